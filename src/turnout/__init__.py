@@ -1,0 +1,62 @@
+"""turnout: who takes part in a round of federated learning.
+
+>>> import numpy as np, turnout
+>>> selector = turnout.make("e3cs", quota=0.5)
+>>> selector.reset(n_clients=100)
+>>> ctx = turnout.RoundContext(round=0, cohort_size=20, available=np.ones(100, dtype=bool))
+>>> selection = selector.select(ctx, turnout.stream(seed=1, purpose=turnout.Purpose.SELECT))
+>>> selection.clients.size
+20
+"""
+
+from turnout import selectors as selectors  # registers the built-in selectors
+from turnout.errors import (
+    InvalidInput,
+    MissingColumn,
+    MissingExtra,
+    MissingPoll,
+    NotReset,
+    StateFileError,
+    TurnoutError,
+    UnknownParameter,
+    UnknownSelector,
+)
+from turnout.persist import load, save
+from turnout.registry import make, names, register
+from turnout.rng import Purpose, stream
+from turnout.roster import Roster
+from turnout.schedules import Constant, Lemma1, Linear, Schedule, StepAfter
+from turnout.selector import Selector
+from turnout.types import Outcome, RoundContext, Selection, Status
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Constant",
+    "InvalidInput",
+    "Lemma1",
+    "Linear",
+    "MissingColumn",
+    "MissingExtra",
+    "MissingPoll",
+    "NotReset",
+    "Outcome",
+    "Purpose",
+    "Roster",
+    "RoundContext",
+    "Schedule",
+    "Selection",
+    "Selector",
+    "StateFileError",
+    "Status",
+    "StepAfter",
+    "TurnoutError",
+    "UnknownParameter",
+    "UnknownSelector",
+    "load",
+    "make",
+    "names",
+    "register",
+    "save",
+    "stream",
+]

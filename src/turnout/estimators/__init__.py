@@ -1,0 +1,1 @@
+"""What selectors learn with: vectorised over clients, plain arrays in and out."""

@@ -1,0 +1,40 @@
+"""Running mean and deviation of a stream of numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from turnout.types import FloatArray
+
+__all__ = ["Moments"]
+
+
+class Moments(NamedTuple):
+    """Count, mean and sum of squared deviations (Chan's parallel form of Welford)."""
+
+    count: float = 0.0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    @property
+    def scale(self) -> float:
+        """The standard deviation, 1 while it is 0 or unknown."""
+        deviation = math.sqrt(self.squares / self.count) if self.count else 0.0
+        return deviation if deviation > 0.0 else 1.0
+
+    def updated(self, values: FloatArray) -> Moments:
+        """Return the moments after more numbers."""
+        if values.size == 0:
+            return self
+        mean = float(values.mean())
+        squares = float(np.square(values - mean).sum())
+        count = self.count + values.size
+        gap = mean - self.mean
+        return Moments(
+            count,
+            self.mean + gap * values.size / count,
+            self.squares + squares + gap * gap * self.count * values.size / count,
+        )

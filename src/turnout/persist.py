@@ -1,0 +1,165 @@
+"""Save and load a selector: one ``.npz`` of arrays with a JSON header, no pickle, atomic."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import sys
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import StateFileError, TurnoutError
+from turnout.registry import make, name_of
+from turnout.selector import Selector
+from turnout.types import Array
+
+__all__ = ["FORMAT", "load", "save", "write_atomically"]
+
+#: Version of the file format; a file with a larger number was written by a newer turnout.
+FORMAT = 1
+
+_HEADER = "header"
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError)
+
+
+def save(selector: Selector, path: str | os.PathLike[str]) -> None:
+    """Write a selector's parameters and state; a crash leaves the old file or the new one."""
+    header = {
+        "format": FORMAT,
+        "selector": name_of(type(selector)),
+        "n_clients": selector.n_clients,
+        "parameters": {name: _encode(name, value) for name, value in selector.parameters.items()},
+    }
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = {_HEADER: np.array(json.dumps(header, sort_keys=True))}
+    np.savez(buffer, **arrays, **selector.state())
+    write_atomically(Path(path), buffer.getvalue())
+
+
+def load(path: str | os.PathLike[str], *, into: Selector | None = None) -> Selector:
+    """Return the saved selector, or restore the state of ``into`` if it is the same selector.
+
+    Nothing changes in ``into`` unless the file fits its class, its parameters and its size.
+    """
+    header, state = _read(Path(path))
+    name, n_clients = header["selector"], header["n_clients"]
+    parameters = {key: _decode(key, value) for key, value in header["parameters"].items()}
+    if into is None:
+        _check_imported("selector", name)
+        selector = make(name, **parameters)
+        selector.reset(n_clients)
+    else:
+        selector = into
+        _check_same(path, selector, name, parameters, n_clients)
+    try:
+        selector.load_state(state)
+    except StateFileError as error:
+        raise StateFileError(f"{path}: {error}") from error
+    return selector
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    if not path.exists():
+        raise StateFileError(f"{path} does not exist; save one with turnout.save(selector, path).")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            header = json.loads(str(file[_HEADER]))
+            version = header["format"]
+            if isinstance(version, int) and version > FORMAT:
+                raise StateFileError(
+                    f"{path} has format {version}, this turnout reads up to {FORMAT}: "
+                    "upgrade turnout."
+                )
+            state = {name: file[name] for name in file.files if name != _HEADER}
+        header["selector"], header["n_clients"], header["parameters"].items()
+    except TurnoutError:
+        raise
+    except (*_DAMAGED, AttributeError, TypeError) as error:
+        raise StateFileError(
+            f"{path} is not a complete state file ({type(error).__name__}: {error}); "
+            "restore it from an earlier save."
+        ) from error
+    return header, state
+
+
+def _check_same(
+    path: str | os.PathLike[str],
+    selector: Selector,
+    name: str,
+    parameters: dict[str, Any],
+    n_clients: int,
+) -> None:
+    own = name_of(type(selector))
+    if name != own:
+        raise StateFileError(f"{path} holds the state of {name!r}, not of {own!r}.")
+    if n_clients != selector.n_clients:
+        raise StateFileError(
+            f"{path} holds n_clients = {n_clients}, this {own!r} has {selector.n_clients}: "
+            "load it on its own and use grow(n_clients)."
+        )
+    for key, value in selector.parameters.items():
+        if parameters.get(key) != value:
+            raise StateFileError(
+                f"{path} was saved with {key} = {parameters.get(key)!r}, this {own!r} has {value!r}."
+            )
+
+
+def _encode(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        kind = type(value)
+        fields = {
+            field.name: _encode(f"{name}.{field.name}", getattr(value, field.name))
+            for field in dataclasses.fields(value)
+        }
+        return {"dataclass": f"{kind.__module__}:{kind.__qualname__}", "fields": fields}
+    raise StateFileError(
+        f"{name} = {value!r} cannot be saved: use a number, a string or a dataclass of them."
+    )
+
+
+def _decode(name: str, value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    path = str(value.get("dataclass"))
+    _check_imported(name, path)
+    module_name, _, class_name = path.partition(":")
+    found: Any = sys.modules[module_name]
+    for part in class_name.split("."):
+        found = getattr(found, part, None)
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        raise StateFileError(f"{name}: {path} is not a dataclass.")
+    return found(**{key: _decode(f"{name}.{key}", item) for key, item in value["fields"].items()})
+
+
+def _check_imported(field: str, path: str) -> None:
+    """Refuse to import code on behalf of a state file."""
+    module_name, colon, _ = path.partition(":")
+    if colon and module_name not in sys.modules:
+        raise StateFileError(
+            f"{field} is {path}, and {module_name} is not imported: import it before loading."
+        )

@@ -1,0 +1,107 @@
+"""Selectors by name: ``make("e3cs", eta=0.5)``.
+
+Packages add their own through the entry-point group ``turnout.selectors``; a class that is not
+registered anywhere is named by its path, ``"package.module:Class"``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from turnout.errors import InvalidInput, UnknownParameter, UnknownSelector
+from turnout.selector import Selector
+
+__all__ = ["ENTRY_POINT_GROUP", "find", "make", "name_of", "names", "register"]
+
+ENTRY_POINT_GROUP = "turnout.selectors"
+
+_S = TypeVar("_S", bound=type[Selector])
+_registered: dict[str, type[Selector]] = {}
+
+
+def register(name: str) -> Callable[[_S], _S]:
+    """Register a selector class under a lower-case name."""
+
+    def add(cls: _S) -> _S:
+        if _registered.get(name, cls) is not cls:
+            taken = _registered[name].__qualname__
+            raise InvalidInput(f"selector name {name!r} is taken by {taken}; choose another.")
+        _registered[name] = cls
+        return cls
+
+    return add
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all selectors, those of installed plug-ins included."""
+    plugins = {entry.name for entry in _entry_points()}
+    return tuple(sorted(_registered.keys() | plugins))
+
+
+def name_of(cls: type[Selector]) -> str:
+    """Return the registered name of a class, or its path ``module:Class``."""
+    for name, registered in _registered.items():
+        if registered is cls:
+            return name
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def find(name: str) -> type[Selector]:
+    """Return the class behind a registered name or a path ``module:Class``."""
+    if name in _registered:
+        return _registered[name]
+    if ":" in name:
+        return _import_path(name)
+    for entry in _entry_points():
+        if entry.name == name:
+            return _checked(name, entry.load())
+    raise UnknownSelector(f"unknown selector {name!r}.{_nearest(name, names())}")
+
+
+def make(name: str, **parameters: Any) -> Selector:
+    """Make a selector by name, with its parameters checked.
+
+    >>> make("random")
+    Random()
+    """
+    cls = find(name)
+    known = cls.parameter_names()
+    for given in parameters:
+        if given not in known:
+            raise UnknownParameter(f"{name!r} has no parameter {given!r}.{_nearest(given, known)}")
+    selector = cls(**parameters)
+    selector.check_parameters()
+    return selector
+
+
+def _entry_points() -> Iterable[importlib.metadata.EntryPoint]:
+    return importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+
+
+def _import_path(path: str) -> type[Selector]:
+    module_name, _, class_name = path.partition(":")
+    try:
+        found = importlib.import_module(module_name)
+        for part in class_name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise UnknownSelector(f"cannot import selector {path!r}: {error}.") from error
+    return _checked(path, found)
+
+
+def _checked(name: str, found: object) -> type[Selector]:
+    if not (isinstance(found, type) and issubclass(found, Selector)):
+        raise UnknownSelector(f"{name!r} is not a subclass of turnout.Selector.")
+    return found
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    known = tuple(known)
+    close = difflib.get_close_matches(word.lower().replace("_", "-"), known, n=1)
+    close = close or difflib.get_close_matches(word, known, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{hint} Known: {', '.join(known) or 'none'}."

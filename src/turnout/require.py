@@ -1,0 +1,49 @@
+"""Checks of single values: each raises ``InvalidInput`` naming the field, the value and the fix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from numbers import Integral, Real
+from typing import Any
+
+from turnout.errors import InvalidInput
+
+
+def integer(field: str, value: Any, *, minimum: int) -> int:
+    """Return ``value`` as an int of at least ``minimum``."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
+        raise InvalidInput(f"{field} must be an integer >= {minimum}, got {value!r}.")
+    return int(value)
+
+
+def number(
+    field: str,
+    value: Any,
+    *,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    above: float | None = None,
+) -> float:
+    """Return ``value`` as a finite float inside [minimum, maximum] and strictly above ``above``."""
+    is_real = isinstance(value, Real) and not isinstance(value, bool)
+    if is_real and math.isfinite(value) and minimum <= value <= maximum:
+        if above is None or value > above:
+            return float(value)
+    lower = f"> {above}" if above is not None else f">= {minimum}"
+    upper = "" if maximum == math.inf else f" and <= {maximum}"
+    domain = "a finite number" if lower == ">= -inf" else f"a finite number {lower}{upper}"
+    raise InvalidInput(f"{field} must be {domain}, got {value!r}.")
+
+
+def fraction(field: str, value: Any) -> float:
+    """Return ``value`` as a float inside [0, 1]."""
+    return number(field, value, minimum=0.0, maximum=1.0)
+
+
+def choice(field: str, value: Any, options: Collection[str]) -> str:
+    """Return ``value`` if it is one of ``options``."""
+    if value not in options:
+        allowed = ", ".join(repr(option) for option in options)
+        raise InvalidInput(f"{field} must be one of {allowed}, got {value!r}.")
+    return str(value)

@@ -1,0 +1,25 @@
+"""Pure functions from weights, probabilities or scores to chosen positions."""
+
+from turnout.sampling.allocation import Allocation, capped_allocation
+from turnout.sampling.bottleneck import bottleneck_limit
+from turnout.sampling.ranking import Ranking, top_m
+from turnout.sampling.rounding import (
+    dependent_rounding,
+    exact_draw,
+    multinomial_without_replacement,
+    systematic_draw,
+    uniform_draw,
+)
+
+__all__ = [
+    "Allocation",
+    "Ranking",
+    "bottleneck_limit",
+    "capped_allocation",
+    "dependent_rounding",
+    "exact_draw",
+    "multinomial_without_replacement",
+    "systematic_draw",
+    "top_m",
+    "uniform_draw",
+]

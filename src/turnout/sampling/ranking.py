@@ -1,0 +1,48 @@
+"""The best by score, with ties broken at random so that no index is favoured."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from turnout.errors import InvalidInput
+from turnout.types import FloatArray, IntArray
+
+__all__ = ["Ranking", "top_m"]
+
+
+class Ranking(NamedTuple):
+    """Positions of the best scores, with their chance of being among them."""
+
+    chosen: IntArray  #: (m,) ascending
+    probability: FloatArray  #: (m,) 1 for a clear winner, below it for a tie at the border
+
+
+def top_m(score: FloatArray, m: int, rng: np.random.Generator) -> Ranking:
+    """Return the ``m`` largest scores; among equals at the border everyone has the same chance.
+
+    >>> top_m(np.array([0.3, 0.9, 0.1]), 2, np.random.default_rng(0)).chosen
+    array([0, 1])
+    """
+    n = score.size
+    if not 0 <= m <= n:
+        raise InvalidInput(f"m must be inside [0, {n}], got {m}.")
+    if m == n:
+        return Ranking(np.arange(n), np.ones(n))
+    if m == 0:
+        return Ranking(np.zeros(0, dtype=np.int64), np.zeros(0))
+    border = np.partition(score, n - m)[n - m]
+    if np.isnan(border) or np.isnan(score.max()):
+        raise InvalidInput("score must not be NaN; give -inf to rank a client last.")
+    above = np.flatnonzero(score > border)
+    tied = np.flatnonzero(score == border)
+    n_open = m - above.size
+    drawn = tied
+    if n_open < tied.size:
+        drawn = tied[rng.choice(tied.size, n_open, replace=False, shuffle=False)]
+    chosen = np.concatenate((above, drawn))
+    probability = np.ones(m)
+    probability[above.size :] = n_open / tied.size
+    order = np.argsort(chosen)
+    return Ranking(chosen[order], probability[order])

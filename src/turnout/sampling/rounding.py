@@ -1,0 +1,165 @@
+"""Draw a set of fixed size from inclusion probabilities.
+
+Three draws are exact: position i is drawn with probability p_i, whatever the others do.
+``dependent_rounding`` is DepRound as E3CS prints it (arXiv Alg. 3) and the reference for the other
+two; ``systematic_draw`` is systematic sampling over a random order; ``exact_draw`` is the same with
+the small probabilities drawn in groups, fast for a million clients.
+``multinomial_without_replacement`` is the draw of the journal form of E3CS. It is **not** exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turnout import require
+from turnout.errors import InvalidInput
+from turnout.types import FloatArray, IntArray
+
+__all__ = [
+    "dependent_rounding",
+    "exact_draw",
+    "multinomial_without_replacement",
+    "systematic_draw",
+    "uniform_draw",
+]
+
+#: Probabilities closer than this to 0 or 1 are taken as settled; sums may be off by n times it.
+SETTLED = 1e-12
+
+#: Number of groups of ``exact_draw``; up to four times as many positions are drawn one by one.
+N_GROUPS = 4096
+
+
+def uniform_draw(n: int, size: int, rng: np.random.Generator) -> IntArray:
+    """Return ``size`` of ``n`` positions, every set of them equally likely, ascending."""
+    return np.sort(rng.choice(n, size, replace=False, shuffle=False))
+
+
+def systematic_draw(probability: FloatArray, rng: np.random.Generator) -> IntArray:
+    """Draw by systematic sampling over a random order; exact, ``sum(p)`` positions, ascending.
+
+    The probabilities are laid end to end in random order and hit by a comb of unit spacing.
+    """
+    _size_of(probability)
+    order = rng.permutation(probability.size)
+    return np.sort(order[_comb(probability[order], rng)])
+
+
+def exact_draw(probability: FloatArray, rng: np.random.Generator) -> IntArray:
+    """Draw ``sum(p)`` positions with exact inclusion probabilities, ascending, in O(n).
+
+    Everyone joins one of many groups at random. A group is drawn with the sum of its
+    probabilities, and then one member in proportion: p_i = P_group * p_i / P_group. Groups whose
+    sum exceeds 1 are drawn member by member.
+    """
+    n = probability.size
+    if n <= 4 * N_GROUPS:
+        return systematic_draw(probability, rng)
+    _size_of(probability)
+    group = rng.integers(0, N_GROUPS, n, dtype=np.uint16)
+    total = np.bincount(group, weights=probability, minlength=N_GROUPS)
+    is_whole = total <= 1.0  # of the other groups, every member is a unit of its own
+    single = np.zeros(0, dtype=np.int64) if is_whole.all() else np.flatnonzero(~is_whole[group])
+    if single.size > n // 2:
+        return systematic_draw(probability, rng)
+    whole = np.flatnonzero(is_whole)
+    unit = np.concatenate((total[whole], probability[single]))
+    order = rng.permutation(unit.size)
+    drawn = order[_comb(unit[order], rng)]
+    members = _one_per_group(whole[drawn[drawn < whole.size]], group, probability, rng)
+    return np.sort(np.concatenate((members, single[drawn[drawn >= whole.size] - whole.size])))
+
+
+def dependent_rounding(probability: FloatArray, rng: np.random.Generator) -> IntArray:
+    """Draw by DepRound (Gandhi et al.; E3CS arXiv Alg. 3), two undecided positions at a time.
+
+    A Python loop of n steps: the published draw and a reference, not for large federations.
+    """
+    _size_of(probability)
+    p = probability.tolist()
+    is_undecided = (probability > SETTLED) & (probability < 1.0 - SETTLED)
+    undecided = rng.permutation(np.flatnonzero(is_undecided)).tolist()
+    coins = iter(rng.random(len(undecided)))
+    while len(undecided) > 1:
+        i, j = undecided.pop(), undecided.pop()
+        a, b = min(1.0 - p[i], p[j]), min(p[i], 1.0 - p[j])  # line 3
+        if next(coins) < b / (a + b):  # line 4
+            p[i], p[j] = p[i] + a, p[j] - a
+        else:
+            p[i], p[j] = p[i] - b, p[j] + b
+        undecided += [x for x in (i, j) if SETTLED < p[x] < 1.0 - SETTLED]
+    return np.flatnonzero(np.array(p) > 0.5)  # rounding may leave the last one near 0 or 1
+
+
+def multinomial_without_replacement(
+    weight: FloatArray, size: int, rng: np.random.Generator
+) -> IntArray:
+    """Draw one after the other in proportion to the weights left: journal E3CS Alg. 1, line 4.
+
+    The same law as ``torch.multinomial(weight, size, replacement=False)``, by the ``size`` smallest
+    of ``Exp(1) / weight``. Inclusion probabilities are **not** proportional to the weights: at
+    ``sum(weight) = size``, whoever has weight 1 is left out a part of the time. Zero weights are
+    drawn, uniformly, only when the positive ones run out.
+    """
+    n = weight.size
+    require.integer("size", size, minimum=0)
+    if size > n:
+        raise InvalidInput(f"size must be at most the number of weights, {n}, got {size}.")
+    if n and not (np.isfinite(weight.max()) and weight.min() >= 0.0):
+        raise InvalidInput("weight must be finite and >= 0.")
+    if size == n or size == 0:
+        return np.arange(size)
+    clock = rng.standard_exponential(n)
+    with np.errstate(divide="ignore", over="ignore"):
+        clock /= weight
+    positive = np.flatnonzero(weight > 0.0)
+    if positive.size >= size:
+        return np.sort(positive[np.argpartition(clock[positive], size - 1)[:size]])
+    zero = np.flatnonzero(weight == 0.0)
+    extra = zero[uniform_draw(zero.size, size - positive.size, rng)]
+    return np.sort(np.concatenate((positive, extra)))
+
+
+def _size_of(probability: FloatArray) -> int:
+    total = float(probability.sum())
+    size = round(total) if np.isfinite(total) else 0
+    if abs(total - size) > 1e-6 * max(1.0, total) or not np.isfinite(total):
+        raise InvalidInput(f"probability must sum to an integer, got {total!r}.")
+    if probability.size and (probability.min() < 0.0 or probability.max() > 1.0 + SETTLED):
+        raise InvalidInput("probability must be inside [0, 1].")
+    return size
+
+
+def _comb(length: FloatArray, rng: np.random.Generator) -> IntArray:
+    """Return the units hit by teeth at u, u+1, ... along units of the given lengths <= 1."""
+    is_sure = length >= 1.0 - SETTLED
+    undecided = np.flatnonzero(~is_sure)
+    end = np.cumsum(length[undecided])
+    n_teeth = round(float(end[-1])) if end.size else 0
+    if n_teeth == 0:
+        return np.flatnonzero(is_sure)
+    end *= n_teeth / end[-1]  # rounding errors of the sum must not cost a tooth
+    while True:
+        teeth = np.minimum(rng.random() + np.arange(n_teeth), np.nextafter(end[-1], 0.0))
+        hit = np.searchsorted(end, teeth, side="right")
+        if np.all(hit[1:] > hit[:-1]):  # else two teeth fell on a unit of almost 1, by rounding
+            return np.concatenate((np.flatnonzero(is_sure), undecided[hit]))
+
+
+def _one_per_group(
+    drawn: IntArray, group: IntArray, probability: FloatArray, rng: np.random.Generator
+) -> IntArray:
+    """Return one member of each drawn group, in proportion to the members' probabilities."""
+    slot = np.full(N_GROUPS, -1, dtype=np.int16)
+    slot[drawn] = np.arange(drawn.size)
+    slot_of = slot[group]
+    members = np.flatnonzero(slot_of >= 0)
+    slot_of = slot_of[members]
+    by_group = np.argsort(slot_of, kind="stable")
+    members, slot_of = members[by_group], slot_of[by_group]
+    end = np.cumsum(probability[members])
+    first = np.searchsorted(slot_of, np.arange(drawn.size), side="left")
+    last = np.searchsorted(slot_of, np.arange(drawn.size), side="right") - 1
+    start = end[first] - probability[members[first]]
+    target = start + rng.random(drawn.size) * (end[last] - start)
+    return members[np.clip(np.searchsorted(end, target, side="right"), first, last)]

@@ -1,0 +1,99 @@
+"""Parameters that change with the round: small frozen dataclasses, called with the round number.
+
+Any frozen dataclass with ``__call__(round) -> float`` is a schedule; these are the common ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from turnout import require
+
+__all__ = ["Constant", "Lemma1", "Linear", "Schedule", "StepAfter", "at_round"]
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """A number that depends on the round."""
+
+    def __call__(self, round: int) -> float:
+        """Return the value in a round, counted from 0."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The same value in every round."""
+
+    value: float
+
+    def __call__(self, round: int) -> float:
+        """Return the value."""
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class StepAfter:
+    """``before`` for the first ``rounds`` rounds, then ``after``.
+
+    E3CS-inc over 2,500 rounds is ``StepAfter(625, before=0.0, after=1.0)``.
+    """
+
+    rounds: int
+    before: float = 0.0
+    after: float = 1.0
+
+    def __call__(self, round: int) -> float:
+        """Return ``before`` in rounds 0 .. rounds-1 and ``after`` from then on."""
+        return self.before if round < self.rounds else self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A straight line from ``start`` in round 0 to ``end`` in round ``rounds``, then flat."""
+
+    start: float
+    end: float
+    rounds: int
+
+    def __call__(self, round: int) -> float:
+        """Return the value on the line."""
+        share = min(1.0, round / self.rounds) if self.rounds > 0 else 1.0
+        return self.start + share * (self.end - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Lemma1:
+    """RBCS-F, Lemma 1: ``alpha_t = R sqrt(3 log((1 + t L^2 / lambda) / delta)) + sqrt(lambda) S``.
+
+    ``noise`` is R, ``context_bound`` L, ``coefficient_bound`` S, ``ridge`` lambda.
+    """
+
+    noise: float
+    context_bound: float
+    coefficient_bound: float
+    ridge: float = 1.0
+    delta: float = 0.05
+
+    def __call__(self, round: int) -> float:
+        """Return alpha_t with t = round + 1."""
+        growth = (1.0 + (round + 1) * self.context_bound**2 / self.ridge) / self.delta
+        return self.noise * math.sqrt(3.0 * math.log(growth)) + (
+            math.sqrt(self.ridge) * self.coefficient_bound
+        )
+
+
+def at_round(
+    field: str,
+    value: float | Schedule,
+    round: int,
+    *,
+    minimum: float = 0.0,
+    maximum: float = math.inf,
+) -> float:
+    """Return a fixed or scheduled parameter in a round, checked against its domain."""
+    name = f"{field} in round {round}" if callable(value) else field
+    number = value(round) if callable(value) else value
+    return require.number(name, number, minimum=minimum, maximum=maximum)

@@ -1,0 +1,146 @@
+"""The contract: who takes part in a round of federated learning.
+
+A selector answers one question per round and learns from the answer::
+
+    ctx       = RoundContext(round, cohort_size, available, columns=...)   # what is known
+    selection = selector.select(ctx, rng)                                  # who takes part
+    outcome   = Outcome(status, duration, metrics)                         # what happened
+    selector.observe(selection, outcome)                                   # learn
+
+The rules, all of them tested by ``turnout.testing.check_selector``:
+
+1. ``select`` and ``poll`` never change the state. What advances per round advances in ``observe``
+   or is computed from ``ctx.round``.
+2. The decision travels back: ``observe`` gets the selection with its round, its probabilities and
+   its ``memo``, so feedback may come late and out of order. One ``observe`` per selection, also
+   when nobody answered.
+3. Randomness is an argument. No seeds in constructors, no global numpy.
+4. Clients are indices 0 .. n-1; ``Roster`` maps ids to them. No Python loop over clients.
+5. Missing is NaN, and a selector survives it.
+6. Learned attributes end in ``_``; save, load, clone and grow follow from that.
+
+A complete learner, "stay with whoever answered last time"::
+
+    class StickToWinners(Selector):
+        def reset(self, n_clients):
+            super().reset(n_clients)
+            self.won_ = np.zeros(n_clients)
+
+        def select(self, ctx, rng):
+            ranked = top_m(ctx.of_pool(self.won_), ctx.size, rng)
+            return Selection(ctx.round, ctx.pool[ranked.chosen], ranked.probability)
+
+        def observe(self, selection, outcome):
+            self.won_[selection.clients] = outcome.completed
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+from turnout.errors import InvalidInput, MissingColumn
+from turnout.rng import Purpose, stream
+from turnout.stateful import Stateful
+from turnout.types import IntArray, Outcome, RoundContext, Selection
+
+__all__ = ["Selector"]
+
+
+class Selector(Stateful, ABC):
+    """Decides who takes part in a round; see the module's docstring for the rules.
+
+    Every subclass is guarded: ``select``, ``poll`` and ``observe`` refuse a context or an outcome
+    that does not fit before the method itself runs, so bad input never leaves half a change.
+    """
+
+    #: Columns that must be in the context, e.g. ``frozenset({"num_samples"})``.
+    needs_columns: frozenset[str] = frozenset()
+    #: Columns that are used when they are there.
+    uses_columns: frozenset[str] = frozenset()
+    #: Metrics that clients should report; a missing one is NaN and never an error.
+    needs_metrics: frozenset[str] = frozenset()
+    #: Whether ``select`` may choose fewer clients than it could.
+    may_underfill: bool = False
+    #: What a polled client evaluates its loss on.
+    poll_data: Literal["all", "mini-batch"] = "all"
+
+    def reset(self, n_clients: int) -> None:
+        """Allocate the state for ``n_clients``; overrides call ``super().reset`` first."""
+        super().reset(n_clients)
+
+    def randomize(self, rng: np.random.Generator) -> None:
+        """Redraw the random part of the initial state; runners call it once after ``reset``."""
+
+    @abstractmethod
+    def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
+        """Choose at most ``ctx.size`` of the available clients; the state stays as it is."""
+
+    def observe(self, selection: Selection, outcome: Outcome) -> None:
+        """Learn from what happened to a selection; the default learns nothing."""
+
+    def poll(self, ctx: RoundContext, rng: np.random.Generator) -> IntArray | None:
+        """Return the clients whose current loss ``select`` wants to see; the default asks nobody.
+
+        The runner asks them, and calls ``select`` with ``polled`` and ``polled_loss`` filled in.
+        """
+        return None
+
+    def prepare(self, n_clients: int, seed: int = 0) -> None:
+        """Reset, and draw the random part of the initial state from the seed's INIT stream."""
+        self.reset(n_clients)
+        self.randomize(stream(seed, Purpose.INIT))
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, guard in _GUARDS.items():
+            if name in vars(cls):
+                setattr(cls, name, guard(vars(cls)[name]))
+
+
+def _guard_context(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def guarded(self: Selector, ctx: RoundContext, rng: np.random.Generator) -> Any:
+        if ctx.n_clients != self.n_clients:
+            raise InvalidInput(
+                f"available has length {ctx.n_clients}, but {type(self).__name__} was reset for "
+                f"{self.n_clients} clients; use grow(n_clients) when clients join."
+            )
+        for name in self.needs_columns - ctx.columns.keys():
+            try:
+                ctx.column(name)
+            except MissingColumn as error:
+                raise MissingColumn(f"{type(self).__name__}: {error}") from None
+        return method(self, ctx, rng)
+
+    return guarded
+
+
+def _guard_outcome(method: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(method)
+    def guarded(self: Selector, selection: Selection, outcome: Outcome) -> None:
+        clients = selection.clients
+        if outcome.status.size != clients.size:
+            raise InvalidInput(
+                f"status must have one entry per chosen client: {clients.size}, got "
+                f"{outcome.status.size}."
+            )
+        if clients.size and clients[-1] >= self.n_clients:
+            raise InvalidInput(
+                f"clients must be < {self.n_clients}, got {clients[-1]}: this selection belongs to "
+                "a larger federation; use grow(n_clients) first."
+            )
+        method(self, selection, outcome)
+
+    return guarded
+
+
+_GUARDS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "select": _guard_context,
+    "poll": _guard_context,
+    "observe": _guard_outcome,
+}

@@ -1,0 +1,31 @@
+"""The selectors, one algorithm per file. A new file needs one import line here."""
+
+from turnout.selectors.cpow_d import CPowD
+from turnout.selectors.data_weighted import DataWeighted
+from turnout.selectors.dirichlet import Dirichlet
+from turnout.selectors.e3cs import E3CS
+from turnout.selectors.fedcs import FedCS
+from turnout.selectors.k_linucb import KLinUCB
+from turnout.selectors.oort import Oort
+from turnout.selectors.pow_d import PowD
+from turnout.selectors.random import Random
+from turnout.selectors.rbcs_f import RBCSF
+from turnout.selectors.round_robin import RoundRobin
+from turnout.selectors.rpow_d import RPowD
+from turnout.selectors.ucb_cs import UCBCS
+
+__all__ = [
+    "E3CS",
+    "RBCSF",
+    "UCBCS",
+    "CPowD",
+    "DataWeighted",
+    "Dirichlet",
+    "FedCS",
+    "KLinUCB",
+    "Oort",
+    "PowD",
+    "RPowD",
+    "Random",
+    "RoundRobin",
+]

@@ -1,0 +1,76 @@
+"""Data-weighted: chances in proportion to the number of examples.
+
+Paper:      Y. J. Cho, J. Wang, G. Joshi, Client Selection in Federated Learning: Convergence
+            Analysis and Power-of-Choice Selection Strategies, arXiv:2010.01243 (pi_rand); also
+            pi_rand of UCB-CS (Cho, Gupta, Joshi, Yagan, arXiv:2012.08009), Sec. II-B.
+Setting:    no feedback; needs the column num_samples.
+Idea:       Sampling in proportion to p_k = |D_k| / |D| makes the plain mean of the returned models
+            unbiased. Cho et al. draw m times with replacement, so a client may be drawn twice and
+            counts twice in the mean.
+Symbols:    num_samples = D_k, share = p_k.
+Equations:  select: Sec. II-B of UCB-CS, "chooses clients in proportion to p_k".
+Deviations: 1. Default is without replacement, with exact inclusion probabilities min(1, tau p_k):
+            the cohort is full and nobody counts twice. replacement=True restores the paper; then
+            the cohort may be smaller than asked and memo["multiplicity"] tells how often each
+            client was drawn.
+            2. Only available clients are drawn; unknown sizes (NaN) count as the mean size, sizes
+            of 0 are drawn only when the others run out (never, with replacement).
+Cost:       O(n) select; no state.
+Checked:    frequency test of both marginals, tests/test_baselines.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turnout.registry import register
+from turnout.sampling import capped_allocation, exact_draw, uniform_draw
+from turnout.selector import Selector
+from turnout.types import FloatArray, RoundContext, Selection
+
+
+@register("data-weighted")
+class DataWeighted(Selector):
+    """Draw in proportion to data size, with or without replacement."""
+
+    needs_columns = frozenset({"num_samples"})
+
+    def __init__(self, *, replacement: bool = False) -> None:
+        self.replacement = replacement
+
+    @property
+    def may_underfill(self) -> bool:  # type: ignore[override]  # depends on a parameter
+        """Draws with replacement may hit a client twice."""
+        return self.replacement
+
+    def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
+        """Draw the cohort in proportion to ``num_samples``."""
+        weight = known_weights(ctx.of_pool(ctx.column("num_samples")))
+        positive = np.flatnonzero(weight > 0.0)
+        if self.replacement and positive.size:
+            share = weight / weight.sum()
+            counts = rng.multinomial(ctx.size, share)
+            drawn = np.flatnonzero(counts)
+            chance = -np.expm1(ctx.size * np.log1p(-np.minimum(share[drawn], 1.0 - 1e-16)))
+            return Selection(ctx.round, ctx.pool[drawn], chance, {"multiplicity": counts[drawn]})
+        size = min(ctx.size, positive.size)
+        p = capped_allocation(np.log(weight[positive]), size).probability
+        drawn = exact_draw(p, rng)
+        chosen, chance = positive[drawn], p[drawn]
+        if size < ctx.size:  # only clients without data are left
+            empty = np.flatnonzero(weight == 0.0)
+            extra = empty[uniform_draw(empty.size, ctx.size - size, rng)]
+            chosen = np.concatenate((chosen, extra))
+            chance = np.concatenate((chance, np.full(extra.size, extra.size / empty.size)))
+        order = np.argsort(chosen)
+        return Selection(ctx.round, ctx.pool[chosen[order]], chance[order])
+
+
+def known_weights(weight: FloatArray) -> FloatArray:
+    """Return the weights as floats with unknown ones (NaN) at the mean of the known."""
+    weight = np.asarray(weight, dtype=np.float64)
+    unknown = np.isnan(weight)
+    if not unknown.any():
+        return weight
+    known = weight[~unknown]
+    return np.where(unknown, known.mean() if known.size else 1.0, weight)

@@ -1,0 +1,149 @@
+"""FedCS: as many good clients as the deadline allows, in three readings.
+
+Paper:      T. Nishio, R. Yonetani, Client Selection for Federated Learning with Heterogeneous
+            Resources in Mobile Edge, ICC 2019, arXiv:1804.08333 ("packing"); as adapted by E3CS
+            ("success-rate") and by RBCS-F ("expected-duration").
+Setting:    no feedback; needs a column known before the round: success_rate or expected_duration.
+Idea:       success-rate (E3CS): the k clients of highest true success rate; a prophet's baseline.
+            expected-duration (RBCS-F): all clients whose expected time is below the deadline.
+            packing (Nishio): clients train in parallel and upload one after the other; add the
+            client that lengthens the round least, as long as the round ends before the deadline.
+Symbols:    deadline = T_round, expected_duration = t^UD_k (training), upload_duration = t^UL_k,
+            download_duration = distribution time of client k, elapsed = Theta.
+Equations:  packing: Nishio Alg. 3, Eqs. (1)-(2); success-rate: E3CS Sec. VI-A; expected-duration:
+            RBCS-F Sec. 6.1.1.
+Deviations: 1. Never more than cohort_size clients; RBCS-F has no such limit, which
+            cohort_size = n_clients restores. The fastest go first, ties at random.
+            2. packing: without the column upload_duration the whole expected_duration occupies the
+            shared channel, so times are packed one after the other. T_cs and T_agg are 0; subtract
+            them from the deadline.
+            3. Unknown values (NaN) rank last: rate 0, infinite time.
+Cost:       O(n) select, packing O(m n); no state.
+Checked:    by hand and against a slow implementation of Alg. 3: tests/test_fedcs.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from turnout import require
+from turnout.registry import register
+from turnout.sampling import Ranking, top_m
+from turnout.selector import Selector
+from turnout.types import FloatArray, RoundContext, Selection
+
+
+def _most_reliable(ctx: RoundContext, deadline: float, rng: np.random.Generator) -> Ranking:
+    rate = ctx.of_pool(ctx.column("success_rate"))
+    return top_m(np.where(np.isnan(rate), 0.0, rate), ctx.size, rng)
+
+
+def _below_deadline(ctx: RoundContext, deadline: float, rng: np.random.Generator) -> Ranking:
+    time = _times(ctx, "expected_duration")
+    n_fast = int(np.count_nonzero(time < deadline))
+    return top_m(-time, min(ctx.size, n_fast), rng)
+
+
+def _packed(ctx: RoundContext, deadline: float, rng: np.random.Generator) -> Ranking:
+    """Greedy packing; the loop is over the cohort, each step looks at the whole pool."""
+    if "upload_duration" in ctx.columns:
+        update, upload = _times(ctx, "expected_duration"), _times(ctx, "upload_duration")
+    else:
+        update, upload = np.zeros(ctx.pool.size), _times(ctx, "expected_duration")
+    has_download = "download_duration" in ctx.columns
+    download = _times(ctx, "download_duration") if has_download else np.zeros(ctx.pool.size)
+    elapsed = distribution = 0.0  # Theta, T^d_S
+    packed: list[int] = []
+    while len(packed) < ctx.size:
+        longer = upload + np.maximum(update - elapsed, 0.0)
+        longer += np.maximum(download - distribution, 0.0)  # Alg. 3, line 3
+        x = int(top_m(-longer, 1, rng).chosen[0])
+        if not elapsed + distribution + longer[x] < deadline:  # line 6: then nobody else fits
+            break
+        elapsed += upload[x] + max(update[x] - elapsed, 0.0)  # line 5
+        distribution = max(distribution, download[x])
+        packed.append(x)
+        upload[x] = np.inf
+    chosen = np.sort(np.array(packed, dtype=np.int64))
+    return Ranking(chosen, np.ones(chosen.size))
+
+
+def _times(ctx: RoundContext, name: str) -> FloatArray:
+    time = np.asarray(ctx.of_pool(ctx.column(name)), dtype=np.float64)
+    return np.where(np.isnan(time), np.inf, time)
+
+
+class _Reading(NamedTuple):
+    choose: Callable[[RoundContext, float, np.random.Generator], Ranking]
+    needs: frozenset[str]
+    uses: frozenset[str]
+    may_underfill: bool
+    probability_known: bool
+
+
+READINGS: Mapping[str, _Reading] = MappingProxyType(
+    {
+        "success-rate": _Reading(
+            _most_reliable, frozenset({"success_rate"}), frozenset(), False, True
+        ),
+        "expected-duration": _Reading(
+            _below_deadline, frozenset({"expected_duration"}), frozenset(), True, True
+        ),
+        "packing": _Reading(
+            _packed,
+            frozenset({"expected_duration"}),
+            frozenset({"upload_duration", "download_duration"}),
+            True,
+            False,
+        ),
+    }
+)
+
+
+@register("fedcs")
+class FedCS(Selector):
+    """The most reliable, the fast enough, or as many as fit."""
+
+    def __init__(
+        self,
+        *,
+        by: Literal["success-rate", "expected-duration", "packing"] = "success-rate",
+        deadline: float | None = None,
+    ) -> None:
+        self.by = by
+        self.deadline = deadline  # seconds; None = the context's deadline
+
+    def check_parameters(self) -> None:
+        """A known reading and a positive deadline."""
+        require.choice("by", self.by, READINGS)
+        if self.deadline is not None:
+            require.number("deadline", self.deadline, above=0.0)
+
+    @property
+    def needs_columns(self) -> frozenset[str]:  # type: ignore[override]  # depends on a parameter
+        """The column that the reading ranks by."""
+        return READINGS[self.by].needs
+
+    @property
+    def uses_columns(self) -> frozenset[str]:  # type: ignore[override]  # depends on a parameter
+        """Packing knows about transfer times when it is told."""
+        return READINGS[self.by].uses
+
+    @property
+    def may_underfill(self) -> bool:  # type: ignore[override]  # depends on a parameter
+        """A deadline may admit fewer than asked."""
+        return READINGS[self.by].may_underfill
+
+    def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
+        """Choose by the reading."""
+        reading = READINGS[self.by]
+        deadline = ctx.deadline if self.deadline is None else self.deadline
+        if ctx.size == 0:
+            return Selection(ctx.round, ctx.pool)
+        chosen, probability = reading.choose(ctx, deadline, rng)
+        known = probability if reading.probability_known else None
+        return Selection(ctx.round, ctx.pool[chosen], known)

@@ -1,0 +1,196 @@
+"""Oort: clients that are useful and fast, with bounded exploration of the others.
+
+Paper:      F. Lai, X. Zhu, H. V. Madhyastha, M. Chowdhury, Oort: Efficient Federated Learning via
+            Guided Participant Selection, OSDI 2021, arXiv:2010.06081.
+Setting:    feedback is the RMS loss and the duration of the chosen; needs the column num_samples,
+            uses expected_duration to explore fast clients first; no polling.
+Idea:       Statistical utility of a client is |B| sqrt(mean loss^2). Scale it down for clients
+            slower than the preferred duration T, add a bonus for those not seen for long, and draw
+            most of the cohort from the best scores in proportion. The rest explores clients never
+            tried. A pacer allows longer rounds when the utility collected stalls.
+Symbols:    utility_ = U(i), last_round_ = L(i) (from 1; 0 = never tried), duration_ = D(i),
+            epsilon = exploration share, pace_ = pacer steps taken, penalty = alpha, cutoff = c,
+            window = W.
+Equations:  select: Alg. 1 (exploitation, cut-off, exploration), Eq. (1) utility and system penalty,
+            Sec. 4.4 clipping and participation cap. observe: Alg. 1 UpdateWithFeedback, pacer.
+Deviations: 1. normalize=True scales the clipped utilities to [0, 1] before the bonus is added, as
+            the authors' code does; Alg. 1 adds it to raw utilities, where it vanishes beside
+            |B| = 500. normalize=False restores Alg. 1.
+            2. preferred_duration=None takes T as the 30th percentile of the durations seen, plus 5
+            points per pacer step, as the authors' code does. A number is Alg. 1: T starts there and
+            grows by as much per pacer step.
+            3. The pacer compares the last two windows once per window, not in every round.
+            4. The bonus for staleness applies to every tried client at the time of choice; the
+            public copies give it only when a client reports.
+            5. A client that was tried and reported nothing has utility 0 and counts as tried.
+            6. max_participation (off by default) excludes clients from the choice; they fill places
+            only when nobody else is left, where the public copies crash.
+Cost:       O(n) select, O(m) observe, state 32n bytes.
+Checked:    by hand and against a slow implementation of Alg. 1: tests/test_oort.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from turnout import require
+from turnout.registry import register
+from turnout.sampling import multinomial_without_replacement, uniform_draw
+from turnout.selector import Selector
+from turnout.selectors.data_weighted import known_weights
+from turnout.types import FloatArray, IntArray, Outcome, RoundContext, Selection
+
+#: Percentile of seen durations that T starts at, and what a pacer step adds (authors' code).
+FIRST_PERCENTILE, PERCENTILE_STEP = 0.30, 0.05
+
+#: Share of utilities that is not clipped (Sec. 4.4).
+CLIP_QUANTILE = 0.95
+
+
+@register("oort")
+class Oort(Selector):
+    """Guided participant selection: utility, speed, staleness and exploration."""
+
+    needs_columns = frozenset({"num_samples"})
+    uses_columns = frozenset({"expected_duration"})
+    needs_metrics = frozenset({"loss_rms"})
+
+    def __init__(
+        self,
+        *,
+        explore: float = 0.9,
+        explore_decay: float = 0.98,
+        explore_min: float = 0.2,
+        penalty: float = 2.0,
+        cutoff: float = 0.95,
+        window: int = 20,
+        preferred_duration: float | None = None,
+        max_participation: int | None = None,
+        normalize: bool = True,
+    ) -> None:
+        self.explore = explore  # epsilon in round 0
+        self.explore_decay = explore_decay  # factor per round
+        self.explore_min = explore_min  # epsilon never falls below
+        self.penalty = penalty  # alpha of the system penalty
+        self.cutoff = cutoff  # c, share of the border score that is still admitted
+        self.window = window  # W, rounds per pacer step
+        self.preferred_duration = preferred_duration  # T in seconds; None = by percentile
+        self.max_participation = max_participation  # times a client may be chosen
+        self.normalize = normalize
+
+    def check_parameters(self) -> None:
+        """Check all domains."""
+        for name in ("explore", "explore_decay", "explore_min", "cutoff"):
+            require.fraction(name, getattr(self, name))
+        require.number("penalty", self.penalty, minimum=0.0)
+        require.integer("window", self.window, minimum=1)
+        if self.preferred_duration is not None:
+            require.number("preferred_duration", self.preferred_duration, above=0.0)
+        if self.max_participation is not None:
+            require.integer("max_participation", self.max_participation, minimum=1)
+
+    def reset(self, n_clients: int) -> None:
+        """Nobody has been tried."""
+        super().reset(n_clients)
+        self.utility_ = np.zeros(n_clients)
+        self.duration_ = np.zeros(n_clients)
+        self.last_round_ = np.zeros(n_clients)
+        self.n_chosen_ = np.zeros(n_clients, dtype=np.int64)
+        self.pace_ = 0
+        self.n_rounds_ = 0
+        self.this_window_ = 0.0
+        self.last_window_ = 0.0
+
+    def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
+        """Exploit the best of those tried, explore the untried, fill up with whoever is left."""
+        pool = ctx.pool
+        last = ctx.of_pool(self.last_round_)
+        is_open = last > 0.0
+        untried = np.flatnonzero(~is_open)
+        if self.max_participation is not None:
+            is_open &= ctx.of_pool(self.n_chosen_) < self.max_participation
+        tried = np.flatnonzero(is_open)
+        epsilon = max(self.explore_min, self.explore * self.explore_decay**ctx.round)
+        n_exploit = min(tried.size, round((1.0 - epsilon) * ctx.size))
+        n_explore = min(untried.size, ctx.size - n_exploit)
+        n_exploit = min(tried.size, ctx.size - n_explore)
+        chosen = [
+            self._exploit(pool if tried.size == pool.size else pool[tried], n_exploit, ctx, rng),
+            self._explore(pool[untried], n_explore, ctx, rng),
+        ]
+        n_left = ctx.size - n_exploit - n_explore
+        if n_left:  # only clients at their cap are left
+            capped = np.flatnonzero((last > 0.0) & ~is_open)
+            chosen.append(pool[capped[uniform_draw(capped.size, n_left, rng)]])
+        clients = np.sort(np.concatenate(chosen))
+        samples = known_weights(ctx.column("num_samples")[clients])
+        return Selection(ctx.round, clients, memo={"num_samples": samples})
+
+    def observe(self, selection: Selection, outcome: Outcome) -> None:
+        """Update utility, duration and last round of the chosen, and the pacer."""
+        clients = selection.clients
+        utility = selection.memo["num_samples"] * outcome.metric("loss_rms")  # Eq. (1)
+        reported = ~np.isnan(utility)
+        self.utility_[clients[reported]] = utility[reported]
+        timed = ~np.isnan(outcome.duration)
+        self.duration_[clients[timed]] = outcome.duration[timed]
+        self.last_round_[clients] = np.maximum(self.last_round_[clients], selection.round + 1)
+        self.n_chosen_[clients] += 1
+        self.n_rounds_ += 1
+        self.this_window_ += float(utility[reported].sum())
+        if self.n_rounds_ % self.window == 0:  # pacer
+            if self.n_rounds_ > self.window and self.last_window_ > self.this_window_:
+                self.pace_ += 1
+            self.last_window_, self.this_window_ = self.this_window_, 0.0
+
+    def _exploit(
+        self, tried: IntArray, size: int, ctx: RoundContext, rng: np.random.Generator
+    ) -> IntArray:
+        """Admit the scores near the best ``size``, draw from them in proportion (Alg. 1)."""
+        if size == 0:
+            return tried[:0]
+        score = self._scores(tried, ctx.round + 1)
+        border = np.partition(score, score.size - size)[score.size - size]
+        admitted = np.flatnonzero(score >= self.cutoff * border)
+        return tried[admitted[multinomial_without_replacement(score[admitted], size, rng)]]
+
+    def _scores(self, tried: IntArray, round_number: int) -> FloatArray:
+        """Return utility with bonus for staleness and penalty for slowness."""
+        everyone = tried.size == self.n_clients
+        utility = self.utility_ if everyone else self.utility_[tried]
+        last = self.last_round_ if everyone else self.last_round_[tried]
+        duration = self.duration_ if everyone else self.duration_[tried]
+        score = np.minimum(utility, _lower_quantile(utility, CLIP_QUANTILE))
+        if self.normalize:
+            lowest, highest = float(score.min()), float(score.max())
+            score -= lowest
+            score /= max(highest - lowest, np.finfo(np.float64).tiny)
+        score += np.sqrt((0.1 * math.log(round_number)) / last)
+        preferred = self._preferred(duration)
+        if preferred > 0.0:
+            speed = preferred / np.maximum(duration, preferred)  # T / D(i) where slower than T
+            score *= speed**self.penalty
+        return score
+
+    def _preferred(self, duration: FloatArray) -> float:
+        if self.preferred_duration is not None:
+            return self.preferred_duration * (1 + self.pace_)
+        return _lower_quantile(duration, min(1.0, FIRST_PERCENTILE + PERCENTILE_STEP * self.pace_))
+
+    def _explore(
+        self, untried: IntArray, size: int, ctx: RoundContext, rng: np.random.Generator
+    ) -> IntArray:
+        """Draw untried clients, the fast more often where expected durations are known."""
+        if "expected_duration" not in ctx.columns:
+            return untried[uniform_draw(untried.size, size, rng)]
+        duration = known_weights(ctx.column("expected_duration")[untried])
+        speed = 1.0 / np.maximum(duration, np.finfo(np.float64).tiny)
+        return untried[multinomial_without_replacement(speed / speed.max(initial=0.0), size, rng)]
+
+
+def _lower_quantile(values: FloatArray, share: float) -> float:
+    """Return the value below which at least the share of the others lies, without interpolation."""
+    position = math.floor(share * (values.size - 1))
+    return float(np.partition(values, position)[position])

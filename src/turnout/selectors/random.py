@@ -1,0 +1,32 @@
+"""Random: every available client has the same chance.
+
+Paper:      B. McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized
+            Data, AISTATS 2017, arXiv:1602.05629.
+Setting:    no feedback, no horizon, no polling; fair in expectation.
+Idea:       Draw the cohort uniformly without replacement. The baseline of every paper.
+Symbols:    cohort_size = m, pool = available clients.
+Equations:  select: Alg. 1, "random set of m clients".
+Deviations: 1. Only available clients are drawn (the paper assumes all are).
+Cost:       O(m) select when everyone is available, O(n) otherwise; no state.
+Checked:    frequency test of the marginals, tests/test_baselines.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turnout.registry import register
+from turnout.sampling import uniform_draw
+from turnout.selector import Selector
+from turnout.types import RoundContext, Selection
+
+
+@register("random")
+class Random(Selector):
+    """Uniform draw without replacement."""
+
+    def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
+        """Draw ``ctx.size`` of the pool."""
+        drawn = uniform_draw(ctx.pool.size, ctx.size, rng)
+        chance = np.full(ctx.size, ctx.size / max(1, ctx.pool.size))
+        return Selection(ctx.round, ctx.pool[drawn], chance)
