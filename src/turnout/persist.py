@@ -40,7 +40,7 @@ def save(selector: Selector, path: str | os.PathLike[str]) -> None:
     }
     buffer = io.BytesIO()
     arrays: dict[str, Any] = {_HEADER: np.array(json.dumps(header, sort_keys=True))}
-    np.savez(buffer, **arrays, **selector.state())
+    np.savez(buffer, **(arrays | selector.state()))
     write_atomically(Path(path), buffer.getvalue())
 
 
@@ -121,10 +121,9 @@ def _check_same(
             "load it on its own and use grow(n_clients)."
         )
     for key, value in selector.parameters.items():
-        if parameters.get(key) != value:
-            raise StateFileError(
-                f"{path} was saved with {key} = {parameters.get(key)!r}, this {own!r} has {value!r}."
-            )
+        saved = parameters.get(key)
+        if saved != value:
+            raise StateFileError(f"{path} has {key} = {saved!r}, this {own!r} has {value!r}.")
 
 
 def _encode(name: str, value: Any) -> Any:

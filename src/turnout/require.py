@@ -27,9 +27,9 @@ def number(
 ) -> float:
     """Return ``value`` as a finite float inside [minimum, maximum] and strictly above ``above``."""
     is_real = isinstance(value, Real) and not isinstance(value, bool)
-    if is_real and math.isfinite(value) and minimum <= value <= maximum:
-        if above is None or value > above:
-            return float(value)
+    is_inside = is_real and math.isfinite(value) and minimum <= value <= maximum
+    if is_inside and (above is None or value > above):
+        return float(value)
     lower = f"> {above}" if above is not None else f">= {minimum}"
     upper = "" if maximum == math.inf else f" and <= {maximum}"
     domain = "a finite number" if lower == ">= -inf" else f"a finite number {lower}{upper}"

@@ -16,10 +16,14 @@ __all__ = ["Constant", "Lemma1", "Linear", "Schedule", "StepAfter", "at_round"]
 
 @runtime_checkable
 class Schedule(Protocol):
-    """A number that depends on the round."""
+    """A number that depends on the round; hashable, as frozen dataclasses are."""
 
     def __call__(self, round: int) -> float:
         """Return the value in a round, counted from 0."""
+        ...
+
+    def __hash__(self) -> int:
+        """Return a hash of the parameters."""
         ...
 
 

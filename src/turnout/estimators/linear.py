@@ -24,12 +24,13 @@ def ridge_start(dimension: int, ridge: float, n_models: int) -> tuple[FloatArray
 def ridge_width(inverse: FloatArray, context: FloatArray) -> FloatArray:
     """Return ``sqrt(c' H^-1 c)`` per model, for contexts (d, n)."""
     squared = np.zeros(context.shape[1])
-    for i in range(context.shape[0]):
-        row = inverse[i, i] * context[i]
+    row, term = np.empty_like(squared), np.empty_like(squared)
+    for i in range(context.shape[0]):  # c_i (H_ii c_i + 2 sum_{j<i} H_ij c_j), H is symmetric
+        np.multiply(inverse[i, i], 0.5 * context[i], out=row)
         for j in range(i):
-            row += 2.0 * inverse[i, j] * context[j]
-        row *= context[i]
-        squared += row
+            row += np.multiply(inverse[i, j], context[j], out=term)
+        squared += np.multiply(row, context[i], out=row)
+    squared *= 2.0
     return np.sqrt(np.maximum(squared, 0.0, out=squared), out=squared)
 
 

@@ -15,14 +15,14 @@ __all__ = ["Moments"]
 class Moments(NamedTuple):
     """Count, mean and sum of squared deviations (Chan's parallel form of Welford)."""
 
-    count: float = 0.0
+    n: float = 0.0
     mean: float = 0.0
     squares: float = 0.0
 
     @property
     def scale(self) -> float:
         """The standard deviation, 1 while it is 0 or unknown."""
-        deviation = math.sqrt(self.squares / self.count) if self.count else 0.0
+        deviation = math.sqrt(self.squares / self.n) if self.n else 0.0
         return deviation if deviation > 0.0 else 1.0
 
     def updated(self, values: FloatArray) -> Moments:
@@ -31,10 +31,10 @@ class Moments(NamedTuple):
             return self
         mean = float(values.mean())
         squares = float(np.square(values - mean).sum())
-        count = self.count + values.size
+        n = self.n + values.size
         gap = mean - self.mean
         return Moments(
-            count,
-            self.mean + gap * values.size / count,
-            self.squares + squares + gap * gap * self.count * values.size / count,
+            n,
+            self.mean + gap * values.size / n,
+            self.squares + squares + gap * gap * self.n * values.size / n,
         )

@@ -2,7 +2,7 @@
 
 from turnout.sampling.allocation import Allocation, capped_allocation
 from turnout.sampling.bottleneck import bottleneck_limit
-from turnout.sampling.ranking import Ranking, top_m
+from turnout.sampling.ranking import Ranking, kth_largest, top_m
 from turnout.sampling.rounding import (
     dependent_rounding,
     exact_draw,
@@ -18,6 +18,7 @@ __all__ = [
     "capped_allocation",
     "dependent_rounding",
     "exact_draw",
+    "kth_largest",
     "multinomial_without_replacement",
     "systematic_draw",
     "top_m",

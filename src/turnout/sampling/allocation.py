@@ -12,6 +12,7 @@ import numpy as np
 
 from turnout import require
 from turnout.errors import InvalidInput
+from turnout.sampling.ranking import kth_largest
 from turnout.types import FloatArray, IntArray
 
 __all__ = ["Allocation", "capped_allocation"]
@@ -43,47 +44,39 @@ def capped_allocation(log_weight: FloatArray, size: int, floor: float = 0.0) -> 
     require.number("floor", floor, minimum=0.0)
     if floor * n > size * (1.0 + FLOOR_TOLERANCE):
         raise InvalidInput(f"floor must be at most size / n = {size / n:g}, got {floor:g}.")
-    if n == 0:
-        return Allocation(np.zeros(0), np.zeros(0, dtype=np.int64))
-    largest = float(log_weight.max())
-    if not np.isfinite(largest) or not np.isfinite(log_weight.min()):
-        raise InvalidInput("log_weight must be finite; give weights > 0 and below infinity.")
     nobody = np.zeros(0, dtype=np.int64)
-    residual = size - n * floor  # what is left to give by weight
-    if residual <= size * FLOOR_TOLERANCE or size == n:
+    if n == 0:
+        return Allocation(np.zeros(0), nobody)
+    if not (np.isfinite(log_weight.max()) and np.isfinite(log_weight.min())):
+        raise InvalidInput("log_weight must be finite; give weights > 0 and below infinity.")
+    if size == n or size - n * floor <= size * FLOOR_TOLERANCE:  # nothing to give by weight
         return Allocation(np.full(n, size / n), nobody)
-
-    weight = np.exp(log_weight - largest)
-    tau = residual / weight.sum()
-    if floor + tau <= 1.0:  # nobody overflows
-        weight *= tau
-        weight += floor
-        return Allocation(weight, nobody)
-    return _capped(log_weight, size, floor)
+    return _allocate(log_weight, size, floor)
 
 
-def _capped(log_weight: FloatArray, size: int, floor: float) -> Allocation:
+def _allocate(log_weight: FloatArray, size: int, floor: float) -> Allocation:
     n = log_weight.size
-    parted = np.partition(log_weight, n - size)
-    rest, top = parted[: n - size], np.sort(parted[n - size :])[::-1]
-    # log of the total weight without the c largest, for c = 0 .. size, summed from the small end
-    rest_total = rest.max() + np.log(np.exp(rest - rest.max()).sum())
-    totals = np.logaddexp.accumulate(np.concatenate(([rest_total], top[::-1])))[::-1]
-    c = np.arange(size)
-    # With the c largest at 1, the next one takes floor + residual_c * w / total_c (Eq. (18)).
-    residual = size - c - (n - c) * floor
-    with np.errstate(divide="ignore", invalid="ignore"):
-        overflows = np.log(residual) + top - totals[:-1] > np.log1p(-floor)
-    overflows &= residual > 0.0
-    n_capped = size if overflows.all() else int(np.argmin(overflows))
-    left = size - n_capped - (n - n_capped) * floor
-    is_capped = np.zeros(n, dtype=np.bool_) if n_capped == 0 else log_weight >= top[n_capped - 1]
-    if left <= 0.0:
-        probability = np.full(n, floor)
-    else:
-        exponent = log_weight + (np.log(left) - totals[n_capped])
-        probability = np.exp(np.minimum(exponent, 0.0, out=exponent), out=exponent)
-        probability += floor
-        np.minimum(probability, 1.0, out=probability)
-    probability[is_capped] = 1.0
-    return Allocation(probability, np.flatnonzero(is_capped))
+    # Weights relative to the size-th largest. Only strictly larger ones can overflow: the others
+    # share what is left with at least as many equals as there are places left.
+    border = kth_largest(log_weight, size)
+    large = np.flatnonzero(log_weight > border)
+    weight = log_weight - border
+    top = weight[large]
+    weight[large] = -np.inf
+    np.exp(weight, out=weight)
+    by_size = np.argsort(-top)
+    large, top = large[by_size], top[by_size]
+    # log of the total weight without the c largest, for c = 0, 1, ..., summed from the small end
+    totals = np.logaddexp.accumulate(np.append(np.log(weight.sum()), top[::-1]))[::-1]
+    # With the c largest at 1, the next one takes floor + residual * w / total (arXiv Eq. (18)).
+    c = np.arange(large.size + 1)
+    residual = np.maximum(size - c - (n - c) * floor, np.finfo(np.float64).tiny)
+    log_tau = np.log(residual) - totals
+    overflows = log_tau[:-1] + top > np.log1p(-floor)
+    n_capped = large.size if overflows.all() else int(np.argmin(overflows))
+
+    weight *= np.exp(log_tau[n_capped])
+    weight += floor
+    weight[large] = np.minimum(np.exp(np.minimum(log_tau[n_capped] + top, 0.0)) + floor, 1.0)
+    weight[large[:n_capped]] = 1.0
+    return Allocation(weight, np.sort(large[:n_capped]))

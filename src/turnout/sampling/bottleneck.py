@@ -13,13 +13,16 @@ import math
 import numpy as np
 
 from turnout.errors import InvalidInput
-from turnout.types import FloatArray
+from turnout.types import FloatArray, IntArray
 
 __all__ = ["bottleneck_limit"]
 
 #: Bins of the first pass, and how many clients it takes to open another one.
-MOST_BINS = 1024
+MOST_BINS = 512
 CLIENTS_PER_BIN = 256
+
+#: Edges are widened by this share of the range, far more than rounding can misplace a client.
+EDGE_SLACK = 1e-9
 
 
 def bottleneck_limit(cost: FloatArray, gain: FloatArray, size: int, price: float) -> float:
@@ -33,44 +36,48 @@ def bottleneck_limit(cost: FloatArray, gain: FloatArray, size: int, price: float
         raise InvalidInput(f"size must be inside [1, {n}], got {size}.")
     if size == n:
         return float(cost.max())
+    order, ends, edges = _bins_by_cost(cost)
+    by_bin = gain[order]
     # Pass 1: the best gains up to the end of each bin bound the objective inside it from below.
-    order, ends = _bins_by_cost(cost)
     best = np.zeros(0)
-    best_value, best_limit = math.inf, math.inf
     promising: list[tuple[float, int, int, FloatArray]] = []
+    reached = math.inf  # an objective that is attained for certain
     start = 0
-    for end in ends:
-        members = order[start:end]
-        before, best = best, _largest(np.concatenate((best, gain[members])), size)
+    for end, lower, upper in zip(ends, edges[:-1], edges[1:], strict=True):
+        before, entering = best, by_bin[start:end]
         if best.size == size:
-            total, costs = float(best.sum()), cost[members]
-            highest, lowest = float(costs.max()), float(costs.min())
-            if (value := price * highest - total) < best_value:
-                best_value, best_limit = value, highest
-            if lowest < highest:
-                promising.append((price * lowest - total, start, end, before))
+            entering = entering[entering > best.min()]
+        if entering.size:  # else a higher limit buys nothing
+            best = _largest(np.concatenate((best, entering)), size)
+            if best.size == size:
+                total = float(best.sum())
+                promising.append((price * lower - total, start, end, before))
+                reached = min(reached, price * upper - total)
         start = end
-    # Pass 2: look inside the bins that may hide something better.
+    # Pass 2: look inside the bins that may hold the optimum, the most promising first.
+    best_value, best_limit = math.inf, math.inf
     for bound, start, end, before in sorted(promising, key=lambda item: item[0]):
-        if bound >= best_value:
+        if bound > min(reached, best_value):
             break
-        members = order[start:end]
-        value, limit = _sweep(cost[members], gain[members], before, size, price)
-        if value < best_value:
+        value, limit = _sweep(cost[order[start:end]], by_bin[start:end], before, size, price)
+        if (value, limit) < (best_value, best_limit):
             best_value, best_limit = value, limit
     return best_limit
 
 
-def _bins_by_cost(cost: FloatArray) -> tuple[np.ndarray, list[int]]:
-    """Return an order that puts bins of rising cost one after the other, and where each ends."""
+def _bins_by_cost(cost: FloatArray) -> tuple[IntArray, list[int], list[float]]:
+    """Return an order by bins of rising cost, where each bin ends, and the edges around them."""
     n_bins = min(MOST_BINS, 1 + cost.size // CLIENTS_PER_BIN)
     lowest, highest = float(cost.min()), float(cost.max())
-    if n_bins == 1 or not lowest < highest:
-        return np.arange(cost.size), [cost.size]
-    scaled = (cost - lowest) * ((n_bins - 1) / (highest - lowest))
-    bins = scaled.astype(np.uint16)
+    width = (highest - lowest) / n_bins
+    if n_bins == 1 or not width > 0.0:
+        return np.arange(cost.size), [cost.size], [lowest, highest]
+    bins = np.minimum((cost - lowest) / width, n_bins - 1).astype(np.uint16)
     ends = np.cumsum(np.bincount(bins, minlength=n_bins))
-    return np.argsort(bins, kind="stable"), np.unique(ends[ends > 0]).tolist()
+    edges = lowest + width * np.arange(n_bins + 1)
+    edges[:-1] -= EDGE_SLACK * (highest - lowest)
+    edges[-1] = highest
+    return np.argsort(bins, kind="stable"), ends.tolist(), edges.tolist()
 
 
 def _largest(values: FloatArray, size: int) -> FloatArray:

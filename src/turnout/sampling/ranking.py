@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +10,10 @@ import numpy as np
 from turnout.errors import InvalidInput
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["Ranking", "top_m"]
+__all__ = ["Ranking", "kth_largest", "top_m"]
+
+#: Size of the sample that ``kth_largest`` takes its pivot from.
+SAMPLE_SIZE = 4096
 
 
 class Ranking(NamedTuple):
@@ -17,6 +21,26 @@ class Ranking(NamedTuple):
 
     chosen: IntArray  #: (m,) ascending
     probability: FloatArray  #: (m,) 1 for a clear winner, below it for a tie at the border
+
+
+def kth_largest(values: FloatArray, k: int) -> float:
+    """Return the k-th largest value, k from 1, in O(n) also when most values are equal.
+
+    A pivot from a sample cuts the array down first: ``np.partition`` alone is an order of magnitude
+    slower when a few values stand above a million equal ones, the usual state of a learner.
+    """
+    step = values.size // SAMPLE_SIZE
+    if step > 1:
+        sample = values[::step]
+        expected = k / step  # how many of the k largest the sample holds
+        rank = min(sample.size, math.ceil(expected + 4.0 * math.sqrt(expected) + 4.0))
+        pivot = np.partition(sample, sample.size - rank)[sample.size - rank]
+        above = values[values > pivot]
+        if above.size >= k:
+            values = above
+        elif np.count_nonzero(values >= pivot) >= k:
+            return float(pivot)
+    return float(np.partition(values, values.size - k)[values.size - k])
 
 
 def top_m(score: FloatArray, m: int, rng: np.random.Generator) -> Ranking:
@@ -32,9 +56,9 @@ def top_m(score: FloatArray, m: int, rng: np.random.Generator) -> Ranking:
         return Ranking(np.arange(n), np.ones(n))
     if m == 0:
         return Ranking(np.zeros(0, dtype=np.int64), np.zeros(0))
-    border = np.partition(score, n - m)[n - m]
-    if np.isnan(border) or np.isnan(score.max()):
+    if np.isnan(score.max()):
         raise InvalidInput("score must not be NaN; give -inf to rank a client last.")
+    border = kth_largest(score, m)
     above = np.flatnonzero(score > border)
     tied = np.flatnonzero(score == border)
     n_open = m - above.size

@@ -13,7 +13,8 @@ import numpy as np
 
 from turnout import require
 from turnout.errors import InvalidInput
-from turnout.types import FloatArray, IntArray
+from turnout.sampling.ranking import top_m
+from turnout.types import Array, FloatArray, IntArray
 
 __all__ = [
     "dependent_rounding",
@@ -63,7 +64,7 @@ def exact_draw(probability: FloatArray, rng: np.random.Generator) -> IntArray:
     if single.size > n // 2:
         return systematic_draw(probability, rng)
     whole = np.flatnonzero(is_whole)
-    unit = np.concatenate((total[whole], probability[single]))
+    unit: FloatArray = np.concatenate((total[whole], probability[single]))
     order = rng.permutation(unit.size)
     drawn = order[_comb(unit[order], rng)]
     members = _one_per_group(whole[drawn[drawn < whole.size]], group, probability, rng)
@@ -109,15 +110,18 @@ def multinomial_without_replacement(
         raise InvalidInput("weight must be finite and >= 0.")
     if size == n or size == 0:
         return np.arange(size)
+    is_zero = weight == 0.0
+    n_positive = n - np.count_nonzero(is_zero)
+    if n_positive < size:
+        zero = np.flatnonzero(is_zero)
+        extra = zero[uniform_draw(zero.size, size - n_positive, rng)]
+        return np.sort(np.concatenate((np.flatnonzero(~is_zero), extra)))
     clock = rng.standard_exponential(n)
-    with np.errstate(divide="ignore", over="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         clock /= weight
-    positive = np.flatnonzero(weight > 0.0)
-    if positive.size >= size:
-        return np.sort(positive[np.argpartition(clock[positive], size - 1)[:size]])
-    zero = np.flatnonzero(weight == 0.0)
-    extra = zero[uniform_draw(zero.size, size - positive.size, rng)]
-    return np.sort(np.concatenate((positive, extra)))
+    if n_positive < n:
+        clock[is_zero] = np.inf
+    return top_m(-clock, size, rng).chosen
 
 
 def _size_of(probability: FloatArray) -> int:
@@ -147,7 +151,7 @@ def _comb(length: FloatArray, rng: np.random.Generator) -> IntArray:
 
 
 def _one_per_group(
-    drawn: IntArray, group: IntArray, probability: FloatArray, rng: np.random.Generator
+    drawn: IntArray, group: Array, probability: FloatArray, rng: np.random.Generator
 ) -> IntArray:
     """Return one member of each drawn group, in proportion to the members' probabilities."""
     slot = np.full(N_GROUPS, -1, dtype=np.int16)

@@ -52,6 +52,6 @@ class Dirichlet(Selector):
         self.log_weight_ = np.log(gamma) + np.log1p(-uniform) / self.concentration
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
-        """Draw one after the other in proportion to q'; the Gumbel form works on logarithms."""
-        score = ctx.of_pool(self.log_weight_) + rng.gumbel(size=ctx.pool.size)
+        """Draw one after the other in proportion to q'; Gumbel keys work on logarithms."""
+        score = ctx.of_pool(self.log_weight_) - np.log(rng.standard_exponential(ctx.pool.size))
         return Selection(ctx.round, ctx.pool[top_m(score, ctx.size, rng).chosen])

@@ -24,7 +24,7 @@ Deviations: 1. draw="exact" by default: systematic sampling over a random order,
             corrects it to k/K, which is quota 1: quota=StepAfter(T // 4, 0.0, 1.0).
             4. Availability is not in the paper: K is the number of available clients of the round
             and k at most that; unavailable clients are treated like clients not drawn.
-            5. Probabilities below 1e-12 count as 1e-12 in the estimate, so that weights stay finite.
+            5. Probabilities below 1e-12 count as 1e-12 in the estimate, which keeps weights finite.
             6. The paper's condition in Eqs. (17), (22), (23) compares w_j with Psi of another
             client; meant is Psi_j <= Psi_{i_v}, as arXiv Eq. (18) has it. The cap is found in
             closed form, see turnout.sampling.allocation.

@@ -32,7 +32,7 @@ import numpy as np
 
 from turnout import require
 from turnout.registry import register
-from turnout.sampling import Ranking, top_m
+from turnout.sampling import Ranking, kth_largest, top_m
 from turnout.selector import Selector
 from turnout.types import FloatArray, RoundContext, Selection
 
@@ -56,6 +56,10 @@ def _packed(ctx: RoundContext, deadline: float, rng: np.random.Generator) -> Ran
         update, upload = np.zeros(ctx.pool.size), _times(ctx, "expected_duration")
     has_download = "download_duration" in ctx.columns
     download = _times(ctx, "download_duration") if has_download else np.zeros(ctx.pool.size)
+    # Nobody whose upload alone takes longer than the whole of the m-th quickest is ever chosen.
+    total = update + upload + download
+    worth = np.flatnonzero(upload <= -kth_largest(-total, ctx.size))
+    update, upload, download = update[worth], upload[worth], download[worth]
     elapsed = distribution = 0.0  # Theta, T^d_S
     packed: list[int] = []
     while len(packed) < ctx.size:
@@ -68,7 +72,7 @@ def _packed(ctx: RoundContext, deadline: float, rng: np.random.Generator) -> Ran
         distribution = max(distribution, download[x])
         packed.append(x)
         upload[x] = np.inf
-    chosen = np.sort(np.array(packed, dtype=np.int64))
+    chosen = np.sort(worth[np.array(packed, dtype=np.int64)])
     return Ranking(chosen, np.ones(chosen.size))
 
 
@@ -118,7 +122,7 @@ class FedCS(Selector):
         self.deadline = deadline  # seconds; None = the context's deadline
 
     def check_parameters(self) -> None:
-        """A known reading and a positive deadline."""
+        """Check the reading and the deadline."""
         require.choice("by", self.by, READINGS)
         if self.deadline is not None:
             require.number("deadline", self.deadline, above=0.0)

@@ -37,7 +37,7 @@ import numpy as np
 
 from turnout import require
 from turnout.registry import register
-from turnout.sampling import multinomial_without_replacement, uniform_draw
+from turnout.sampling import kth_largest, multinomial_without_replacement, uniform_draw
 from turnout.selector import Selector
 from turnout.selectors.data_weighted import known_weights
 from turnout.types import FloatArray, IntArray, Outcome, RoundContext, Selection
@@ -152,7 +152,7 @@ class Oort(Selector):
         if size == 0:
             return tried[:0]
         score = self._scores(tried, ctx.round + 1)
-        border = np.partition(score, score.size - size)[score.size - size]
+        border = kth_largest(score, size)
         admitted = np.flatnonzero(score >= self.cutoff * border)
         return tried[admitted[multinomial_without_replacement(score[admitted], size, rng)]]
 
@@ -193,4 +193,4 @@ class Oort(Selector):
 def _lower_quantile(values: FloatArray, share: float) -> float:
     """Return the value below which at least the share of the others lies, without interpolation."""
     position = math.floor(share * (values.size - 1))
-    return float(np.partition(values, position)[position])
+    return kth_largest(values, values.size - position)

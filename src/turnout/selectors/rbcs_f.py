@@ -16,8 +16,8 @@ Deviations: 1. Optimistic times are clipped at 0 as in Eq. (19); Alg. 2 line 9 d
             clip=False restores the algorithm.
             2. alpha_t is lost in the paper's Table 2; default is the constant 0.1. Lemma 1's
             schedule is turnout.schedules.Lemma1, and any other schedule may be given.
-            3. P4 is solved exactly in one sweep instead of the O(N^2) Alg. 1; equal queues and equal
-            optima are broken at random or by the smaller limit, never by index.
+            3. P4 is solved exactly in one sweep instead of the O(N^2) Alg. 1; equal queues are
+            broken at random and equal optima by the smaller limit, never by index.
             4. The indicator s in the context: the text defines it as "has participated in the last
             round" and then charges cold start to those who have not. Contexts come from the
             environment; ours set s = 1 for a client that did not take part.
@@ -123,16 +123,16 @@ class RBCSF(Selector):
                 f"{context.shape}; set dimension= to the number of context features."
             )
         columns = np.array(context.T, dtype=np.float64, order="C")
-        is_impossible = ~(np.abs(columns) <= LARGEST_REPORT)  # NaN included
-        if is_impossible.any():
-            columns[is_impossible] = 0.0
+        if not (columns.min() >= -LARGEST_REPORT and columns.max() <= LARGEST_REPORT):
+            columns[~(np.abs(columns) <= LARGEST_REPORT)] = 0.0  # NaN included
         return columns
 
     def _warn_if_infeasible(self, ctx: RoundContext) -> None:
         if self.rate * ctx.n_clients > ctx.cohort_size:
+            needed = self.rate * ctx.n_clients
             warnings.warn(
-                f"rate = {self.rate} for {ctx.n_clients} clients needs {self.rate * ctx.n_clients:g}"
-                f" places a round, but cohort_size is {ctx.cohort_size}: queues will grow without "
-                "bound. Lower rate or raise cohort_size.",
+                f"rate = {self.rate} for {ctx.n_clients} clients needs {needed:g} places a round, "
+                f"but cohort_size is {ctx.cohort_size}: queues will grow without bound. Lower rate "
+                "or raise cohort_size.",
                 stacklevel=3,
             )
