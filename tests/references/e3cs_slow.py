@@ -7,6 +7,7 @@ is done in fractions, so that nothing overflows and every comparison is exact.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Context, Decimal
 from fractions import Fraction
 from itertools import permutations
@@ -14,9 +15,7 @@ from itertools import permutations
 DIGITS = Context(prec=60, Emin=-(10**17), Emax=10**17)
 
 
-def prob_alloc(
-    k: int, sigma: Fraction, weights: list[Fraction]
-) -> tuple[list[Fraction], set[int]]:
+def prob_alloc(k: int, sigma: Fraction, weights: list[Fraction]) -> tuple[list[Fraction], set[int]]:
     """Alg. 2: the probabilities and the overflow set S_t."""
     n = len(weights)
     residual = k - n * sigma
@@ -90,6 +89,10 @@ class SlowE3CS:
             exponent = rate * xhat
             step = DIGITS.divide(Decimal(exponent.numerator), Decimal(exponent.denominator))
             self.weights[i] = DIGITS.multiply(self.weights[i], DIGITS.exp(step))
+
+    def adopt(self, log_weights: Iterable[float]) -> None:
+        """Go on from other weights."""
+        self.weights = [DIGITS.exp(Decimal(float(value))) for value in log_weights]
 
     def log_ratios(self) -> list[float]:
         """ln(w_i / w_0) of every client."""

@@ -26,8 +26,9 @@ def successive_inclusion(weights: list[float], m: int) -> list[float]:
 
 
 def quantile_without_interpolation(values: list[float], share: float) -> float:
+    """The paper does not say which quantile: from below, as numpy's method "lower"."""
     ordered = sorted(values)
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+    return ordered[math.floor(share * (len(ordered) - 1))]
 
 
 class SlowOort:
@@ -88,7 +89,7 @@ class SlowOort:
             if self.normalize and high > low:
                 u = (u - low) / (high - low)
             elif self.normalize:
-                u = 1.0
+                u = 0.0
             u += math.sqrt(0.1 * math.log(r) / self.last[i])  # temporal uncertainty
             if i in self.duration and preferred < self.duration[i]:
                 u *= (preferred / self.duration[i]) ** self.penalty  # system utility
@@ -110,8 +111,10 @@ class SlowOort:
     ) -> None:
         collected = 0.0
         for i, size, loss, seconds in zip(clients, sizes, rms, durations, strict=True):
-            self.utility[i] = 0.0 if math.isnan(loss) else size * loss  # |B| sqrt(mean loss^2)
-            collected += self.utility[i]
+            self.utility.setdefault(i, 0.0)  # explored, also without an answer
+            if not math.isnan(loss):
+                self.utility[i] = size * loss  # |B| sqrt(mean loss^2)
+                collected += self.utility[i]
             self.last[i] = round_index + 1
             self.times[i] = self.times.get(i, 0) + 1
             if not math.isnan(seconds):

@@ -6,6 +6,7 @@ ProbAlloc of E3CS (arXiv Alg. 2, journal Alg. 2) in closed form: the unique tau 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -66,17 +67,22 @@ def _allocate(log_weight: FloatArray, size: int, floor: float) -> Allocation:
     np.exp(weight, out=weight)
     by_size = np.argsort(-top)
     large, top = large[by_size], top[by_size]
-    # log of the total weight without the c largest, for c = 0, 1, ..., summed from the small end
-    totals = np.logaddexp.accumulate(np.append(np.log(weight.sum()), top[::-1]))[::-1]
     # With the c largest at 1, the next one takes floor + residual * w / total (arXiv Eq. (18)).
-    c = np.arange(large.size + 1)
+    # Totals without the c largest, c = 0, 1, ..., as logarithms, summed from the small end.
+    rest = float(weight.sum())
+    totals = np.logaddexp.accumulate(np.append(np.log(rest), top[::-1]))[::-1]
+    c = np.arange(large.size)
     residual = np.maximum(size - c - (n - c) * floor, np.finfo(np.float64).tiny)
-    log_tau = np.log(residual) - totals
-    overflows = log_tau[:-1] + top > np.log1p(-floor)
+    overflows = np.log(residual) + top - totals[:-1] > np.log1p(-floor)
     n_capped = large.size if overflows.all() else int(np.argmin(overflows))
 
-    weight *= np.exp(log_tau[n_capped])
+    capped, shared, top = large[:n_capped], large[n_capped:], top[n_capped:]
+    scale = top[0] if top.size else 0.0  # weights relative to the largest that is not capped
+    relative = np.exp(top - scale)
+    left = max(0.0, size - n_capped - (n - n_capped) * floor)
+    tau = left / (float(relative.sum()) + rest * math.exp(-scale))
+    weight *= tau * math.exp(-scale)
     weight += floor
-    weight[large] = np.minimum(np.exp(np.minimum(log_tau[n_capped] + top, 0.0)) + floor, 1.0)
-    weight[large[:n_capped]] = 1.0
-    return Allocation(weight, np.sort(large[:n_capped]))
+    weight[shared] = np.minimum(floor + tau * relative, 1.0)
+    weight[capped] = 1.0
+    return Allocation(weight, np.sort(capped))

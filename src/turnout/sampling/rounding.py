@@ -111,7 +111,7 @@ def multinomial_without_replacement(
     if size == n or size == 0:
         return np.arange(size)
     is_zero = weight == 0.0
-    n_positive = n - np.count_nonzero(is_zero)
+    n_positive = n - int(np.count_nonzero(is_zero))
     if n_positive < size:
         zero = np.flatnonzero(is_zero)
         extra = zero[uniform_draw(zero.size, size - n_positive, rng)]

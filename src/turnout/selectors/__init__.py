@@ -6,6 +6,7 @@ from turnout.selectors.dirichlet import Dirichlet
 from turnout.selectors.e3cs import E3CS
 from turnout.selectors.fedcs import FedCS
 from turnout.selectors.k_linucb import KLinUCB
+from turnout.selectors.nccb import NCCB
 from turnout.selectors.oort import Oort
 from turnout.selectors.pow_d import PowD
 from turnout.selectors.random import Random
@@ -16,6 +17,7 @@ from turnout.selectors.ucb_cs import UCBCS
 
 __all__ = [
     "E3CS",
+    "NCCB",
     "RBCSF",
     "UCBCS",
     "CPowD",

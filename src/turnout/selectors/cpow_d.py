@@ -9,6 +9,7 @@ Symbols:    candidates = d, polled_loss = mini-batch estimate of F_k(w).
 Equations:  poll and select as in pow-d.
 Deviations: as in pow-d. The selector asks for the mini-batch through ``poll_data``; whoever
             evaluates the clients honours it.
+Limits:     As pow-d; a mini-batch loss is noisy, so that the ranking is.
 Cost:       O(n) poll, O(d) select; no state; d mini-batches on clients per round.
 Checked:    tests/test_power_of_choice.py.
 """

@@ -15,6 +15,7 @@ Deviations: 1. Default is without replacement, with exact inclusion probabilitie
             client was drawn.
             2. Only available clients are drawn; unknown sizes (NaN) count as the mean size, sizes
             of 0 are drawn only when the others run out (never, with replacement).
+Limits:     A client with most of the data is in nearly every cohort. Sizes are what clients claim.
 Cost:       O(n) select; no state.
 Checked:    frequency test of both marginals, tests/test_baselines.py.
 """

@@ -12,6 +12,7 @@ Deviations: 1. q' is kept as the logarithm of independent gamma variates, which 
             survives underflow at tiny concentrations and lets clients join later.
             2. The paper does not say how m clients are drawn from q'; this is the successive draw
             without replacement that ``numpy.random.choice(p=q', replace=False)`` makes.
+Limits:     Not meant for use: it is unfair on purpose.
 Cost:       O(n) select, state 8n bytes.
 Checked:    against numpy's draw, tests/test_baselines.py.
 """

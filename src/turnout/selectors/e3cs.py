@@ -28,6 +28,8 @@ Deviations: 1. draw="exact" by default: systematic sampling over a random order,
             6. The paper's condition in Eqs. (17), (22), (23) compares w_j with Psi of another
             client; meant is Psi_j <= Psi_{i_v}, as arXiv Eq. (18) has it. The cap is found in
             closed form, see turnout.sampling.allocation.
+Limits:     With quota 0 it locks in on the first reliable clients and is slow to notice that they
+            got worse; a quota keeps it looking. It sees success only, neither loss nor duration.
 Cost:       O(n) select, O(k) observe, state 8n bytes.
 Checked:    by hand, against a slow implementation of both published forms and for unbiasedness:
             tests/test_e3cs.py.

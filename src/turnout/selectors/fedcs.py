@@ -18,6 +18,8 @@ Deviations: 1. Never more than cohort_size clients; RBCS-F has no such limit, wh
             shared channel, so times are packed one after the other. T_cs and T_agg are 0; subtract
             them from the deadline.
             3. Unknown values (NaN) rank last: rate 0, infinite time.
+Limits:     Needs to know beforehand what the others learn. Clients below the border are never
+            chosen, so their data is lost.
 Cost:       O(n) select, packing O(m n); no state.
 Checked:    by hand and against a slow implementation of Alg. 3: tests/test_fedcs.py.
 """

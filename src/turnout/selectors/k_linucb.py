@@ -2,7 +2,7 @@
 
 Paper:      L. Li, W. Chu, J. Langford, R. E. Schapire, A Contextual-Bandit Approach to Personalized
             News Article Recommendation, WWW 2010; with the reward and the top-k choice of
-            NCCB (H. Sun et al., AAAI 2022), where it is the linear baseline.
+            NCCB (H. Cao, Q. Pan, Y. Zhu, J. Liu, Birds of a Feather Help), its linear baseline.
 Setting:    feedback is the RMS loss of the chosen; needs the columns features (n, d) and
             num_samples; no polling.
 Idea:       Reward |D| sqrt(mean loss^2) is assumed linear in the client's features, with one set of
@@ -13,6 +13,8 @@ Deviations: 1. Rewards are standardised by their running mean and deviation, bec
             orders of magnitude between tasks; standardize=False restores raw rewards.
             2. Unknown features (NaN) count as 0, and so do impossible ones (beyond 1e30).
             3. A chosen client without a report teaches nothing.
+Limits:     Misled when utility is not linear in the features. Clients with the same features have
+            the same rank and are chosen together.
 Cost:       O(n d^2) select, O(m d^2) observe, state 8 d^2 bytes, independent of n.
 Checked:    against a direct solve: tests/test_k_linucb.py.
 """

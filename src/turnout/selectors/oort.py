@@ -25,6 +25,8 @@ Deviations: 1. normalize=True scales the clipped utilities to [0, 1] before the 
             5. A client that was tried and reported nothing has utility 0 and counts as tried.
             6. max_participation (off by default) excludes clients from the choice; they fill places
             only when nobody else is left, where the public copies crash.
+Limits:     Trusts reported losses up to the clipping. Until the exploration share has fallen, most
+            of the cohort is untried clients.
 Cost:       O(n) select, O(m) observe, state 32n bytes.
 Checked:    by hand and against a slow implementation of Alg. 1: tests/test_oort.py.
 """

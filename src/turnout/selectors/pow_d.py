@@ -10,6 +10,7 @@ Symbols:    candidates = d, cohort_size = m, polled_loss = F_k(w).
 Equations:  poll: step 1 of pi_pow-d, without replacement with probability p_k; select: steps 2-3.
 Deviations: 1. candidates=None is d = 2m, the setting of UCB-CS; the paper tunes d per task.
             2. A polled client that does not answer ranks last. Only available clients are drawn.
+Limits:     Pays d evaluations and a round trip before every round. Trusts the answers.
 Cost:       O(n) poll, O(d) select; no state; d evaluations on clients per round.
 Checked:    by hand and against a slow implementation: tests/test_power_of_choice.py.
 """

@@ -7,6 +7,7 @@ Idea:       Draw the cohort uniformly without replacement. The baseline of every
 Symbols:    cohort_size = m, pool = available clients.
 Equations:  select: Alg. 1, "random set of m clients".
 Deviations: 1. Only available clients are drawn (the paper assumes all are).
+Limits:     Wastes places on clients that fail, and learns nothing about anyone.
 Cost:       O(m) select when everyone is available, O(n) otherwise; no state.
 Checked:    frequency test of the marginals, tests/test_baselines.py.
 """

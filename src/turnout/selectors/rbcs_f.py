@@ -24,6 +24,9 @@ Deviations: 1. Optimistic times are clipped at 0 as in Eq. (19); Alg. 2 line 9 d
             5. A chosen client whose duration is unknown (failed, silent) is served by its queue
             but teaches nothing. Unknown or impossible contexts (NaN, beyond 1e30)
             count as zero.
+Limits:     If rate times n exceeds the cohort no schedule can keep the promise: it warns, and the
+            queues grow. Assumes that durations are linear in the context. Late clients must report
+            a duration, or their slowness stays unknown.
 Cost:       O(n log n) select, O(n) observe (the queues), state (8 d^2 + 8 d + 8) n bytes:
             104 n for d = 3.
 Checked:    by hand, P4 against brute force and Alg. 1, the regression against a direct solve:

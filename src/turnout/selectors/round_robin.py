@@ -8,6 +8,7 @@ Idea:       Keep the round in which each client was last chosen and take the lon
 Symbols:    last_round_ = round of the last participation, -1 = never.
 Equations:  none.
 Deviations: none.
+Limits:     Gives as many places to clients that always fail as to the reliable.
 Cost:       O(n) select, O(m) observe, state 8n bytes.
 Checked:    everyone exactly once per cycle, tests/test_baselines.py.
 """

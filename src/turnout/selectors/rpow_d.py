@@ -11,6 +11,7 @@ Equations:  select: pi_rpow-d. observe: latest loss per client.
 Deviations: 1. candidates=None is d = 2m, the setting of UCB-CS.
             2. A client that was chosen and reported nothing keeps its last loss; if it has none it
             ranks after everyone who reported, so that the silent are not chosen for ever.
+Limits:     Losses get stale: a client that was bad long ago keeps its rank until it is drawn again.
 Cost:       O(n) select, O(m) observe, state 8n bytes.
 Checked:    by hand and against a slow implementation: tests/test_power_of_choice.py.
 """

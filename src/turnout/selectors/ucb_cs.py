@@ -19,6 +19,8 @@ Deviations: 1. Eqs. (5)-(7) discount per local iteration, Alg. 1 line 8 once per
             none; otherwise a client that never answers would stay at infinity and be chosen
             for ever. sigma_t keeps its value when nobody reports a spread.
             5. Unknown data sizes (NaN) count as the mean size.
+Limits:     Trusts reported losses: a client that reports a large one is chosen often. Without a
+            reported spread there is no exploration beyond the first visit.
 Cost:       O(n) select and observe, state 16n bytes.
 Checked:    by hand and against a slow implementation of Eqs. (4)-(7): tests/test_ucb_cs.py.
 """

@@ -1,0 +1,20 @@
+"""Entry point of the command ``turnout`` and of ``python -m turnout``."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line, or say what to install."""
+    try:
+        from turnout.cli import app
+    except ModuleNotFoundError as error:
+        if error.name not in {"typer", "rich"}:
+            raise
+        sys.exit(f"The command line needs {error.name}: pip install 'turnout[cli]'")
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The typer application and what its commands share."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import turnout
+from turnout.cli import check, listing
+from turnout.errors import TurnoutError
+
+__all__ = ["app"]
+
+
+class _Commands(typer.core.TyperGroup):
+    """Turns turnout's own errors into one line and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except TurnoutError as error:
+            Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
+            sys.exit(2)
+
+
+app = typer.Typer(
+    name="turnout",
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Client selection for federated learning. Start with [bold]turnout list[/].",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"turnout {turnout.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("list")(listing.list_selectors)
+app.command("check")(check.check)

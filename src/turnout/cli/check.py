@@ -1,0 +1,49 @@
+"""``turnout check``: run the contract on a selector."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from turnout.cli.output import AsJson, console, show, table
+from turnout.registry import make
+from turnout.testing import CHECKS, CheckResult, check_selector, name_of_check
+
+__all__ = ["check"]
+
+
+def check(
+    selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
+    as_json: AsJson = False,
+) -> None:
+    """Run the sixteen checks of the contract on a selector; exit code 1 if one fails.
+
+    Examples: [bold]turnout check e3cs[/] or [bold]turnout check mypackage.mymodule:MySelector[/]
+    """
+    make(selector)  # a bad name or bad defaults are reported before anything runs
+    results: list[CheckResult] = []
+    with Progress(console=console, transient=True, disable=as_json) as progress:
+        task = progress.add_task(f"checking {selector}", total=len(CHECKS))
+        for one in CHECKS:
+            progress.update(task, description=f"{selector}: {name_of_check(one)}")
+            results += check_selector(lambda: make(selector), checks=[one])
+            progress.advance(task)
+    made = table(f"Contract of {selector}", "#", "check", "result", "seconds", numbers=("#",))
+    for result in results:
+        verdict = "[green]passed[/]" if result.passed else f"[red]failed[/] {result.message}"
+        made.add_row(str(result.number), result.name, verdict, f"{result.seconds:.2f}")
+    rows = [
+        {
+            "number": result.number,
+            "name": result.name,
+            "passed": result.passed,
+            "message": result.message,
+            "seconds": round(result.seconds, 3),
+        }
+        for result in results
+    ]
+    show(made, rows, as_json)
+    if not all(result.passed for result in results):
+        raise typer.Exit(1)

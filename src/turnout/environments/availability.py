@@ -1,0 +1,134 @@
+"""Who can be chosen: always, by chance, by time of day, or as recorded phones were.
+
+Time-dependent models count ``round_s`` nominal seconds per round instead of the run's own clock,
+so that availability is the same whoever selects.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from turnout import require
+from turnout.environments.models import Availability, Moment, Part, fixed_rng, frozen
+from turnout.environments.traces import MINUTES_PER_DAY, phone_states
+from turnout.errors import InvalidInput
+from turnout.types import BoolArray, FloatArray, IntArray
+
+__all__ = ["Always", "Bernoulli", "Diurnal", "PhoneTrace"]
+
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Always(Availability):
+    """Everyone, in every round."""
+
+    def available(self, moment: Moment) -> BoolArray:
+        """Return all True."""
+        return _everyone(moment.n_clients)
+
+
+@dataclass(frozen=True, slots=True)
+class Bernoulli(Availability):
+    """Each client is there with the same chance, independently in every round (RBCS-F: 0.8)."""
+
+    rate: float = 0.8
+
+    def __post_init__(self) -> None:
+        require.fraction("rate", self.rate)
+
+    def available(self, moment: Moment) -> BoolArray:
+        """Draw everyone once."""
+        return moment.rng(Part.AVAILABILITY).random(moment.n_clients) < self.rate
+
+
+@dataclass(frozen=True, slots=True)
+class Diurnal(Availability):
+    """The chance to be there swings over the day: ``rate + amplitude * sin(time of day)``.
+
+    Each client has its own time zone, drawn from the seed; ``zones`` is the part of the day that
+    they spread over. ``round_s`` nominal seconds pass per round; for a period counted in rounds set
+    ``round_s=1`` and ``period_s`` to their number.
+    """
+
+    rate: float = 0.5  #: mean over the day
+    amplitude: float = 0.4
+    period_s: float = _DAY_S
+    round_s: float = 600.0
+    zones: float = 1.0  #: 0 = everyone has the same day, 1 = spread over all of it
+
+    def __post_init__(self) -> None:
+        require.fraction("rate", self.rate)
+        require.fraction("amplitude", self.amplitude)
+        require.number("period_s", self.period_s, above=0.0)
+        require.number("round_s", self.round_s, above=0.0)
+        require.fraction("zones", self.zones)
+        if not self.amplitude <= min(self.rate, 1.0 - self.rate):
+            raise InvalidInput(
+                f"amplitude must be at most min(rate, 1 - rate), so that chances stay inside "
+                f"[0, 1]; got amplitude = {self.amplitude} with rate = {self.rate}."
+            )
+
+    def chance(self, moment: Moment) -> FloatArray:
+        """Return (n,) the chance to be there in this round."""
+        days = moment.round * self.round_s / self.period_s
+        phase = _phases(moment.n_clients, moment.seed)
+        angle = 2.0 * math.pi * (math.fmod(days, 1.0) + self.zones * phase)
+        return self.rate + self.amplitude * np.sin(angle)
+
+    def available(self, moment: Moment) -> BoolArray:
+        """Draw everyone once."""
+        return moment.rng(Part.AVAILABILITY).random(moment.n_clients) < self.chance(moment)
+
+
+@dataclass(frozen=True, slots=True)
+class PhoneTrace(Availability):
+    """Phones as recorded minute by minute: there while charging and on Wi-Fi.
+
+    Each client plays the record of a phone drawn from the seed, from a day drawn from the seed, and
+    starts over at its end. ``same_clock=False`` also shifts the time of day at random. Reads
+    ``traces/extrasensory_phone_state.npz`` of the data directory.
+    """
+
+    directory: str | Path | None = None  #: None = the directory named by TURNOUT_DATA
+    round_s: float = 600.0  #: nominal seconds per round
+    same_clock: bool = True  #: whether all clients live in one time zone
+
+    def __post_init__(self) -> None:
+        require.number("round_s", self.round_s, above=0.0)
+
+    def available(self, moment: Moment) -> BoolArray:
+        """Look up everyone's state at the time of the round."""
+        states = phone_states(self.directory)
+        phone, start = _assigned(self, moment.n_clients, moment.seed)
+        length = np.diff(states.offset)[phone]
+        minute = (start + int(moment.round * self.round_s // 60)) % length
+        present: BoolArray = states.eligible[states.offset[phone] + minute]
+        return present
+
+
+@lru_cache(maxsize=4)
+def _everyone(n_clients: int) -> BoolArray:
+    return frozen(np.ones(n_clients, dtype=np.bool_))
+
+
+@lru_cache(maxsize=4)
+def _phases(n_clients: int, seed: int) -> FloatArray:
+    return frozen(fixed_rng(seed, Part.AVAILABILITY).random(n_clients))
+
+
+@lru_cache(maxsize=4)
+def _assigned(model: PhoneTrace, n_clients: int, seed: int) -> tuple[IntArray, IntArray]:
+    """Return the phone of each client and the minute of its record that round 0 falls on."""
+    length = np.diff(phone_states(model.directory).offset)
+    rng = fixed_rng(seed, Part.AVAILABILITY)
+    phone = rng.integers(length.size, size=n_clients)
+    start = np.floor(rng.random(n_clients) * length[phone]).astype(np.int64)
+    if model.same_clock:
+        start -= start % MINUTES_PER_DAY
+    return frozen(phone), frozen(start)

@@ -1,0 +1,122 @@
+"""What clients are and what they report without training: data sizes, features, losses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from turnout import require
+from turnout.environments.models import Moment, Part, fixed_rng, frozen
+from turnout.types import Array, FloatArray, IntArray
+
+__all__ = ["Population", "SyntheticLoss"]
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """Traits of clients that hold throughout a run, drawn from the seed.
+
+    ``num_samples`` follows a power law from ``samples`` upwards, P(more than x) ~ x**-tail; an
+    infinite tail gives everyone the same number. ``loss_level`` is log-normal around 1. A feature
+    is a bit that is set more often, or less often, the higher the client's loss level is.
+    """
+
+    samples: int = 500  #: least number of examples
+    tail: float = math.inf  #: exponent of the power law
+    level_spread: float = 0.5  #: standard deviation of the logarithm of loss levels
+    n_features: int = 64
+    feature_strength: float = 1.0  #: 0 = bits say nothing about the loss
+
+    def __post_init__(self) -> None:
+        require.integer("samples", self.samples, minimum=1)
+        if self.tail != math.inf:
+            require.number("tail", self.tail, above=0.0)
+        require.number("level_spread", self.level_spread, minimum=0.0)
+        require.integer("n_features", self.n_features, minimum=1)
+        require.number("feature_strength", self.feature_strength, minimum=0.0)
+
+    def num_samples(self, n_clients: int, seed: int) -> IntArray:
+        """Return (n,) the number of examples of each client."""
+        return _num_samples(self, n_clients, seed)
+
+    def loss_level(self, n_clients: int, seed: int) -> FloatArray:
+        """Return (n,) how high each client's loss is, around 1."""
+        return _loss_level(self, n_clients, seed)
+
+    def features(self, n_clients: int, seed: int) -> Array:
+        """Return (n, n_features) bits."""
+        return _features(self, n_clients, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticLoss:
+    """Losses as if a model were trained: they fall over the rounds, at the same pace for everyone.
+
+    In round t the loss of client i is ``level_i * (floor + (1 - floor) / (1 + t / half_life))``
+    times a factor of mean 1 and relative deviation ``noise``. ``loss_std``, the deviation between
+    mini-batches, is ``batch_spread`` times the loss, and ``loss_rms = sqrt(loss^2 + loss_std^2)``.
+    Who takes part makes no difference, so that losses are the same whoever selects.
+    """
+
+    floor: float = 0.1  #: share of the first loss that stays for ever
+    half_life: float = 100.0  #: rounds until the rest has halved
+    noise: float = 0.1
+    batch_spread: float = 0.3
+
+    def __post_init__(self) -> None:
+        require.fraction("floor", self.floor)
+        require.number("half_life", self.half_life, above=0.0)
+        require.number("noise", self.noise, minimum=0.0)
+        require.number("batch_spread", self.batch_spread, minimum=0.0)
+
+    def mean(self, level: FloatArray, round: int) -> FloatArray:
+        """Return (n,) the loss without noise."""
+        return level * (self.floor + (1.0 - self.floor) / (1.0 + round / self.half_life))
+
+    def metrics(self, level: FloatArray, moment: Moment) -> dict[str, FloatArray]:
+        """Return what each client would report in this round, (n,) each."""
+        sigma = math.sqrt(math.log1p(self.noise**2))
+        factor = moment.rng(Part.LOSS).lognormal(-0.5 * sigma**2, sigma, level.size)
+        loss = self.mean(level, moment.round) * factor
+        spread = self.batch_spread * loss
+        return {"loss": loss, "loss_std": spread, "loss_rms": np.hypot(loss, spread)}
+
+    def all_data(self, level: FloatArray, moment: Moment) -> FloatArray:
+        """Return (n,) the loss on all data, the same that a client would report."""
+        return self.metrics(level, moment)["loss"]
+
+    def mini_batch(self, level: FloatArray, moment: Moment) -> FloatArray:
+        """Return (n,) the loss of one mini-batch; never negative."""
+        metrics = self.metrics(level, moment)
+        deviation = moment.rng(Part.MINI_BATCH).standard_normal(level.size)
+        return np.maximum(metrics["loss"] + metrics["loss_std"] * deviation, 0.0)
+
+
+@lru_cache(maxsize=4)
+def _num_samples(population: Population, n_clients: int, seed: int) -> IntArray:
+    factor = np.power(_traits(seed, 0).random(n_clients), -1.0 / population.tail)
+    return frozen(np.minimum(population.samples * factor, 1e15).astype(np.int64))
+
+
+@lru_cache(maxsize=4)
+def _loss_level(population: Population, n_clients: int, seed: int) -> FloatArray:
+    deviation = _traits(seed, 1).standard_normal(n_clients)
+    return frozen(np.exp(population.level_spread * deviation))
+
+
+@lru_cache(maxsize=2)
+def _features(population: Population, n_clients: int, seed: int) -> Array:
+    # the deviations that the loss levels were made from
+    height = _traits(seed, 1).standard_normal(n_clients)
+    rng = _traits(seed, 2)
+    slope = population.feature_strength * rng.choice([-1.0, 1.0], population.n_features)
+    chance = rng.random((n_clients, population.n_features), dtype=np.float32)
+    odds = np.multiply.outer(height.astype(np.float32), slope.astype(np.float32))
+    return frozen((chance < 1.0 / (1.0 + np.exp(-odds))).astype(np.uint8))
+
+
+def _traits(seed: int, trait: int) -> np.random.Generator:
+    return fixed_rng(seed, Part.POPULATION, level=trait)

@@ -1,0 +1,197 @@
+"""How long clients take: a fixed time, RBCS-F's linear contextual model, and heavy tails on top.
+
+Times from device speed and bandwidth are in ``turnout.environments.devices``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from turnout import require
+from turnout.environments.models import Moment, Part, Timing, equal_classes, frozen
+from turnout.errors import InvalidInput
+from turnout.types import Array, FloatArray, IntArray
+
+__all__ = ["FixedTime", "HeavyTail", "LinearContextual", "LogNormal", "Pareto"]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedTime(Timing):
+    """Everyone takes the same time in every round."""
+
+    seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        require.number("seconds", self.seconds, above=0.0)
+
+    def column(self, name: str, moment: Moment) -> Array:
+        """Return the fixed time."""
+        return self.duration(moment)
+
+    def duration(self, moment: Moment) -> FloatArray:
+        """Return the fixed time."""
+        return np.broadcast_to(np.float64(self.seconds), moment.n_clients)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearContextual(Timing):
+    """RBCS-F, Sec. 6.1: ``tau = c'theta + noise``, with context ``c = [1/mu, s, M/B]`` (Eq. (14)).
+
+    ``theta = [training_s, cold_start_s, 1 / log(1 + SNR)]`` by class (Table 1). In every round the
+    free computing capacity mu and the bandwidth B are drawn uniformly, and the noise uniformly from
+    (-c'theta, c'theta). s is 1 for a client that did not take part in the last round: cold start,
+    so durations depend on earlier selections (the draws themselves do not). The paper leaves the
+    base of the logarithm open; 2 is Shannon's.
+    """
+
+    training_s: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0)  #: tau_b per class
+    cold_start_s: float = 1.0  #: tau_s
+    snr: tuple[float, ...] = (1000.0, 100.0, 10.0, 1.0)  #: signal-to-noise ratio per class
+    bandwidth_mhz: tuple[float, float] = (2.0, 4.0)  #: range of B
+    capacity: tuple[float, float] = (0.5, 2.0)  #: range of mu
+    model_mbit: float = 20.0  #: M
+    log_base: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("training_s", "snr", "bandwidth_mhz", "capacity"):
+            values = tuple(getattr(self, name))
+            object.__setattr__(self, name, values)
+            for value in values:
+                require.number(name, value, above=0.0)
+        if len(self.training_s) != len(self.snr) or not self.snr:
+            raise InvalidInput(
+                "training_s and snr must have one entry per class, got "
+                f"{len(self.training_s)} and {len(self.snr)}."
+            )
+        for name in ("bandwidth_mhz", "capacity"):
+            low_high = getattr(self, name)
+            if len(low_high) != 2 or low_high[0] > low_high[1]:
+                raise InvalidInput(f"{name} must be (lowest, highest), got {low_high}.")
+        require.number("cold_start_s", self.cold_start_s, minimum=0.0)
+        require.number("model_mbit", self.model_mbit, minimum=0.0)
+        require.number("log_base", self.log_base, above=1.0)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Context and expected duration, both before the noise."""
+        return frozenset({"context", "expected_duration"})
+
+    @property
+    def uses_history(self) -> bool:
+        """Through the cold start of those who did not take part in the last round."""
+        return self.cold_start_s > 0.0
+
+    def column(self, name: str, moment: Moment) -> Array:
+        """Return ``context`` (n, 3) or ``expected_duration``, c'theta."""
+        context = self._context(moment, moment.rng(Part.TIMING))
+        return context if name == "context" else self._expected(context)
+
+    def duration(self, moment: Moment) -> FloatArray:
+        """Return c'theta with its noise."""
+        rng = moment.rng(Part.TIMING)
+        expected = self._expected(self._context(moment, rng))
+        return expected * (2.0 * rng.random(moment.n_clients))  # c'theta + U(-c'theta, c'theta)
+
+    def classes(self, n_clients: int) -> IntArray:
+        """Return the class of each client, in the order of ``training_s``."""
+        return equal_classes(n_clients, len(self.training_s))
+
+    def coefficients(self, n_clients: int) -> FloatArray:
+        """Return (n, 3) the true theta of each client."""
+        return _coefficients(self, n_clients)
+
+    def _context(self, moment: Moment, rng: np.random.Generator) -> FloatArray:
+        context = np.empty((moment.n_clients, 3))
+        context[:, 0] = 1.0 / rng.uniform(*self.capacity, moment.n_clients)  # 1 / mu
+        context[:, 1] = ~moment.history.took_part_  # s
+        context[:, 2] = self.model_mbit / rng.uniform(*self.bandwidth_mhz, moment.n_clients)
+        return context
+
+    def _expected(self, context: FloatArray) -> FloatArray:
+        expected: FloatArray = np.einsum("nd,nd->n", context, self.coefficients(context.shape[0]))
+        return expected
+
+
+@lru_cache(maxsize=4)
+def _coefficients(model: LinearContextual, n_clients: int) -> FloatArray:
+    eta = np.log1p(np.array(model.snr)) / math.log(model.log_base)
+    cold = np.full(eta.size, model.cold_start_s)
+    theta = np.stack((np.array(model.training_s), cold, 1.0 / eta), axis=1)  # Table 1
+    return frozen(theta[model.classes(n_clients)])
+
+
+class Noise(ABC):
+    """A positive random factor with mean 1."""
+
+    @abstractmethod
+    def draw(self, size: int, rng: np.random.Generator) -> FloatArray:
+        """Return (size,) factors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pareto(Noise):
+    """Power-law tail: P(factor > x) falls like ``x**-shape``; infinite variance up to shape 2."""
+
+    shape: float = 2.5
+
+    def __post_init__(self) -> None:
+        require.number("shape", self.shape, above=1.0)
+
+    def draw(self, size: int, rng: np.random.Generator) -> FloatArray:
+        """Return factors of at least (shape - 1) / shape."""
+        return (rng.pareto(self.shape, size) + 1.0) * ((self.shape - 1.0) / self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal(Noise):
+    """Log-normal factor; ``sigma`` is the standard deviation of its logarithm."""
+
+    sigma: float = 0.5
+
+    def __post_init__(self) -> None:
+        require.number("sigma", self.sigma, minimum=0.0)
+
+    def draw(self, size: int, rng: np.random.Generator) -> FloatArray:
+        """Return factors around 1."""
+        return rng.lognormal(-0.5 * self.sigma**2, self.sigma, size)
+
+
+@dataclass(frozen=True, slots=True)
+class HeavyTail(Timing):
+    """Another model's times, each multiplied by a random factor of mean 1."""
+
+    inner: Timing = field(default_factory=FixedTime)
+    noise: Noise = field(default_factory=Pareto)
+
+    @property
+    def level(self) -> int:
+        """One above the inner model."""
+        return self.inner.level + 1
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """As the inner model."""
+        return self.inner.columns
+
+    @property
+    def uses_history(self) -> bool:
+        """As the inner model."""
+        return self.inner.uses_history
+
+    def column(self, name: str, moment: Moment) -> Array:
+        """Return the inner model's column; factors have mean 1, so expectations stay."""
+        return self.inner.column(name, moment)
+
+    def duration(self, moment: Moment) -> FloatArray:
+        """Multiply the inner model's times."""
+        factor = self.noise.draw(moment.n_clients, moment.rng(Part.TIMING, self.level))
+        return self.inner.duration(moment) * factor
+
+    def classes(self, n_clients: int) -> IntArray:
+        """As the inner model."""
+        return self.inner.classes(n_clients)

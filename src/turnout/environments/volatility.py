@@ -1,0 +1,272 @@
+"""Who survives a round: by class, in sticky spells, after a shift, in outages, against an enemy.
+
+``ByClass`` and ``Markov`` stand alone; ``Shifting``, ``Outages`` and ``Adversary`` wrap another
+model and only ever add failures, so the same client fails in the same rounds with and without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from turnout import require
+from turnout.environments.models import (
+    Moment,
+    Part,
+    Volatility,
+    equal_classes,
+    fixed_rng,
+    frozen,
+)
+from turnout.errors import InvalidInput
+from turnout.types import BoolArray, FloatArray, IntArray
+
+__all__ = ["Adversary", "ByClass", "Markov", "Outages", "Reliable", "Shifting"]
+
+#: Success rates of the four classes of E3CS, Sec. VI-A.
+E3CS_RATES = (0.1, 0.3, 0.6, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Reliable(Volatility):
+    """Nobody ever fails."""
+
+    def success_rate(self, moment: Moment) -> FloatArray:
+        """Return all ones."""
+        return _rates((1.0,), moment.n_clients)
+
+    def survived(self, moment: Moment) -> BoolArray:
+        """Return all True."""
+        return np.broadcast_to(np.True_, moment.n_clients)
+
+
+@dataclass(frozen=True, slots=True)
+class ByClass(Volatility):
+    """Independent failures at the rate of the client's class; consecutive classes of equal size."""
+
+    rates: tuple[float, ...] = E3CS_RATES
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", _checked_rates(self.rates))
+
+    def success_rate(self, moment: Moment) -> FloatArray:
+        """Return the rate of each client's class."""
+        return _rates(self.rates, moment.n_clients)
+
+    def survived(self, moment: Moment) -> BoolArray:
+        """Draw everyone once."""
+        chance = moment.rng(Part.VOLATILITY).random(moment.n_clients)
+        return chance < _rates(self.rates, moment.n_clients)
+
+    def classes(self, n_clients: int) -> IntArray:
+        """Return the class of each client, in the order of ``rates``."""
+        return equal_classes(n_clients, len(self.rates))
+
+
+@dataclass(frozen=True, slots=True)
+class Markov(Volatility):
+    """Sticky failures: each client is a two-state chain with its class's rate in the long run.
+
+    In every round a client keeps its state with chance ``stickiness`` and draws it anew otherwise.
+    So the share of survived rounds is the rate, the correlation over d rounds is ``stickiness**d``,
+    and a failure lasts ``1 / ((1 - stickiness) * rate)`` rounds on average.
+    """
+
+    rates: tuple[float, ...] = E3CS_RATES
+    stickiness: float = 0.9
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", _checked_rates(self.rates))
+        require.fraction("stickiness", self.stickiness)
+
+    def success_rate(self, moment: Moment) -> FloatArray:
+        """Return the long-run rate of each client's class."""
+        return _rates(self.rates, moment.n_clients)
+
+    def survived(self, moment: Moment) -> BoolArray:
+        """Return the state of each chain."""
+        rate = _rates(self.rates, moment.n_clients)
+        return _chain(moment, rate, self.stickiness, self, self.level)
+
+    def classes(self, n_clients: int) -> IntArray:
+        """Return the class of each client, in the order of ``rates``."""
+        return equal_classes(n_clients, len(self.rates))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wrapper(Volatility):
+    """Adds failures to another model."""
+
+    inner: Volatility = field(default_factory=ByClass)
+
+    @property
+    def level(self) -> int:
+        return self.inner.level + 1
+
+    @property
+    def uses_history(self) -> bool:
+        return self.inner.uses_history
+
+    def classes(self, n_clients: int) -> IntArray:
+        return self.inner.classes(n_clients)
+
+
+@dataclass(frozen=True, slots=True)
+class Shifting(_Wrapper):
+    """A share of the clients moves to a worse network at each of the given rounds.
+
+    Whoever moved succeeds ``factor`` times as often as before, for the rest of the run. The movers
+    of a round are drawn from the seed; a client that moves again stays where it is.
+    """
+
+    at: tuple[int, ...] = (500,)
+    share: float = 0.25
+    factor: float = 0.2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "at", tuple(self.at))
+        for when in self.at:
+            require.integer("at", when, minimum=0)
+        require.fraction("share", self.share)
+        require.fraction("factor", self.factor)
+
+    def moved(self, moment: Moment) -> BoolArray:
+        """Return (n,) who has moved by this round."""
+        n_moves = sum(when <= moment.round for when in self.at)
+        n = moment.n_clients
+        return _movers(n, moment.seed, self.level, n_moves, round(self.share * n))
+
+    def success_rate(self, moment: Moment) -> FloatArray:
+        """Return the inner rate, times ``factor`` for those who have moved."""
+        rate = self.inner.success_rate(moment)
+        return np.where(self.moved(moment), self.factor * rate, rate)
+
+    def survived(self, moment: Moment) -> BoolArray:
+        """Add failures of those who have moved."""
+        survived = self.inner.survived(moment)
+        chance = moment.rng(Part.VOLATILITY, self.level).random(moment.n_clients)
+        return survived & ((chance < self.factor) | ~self.moved(moment))
+
+
+@dataclass(frozen=True, slots=True)
+class Outages(_Wrapper):
+    """Groups of clients fail together, as when a region loses its network.
+
+    Client i is in group ``i % n_groups``. Each group is out in a share ``rate`` of the rounds;
+    ``stickiness`` is the chance that its state stays for another round, as in ``Markov``.
+    """
+
+    n_groups: int = 10
+    rate: float = 0.05
+    stickiness: float = 0.0
+
+    def __post_init__(self) -> None:
+        require.integer("n_groups", self.n_groups, minimum=1)
+        require.fraction("rate", self.rate)
+        require.fraction("stickiness", self.stickiness)
+
+    def groups(self, n_clients: int) -> IntArray:
+        """Return (n,) the group of each client."""
+        return np.arange(n_clients, dtype=np.int64) % self.n_groups
+
+    def success_rate(self, moment: Moment) -> FloatArray:
+        """Return the inner rate times the share of rounds without outage."""
+        return self.inner.success_rate(moment) * (1.0 - self.rate)
+
+    def survived(self, moment: Moment) -> BoolArray:
+        """Fail whole groups."""
+        up_rate = _rates((1.0 - self.rate,), self.n_groups)
+        is_up = _chain(moment, up_rate, self.stickiness, self, self.level)
+        return self.inner.survived(moment) & np.resize(is_up, moment.n_clients)
+
+
+@dataclass(frozen=True, slots=True)
+class Adversary(_Wrapper):
+    """Fails whoever is favoured: the more often a client was chosen, the likelier it fails.
+
+    A client chosen (1 + e) times as often as the mean so far fails with chance
+    ``strength * min(1, e)`` on top of the inner model; nobody who was chosen less is touched. Fates
+    depend on earlier selections: they are NOT the same whoever selects, and regret against a fixed
+    allocation compares with what this run's adversary would have done.
+    """
+
+    strength: float = 0.8
+
+    def __post_init__(self) -> None:
+        require.fraction("strength", self.strength)
+
+    @property
+    def uses_history(self) -> bool:
+        """Always: this is what the adversary looks at."""
+        return True
+
+    def success_rate(self, moment: Moment) -> FloatArray:
+        """Return the inner rate times the chance to escape."""
+        return self.inner.success_rate(moment) * self._escape(moment)
+
+    def survived(self, moment: Moment) -> BoolArray:
+        """Fail the favoured."""
+        chance = moment.rng(Part.VOLATILITY, self.level).random(moment.n_clients)
+        return self.inner.survived(moment) & (chance < self._escape(moment))
+
+    def _escape(self, moment: Moment) -> FloatArray:
+        counts = moment.history.n_chosen_
+        mean = max(float(counts.mean()), np.finfo(np.float64).tiny)
+        excess = np.clip(counts / mean - 1.0, 0.0, 1.0)
+        return 1.0 - self.strength * excess
+
+
+def _checked_rates(rates: tuple[float, ...]) -> tuple[float, ...]:
+    if not len(rates):
+        raise InvalidInput("rates must hold at least one success rate, got none.")
+    return tuple(require.fraction("rates", rate) for rate in rates)
+
+
+@lru_cache(maxsize=16)
+def _rates(rates: tuple[float, ...], n_clients: int) -> FloatArray:
+    return frozen(np.array(rates)[equal_classes(n_clients, len(rates))])
+
+
+@lru_cache(maxsize=16)
+def _movers(n_clients: int, seed: int, level: int, n_moves: int, size: int) -> BoolArray:
+    rng = fixed_rng(seed, Part.VOLATILITY, level)
+    moved = np.zeros(n_clients, dtype=np.bool_)
+    for _ in range(n_moves):
+        moved[rng.permutation(n_clients)[:size]] = True
+    return frozen(moved)
+
+
+def _chain(
+    moment: Moment, rate: FloatArray, stickiness: float, model: Volatility, level: int
+) -> BoolArray:
+    """Return the state of sticky two-state chains in a round: 1 at the given rate.
+
+    The state of a chain is what it drew when it last drew. So look back from the round until every
+    chain has drawn, or the last answer is met. That answer is kept for speed only: it is the same
+    function of seed and round, so the order of questions changes nothing.
+    """
+    last = _last_answer(model, moment.n_clients, moment.seed)
+    known_round, known_state = last[0]
+    state = np.zeros(rate.size, dtype=np.bool_)
+    is_open = np.ones(rate.size, dtype=np.bool_)
+    for round in range(moment.round, -1, -1):
+        if round == known_round:
+            state[is_open] = known_state[is_open]
+            break
+        at = Moment(round, moment.n_clients, moment.seed, moment.history)
+        keep, chance = at.rng(Part.VOLATILITY, level).random((2, rate.size))
+        draws = is_open & (keep >= stickiness) if round else is_open
+        state[draws] = chance[draws] < rate[draws]
+        is_open &= ~draws
+        if not is_open.any():
+            break
+    last[0] = (moment.round, frozen(state))
+    return state
+
+
+@lru_cache(maxsize=16)
+def _last_answer(model: Volatility, n_clients: int, seed: int) -> list[tuple[int, BoolArray]]:
+    """Return the one-place memory of a chain; starts with a round that never was."""
+    return [(-1, np.zeros(0, dtype=np.bool_))]

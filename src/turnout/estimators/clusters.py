@@ -1,0 +1,65 @@
+"""Groups of similar clients: k-means on their features, and the nearest centroid afterwards."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import MissingExtra
+from turnout.types import FloatArray, IntArray
+
+__all__ = ["k_means", "nearest_centroid"]
+
+#: Distinct vectors that k-means is fitted to; of more, this many are drawn.
+MOST_FITTED = 20_000
+
+#: Starts of k-means, of which the best counts.
+N_STARTS = 3
+
+#: Decimals at which two centroids are equally near.
+TIE_DECIMALS = 9
+
+
+def k_means(vectors: FloatArray, n_clusters: int, seed: int) -> FloatArray:
+    """Return at most ``n_clusters`` centroids of vectors (n, d) of length 1 or less.
+
+    Equal vectors are joined and sorted first, so the order of the clients does not matter. No more
+    clusters than distinct vectors are made.
+    """
+    rows, counts = _distinct(vectors)
+    if rows.shape[0] <= n_clusters:
+        return rows
+    if rows.shape[0] > MOST_FITTED:
+        rng = np.random.default_rng(seed)
+        drawn = np.sort(rng.choice(rows.shape[0], MOST_FITTED, replace=False, shuffle=False))
+        rows, counts = rows[drawn], counts[drawn]
+    cluster, threads = _import("sklearn.cluster"), _import("threadpoolctl")
+    model = cluster.KMeans(n_clusters, n_init=N_STARTS, random_state=seed % 2**32)
+    with threads.threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nearly equal vectors may leave a cluster empty
+        model.fit(rows, sample_weight=counts)
+    return np.array(model.cluster_centers_, dtype=np.float64)
+
+
+def nearest_centroid(vectors: FloatArray, centroids: FloatArray) -> IntArray:
+    """Return the index of the nearest centroid per vector, the first one among equals."""
+    closeness = 2.0 * vectors @ centroids.T - np.square(centroids).sum(axis=1)
+    return np.asarray(np.argmax(np.round(closeness, TIE_DECIMALS), axis=1), dtype=np.int64)
+
+
+def _distinct(vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the distinct rows in a fixed order, and how often each occurs."""
+    rows = np.ascontiguousarray(vectors + 0.0)  # no negative zeros
+    keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+    _, first, counts = np.unique(keys, return_index=True, return_counts=True)
+    return rows[first], counts.astype(np.float64)
+
+
+def _import(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingExtra("nccb needs scikit-learn: pip install 'turnout[torch]'") from error

@@ -1,0 +1,325 @@
+"""The network of NeuralUCB: its value, its gradients and the width of its confidence.
+
+``f(x) = sqrt(w) W_L relu(W_{L-1} ... relu(W_1 [x, x] / sqrt(2)))`` without biases. Doubling the
+input makes f = 0 at the initial weights. As the two halves of W_1 meet the same x, only
+``V = (left + right) / sqrt(2)`` has any effect, and training moves V exactly as it would move the
+halves. So V (w, d) is what is kept here in place of W_1 (w, 2d).
+
+The gradient of a layer is the outer product of what the layer receives (``inputs``) and what it
+passes back (``deltas``). Inner products, squares and quadratic forms of gradients all follow from
+these two factors, so that no gradient of the size of the network is ever built. Numpy arrays come
+in and go out; torch works in double precision on the CPU, with one thread where state is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from turnout.errors import MissingExtra
+from turnout.types import FloatArray
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise MissingExtra("nccb needs PyTorch: pip install 'turnout[torch]'") from error
+
+__all__ = ["BONUSES", "Bonus", "Factors", "Network", "remember", "train", "upper_bounds"]
+
+#: Clients scored at a time; what is computed for them stays in the cache.
+BLOCK = 512
+
+#: Rows of the triangular factor that are solved at a time.
+TILE = 128
+
+#: Smallest shift of the Gram matrix relative to its diagonal, so that it stays positive definite.
+RELATIVE_SHIFT = 1e-12
+
+
+class Factors(NamedTuple):
+    """The gradients of n inputs, one pair of factors per layer."""
+
+    value: Tensor  #: (n,) f(x)
+    inputs: Sequence[Tensor]  #: x (n, d), then the hidden activations (n, w)
+    deltas: Sequence[Tensor]  #: derivative by each pre-activation: (n, w) ..., (n, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The shape of the network; its weights are one flat array."""
+
+    dimension: int  #: d, number of features
+    width: int  #: w, units per hidden layer, even
+    depth: int  #: L, number of weight matrices, at least 2
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """The shapes of V, W_2 ... W_L."""
+        hidden = ((self.width, self.width),) * (self.depth - 2)
+        return ((self.width, self.dimension), *hidden, (1, self.width))
+
+    def initial(self, seed: int) -> FloatArray:
+        """Draw theta_0: two equal halves that cancel in the last layer."""
+        rng = np.random.default_rng(seed)
+        half, deviation = self.width // 2, math.sqrt(4.0 / self.width)
+        block = rng.normal(0.0, deviation, (half, self.dimension))
+        layers = [np.concatenate((block, block)) / math.sqrt(2.0)]  # Eq. (11), l = 1, as V
+        for _ in range(self.depth - 2):
+            block = rng.normal(0.0, deviation, (half, half))
+            layers.append(np.kron(np.eye(2), block))  # Eq. (11)
+        last = rng.normal(0.0, math.sqrt(2.0 / self.width), half)
+        layers.append(np.concatenate((last, -last)))  # Eq. (12)
+        return np.concatenate([layer.ravel() for layer in layers])
+
+    def layers(self, weights: FloatArray) -> list[Tensor]:
+        """Return the flat weights as the matrices V, W_2 ... W_L."""
+        parts = torch.split(_tensor(weights), [rows * columns for rows, columns in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def pre_activations(self, layers: Sequence[Tensor], x: Tensor) -> list[Tensor]:
+        """Return what each layer computes before its relu, Eq. (9)."""
+        before = [x @ layers[0].T]
+        if not before[0].requires_grad:
+            before[0].requires_grad_()
+        for layer in layers[1:]:
+            before.append(torch.relu(before[-1]) @ layer.T)
+        return before
+
+    def factors(self, layers: Sequence[Tensor], x: Tensor) -> Factors:
+        """Return the value and the gradient factors of every row of x."""
+        with torch.enable_grad():
+            before = self.pre_activations(layers, x)
+            value = math.sqrt(self.width) * before[-1][:, 0]
+            deltas = torch.autograd.grad(value.sum(), before)
+        hidden = [torch.relu(layer.detach()) for layer in before[:-1]]
+        return Factors(value.detach(), (x, *hidden), deltas)
+
+    def packed(self, factors: Factors) -> FloatArray:
+        """Return the factors as one row per input, to be stored."""
+        rows: FloatArray = torch.cat((*factors.inputs, *factors.deltas), dim=1).numpy()
+        return rows
+
+    def unpacked(self, rows: FloatArray) -> Factors:
+        """Return stored factors; their values are not kept."""
+        hidden = [self.width] * (self.depth - 1)
+        sizes = [self.dimension, *hidden, *hidden, 1]
+        parts = torch.split(_tensor(rows.reshape(-1, sum(sizes))), sizes, dim=1)
+        return Factors(parts[0][:, 0], parts[: self.depth], parts[self.depth :])
+
+
+def gram(network: Network, a: Factors, b: Factors) -> Tensor:
+    """Return the inner products of gradients, <g_i, g_j> / w, as (len(a), len(b))."""
+    total = a.inputs[-1] @ b.inputs[-1].T  # the last layer passes sqrt(w) back to everyone
+    for input_a, input_b, delta_a, delta_b in zip(
+        a.inputs[:-1], b.inputs[:-1], a.deltas[:-1], b.deltas[:-1], strict=True
+    ):
+        total.addcmul_(input_a @ input_b.T, delta_a @ delta_b.T, value=1.0 / network.width)
+    return total
+
+
+def squared_length(network: Network, factors: Factors) -> Tensor:
+    """Return |g_i|^2 / w, the diagonal of the Gram matrix."""
+    total = torch.zeros((), dtype=torch.float64, device="cpu")
+    for received, delta in zip(factors.inputs, factors.deltas, strict=True):
+        total = total + received.square().sum(1) * delta.square().sum(1)
+    return total / network.width
+
+
+Width = Callable[[Factors], Tensor]
+
+
+class Bonus(NamedTuple):
+    """How past gradients are remembered, and the width sqrt(g' Z^-1 g / w) that follows."""
+
+    #: (network, evidence, gradients of new observations, memory) -> evidence
+    update: Callable[[Network, FloatArray, Factors, int | None], FloatArray]
+    #: (network, evidence, ridge) -> width of new gradients
+    width: Callable[[Network, FloatArray, float], Width]
+
+
+def _exact_update(
+    network: Network, evidence: FloatArray, new: Factors, memory: int | None
+) -> FloatArray:
+    """Append one row of factors per observation and keep the latest."""
+    rows = network.packed(new)
+    kept = np.concatenate((evidence.reshape(-1, rows.shape[1]), rows))
+    return kept if memory is None else kept[-memory:].copy()
+
+
+def _exact_width(network: Network, evidence: FloatArray, ridge: float) -> Width:
+    """Invert Z = lambda I + sum g g' / w through the Gram matrix of the past (Woodbury)."""
+    past = network.unpacked(evidence)
+    past_gram = gram(network, past, past)
+    largest = float(past_gram.diagonal().max()) if past_gram.numel() else 0.0
+    shift = max(ridge, RELATIVE_SHIFT * largest)
+    past_gram.diagonal().add_(shift)
+    solve = _forward_substitution(torch.linalg.cholesky(past_gram))
+
+    def width(new: Factors) -> Tensor:
+        explained = solve(gram(network, new, past)).square_().sum(1)
+        left = squared_length(network, new) - explained
+        return (left.clamp_min_(0.0) / shift).sqrt_()
+
+    return width
+
+
+def _forward_substitution(root: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the function rows -> rows root'^-1, in place; tile by tile it is all products."""
+    tiles = [slice(start, start + TILE) for start in range(0, root.shape[0], TILE)]
+    inverses = [torch.linalg.inv(root[tile, tile]) for tile in tiles]
+
+    def solve(rows: Tensor) -> Tensor:
+        for tile, inverse in zip(tiles, inverses, strict=True):
+            part = rows[:, tile]
+            part.addmm_(rows[:, : tile.start], root[tile, : tile.start].T, alpha=-1.0)
+            part.copy_(part @ inverse.T)
+        return rows
+
+    return solve
+
+
+def _diagonal_update(
+    network: Network, evidence: FloatArray, new: Factors, memory: int | None
+) -> FloatArray:
+    """Add the squares of the new gradients; the sum is one row and forgets nothing."""
+    squares = [received.square() / network.width for received in new.inputs]
+    squares[0] /= 2.0  # each half of W_1 receives x / sqrt(2)
+    layers = [delta.square().T @ square for square, delta in zip(squares, new.deltas, strict=True)]
+    added: FloatArray = torch.cat([layer.ravel() for layer in layers])[None, :].numpy()
+    return evidence + added if evidence.size else added
+
+
+def _diagonal_width(network: Network, evidence: FloatArray, ridge: float) -> Width:
+    """Take the diagonal of Z = lambda I + sum g g' / w in place of Z."""
+    past = evidence[0] if evidence.size else np.zeros(sum(a * b for a, b in network.shapes))
+    inverse = [1.0 / (ridge + layer) for layer in network.layers(past)]
+
+    def width(new: Factors) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64, device="cpu")
+        for received, delta, layer in zip(new.inputs, new.deltas, inverse, strict=True):
+            total = total + (delta.square() * (received.square() @ layer.T)).sum(1)
+        return (total / network.width).sqrt_()
+
+    return width
+
+
+#: Z as it is published, or its diagonal only.
+BONUSES: Mapping[str, Bonus] = MappingProxyType(
+    {
+        "exact": Bonus(_exact_update, _exact_width),
+        "diagonal": Bonus(_diagonal_update, _diagonal_width),
+    }
+)
+
+
+def upper_bounds(
+    network: Network,
+    weights: FloatArray,
+    evidence: FloatArray,
+    x: FloatArray,
+    *,
+    ridge: float,
+    explore: float,
+    bonus: str,
+) -> FloatArray:
+    """Return f(x) + explore * sqrt(g' Z^-1 g / w) for every row of x, Eq. (13)."""
+    bounds = np.empty(x.shape[0])
+    with torch.inference_mode(False), torch.no_grad():
+        width_of = BONUSES[bonus].width(network, evidence, ridge)
+        layers = network.layers(weights)
+        for start in range(0, x.shape[0], BLOCK):
+            block = slice(start, start + BLOCK)
+            new = network.factors(layers, _tensor(x[block]))
+            bounds[block] = (new.value + explore * width_of(new)).numpy()
+    return bounds
+
+
+def remember(
+    network: Network,
+    weights: FloatArray,
+    evidence: FloatArray,
+    x: FloatArray,
+    *,
+    bonus: str,
+    memory: int | None,
+) -> FloatArray:
+    """Return the evidence after playing the rows of x at the present weights, Eq. (14)."""
+    with _one_thread(), torch.inference_mode(False), torch.no_grad():
+        new = network.factors(network.layers(weights), _tensor(x))
+        return BONUSES[bonus].update(network, evidence, new, memory)
+
+
+def train(
+    network: Network,
+    weights: FloatArray,
+    start: FloatArray,
+    x: FloatArray,
+    target: FloatArray,
+    *,
+    ridge: float,
+    learning_rate: float,
+    steps: int,
+) -> FloatArray:
+    """Return the weights after gradient steps on Eq. (10).
+
+    The step is ``learning_rate / (w (ridge + sum_i |g_i|^2 / w))``: the divisor bounds the
+    curvature while the network is nearly linear in its weights. A step that would not lower the
+    loss is not taken, and the next one is half as long; so nothing diverges.
+    """
+    with _one_thread(), torch.inference_mode(False), torch.no_grad():
+        loss_and_slope = _objective(network, start, _tensor(x), _tensor(target), ridge)
+        layers = network.layers(weights)
+        lengths = squared_length(network, network.factors(layers, _tensor(x)))
+        step = learning_rate / (network.width * (ridge + float(lengths.sum())))
+        loss, slope = loss_and_slope(layers)
+        for _ in range(steps):
+            trial = [layer - step * down for layer, down in zip(layers, slope, strict=True)]
+            trial_loss, trial_slope = loss_and_slope(trial)
+            if trial_loss <= loss:
+                layers, loss, slope = trial, trial_loss, trial_slope
+            else:
+                step /= 2.0
+        trained: FloatArray = torch.cat([layer.ravel() for layer in layers]).numpy()
+        return trained
+
+
+def _objective(
+    network: Network, start: FloatArray, x: Tensor, target: Tensor, ridge: float
+) -> Callable[[list[Tensor]], tuple[float, list[Tensor]]]:
+    """Return the function layers -> loss of Eq. (10) and its slope."""
+    origin, pull = network.layers(start), network.width * ridge
+
+    def loss_and_slope(layers: list[Tensor]) -> tuple[float, list[Tensor]]:
+        with torch.enable_grad():
+            free = [layer.detach().requires_grad_() for layer in layers]
+            output = network.pre_activations(free, x)[-1][:, 0]
+            error = (math.sqrt(network.width) * output - target).square().sum() / 2.0
+            slope = torch.autograd.grad(error, free)
+        away = [layer - old for layer, old in zip(layers, origin, strict=True)]
+        distance = sum(float(gap.square().sum()) for gap in away)
+        loss = float(error) + pull * distance / 2.0
+        return loss, [down.add_(gap, alpha=pull) for down, gap in zip(slope, away, strict=True)]
+
+    return loss_and_slope
+
+
+def _tensor(values: FloatArray) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, device="cpu")
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sum in one order whatever the number of threads, so that states agree bit for bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,204 @@
+"""Checks of what a class declares: its parameters, its columns and metrics, its docstring."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from turnout.errors import MissingColumn, NotReset
+from turnout.rng import Purpose, stream
+from turnout.selector import Selector
+from turnout.testing.subject import Subject, contract, difference, doing, expect, expect_valid, twin
+from turnout.testing.toy import ToyFederation
+from turnout.types import Array, Outcome, RoundContext
+
+__all__ = ["HEADINGS", "check_declarations", "check_docstring", "check_parameters"]
+
+#: Headings that the docstring of a selector has.
+HEADINGS = (
+    "Paper",
+    "Setting",
+    "Idea",
+    "Symbols",
+    "Equations",
+    "Deviations",
+    "Cost",
+    "Checked",
+)
+
+
+@contract
+def check_parameters(subject: Subject) -> None:
+    """Parameters are stored unchanged, ``clone`` and ``repr`` round-trip, ``reset`` starts anew."""
+    selector = subject.fresh()
+    name, parameters = type(selector).__name__, selector.parameters
+    signature = inspect.signature(type(selector).__init__).parameters.values()
+    loose = [p.name for p in list(signature)[1:] if p.kind is not p.KEYWORD_ONLY]
+    if type(selector).__init__ is not object.__init__:
+        expect(not loose, f"{name}.__init__ takes {loose} by position: put them behind '*'.")
+    extra = sorted(vars(selector).keys() - parameters.keys())
+    expect(
+        not extra,
+        f"{name}.__init__ also sets {', '.join(extra)}: store each parameter under its own name "
+        "and nothing else; allocate state in reset.",
+    )
+    copy = selector.clone()
+    for key, value in parameters.items():
+        expect(
+            getattr(copy, key) is value,
+            f"{name}.__init__ changes {key} from {value!r} to {getattr(copy, key)!r}: store it as "
+            "given and convert it where it is used.",
+        )
+    known: dict[str, Any] = {type(v).__name__: type(v) for v in parameters.values()}
+    known |= {name: type(selector), "inf": math.inf, "nan": math.nan}
+    with doing(f"eval({selector!r})"):
+        again = repr(eval(repr(selector), known))
+    expect(again == repr(selector), f"repr does not round-trip: {selector!r} became {again}.")
+    _expect_reset(subject, copy)
+
+
+def _expect_reset(subject: Subject, selector: Selector) -> None:
+    toy = ToyFederation(7, 2)
+    name = type(selector).__name__
+    try:
+        selector.select(toy.context(selector, 0), stream(0, Purpose.SELECT))
+    except NotReset:
+        pass
+    else:
+        raise AssertionError(f"{name}.select works before reset: allocate the state in reset.")
+    selector.prepare(7)
+    expect(
+        vars(selector).get("n_clients_") == 7,
+        f"{name}.reset(7) did not set n_clients_: call super().reset(n_clients) first.",
+    )
+    toy.play(selector, range(5))
+    selector.prepare(7)
+    odd = difference(subject.ready(7).state(), selector.state())
+    expect(not odd, f"reset keeps {odd} of the last run: allocate every learned array in reset.")
+
+
+class _PolicedColumns(Mapping[str, Array]):
+    """Columns that tell whoever looks at one that was not declared."""
+
+    def __init__(self, columns: Mapping[str, Array]) -> None:
+        self._columns = columns
+        self.looked_at: set[str] = set()
+
+    def __getitem__(self, name: str) -> Array:
+        self._police(name)
+        return self._columns[name]
+
+    def __contains__(self, name: object) -> bool:
+        self._police(name)
+        return name in self._columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def _police(self, name: object) -> None:
+        if name not in self._columns:
+            self.looked_at.add(str(name))
+            raise AssertionError(
+                f"column {name!r} is used but not declared: add it to needs_columns, or to "
+                "uses_columns if the selector works without it."
+            )
+
+
+@contract
+def check_declarations(subject: Subject) -> None:
+    """Only declared columns and metrics matter; a missing column is named, an optional one may."""
+    toy = ToyFederation(12, 4)
+    _expect_only_declared_columns(subject, toy)
+    _expect_missing_is_named(subject, toy)
+    _expect_only_declared_metrics(subject, toy)
+
+
+def _expect_only_declared_columns(subject: Subject, toy: ToyFederation) -> None:
+    selector = subject.ready(12)
+    for t in range(12):
+        columns = _PolicedColumns(toy.context(selector, t).columns)
+        ctx = toy.context(selector, t, columns=columns)
+        asked = toy.ask(selector, ctx, stream(0, Purpose.POLL, t))
+        selection = selector.select(asked, stream(0, Purpose.SELECT, t))
+        expect(
+            not columns.looked_at,
+            f"columns {sorted(columns.looked_at)} are used but not declared: add them to "
+            "needs_columns or uses_columns.",
+        )
+        selector.observe(selection, toy.outcome(selection, selector.needs_metrics))
+
+
+def _expect_missing_is_named(subject: Subject, toy: ToyFederation) -> None:
+    selector = subject.ready(12)
+    columns = toy.context(selector, 0).columns
+    for missing in sorted(selector.needs_columns):
+        rest = {name: values for name, values in columns.items() if name != missing}
+        ctx = toy.context(selector, 0, columns=rest)
+        try:
+            _select(selector, toy, ctx)
+        except MissingColumn as error:
+            told = str(error)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+        else:
+            told = "no error"
+        expect(
+            missing in told and "missing" in told,
+            f"without the column {missing!r} there must be a MissingColumn that names it, got "
+            f"{told}: read columns by ctx.column(name), or move it to uses_columns.",
+        )
+    needed = {name: columns[name] for name in selector.needs_columns}
+    ctx = toy.context(selector, 0, columns=needed)
+    with doing(f"a round without the optional columns {sorted(selector.uses_columns)}"):
+        _select(selector, toy, ctx)
+
+
+def _select(selector: Selector, toy: ToyFederation, ctx: RoundContext) -> None:
+    asked = toy.ask(selector, ctx, stream(0, Purpose.POLL))
+    expect_valid(selector, asked, selector.select(asked, stream(0, Purpose.SELECT)))
+
+
+def _expect_only_declared_metrics(subject: Subject, toy: ToyFederation) -> None:
+    selector = subject.ready(12)
+    for t in range(6):
+        ctx = toy.ask(selector, toy.context(selector, t), stream(0, Purpose.POLL, t))
+        selection = selector.select(ctx, stream(0, Purpose.SELECT, t))
+        full = toy.outcome(selection, selector.needs_metrics)
+        declared = {name: full.metric(name) for name in selector.needs_metrics}
+        other = twin(selector)
+        selector.observe(selection, full)
+        other.observe(selection, Outcome(full.status, full.duration, declared))
+        odd = difference(selector.state(), other.state())
+        expect(
+            not odd,
+            f"{odd} depends on a metric that is not declared; needs_metrics is "
+            f"{sorted(selector.needs_metrics)}: add the metric to it.",
+        )
+
+
+@contract
+def check_docstring(subject: Subject) -> None:
+    """Find the template's headings in the module's docstring; outside turnout also the class's."""
+    cls = type(subject.fresh())
+    texts = [sys.modules[cls.__module__].__doc__ or ""]
+    is_own = cls.__module__.partition(".")[0] == "turnout"
+    if not is_own:
+        texts.append(cls.__doc__ or "")
+    missing = [
+        [heading for heading in HEADINGS if not re.search(rf"(?m)^\s*{heading}:\s+\S", text)]
+        for text in texts
+    ]
+    fewest = min(missing, key=len)
+    where = f"the docstring of module {cls.__module__}" + ("" if is_own else f" or {cls.__name__}")
+    expect(
+        not fewest,
+        f"{where} lacks {', '.join(fewest)}: write one line 'Heading: text' for each of "
+        f"{', '.join(HEADINGS)}.",
+    )

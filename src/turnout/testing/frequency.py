@@ -1,0 +1,151 @@
+"""Checks by counting: probabilities are frequencies, and no client is favoured for its index.
+
+A count is compared with its expectation by Bernstein's inequality at the level of five standard
+deviations of a normal variable. It holds for every probability, also where few hits are expected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from turnout.rng import Purpose, stream
+from turnout.selector import Selector
+from turnout.testing.subject import Subject, contract, doing, expect, expect_valid
+from turnout.testing.toy import ToyFederation
+from turnout.types import Array, FloatArray, RoundContext
+
+__all__ = ["SIGMAS", "check_probability", "check_relabelling"]
+
+#: How many standard deviations a count may be off.
+SIGMAS = 5.0
+
+#: Two reports of the same probability may differ by rounding only.
+ROUNDING = 1e-9
+
+
+def margin(variance: Array) -> FloatArray:
+    """Return how far a sum of independent hits may lie from its mean, by Bernstein's inequality."""
+    a = SIGMAS**2 / 2.0
+    return a / 3.0 + np.sqrt(a * a / 9.0 + 2.0 * a * variance)
+
+
+@contract
+def check_probability(subject: Subject) -> None:
+    """Compare reported probabilities with frequencies of ``select`` from the same state."""
+    toy = ToyFederation(12, 4)
+    everyone = np.ones(12, dtype=np.bool_)
+    for n_before, available in ((0, everyone), (6, everyone), (25, np.arange(12) % 5 != 2)):
+        selector = subject.ready(12)
+        toy.play(selector, range(n_before))
+        ctx = toy.context(selector, n_before, available=available)
+        ctx = toy.ask(selector, ctx, stream(0, Purpose.POLL, n_before))
+        with doing(f"after {n_before} rounds"):
+            _expect_frequencies(selector, ctx, subject.times(2000, least=200))
+
+
+def _expect_frequencies(selector: Selector, ctx: RoundContext, repeats: int) -> None:
+    rng = stream(1, Purpose.SELECT)
+    count = np.zeros(ctx.n_clients)
+    reported = np.full(ctx.n_clients, np.nan)
+    for _ in range(repeats):
+        selection = selector.select(ctx, rng)
+        if selection.probability is None:
+            expect_valid(selector, ctx, selection)
+            return
+        chosen, p = selection.clients, selection.probability
+        count[chosen] += 1.0
+        change = np.abs(reported[chosen] - p)
+        expect(
+            not np.any(change > ROUNDING),
+            "the same client was reported with different probabilities from the same state: "
+            "report the chance of being chosen before the draw, or probability=None.",
+        )
+        reported[chosen] = p
+    seen = np.flatnonzero(count)
+    p = reported[seen]
+    expect(bool(np.all((p > 0.0) & (p <= 1.0))), "probability is outside (0, 1].")
+    off = np.abs(count[seen] - repeats * p)
+    is_sure = p >= 1.0 - ROUNDING
+    is_wrong = np.where(is_sure, off > 0.5, off > margin(repeats * p * (1.0 - p)))
+    told = [
+        f"client {i} reported {reported[i]:.4f}, chosen {count[i] / repeats:.4f}"
+        for i in seen[is_wrong]
+    ]
+    expect(
+        not told,
+        f"probability is not the frequency of being chosen over {repeats} draws (5 sigma): "
+        f"{'; '.join(told)}. Draw with turnout.sampling.exact_draw, or report None.",
+    )
+
+
+@contract
+def check_relabelling(subject: Subject) -> None:
+    """Equal clients have equal chances, and renaming the clients renames the chances."""
+    _expect_equal_chances(subject)
+    labels = stream(7, Purpose.INIT).permutation(12)
+    repeats = subject.times(400, least=60)
+    plain = _counts(subject, ToyFederation(12, 4), repeats)
+    renamed = _counts(subject, ToyFederation(12, 4, labels=labels), repeats)
+    expected = (plain[:, labels] + renamed) / 2.0
+    variance = 2.0 * expected * (1.0 - expected / repeats)
+    off = np.abs(plain[:, labels] - renamed)
+    rounds, clients = np.nonzero(off > margin(variance))
+    told = [
+        f"client {i} in round {t}: {renamed[t, i] / repeats:.3f}, under its other name "
+        f"{plain[t, labels[i]] / repeats:.3f}"
+        for t, i in zip(rounds, clients, strict=True)
+    ]
+    expect(
+        not told,
+        f"the chance of being chosen depends on the index (5 sigma over {repeats} runs): "
+        f"{'; '.join(told)}. Break ties at random, for example with turnout.sampling.top_m.",
+    )
+
+
+def _expect_equal_chances(subject: Subject) -> None:
+    """All columns and all answers are equal, so everyone must be chosen equally often."""
+    toy, n = ToyFederation(12, 4), 12
+    selector = subject.fresh()
+    row = int(np.flatnonzero(toy.good)[0])
+    columns = {
+        name: np.repeat(values[row : row + 1], n, axis=0)
+        for name, values in toy.context(selector, 0).columns.items()
+    }
+    ctx = toy.context(selector, 0, columns=columns, available=np.ones(n, dtype=np.bool_))
+    repeats = subject.times(1000, least=100)
+    count = np.zeros(n)
+    poll, choose = stream(2, Purpose.POLL), stream(2, Purpose.SELECT)
+    for i in range(repeats):
+        selector.prepare(n, seed=i)
+        polled = selector.poll(ctx, poll)
+        asked = ctx if polled is None else _with_equal_answers(ctx, polled)
+        count[selector.select(asked, choose).clients] += 1.0
+    p = count.mean() / repeats
+    is_odd = np.abs(count - repeats * p) > margin(np.array(repeats * p * (1.0 - p)))
+    expect(
+        not is_odd.any(),
+        f"equal clients must have equal chances, but over {repeats} fresh states they were chosen "
+        f"{count.astype(int).tolist()} times: break ties at random, not by index.",
+    )
+
+
+def _with_equal_answers(ctx: RoundContext, polled: Array) -> RoundContext:
+    return dataclasses.replace(ctx, polled=polled, polled_loss=np.ones(len(polled)))
+
+
+def _counts(subject: Subject, toy: ToyFederation, repeats: int) -> FloatArray:
+    """Return how often each client is chosen in each of the first rounds of independent runs."""
+    n_rounds = 4
+    selector = subject.fresh()
+    contexts = [toy.context(selector, t) for t in range(n_rounds)]
+    poll, choose = stream(3, Purpose.POLL), stream(3, Purpose.SELECT)
+    count = np.zeros((n_rounds, toy.n_clients))
+    for i in range(repeats):
+        selector.prepare(toy.n_clients, seed=i)
+        for t, ctx in enumerate(contexts):
+            selection = selector.select(toy.ask(selector, ctx, poll), choose)
+            selector.observe(selection, toy.outcome(selection, selector.needs_metrics))
+            count[t, selection.clients] += 1.0
+    return count

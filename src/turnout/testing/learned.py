@@ -1,0 +1,273 @@
+"""Checks of what is learned: feedback of every kind, late feedback, resuming, growth, long runs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import InvalidInput, TurnoutError
+from turnout.persist import load, save
+from turnout.rng import Purpose, stream
+from turnout.selector import Selector
+from turnout.testing.subject import (
+    Subject,
+    arrays_of,
+    contract,
+    difference,
+    doing,
+    expect,
+    expect_finite,
+    expect_valid,
+    twin,
+)
+from turnout.testing.toy import ToyFederation
+from turnout.types import (
+    COLUMN_LIMITS,
+    LARGEST_REPORT,
+    Array,
+    Outcome,
+    RoundContext,
+    Selection,
+    Status,
+)
+
+__all__ = [
+    "check_grow",
+    "check_late_feedback",
+    "check_long_run",
+    "check_observe_survives",
+    "check_save_and_load",
+]
+
+
+def _reports(status: Status, duration: float, metric: float | None) -> Callable[..., Outcome]:
+    """Return a function that gives every chosen client the same report."""
+
+    def report(selector: Selector, size: int) -> Outcome:
+        names = {"loss", "loss_std", "loss_rms"} | selector.needs_metrics
+        values = {} if metric is None else {name: np.full(size, metric) for name in names}
+        return Outcome(np.full(size, status, dtype=np.int8), np.full(size, duration), values)
+
+    return report
+
+
+_FEEDBACK: Mapping[str, Callable[..., Outcome]] = {
+    "nobody completed, all failed": _reports(Status.FAILED, 1.0, np.nan),
+    "nobody completed, all silent": _reports(Status.SILENT, np.nan, np.nan),
+    "nobody completed, all late": _reports(Status.LATE, 9.0, 1.0),
+    "all completed": _reports(Status.COMPLETED, 1.0, 1.0),
+    "NaN metrics": _reports(Status.COMPLETED, 1.0, np.nan),
+    "no metrics at all": _reports(Status.COMPLETED, 1.0, None),
+    "zero duration": _reports(Status.COMPLETED, 0.0, 1.0),
+    "NaN duration": _reports(Status.COMPLETED, np.nan, 1.0),
+    "zero metrics": _reports(Status.COMPLETED, 1.0, 0.0),
+    "the largest metrics": _reports(Status.COMPLETED, 1.0, LARGEST_REPORT),
+    "the largest metrics and durations": _reports(Status.LATE, LARGEST_REPORT, LARGEST_REPORT),
+    "the smallest metrics and durations": _reports(Status.COMPLETED, 1e-300, 1e-300),
+}
+
+
+@contract
+def check_observe_survives(subject: Subject) -> None:
+    """Whatever legal feedback comes, no NaN or infinity enters the state; bad input is refused."""
+    toy = ToyFederation(12, 4)
+    for situation, report in _FEEDBACK.items():
+        for n_before in (0, 5):
+            selector = subject.ready(12)
+            toy.play(selector, range(n_before))
+            with doing(f"{situation}, after {n_before} rounds"):
+                for t in range(n_before, n_before + 8):
+                    selection = _select(selector, toy, t)
+                    selector.observe(selection, report(selector, selection.clients.size))
+                    expect_finite(selector)
+                _select(selector, toy, n_before + 8)
+    for value in (0.0, LARGEST_REPORT):
+        with doing(f"columns of {value:g}"):
+            _survives_columns(subject.ready(12), toy, value)
+    _expect_refused(subject, toy)
+
+
+def _select(selector: Selector, toy: ToyFederation, t: int, **changes: Any) -> Selection:
+    ctx = toy.ask(selector, toy.context(selector, t, **changes), stream(0, Purpose.POLL, t))
+    selection = selector.select(ctx, stream(0, Purpose.SELECT, t))
+    expect_valid(selector, ctx, selection)
+    return selection
+
+
+def _survives_columns(selector: Selector, toy: ToyFederation, value: float) -> None:
+    for t in range(8):
+        columns = {
+            name: np.full(values.shape, min(value, COLUMN_LIMITS.get(name, value)))
+            for name, values in toy.context(selector, t).columns.items()
+        }
+        selection = _select(selector, toy, t, columns=columns)
+        report = _reports(Status.COMPLETED, 1.0, value)
+        selector.observe(selection, report(selector, selection.clients.size))
+        expect_finite(selector)
+
+
+def _expect_refused(subject: Subject, toy: ToyFederation) -> None:
+    selector = subject.ready(12)
+    toy.play(selector, range(3))
+    selection = _select(selector, toy, 3, available=np.ones(12, dtype=np.bool_))
+    state = selector.state()
+    longer = _reports(Status.COMPLETED, 1.0, 1.0)(selector, selection.clients.size + 1)
+    try:
+        selector.observe(selection, longer)
+    except TurnoutError:
+        pass
+    else:
+        raise AssertionError(
+            "an outcome of another length than the selection was accepted: raise InvalidInput."
+        )
+    odd = difference(state, selector.state())
+    expect(not odd, f"a refused outcome changed {odd}: check before anything is changed.")
+
+
+@contract
+def check_late_feedback(subject: Subject) -> None:
+    """Give feedback two rounds late and out of order; ``observe`` takes all from the selection."""
+    toy = ToyFederation(12, 4)
+    selector = subject.ready(12)
+    waiting: list[tuple[Selection, dict[str, Array]]] = []
+    for t in range(30):
+        selection = _select(selector, toy, t)
+        waiting.append((selection, arrays_of(selection)))
+        if t % 3 == 2:  # three rounds at once, the latest first
+            while waiting:
+                late, as_made = waiting.pop()
+                _observe_late(selector, toy, late, as_made)
+    first, second = _select(selector, toy, 30), _select(selector, toy, 31)
+    other = twin(selector)
+    for selection in (first, second):
+        selector.observe(selection, toy.outcome(selection, selector.needs_metrics))
+        other.observe(selection, toy.outcome(selection, selector.needs_metrics))
+    odd = difference(selector.state(), other.state())
+    expect(
+        not odd,
+        f"observe took something for {odd} from an earlier select: put what it needs into "
+        "Selection.memo, so that it travels with the decision.",
+    )
+
+
+def _observe_late(
+    selector: Selector, toy: ToyFederation, selection: Selection, as_made: Mapping[str, Array]
+) -> None:
+    odd = difference(as_made, arrays_of(selection))
+    expect(
+        not odd,
+        f"{odd} of the selection of round {selection.round} changed after it was made: put copies "
+        "of the state into a selection.",
+    )
+    with doing(f"late feedback of round {selection.round}"):
+        selector.observe(selection, toy.outcome(selection, selector.needs_metrics))
+        expect_finite(selector)
+
+
+@contract
+def check_save_and_load(subject: Subject) -> None:
+    """Save, load and continue equals the uninterrupted run bit for bit."""
+    toy = ToyFederation(12, 4)
+    whole = subject.ready(12)
+    toy.play(whole, range(12))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.npz"
+        with doing("turnout.save"):
+            save(whole, path)
+        with doing("turnout.load(path) (a class must be importable: define it in a module)"):
+            loaded = load(path)
+        with doing("turnout.load(path, into=selector)"):
+            restored = subject.ready(12, seed=1)
+            load(path, into=restored)
+    expected = toy.play(whole, range(12, 24))
+    for way, selector in {"load(path)": loaded, "load(path, into=...)": restored}.items():
+        for one, other in zip(expected, toy.play(selector, range(12, 24)), strict=True):
+            odd = difference(arrays_of(one), arrays_of(other))
+            expect(
+                not odd,
+                f"after {way}, round {one.round} differs in {odd}: everything learned must be in "
+                "attributes whose names end in '_' and allocated in reset.",
+            )
+        odd = difference(whole.state(), selector.state())
+        expect(not odd, f"after {way} and 12 more rounds the state differs in {odd}.")
+
+
+@contract
+def check_grow(subject: Subject) -> None:
+    """``grow`` keeps the old rows, and the new clients, who are the best, get chosen."""
+    n_old, n_new = 8, 12
+    selector = subject.ready(n_old)
+    ToyFederation(n_old, 4, good=np.zeros(n_old, dtype=np.bool_)).play(selector, range(10))
+    before = selector.state()
+    _expect_no_shrinking(selector, before)
+    selector.grow(n_new)
+    expect(selector.n_clients == n_new, f"grow({n_new}) left n_clients at {selector.n_clients}.")
+    after = selector.state()
+    for name in sorted(before.keys() - {"n_clients_"}):
+        rows = tuple(slice(0, length) for length in before[name].shape)
+        kept = after[name][rows] if after[name].ndim == before[name].ndim else after[name]
+        expect(
+            not difference({name: before[name]}, {name: np.array(kept)}),
+            f"grow changed the old rows of {name}: let Stateful.grow copy them.",
+        )
+    toy = ToyFederation(n_new, 4, good=np.arange(n_new) >= n_old)
+    chosen = np.concatenate([s.clients for s in toy.play(selector, range(10, 160))])
+    never = sorted(set(range(n_old, n_new)) - set(chosen.tolist()))
+    expect(
+        not never,
+        f"of the new clients {never} were not chosen in 150 rounds although they are the best: "
+        "give new rows the state of a client that was never seen.",
+    )
+
+
+def _expect_no_shrinking(selector: Selector, before: Mapping[str, Array]) -> None:
+    try:
+        selector.grow(selector.n_clients - 1)
+    except InvalidInput:
+        pass
+    else:
+        raise AssertionError("grow to fewer clients was accepted: raise turnout.InvalidInput.")
+    odd = difference(before, selector.state())
+    expect(not odd, f"a refused grow changed {odd}.")
+
+
+@contract
+def check_long_run(subject: Subject) -> None:
+    """After 5,000 rounds the state is finite and not larger than after 500."""
+    n_rounds = subject.times(5000, least=1000)
+    toy = ToyFederation(10, 3)
+    selector = subject.ready(10)
+    poll, choose = stream(0, Purpose.POLL), stream(0, Purpose.SELECT)
+    early = 0
+    for t in range(n_rounds):
+        ctx: RoundContext = toy.ask(selector, toy.context(selector, t), poll)
+        selection = selector.select(ctx, choose)
+        selector.observe(selection, toy.outcome(selection, selector.needs_metrics))
+        if t == 499:
+            expect_finite(selector)
+            early = _footprint(vars(selector))
+    with doing(f"{n_rounds} rounds"):
+        expect_finite(selector)
+    late = _footprint(vars(selector))
+    expect(
+        late <= early,
+        f"the selector grew from {early} bytes after 500 rounds to {late} after {n_rounds}: keep "
+        "sums, discounted means or a bounded window instead of a history.",
+    )
+
+
+def _footprint(value: object) -> int:
+    """Return roughly how many bytes an attribute holds on to."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(_footprint(item) for item in value.values())
+    if isinstance(value, Collection):
+        return sum(8 + _footprint(item) for item in value)
+    return 8

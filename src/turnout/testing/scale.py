@@ -1,0 +1,115 @@
+"""Checks on a larger federation: no Python loop over clients, and a learner learns."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from turnout.registry import make
+from turnout.rng import Purpose, stream
+from turnout.selector import Selector
+from turnout.testing.subject import Subject, contract, expect
+from turnout.testing.toy import ToyFederation
+
+__all__ = ["LEARNING_MARGIN", "SLOWEST", "check_learns", "check_vectorised"]
+
+#: Clients and cohort of the loop detector.
+MANY_CLIENTS, MANY_CHOSEN = 100_000, 100
+
+#: Lines of Python that a round may run, per client.
+LINES_PER_CLIENT = 0.25
+
+#: How many times slower a round may be than one draw and one partial sort of n numbers.
+SLOWEST = 1000.0
+
+#: How much more often than by ``random`` the good clients must be chosen.
+LEARNING_MARGIN = 1.2
+
+
+@contract
+def check_vectorised(subject: Subject) -> None:
+    """Play 100,000 clients: no Python loop over them, no quadratic time."""
+    toy = ToyFederation(MANY_CLIENTS, MANY_CHOSEN)
+    selector = subject.ready(MANY_CLIENTS)
+    toy.play(selector, range(1))
+    for t in (1, 2):
+        toy.context(selector, t)  # draws the round, so that it is not counted
+    lines = _lines_run(lambda: toy.play(selector, range(1, 2)))
+    limit = round(LINES_PER_CLIENT * MANY_CLIENTS)
+    expect(
+        lines <= limit,
+        f"a round with {MANY_CLIENTS} clients ran {lines} lines of Python, more than {limit}: "
+        "replace the loop over clients by array operations.",
+    )
+    own = _seconds(lambda: toy.play(selector, range(2, 3)))
+    floor = min(_seconds(_reference) for _ in range(3))
+    expect(
+        own <= SLOWEST * floor,
+        f"a round with {MANY_CLIENTS} clients took {own / floor:.0f} times as long as one draw and "
+        f"one partial sort, more than {SLOWEST:g}: replace what grows faster than n log n.",
+    )
+
+
+def _lines_run(call: Callable[[], object]) -> int:
+    """Return how many lines of Python a call runs; loops inside numpy do not count."""
+    n_lines = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal n_lines
+        n_lines += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return n_lines
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _reference() -> None:
+    scores = stream(0, Purpose.SELECT).random(MANY_CLIENTS)
+    np.argpartition(scores, MANY_CLIENTS - MANY_CHOSEN)
+
+
+@contract
+def check_learns(subject: Subject) -> None:
+    """Compare with ``random``: a learner chooses good clients 1.2 times as often.
+
+    Both play the same worlds: 24 clients, 8 of them good, 3 seeds, the last 100 of 300 rounds. A
+    selector that overrides neither ``observe`` nor ``poll`` has nothing to learn from.
+    """
+    cls = type(subject.fresh())
+    if cls.observe is Selector.observe and cls.poll is Selector.poll:
+        return
+    own = _share_of_good(subject)
+    by_chance = _share_of_good(Subject(lambda: make("random")))
+    expect(
+        own >= LEARNING_MARGIN * by_chance,
+        f"good clients are {own:.3f} of those chosen in the last 100 of 300 rounds, with 'random' "
+        f"{by_chance:.3f}; a learner must reach {LEARNING_MARGIN} times that. If this selector is "
+        "not meant to learn, say why in expected_check_failures.",
+    )
+
+
+def _share_of_good(subject: Subject) -> float:
+    n_good = n_chosen = 0
+    for seed in range(3):
+        toy = ToyFederation(24, 6, seed=seed)
+        selections = toy.play(subject.ready(24, seed), range(300), seed=seed)
+        chosen = np.concatenate([selection.clients for selection in selections[200:]])
+        n_good += int(np.count_nonzero(toy.good[chosen]))
+        n_chosen += chosen.size
+    return n_good / max(1, n_chosen)

@@ -1,0 +1,204 @@
+"""A toy federation that can feed any selector, and a third of whose clients are good.
+
+Good clients answer more often, are faster and have the higher loss, so that every learner, whatever
+it learns from, should come to prefer them. What would happen to each client in a round is drawn
+for all clients from ``stream(seed, Purpose.ENV, round)``: it is the same whoever selects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from turnout import require
+from turnout.rng import Purpose, stream
+from turnout.selector import Selector
+from turnout.types import (
+    Array,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Outcome,
+    RoundContext,
+    Selection,
+    Status,
+)
+
+__all__ = ["Fate", "ToyFederation"]
+
+#: Seconds a client has.
+DEADLINE = 4.3
+
+#: The world repeats itself after so many rounds, which makes long runs cheap.
+PERIOD = 200
+
+#: Share of clients available in a round, and share of polled clients that do not answer.
+AVAILABILITY, NO_ANSWER = 0.8, 0.1
+
+#: Seconds per unit of the three context features: work, cold start, transfer.
+SECONDS = np.array([1.5, 0.3, 0.8])
+
+_N_BITS = 64
+
+
+class Fate(NamedTuple):
+    """What happens to each client that is chosen in a round, (n,) each; ``context`` is (n, 3)."""
+
+    available: BoolArray
+    status: Array
+    duration: FloatArray  #: NaN for the silent
+    loss: FloatArray  #: NaN for those who report nothing
+    polled_loss: FloatArray  #: NaN for those who do not answer a poll
+    context: FloatArray
+
+
+class ToyFederation:
+    """Clients with fixed qualities and fates that are drawn anew in every round.
+
+    It knows the columns ``num_samples``, ``features`` (64 bits), ``context`` (3 numbers),
+    ``expected_duration``, ``upload_duration``, ``download_duration`` and ``success_rate``. Any
+    other column that a selector declares holds a fixed number from [0, 1) per client, and any
+    other metric equals the loss.
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        cohort_size: int,
+        *,
+        seed: int = 0,
+        good: BoolArray | None = None,
+        labels: IntArray | None = None,
+    ) -> None:
+        """Set the size; ``good`` fixes who is good, ``labels`` renames the clients.
+
+        With labels, client i fares like client ``labels[i]`` of the federation without them.
+        """
+        self.n_clients = require.integer("n_clients", n_clients, minimum=1)
+        self.cohort_size = require.integer("cohort_size", cohort_size, minimum=1)
+        self.seed = seed
+        self.labels = np.arange(n_clients) if labels is None else labels
+        rng = stream(seed, Purpose.PARTITION)
+        drawn = rng.permutation(n_clients) < max(1, n_clients // 3)
+        self._good = drawn if good is None else np.asarray(good, dtype=np.bool_)
+        self._jitter = rng.uniform(0.8, 1.2, (4, n_clients))
+        self._columns: dict[str, Array] = {}
+        self._fates: dict[int, Fate] = {}
+
+    @property
+    def good(self) -> BoolArray:
+        """(n,) who is reliable, fast and has much to learn from."""
+        return self._good[self.labels]
+
+    def fate(self, round: int) -> Fate:
+        """Return what happens in a round, drawn for all clients at once."""
+        key = round % PERIOD
+        if key not in self._fates:
+            drawn = self._draw(stream(self.seed, Purpose.ENV, key))
+            self._fates[key] = Fate(*(_read_only(values[self.labels]) for values in drawn))
+        return self._fates[key]
+
+    def column(self, name: str, round: int) -> Array:
+        """Return a column as it is known before a round; only ``context`` changes by round."""
+        if name == "context":
+            return self.fate(round).context
+        if name not in self._columns:
+            self._columns[name] = _read_only(self._fixed_column(name)[self.labels])
+        return self._columns[name]
+
+    def context(self, selector: Selector, round: int, **changes: Any) -> RoundContext:
+        """Return the context of a round with the declared columns only.
+
+        ``changes`` replace fields of the context, for example ``available=`` or ``columns=``.
+        """
+        declared = sorted(selector.needs_columns | selector.uses_columns)
+        settings: dict[str, Any] = {
+            "cohort_size": self.cohort_size,
+            "available": self.fate(round).available,
+            "deadline": DEADLINE,
+            "columns": {name: self.column(name, round) for name in declared},
+        }
+        return RoundContext(round=round, **(settings | changes))
+
+    def ask(self, selector: Selector, ctx: RoundContext, rng: np.random.Generator) -> RoundContext:
+        """Poll as a runner does and return the context with the answers."""
+        polled = selector.poll(ctx, rng)
+        if polled is None:
+            return ctx
+        answers = self.fate(ctx.round).polled_loss[polled]
+        return dataclasses.replace(ctx, polled=polled, polled_loss=answers)
+
+    def outcome(self, selection: Selection, metrics: Iterable[str] = ()) -> Outcome:
+        """Return what happened to the chosen; ``metrics`` are reported beside the usual three."""
+        fate, chosen = self.fate(selection.round), selection.clients
+        loss = fate.loss[chosen]
+        spread = 0.1 * loss
+        reports = dict.fromkeys(metrics, loss)
+        reports |= {"loss": loss, "loss_std": spread, "loss_rms": np.hypot(loss, spread)}
+        return Outcome(fate.status[chosen], fate.duration[chosen], reports)
+
+    def play(
+        self, selector: Selector, rounds: Iterable[int], *, seed: int = 0, **changes: Any
+    ) -> list[Selection]:
+        """Run whole rounds and return the selections; ``changes`` as in ``context``."""
+        selections = []
+        for t in rounds:
+            ctx = self.context(selector, t, **changes)
+            ctx = self.ask(selector, ctx, stream(seed, Purpose.POLL, t))
+            selection = selector.select(ctx, stream(seed, Purpose.SELECT, t))
+            selector.observe(selection, self.outcome(selection, selector.needs_metrics))
+            selections.append(selection)
+        return selections
+
+    def _draw(self, rng: np.random.Generator) -> Fate:
+        n = self.n_clients
+        available = rng.random(n) < AVAILABILITY
+        failure = rng.integers(Status.LATE, max(Status) + 1, n)
+        status = np.where(rng.random(n) < self._success_rate(), Status.COMPLETED, failure)
+        context = self._mean_context()
+        context[:, 1] = rng.random(n) < 0.5
+        duration = context @ SECONDS * rng.uniform(0.7, 1.3, n)
+        duration[status == Status.LATE] += DEADLINE
+        duration[status == Status.SILENT] = np.nan
+        loss = np.where(self._good, 3.0, 1.0) * self._jitter[0] * rng.uniform(0.9, 1.1, n)
+        reports = (status == Status.COMPLETED) | (status == Status.LATE)
+        polled_loss = np.where(rng.random(n) < NO_ANSWER, np.nan, loss)
+        reported = np.where(reports, loss, np.nan)
+        return Fate(available, status.astype(np.int8), duration, reported, polled_loss, context)
+
+    def _fixed_column(self, name: str) -> Array:
+        time: FloatArray = self._mean_context() @ SECONDS
+        if name == "num_samples":
+            return np.rint(100.0 * self._jitter[1]).astype(np.int64)
+        if name == "features":
+            return self._bits()
+        if name == "success_rate":
+            return self._success_rate()
+        if name.endswith("_duration"):
+            return time if name == "expected_duration" else 0.1 * time
+        return stream(self.seed, Purpose.INIT, zlib.crc32(name.encode())).random(self.n_clients)
+
+    def _success_rate(self) -> FloatArray:
+        rate: FloatArray = np.where(self._good, 0.8, 0.4) * self._jitter[2]
+        return rate
+
+    def _mean_context(self) -> FloatArray:
+        work, transfer = np.where(self._good, [[0.5], [0.3]], [[2.0], [1.5]]) * self._jitter[3]
+        return np.column_stack((work, np.full(self.n_clients, 0.5), transfer))
+
+    def _bits(self) -> Array:
+        """Good clients have nearly one code, the others nearly another."""
+        rng = stream(self.seed, Purpose.INIT)
+        code = rng.integers(0, 2, (2, _N_BITS), dtype=np.uint8)
+        is_flipped = rng.random((self.n_clients, _N_BITS)) < 0.05
+        bits: Array = code[self._good.astype(np.int64)] ^ is_flipped.astype(np.uint8)
+        return bits
+
+
+def _read_only(values: Array) -> Array:
+    values.setflags(write=False)
+    return values
