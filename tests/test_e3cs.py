@@ -14,7 +14,7 @@ import turnout.selectors.e3cs as module
 from tests.references.e3cs_slow import SlowE3CS, successive_sampling
 from turnout import load, make, save
 from turnout.errors import InvalidInput
-from turnout.sampling import capped_allocation, multinomial_without_replacement
+from turnout.sampling import capped_allocation
 from turnout.schedules import Constant, Linear, StepAfter
 from turnout.selectors.e3cs import E3CS
 from turnout.types import Outcome, RoundContext, Selection
@@ -142,7 +142,7 @@ def test_two_rounds_by_hand_gain_estimate(director: Director) -> None:
 # K = 4, k = 2, quota 0.5: sigma = 0.5 * 2/4 = 0.25, k - K sigma = 1, eta = 0.5, rate = 0.125.
 # w = 1, 1, 1, 12: 0.25 + 12/15 = 1.05 > 1, so somebody overflows. Case v = 3 of Eq. (18):
 #   alpha = 3 / (1 - 1 * 0.75) = 12;  Psi_3 = 1/0.75 = 1.33 <= 12 < 12/0.75 = 16: it holds.
-#   cap (1 - sigma) alpha = 9; w' = 1, 1, 1, 9; p = 0.25 + 1/12 = 1/3 (three times), 0.25 + 9/12 = 1.
+#   cap (1 - sigma) alpha = 9; w' = 1, 1, 1, 9; p = 0.25 + 1/12 = 1/3 each and 0.25 + 9/12 = 1.
 # S = {3}.
 OVERFLOWING = np.log([1.0, 1.0, 1.0, 12.0])
 OVERFLOWING_P = [1 / 3, 1 / 3, 1 / 3, 1.0]
@@ -270,7 +270,7 @@ def assert_same_run(
 @pytest.mark.parametrize("draw", ["exact", "dependent-rounding", "multinomial"])
 def test_runs_equal_the_slow_reference(director: Director, estimate: str, draw: str) -> None:
     overflows = 0
-    for seed, quota in enumerate([0.0, 0.0, 0.25, 0.5, 0.8]):
+    for seed, quota in enumerate([0.0, 0.2, 0.5, 0.8]):
         selector = make("e3cs", eta=0.5, quota=quota, draw=draw, estimate=estimate)
         assert isinstance(selector, E3CS)
         selector.reset(6 + 2 * seed)
@@ -370,7 +370,7 @@ def estimates(draw: str, estimate: str, rounds: int) -> np.ndarray:
 @pytest.mark.parametrize("estimate", ["loss", "gain"])
 @pytest.mark.parametrize("draw", ["exact", "dependent-rounding"])
 def test_estimates_are_unbiased_under_exact_draws(draw: str, estimate: str) -> None:
-    rounds = 3000
+    rounds = 2000
     _, free = targets()
     seen = estimates(draw, estimate, rounds)[:, free]
     error = seen.mean(axis=0) - FATES[free]
@@ -379,7 +379,7 @@ def test_estimates_are_unbiased_under_exact_draws(draw: str, estimate: str) -> N
 
 @pytest.mark.parametrize("estimate", ["loss", "gain"])
 def test_estimates_are_biased_under_the_multinomial_draw(estimate: str) -> None:
-    rounds = 3000
+    rounds = 2000
     p, free = targets()
     seen = estimates("multinomial", estimate, rounds)[:, free]
     error = seen.mean(axis=0) - FATES[free]
@@ -396,7 +396,7 @@ def test_estimates_are_biased_under_the_multinomial_draw(estimate: str) -> None:
 
 @pytest.mark.parametrize("draw", ["exact", "dependent-rounding"])
 def test_selection_frequencies_equal_the_allocation(draw: str) -> None:
-    rounds = 5000
+    rounds = 3000
     selector = mid_run(draw, "loss")
     p, _ = targets()
     rng = np.random.default_rng(41)
@@ -405,7 +405,7 @@ def test_selection_frequencies_equal_the_allocation(draw: str) -> None:
     for _ in range(rounds):
         selection = selector.select(ctx, rng)
         counts[selection.clients] += 1
-        np.testing.assert_allclose(selection.probability, p[selection.clients], rtol=1e-12)
+        assert np.array_equal(selection.probability, p[selection.clients])
     assert counts[8] == 0
     error = np.abs(counts[:8] / rounds - p)
     assert np.all(error <= SIGMAS * np.sqrt(p * (1 - p) / rounds) + 1e-12)
@@ -641,7 +641,7 @@ def test_quota_zero_stays_finite_for_thousands_of_rounds(estimate: str, draw: st
     rng = np.random.default_rng(13)
     skill = np.repeat([0.1, 0.3, 0.6, 0.9], 5)
     ctx_all = [True] * 20
-    for t in range(2500):
+    for t in range(2000):
         selection = selector.select(context(t, 4, ctx_all), rng)
         assert selection.clients.size == 4
         fate = (rng.random(4) < skill[selection.clients]).astype(int).tolist()

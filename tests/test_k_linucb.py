@@ -217,6 +217,15 @@ def test_nobody_available():
     assert selector.select(context(np.eye(3), 5, 1), rng).clients.tolist() == [0, 1, 2]
 
 
+def test_two_clients_with_the_same_large_features():
+    # Raw features such as time stamps. I + x A^-1 x' loses its I to rounding; A itself is regular.
+    selector, rng = made(3), np.random.default_rng(0)
+    features = np.array([[1.7e9, 1.0], [1.7e9, 1.0], [1.6e9, 2.0]])
+    feed(selector, features, 0, [0, 1], [1.0, 2.0])
+    assert all(np.all(np.isfinite(value)) for value in selector.state().values())
+    assert selector.select(context(features, 2, 1), rng).clients.size == 2
+
+
 def test_huge_reports_and_features_stay_finite():
     selector, rng = made(4), np.random.default_rng(0)
     for t in range(20):

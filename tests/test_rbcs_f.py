@@ -171,12 +171,10 @@ def test_rank_one_updates_equal_a_direct_solve() -> None:
 def test_the_inverse_stays_positive_over_many_equal_observations() -> None:
     inverse, theta = ridge_start(3, 1.0, 1)
     c = np.array([[1.0], [1.0], [10.0]])
-    for _ in range(20_000):
+    for _ in range(5000):
         inverse, theta = rank_one_update(inverse, theta, c, np.array([25.0]))
     # H = I + t c c': c'H^-1 c = |c|^2 / (1 + t |c|^2)
-    assert ridge_width(inverse, c)[0] == pytest.approx(
-        math.sqrt(102 / (1 + 20_000 * 102)), rel=1e-6
-    )
+    assert ridge_width(inverse, c)[0] == pytest.approx(math.sqrt(102 / (1 + 5000 * 102)), rel=1e-6)
     assert float(c[:, 0] @ theta[:, 0]) == pytest.approx(25.0, rel=1e-4)
     assert np.linalg.eigvalsh(inverse[:, :, 0]).min() > 0.0
 
@@ -267,7 +265,7 @@ def test_p4_equals_brute_force() -> None:
     ],
 )
 def test_ties_do_not_favour_an_index(times: list[float], queues: list[float], tied: range) -> None:
-    draws = 2500
+    draws = 1500
     selector = with_times(times, queues, 1.0)
     ctx = context(0, 2, np.ones((6, 1)))
     rng = np.random.default_rng(8)
@@ -278,7 +276,7 @@ def test_ties_do_not_favour_an_index(times: list[float], queues: list[float], ti
         selection = selector.select(ctx, rng)
         counts[selection.clients] += 1
         assert selection.probability is not None
-        np.testing.assert_allclose(selection.probability, p[selection.clients])
+        assert np.array_equal(selection.probability, p[selection.clients])
     assert np.all(np.abs(counts / draws - p) <= SIGMAS * np.sqrt(p * (1 - p) / draws) + 1e-12)
 
 
@@ -290,7 +288,7 @@ def test_every_client_gets_its_rate(penalty: float) -> None:
     # N = 10, m = 3, beta = 0.2: 2 of 3 places are promised. Slow clients would never be chosen
     # for their speed. Eq. (6) gives sum(x) >= beta T - Z_T, so everyone has the rate as soon as
     # the queues are long enough to pay for the slow ones.
-    n, m, rate, rounds = 10, 3, 0.2, 2000
+    n, m, rate, rounds = 10, 3, 0.2, 1600
     selector = fresh(n, rate=rate, penalty=penalty)
     rng = np.random.default_rng(9)
     truth = np.linspace(0.5, 4.0, n)[:, None] * np.ones(3)

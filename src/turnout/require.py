@@ -41,6 +41,13 @@ def fraction(field: str, value: Any) -> float:
     return number(field, value, minimum=0.0, maximum=1.0)
 
 
+def boolean(field: str, value: Any) -> bool:
+    """Return ``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{field} must be True or False, got {value!r}.")
+    return value
+
+
 def choice(field: str, value: Any, options: Collection[str]) -> str:
     """Return ``value`` if it is one of ``options``."""
     if value not in options:

@@ -46,7 +46,13 @@ NON_NEGATIVE_METRICS = frozenset({"loss", "loss_std", "loss_rms"})
 
 #: Largest value of the columns that hold amounts; they cannot be negative, NaN means unknown.
 COLUMN_LIMITS: Mapping[str, float] = MappingProxyType(
-    {"num_samples": LARGEST_REPORT, "expected_duration": LARGEST_REPORT, "success_rate": 1.0}
+    {
+        "num_samples": LARGEST_REPORT,
+        "expected_duration": LARGEST_REPORT,
+        "upload_duration": LARGEST_REPORT,
+        "download_duration": LARGEST_REPORT,
+        "success_rate": 1.0,
+    }
 )
 
 _NOTHING: Mapping[str, Array] = MappingProxyType({})

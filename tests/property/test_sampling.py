@@ -69,8 +69,7 @@ def assert_allocation_is_exact(log_weight: np.ndarray, size: int, floor: float) 
     expected, held, close = allocate_exactly(log_weight, size, floor)
     for got, want in zip(p.tolist(), expected, strict=True):
         assert abs(Decimal(got) - want) <= want * Decimal("1e-9") + Decimal("1e-300")
-    if size < len(log_weight):  # size n has a test of its own
-        assert set(overflow.tolist()) - set(close) == set(held) - set(close)
+    assert set(overflow.tolist()) - set(close) == set(held) - set(close)
     assert len(set(overflow.tolist())) == overflow.size
 
 
@@ -206,13 +205,30 @@ def test_allocation_when_all_but_a_few_weights_underflow() -> None:
 
 
 def test_allocation_in_layers_of_underflow() -> None:
-    # Every step down underflows beside the one above: the first k are certain, the rest is hopeless.
+    # Every step down underflows beside the one above: ten are certain, the rest is hopeless.
     log_weight = -1000.0 * np.arange(50.0)
     p, overflow = capped_allocation(log_weight, 10)
     np.testing.assert_array_equal(p[:10], 1.0)
     assert p[10:].sum() < 1e-300
     assert set(overflow.tolist()) <= set(range(10))
     assert set(overflow.tolist()) >= set(range(9))
+
+
+@pytest.mark.parametrize("spread", [1e3, 1e5, 1e8, 1e12])
+@pytest.mark.parametrize("leaders", [1, 2, 3, 4])
+def test_allocation_where_the_leaders_are_just_above_or_below_one(
+    spread: float, leaders: int
+) -> None:
+    # Ten clients, five places. The leaders' share is floor + (5 - 10 floor) / leaders, which is 1
+    # at the floor (5 - leaders) / (10 - leaders); the others are far below.
+    log_weight = np.arange(10.0) - spread
+    log_weight[:leaders] = 0.0
+    border = (5 - leaders) / (10 - leaders)
+    steps = np.geomspace(1e-12, 1e-2, 40)
+    for floor in np.concatenate([border - steps, border + steps]):
+        p = capped_allocation(log_weight, 5, floor).probability
+        assert math.fsum(p) == pytest.approx(5.0, rel=1e-9), floor - border
+        assert_allocation_is_exact(log_weight, 5, floor)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 100])
@@ -435,7 +451,7 @@ MARGINALS = [
 @pytest.mark.parametrize("draw", EXACT_DRAWS)
 @pytest.mark.parametrize("p", MARGINALS)
 def test_exact_draws_have_their_marginals(draw: Draw, p: np.ndarray) -> None:
-    draws = 5000
+    draws = 3000
     assert_frequencies(count(draw, p, draws, seed=11), draws, p)
 
 
@@ -469,8 +485,12 @@ def test_grouped_draw_has_its_marginals(size: int, leaders: int) -> None:
         of_class[r] = np.bincount(classes[chosen], minlength=of_class.shape[1])
         of_block[r] = np.bincount(blocks[chosen], minlength=32)
     for seen, labels in ((of_class, classes), (of_block, blocks)):
-        error = seen.mean(axis=0) - np.bincount(labels, weights=p)
-        assert np.all(np.abs(error) <= SIGMAS * seen.std(axis=0) / math.sqrt(draws) + 1e-6)
+        expected = np.bincount(labels, weights=p)
+        error = np.abs(seen.mean(axis=0) - expected)
+        often = draws * expected >= 25.0  # else the count is not near normal
+        assert often.sum() >= 2
+        margin = SIGMAS * seen.std(axis=0) / math.sqrt(draws) + 1e-9
+        assert np.all(error[often] <= margin[often])
     # Each client's own count: a sum of squares of standardised binomials, with its own variance.
     free = (p > 1e-6) & (p < 1.0)
     variance = draws * p[free] * (1.0 - p[free])
@@ -696,9 +716,9 @@ def large_instances() -> list[tuple[str, np.ndarray, np.ndarray]]:
 
 
 @pytest.mark.parametrize(("name", "cost", "gain"), large_instances())
-@pytest.mark.parametrize("size", [1, 100, 7000, 20_000])
+@pytest.mark.parametrize("size", [1, 100, 7000])
 def test_bottleneck_at_scale(name: str, cost: np.ndarray, gain: np.ndarray, size: int) -> None:
-    for price in (0.0, 1.0, 20.0, 5000.0):
+    for price in (0.0, 1.0, 200.0):
         best = sweep(cost, gain, size, price)
         limit = bottleneck_limit(cost, gain, size, price)
         got = limit_objective(limit, cost, gain, size, price)

@@ -79,7 +79,8 @@ class SlowOort:
 
     def scores(self, tried: list[int], round_index: int) -> dict[int, float]:
         r = round_index + 1
-        clip = quantile_without_interpolation([self.utility[i] for i in tried], 0.95)
+        utilities = [self.utility[i] for i in tried]
+        clip = quantile_without_interpolation(utilities, 0.95) if len(tried) > 2 else math.inf
         clipped = {i: min(self.utility[i], clip) for i in tried}
         low, high = min(clipped.values()), max(clipped.values())
         preferred = self.preferred()

@@ -85,7 +85,8 @@ class Environment:
     ) -> RoundContext:
         """Return what the server knows before it chooses; only the columns asked for are made."""
         moment = self._moment(round, history)
-        filled = {name: self._column(name, moment) for name in self.columns.intersection(columns)}
+        wanted = self.columns.intersection(columns) if columns else ()
+        filled = {name: self._column(name, moment) for name in wanted}
         available = self.availability.available(moment)
         return RoundContext(round, cohort_size, available, deadline, filled)
 

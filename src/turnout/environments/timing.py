@@ -35,7 +35,7 @@ class FixedTime(Timing):
 
     def duration(self, moment: Moment) -> FloatArray:
         """Return the fixed time."""
-        return np.broadcast_to(np.float64(self.seconds), moment.n_clients)
+        return _constant(self.seconds, moment.n_clients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,11 @@ class LinearContextual(Timing):
     def _expected(self, context: FloatArray) -> FloatArray:
         expected: FloatArray = np.einsum("nd,nd->n", context, self.coefficients(context.shape[0]))
         return expected
+
+
+@lru_cache(maxsize=4)
+def _constant(seconds: float, n_clients: int) -> FloatArray:
+    return frozen(np.full(n_clients, seconds))
 
 
 @lru_cache(maxsize=4)

@@ -211,7 +211,7 @@ def _segments(owner: Array) -> tuple[IntArray, IntArray]:
 
 def _columns(path: Path, *names: str) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in names}
     except (zipfile.BadZipFile, EOFError, ValueError, KeyError) as error:
         raise InvalidInput(

@@ -39,7 +39,7 @@ class Reliable(Volatility):
 
     def survived(self, moment: Moment) -> BoolArray:
         """Return all True."""
-        return np.broadcast_to(np.True_, moment.n_clients)
+        return _nobody_fails(moment.n_clients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +227,11 @@ def _checked_rates(rates: tuple[float, ...]) -> tuple[float, ...]:
 @lru_cache(maxsize=16)
 def _rates(rates: tuple[float, ...], n_clients: int) -> FloatArray:
     return frozen(np.array(rates)[equal_classes(n_clients, len(rates))])
+
+
+@lru_cache(maxsize=4)
+def _nobody_fails(n_clients: int) -> BoolArray:
+    return frozen(np.ones(n_clients, dtype=np.bool_))
 
 
 @lru_cache(maxsize=16)

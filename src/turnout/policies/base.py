@@ -16,6 +16,9 @@ from turnout.types import Array, BoolArray, FloatArray, Status
 __all__ = ["Closed", "End", "Observed", "RoundPolicy"]
 
 
+_COMPLETED, _LATE, _FAILED, _SILENT = (np.int8(status) for status in Status)
+
+
 class Closed(NamedTuple):
     """How a round ended; arrays are aligned with the chosen clients."""
 
@@ -59,7 +62,7 @@ class Observed(Stateful):
 
     def record(self, closed: Closed, deadline: float = math.inf) -> None:
         """Add the outcome of a round that had the given deadline."""
-        completed, late = closed.status == Status.COMPLETED, closed.status == Status.LATE
+        completed, late = closed.status == _COMPLETED, closed.status == _LATE
         self.deadline_ = deadline
         if closed.ended_early:
             is_known, is_timed = ~late, completed
@@ -108,8 +111,14 @@ class RoundPolicy(ABC):
     def deadline(self, observed: Observed | None = None) -> float:
         """Return the seconds that clients of the next round have, infinity = no limit."""
 
-    def end(self, answer: FloatArray, cohort_size: int, observed: Observed | None = None) -> End:
-        """Return when the server stops waiting, given the time of each answer (infinity = none)."""
+    def end(
+        self,
+        duration: FloatArray,
+        survived: BoolArray,
+        cohort_size: int,
+        observed: Observed | None = None,
+    ) -> End:
+        """Return when the server stops waiting for this cohort."""
         return End(self.deadline(observed))
 
     def close(
@@ -123,8 +132,9 @@ class RoundPolicy(ABC):
     ) -> Closed:
         """Turn durations and survivals of the chosen into statuses and the length of the round.
 
-        ``duration`` is the time until a client answers or crashes, ``cohort_size`` the number of
-        answers wanted (everyone's by default), ``reports_failure`` whether a crash sends an error.
+        ``duration`` is the time until a client answers or crashes, NaN if that never came.
+        ``cohort_size`` is the number of answers wanted (everyone's by default), and
+        ``reports_failure`` tells whether a crash sends an error.
         """
         duration = np.asarray(duration, dtype=np.float64)
         survived = np.asarray(survived, dtype=np.bool_)
@@ -134,18 +144,19 @@ class RoundPolicy(ABC):
                 f"{duration.shape} and {survived.shape}."
             )
         wanted = duration.size if cohort_size is None else cohort_size
-        end = self.end(np.where(survived, duration, math.inf), wanted, observed)
+        end = self.end(duration, survived, wanted, observed)
         by_then = duration <= end.at
         heard = by_then & (survived | reports_failure)
-        is_late = survived & ~by_then
-        crashed = np.where(heard, np.int8(Status.FAILED), np.int8(Status.SILENT))
-        status = np.where(survived, is_late.astype(np.int8), crashed)  # COMPLETED = 0, LATE = 1
+        status = np.where(
+            heard, np.where(survived, _COMPLETED, _FAILED), np.where(survived, _LATE, _SILENT)
+        )
         nobody_missing = end.at == math.inf or heard.all()
-        length = float(duration.max(initial=0.0)) if nobody_missing else end.at
+        length = float(np.fmax.reduce(duration, initial=0.0)) if nobody_missing else end.at
         if self.force_stop:
-            seen, spent = np.where(heard, duration, np.nan), np.minimum(duration, length)
+            seen, spent = np.where(heard, duration, np.nan), np.fmin(duration, length)
         else:
-            seen, spent = np.where(heard | is_late, duration, np.nan), duration
+            seen = np.where(heard | survived, duration, np.nan)
+            spent = np.where(np.isnan(duration), length, duration)
         return Closed(status, seen, length, spent, end.is_enough)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from turnout import require
 from turnout.errors import InvalidInput
 from turnout.policies.base import End, Observed, RoundPolicy
-from turnout.types import FloatArray
+from turnout.types import BoolArray, FloatArray
 
 __all__ = ["AdaptiveDeadline", "FirstK", "FixedDeadline", "OverSelect", "OverSelectBySuccess"]
 
@@ -64,17 +64,24 @@ class FirstK(RoundPolicy):
         """Return the fixed number of seconds."""
         return self.seconds
 
-    def end(self, answer: FloatArray, cohort_size: int, observed: Observed | None = None) -> End:
+    def end(
+        self,
+        duration: FloatArray,
+        survived: BoolArray,
+        cohort_size: int,
+        observed: Observed | None = None,
+    ) -> End:
         """Stop with the answer that makes it enough."""
         enough = cohort_size if self.count is None else self.count
         if self.share is not None:
-            enough = _ceil(self.share * answer.size)
-        if not 0 < enough <= answer.size:
+            enough = _ceil(self.share * duration.size)
+        if not 0 < enough <= duration.size:
             return End(self.seconds)
+        answer = np.where(survived, duration, math.inf)
         last = float(np.partition(answer, enough - 1)[enough - 1])
-        if last > self.seconds or last == math.inf:
-            return End(self.seconds)
-        return End(last, is_enough=True)
+        if last <= self.seconds and last < math.inf:
+            return End(last, is_enough=True)
+        return End(self.seconds)  # too few survive, or not in time
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,7 @@ class AdaptiveDeadline(RoundPolicy):
     """
 
     quantile: float = 0.9
-    window: int = 200  #: durations that are looked at
+    window: int = 200  #: durations that are looked at, at most Observed.capacity
     start: float = math.inf  #: seconds, until something was observed
     growth: float = 1.5
     longest: float = math.inf  #: seconds that the deadline never exceeds
@@ -145,9 +152,15 @@ class OverSelect(RoundPolicy):
         """As the inner policy."""
         return self.inner.deadline(observed)
 
-    def end(self, answer: FloatArray, cohort_size: int, observed: Observed | None = None) -> End:
+    def end(
+        self,
+        duration: FloatArray,
+        survived: BoolArray,
+        cohort_size: int,
+        observed: Observed | None = None,
+    ) -> End:
         """As the inner policy."""
-        return self.inner.end(answer, cohort_size, observed)
+        return self.inner.end(duration, survived, cohort_size, observed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +171,7 @@ class OverSelectBySuccess(OverSelect):
     """
 
     factor: float = 3.0
-    window: int = 200  #: outcomes that are looked at
+    window: int = 200  #: outcomes that are looked at, at most Observed.capacity
 
     def __post_init__(self) -> None:
         require.number("factor", self.factor, minimum=1.0)

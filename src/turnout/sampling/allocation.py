@@ -50,8 +50,10 @@ def capped_allocation(log_weight: FloatArray, size: int, floor: float = 0.0) -> 
         return Allocation(np.zeros(0), nobody)
     if not (np.isfinite(log_weight.max()) and np.isfinite(log_weight.min())):
         raise InvalidInput("log_weight must be finite; give weights > 0 and below infinity.")
-    if size == n or size - n * floor <= size * FLOOR_TOLERANCE:  # nothing to give by weight
+    if size - n * floor <= size * FLOOR_TOLERANCE:  # nothing to give by weight
         return Allocation(np.full(n, size / n), nobody)
+    if size == n:  # everyone is in; whoever has more than the least weight would overflow
+        return Allocation(np.ones(n), np.flatnonzero(log_weight > log_weight.min()))
     return _allocate(log_weight, size, floor)
 
 
@@ -65,24 +67,23 @@ def _allocate(log_weight: FloatArray, size: int, floor: float) -> Allocation:
     top = weight[large]
     weight[large] = -np.inf
     np.exp(weight, out=weight)
+    rest = float(weight.sum())
     by_size = np.argsort(-top)
     large, top = large[by_size], top[by_size]
-    # With the c largest at 1, the next one takes floor + residual * w / total (arXiv Eq. (18)).
-    # Totals without the c largest, c = 0, 1, ..., as logarithms, summed from the small end.
-    rest = float(weight.sum())
-    totals = np.logaddexp.accumulate(np.append(np.log(rest), top[::-1]))[::-1]
-    c = np.arange(large.size)
-    residual = np.maximum(size - c - (n - c) * floor, np.finfo(np.float64).tiny)
-    overflows = np.log(residual) + top - totals[:-1] > np.log1p(-floor)
-    n_capped = large.size if overflows.all() else int(np.argmin(overflows))
-
-    capped, shared, top = large[:n_capped], large[n_capped:], top[n_capped:]
-    scale = top[0] if top.size else 0.0  # weights relative to the largest that is not capped
-    relative = np.exp(top - scale)
-    left = max(0.0, size - n_capped - (n - n_capped) * floor)
-    tau = left / (float(relative.sum()) + rest * math.exp(-scale))
+    # Hold at 1 whoever would take more, and share what is left again, until nobody would.
+    n_capped = 0
+    while True:
+        shared = top[n_capped:]
+        scale = float(shared[0]) if shared.size else 0.0  # weights relative to the largest sharing
+        relative = np.exp(shared - scale)
+        left = size - n_capped - (n - n_capped) * floor
+        tau = max(0.0, left) / (float(relative.sum()) + rest * math.exp(-scale))  # arXiv Eq. (18)
+        n_over = int(np.count_nonzero(tau * relative > 1.0 - floor))
+        if n_over == 0:
+            break
+        n_capped += n_over
     weight *= tau * math.exp(-scale)
     weight += floor
-    weight[shared] = np.minimum(floor + tau * relative, 1.0)
-    weight[capped] = 1.0
-    return Allocation(weight, np.sort(capped))
+    weight[large[n_capped:]] = np.minimum(floor + tau * relative, 1.0)
+    weight[large[:n_capped]] = 1.0
+    return Allocation(weight, np.sort(large[:n_capped]))

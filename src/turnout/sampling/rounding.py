@@ -119,6 +119,7 @@ def multinomial_without_replacement(
     clock = rng.standard_exponential(n)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         clock /= weight
+    np.minimum(clock, np.finfo(np.float64).max, out=clock)
     if n_positive < n:
         clock[is_zero] = np.inf
     return top_m(-clock, size, rng).chosen

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from turnout import require
 from turnout.registry import register
 from turnout.sampling import capped_allocation, exact_draw, uniform_draw
 from turnout.selector import Selector
@@ -39,6 +40,10 @@ class DataWeighted(Selector):
     def __init__(self, *, replacement: bool = False) -> None:
         self.replacement = replacement
 
+    def check_parameters(self) -> None:
+        """Check that replacement is True or False."""
+        require.boolean("replacement", self.replacement)
+
     @property
     def may_underfill(self) -> bool:  # type: ignore[override]  # depends on a parameter
         """Draws with replacement may hit a client twice."""
@@ -46,7 +51,7 @@ class DataWeighted(Selector):
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Draw the cohort in proportion to ``num_samples``."""
-        weight = known_weights(ctx.of_pool(ctx.column("num_samples")))
+        weight = ctx.of_pool(known_weights(ctx.column("num_samples")))
         positive = np.flatnonzero(weight > 0.0)
         if self.replacement and positive.size:
             share = weight / weight.sum()

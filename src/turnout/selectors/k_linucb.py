@@ -59,6 +59,7 @@ class KLinUCB(Selector):
         """Check all domains."""
         require.number("explore", self.explore, minimum=0.0)
         require.number("ridge", self.ridge, above=0.0)
+        require.boolean("standardize", self.standardize)
 
     def reset(self, n_clients: int) -> None:
         """Empty sums; they take the features' dimension from the first feedback."""
@@ -81,7 +82,7 @@ class KLinUCB(Selector):
         index += self.explore * np.sqrt(np.maximum(np.einsum("nd,nd->n", x @ inverse, x), 0.0))
         ranking = top_m(index, ctx.size, rng)
         chosen = ctx.pool[ranking.chosen]
-        samples = known_weights(ctx.column("num_samples")[chosen])
+        samples = known_weights(ctx.column("num_samples"))[chosen]
         memo = {"features": x[ranking.chosen], "num_samples": samples}
         return Selection(ctx.round, chosen, ranking.probability, memo)
 

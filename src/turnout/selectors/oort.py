@@ -47,6 +47,9 @@ from turnout.types import FloatArray, IntArray, Outcome, RoundContext, Selection
 #: Percentile of seen durations that T starts at, and what a pacer step adds (authors' code).
 FIRST_PERCENTILE, PERCENTILE_STEP = 0.30, 0.05
 
+#: Duration of a client that has never reported one.
+UNKNOWN = -1.0
+
 #: Share of utilities that is not clipped (Sec. 4.4).
 CLIP_QUANTILE = 0.95
 
@@ -88,6 +91,7 @@ class Oort(Selector):
             require.fraction(name, getattr(self, name))
         require.number("penalty", self.penalty, minimum=0.0)
         require.integer("window", self.window, minimum=1)
+        require.boolean("normalize", self.normalize)
         if self.preferred_duration is not None:
             require.number("preferred_duration", self.preferred_duration, above=0.0)
         if self.max_participation is not None:
@@ -97,7 +101,7 @@ class Oort(Selector):
         """Nobody has been tried."""
         super().reset(n_clients)
         self.utility_ = np.zeros(n_clients)
-        self.duration_ = np.zeros(n_clients)
+        self.duration_ = np.full(n_clients, UNKNOWN)
         self.last_round_ = np.zeros(n_clients)
         self.n_chosen_ = np.zeros(n_clients, dtype=np.int64)
         self.pace_ = 0
@@ -127,7 +131,7 @@ class Oort(Selector):
             capped = np.flatnonzero((last > 0.0) & ~is_open)
             chosen.append(pool[capped[uniform_draw(capped.size, n_left, rng)]])
         clients = np.sort(np.concatenate(chosen))
-        samples = known_weights(ctx.column("num_samples")[clients])
+        samples = known_weights(ctx.column("num_samples"))[clients]
         return Selection(ctx.round, clients, memo={"num_samples": samples})
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
@@ -164,22 +168,26 @@ class Oort(Selector):
         utility = self.utility_ if everyone else self.utility_[tried]
         last = self.last_round_ if everyone else self.last_round_[tried]
         duration = self.duration_ if everyone else self.duration_[tried]
-        score = np.minimum(utility, _lower_quantile(utility, CLIP_QUANTILE))
+        clip = _lower_quantile(utility, CLIP_QUANTILE) if utility.size > 2 else np.inf
+        score = np.minimum(utility, clip)
         if self.normalize:
             lowest, highest = float(score.min()), float(score.max())
             score -= lowest
             score /= max(highest - lowest, np.finfo(np.float64).tiny)
         score += np.sqrt((0.1 * math.log(round_number)) / last)
-        preferred = self._preferred(duration)
+        preferred = self._preferred()
         if preferred > 0.0:
             speed = preferred / np.maximum(duration, preferred)  # T / D(i) where slower than T
             score *= speed**self.penalty
         return score
 
-    def _preferred(self, duration: FloatArray) -> float:
+    def _preferred(self) -> float:
+        """Return T; 0 while no duration is known."""
         if self.preferred_duration is not None:
             return self.preferred_duration * (1 + self.pace_)
-        return _lower_quantile(duration, min(1.0, FIRST_PERCENTILE + PERCENTILE_STEP * self.pace_))
+        known = self.duration_[self.duration_ != UNKNOWN]
+        share = min(1.0, FIRST_PERCENTILE + PERCENTILE_STEP * self.pace_)
+        return _lower_quantile(known, share) if known.size else 0.0
 
     def _explore(
         self, untried: IntArray, size: int, ctx: RoundContext, rng: np.random.Generator
@@ -193,6 +201,6 @@ class Oort(Selector):
 
 
 def _lower_quantile(values: FloatArray, share: float) -> float:
-    """Return the value below which at least the share of the others lies, without interpolation."""
+    """Return the quantile from below, so that one liar among few clients is clipped too."""
     position = math.floor(share * (values.size - 1))
     return kth_largest(values, values.size - position)

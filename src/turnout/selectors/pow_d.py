@@ -37,7 +37,7 @@ def draw_candidates(
             f"candidates must be at least cohort_size = {ctx.cohort_size}, got {candidates}."
         )
     d = min(2 * ctx.size if candidates is None else candidates, ctx.pool.size)
-    weight = known_weights(ctx.of_pool(ctx.column("num_samples")))
+    weight = ctx.of_pool(known_weights(ctx.column("num_samples")))
     return ctx.pool[multinomial_without_replacement(weight, d, rng)]
 
 

@@ -48,6 +48,9 @@ from turnout.schedules import Schedule, at_round
 from turnout.selector import Selector
 from turnout.types import LARGEST_REPORT, FloatArray, Outcome, RoundContext, Selection
 
+#: Slack of the test whether the guaranteed rates fit the cohort, for products that round up.
+RATE_TOLERANCE = 1e-9
+
 
 @register("rbcs-f")
 class RBCSF(Selector):
@@ -79,6 +82,7 @@ class RBCSF(Selector):
         require.number("ridge", self.ridge, above=0.0)
         at_round("explore", self.explore, 0)
         require.integer("dimension", self.dimension, minimum=1)
+        require.boolean("clip", self.clip)
 
     def reset(self, n_clients: int) -> None:
         """Empty queues, H = lambda I, b = 0 (Alg. 2, lines 1-3)."""
@@ -131,7 +135,7 @@ class RBCSF(Selector):
         return columns
 
     def _warn_if_infeasible(self, ctx: RoundContext) -> None:
-        if self.rate * ctx.n_clients > ctx.cohort_size:
+        if self.rate * ctx.n_clients > ctx.cohort_size * (1.0 + RATE_TOLERANCE):
             needed = self.rate * ctx.n_clients
             warnings.warn(
                 f"rate = {self.rate} for {ctx.n_clients} clients needs {needed:g} places a round, "

@@ -12,7 +12,7 @@ Deviations: 1. candidates=None is d = 2m, the setting of UCB-CS.
             2. A client that was chosen and reported nothing keeps its last loss; if it has none it
             ranks after everyone who reported, so that the silent are not chosen for ever.
 Limits:     Losses get stale: a client that was bad long ago keeps its rank until it is drawn again.
-Cost:       O(n) select, O(m) observe, state 8n bytes.
+Cost:       O(n) select, O(m) observe, state 16n bytes.
 Checked:    by hand and against a slow implementation: tests/test_power_of_choice.py.
 """
 
@@ -51,6 +51,7 @@ class RPowD(Selector):
         """Never took part = infinite loss, kept as a number above every loss."""
         super().reset(n_clients)
         self.last_loss_ = np.full(n_clients, NEVER_CHOSEN)
+        self.last_round_ = np.full(n_clients, -1, dtype=np.int64)
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Rank d candidates by their last loss."""
@@ -59,8 +60,10 @@ class RPowD(Selector):
         return Selection(ctx.round, np.sort(candidates[best]))
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
-        """Keep the latest loss."""
-        loss = outcome.metric("loss")
-        last = self.last_loss_[selection.clients]
+        """Keep the loss of the latest participation; late feedback does not undo newer."""
+        is_newer = selection.round >= self.last_round_[selection.clients]
+        clients, loss = selection.clients[is_newer], outcome.metric("loss")[is_newer]
+        last = self.last_loss_[clients]
         kept = np.where(last == NEVER_CHOSEN, NEVER_REPORTED, last)
-        self.last_loss_[selection.clients] = np.where(np.isnan(loss), kept, loss)
+        self.last_loss_[clients] = np.where(np.isnan(loss), kept, loss)
+        self.last_round_[clients] = selection.round

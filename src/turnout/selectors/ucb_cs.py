@@ -63,14 +63,15 @@ class UCBCS(Selector):
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Take the m largest indices."""
-        size = known_weights(ctx.of_pool(ctx.column("num_samples")))
-        share = size / max(float(size.sum()), np.finfo(np.float64).tiny)
+        size = known_weights(ctx.column("num_samples"))
+        share = ctx.of_pool(size) / max(float(size.sum()), np.finfo(np.float64).tiny)
         count = ctx.of_pool(self.count_)
         bonus = 2.0 * self.spread_**2 * math.log(max(1.0, self.rounds_))
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             index = np.sqrt(bonus / count)  # Eq. (7)
             index += ctx.of_pool(self.mean_loss_)
             index *= share  # Eq. (4)
+        index[share == 0.0] = 0.0  # also where the bonus of a long forgotten client overflows
         index[count == 0.0] = np.inf
         ranking = top_m(index, ctx.size, rng)
         return Selection(ctx.round, ctx.pool[ranking.chosen], ranking.probability)

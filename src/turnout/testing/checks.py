@@ -1,6 +1,7 @@
 """The contract as sixteen checks, and how to run them.
 
-Run them as ``check_selector(MySelector)``, or ``assert_selector(MySelector)`` to raise. A class that breaks a rule on purpose says so, check by check and with a reason::
+Run them by ``check_selector(MySelector)``, or by ``assert_selector(MySelector)`` to raise. A class
+that breaks a rule on purpose says so, check by check and with a reason::
 
     expected_check_failures = {"learns": "fair by design: feedback is not used"}
 
@@ -93,7 +94,7 @@ def check_selector(
         expected_failures: check name -> reason; the default is the selector's
             ``expected_check_failures``, if it has them.
         effort: scales how often things are repeated, for selectors that take milliseconds to
-            observe. Margins stay at five standard deviations; the long run keeps 1,000 rounds.
+            observe. Margins stay at five standard deviations, the long run has at least 500 rounds.
 
     """
     expected = _expected(make_selector, expected_failures)

@@ -13,7 +13,7 @@ from turnout.errors import MissingColumn, NotReset
 from turnout.rng import Purpose, stream
 from turnout.selector import Selector
 from turnout.testing.subject import Subject, contract, difference, doing, expect, expect_valid, twin
-from turnout.testing.toy import ToyFederation
+from turnout.testing.toy import METRICS, ToyFederation
 from turnout.types import Array, Outcome, RoundContext
 
 __all__ = ["HEADINGS", "check_declarations", "check_docstring", "check_parameters"]
@@ -170,7 +170,7 @@ def _expect_only_declared_metrics(subject: Subject, toy: ToyFederation) -> None:
     for t in range(6):
         ctx = toy.ask(selector, toy.context(selector, t), stream(0, Purpose.POLL, t))
         selection = selector.select(ctx, stream(0, Purpose.SELECT, t))
-        full = toy.outcome(selection, selector.needs_metrics)
+        full = toy.outcome(selection, selector.needs_metrics | {*METRICS})
         declared = {name: full.metric(name) for name in selector.needs_metrics}
         other = twin(selector)
         selector.observe(selection, full)

@@ -42,7 +42,7 @@ def check_probability(subject: Subject) -> None:
         ctx = toy.context(selector, n_before, available=available)
         ctx = toy.ask(selector, ctx, stream(0, Purpose.POLL, n_before))
         with doing(f"after {n_before} rounds"):
-            _expect_frequencies(selector, ctx, subject.times(2000, least=200))
+            _expect_frequencies(selector, ctx, subject.times(1000, least=200))
 
 
 def _expect_frequencies(selector: Selector, ctx: RoundContext, repeats: int) -> None:
@@ -85,7 +85,7 @@ def check_relabelling(subject: Subject) -> None:
     """Equal clients have equal chances, and renaming the clients renames the chances."""
     _expect_equal_chances(subject)
     labels = stream(7, Purpose.INIT).permutation(12)
-    repeats = subject.times(400, least=60)
+    repeats = subject.times(250, least=40)
     plain = _counts(subject, ToyFederation(12, 4), repeats)
     renamed = _counts(subject, ToyFederation(12, 4, labels=labels), repeats)
     expected = (plain[:, labels] + renamed) / 2.0
@@ -114,7 +114,7 @@ def _expect_equal_chances(subject: Subject) -> None:
         for name, values in toy.context(selector, 0).columns.items()
     }
     ctx = toy.context(selector, 0, columns=columns, available=np.ones(n, dtype=np.bool_))
-    repeats = subject.times(1000, least=100)
+    repeats = subject.times(600, least=100)
     count = np.zeros(n)
     poll, choose = stream(2, Purpose.POLL), stream(2, Purpose.SELECT)
     for i in range(repeats):
@@ -137,7 +137,7 @@ def _with_equal_answers(ctx: RoundContext, polled: Array) -> RoundContext:
 
 def _counts(subject: Subject, toy: ToyFederation, repeats: int) -> FloatArray:
     """Return how often each client is chosen in each of the first rounds of independent runs."""
-    n_rounds = 4
+    n_rounds = 3
     selector = subject.fresh()
     contexts = [toy.context(selector, t) for t in range(n_rounds)]
     poll, choose = stream(3, Purpose.POLL), stream(3, Purpose.SELECT)

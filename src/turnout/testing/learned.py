@@ -24,7 +24,7 @@ from turnout.testing.subject import (
     expect_valid,
     twin,
 )
-from turnout.testing.toy import ToyFederation
+from turnout.testing.toy import METRICS, ToyFederation
 from turnout.types import (
     COLUMN_LIMITS,
     LARGEST_REPORT,
@@ -48,7 +48,7 @@ def _reports(status: Status, duration: float, metric: float | None) -> Callable[
     """Return a function that gives every chosen client the same report."""
 
     def report(selector: Selector, size: int) -> Outcome:
-        names = {"loss", "loss_std", "loss_rms"} | selector.needs_metrics
+        names = selector.needs_metrics | {*METRICS}
         values = {} if metric is None else {name: np.full(size, metric) for name in names}
         return Outcome(np.full(size, status, dtype=np.int8), np.full(size, duration), values)
 
@@ -238,7 +238,8 @@ def _expect_no_shrinking(selector: Selector, before: Mapping[str, Array]) -> Non
 @contract
 def check_long_run(subject: Subject) -> None:
     """After 5,000 rounds the state is finite and not larger than after 500."""
-    n_rounds = subject.times(5000, least=1000)
+    n_rounds = subject.times(5000, least=500)
+    n_early = min(500, n_rounds // 2)
     toy = ToyFederation(10, 3)
     selector = subject.ready(10)
     poll, choose = stream(0, Purpose.POLL), stream(0, Purpose.SELECT)
@@ -247,7 +248,7 @@ def check_long_run(subject: Subject) -> None:
         ctx: RoundContext = toy.ask(selector, toy.context(selector, t), poll)
         selection = selector.select(ctx, choose)
         selector.observe(selection, toy.outcome(selection, selector.needs_metrics))
-        if t == 499:
+        if t + 1 == n_early:
             expect_finite(selector)
             early = _footprint(vars(selector))
     with doing(f"{n_rounds} rounds"):
@@ -255,8 +256,8 @@ def check_long_run(subject: Subject) -> None:
     late = _footprint(vars(selector))
     expect(
         late <= early,
-        f"the selector grew from {early} bytes after 500 rounds to {late} after {n_rounds}: keep "
-        "sums, discounted means or a bounded window instead of a history.",
+        f"the selector grew from {early} bytes after {n_early} rounds to {late} after {n_rounds}: "
+        "keep sums, discounted means or a bounded window instead of a history.",
     )
 
 

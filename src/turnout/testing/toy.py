@@ -8,6 +8,7 @@ for all clients from ``stream(seed, Purpose.ENV, round)``: it is the same whoeve
 from __future__ import annotations
 
 import dataclasses
+import math
 import zlib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -41,6 +42,10 @@ AVAILABILITY, NO_ANSWER = 0.8, 0.1
 
 #: Seconds per unit of the three context features: work, cold start, transfer.
 SECONDS = np.array([1.5, 0.3, 0.8])
+
+#: Metrics that are reported unless others are named, and what they are of the loss.
+METRICS = ("loss", "loss_std", "loss_rms")
+SHARE_OF_LOSS = {"loss": 1.0, "loss_std": 0.1, "loss_rms": math.hypot(1.0, 0.1)}
 
 _N_BITS = 64
 
@@ -132,13 +137,11 @@ class ToyFederation:
         answers = self.fate(ctx.round).polled_loss[polled]
         return dataclasses.replace(ctx, polled=polled, polled_loss=answers)
 
-    def outcome(self, selection: Selection, metrics: Iterable[str] = ()) -> Outcome:
-        """Return what happened to the chosen; ``metrics`` are reported beside the usual three."""
+    def outcome(self, selection: Selection, metrics: Iterable[str] = METRICS) -> Outcome:
+        """Return what happened to the chosen, with the named metrics."""
         fate, chosen = self.fate(selection.round), selection.clients
         loss = fate.loss[chosen]
-        spread = 0.1 * loss
-        reports = dict.fromkeys(metrics, loss)
-        reports |= {"loss": loss, "loss_std": spread, "loss_rms": np.hypot(loss, spread)}
+        reports = {name: SHARE_OF_LOSS.get(name, 1.0) * loss for name in metrics}
         return Outcome(fate.status[chosen], fate.duration[chosen], reports)
 
     def play(
@@ -171,16 +174,20 @@ class ToyFederation:
         return Fate(available, status.astype(np.int8), duration, reported, polled_loss, context)
 
     def _fixed_column(self, name: str) -> Array:
-        time: FloatArray = self._mean_context() @ SECONDS
-        if name == "num_samples":
-            return np.rint(100.0 * self._jitter[1]).astype(np.int64)
         if name == "features":
             return self._bits()
         if name == "success_rate":
             return self._success_rate()
-        if name.endswith("_duration"):
-            return time if name == "expected_duration" else 0.1 * time
-        return stream(self.seed, Purpose.INIT, zlib.crc32(name.encode())).random(self.n_clients)
+        values: Array
+        if name == "num_samples":
+            values = np.rint(100.0 * self._jitter[1]).astype(np.int64)
+        elif name.endswith("_duration"):
+            share = 1.0 if name == "expected_duration" else 0.1
+            values = share * (self._mean_context() @ SECONDS)
+        else:
+            rng = stream(self.seed, Purpose.INIT, zlib.crc32(name.encode()))
+            values = rng.random(self.n_clients)
+        return values
 
     def _success_rate(self) -> FloatArray:
         rate: FloatArray = np.where(self._good, 0.8, 0.4) * self._jitter[2]

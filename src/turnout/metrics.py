@@ -1,0 +1,240 @@
+"""What a run is judged by: participation, regret and its bounds, fairness, queues, time.
+
+Plain functions of arrays. A record of selections is a pair: ``clients``, the chosen of all rounds
+one after the other, and ``offsets`` (T + 1,), where each round starts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout import require
+from turnout.errors import InvalidInput
+from turnout.types import Array, BoolArray, FloatArray, IntArray, Status
+
+__all__ = [
+    "Backlog",
+    "best_fixed_participation",
+    "cumulative_participation",
+    "gini_of_counts",
+    "jain_of_counts",
+    "jain_of_losses",
+    "minimum_rate",
+    "queue_backlog",
+    "regret",
+    "selection_counts",
+    "selection_matrix",
+    "success_ratio",
+    "theorem1_bound",
+    "theorem3_bound",
+    "wasted_time",
+]
+
+
+def cumulative_participation(completed: BoolArray, offsets: IntArray) -> IntArray:
+    """Return (T,) the answers in time so far: CEP, E3CS arXiv Eq. (4)."""
+    so_far = np.concatenate(([0], np.cumsum(completed)))
+    total: IntArray = so_far[offsets[1:]]
+    return total
+
+
+def success_ratio(completed: BoolArray) -> float:
+    """Return the share of chosen clients that answered in time; NaN if nobody was chosen."""
+    return float(np.mean(completed)) if completed.size else math.nan
+
+
+def selection_counts(clients: IntArray, n_clients: int) -> IntArray:
+    """Return (n,) how often each client was chosen."""
+    return np.bincount(clients, minlength=n_clients)
+
+
+def selection_matrix(clients: IntArray, offsets: IntArray, n_clients: int) -> BoolArray:
+    """Return (T, n) who was chosen in which round."""
+    chosen = np.zeros((offsets.size - 1, n_clients), dtype=np.bool_)
+    chosen[np.repeat(np.arange(offsets.size - 1), np.diff(offsets)), clients] = True
+    return chosen
+
+
+def minimum_rate(counts: IntArray, n_rounds: int) -> float:
+    """Return the share of rounds that the least chosen client took part in."""
+    return float(counts.min()) / require.integer("n_rounds", n_rounds, minimum=1)
+
+
+def jain_of_counts(counts: npt.ArrayLike) -> float:
+    """Return Jain's index of selection counts: 1 if all are equal, 1/n if one has everything."""
+    return _jain("counts", counts)
+
+
+def jain_of_losses(losses: npt.ArrayLike) -> float:
+    """Return Jain's index of the clients' losses: fairness in the sense of UCB-CS, Eq. (3)."""
+    return _jain("losses", losses)
+
+
+def gini_of_counts(counts: npt.ArrayLike) -> float:
+    """Return the Gini coefficient of counts: 0 if all are equal, 1 - 1/n if one has everything."""
+    ordered = np.sort(_amounts("counts", counts))
+    total = float(ordered.sum())
+    if total == 0.0:
+        return 0.0
+    rank = np.arange(1, ordered.size + 1)
+    return float(np.sum((2 * rank - ordered.size - 1) * ordered) / (ordered.size * total))
+
+
+def best_fixed_participation(
+    success: BoolArray, cohort_size: int, quota: npt.ArrayLike = 0.0
+) -> FloatArray:
+    """Return (T,) the expected CEP of the best fixed allocation in hindsight after 1 .. T rounds.
+
+    E3CS Definition 1: p = sigma_t + (k - K sigma_t) q with one q for all rounds, sum(q) = 1 and
+    p <= 1. ``success`` (T, n) holds everyone's fate, ``quota`` = sigma_t K / k, fixed or (T,). The
+    best q gives as much as the cap allows to the clients of largest total success, each round
+    counted with what it has to give.
+    """
+    n_rounds, n = success.shape
+    share = _quotas(quota, n_rounds)
+    k = min(require.integer("cohort_size", cohort_size, minimum=1), n)
+    sigma = share * k / n
+    given = k * (1.0 - share)  # k - K sigma_t
+    reserved = np.cumsum(sigma * success.sum(axis=1))
+    # p <= 1 in every round: q <= (1 - sigma_t) / (k - K sigma_t), tightest at the least sigma_t
+    with np.errstate(divide="ignore"):
+        cap = np.minimum.accumulate(np.where(given > 0.0, (1.0 - sigma) / given, 1.0))
+    gains = np.cumsum(given[:, np.newaxis] * success, axis=0)
+    ranked = -np.sort(-gains, axis=1)
+    left = 1.0 - cap[:, np.newaxis] * np.arange(n)
+    best_q = np.clip(left, 0.0, cap[:, np.newaxis])
+    best: FloatArray = reserved + np.einsum("tn,tn->t", best_q, ranked)
+    return best
+
+
+def regret(
+    success: BoolArray, played: Array, cohort_size: int, quota: npt.ArrayLike = 0.0
+) -> FloatArray:
+    """Return (T,) the regret after 1 .. T rounds: E3CS Definition 2.
+
+    ``played`` (T, n) holds inclusion probabilities of all clients, or who was chosen. A selector
+    reports the probabilities of the chosen only; the choices themselves are then the unbiased
+    estimate of ``sum(p * x)``.
+    """
+    if played.shape != success.shape:
+        raise InvalidInput(
+            f"played and success must have one shape, got {played.shape} and {success.shape}."
+        )
+    gained = np.cumsum(np.sum(played * success, axis=1, dtype=np.float64))
+    lost: FloatArray = best_fixed_participation(success, cohort_size, quota) - gained
+    return lost
+
+
+def theorem1_bound(
+    quota: npt.ArrayLike,
+    n_rounds: int,
+    cohort_size: int,
+    n_clients: int,
+    eta: float | None = None,
+) -> FloatArray:
+    """Return (T,) the bound of E3CS Theorem 1 on regret after 1 .. T rounds.
+
+    arXiv Eq. (23) = journal Eq. (27) for a learning rate ``eta``; without one, Eq. (24) = Eq. (28),
+    where each horizon has the rate that suits it. ``quota`` = sigma_t K / k, fixed or (T,).
+    """
+    k, n = cohort_size, n_clients
+    given = np.cumsum(k * (1.0 - _quotas(quota, n_rounds)))  # sum of k - K sigma_t
+    if eta is None:
+        best: FloatArray = 2.0 * np.sqrt(given * n * math.log(n))  # Eq. (24)
+        return best
+    require.number("eta", eta, above=0.0)
+    bound: FloatArray = eta * given + n / eta * math.log(n)  # Eq. (23)
+    return bound
+
+
+def theorem3_bound(
+    n_rounds: int,
+    n_clients: int,
+    *,
+    rate: float,
+    penalty: float,
+    noise: float,
+    context_bound: float,
+    coefficient_bound: float,
+    longest_s: float,
+    ridge: float = 1.0,
+    delta: float = 0.05,
+) -> FloatArray:
+    """Return (T,) the bound of RBCS-F Theorem 3, Eq. (24), on regret per round after 1 .. T.
+
+    ``rate`` is beta, ``penalty`` V, ``noise`` R, ``context_bound`` L, ``coefficient_bound`` S,
+    ``ridge`` lambda; ``longest_s`` is the K of the proof, a bound on expected times. The bound is
+    as printed; by its own proof (2 alpha_t) the term sqrt(lambda) S should count twice.
+    """
+    require.number("penalty", penalty, above=0.0)
+    t = np.arange(1, n_rounds + 1)
+    growth = (1.0 + t * context_bound**2 / ridge) / delta
+    width = 2.0 * noise * np.sqrt(3.0 * np.log(growth)) + math.sqrt(ridge) * coefficient_bound
+    zeta = max(longest_s, 1.0) * np.maximum(width, 1.0)
+    learning = zeta * np.sqrt(6.0 * np.log1p(t * context_bound**2 / (3.0 * ridge)) / t)
+    bound: FloatArray = n_clients * (1.0 + rate**2) / (2.0 * penalty) + learning
+    return bound
+
+
+class Backlog(NamedTuple):
+    """Virtual fairness queues over a run; stable if the backlog per round goes to 0."""
+
+    mean: FloatArray  #: (T,) mean queue after each round
+    largest: FloatArray  #: (T,) longest queue after each round
+    final: FloatArray  #: (n,) queues after the last round
+
+    @property
+    def per_round(self) -> FloatArray:
+        """(T,) the longest queue over the number of rounds so far."""
+        return self.largest / np.arange(1, self.largest.size + 1)
+
+
+def queue_backlog(
+    clients: IntArray, offsets: IntArray, n_clients: int, rate: float = 0.15
+) -> Backlog:
+    """Return the queues of RBCS-F, Eq. (6), for any record of selections."""
+    require.fraction("rate", rate)
+    n_rounds = offsets.size - 1
+    mean, largest = np.zeros(n_rounds), np.zeros(n_rounds)
+    queue = np.zeros(n_clients)
+    for t in range(n_rounds):
+        queue += rate
+        queue[clients[offsets[t] : offsets[t + 1]]] -= 1.0
+        np.maximum(queue, 0.0, out=queue)  # Eq. (6)
+        mean[t], largest[t] = queue.mean(), queue.max()
+    return Backlog(mean, largest, queue)
+
+
+def wasted_time(status: Array, spent: FloatArray) -> float:
+    """Return the device seconds spent by chosen clients that were not in time."""
+    return float(spent[status != Status.COMPLETED].sum())
+
+
+def _quotas(quota: npt.ArrayLike, n_rounds: int) -> FloatArray:
+    given = np.asarray(quota, dtype=np.float64)
+    if given.shape not in ((), (n_rounds,)):
+        raise InvalidInput(f"quota must be a number or of shape ({n_rounds},), got {given.shape}.")
+    share = np.broadcast_to(given, (n_rounds,))
+    if not ((share >= 0.0) & (share <= 1.0)).all():
+        raise InvalidInput(f"quota must be inside [0, 1], got {share.min()} .. {share.max()}.")
+    return share
+
+
+def _amounts(field: str, values: npt.ArrayLike) -> FloatArray:
+    amounts = np.asarray(values, dtype=np.float64)
+    if amounts.ndim != 1 or amounts.size == 0 or not (amounts >= 0.0).all():
+        raise InvalidInput(f"{field} must be one-dimensional, not empty and >= 0.")
+    return amounts
+
+
+def _jain(field: str, values: npt.ArrayLike) -> float:
+    amounts = _amounts(field, values)
+    largest = float(amounts.max())
+    if largest == 0.0:
+        return 1.0
+    scaled = amounts / largest  # squares of tiny or huge amounts stay inside the range
+    return float(scaled.sum() ** 2 / (scaled.size * (scaled**2).sum()))
