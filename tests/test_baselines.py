@@ -53,7 +53,7 @@ def tell(selector, selection):
 
 def test_random_every_set_equally_likely():
     selector, rng, trials = made("random", 5), np.random.default_rng(0), 4000
-    sets = {pair: 0 for pair in itertools.combinations(range(5), 2)}
+    sets = dict.fromkeys(itertools.combinations(range(5), 2), 0)
     for _ in range(trials):
         selection = selector.select(context(5, 2), rng)
         sets[tuple(selection.clients.tolist())] += 1
@@ -162,7 +162,9 @@ def test_data_weighted_with_replacement_odd_sizes():
 
 def test_data_weighted_over_the_available():
     selector, trials = made("data-weighted", 5), 3000
-    ctx = context(5, 1, available=[True, False, True, False, True], sizes=[1.0, 99.0, 2.0, 9.0, 5.0])
+    ctx = context(
+        5, 1, available=[True, False, True, False, True], sizes=[1.0, 99.0, 2.0, 9.0, 5.0]
+    )
     counts, _ = frequencies(selector, ctx, trials)
     assert_frequencies(counts, trials, [1 / 8, 0.0, 2 / 8, 0.0, 5 / 8])
 

@@ -272,7 +272,11 @@ def test_pacer_steps(preferred):
 def test_pacer_relaxes_a_preferred_number():
     # T = 2 at first: D = 4 costs (2/4)^2 = 1/4. After one step T = 4: no penalty.
     parameters = {
-        "window": 1, "preferred_duration": 2.0, "normalize": False, "cutoff": 0.0, **EXPLOIT
+        "window": 1,
+        "preferred_duration": 2.0,
+        "normalize": False,
+        "cutoff": 0.0,
+        **EXPLOIT,
     }
     sizes = [1.0, 1.0]
     selector, slow = made(2, **parameters), SlowOort(**parameters)

@@ -97,7 +97,7 @@ def test_select_matches_slow_ranking(name):
 
 @pytest.mark.parametrize("name", POLLING)
 def test_candidates_follow_successive_sampling(name):
-    sizes, d, trials = [1.0, 2.0, 3.0, 10.0], 2, 12000
+    sizes, d, trials = [1.0, 2.0, 3.0, 10.0], 2, 8000
     selector = made(name, 4, candidates=d)
     ctx = context(sizes, 1)
     law = candidate_set_law(sizes, d)
@@ -110,7 +110,7 @@ def test_candidates_follow_successive_sampling(name):
 
 def test_unknown_and_zero_sizes_of_candidates():
     # NaN counts as the mean of the known, (2 + 4 + 0) / 3 = 2; 0 is drawn only when needed.
-    sizes, trials = [2.0, 4.0, NAN, 0.0], 8000
+    sizes, trials = [2.0, 4.0, NAN, 0.0], 4000
     selector, rng = made("pow-d", 4, candidates=1), np.random.default_rng(2)
     counts = np.zeros(4)
     for _ in range(trials):
@@ -130,7 +130,7 @@ def test_default_is_twice_the_cohort(name):
 
 @pytest.mark.parametrize("name", POLLING)
 def test_ties_have_no_index_bias(name):
-    selector, trials = made(name, 5, candidates=5), 5000
+    selector, trials = made(name, 5, candidates=5), 4000
     rng = np.random.default_rng(17)
     counts = np.zeros(5)
     ctx = context([1.0] * 5, 2, polled=[0, 1, 2, 3, 4], polled_loss=[0.5] * 5)
@@ -240,7 +240,7 @@ def test_rpow_d_matches_slow_last_losses(seed):
 
 def test_rpow_d_draws_candidates_by_size():
     # One place, three candidates of four: i wins where its loss is the highest of the drawn.
-    sizes, losses, trials = [5.0, 1.0, 2.0, 4.0], [0.1, 0.4, 0.3, 0.2], 12000
+    sizes, losses, trials = [5.0, 1.0, 2.0, 4.0], [0.1, 0.4, 0.3, 0.2], 8000
     selector, rng = made("rpow-d", 4, candidates=3), np.random.default_rng(9)
     feed(selector, 0, [0, 1, 2, 3], losses)
     expected = [0.0] * 4
@@ -267,7 +267,7 @@ def test_rpow_d_silent_clients_are_not_chosen_for_ever():
 
 
 def test_rpow_d_ties_have_no_index_bias():
-    selector, trials = made("rpow-d", 5, candidates=5), 5000
+    selector, trials = made("rpow-d", 5, candidates=5), 4000
     rng = np.random.default_rng(17)
     feed(selector, 0, [0, 1, 2, 3, 4], [0.5, 0.5, 0.9, 0.5, 0.5])
     counts = np.zeros(5)

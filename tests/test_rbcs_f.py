@@ -442,6 +442,14 @@ def test_nobody_known_teaches_nothing_but_serves_the_queues() -> None:
     np.testing.assert_array_equal(selector.theta_, 0.0)
 
 
+def test_a_late_answer_of_known_duration_teaches() -> None:
+    # d = 1, H = 1 + 1 = 2, b = 6: theta = 3, whether or not the deadline was met.
+    selector = fresh(2, dimension=1, rate=0.1)
+    selection = selector.select(context(0, 2, [[1.0], [1.0]]), np.random.default_rng(0))
+    selector.observe(selection, Outcome(status=[0, 1], duration=[6.0, 6.0]))
+    np.testing.assert_allclose(selector.theta_, [[3.0, 3.0]])
+
+
 def test_a_round_with_nobody_available_lets_the_queues_grow() -> None:
     selector = fresh(4, rate=0.3)
     ctx = context(0, 2, np.ones((4, 3)), [False] * 4)

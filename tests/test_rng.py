@@ -108,8 +108,7 @@ def test_no_global_randomness_is_touched():
 
 def test_same_values_in_another_process():
     program = (
-        "from turnout import Purpose, stream\n"
-        "print([stream(7, p, 3).random() for p in Purpose])\n"
+        "from turnout import Purpose, stream\nprint([stream(7, p, 3).random() for p in Purpose])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_lemma_1_by_hand():
 def test_schedules_grow_with_the_round_only():
     schedule = turnout.Lemma1(1.0, 1.0, 1.0)
     values = [schedule(t) for t in range(100)]
-    assert all(b > a for a, b in zip(values, values[1:], strict=False))
+    assert all(b > a for a, b in itertools.pairwise(values))
 
 
 def test_all_are_frozen_schedules():

@@ -69,7 +69,10 @@ def test_three_rounds_by_hand():
     assert float(selector.rounds_) == 1.0
     assert bonus(selector, 0) == 0.0
     # The never chosen 1 and 2 come before client 0.
-    assert selector.select(context(sizes, 2, 1), np.random.default_rng(0)).clients.tolist() == [1, 2]
+    assert selector.select(context(sizes, 2, 1), np.random.default_rng(0)).clients.tolist() == [
+        1,
+        2,
+    ]
     # Round 1: client 1, loss 1, sigma 0.5. N = (0.5, 1, 0), L_0 = 1, T = 1.5, log T = 0.405465.
     feed(selector, 1, [1], [1.0], [0.5])
     assert selector.count_.tolist() == [0.5, 1.0, 0.0]
@@ -177,7 +180,7 @@ def test_never_chosen_come_first_whatever_their_size():
 
 
 def test_ties_have_no_index_bias():
-    selector, n, m, trials = made(6), 6, 2, 5000
+    selector, n, m, trials = made(6), 6, 2, 4000
     rng = np.random.default_rng(17)
     counts = np.zeros(n)
     ctx = context([5.0] * n, m)
@@ -188,7 +191,7 @@ def test_ties_have_no_index_bias():
 
 
 def test_ties_between_equal_finite_indices_have_no_bias():
-    selector, trials = made(4), 5000
+    selector, trials = made(4), 4000
     rng = np.random.default_rng(17)
     feed(selector, 0, [0, 1, 2, 3], [1.0, 2.0, 1.0, 1.0], [0.1] * 4)
     counts = np.zeros(4)
@@ -252,7 +255,7 @@ def test_fewer_available_than_asked():
 
 
 def test_long_run_stays_finite_and_brings_back_the_absent():
-    n, m, rounds = 6, 2, 5000
+    n, m, rounds = 6, 2, 4000
     selector, rng = made(n, discount=0.7), np.random.default_rng(1)
     sizes = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 1.0])
     back = 4500  # 0.7^4490 is far below the smallest double

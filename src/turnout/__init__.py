@@ -27,6 +27,7 @@ from turnout.rng import Purpose, stream
 from turnout.roster import Roster
 from turnout.schedules import Constant, Lemma1, Linear, Schedule, StepAfter
 from turnout.selector import Selector
+from turnout.simulate import simulate
 from turnout.types import Outcome, RoundContext, Selection, Status
 
 __version__ = "0.1.0"
@@ -58,5 +59,6 @@ __all__ = [
     "names",
     "register",
     "save",
+    "simulate",
     "stream",
 ]

@@ -697,6 +697,24 @@ def sweep(cost: np.ndarray, gain: np.ndarray, size: int, price: float) -> float:
     return best
 
 
+def test_bottleneck_over_several_bins() -> None:
+    # The bin with the best bound is often not the one with the optimum.
+    rng = np.random.default_rng(14)
+    for trial in range(150):
+        n = int(rng.integers(2 * CLIENTS_PER_BIN, 8 * CLIENTS_PER_BIN))
+        size = int(rng.choice([1, 2, 10, 100, 500]))
+        cost = 50.0 * rng.random(n) ** rng.choice([0.3, 1.0, 3.0])
+        gain = rng.exponential(1.0, n) * rng.choice([1.0, 10.0]) + rng.choice([0.0, 0.02]) * cost
+        if trial % 3 == 0:
+            cost = np.round(cost, 1)
+        price = float(rng.choice([0.05, 0.5, 2.0, 10.0]))
+        best = sweep(cost, gain, size, price)
+        limit = bottleneck_limit(cost, gain, size, price)
+        assert limit_objective(limit, cost, gain, size, price) == pytest.approx(
+            best, rel=1e-9, abs=1e-9
+        )
+
+
 def large_instances() -> list[tuple[str, np.ndarray, np.ndarray]]:
     rng = np.random.default_rng(12)
     n = 20_000

@@ -14,7 +14,7 @@ from turnout.types import FloatArray, IntArray
 __all__ = ["k_means", "nearest_centroid"]
 
 #: Distinct vectors that k-means is fitted to; of more, this many are drawn.
-MOST_FITTED = 20_000
+MOST_FITTED = 5_000
 
 #: Starts of k-means, of which the best counts.
 N_STARTS = 3

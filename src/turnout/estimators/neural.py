@@ -5,10 +5,10 @@ input makes f = 0 at the initial weights. As the two halves of W_1 meet the same
 ``V = (left + right) / sqrt(2)`` has any effect, and training moves V exactly as it would move the
 halves. So V (w, d) is what is kept here in place of W_1 (w, 2d).
 
-The gradient of a layer is the outer product of what the layer receives (``inputs``) and what it
-passes back (``deltas``). Inner products, squares and quadratic forms of gradients all follow from
-these two factors, so that no gradient of the size of the network is ever built. Numpy arrays come
-in and go out; torch works in double precision on the CPU, with one thread where state is made.
+The gradient of a layer is the outer product of what the layer receives, its input, and what it
+passes back, the delta of its pre-activation. Inner products, squares and quadratic forms of
+gradients all follow from these two factors, so that no gradient of the size of the network is ever
+built. Numpy arrays come in and go out; torch works in double precision on one thread of the CPU.
 """
 
 from __future__ import annotations
@@ -31,24 +31,16 @@ try:
 except ImportError as error:
     raise MissingExtra("nccb needs PyTorch: pip install 'turnout[torch]'") from error
 
-__all__ = ["BONUSES", "Bonus", "Factors", "Network", "remember", "train", "upper_bounds"]
+__all__ = ["BONUSES", "Bonus", "Network", "remember", "train", "upper_bounds"]
 
 #: Clients scored at a time; what is computed for them stays in the cache.
 BLOCK = 512
 
-#: Rows of the triangular factor that are solved at a time.
-TILE = 128
-
 #: Smallest shift of the Gram matrix relative to its diagonal, so that it stays positive definite.
 RELATIVE_SHIFT = 1e-12
 
-
-class Factors(NamedTuple):
-    """The gradients of n inputs, one pair of factors per layer."""
-
-    value: Tensor  #: (n,) f(x)
-    inputs: Sequence[Tensor]  #: x (n, d), then the hidden activations (n, w)
-    deltas: Sequence[Tensor]  #: derivative by each pre-activation: (n, w) ..., (n, 1)
+#: The gradients of n rows, per layer: what it receives (n, in) and what it passes back (n, out).
+Factors = list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +62,11 @@ class Network:
         rng = np.random.default_rng(seed)
         half, deviation = self.width // 2, math.sqrt(4.0 / self.width)
         block = rng.normal(0.0, deviation, (half, self.dimension))
-        layers = [np.concatenate((block, block)) / math.sqrt(2.0)]  # Eq. (11), l = 1, as V
-        for _ in range(self.depth - 2):
-            block = rng.normal(0.0, deviation, (half, half))
-            layers.append(np.kron(np.eye(2), block))  # Eq. (11)
+        first = np.concatenate((block, block)) / math.sqrt(2.0)  # Eq. (11) for l = 1, as V
+        blocks = rng.normal(0.0, deviation, (self.depth - 2, half, half))
+        hidden = [np.kron(np.eye(2), block).ravel() for block in blocks]  # Eq. (11)
         last = rng.normal(0.0, math.sqrt(2.0 / self.width), half)
-        layers.append(np.concatenate((last, -last)))  # Eq. (12)
-        return np.concatenate([layer.ravel() for layer in layers])
+        return np.concatenate([first.ravel(), *hidden, last, -last])  # Eq. (12)
 
     def layers(self, weights: FloatArray) -> list[Tensor]:
         """Return the flat weights as the matrices V, W_2 ... W_L."""
@@ -92,44 +82,34 @@ class Network:
             before.append(torch.relu(before[-1]) @ layer.T)
         return before
 
-    def factors(self, layers: Sequence[Tensor], x: Tensor) -> Factors:
-        """Return the value and the gradient factors of every row of x."""
+    def gradients(self, layers: Sequence[Tensor], x: Tensor) -> tuple[Tensor, Factors]:
+        """Return f and the factors of its gradient for every row of x."""
         with torch.enable_grad():
             before = self.pre_activations(layers, x)
             value = math.sqrt(self.width) * before[-1][:, 0]
             deltas = torch.autograd.grad(value.sum(), before)
         hidden = [torch.relu(layer.detach()) for layer in before[:-1]]
-        return Factors(value.detach(), (x, *hidden), deltas)
-
-    def packed(self, factors: Factors) -> FloatArray:
-        """Return the factors as one row per input, to be stored."""
-        rows: FloatArray = torch.cat((*factors.inputs, *factors.deltas), dim=1).numpy()
-        return rows
+        return value.detach(), list(zip((x, *hidden), deltas, strict=True))
 
     def unpacked(self, rows: FloatArray) -> Factors:
-        """Return stored factors; their values are not kept."""
-        hidden = [self.width] * (self.depth - 1)
-        sizes = [self.dimension, *hidden, *hidden, 1]
+        """Return the factors stored as one row per observation."""
+        sizes = [self.dimension, *[self.width] * (2 * self.depth - 2), 1]
         parts = torch.split(_tensor(rows.reshape(-1, sum(sizes))), sizes, dim=1)
-        return Factors(parts[0][:, 0], parts[: self.depth], parts[self.depth :])
+        return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 def gram(network: Network, a: Factors, b: Factors) -> Tensor:
     """Return the inner products of gradients, <g_i, g_j> / w, as (len(a), len(b))."""
-    total = a.inputs[-1] @ b.inputs[-1].T  # the last layer passes sqrt(w) back to everyone
-    for input_a, input_b, delta_a, delta_b in zip(
-        a.inputs[:-1], b.inputs[:-1], a.deltas[:-1], b.deltas[:-1], strict=True
-    ):
+    total = a[-1][0] @ b[-1][0].T  # the last layer passes sqrt(w) back to everyone
+    for (input_a, delta_a), (input_b, delta_b) in zip(a[:-1], b[:-1], strict=True):
         total.addcmul_(input_a @ input_b.T, delta_a @ delta_b.T, value=1.0 / network.width)
     return total
 
 
 def squared_length(network: Network, factors: Factors) -> Tensor:
     """Return |g_i|^2 / w, the diagonal of the Gram matrix."""
-    total = torch.zeros((), dtype=torch.float64, device="cpu")
-    for received, delta in zip(factors.inputs, factors.deltas, strict=True):
-        total = total + received.square().sum(1) * delta.square().sum(1)
-    return total / network.width
+    lengths = [received.square().sum(1) * delta.square().sum(1) for received, delta in factors]
+    return torch.stack(lengths).sum(0) / network.width
 
 
 Width = Callable[[Factors], Tensor]
@@ -148,7 +128,7 @@ def _exact_update(
     network: Network, evidence: FloatArray, new: Factors, memory: int | None
 ) -> FloatArray:
     """Append one row of factors per observation and keep the latest."""
-    rows = network.packed(new)
+    rows = torch.cat([factor for layer in new for factor in layer], dim=1).numpy()
     kept = np.concatenate((evidence.reshape(-1, rows.shape[1]), rows))
     return kept if memory is None else kept[-memory:].copy()
 
@@ -160,38 +140,23 @@ def _exact_width(network: Network, evidence: FloatArray, ridge: float) -> Width:
     largest = float(past_gram.diagonal().max()) if past_gram.numel() else 0.0
     shift = max(ridge, RELATIVE_SHIFT * largest)
     past_gram.diagonal().add_(shift)
-    solve = _forward_substitution(torch.linalg.cholesky(past_gram))
+    root = torch.linalg.cholesky(past_gram)
 
     def width(new: Factors) -> Tensor:
-        explained = solve(gram(network, new, past)).square_().sum(1)
-        left = squared_length(network, new) - explained
+        cross = gram(network, new, past).T
+        explained: Tensor = torch.linalg.solve_triangular(root, cross, upper=False)
+        left = squared_length(network, new) - explained.square_().sum(0)
         return (left.clamp_min_(0.0) / shift).sqrt_()
 
     return width
-
-
-def _forward_substitution(root: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the function rows -> rows root'^-1, in place; tile by tile it is all products."""
-    tiles = [slice(start, start + TILE) for start in range(0, root.shape[0], TILE)]
-    inverses = [torch.linalg.inv(root[tile, tile]) for tile in tiles]
-
-    def solve(rows: Tensor) -> Tensor:
-        for tile, inverse in zip(tiles, inverses, strict=True):
-            part = rows[:, tile]
-            part.addmm_(rows[:, : tile.start], root[tile, : tile.start].T, alpha=-1.0)
-            part.copy_(part @ inverse.T)
-        return rows
-
-    return solve
 
 
 def _diagonal_update(
     network: Network, evidence: FloatArray, new: Factors, memory: int | None
 ) -> FloatArray:
     """Add the squares of the new gradients; the sum is one row and forgets nothing."""
-    squares = [received.square() / network.width for received in new.inputs]
-    squares[0] /= 2.0  # each half of W_1 receives x / sqrt(2)
-    layers = [delta.square().T @ square for square, delta in zip(squares, new.deltas, strict=True)]
+    layers = [delta.square().T @ received.square() / network.width for received, delta in new]
+    layers[0] /= 2.0  # each half of W_1 receives x / sqrt(2)
     added: FloatArray = torch.cat([layer.ravel() for layer in layers])[None, :].numpy()
     return evidence + added if evidence.size else added
 
@@ -202,10 +167,11 @@ def _diagonal_width(network: Network, evidence: FloatArray, ridge: float) -> Wid
     inverse = [1.0 / (ridge + layer) for layer in network.layers(past)]
 
     def width(new: Factors) -> Tensor:
-        total = torch.zeros((), dtype=torch.float64, device="cpu")
-        for received, delta, layer in zip(new.inputs, new.deltas, inverse, strict=True):
-            total = total + (delta.square() * (received.square() @ layer.T)).sum(1)
-        return (total / network.width).sqrt_()
+        squares = [
+            (delta.square() * (received.square() @ layer.T)).sum(1)
+            for (received, delta), layer in zip(new, inverse, strict=True)
+        ]
+        return (torch.stack(squares).sum(0) / network.width).sqrt_()
 
     return width
 
@@ -231,13 +197,13 @@ def upper_bounds(
 ) -> FloatArray:
     """Return f(x) + explore * sqrt(g' Z^-1 g / w) for every row of x, Eq. (13)."""
     bounds = np.empty(x.shape[0])
-    with torch.inference_mode(False), torch.no_grad():
+    with _alone():
         width_of = BONUSES[bonus].width(network, evidence, ridge)
         layers = network.layers(weights)
         for start in range(0, x.shape[0], BLOCK):
             block = slice(start, start + BLOCK)
-            new = network.factors(layers, _tensor(x[block]))
-            bounds[block] = (new.value + explore * width_of(new)).numpy()
+            value, new = network.gradients(layers, _tensor(x[block]))
+            bounds[block] = (value + explore * width_of(new)).numpy()
     return bounds
 
 
@@ -251,8 +217,8 @@ def remember(
     memory: int | None,
 ) -> FloatArray:
     """Return the evidence after playing the rows of x at the present weights, Eq. (14)."""
-    with _one_thread(), torch.inference_mode(False), torch.no_grad():
-        new = network.factors(network.layers(weights), _tensor(x))
+    with _alone():
+        _, new = network.gradients(network.layers(weights), _tensor(x))
         return BONUSES[bonus].update(network, evidence, new, memory)
 
 
@@ -273,11 +239,12 @@ def train(
     curvature while the network is nearly linear in its weights. A step that would not lower the
     loss is not taken, and the next one is half as long; so nothing diverges.
     """
-    with _one_thread(), torch.inference_mode(False), torch.no_grad():
+    with _alone():
         loss_and_slope = _objective(network, start, _tensor(x), _tensor(target), ridge)
         layers = network.layers(weights)
-        lengths = squared_length(network, network.factors(layers, _tensor(x)))
-        step = learning_rate / (network.width * (ridge + float(lengths.sum())))
+        _, gradients = network.gradients(layers, _tensor(x))
+        bound = ridge + float(squared_length(network, gradients).sum())
+        step = learning_rate / (network.width * bound)
         loss, slope = loss_and_slope(layers)
         for _ in range(steps):
             trial = [layer - step * down for layer, down in zip(layers, slope, strict=True)]
@@ -315,11 +282,15 @@ def _tensor(values: FloatArray) -> Tensor:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sum in one order whatever the number of threads, so that states agree bit for bit."""
-    before = torch.get_num_threads()
+def _alone() -> Iterator[None]:
+    """Work on one thread and outside the caller's gradient modes.
+
+    Sums are then made in one order whatever the number of threads, so that runs agree bit for bit.
+    """
+    n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with torch.inference_mode(False), torch.no_grad():
+            yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(n_threads)

@@ -75,10 +75,13 @@ def _expect_reset(subject: Subject, selector: Selector) -> None:
         vars(selector).get("n_clients_") == 7,
         f"{name}.reset(7) did not set n_clients_: call super().reset(n_clients) first.",
     )
-    toy.play(selector, range(5))
-    selector.prepare(7)
-    odd = difference(subject.ready(7).state(), selector.state())
-    expect(not odd, f"reset keeps {odd} of the last run: allocate every learned array in reset.")
+    for n_before in (1, 2, 5):
+        toy.play(selector, range(n_before))
+        selector.prepare(7)
+        odd = difference(subject.ready(7).state(), selector.state())
+        expect(
+            not odd, f"reset keeps {odd} of the last run: allocate all that is learned in reset."
+        )
 
 
 class _PolicedColumns(Mapping[str, Array]):

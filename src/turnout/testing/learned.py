@@ -133,39 +133,36 @@ def check_late_feedback(subject: Subject) -> None:
     """Give feedback two rounds late and out of order; ``observe`` takes all from the selection."""
     toy = ToyFederation(12, 4)
     selector = subject.ready(12)
+    observer = twin(selector)  # gets the same feedback, but never selects
     waiting: list[tuple[Selection, dict[str, Array]]] = []
     for t in range(30):
         selection = _select(selector, toy, t)
         waiting.append((selection, arrays_of(selection)))
-        if t % 3 == 2:  # three rounds at once, the latest first
-            while waiting:
-                late, as_made = waiting.pop()
-                _observe_late(selector, toy, late, as_made)
-    first, second = _select(selector, toy, 30), _select(selector, toy, 31)
-    other = twin(selector)
-    for selection in (first, second):
-        selector.observe(selection, toy.outcome(selection, selector.needs_metrics))
-        other.observe(selection, toy.outcome(selection, selector.needs_metrics))
-    odd = difference(selector.state(), other.state())
+        while t % 3 == 2 and waiting:  # three rounds at once, the latest first
+            late, as_made = waiting.pop()
+            odd = difference(as_made, arrays_of(late))
+            expect(
+                not odd,
+                f"{odd} of the selection of round {late.round} changed after it was made: put "
+                "copies of the state into a selection.",
+            )
+            _observe_late(selector, observer, late, toy)
+
+
+def _observe_late(
+    selector: Selector, observer: Selector, selection: Selection, toy: ToyFederation
+) -> None:
+    outcome = toy.outcome(selection, selector.needs_metrics)
+    with doing(f"late feedback of round {selection.round}"):
+        selector.observe(selection, outcome)
+        expect_finite(selector)
+        observer.observe(selection, outcome)
+    odd = difference(selector.state(), observer.state())
     expect(
         not odd,
         f"observe took something for {odd} from an earlier select: put what it needs into "
         "Selection.memo, so that it travels with the decision.",
     )
-
-
-def _observe_late(
-    selector: Selector, toy: ToyFederation, selection: Selection, as_made: Mapping[str, Array]
-) -> None:
-    odd = difference(as_made, arrays_of(selection))
-    expect(
-        not odd,
-        f"{odd} of the selection of round {selection.round} changed after it was made: put copies "
-        "of the state into a selection.",
-    )
-    with doing(f"late feedback of round {selection.round}"):
-        selector.observe(selection, toy.outcome(selection, selector.needs_metrics))
-        expect_finite(selector)
 
 
 @contract
@@ -200,20 +197,15 @@ def check_save_and_load(subject: Subject) -> None:
 def check_grow(subject: Subject) -> None:
     """``grow`` keeps the old rows, and the new clients, who are the best, get chosen."""
     n_old, n_new = 8, 12
-    selector = subject.ready(n_old)
-    ToyFederation(n_old, 4, good=np.zeros(n_old, dtype=np.bool_)).play(selector, range(10))
-    before = selector.state()
-    _expect_no_shrinking(selector, before)
-    selector.grow(n_new)
-    expect(selector.n_clients == n_new, f"grow({n_new}) left n_clients at {selector.n_clients}.")
-    after = selector.state()
-    for name in sorted(before.keys() - {"n_clients_"}):
-        rows = tuple(slice(0, length) for length in before[name].shape)
-        kept = after[name][rows] if after[name].ndim == before[name].ndim else after[name]
-        expect(
-            not difference({name: before[name]}, {name: np.array(kept)}),
-            f"grow changed the old rows of {name}: let Stateful.grow copy them.",
-        )
+    before_growth = ToyFederation(n_old, 4, good=np.zeros(n_old, dtype=np.bool_))
+    for n_before in (1, 2, 5, 10):
+        selector = subject.ready(n_old)
+        before_growth.play(selector, range(n_before))
+        before = selector.state()
+        _expect_no_shrinking(selector, before)
+        selector.grow(n_new)
+        expect(selector.n_clients == n_new, f"grow({n_new}) left n_clients = {selector.n_clients}.")
+        _expect_old_rows(before, selector.state())
     toy = ToyFederation(n_new, 4, good=np.arange(n_new) >= n_old)
     chosen = np.concatenate([s.clients for s in toy.play(selector, range(10, 160))])
     never = sorted(set(range(n_old, n_new)) - set(chosen.tolist()))
@@ -222,6 +214,17 @@ def check_grow(subject: Subject) -> None:
         f"of the new clients {never} were not chosen in 150 rounds although they are the best: "
         "give new rows the state of a client that was never seen.",
     )
+
+
+def _expect_old_rows(before: Mapping[str, Array], after: Mapping[str, Array]) -> None:
+    for name in sorted(before.keys() - {"n_clients_"}):
+        rows = tuple(slice(0, length) for length in before[name].shape)
+        same_rank = after[name].ndim == before[name].ndim
+        kept = np.array(after[name][rows]) if same_rank else after[name]
+        expect(
+            not difference({name: before[name]}, {name: kept}),
+            f"grow changed the old rows of {name}: let Stateful.grow copy them.",
+        )
 
 
 def _expect_no_shrinking(selector: Selector, before: Mapping[str, Array]) -> None:

@@ -1,0 +1,39 @@
+"""The first 50 selections of every selector on a toy run, as text that can be reviewed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import turnout
+from turnout.testing import ToyFederation
+
+GOLDEN_FILE = Path(__file__).parent / "selections.txt"
+N_CLIENTS, COHORT_SIZE, N_ROUNDS = 30, 5, 50
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "e3cs draw=dependent-rounding": ("e3cs", {"draw": "dependent-rounding"}),
+    "e3cs draw=multinomial estimate=gain": ("e3cs", {"draw": "multinomial", "estimate": "gain"}),
+    "e3cs quota=0": ("e3cs", {"quota": 0.0}),
+    "data-weighted replacement": ("data-weighted", {"replacement": True}),
+    "fedcs by=expected-duration": ("fedcs", {"by": "expected-duration"}),
+    "fedcs by=packing": ("fedcs", {"by": "packing"}),
+    "nccb bonus=diagonal": ("nccb", {"bonus": "diagonal"}),
+    "oort normalize=False": ("oort", {"normalize": False}),
+}
+
+
+def selections(name: str, parameters: dict[str, Any]) -> list[str]:
+    selector = turnout.make(name, **parameters)
+    selector.prepare(N_CLIENTS, seed=1)
+    federation = ToyFederation(N_CLIENTS, COHORT_SIZE, seed=1)
+    played = federation.play(selector, range(N_ROUNDS), seed=1)
+    return [" ".join(map(str, selection.clients.tolist())) for selection in played]
+
+
+def recorded() -> str:
+    everything = {name: (name, {}) for name in turnout.names()} | VARIANTS
+    lines = []
+    for title, (name, parameters) in sorted(everything.items()):
+        lines += [f"[{title}]", *selections(name, parameters), ""]
+    return "\n".join(lines)
