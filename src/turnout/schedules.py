@@ -6,10 +6,12 @@ Any frozen dataclass with ``__call__(round) -> float`` is a schedule; these are 
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from turnout import require
+from turnout.errors import InvalidInput
 
 __all__ = ["Constant", "Lemma1", "Linear", "Schedule", "StepAfter", "at_round"]
 
@@ -98,6 +100,9 @@ def at_round(
     maximum: float = math.inf,
 ) -> float:
     """Return a fixed or scheduled parameter in a round, checked against its domain."""
-    name = f"{field} in round {round}" if callable(value) else field
-    number = value(round) if callable(value) else value
+    if not callable(value):
+        return require.number(field, value, minimum=minimum, maximum=maximum)
+    if not isinstance(value, Hashable):
+        raise InvalidInput(f"{field} must be a number or a frozen dataclass, got {value!r}.")
+    name, number = f"{field} in round {round}", value(round)
     return require.number(name, number, minimum=minimum, maximum=maximum)

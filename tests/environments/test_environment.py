@@ -1,4 +1,5 @@
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -87,6 +88,15 @@ def test_the_seed_fixes_everything_and_matters():
         assert any(
             (a != b).any() for a, b in zip(snapshot(world, 4), snapshot(other, 4), strict=True)
         )
+
+
+def test_worlds_travel_to_other_processes():
+    for world in (*WORLDS.values(), rbcs_f_world(40, seed=5)):
+        snapshot(world, 2)
+        copy = pickle.loads(pickle.dumps(world))
+        assert copy == world
+        assert hash(copy) == hash(world)
+        assert_same(snapshot(copy, 4), snapshot(world, 4))
 
 
 def test_exchanging_one_model_does_not_shift_another():

@@ -139,6 +139,24 @@ def test_best_devices_falls_back_to_the_generator(data, tmp_path, monkeypatch):
     np.testing.assert_array_equal(device_speeds(), device_speeds(data))
 
 
+def test_another_data_directory_is_noticed(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNOUT_DATA", str(data))
+    model = TracedDevices()
+    model.s_per_mbit(moment(0, n=50))
+    other = tmp_path / "other"
+    (other / "traces").mkdir(parents=True)
+    (other / "traces" / "ai_benchmark_devices.csv").write_text("cpu_float_score\n7\n")
+    np.savez(
+        other / "traces" / "bandwidth_3g_and_fixed.npz",
+        trace=np.zeros(1, np.uint16),
+        sec=np.zeros(1, np.float32),
+        mbps=np.full(1, 8.0, np.float32),
+    )
+    monkeypatch.setenv("TURNOUT_DATA", str(other))
+    assert (model.s_per_mbit(moment(0, n=50)) == 0.125).all()
+    assert (model.speed(50, 1) == 1.0).all()
+
+
 def test_missing_data_says_how_to_fill_it_and_what_runs_without(tmp_path, monkeypatch):
     monkeypatch.delenv("TURNOUT_DATA", raising=False)
     with pytest.raises(DataMissing, match="TURNOUT_DATA is not set") as caught:

@@ -15,7 +15,7 @@ import numpy as np
 
 from turnout import require
 from turnout.environments.models import Availability, Moment, Part, fixed_rng, frozen
-from turnout.environments.traces import MINUTES_PER_DAY, phone_states
+from turnout.environments.traces import MINUTES_PER_DAY, data_directory, phone_states
 from turnout.errors import InvalidInput
 from turnout.types import BoolArray, FloatArray, IntArray
 
@@ -104,8 +104,9 @@ class PhoneTrace(Availability):
 
     def available(self, moment: Moment) -> BoolArray:
         """Look up everyone's state at the time of the round."""
-        states = phone_states(self.directory)
-        phone, start = _assigned(self, moment.n_clients, moment.seed)
+        directory = data_directory(self.directory)
+        states = phone_states(directory)
+        phone, start = _assigned(directory, self.same_clock, moment.n_clients, moment.seed)
         length = np.diff(states.offset)[phone]
         minute = (start + int(moment.round * self.round_s // 60)) % length
         present: BoolArray = states.eligible[states.offset[phone] + minute]
@@ -123,12 +124,14 @@ def _phases(n_clients: int, seed: int) -> FloatArray:
 
 
 @lru_cache(maxsize=4)
-def _assigned(model: PhoneTrace, n_clients: int, seed: int) -> tuple[IntArray, IntArray]:
+def _assigned(
+    directory: str | Path | None, same_clock: bool, n_clients: int, seed: int
+) -> tuple[IntArray, IntArray]:
     """Return the phone of each client and the minute of its record that round 0 falls on."""
-    length = np.diff(phone_states(model.directory).offset)
+    length = np.diff(phone_states(directory).offset)
     rng = fixed_rng(seed, Part.AVAILABILITY)
     phone = rng.integers(length.size, size=n_clients)
     start = np.floor(rng.random(n_clients) * length[phone]).astype(np.int64)
-    if model.same_clock:
+    if same_clock:
         start -= start % MINUTES_PER_DAY
     return frozen(phone), frozen(start)

@@ -19,7 +19,7 @@ import numpy as np
 
 from turnout import require
 from turnout.environments.models import Moment, Part, Timing, fixed_rng, frozen
-from turnout.environments.traces import bandwidth, device_speeds, has_traces
+from turnout.environments.traces import bandwidth, data_directory, device_speeds, has_traces
 from turnout.types import Array, FloatArray, IntArray
 
 __all__ = ["DeviceTimes", "Devices", "FittedDevices", "TracedDevices", "best_devices"]
@@ -107,22 +107,25 @@ class TracedDevices(Devices):
 
     def speed(self, n_clients: int, seed: int) -> FloatArray:
         """Return the speed of each client's device."""
-        return _traced_clients(self, n_clients, seed)[0]
+        return self._clients(n_clients, seed)[0]
 
     def expected_s_per_mbit(self, n_clients: int, seed: int) -> FloatArray:
         """Return the mean over each client's trace."""
-        trace = _traced_clients(self, n_clients, seed)[1]
+        trace = self._clients(n_clients, seed)[1]
         mean: FloatArray = bandwidth(self.network, self.directory).mean_s_per_mbit[trace]
         return mean
 
     def s_per_mbit(self, moment: Moment) -> FloatArray:
         """Look up everyone's bandwidth at the time of the round."""
         traces = bandwidth(self.network, self.directory)
-        _, trace, start = _traced_clients(self, moment.n_clients, moment.seed)
+        _, trace, start = self._clients(moment.n_clients, moment.seed)
         length = np.diff(traces.offset)[trace]
         minute = (start + int(moment.round * self.round_s // 60)) % length
         mbps: FloatArray = traces.mbps[traces.offset[trace] + minute]
         return 1.0 / mbps
+
+    def _clients(self, n_clients: int, seed: int) -> tuple[FloatArray, IntArray, IntArray]:
+        return _traced_clients(self.network, data_directory(self.directory), n_clients, seed)
 
 
 def best_devices(network: Network = "3g-and-fixed", directory: str | Path | None = None) -> Devices:
@@ -168,11 +171,11 @@ def _fitted_clients(network: str, n_clients: int, seed: int) -> tuple[FloatArray
 
 @lru_cache(maxsize=4)
 def _traced_clients(
-    model: TracedDevices, n_clients: int, seed: int
+    network: str, directory: str | Path | None, n_clients: int, seed: int
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """Return the speed of each client, its bandwidth trace and the minute it starts from."""
-    speeds = device_speeds(model.directory)
-    length = np.diff(bandwidth(model.network, model.directory).offset)
+    speeds = device_speeds(directory)
+    length = np.diff(bandwidth(network, directory).offset)
     rng = fixed_rng(seed, Part.TIMING)
     speed = speeds[rng.integers(speeds.size, size=n_clients)]
     trace = rng.integers(length.size, size=n_clients)

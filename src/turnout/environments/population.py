@@ -113,9 +113,11 @@ def _features(population: Population, n_clients: int, seed: int) -> Array:
     height = _traits(seed, 1).standard_normal(n_clients)
     rng = _traits(seed, 2)
     slope = population.feature_strength * rng.choice([-1.0, 1.0], population.n_features)
-    chance = rng.random((n_clients, population.n_features), dtype=np.float32)
-    odds = np.multiply.outer(height.astype(np.float32), slope.astype(np.float32))
-    return frozen((chance < 1.0 / (1.0 + np.exp(-odds))).astype(np.uint8))
+    bits = np.empty((n_clients, population.n_features), dtype=np.uint8)
+    for feature in range(population.n_features):
+        chance = 1.0 / (1.0 + np.exp(-slope[feature] * height))
+        bits[:, feature] = rng.random(n_clients) < chance
+    return frozen(bits)
 
 
 def _traits(seed: int, trait: int) -> np.random.Generator:

@@ -34,6 +34,7 @@ __all__ = [
     "DataMissing",
     "PhoneStates",
     "bandwidth",
+    "data_directory",
     "device_speeds",
     "has_traces",
     "phone_states",
@@ -110,8 +111,13 @@ def bandwidth(network: str = "3g-and-fixed", directory: str | Path | None = None
     return _bandwidth(network, _file(_NETWORKS[network].file, directory))
 
 
+def data_directory(directory: str | Path | None = None) -> str | Path | None:
+    """Return the directory given, else the one that the environment names, else None."""
+    return os.environ.get(DATA_VARIABLE) if directory is None else directory
+
+
 def _file(name: str, directory: str | Path | None) -> Path:
-    given = os.environ.get(DATA_VARIABLE) if directory is None else directory
+    given = data_directory(directory)
     fill = (
         f"Point {DATA_VARIABLE} or directory= at a data directory filled with "
         "'python prepare.py DIRECTORY traces' (see the README of the data). Without it run "

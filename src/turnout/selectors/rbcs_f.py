@@ -13,7 +13,8 @@ Symbols:    rate = beta, penalty = V, ridge = lambda, explore = alpha_t, queue_ 
             inverse_ = H^-1_{t,n}, theta_ = theta hat_{t,n}, time = tau bar_{t,n}.
 Equations:  select: Eqs. (18), (19), P4 = Eq. (21), Alg. 1. observe: Eq. (6), Alg. 2 lines 14-16.
 Deviations: 1. Optimistic times are clipped at 0 as in Eq. (19); Alg. 2 line 9 does not clip.
-            clip=False restores the algorithm.
+            clip=False restores the algorithm, with the slowest of the chosen as in Eq. (1); read
+            literally, P4 takes the maximum over everyone, where negative times count as 0 anyway.
             2. alpha_t is lost in the paper's Table 2; default is the constant 0.1. Lemma 1's
             schedule is turnout.schedules.Lemma1, and any other schedule may be given.
             3. P4 is solved exactly in one sweep instead of the O(N^2) Alg. 1; equal queues are

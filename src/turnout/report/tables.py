@@ -1,0 +1,175 @@
+"""Summary statistics: means over seeds with confidence intervals, and which is best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from turnout import metrics
+from turnout.report.reading import Cell
+from turnout.report.worlds import Variant, World
+from turnout.types import FloatArray, IntArray
+
+__all__ = ["COLUMNS", "Column", "Estimate", "Row", "counts_of", "estimate", "summary_rows"]
+
+CONFIDENCE = 0.95
+
+
+class Column(NamedTuple):
+    """One number per cell, and which direction is better."""
+
+    key: str
+    title: str
+    higher_is_better: bool
+    meaning: str
+    is_time: bool = False
+
+
+COLUMNS = (
+    Column("accuracy", "Accuracy", True, "accuracy of the model, last value of the run"),
+    Column("loss", "Loss", False, "loss of the model, last value of the run"),
+    Column("success_ratio", "Success ratio", True, "share of the chosen that answered in time"),
+    Column("cep", "CEP", True, "cumulative effective participation: all answers in time"),
+    Column("regret", "Regret", False, "answers lost against the best fixed allocation"),
+    Column("jain_of_counts", "Jain", True, "Jain's index of selection counts, 1 = all equal"),
+    Column("gini_of_counts", "Gini", False, "Gini coefficient of selection counts, 0 = all equal"),
+    Column("minimum_rate", "Minimum rate", True, "share of rounds of the least chosen client"),
+    Column("round_time_s", "Round time", False, "mean length of a round", is_time=True),
+    Column("wasted_s", "Wasted", False, "device time of clients that were not in time", True),
+)
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds with half the width of its 95 % confidence interval."""
+
+    mean: float
+    half_width: float  #: NaN for a single seed
+    n_seeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One selector in the summary table."""
+
+    name: str
+    n_seeds: int
+    estimates: Mapping[str, Estimate]  #: by column; columns without a number are absent
+    best: frozenset[str]  #: columns in which no other mean is better
+    tied: frozenset[str]  #: columns whose paired difference to the best may be zero
+
+
+def summary_rows(world: World) -> list[Row]:
+    """Return one row per selector: what summary.json says, else what the rounds say."""
+    values = {variant.name: _values(variant) for variant in world.variants}
+    best: dict[str, set[str]] = {name: set() for name in values}
+    tied: dict[str, set[str]] = {name: set() for name in values}
+    for column in COLUMNS:
+        known = {name: of[column.key] for name, of in values.items() if column.key in of}
+        leaders = _leaders(column, known)
+        for name in known:
+            if name in leaders:
+                best[name].add(column.key)
+            elif leaders and _may_be_equal(known[name], known[leaders[0]]):
+                tied[name].add(column.key)
+    rows = []
+    for name, of in values.items():
+        estimates = {key: estimate(list(by_seed.values())) for key, by_seed in of.items()}
+        n_seeds = next(len(variant.cells) for variant in world.variants if variant.name == name)
+        rows.append(Row(name, n_seeds, estimates, frozenset(best[name]), frozenset(tied[name])))
+    return rows
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Return mean and half-width of the 95 % Student interval.
+
+    >>> estimate([1.0, 2.0, 3.0])
+    Estimate(mean=2.0, half_width=2.484, n_seeds=3)
+    """
+    given = np.asarray(values, dtype=np.float64)
+    n = given.size
+    if n < 2:
+        return Estimate(float(given.mean()), math.nan, n)
+    half_width = student_quantile(n - 1) * float(given.std(ddof=1)) / math.sqrt(n)
+    return Estimate(float(given.mean()), half_width, n)
+
+
+@lru_cache(maxsize=256)
+def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """Return t with P(abs(T) <= t) = confidence.
+
+    With T = sqrt(f) tan(angle), the density of the angle is proportional to cos(angle)**(f - 1).
+    """
+    widest = min(math.pi / 2, 12.0 / math.sqrt(freedom))  # the rest has no weight to speak of
+    angle = np.linspace(0.0, widest, 20_001)
+    density = np.cos(angle) ** (freedom - 1)
+    below = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
+    return math.sqrt(freedom) * math.tan(float(np.interp(confidence * below[-1], below, angle)))
+
+
+def counts_of(cell: Cell) -> IntArray | None:
+    """Return (n,) how often each client was chosen, None if the choices are not known yet."""
+    if cell.choices is None:
+        return None
+    return metrics.selection_counts(cell.choices.clients, cell.settings.n_clients)
+
+
+def _values(variant: Variant) -> dict[str, dict[int, float]]:
+    """Return the numbers of a variant by column and seed."""
+    found: dict[str, dict[int, float]] = {}
+    for cell in variant.cells:
+        known = _computed(cell) | {k: v for k, v in cell.summary.items() if math.isfinite(v)}
+        for column in COLUMNS:
+            value = known.get(column.key, math.nan)
+            if math.isfinite(value):
+                found.setdefault(column.key, {})[cell.settings.seed] = value
+    return found
+
+
+def _computed(cell: Cell) -> dict[str, float]:
+    series = cell.series
+    chosen, completed = np.nansum(series["chosen"]), np.nansum(series["completed"])
+    values = {"cep": float(completed)}
+    if chosen > 0:
+        values["success_ratio"] = float(completed / chosen)
+    for key, name in (("regret", "regret"), ("accuracy", "accuracy"), ("loss", "loss")):
+        values[key] = _last(series.get(name))
+    lengths = series["length_s"]
+    values["round_time_s"] = float(np.nansum(lengths) / np.isfinite(lengths).sum())
+    if "wasted_s" in series and np.isfinite(series["wasted_s"]).any():
+        values["wasted_s"] = float(np.nansum(series["wasted_s"]))
+    counts = counts_of(cell)
+    if counts is not None:
+        values["jain_of_counts"] = metrics.jain_of_counts(counts)
+        values["gini_of_counts"] = metrics.gini_of_counts(counts)
+        values["minimum_rate"] = metrics.minimum_rate(counts, cell.n_rounds)
+    return values
+
+
+def _last(values: FloatArray | None) -> float:
+    known = np.zeros(0) if values is None else values[np.isfinite(values)]
+    return float(known[-1]) if known.size else math.nan
+
+
+def _leaders(column: Column, known: Mapping[str, Mapping[int, float]]) -> list[str]:
+    """Return who has the best mean; nobody if there is nothing to compare."""
+    sign = 1.0 if column.higher_is_better else -1.0
+    means = {name: sign * float(np.mean(list(by.values()))) for name, by in known.items()}
+    if len(means) < 2:
+        return []
+    top, bottom = max(means.values()), min(means.values())
+    leaders = [name for name, mean in means.items() if math.isclose(mean, top, rel_tol=1e-9)]
+    return [] if math.isclose(top, bottom, rel_tol=1e-9) else leaders
+
+
+def _may_be_equal(one: Mapping[int, float], other: Mapping[int, float]) -> bool:
+    """Return whether the 95 % interval of the paired difference holds 0."""
+    shared = sorted(one.keys() & other.keys())
+    if len(shared) < 2:
+        return False
+    difference = estimate([one[seed] - other[seed] for seed in shared])
+    return abs(difference.mean) <= difference.half_width

@@ -1,0 +1,191 @@
+"""Which cells compare: worlds, the selector variants in each, and how worlds differ."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from turnout.errors import InvalidInput
+from turnout.report.reading import Cell, Problem, Settings
+
+__all__ = ["Variant", "World", "differences", "gather", "refuse_mixed"]
+
+_SHOWN_DIFFERENCES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A selector with its parameters, and its cells, one per seed."""
+
+    name: str  #: the label, made unique inside the world
+    cells: tuple[Cell, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds, ascending."""
+        return tuple(cell.settings.seed for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Cells that compare: same world, sizes, rounds and policy."""
+
+    settings: Settings  #: of the first cell
+    variants: tuple[Variant, ...]
+    n_rounds: int  #: rounds shown
+    is_partial: bool  #: nothing is complete: shown up to the round that all cells reached
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """All cells that are shown."""
+        return tuple(cell for variant in self.variants for cell in variant.cells)
+
+
+def gather(cells: Sequence[Cell]) -> tuple[list[World], list[Problem]]:
+    """Return the worlds of the cells, in order of appearance, and what to know about them.
+
+    Incomplete cells are left out as long as a world has a complete one; without any, all are cut
+    to the round that all reached.
+    """
+    worlds: list[World] = []
+    problems: list[Problem] = []
+    by_world: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells:
+        by_world.setdefault(_comparable(cell.settings), []).append(cell)
+    for together in by_world.values():
+        complete = [cell for cell in together if cell.is_complete]
+        started = complete or [cell for cell in together if cell.n_rounds]
+        if not started:
+            continue
+        single, repeated = _without_repeats(started)
+        n_rounds = min(cell.n_rounds for cell in single)
+        cut = [cell.first(n_rounds) for cell in single]
+        world = World(single[0].settings, tuple(_variants(cut)), n_rounds, not complete)
+        worlds.append(world)
+        problems += repeated + _remarks(world)
+    return worlds, problems
+
+
+def differences(worlds: Sequence[World]) -> list[str]:
+    """Return one line per setting that differs between worlds."""
+    flat = [dict(_flat("", _compared(world.settings))) for world in worlds]
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    lines = []
+    for key in keys:
+        values = list(dict.fromkeys(settings.get(key, "absent") for settings in flat))
+        if len(values) > 1:
+            lines.append(f"{key} is {' or '.join(values)}")
+    return lines or [f"world_id is {' or '.join(w.settings.world_id for w in worlds)}"]
+
+
+def refuse_mixed(worlds: Sequence[World]) -> None:
+    """Raise unless all cells are of one world."""
+    if len(worlds) < 2:
+        return
+    found = differences(worlds)
+    shown = "; ".join(found[:_SHOWN_DIFFERENCES])
+    more = len(found) - _SHOWN_DIFFERENCES
+    rest = f"; and {more} more" if more > 0 else ""
+    raise InvalidInput(
+        f"these runs are of {len(worlds)} different worlds and do not compare: {shown}{rest}. "
+        "Report them one at a time, or allow mixed worlds (--allow-mixed): one section per world."
+    )
+
+
+def _comparable(settings: Settings) -> tuple[Any, ...]:
+    sizes = (settings.n_clients, settings.cohort_size, settings.n_rounds)
+    return (settings.kind, settings.world_id, *sizes)
+
+
+def _compared(settings: Settings) -> dict[str, Any]:
+    return {
+        "kind": settings.kind,
+        "n_clients": settings.n_clients,
+        "cohort_size": settings.cohort_size,
+        "n_rounds": settings.n_rounds,
+        "world": settings.world,
+        "policy": settings.policy,
+    }
+
+
+def _flat(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield dotted keys and short values of nested objects."""
+    left = [(key, value)]
+    while left:
+        key, value = left.pop(0)
+        if isinstance(value, Mapping) and value:
+            left = [(f"{key}.{name}" if key else name, item) for name, item in value.items()] + left
+        else:
+            text = json.dumps(value, default=str)
+            yield key, text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _without_repeats(cells: Iterable[Cell]) -> tuple[list[Cell], list[Problem]]:
+    kept: dict[tuple[str, str, int], Cell] = {}
+    problems = []
+    for cell in cells:
+        first = kept.setdefault((*_identity(cell), cell.settings.seed), cell)
+        if first is not cell:
+            message = f"left out, {first.path} has the same selector, parameters and seed."
+            problems.append(Problem("duplicate", str(cell.path), message))
+    return list(kept.values()), problems
+
+
+def _identity(cell: Cell) -> tuple[str, str]:
+    settings = cell.settings
+    made_of = {"selector": settings.selector, "parameters": settings.parameters}
+    return settings.label, json.dumps(made_of, sort_keys=True)
+
+
+def _variants(cells: Iterable[Cell]) -> list[Variant]:
+    by_identity: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        by_identity.setdefault(_identity(cell), []).append(cell)
+    labels = [label for label, _ in by_identity]
+    taken: dict[str, int] = {}
+    variants = []
+    for (label, _), members in by_identity.items():
+        experiment = members[0].settings.experiment
+        name = label if labels.count(label) == 1 else f"{label} ({experiment})"
+        taken[name] = taken.get(name, 0) + 1
+        name = name if taken[name] == 1 else f"{name} #{taken[name]}"
+        members.sort(key=lambda cell: cell.settings.seed)
+        variants.append(Variant(name, tuple(members)))
+    return sorted(variants, key=lambda variant: _natural(variant.name))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Order names with their numbers by size: pow-d-9 before pow-d-10."""
+    parts = re.split(r"(\d+)", name.lower())
+    return [(int(part[:18]) if part.isdecimal() else 0, part) for part in parts]
+
+
+def _remarks(world: World) -> list[Problem]:
+    remarks = []
+    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for variant in world.variants:
+        by_seeds.setdefault(variant.seeds, []).append(variant.name)
+    if len(by_seeds) > 1:
+        seeds = "; ".join(
+            f"{', '.join(names)}: {', '.join(map(str, seeds))}" for seeds, names in by_seeds.items()
+        )
+        message = f"the selectors were not run with the same seeds, so means are not paired ({seeds})."
+        remarks.append(Problem("note", "", message))
+    if world.is_partial:
+        message = (
+            f"no cell is complete yet: everything is shown up to round {world.n_rounds} of "
+            f"{world.settings.n_rounds}, which all {len(world.cells)} started cells reached."
+        )
+        remarks.append(Problem("note", "", message))
+    written_by = {str(cell.versions.get("turnout")) for cell in world.cells}
+    if len(written_by) > 1:
+        message = f"the cells were written by different versions of turnout: {_joined(written_by)}."
+        remarks.append(Problem("note", "", message))
+    return remarks
+
+
+def _joined(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words))
