@@ -136,7 +136,7 @@ def test_every_selector_runs_in_a_world_that_offers_everything(name):
         12, 2, Bernoulli(0.15), Markov(), rbcs_f_world().timing, reports_failure=True
     )
     selector = turnout.make(name, **({"rate": 0.1} if name == "rbcs-f" else {}))
-    run = simulate(selector, world, cohort_size=3, n_rounds=40)
+    run = simulate(selector, world, cohort_size=3, n_rounds=25)
     sizes = np.diff(run.offsets)
     assert (run.n_available == 0).any()  # some rounds have nobody to choose from
     assert (sizes <= np.minimum(3, run.n_available)).all()

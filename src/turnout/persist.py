@@ -27,7 +27,11 @@ __all__ = ["FORMAT", "load", "save", "write_atomically"]
 FORMAT = 1
 
 _HEADER = "header"
-_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, KeyError)
+_HEADER_KEYS = ("selector", "n_clients", "parameters")
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, MemoryError),
+    *(ValueError, KeyError, TypeError, AttributeError),
+)
 
 
 def save(selector: Selector, path: str | os.PathLike[str]) -> None:
@@ -85,24 +89,32 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     if not path.exists():
         raise StateFileError(f"{path} does not exist; save one with turnout.save(selector, path).")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             header = json.loads(str(file[_HEADER]))
-            version = header["format"]
-            if isinstance(version, int) and version > FORMAT:
-                raise StateFileError(
-                    f"{path} has format {version}, this turnout reads up to {FORMAT}: "
-                    "upgrade turnout."
-                )
+            _check_format(path, header["format"])
             state = {name: file[name] for name in file.files if name != _HEADER}
-        header["selector"], header["n_clients"], header["parameters"].items()
+        name, n_clients, parameters = (header[key] for key in _HEADER_KEYS)
+        if not (isinstance(name, str) and isinstance(parameters, dict)):
+            raise StateFileError(f"{path} has a damaged header; restore it from an earlier save.")
+        if n_clients != state["n_clients_"].item() or not isinstance(n_clients, int):
+            raise StateFileError(f"{path} says n_clients = {n_clients!r}, its arrays differ.")
     except TurnoutError:
         raise
-    except (*_DAMAGED, AttributeError, TypeError) as error:
+    except _DAMAGED as error:
         raise StateFileError(
             f"{path} is not a complete state file ({type(error).__name__}: {error}); "
             "restore it from an earlier save."
         ) from error
     return header, state
+
+
+def _check_format(path: Path, version: Any) -> None:
+    if not isinstance(version, int) or version < 1:
+        raise StateFileError(f"{path} has no valid format number, got {version!r}.")
+    if version > FORMAT:
+        raise StateFileError(
+            f"{path} has format {version}, this turnout reads up to {FORMAT}: upgrade turnout."
+        )
 
 
 def _check_same(
@@ -127,6 +139,8 @@ def _check_same(
 
 
 def _encode(name: str, value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -144,19 +158,24 @@ def _encode(name: str, value: Any) -> Any:
 def _decode(name: str, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    path = str(value.get("dataclass"))
+    path, fields = value.get("dataclass"), value.get("fields")
+    if not (isinstance(path, str) and isinstance(fields, dict)):
+        raise StateFileError(f"{name} is damaged: {value!r} is not a dataclass with fields.")
     _check_imported(name, path)
     module_name, _, class_name = path.partition(":")
-    found: Any = sys.modules[module_name]
+    found: Any = sys.modules.get(module_name)
     for part in class_name.split("."):
         found = getattr(found, part, None)
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise StateFileError(f"{name}: {path} is not a dataclass.")
-    return found(**{key: _decode(f"{name}.{key}", item) for key, item in value["fields"].items()})
+    try:
+        return found(**{key: _decode(f"{name}.{key}", item) for key, item in fields.items()})
+    except TypeError as error:
+        raise StateFileError(f"{name} does not fit {path}: {error}.") from error
 
 
 def _check_imported(field: str, path: str) -> None:
-    """Refuse to import code on behalf of a state file."""
+    """Refuse to import code on behalf of a state file; installed plug-ins are found by name."""
     module_name, colon, _ = path.partition(":")
     if colon and module_name not in sys.modules:
         raise StateFileError(

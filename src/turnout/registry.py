@@ -58,7 +58,11 @@ def find(name: str) -> type[Selector]:
         return _import_path(name)
     for entry in _entry_points():
         if entry.name == name:
-            return _checked(name, entry.load())
+            try:
+                loaded = entry.load()
+            except (ImportError, AttributeError) as error:
+                raise UnknownSelector(f"plug-in {name!r} cannot be imported: {error}.") from error
+            return _checked(name, loaded)
     raise UnknownSelector(f"unknown selector {name!r}.{_nearest(name, names())}")
 
 
@@ -88,8 +92,10 @@ def _import_path(path: str) -> type[Selector]:
         found = importlib.import_module(module_name)
         for part in class_name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise UnknownSelector(f"cannot import selector {path!r}: {error}.") from error
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise UnknownSelector(
+            f"cannot import selector {path!r} (give package.module:Class): {error}."
+        ) from error
     return _checked(path, found)
 
 

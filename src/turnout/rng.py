@@ -11,6 +11,7 @@ from enum import IntEnum
 import numpy as np
 
 from turnout import require
+from turnout.errors import InvalidInput
 
 __all__ = ["Purpose", "stream"]
 
@@ -39,7 +40,10 @@ def stream(
     """
     require.integer("seed", seed, minimum=0)
     require.integer("round", round, minimum=0)
-    key: tuple[int, ...] = (int(Purpose(purpose)), round)
+    if purpose not in Purpose.__members__.values():
+        known = ", ".join(f"Purpose.{member.name}" for member in Purpose)
+        raise InvalidInput(f"purpose must be one of {known}; got {purpose!r}.")
+    key: tuple[int, ...] = (int(purpose), round)
     if client is not None:
         key += (require.integer("client", client, minimum=0),)
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout import require
 from turnout.errors import InvalidInput
 from turnout.types import BoolArray, IntArray
 
@@ -101,7 +102,7 @@ class Roster:
         try:
             content = json.loads(text)
             roster = cls(_decode(client) for client in content["ids"])
-            present = [bool(flag) for flag in content["present"]]
+            present = [require.boolean("present", flag) for flag in content["present"]]
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, InvalidInput):
                 raise

@@ -123,8 +123,9 @@ class Stateful:
 
 def _like(name: str, saved: Array, fresh: Array | _Scalar) -> Array | _Scalar:
     if not isinstance(fresh, np.ndarray):
-        if saved.ndim != 0 or saved.dtype.kind not in "biuf":
-            raise StateFileError(f"{name} must be a single number, got {saved.dtype} array.")
+        if saved.ndim != 0 or saved.dtype.kind != np.array(fresh).dtype.kind:
+            kind = type(fresh).__name__
+            raise StateFileError(f"{name} must be a single {kind}, got {saved.dtype} {saved}.")
         return type(fresh)(saved.item())
     # An array that is empty after reset takes its shape from the first feedback.
     same_shape = saved.shape == fresh.shape or (fresh.size == 0 and saved.ndim == fresh.ndim)

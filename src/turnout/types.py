@@ -7,7 +7,7 @@ array fits. Lists are accepted and stored as arrays. Missing numbers are NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
@@ -100,6 +100,8 @@ class RoundContext:
             raise InvalidInput("polled and polled_loss belong together: give both or neither.")
         if self.polled is not None:
             polled = _clients("polled", self.polled, n)
+            if np.unique(polled).size != polled.size:
+                raise InvalidInput("polled must be unique: each client is asked once.")
             loss = _reports("polled_loss", self.polled_loss, polled.size, non_negative=True)
             _store(self, "polled", polled)
             _store(self, "polled_loss", loss)
@@ -162,6 +164,16 @@ class Selection:
                 raise InvalidInput(f"probability must be inside (0, 1], got {bad!r}.")
             _store(self, "probability", p)
 
+    def recall(self, name: str) -> Array:
+        """Return an entry of the memo, or raise ``InvalidInput`` if this is not the selection."""
+        try:
+            return self.memo[name]
+        except KeyError:
+            raise InvalidInput(
+                f"memo has no {name!r}: observe needs the Selection that select returned, with its "
+                "memo; a selection of another selector or one built by hand will not do."
+            ) from None
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -201,10 +213,11 @@ class Outcome:
         """
         status = _statuses(status)
         clean = {
-            name: _contained(values, status.size, non_negative=name in NON_NEGATIVE_METRICS)
+            name: _contained(name, values, status.size, non_negative=name in NON_NEGATIVE_METRICS)
             for name, values in (metrics or {}).items()
         }
-        return cls(status, _contained(duration, status.size, non_negative=True), clean)
+        seconds = _contained("duration", duration, status.size, non_negative=True)
+        return cls(status, seconds, clean)
 
     @property
     def completed(self) -> BoolArray:
@@ -222,10 +235,7 @@ def _store(instance: object, name: str, value: object) -> None:
 
 
 def _vector(name: str, values: Any, dtype: type[np.generic], size: int | None = None) -> Array:
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise InvalidInput(f"{name} must be one-dimensional: {error}.") from error
+    array = _array(name, values)
     wanted = np.dtype(dtype)
     if array.size == 0 and array.ndim == 1:
         array = array.astype(wanted)
@@ -238,8 +248,15 @@ def _vector(name: str, values: Any, dtype: type[np.generic], size: int | None = 
     return array.astype(wanted, copy=False)
 
 
+def _array(name: str, values: Any) -> Array:
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # ragged lists
+        raise InvalidInput(f"{name} must be one-dimensional: {error}.") from error
+
+
 def _clients(name: str, values: Any, n_clients: int | None) -> IntArray:
-    array = np.asarray(values)
+    array = _array(name, values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         got = f"shape {array.shape} of {array.dtype}"
         raise InvalidInput(f"{name} must be a one-dimensional array of client indices, got {got}.")
@@ -252,7 +269,7 @@ def _clients(name: str, values: Any, n_clients: int | None) -> IntArray:
 
 
 def _statuses(values: Any) -> Array:
-    array = np.asarray(values)
+    array = _array("status", values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InvalidInput(
             f"status must be a one-dimensional array of Status, got shape {array.shape} of "
@@ -279,10 +296,14 @@ def _reports(name: str, values: Any, size: int, *, non_negative: bool) -> FloatA
     return array
 
 
-def _contained(values: Any, size: int, *, non_negative: bool) -> FloatArray:
+def _contained(name: str, values: Any, size: int, *, non_negative: bool) -> FloatArray:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidInput(f"{name} must hold one report per chosen client, got {values!r}.")
     given = list(values)
     if len(given) != size:
-        raise InvalidInput(f"one report per chosen client is needed: {size}, got {len(given)}.")
+        raise InvalidInput(
+            f"{name} must hold one report per chosen client: {size}, got {len(given)}."
+        )
     array = np.array([_as_float(value) for value in given], dtype=np.float64)
     impossible = ~(np.abs(array) <= LARGEST_REPORT)
     if non_negative:

@@ -98,15 +98,15 @@ CAUGHT = {
         "HidesUndeclaredColumn": "num_samples.* used but not declared",
         "UndeclaredMetric": "metric that is not declared",
         "NeedsItsOptionalColumn": "without the optional columns",
-        "VagueAboutColumn": "MissingColumn that names it",
+        "VagueAboutColumn": "select must raise MissingColumn naming it, got ValueError",
     },
     "vectorised": {
         "LoopsOverClients": "lines of Python",
         "LoopsInObserve": "lines of Python",
     },
     "learns": {
-        "LearnsNothing": "a learner must reach 1.2 times",
-        "PrefersLosers": "a learner must reach 1.2 times",
+        "LearnsNothing": "a learner must reach 1.3 times",
+        "PrefersLosers": "a learner must reach 1.3 times",
     },
     "docstring": {"SaysNothing": "lacks Paper, Setting"},
 }
@@ -150,6 +150,11 @@ def test_results_are_numbered_and_timed() -> None:
     assert [result.name for result in results] == list(BY_NAME)
     assert [result.name for result in results if not result.passed] == ["learns"]
     assert all(result.seconds > 0.0 for result in results)
+
+
+def test_checks_can_be_run_one_by_one() -> None:
+    (result,) = check_selector(StickToWinners, checks=[BY_NAME["docstring"]])
+    assert (result.number, result.name, result.passed) == (16, "docstring", True)
 
 
 class OnPurpose(LearnsNothing):

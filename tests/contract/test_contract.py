@@ -29,9 +29,12 @@ UNIFORM = {"learns": "quota 1 gives everyone the same chance"}
 LOOP = {"vectorised": "DepRound is published as a loop over the clients"}
 CAPPED = {"learns": "after 3 participations nobody is preferred any more"}
 
-REGISTERED = [Variant(name) for name in turnout.names() if name != "nccb"]
+EFFORT = {"cpow-d": 0.15}  # the code of pow-d
+REGISTERED = [
+    Variant(name, effort=EFFORT.get(name, 1.0)) for name in turnout.names() if name != "nccb"
+]
 NEURAL = [
-    Variant("nccb", SMALL_NETWORK | {"bonus": bonus}, effort=0.1)
+    Variant("nccb", SMALL_NETWORK | {"bonus": bonus}, effort=0.05)
     for bonus in ("exact", "diagonal")
     if "nccb" in turnout.names()
 ]

@@ -44,7 +44,7 @@ class Bernoulli(Availability):
 
     def available(self, moment: Moment) -> BoolArray:
         """Draw everyone once."""
-        return moment.rng(Part.AVAILABILITY).random(moment.n_clients) < self.rate
+        return moment.uniforms(Part.AVAILABILITY, shape=(moment.n_clients,)) < self.rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ class Diurnal(Availability):
 
     def available(self, moment: Moment) -> BoolArray:
         """Draw everyone once."""
-        return moment.rng(Part.AVAILABILITY).random(moment.n_clients) < self.chance(moment)
+        drawn = moment.uniforms(Part.AVAILABILITY, shape=(moment.n_clients,))
+        return drawn < self.chance(moment)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ its own, named by its ``Part`` and, for a wrapper around another model, by its l
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -44,6 +46,10 @@ class Part(IntEnum):
 
 #: Room for models inside a stream's key: a wrapper at level 1 uses part + 16, and so on.
 _PARTS_PER_LEVEL = 16
+#: What a stream of a model is for: the second half of its key.
+_BY_ROUND, _FIXED, _BY_BLOCK, _N_USES = range(4)
+#: Uniform numbers that are drawn at once, in whole rounds, at least one.
+_BLOCK = 8192
 
 
 class History(Stateful):
@@ -80,12 +86,36 @@ class Moment:
 
     def rng(self, part: Part, level: int = 0) -> np.random.Generator:
         """Return the model's generator of this round."""
-        return stream(self.seed, Purpose.ENV, self.round, 2 * (part + _PARTS_PER_LEVEL * level))
+        return stream(self.seed, Purpose.ENV, self.round, _key(part, level, _BY_ROUND))
+
+    def uniforms(self, part: Part, level: int = 0, *, shape: tuple[int, ...]) -> FloatArray:
+        """Return the model's uniform numbers of this round, read-only.
+
+        To make a stream costs more than to draw a hundred numbers. So small shapes are drawn for
+        many rounds at once, which depends on the shape only, and not on what was asked before.
+        """
+        n_rounds = max(1, _BLOCK // math.prod(shape))
+        draw = _draw_block if n_rounds == 1 else _kept_block
+        block, row = divmod(self.round, n_rounds)
+        key = _key(part, level, _BY_BLOCK)
+        drawn: FloatArray = draw(self.seed, block, key, (n_rounds, *shape))[row]
+        return drawn
 
 
 def fixed_rng(seed: int, part: Part, level: int = 0) -> np.random.Generator:
     """Return the model's generator for what holds throughout a run, such as traits of clients."""
-    return stream(seed, Purpose.ENV, 0, 2 * (part + _PARTS_PER_LEVEL * level) + 1)
+    return stream(seed, Purpose.ENV, 0, _key(part, level, _FIXED))
+
+
+def _key(part: Part, level: int, use: int) -> int:
+    return _N_USES * (part + _PARTS_PER_LEVEL * level) + use
+
+
+def _draw_block(seed: int, block: int, key: int, shape: tuple[int, ...]) -> FloatArray:
+    return frozen(stream(seed, Purpose.ENV, block, key).random(shape))
+
+
+_kept_block = lru_cache(maxsize=64)(_draw_block)
 
 
 def frozen(array: Array) -> Array:

@@ -88,14 +88,15 @@ class LinearContextual(Timing):
 
     def column(self, name: str, moment: Moment) -> Array:
         """Return ``context`` (n, 3) or ``expected_duration``, c'theta."""
-        context = self._context(moment, moment.rng(Part.TIMING))
+        context = self._context(moment, self._draws(moment))
         return context if name == "context" else self._expected(context)
 
     def duration(self, moment: Moment) -> FloatArray:
         """Return c'theta with its noise."""
-        rng = moment.rng(Part.TIMING)
-        expected = self._expected(self._context(moment, rng))
-        return expected * (2.0 * rng.random(moment.n_clients))  # c'theta + U(-c'theta, c'theta)
+        drawn = self._draws(moment)
+        expected = self._expected(self._context(moment, drawn))
+        noisy: FloatArray = expected * (2.0 * drawn[2])  # c'theta + U(-c'theta, c'theta)
+        return noisy
 
     def classes(self, n_clients: int) -> IntArray:
         """Return the class of each client, in the order of ``training_s``."""
@@ -105,11 +106,16 @@ class LinearContextual(Timing):
         """Return (n, 3) the true theta of each client."""
         return _coefficients(self, n_clients)
 
-    def _context(self, moment: Moment, rng: np.random.Generator) -> FloatArray:
+    def _draws(self, moment: Moment) -> FloatArray:
+        """Return uniform numbers for mu, B and the noise, (3, n)."""
+        return moment.uniforms(Part.TIMING, shape=(3, moment.n_clients))
+
+    def _context(self, moment: Moment, drawn: FloatArray) -> FloatArray:
+        (slowest, fastest), (narrowest, widest) = self.capacity, self.bandwidth_mhz
         context = np.empty((moment.n_clients, 3))
-        context[:, 0] = 1.0 / rng.uniform(*self.capacity, moment.n_clients)  # 1 / mu
+        context[:, 0] = 1.0 / (slowest + (fastest - slowest) * drawn[0])  # 1 / mu
         context[:, 1] = ~moment.history.took_part_  # s
-        context[:, 2] = self.model_mbit / rng.uniform(*self.bandwidth_mhz, moment.n_clients)
+        context[:, 2] = self.model_mbit / (narrowest + (widest - narrowest) * drawn[1])  # M / B
         return context
 
     def _expected(self, context: FloatArray) -> FloatArray:

@@ -57,8 +57,8 @@ class ByClass(Volatility):
 
     def survived(self, moment: Moment) -> BoolArray:
         """Draw everyone once."""
-        chance = moment.rng(Part.VOLATILITY).random(moment.n_clients)
-        return chance < _rates(self.rates, moment.n_clients)
+        drawn = moment.uniforms(Part.VOLATILITY, shape=(moment.n_clients,))
+        return drawn < _rates(self.rates, moment.n_clients)
 
     def classes(self, n_clients: int) -> IntArray:
         """Return the class of each client, in the order of ``rates``."""
@@ -146,8 +146,8 @@ class Shifting(_Wrapper):
     def survived(self, moment: Moment) -> BoolArray:
         """Add failures of those who have moved."""
         survived = self.inner.survived(moment)
-        chance = moment.rng(Part.VOLATILITY, self.level).random(moment.n_clients)
-        return survived & ((chance < self.factor) | ~self.moved(moment))
+        drawn = moment.uniforms(Part.VOLATILITY, self.level, shape=(moment.n_clients,))
+        return survived & ((drawn < self.factor) | ~self.moved(moment))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +208,8 @@ class Adversary(_Wrapper):
 
     def survived(self, moment: Moment) -> BoolArray:
         """Fail the favoured."""
-        chance = moment.rng(Part.VOLATILITY, self.level).random(moment.n_clients)
-        return self.inner.survived(moment) & (chance < self._escape(moment))
+        drawn = moment.uniforms(Part.VOLATILITY, self.level, shape=(moment.n_clients,))
+        return self.inner.survived(moment) & (drawn < self._escape(moment))
 
     def _escape(self, moment: Moment) -> FloatArray:
         counts = moment.history.n_chosen_
@@ -261,7 +261,7 @@ def _chain(
             state[is_open] = known_state[is_open]
             break
         at = Moment(round, moment.n_clients, moment.seed, moment.history)
-        keep, chance = at.rng(Part.VOLATILITY, level).random((2, rate.size))
+        keep, chance = at.uniforms(Part.VOLATILITY, level, shape=(2, rate.size))
         draws = is_open & (keep >= stickiness) if round else is_open
         state[draws] = chance[draws] < rate[draws]
         is_open &= ~draws

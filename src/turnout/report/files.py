@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from turnout.types import Array, FloatArray, IntArray
+from turnout.types import LARGEST_REPORT, Array, FloatArray, IntArray
 
 __all__ = ["Choices", "Damaged", "Rounds", "number", "read_choices", "read_object", "read_rounds"]
 
@@ -41,14 +41,9 @@ class Damaged(Exception):
 
 
 def number(value: Any) -> float:
-    """Return a JSON number as a finite float; NaN for null and for everything else."""
-    if type(value) not in (int, float):
-        return math.nan
-    try:
-        given = float(value)
-    except OverflowError:
-        return math.nan
-    return given if math.isfinite(given) else math.nan
+    """Return a JSON number of sane size as a float; NaN for null and for everything else."""
+    is_number = type(value) in (int, float) and abs(value) <= LARGEST_REPORT
+    return float(value) if is_number else math.nan
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -142,7 +137,7 @@ def read_choices(path: Path, n_clients: int) -> Choices:
         if values.dtype.kind not in "fiu" or values.shape != (offsets.size - 1,):
             raise Damaged(f"{path.name}: {name} is not one number per round")
         numbers = values.astype(np.float64)
-        per_round[name] = np.where(np.isfinite(numbers), numbers, np.nan)
+        per_round[name] = np.where(np.abs(numbers) <= LARGEST_REPORT, numbers, np.nan)
     return Choices(offsets.astype(np.int64), clients.astype(np.int64), class_of, per_round)
 
 

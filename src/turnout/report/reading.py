@@ -151,9 +151,7 @@ def _read_cell(folder: Path) -> tuple[Cell, list[Problem]]:
     has_rounds = is_complete or (folder / "rounds.jsonl").exists()
     has_choices = is_complete or (folder / "selections.npz").exists()
     rounds = read_rounds(folder / "rounds.jsonl") if has_rounds else None
-    choices = (
-        read_choices(folder / "selections.npz", settings.n_clients) if has_choices else None
-    )
+    choices = read_choices(folder / "selections.npz", settings.n_clients) if has_choices else None
     n_written = rounds.n_rounds if rounds else 0
     if is_complete and n_written != settings.n_rounds:
         raise Damaged(f"rounds.jsonl holds {n_written} rounds in a row of {settings.n_rounds}")

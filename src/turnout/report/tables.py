@@ -87,8 +87,9 @@ def summary_rows(world: World) -> list[Row]:
 def estimate(values: Sequence[float]) -> Estimate:
     """Return mean and half-width of the 95 % Student interval.
 
-    >>> estimate([1.0, 2.0, 3.0])
-    Estimate(mean=2.0, half_width=2.484, n_seeds=3)
+    >>> mean, half_width, n_seeds = estimate([1.0, 2.0, 3.0])
+    >>> mean, round(half_width, 3), n_seeds
+    (2.0, 2.484, 3)
     """
     given = np.asarray(values, dtype=np.float64)
     n = given.size
@@ -136,12 +137,13 @@ def _computed(cell: Cell) -> dict[str, float]:
     values = {"cep": float(completed)}
     if chosen > 0:
         values["success_ratio"] = float(completed / chosen)
-    for key, name in (("regret", "regret"), ("accuracy", "accuracy"), ("loss", "loss")):
-        values[key] = _last(series.get(name))
-    lengths = series["length_s"]
-    values["round_time_s"] = float(np.nansum(lengths) / np.isfinite(lengths).sum())
-    if "wasted_s" in series and np.isfinite(series["wasted_s"]).any():
-        values["wasted_s"] = float(np.nansum(series["wasted_s"]))
+    for key in ("regret", "accuracy", "loss"):
+        values[key] = _last(_known(series.get(key)))
+    lengths, wasted = _known(series["length_s"]), _known(series.get("wasted_s"))
+    if lengths.size:
+        values["round_time_s"] = float(lengths.mean())
+    if wasted.size:
+        values["wasted_s"] = float(wasted.sum())
     counts = counts_of(cell)
     if counts is not None:
         values["jain_of_counts"] = metrics.jain_of_counts(counts)
@@ -150,8 +152,11 @@ def _computed(cell: Cell) -> dict[str, float]:
     return values
 
 
-def _last(values: FloatArray | None) -> float:
-    known = np.zeros(0) if values is None else values[np.isfinite(values)]
+def _known(values: FloatArray | None) -> FloatArray:
+    return np.zeros(0) if values is None else values[np.isfinite(values)]
+
+
+def _last(known: FloatArray) -> float:
     return float(known[-1]) if known.size else math.nan
 
 

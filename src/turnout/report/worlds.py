@@ -172,7 +172,9 @@ def _remarks(world: World) -> list[Problem]:
         seeds = "; ".join(
             f"{', '.join(names)}: {', '.join(map(str, seeds))}" for seeds, names in by_seeds.items()
         )
-        message = f"the selectors were not run with the same seeds, so means are not paired ({seeds})."
+        message = (
+            f"the selectors were not run with the same seeds, so means are not paired ({seeds})."
+        )
         remarks.append(Problem("note", "", message))
     if world.is_partial:
         message = (

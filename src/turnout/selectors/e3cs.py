@@ -133,14 +133,13 @@ class E3CS(Selector):
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Reweight the drawn clients by their estimated success; S_t keeps its weight."""
-        p = np.maximum(selection.memo["target"], SMALLEST_PROBABILITY)
+        p = np.maximum(selection.recall("target"), SMALLEST_PROBABILITY)
         of_drawn, of_overflow = ESTIMATES[self.estimate]
         change = of_drawn(outcome.completed.astype(np.float64), p)  # Eq. (10) | Eq. (15)
-        is_frozen = np.isin(selection.clients, selection.memo["overflow"])
-        change[is_frozen] = 0.0
-        step = selection.memo["step"]
+        overflow, step = selection.recall("overflow"), selection.recall("step")
+        change[np.isin(selection.clients, overflow)] = 0.0
         self.log_weight_[selection.clients] += step * change  # Eq. (11) | Eq. (16)
-        self.log_weight_[selection.memo["overflow"]] += step * of_overflow
+        self.log_weight_[overflow] += step * of_overflow
 
     def _rate(self, n_pool: int, k: int) -> float:
         if self.eta != "theorem-1":

@@ -11,7 +11,8 @@ Symbols:    ridge = lambda, explore = alpha, inverse_ = A^-1, reward_sum_ = sum 
 Equations:  select: x'theta + alpha sqrt(x' A^-1 x), LinUCB Alg. 1 line 8. observe: lines 12-13.
 Deviations: 1. Rewards are standardised by their running mean and deviation, because they differ by
             orders of magnitude between tasks; standardize=False restores raw rewards.
-            2. Unknown features (NaN) count as 0, and so do impossible ones (beyond 1e30).
+            2. Unknown features (NaN) count as 0, and so do impossible ones (beyond 1e30). Rows
+            longer than 1e6 are shortened to that length.
             3. A chosen client without a report teaches nothing.
 Limits:     Misled when utility is not linear in the features. Clients with the same features have
             the same rank and are chosen together.
@@ -32,13 +33,22 @@ from turnout.selector import Selector
 from turnout.selectors.data_weighted import known_weights
 from turnout.types import LARGEST_REPORT, FloatArray, Outcome, RoundContext, Selection
 
+#: Rows of features are shortened to this length: beyond it the ridge is lost to rounding.
+LONGEST_FEATURES = 1e6
+
 
 def known_features(ctx: RoundContext) -> FloatArray:
-    """Return the features of the pool as floats, unknown and impossible ones as 0."""
+    """Return the features of the pool as floats; unknown and impossible ones are 0."""
     features = np.asarray(ctx.of_pool(ctx.column("features")), dtype=np.float64)
-    features = features.reshape(features.shape[0], -1)
-    possible = np.abs(features) <= LARGEST_REPORT
-    return features if possible.all() else np.where(possible, features, 0.0)
+    if features.ndim == 1:
+        features = features[:, np.newaxis]
+    largest = np.abs(features).max(initial=0.0)
+    if largest * np.sqrt(features.shape[1]) <= LONGEST_FEATURES:
+        return features
+    features = np.where(np.abs(features) <= LARGEST_REPORT, features, 0.0)  # NaN included
+    length = np.sqrt(np.square(features).sum(axis=1, keepdims=True))
+    shortened: FloatArray = features * np.minimum(1.0, LONGEST_FEATURES / np.maximum(length, 1.0))
+    return shortened
 
 
 @register("k-linucb")
@@ -88,9 +98,9 @@ class KLinUCB(Selector):
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Add the reported rewards to the regression."""
-        reward = selection.memo["num_samples"] * outcome.metric("loss_rms")
+        reward = selection.recall("num_samples") * outcome.metric("loss_rms")
         known = ~np.isnan(reward)
-        x, r = selection.memo["features"][known], reward[known]
+        x, r = selection.recall("features")[known], reward[known]
         if r.size == 0:
             return
         inverse = self._inverse(x.shape[1])

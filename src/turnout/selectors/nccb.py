@@ -1,8 +1,8 @@
 """NCCB: clusters first, then the largest neural upper confidence bounds on utility.
 
 Paper:      H. Cao, Q. Pan, Y. Zhu, J. Liu, Birds of a Feather Help: Context-aware Client Selection
-            for Efficient Federated Learning, AAAI 2022; the bound is NeuralUCB (D. Zhou, L. Li,
-            Q. Gu, ICML 2020).
+            for Efficient Federated Learning; the bound is NeuralUCB (D. Zhou, L. Li, Q. Gu, ICML
+            2020).
 Setting:    feedback is the RMS loss of the chosen; needs the columns features (n, d), in the paper
             64 SimHash bits made on the client (turnout.features), and num_samples; no horizon, no
             polling. Needs torch and scikit-learn: pip install 'turnout[torch]'.
@@ -161,21 +161,21 @@ class NCCB(Selector):
         clients = ctx.pool[chosen]
         memo |= {
             "features": x[chosen],
-            "num_samples": known_weights(ctx.column("num_samples")[clients]),
+            "num_samples": known_weights(ctx.column("num_samples"))[clients],
         }
         return Selection(ctx.round, clients, memo=memo)
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Count the plays of each cluster and train on the reported rewards."""
-        x = selection.memo["features"]
+        x = selection.recall("features")
         if not self.centroids_.size:
-            self.centroids_ = np.array(selection.memo["centroids"])
+            self.centroids_ = np.array(selection.recall("centroids"))
             self.start_ = self._network(x.shape[1]).initial(self.init_seed_)
             self.weights_ = self.start_.copy()
             self.features_ = np.zeros((0, x.shape[1]))
         cluster = nearest_centroid(x, self.centroids_)
         self.count_ += np.bincount(cluster, minlength=self.clusters)  # Alg. 1, line 24
-        reward = selection.memo["num_samples"] * outcome.metric("loss_rms")  # Eq. (2)
+        reward = selection.recall("num_samples") * outcome.metric("loss_rms")  # Eq. (2)
         reported = np.flatnonzero(~np.isnan(reward))
         n_trainings = reported.size if self.train_per_reward else min(1, reported.size)
         for part in np.array_split(reported, n_trainings) if n_trainings else ():
@@ -194,7 +194,7 @@ class NCCB(Selector):
         return np.sort(by_cluster[first[played] + rng.integers(members[played])])  # line 10
 
     def _bounds(self, x: FloatArray, round: int) -> FloatArray:
-        """Return U of Eq. (13), in steps small enough not to matter."""
+        """Return U of Eq. (13), rounded so that equal clients are tied."""
         from turnout.estimators import neural
 
         network = self._network(x.shape[1])

@@ -137,10 +137,12 @@ class Oort(Selector):
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Update utility, duration and last round of the chosen, and the pacer."""
         clients = selection.clients
-        utility = selection.memo["num_samples"] * outcome.metric("loss_rms")  # Eq. (1)
+        utility = selection.recall("num_samples") * outcome.metric("loss_rms")  # Eq. (1)
         reported = ~np.isnan(utility)
-        self.utility_[clients[reported]] = utility[reported]
-        timed = ~np.isnan(outcome.duration)
+        is_newest = selection.round + 1 >= self.last_round_[clients]  # late feedback undoes nothing
+        fresh = reported & is_newest
+        self.utility_[clients[fresh]] = utility[fresh]
+        timed = is_newest & ~np.isnan(outcome.duration)
         self.duration_[clients[timed]] = outcome.duration[timed]
         self.last_round_[clients] = np.maximum(self.last_round_[clients], selection.round + 1)
         self.n_chosen_[clients] += 1

@@ -113,12 +113,13 @@ class RBCSF(Selector):
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Advance every queue, and the regressions of those whose time is known."""
+        context = selection.recall("context")
         served = np.zeros(self.n_clients)
         served[selection.clients] = 1.0
         self.queue_ = np.maximum(self.queue_ + self.rate - served, 0.0)  # Eq. (6)
         known = np.isfinite(outcome.duration)
         clients = selection.clients[known]
-        c, duration = selection.memo["context"][:, known], outcome.duration[known]
+        c, duration = context[:, known], outcome.duration[known]
         self.inverse_[:, :, clients], self.theta_[:, clients] = rank_one_update(
             self.inverse_[:, :, clients], self.theta_[:, clients], c, duration
         )  # Alg. 2, lines 15-16

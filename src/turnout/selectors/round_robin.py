@@ -3,13 +3,13 @@
 Paper:      none; the classical scheduler, as a deterministic fairness baseline.
 Setting:    no feedback; fair in every window of n / m rounds.
 Idea:       Keep the round in which each client was last chosen and take the longest waiting. Those
-            who never took part come first; ties (all of them in round 0) are broken at random, so
-            each cycle has a random order.
-Symbols:    last_round_ = round of the last participation, -1 = never.
+            who never took part come first; of equals, those with fewer turns, then at random, so
+            that each cycle has a random order.
+Symbols:    last_round_ = round of the last participation, -1 = never; n_chosen_ = turns taken.
 Equations:  none.
 Deviations: none.
 Limits:     Gives as many places to clients that always fail as to the reliable.
-Cost:       O(n) select, O(m) observe, state 8n bytes.
+Cost:       O(n) select, O(m) observe, state 16n bytes.
 Checked:    everyone exactly once per cycle, tests/test_baselines.py.
 """
 
@@ -31,13 +31,16 @@ class RoundRobin(Selector):
         """Nobody has taken part yet."""
         super().reset(n_clients)
         self.last_round_ = np.full(n_clients, -1.0)
+        self.n_chosen_ = np.zeros(n_clients)
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Take the clients whose last participation lies furthest back."""
-        ranking = top_m(-ctx.of_pool(self.last_round_), ctx.size, rng)
+        turns = self.n_chosen_ / (self.n_chosen_.max() + 1.0)  # below 1: decides ties only
+        ranking = top_m(-ctx.of_pool(self.last_round_ + turns), ctx.size, rng)
         return Selection(ctx.round, ctx.pool[ranking.chosen], ranking.probability)
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Note the participation, whatever came of it; late feedback never turns time back."""
         last = self.last_round_[selection.clients]
         self.last_round_[selection.clients] = np.maximum(last, selection.round)
+        self.n_chosen_[selection.clients] += 1.0

@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from turnout.errors import MissingColumn, NotReset
@@ -141,31 +141,31 @@ def _expect_only_declared_columns(subject: Subject, toy: ToyFederation) -> None:
 def _expect_missing_is_named(subject: Subject, toy: ToyFederation) -> None:
     selector = subject.ready(12)
     columns = toy.context(selector, 0).columns
+    polls = type(selector).poll is not Selector.poll
     for missing in sorted(selector.needs_columns):
         rest = {name: values for name, values in columns.items() if name != missing}
         ctx = toy.context(selector, 0, columns=rest)
-        try:
-            _select(selector, toy, ctx)
-        except MissingColumn as error:
-            told = str(error)
-        except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-        else:
-            told = "no error"
-        expect(
-            missing in told and "missing" in told,
-            f"without the column {missing!r} there must be a MissingColumn that names it, got "
-            f"{told}: read columns by ctx.column(name), or move it to uses_columns.",
-        )
+        for method in (selector.poll, selector.select) if polls else (selector.select,):
+            told = _error_of(method, ctx)
+            expect(
+                told.startswith("MissingColumn") and missing in told,
+                f"without the column {missing!r} {method.__name__} must raise MissingColumn naming "
+                f"it, got {told}: read it by ctx.column(name), or move it to uses_columns.",
+            )
     needed = {name: columns[name] for name in selector.needs_columns}
     ctx = toy.context(selector, 0, columns=needed)
     with doing(f"a round without the optional columns {sorted(selector.uses_columns)}"):
-        _select(selector, toy, ctx)
+        asked = toy.ask(selector, ctx, stream(0, Purpose.POLL))
+        expect_valid(selector, asked, selector.select(asked, stream(0, Purpose.SELECT)))
 
 
-def _select(selector: Selector, toy: ToyFederation, ctx: RoundContext) -> None:
-    asked = toy.ask(selector, ctx, stream(0, Purpose.POLL))
-    expect_valid(selector, asked, selector.select(asked, stream(0, Purpose.SELECT)))
+def _error_of(method: Callable[..., object], ctx: RoundContext) -> str:
+    try:
+        method(ctx, stream(0, Purpose.SELECT))
+    except Exception as error:
+        kind = MissingColumn if isinstance(error, MissingColumn) else type(error)
+        return f"{kind.__name__}: {error}"
+    return "no error"
 
 
 def _expect_only_declared_metrics(subject: Subject, toy: ToyFederation) -> None:

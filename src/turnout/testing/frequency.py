@@ -36,13 +36,14 @@ def check_probability(subject: Subject) -> None:
     """Compare reported probabilities with frequencies of ``select`` from the same state."""
     toy = ToyFederation(12, 4)
     everyone = np.ones(12, dtype=np.bool_)
-    for n_before, available in ((0, everyone), (6, everyone), (25, np.arange(12) % 5 != 2)):
+    few = np.arange(12) % 5 != 2
+    for n_before, available, repeats in ((0, everyone, 500), (6, everyone, 1500), (25, few, 1500)):
         selector = subject.ready(12)
         toy.play(selector, range(n_before))
         ctx = toy.context(selector, n_before, available=available)
         ctx = toy.ask(selector, ctx, stream(0, Purpose.POLL, n_before))
         with doing(f"after {n_before} rounds"):
-            _expect_frequencies(selector, ctx, subject.times(1000, least=200))
+            _expect_frequencies(selector, ctx, subject.times(repeats, least=100))
 
 
 def _expect_frequencies(selector: Selector, ctx: RoundContext, repeats: int) -> None:
@@ -85,7 +86,7 @@ def check_relabelling(subject: Subject) -> None:
     """Equal clients have equal chances, and renaming the clients renames the chances."""
     _expect_equal_chances(subject)
     labels = stream(7, Purpose.INIT).permutation(12)
-    repeats = subject.times(250, least=40)
+    repeats = subject.times(150, least=30)
     plain = _counts(subject, ToyFederation(12, 4), repeats)
     renamed = _counts(subject, ToyFederation(12, 4, labels=labels), repeats)
     expected = (plain[:, labels] + renamed) / 2.0
@@ -114,7 +115,7 @@ def _expect_equal_chances(subject: Subject) -> None:
         for name, values in toy.context(selector, 0).columns.items()
     }
     ctx = toy.context(selector, 0, columns=columns, available=np.ones(n, dtype=np.bool_))
-    repeats = subject.times(600, least=100)
+    repeats = subject.times(400, least=60)
     count = np.zeros(n)
     poll, choose = stream(2, Purpose.POLL), stream(2, Purpose.SELECT)
     for i in range(repeats):

@@ -241,7 +241,7 @@ def _expect_no_shrinking(selector: Selector, before: Mapping[str, Array]) -> Non
 @contract
 def check_long_run(subject: Subject) -> None:
     """After 5,000 rounds the state is finite and not larger than after 500."""
-    n_rounds = subject.times(5000, least=500)
+    n_rounds = subject.times(5000, least=300)
     n_early = min(500, n_rounds // 2)
     toy = ToyFederation(10, 3)
     selector = subject.ready(10)

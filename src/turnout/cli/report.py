@@ -1,0 +1,65 @@
+"""``turnout report``: one HTML page from run folders."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from turnout.cli.output import AsJson
+from turnout.report import Report, Row, write_report
+
+__all__ = ["report"]
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Experiment folders or cell folders.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path(
+        "report.html"
+    ),
+    allow_mixed: Annotated[
+        bool, typer.Option("--allow-mixed", help="One section per world if worlds differ.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML page that shows runs side by side; it needs no network to be read.
+
+    Example: [bold]turnout report runs/demo --out demo.html[/]
+    """
+    written = write_report(runs, out, allow_mixed=allow_mixed)
+    for problem in written.problems:
+        typer.echo(f"warning: {problem}", err=True)
+    if as_json:
+        typer.echo(json.dumps(_encoded(written), indent=2, allow_nan=False))
+        return
+    size = written.path.stat().st_size / 1e6
+    typer.echo(f"{len(written.rows)} selectors, {written.n_cells} cells.")
+    typer.echo(f"Wrote {written.path} ({size:.1f} MB).")
+
+
+def _encoded(written: Report) -> dict[str, Any]:
+    return {
+        "report": str(written.path),
+        "n_cells": written.n_cells,
+        "rows": [
+            {"world": world, "selector": row.name, "n_seeds": row.n_seeds} | _estimates(row)
+            for world, row in written.rows
+        ],
+        "problems": [problem._asdict() for problem in written.problems],
+    }
+
+
+def _estimates(row: Row) -> dict[str, Any]:
+    return {
+        key: {
+            "mean": one.mean,
+            "half_width": one.half_width if math.isfinite(one.half_width) else None,
+            "best": key in row.best,
+        }
+        for key, one in row.estimates.items()
+    }

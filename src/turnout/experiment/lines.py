@@ -1,0 +1,64 @@
+"""Where a key stands in a TOML text, so that errors can name the line."""
+
+from __future__ import annotations
+
+import re
+
+from turnout.experiment.tables import Key
+
+__all__ = ["line_of"]
+
+_HEADER = re.compile(r"^\s*(\[{1,2})\s*([^\[\]]+?)\s*\]{1,2}\s*(#.*)?$")
+_ASSIGNED = re.compile(r"(?:^|[{,\s])\s*([A-Za-z0-9_.\"'-]+)\s*=")
+
+
+def line_of(text: str, key: Key) -> int | None:
+    """Return the line of a key, counted from 1, or of the nearest table around it.
+
+    >>> line_of('name = "x"\\n[[selectors]]\\nname = "e3cs"\\n', ("selectors", 0, "name"))
+    3
+    """
+    known = _lines(text)
+    by_name = [line for path, line in known.items() if path[-1:] == key[-1:]]
+    if key not in known and len(by_name) == 1:
+        return by_name[0]
+    paths = (key[:size] for size in range(len(key), 0, -1))
+    return next((known[path] for path in paths if path in known), None)
+
+
+def _lines(text: str) -> dict[Key, int]:
+    """Return the line on which each key is first assigned or opened."""
+    found: dict[Key, int] = {}
+    here: Key = ()
+    arrays: dict[Key, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = _HEADER.match(line)
+        if header:
+            here = _opened(header.group(2), header.group(1) == "[[", arrays)
+            found.setdefault(here, number)
+            continue
+        if line.lstrip().startswith("#"):
+            continue
+        outer: Key | None = None
+        for match in _ASSIGNED.finditer(line):
+            path = (*(here if outer is None else outer), *_parts(match.group(1)))
+            outer = path if outer is None else outer
+            found.setdefault(path, number)
+    return found
+
+
+def _opened(name: str, is_array: bool, arrays: dict[Key, int]) -> Key:
+    """Return the path of a table header; entries of arrays of tables are numbered."""
+    path: Key = ()
+    parts = _parts(name)
+    for index, part in enumerate(parts):
+        path = (*path, part)
+        if index == len(parts) - 1 and is_array:
+            arrays[path] = arrays.get(path, -1) + 1
+        if path in arrays:
+            path = (*path, arrays[path])
+    return path
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in name.split("."))

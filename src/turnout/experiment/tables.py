@@ -1,0 +1,200 @@
+"""Models as tables and back: ``{kind = "bernoulli", rate = 0.8}`` is ``Bernoulli(rate=0.8)``.
+
+A kind is a class name in lower-kebab case; a class that is not built in is named by its path,
+``"package.module:Class"``. Tables hold only what JSON and TOML can hold; infinity is ``"inf"``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, get_type_hints
+
+from turnout import environments, policies, schedules
+from turnout.environments import Environment
+from turnout.environments.timing import Noise
+from turnout.errors import InvalidInput
+
+__all__ = ["ConfigError", "Key", "decode", "encode", "nearest"]
+
+#: Where a value stands in a configuration, e.g. ``("selectors", 1, "quota")``.
+Key = tuple[str | int, ...]
+
+_INFINITE = {"inf": math.inf, "-inf": -math.inf}
+
+
+class ConfigError(InvalidInput):
+    """A configuration is wrong; ``key`` tells where."""
+
+    def __init__(self, key: Key, problem: str) -> None:
+        self.key = key
+        self.problem = problem
+        name = spelled(key)
+        super().__init__(f"{name}: {problem}" if name else problem)
+
+
+def spelled(key: Key) -> str:
+    """Return a key as people write it.
+
+    >>> spelled(("selectors", 1, "quota"))
+    'selectors[1].quota'
+    """
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
+    return text.removeprefix(".")
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """Return a hint for a word that is not among the known ones."""
+    options = tuple(known)
+    close = difflib.get_close_matches(str(word), options, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{hint} Allowed: {', '.join(options) or 'none'}."
+
+
+def kind_of(cls: type) -> str:
+    """Return the class name in lower-kebab case.
+
+    >>> kind_of(policies.FirstK)
+    'first-k'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
+
+
+def _family(base: type, module: Any) -> dict[str, type]:
+    found = [cls for cls in vars(module).values() if isinstance(cls, type)]
+    return {
+        kind_of(cls): cls
+        for cls in found
+        if issubclass(cls, base) and dataclasses.is_dataclass(cls) and cls is not base
+    }
+
+
+#: The kinds of each family of models, by base class.
+FAMILIES: dict[type, dict[str, type]] = {
+    base: _family(base, environments)
+    for base in (
+        environments.Availability,
+        environments.Volatility,
+        environments.Timing,
+        environments.Devices,
+        Noise,
+    )
+} | {
+    environments.Population: {"population": environments.Population},
+    environments.SyntheticLoss: {"synthetic-loss": environments.SyntheticLoss},
+    Environment: {"environment": Environment},
+    policies.RoundPolicy: _family(policies.RoundPolicy, policies),
+}
+
+#: Schedules have a tag of their own, because they stand among plain parameters.
+SCHEDULES: dict[str, type] = {
+    kind_of(cls): cls
+    for cls in (schedules.Constant, schedules.Lemma1, schedules.Linear, schedules.StepAfter)
+}
+
+
+def encode(value: Any) -> Any:
+    """Return a value as plain data: numbers, strings, lists and tables."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): encode(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {
+            field.name: encode(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if field.init
+        }
+        return _tagged(type(value)) | fields
+    if hasattr(value, "__fspath__"):
+        return str(value)
+    raise InvalidInput(f"{value!r} cannot be written to a configuration: use plain values.")
+
+
+def decode(table: Any, base: type, key: Key = ()) -> Any:
+    """Return the model that a table, or the bare name of a kind, stands for."""
+    if isinstance(table, str):
+        table = {"kind": table}
+    if not isinstance(table, Mapping):
+        raise ConfigError(key, f"must be a table with a kind, got {table!r}.")
+    kinds = FAMILIES[base]
+    kind = table.get("kind", next(iter(kinds)) if len(kinds) == 1 else None)
+    cls = _class_of(kind, kinds, (*key, "kind"), base)
+    return _built(cls, {name: table[name] for name in table if name != "kind"}, key)
+
+
+def decode_parameter(value: Any, key: Key) -> Any:
+    """Return a selector's parameter: a table with ``schedule`` becomes that schedule."""
+    if not isinstance(value, Mapping):
+        return _plain(value)
+    cls = _class_of(value.get("schedule"), SCHEDULES, (*key, "schedule"), None)
+    return _built(cls, {name: value[name] for name in value if name != "schedule"}, key)
+
+
+def _tagged(cls: type) -> dict[str, str]:
+    if cls in SCHEDULES.values():
+        return {"schedule": kind_of(cls)}
+    for base, kinds in FAMILIES.items():
+        if cls in kinds.values():
+            return {} if len(kinds) == 1 else {"kind": kind_of(cls)}
+        if issubclass(cls, base):
+            return {"kind": f"{cls.__module__}:{cls.__qualname__}"}
+    return {"schedule": f"{cls.__module__}:{cls.__qualname__}"}
+
+
+def _class_of(kind: Any, kinds: Mapping[str, type], key: Key, base: type | None) -> type:
+    if isinstance(kind, str) and kind in kinds:
+        return kinds[kind]
+    if isinstance(kind, str) and ":" in kind:
+        found = _imported(kind, key)
+        if dataclasses.is_dataclass(found) and (base is None or issubclass(found, base)):
+            return found
+        wanted = "a schedule" if base is None else f"a {base.__name__}"
+        raise ConfigError(key, f"{kind!r} is not a dataclass that is {wanted}.")
+    if kind is None:
+        raise ConfigError(key, f"is missing. Allowed: {', '.join(kinds)}.")
+    raise ConfigError(key, f"unknown value {kind!r}.{nearest(kind, kinds)}")
+
+
+def _imported(path: str, key: Key) -> type:
+    module_name, _, class_name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(key, f"cannot import {path!r}: {error}.") from error
+    if not isinstance(found, type):
+        raise ConfigError(key, f"{path!r} is not a class.")
+    return found
+
+
+def _built(cls: type, values: Mapping[str, Any], key: Key) -> Any:
+    known = [field.name for field in dataclasses.fields(cls) if field.init]
+    for name in values:
+        if name not in known:
+            raise ConfigError((*key, name), f"unknown key {name!r}.{nearest(name, known)}")
+    hints = get_type_hints(cls)
+    given = {
+        name: decode(value, hints[name], (*key, name)) if hints[name] in FAMILIES else _plain(value)
+        for name, value in values.items()
+    }
+    try:
+        return cls(**given)
+    except ConfigError:
+        raise
+    except (InvalidInput, TypeError, ValueError) as error:
+        named = next((name for name in given if str(error).startswith(name)), None)
+        raise ConfigError(key if named is None else (*key, named), str(error)) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_plain(item) for item in value)
+    return _INFINITE.get(value, value) if isinstance(value, str) else value

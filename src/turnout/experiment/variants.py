@@ -1,0 +1,128 @@
+"""One selector of an experiment: a label, a name and parameters."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnout import require
+from turnout.errors import InvalidInput, UnknownSelector
+from turnout.experiment.tables import ConfigError, Key, decode_parameter, encode, nearest
+from turnout.registry import find, make
+from turnout.selector import Selector
+
+__all__ = ["Variant", "parse_parameters", "parse_variant", "slug"]
+
+_LABELLED = re.compile(r"^(?P<label>[^:=]+)=(?P<rest>.+)$")
+_SPEC = re.compile(r"^(?P<name>.+?)(?::(?P<parameters>[A-Za-z_]\w*\s*=.*))?$")
+_BARE_WORD = re.compile(r"(?<==)\s*(?!(?:true|false|inf|nan)\b)([A-Za-z][\w-]*)\s*(?=[,}]|$)")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A selector by name with its parameters, under a label of its own.
+
+    Parameters are plain values; a schedule is a table, ``{"schedule": "step-after", ...}``, and
+    may be given as an object. ``cohort_size`` overrides the experiment's.
+    """
+
+    name: str
+    label: str = ""  #: default: the name, with the parameters that were given
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    cohort_size: int | None = None
+
+    def __post_init__(self) -> None:
+        parameters = {name: encode(value) for name, value in self.parameters.items()}
+        object.__setattr__(self, "parameters", parameters)
+        object.__setattr__(self, "label", self.label or _default_label(self.name, parameters))
+        if self.cohort_size is not None:
+            require.integer("cohort_size", self.cohort_size, minimum=1)
+        self.make()
+
+    def make(self) -> Selector:
+        """Return a fresh selector, with everything checked."""
+        try:
+            known = find(self.name).parameter_names()
+        except UnknownSelector as error:
+            raise ConfigError(("name",), str(error)) from error
+        for name in self.parameters:
+            if name not in known:
+                allowed = nearest(name, known)
+                raise ConfigError((name,), f"{self.name!r} has no parameter {name!r}.{allowed}")
+        given = {name: decode_parameter(item, (name,)) for name, item in self.parameters.items()}
+        try:
+            return make(self.name, **given)
+        except (InvalidInput, TypeError) as error:
+            named = next((name for name in given if str(error).startswith(name)), "name")
+            raise ConfigError((named,), str(error)) from error
+
+    def table(self) -> dict[str, Any]:
+        """Return the variant as it stands in a TOML file."""
+        size = {} if self.cohort_size is None else {"cohort_size": self.cohort_size}
+        return {"label": self.label, "name": self.name, **size, **self.parameters}
+
+
+def variant_of(given: Any, key: Key = ()) -> Variant:
+    """Return a variant from a variant, a table or a text such as ``"e3cs:quota=0.8"``."""
+    if isinstance(given, Variant):
+        return given
+    if isinstance(given, str):
+        return parse_variant(given)
+    if not isinstance(given, Mapping) or "name" not in given:
+        raise ConfigError(key, f"must be a table with the name of a selector, got {given!r}.")
+    own = {name: given[name] for name in ("name", "label", "cohort_size") if name in given}
+    parameters = {name: value for name, value in given.items() if name not in own}
+    try:
+        return Variant(**own, parameters=parameters)
+    except ConfigError as error:
+        raise ConfigError((*key, *error.key), error.problem) from error
+    except InvalidInput as error:
+        raise ConfigError(key, str(error)) from error
+
+
+def parse_variant(text: str) -> Variant:
+    """Return the variant of a text: ``name``, ``name:key=value,...`` or ``label=name:...``.
+
+    >>> parse_variant("E3CS-0.8=e3cs:quota=0.8,draw=multinomial").parameters
+    {'quota': 0.8, 'draw': 'multinomial'}
+    """
+    labelled = _LABELLED.match(text)
+    label, rest = (labelled["label"], labelled["rest"]) if labelled else ("", text)
+    spec = _SPEC.match(rest)
+    if spec is None:
+        raise ConfigError((), f"{text!r} is not a selector: write name or name:key=value,...")
+    return Variant(spec["name"], label, parse_parameters(spec["parameters"] or ""))
+
+
+def parse_parameters(text: str) -> dict[str, Any]:
+    """Return ``key=value,...`` as a table; values are TOML, or bare words."""
+    quoted = _BARE_WORD.sub(r'"\1"', text)
+    try:
+        table: dict[str, Any] = tomllib.loads(f"given = {{{quoted}}}")["given"]
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError((), f"{text!r} is not key=value,key=value: {error}.") from error
+    return table
+
+
+def slug(label: str) -> str:
+    """Return a label as the name of a folder.
+
+    >>> slug("RBCS-F(50)")
+    'rbcs-f-50'
+    """
+    return re.sub(r"[^a-z0-9._-]+", "-", label.lower()).strip("-.") or "selector"
+
+
+def _default_label(name: str, parameters: Mapping[str, Any]) -> str:
+    own = name.rpartition(":")[2]
+    values = [f"{key}={_short(value)}" for key, value in parameters.items()]
+    return f"{own} {', '.join(values)}" if values else own
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "-".join(str(item) for item in value.values())
+    return str(value)

@@ -1,0 +1,174 @@
+"""The charts of a world, section by section; a section without data is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from html import escape
+
+import numpy as np
+
+from turnout.report.curves import (
+    Trace,
+    against_time,
+    clock,
+    identity,
+    over_rounds,
+    time_unit,
+)
+from turnout.report.distributions import boxes, chosen, fairness
+from turnout.report.figures import Chart, Section, axes
+from turnout.report.reading import Cell
+from turnout.report.worlds import World
+from turnout.types import FloatArray
+
+__all__ = ["sections"]
+
+SEEDS = "Line: mean over seeds; band: lowest to highest seed."
+
+#: Columns of rounds.jsonl that every kind of run has; all others get charts of their own.
+_COMMON = frozenset(
+    {"round", "available", "chosen", "completed", "late", "failed", "silent"}
+    | {"length_s", "wasted_s", "regret"}
+)
+_MOST_EXTRA = 8
+
+
+def sections(world: World, order: Mapping[str, int]) -> list[Section]:
+    """Return what there is to show; ``order`` numbers the selectors for colours and toggling."""
+    made = (
+        Section("Learning", [*_learning(world, order)]),
+        Section("Success and participation", [*_success(world, order)]),
+        Section("Regret", [*_regret(world, order)]),
+        Section("Who is chosen", [*chosen(world, order)]),
+        Section("Fairness", [*fairness(world, order)]),
+        Section("Time", [*_time(world, order)]),
+        Section("Fairness queues", [*_queues(world, order)]),
+    )
+    return [section for section in made if section.charts]
+
+
+def _lines(key: str, title: str, caption: str, traces: list[Trace], y: str) -> Iterator[Chart]:
+    if traces:
+        yield Chart(key, title, caption, traces, axes("round", y))
+
+
+def _learning(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+    named = {name for cell in world.cells for name in cell.series} - _COMMON
+    names = sorted(named, key=lambda name: (name != "accuracy", name != "loss", name))
+    unit, seconds = _clock_unit(world)
+    for number, name in enumerate(names[:_MOST_EXTRA]):
+        traces = over_rounds(world, order, _written(name))
+        if not traces:
+            continue
+        what = name.replace("_", " ")[:40]
+        title, y = what.capitalize(), escape(what)
+        yield from _lines(f"extra-{number}", f"{title} by round", SEEDS, traces, y)
+        timed = against_time(world, order, name, seconds)
+        layout = axes(f"time ({unit})", y)
+        yield Chart(f"extra-{number}-time", f"{title} by time", SEEDS, timed, layout)
+
+
+def _success(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+    window = max(1, world.n_rounds // 20)
+    yield from _lines(
+        "success",
+        "Success ratio so far",
+        f"Share of all chosen clients that answered in time. {SEEDS}",
+        over_rounds(world, order, _success_so_far),
+        "success ratio",
+    )
+    yield from _lines(
+        "success-moving",
+        "Success ratio, moving",
+        f"The same over the last {window} rounds. {SEEDS}",
+        over_rounds(world, order, lambda cell: _success_moving(cell, window), start=window - 1),
+        "success ratio",
+    )
+    yield from _lines(
+        "cep",
+        "Cumulative effective participation",
+        f"Answers in time so far (CEP). {SEEDS}",
+        over_rounds(world, order, lambda cell: np.nancumsum(cell.series["completed"])),
+        "answers in time",
+    )
+
+
+def _regret(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+    regret = over_rounds(world, order, _regret_of)
+    with_bands = over_rounds(world, order, _recorded("bound"), role="bound")
+    bounds = [trace for trace in with_bands if trace["meta"]["role"] == "bound"]
+    for trace in bounds:
+        trace["name"] = f"bound of {trace['name']}"
+    caption = f"Answers lost against the best fixed allocation in hindsight. {SEEDS}"
+    yield from _lines("regret", "Regret", caption, regret, "answers lost")
+    if regret and bounds:
+        caption = "Dotted: the bound of E3CS Theorem 1, for selectors that it applies to."
+        yield from _lines("bound", "Regret and its bound", caption, regret + bounds, "answers lost")
+
+
+def _time(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+    unit, seconds = _clock_unit(world)
+    yield from _lines(
+        "time",
+        "Time so far",
+        f"Virtual time at the end of each round. {SEEDS}",
+        over_rounds(world, order, lambda cell: clock(cell) / seconds),
+        f"time ({unit})",
+    )
+    traces = []
+    for variant in world.variants:
+        lengths = np.concatenate([cell.series["length_s"] for cell in variant.cells])
+        lengths = lengths[np.isfinite(lengths)]
+        if lengths.size:
+            who = identity(variant, order)
+            traces.append(boxes(who, [who["name"]], [lengths], (5, 95)))
+    if traces:
+        layout = axes("", "seconds")
+        layout["xaxis"]["type"] = "category"
+        caption = "Length of a round, all rounds and seeds. Whiskers: 5 % and 95 %."
+        yield Chart("round-time", "Round time", caption, traces, layout)
+
+
+def _queues(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+    caption = f"Virtual queues of RBCS-F: selections owed to a client. {SEEDS}"
+    for key, title in (("mean", "Mean backlog"), ("max", "Largest backlog")):
+        traces = over_rounds(world, order, _recorded(f"backlog_{key}"))
+        yield from _lines(f"backlog-{key}", title, caption, traces, "selections owed")
+
+
+def _written(name: str) -> Callable[[Cell], FloatArray | None]:
+    """Return a reader of a column of ``rounds.jsonl``."""
+    return lambda cell: cell.series.get(name)
+
+
+def _recorded(name: str) -> Callable[[Cell], FloatArray | None]:
+    """Return a reader of a column of ``selections.npz``."""
+    return lambda cell: None if cell.choices is None else cell.choices.per_round.get(name)
+
+
+def _regret_of(cell: Cell) -> FloatArray | None:
+    exact = _recorded("regret")(cell)
+    return cell.series.get("regret") if exact is None else exact
+
+
+def _success_so_far(cell: Cell) -> FloatArray:
+    return _ratio(np.nancumsum(cell.series["completed"]), np.nancumsum(cell.series["chosen"]))
+
+
+def _success_moving(cell: Cell, window: int) -> FloatArray:
+    completed, chosen_ = cell.series["completed"], cell.series["chosen"]
+    return _ratio(_moving_sum(completed, window), _moving_sum(chosen_, window))
+
+
+def _moving_sum(values: FloatArray, window: int) -> FloatArray:
+    total = np.concatenate((np.zeros(window), np.nancumsum(values)))
+    moving: FloatArray = total[window:] - total[:-window]
+    return moving
+
+
+def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
+    return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), np.nan)
+
+
+def _clock_unit(world: World) -> tuple[str, float]:
+    return time_unit(max(float(clock(cell)[-1]) for cell in world.cells))

@@ -1,0 +1,141 @@
+"""Lines over rounds or over time: the mean of the seeds with a band from lowest to highest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from turnout.report.reading import Cell
+from turnout.report.worlds import Variant, World
+from turnout.types import Array, FloatArray
+
+__all__ = ["Trace", "against_time", "clock", "identity", "over_rounds", "plain", "time_unit"]
+
+Trace = dict[str, Any]
+
+#: Points of a line; its band, there and back, has twice as many.
+N_POINTS = 250
+
+_HOVER = "%{y:.4~g}<extra>%{fullData.name}</extra>"
+_HOVER_SEEDS = (
+    "%{y:.4~g} (%{customdata[0]:.4~g} to %{customdata[1]:.4~g})<extra>%{fullData.name}</extra>"
+)
+
+
+def over_rounds(
+    world: World,
+    order: Mapping[str, int],
+    column: Callable[[Cell], FloatArray | None],
+    *,
+    role: str = "line",
+    start: int = 0,
+) -> list[Trace]:
+    """Return the traces of a (T,) column of each cell; ``start`` is the first round drawn."""
+    grid = _grid(start, world.n_rounds)
+    bands: list[Trace] = []
+    lines: list[Trace] = []
+    for variant in world.variants:
+        columns = [column(cell) for cell in variant.cells]
+        rows = [values[grid] for values in columns if values is not None]
+        if rows and np.isfinite(rows).any():
+            _add(bands, lines, identity(variant, order), grid + 1, np.array(rows), role)
+    return bands + lines
+
+
+def against_time(world: World, order: Mapping[str, int], name: str, seconds: float) -> list[Trace]:
+    """Return a column of ``rounds.jsonl`` against the virtual clock, last known value first."""
+    bands: list[Trace] = []
+    lines: list[Trace] = []
+    for variant in world.variants:
+        known = [pair for cell in variant.cells if (pair := _timed(cell, name)) is not None]
+        if not known:
+            continue
+        end = min(float(at[-1]) for at, _ in known)
+        times = np.linspace(0.0, end, N_POINTS)
+        rows = [_last_known(at, values, times) for at, values in known]
+        shown = plain(times / seconds)
+        _add(bands, lines, identity(variant, order), shown, np.array(rows), "line")
+    return bands + lines
+
+
+def identity(variant: Variant, order: Mapping[str, int]) -> Trace:
+    """Return what every trace of a selector carries: its name, and the number it is toggled by."""
+    return {"name": escape(shortened(variant.name)), "meta": {"selector": order[variant.name]}}
+
+
+def shortened(name: str, most: int = 28) -> str:
+    """Return a name that fits beside a chart."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def clock(cell: Cell) -> FloatArray:
+    """Return (T,) the virtual time at the end of each round."""
+    return np.nancumsum(cell.series["length_s"])
+
+
+def time_unit(longest_s: float) -> tuple[str, float]:
+    """Return a unit in which the longest time is readable, and its seconds."""
+    units = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0))
+    return next(((name, size) for name, size in units if longest_s >= 3 * size), ("s", 1.0))
+
+
+def plain(values: Array) -> list[float | None]:
+    """Return numbers for JSON, with five digits; NaN becomes null."""
+    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
+
+
+def _grid(start: int, n_rounds: int) -> Array:
+    first = min(start, n_rounds - 1)
+    return np.unique(np.linspace(first, n_rounds - 1, N_POINTS).round().astype(np.int64))
+
+
+def _add(
+    bands: list[Trace], lines: list[Trace], who: Trace, at: Any, rows: FloatArray, role: str
+) -> None:
+    """Append the line of the mean and, for several seeds, the band around it."""
+    x = at.tolist() if isinstance(at, np.ndarray) else at
+    is_known = np.isfinite(rows)
+    n_known = is_known.sum(axis=0)
+    total = np.where(is_known, rows, 0.0).sum(axis=0)
+    mean = np.where(n_known > 0, total / np.maximum(n_known, 1), np.nan)
+    low = np.where(is_known, rows, np.inf).min(axis=0)
+    high = np.where(is_known, rows, -np.inf).max(axis=0)
+    line = {"type": "scatter", "mode": "lines", "x": x, "y": plain(mean), "connectgaps": True}
+    hover: Trace = {"hovertemplate": _HOVER}
+    if len(rows) > 1:
+        spread = [list(pair) for pair in zip(plain(low), plain(high), strict=True)]
+        hover = {"hovertemplate": _HOVER_SEEDS, "customdata": spread}
+        bands.append(_band(who, x, low, high))
+    lines.append({**who, "meta": {**who["meta"], "role": role}, **line, **hover})
+
+
+def _band(who: Trace, x: list[Any], low: FloatArray, high: FloatArray) -> Trace:
+    inside = np.flatnonzero(np.isfinite(low))
+    there = [x[i] for i in inside]
+    return {
+        **who,
+        "meta": {**who["meta"], "role": "band"},
+        "type": "scatter",
+        "mode": "lines",
+        "fill": "toself",
+        "hoverinfo": "skip",
+        "x": there + there[::-1],
+        "y": plain(np.concatenate((high[inside], low[inside][::-1]))),
+    }
+
+
+def _timed(cell: Cell, name: str) -> tuple[FloatArray, FloatArray] | None:
+    values = cell.series.get(name)
+    if values is None or not np.isfinite(values).any():
+        return None
+    is_known = np.isfinite(values)
+    return clock(cell)[is_known], values[is_known]
+
+
+def _last_known(at: FloatArray, values: FloatArray, times: FloatArray) -> FloatArray:
+    latest = np.searchsorted(at, times, side="right") - 1
+    return np.where(latest >= 0, values[np.maximum(latest, 0)], np.nan)

@@ -1,0 +1,130 @@
+"""Charts of who is chosen how often: boxes, Lorenz curves, fairness bars, the map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from turnout.report.curves import Trace, identity, plain
+from turnout.report.figures import Chart, axes
+from turnout.report.heatmap import class_names, classes_of, heat_map
+from turnout.report.tables import counts_of, summary_rows
+from turnout.report.worlds import Variant, World
+from turnout.types import Array, FloatArray, IntArray
+
+__all__ = ["boxes", "chosen", "fairness"]
+
+_N_LORENZ = 101
+_FAIRNESS = {"jain_of_counts": "Jain", "gini_of_counts": "Gini", "minimum_rate": "minimum rate"}
+
+
+def chosen(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+    """Yield the selection counts by class of client, and the map of client by round."""
+    class_of = classes_of(world)
+    traces = []
+    for variant in world.variants:
+        counts = _counts(variant)
+        if not counts:
+            continue
+        pooled, labels = np.array(counts), ["all clients"]
+        groups: list[Array] = [pooled]
+        if class_of is not None:
+            present = np.unique(class_of)
+            labels = class_names(world, present)
+            groups = [pooled[:, class_of == one] for one in present]
+        traces.append(boxes(identity(variant, order), labels, groups, (0, 100)))
+    if traces:
+        what = str(world.settings.classes.get("what") or "class")[:40]
+        layout = axes("" if class_of is None else what, "times chosen", boxmode="group")
+        layout["xaxis"]["type"] = "category"
+        title = "Selections per client" if class_of is None else "Selections by client class"
+        caption = "Selections of a client in a run, all seeds. Whiskers: least and most chosen."
+        yield Chart("counts", title, caption, traces, layout)
+    maps = heat_map(world, order)
+    if maps is not None:
+        caption = "Share of rounds in which a client was chosen."
+        yield Chart("map", "Client by round", caption, maps=maps)
+
+
+def fairness(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+    """Yield the Lorenz curves of selection counts and the three indices."""
+    curves = _lorenz_curves(world, order)
+    if not curves:
+        return
+    caption = "Share of all selections that the least chosen clients got. Dashed: all equal."
+    layout = axes("share of clients", "share of selections")
+    yield Chart("lorenz", "Lorenz curve of selections", caption, curves, layout)
+    bars = [
+        _bars(identity(variant, order), row.estimates)
+        for variant, row in zip(world.variants, summary_rows(world), strict=True)
+    ]
+    caption = (
+        "Jain: 1 is equal. Gini: 0 is equal. Minimum rate: share of rounds of the least chosen "
+        "client. Whiskers: 95 % confidence."
+    )
+    layout = axes("", "", barmode="group")
+    yield Chart("fairness", "Fairness of selection counts", caption, bars, layout)
+
+
+def boxes(who: Trace, labels: list[str], groups: list[Array], ends: tuple[float, float]) -> Trace:
+    """Return boxes made of percentiles, so that no single value goes into the page."""
+    low, high = ends
+    cuts = np.array([np.percentile(group, (low, 25, 50, 75, high)) for group in groups])
+    names = ("lowerfence", "q1", "median", "q3", "upperfence")
+    return {
+        **who,
+        "meta": {**who["meta"], "role": "box"},
+        "type": "box",
+        "x": labels,
+        **{name: plain(column) for name, column in zip(names, cuts.T, strict=True)},
+        "mean": plain(np.array([group.mean() for group in groups])),
+    }
+
+
+def _counts(variant: Variant) -> list[IntArray]:
+    return [counts for cell in variant.cells if (counts := counts_of(cell)) is not None]
+
+
+def _bars(who: Trace, estimates: Mapping[str, Any]) -> Trace:
+    known = {title: estimates[key] for key, title in _FAIRNESS.items() if key in estimates}
+    margins = np.nan_to_num(np.array([one.half_width for one in known.values()]))
+    return {
+        **who,
+        "meta": {**who["meta"], "role": "bar"},
+        "type": "bar",
+        "x": list(known),
+        "y": plain(np.array([one.mean for one in known.values()])),
+        "error_y": {"type": "data", "array": plain(margins), "thickness": 1, "width": 2},
+        "hovertemplate": "%{y:.3f}<extra>%{fullData.name}</extra>",
+    }
+
+
+def _lorenz_curves(world: World, order: Mapping[str, int]) -> list[Trace]:
+    share = np.linspace(0.0, 1.0, _N_LORENZ)
+    traces: list[Trace] = []
+    for variant in world.variants:
+        curves = [_lorenz(counts, share) for counts in _counts(variant) if counts.sum() > 0]
+        if not curves:
+            continue
+        who = identity(variant, order)
+        traces.append(
+            {
+                **who,
+                "meta": {**who["meta"], "role": "line"},
+                "type": "scatter",
+                "mode": "lines",
+                "x": plain(share),
+                "y": plain(np.mean(curves, axis=0)),
+                "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>",
+            }
+        )
+    equal: Trace = {"type": "scatter", "mode": "lines", "x": [0, 1], "y": [0, 1]}
+    equal |= {"name": "all equal", "meta": {"role": "reference"}, "hoverinfo": "skip"}
+    return [equal, *traces] if traces else []
+
+
+def _lorenz(counts: IntArray, share: FloatArray) -> FloatArray:
+    held = np.concatenate(([0.0], np.cumsum(np.sort(counts)))) / counts.sum()
+    return np.interp(share, np.linspace(0.0, 1.0, held.size), held)

@@ -1,0 +1,227 @@
+// Draws the charts from the embedded data, paints them by theme and toggles selectors in all.
+(() => {
+  "use strict";
+  const data = JSON.parse(document.getElementById("report-data").textContent);
+  const root = document.documentElement;
+  const hidden = new Set();
+  const isDark = window.matchMedia("(prefers-color-scheme: dark)");
+  const isTouch = window.matchMedia("(pointer: coarse)");
+  const isNarrow = window.matchMedia("(max-width: 760px)");
+  const DASHES = ["solid", "dash", "longdashdot"];
+  const PRINT_WIDTH = 680;
+  let printing = false;
+
+  // ----- theme: every colour comes from the style sheet
+  function readTheme() {
+    const style = getComputedStyle(root);
+    const value = (name) => style.getPropertyValue(name).trim();
+    return {
+      page: value("--page"), text: value("--text"), quiet: value("--quiet"),
+      grid: value("--grid"), line: value("--line"), panel: value("--panel"),
+      series: Array.from({ length: 8 }, (_, i) => value(`--series-${i}`)),
+    };
+  }
+
+  function faded(hex, alpha) {
+    const part = (from) => parseInt(hex.slice(from, from + 2), 16);
+    return `rgba(${part(1)},${part(3)},${part(5)},${alpha})`;
+  }
+
+  function painted(trace, theme) {
+    const { role, selector } = trace.meta;
+    if (role === "reference") {
+      return { ...trace, line: { color: theme.quiet, width: 1, dash: "dash" } };
+    }
+    const colour = theme.series[selector % 8];
+    const dash = DASHES[Math.floor(selector / 8) % 3];
+    const shown = { ...trace, visible: !hidden.has(selector) };
+    switch (role) {
+      case "band":
+        return { ...shown, fillcolor: faded(colour, 0.16), line: { width: 0 } };
+      case "bound":
+        return { ...shown, line: { color: colour, width: 2, dash: "dot" } };
+      case "box":
+        return { ...shown, fillcolor: faded(colour, 0.35), line: { color: colour, width: 1.5 } };
+      case "bar":
+        return {
+          ...shown, marker: { color: colour },
+          error_y: { ...trace.error_y, color: theme.text },
+        };
+      default:
+        return { ...shown, line: { color: colour, width: 2, dash } };
+    }
+  }
+
+  function axis(given, theme) {
+    return {
+      automargin: true, gridcolor: theme.grid, linecolor: theme.line, zerolinecolor: theme.line,
+      ...given, title: { standoff: 8, ...(given && given.title) },
+    };
+  }
+
+  function layoutOf(given, theme) {
+    return {
+      ...given,
+      xaxis: axis(given.xaxis, theme),
+      yaxis: axis(given.yaxis, theme),
+      font: { family: "system-ui, sans-serif", size: isNarrow.matches ? 11 : 12, color: theme.text },
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      margin: { l: 48, r: 12, t: 12, b: 40 },
+      showlegend: false,
+      hovermode: given.hovermode || (isNarrow.matches ? "closest" : "x unified"),
+      hoverlabel: {
+        bgcolor: theme.panel, bordercolor: theme.line, font: { color: theme.text }, namelength: -1,
+      },
+      dragmode: isTouch.matches ? false : "zoom",
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: theme.quiet, activecolor: theme.text },
+      uirevision: "keep",
+      autosize: !printing,
+      width: printing ? PRINT_WIDTH : undefined,
+    };
+  }
+
+  const config = {
+    responsive: true,
+    displaylogo: false,
+    displayModeBar: isTouch.matches ? true : "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+  };
+
+  // ----- charts
+  function drawChart(id, theme) {
+    const { traces, layout } = data.charts[id];
+    const shown = traces.map((trace) => painted(trace, theme));
+    return Plotly.react(id, shown, layoutOf(layout, theme), config);
+  }
+
+  // ----- maps: one selector at a time, chosen from a menu
+  function unpacked(text, nRows) {
+    const bytes = Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+    const nColumns = bytes.length / nRows;
+    return Array.from({ length: nRows }, (_, row) =>
+      Array.from(bytes.subarray(row * nColumns, (row + 1) * nColumns), (level) => level / 255));
+  }
+
+  function fillMenu(menu, options) {
+    const before = menu.value;
+    menu.replaceChildren(...options.map(([value, text, isOff]) => {
+      const option = new Option(text, value);
+      option.disabled = Boolean(isOff);
+      return option;
+    }));
+    const free = options.filter(([, , isOff]) => !isOff).map(([value]) => String(value));
+    menu.value = free.includes(before) ? before : free.length ? free[0] : "";
+  }
+
+  function drawMap(id, theme) {
+    const { maps, rows, columns, x, groups } = data.maps[id];
+    const selectors = document.getElementById(`${id}-selector`);
+    const runs = document.getElementById(`${id}-run`);
+    fillMenu(selectors, maps.map((map, i) => [i, map.name, hidden.has(map.selector)]));
+    const map = maps[selectors.value];
+    fillMenu(runs, Object.keys(map ? map.runs : {}).map((run) => [run, run]));
+    const traces = map ? [{
+      type: "heatmap", meta: { selector: map.selector, role: "map" },
+      z: unpacked(map.runs[runs.value], rows.length), x, zmin: 0, zmax: 1,
+      colorscale: "Cividis",
+      text: rows.map((row) => columns.map((column) => `${row}, ${column}`)),
+      hovertemplate: "%{text}<br>chosen in %{z:.0%} of rounds<extra></extra>",
+      colorbar: { tickformat: ".0%", thickness: 12, outlinewidth: 0, len: 0.9 },
+    }] : [];
+    return Plotly.react(id, traces, layoutOf(mapLayout(rows, groups, theme), theme), config);
+  }
+
+  function mapLayout(rows, groups, theme) {
+    const yaxis = { title: { text: groups.length ? "client class" : "client" }, showgrid: false };
+    if (groups.length) {
+      yaxis.tickvals = groups.map((group) => (group.first + group.last) / 2);
+      yaxis.ticktext = groups.map((group) => group.name);
+    }
+    const borders = groups.slice(1).map((group) => ({
+      type: "line", xref: "paper", x0: 0, x1: 1, y0: group.first - 0.5, y1: group.first - 0.5,
+      line: { color: theme.page, width: 2 },
+    }));
+    return {
+      xaxis: { title: { text: "round" }, showgrid: false }, yaxis, shapes: borders,
+      hovermode: "closest",
+    };
+  }
+
+  // ----- all at once
+  function drawAll() {
+    const theme = readTheme();
+    return Promise.all([
+      ...Object.keys(data.charts).map((id) => drawChart(id, theme)),
+      ...Object.keys(data.maps).map((id) => drawMap(id, theme)),
+    ]);
+  }
+
+  function showState() {
+    for (const chip of document.querySelectorAll(".chip")) {
+      chip.setAttribute("aria-pressed", String(!hidden.has(Number(chip.dataset.selector))));
+    }
+    for (const row of document.querySelectorAll("tr[data-selector]")) {
+      row.classList.toggle("off", hidden.has(Number(row.dataset.selector)));
+    }
+    return drawAll();
+  }
+
+  function toggle(selector, isAlone) {
+    if (isAlone) {
+      hidden.clear();
+      for (const chip of document.querySelectorAll(".chip")) {
+        hidden.add(Number(chip.dataset.selector));
+      }
+      hidden.delete(selector);
+    } else if (!hidden.delete(selector)) {
+      hidden.add(selector);
+    }
+    return showState();
+  }
+
+  function listen() {
+    for (const chip of document.querySelectorAll(".chip")) {
+      chip.addEventListener("click", (event) =>
+        toggle(Number(chip.dataset.selector), event.shiftKey));
+    }
+    document.getElementById("show-all").addEventListener("click", () => {
+      hidden.clear();
+      showState();
+    });
+    for (const id of Object.keys(data.maps)) {
+      for (const menu of ["selector", "run"]) {
+        document.getElementById(`${id}-${menu}`)
+          .addEventListener("change", () => drawMap(id, readTheme()));
+      }
+    }
+    for (const query of [isDark, isNarrow]) {
+      query.addEventListener("change", drawAll);
+    }
+    window.addEventListener("beforeprint", () => setPrinting(true));
+    window.addEventListener("afterprint", () => setPrinting(false));
+  }
+
+  function setPrinting(now) {
+    printing = now;
+    root.dataset.theme = now ? "light" : "";
+    drawAll();
+  }
+
+  // One chart after the other, so that the page can be read and scrolled meanwhile.
+  async function start() {
+    listen();
+    const theme = readTheme();
+    const draws = [
+      ...Object.keys(data.charts).map((id) => () => drawChart(id, theme)),
+      ...Object.keys(data.maps).map((id) => () => drawMap(id, theme)),
+    ];
+    for (const draw of draws) {
+      await draw();
+      await new Promise((done) => setTimeout(done, 0));
+    }
+    root.dataset.ready = "true";
+  }
+
+  start();
+})();
