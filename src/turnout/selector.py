@@ -139,8 +139,12 @@ def _guard_outcome(method: Callable[..., None]) -> Callable[..., None]:
     return guarded
 
 
+#: The methods that every subclass has guarded, and how.
 _GUARDS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "select": _guard_context,
     "poll": _guard_context,
     "observe": _guard_outcome,
 }
+
+for _name in ("poll", "observe"):  # the defaults are used by subclasses that do not override them
+    setattr(Selector, _name, _GUARDS[_name](getattr(Selector, _name)))

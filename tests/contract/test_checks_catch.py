@@ -60,7 +60,7 @@ CAUGHT = {
     },
     "probability": {
         "WrongProbability": "not the frequency",
-        "TargetsAsProbability": "not the frequency",
+        "TargetsAsProbability": "the likely clients are chosen too rarely",
         "ChangingProbability": "different probabilities",
     },
     "observe_survives": {

@@ -18,16 +18,12 @@ def list_selectors(as_json: AsJson = False) -> None:
     Example: [bold]turnout list[/]
     """
     rows = [_row(name) for name in names()]
-    made = table("Selectors", "name", "what it is", "columns", "metrics", "parameters")
+    made = table("Selectors and their parameters", "name", "what it is", "needs")
     for row in rows:
         parameters = ", ".join(f"{name}={value}" for name, value in row["parameters"].items())
-        made.add_row(
-            f"[bold]{row['name']}[/]",
-            row["summary"],
-            ", ".join(row["needs_columns"]),
-            ", ".join(row["needs_metrics"]),
-            parameters,
-        )
+        about = row["summary"] + (f"\n[dim]{parameters}[/]" if parameters else "")
+        needs = ", ".join(row["needs_columns"] + row["needs_metrics"])
+        made.add_row(f"[bold]{row['name']}[/]", about, needs)
     show(made, rows, as_json)
 
 

@@ -94,12 +94,19 @@ class Experiment:
         """Return the resolved experiment as plain data; ``from_table`` reads it back."""
         fields = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         fields["selectors"] = [variant.table() for variant in self.variants]
-        return {"name": self.name} | encode(fields)
+        table: dict[str, Any] = encode(fields)
+        return {"name": self.name} | table
 
     @property
     def variants(self) -> tuple[Variant, ...]:
         """The selectors, checked."""
         return tuple(variant_of(variant) for variant in self.selectors)
+
+    @property
+    def seed_numbers(self) -> tuple[int, ...]:
+        """The seeds, as a list."""
+        assert isinstance(self.seeds, tuple)  # resolved when built
+        return self.seeds
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ _ASSIGNED = re.compile(r"(?:^|[{,\s])\s*([A-Za-z0-9_.\"'-]+)\s*=")
 
 
 def line_of(text: str, key: Key) -> int | None:
-    """Return the line of a key, counted from 1, or of the nearest table around it.
+    r"""Return the line of a key, counted from 1, or of the nearest table around it.
 
-    >>> line_of('name = "x"\\n[[selectors]]\\nname = "e3cs"\\n', ("selectors", 0, "name"))
+    >>> line_of('name = "x"\n[[selectors]]\nname = "e3cs"\n', ("selectors", 0, "name"))
     3
     """
     known = _lines(text)

@@ -14,7 +14,7 @@ from turnout.rng import Purpose, stream
 from turnout.selector import Selector
 from turnout.testing.subject import Subject, contract, doing, expect, expect_valid
 from turnout.testing.toy import ToyFederation
-from turnout.types import Array, FloatArray, RoundContext
+from turnout.types import Array, BoolArray, FloatArray, RoundContext
 
 __all__ = ["SIGMAS", "check_probability", "check_relabelling"]
 
@@ -48,15 +48,15 @@ def check_probability(subject: Subject) -> None:
 
 def _expect_frequencies(selector: Selector, ctx: RoundContext, repeats: int) -> None:
     rng = stream(1, Purpose.SELECT)
-    count = np.zeros(ctx.n_clients)
+    hits = np.zeros((repeats, ctx.n_clients))
     reported = np.full(ctx.n_clients, np.nan)
-    for _ in range(repeats):
+    for draw in range(repeats):
         selection = selector.select(ctx, rng)
         if selection.probability is None:
             expect_valid(selector, ctx, selection)
             return
         chosen, p = selection.clients, selection.probability
-        count[chosen] += 1.0
+        hits[draw, chosen] = 1.0
         change = np.abs(reported[chosen] - p)
         expect(
             not np.any(change > ROUNDING),
@@ -64,20 +64,43 @@ def _expect_frequencies(selector: Selector, ctx: RoundContext, repeats: int) -> 
             "report the chance of being chosen before the draw, or probability=None.",
         )
         reported[chosen] = p
-    seen = np.flatnonzero(count)
+    seen = np.flatnonzero(hits.any(axis=0))
     p = reported[seen]
     expect(bool(np.all((p > 0.0) & (p <= 1.0))), "probability is outside (0, 1].")
-    off = np.abs(count[seen] - repeats * p)
-    is_sure = p >= 1.0 - ROUNDING
-    is_wrong = np.where(is_sure, off > 0.5, off > margin(repeats * p * (1.0 - p)))
-    told = [
-        f"client {i} reported {reported[i]:.4f}, chosen {count[i] / repeats:.4f}"
-        for i in seen[is_wrong]
-    ]
+    odd = seen[_is_off(hits[:, seen], p)]
+    told = [f"client {i} reported {reported[i]:.4f}, chosen {hits[:, i].mean():.4f}" for i in odd]
     expect(
         not told,
         f"probability is not the frequency of being chosen over {repeats} draws (5 sigma): "
         f"{'; '.join(told)}. Draw with turnout.sampling.exact_draw, or report None.",
+    )
+    _expect_no_tilt(hits[:, seen], p)
+
+
+def _is_off(hits: FloatArray, p: FloatArray) -> BoolArray:
+    """Compare client by client."""
+    repeats = hits.shape[0]
+    off = np.abs(hits.sum(axis=0) - repeats * p)
+    allowed = np.where(p >= 1.0 - ROUNDING, 0.5, margin(repeats * p * (1.0 - p)))
+    return np.greater(off, allowed)
+
+
+def _expect_no_tilt(hits: FloatArray, p: FloatArray) -> None:
+    """Compare all clients at once: a draw that favours the unlikely a little shows in the sum.
+
+    Clients that are hit or missed fewer than 25 times are left out: their sum is not normal.
+    """
+    repeats = hits.shape[0]
+    inside = repeats * np.minimum(p, 1.0 - p) >= 25.0
+    of_draw = hits[:, inside] @ p[inside]
+    expected = float(np.square(p[inside]).sum())
+    off = float(of_draw.mean()) - expected
+    allowed = SIGMAS * float(of_draw.std()) / np.sqrt(repeats) + ROUNDING
+    expect(
+        abs(off) <= allowed,
+        f"the likely clients are chosen too {'often' if off > 0.0 else 'rarely'}: their "
+        f"probabilities sum to {expected + off:.4f} a draw instead of {expected:.4f} (5 sigma over "
+        f"{repeats} draws). Draw with turnout.sampling.exact_draw, or report None.",
     )
 
 

@@ -1,0 +1,33 @@
+"""Experiments: a grid of selectors and seeds in one world, run folders, resume, statistics.
+
+>>> experiment = Experiment(selectors=["random", "e3cs:quota=0.8"], world="e3cs", seeds=3)
+>>> [variant.label for variant in experiment.variants]
+['random', 'e3cs quota=0.8']
+"""
+
+from turnout.experiment.cell import CellResult
+from turnout.experiment.config import Experiment
+from turnout.experiment.folder import Cell, FolderError, read_cell
+from turnout.experiment.grid import Advance, Grid, run_experiment
+from turnout.experiment.statistics import Estimate, estimate, paired_difference
+from turnout.experiment.tables import ConfigError
+from turnout.experiment.variants import Variant, parse_variant
+from turnout.experiment.worlds import WORLDS
+
+__all__ = [
+    "WORLDS",
+    "Advance",
+    "Cell",
+    "CellResult",
+    "ConfigError",
+    "Estimate",
+    "Experiment",
+    "FolderError",
+    "Grid",
+    "Variant",
+    "estimate",
+    "paired_difference",
+    "parse_variant",
+    "read_cell",
+    "run_experiment",
+]
