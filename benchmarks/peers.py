@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from speed import COHORT, choose, columns, outcome, seconds, warm_up
 
 import turnout
+from turnout.testing.speed import measure, play_round, seconds, warm_columns
 
 SIZES = (1_000, 10_000, 100_000)
+COHORT = 100
 
 
 def fedscale_oort(n: int) -> Callable[[], object]:
@@ -85,15 +86,9 @@ def flgo_pow_d(n: int) -> Callable[[], object]:
 
 def ours(name: str, n: int) -> Callable[[], object]:
     selector = turnout.make(name)
-    selector.prepare(n, seed=0)
-    known = columns(selector, n)
-    warm_up(selector, n, known)
-    everyone, result = np.ones(n, dtype=np.bool_), outcome(COHORT, np.random.default_rng(3))
-
-    def one_round() -> None:
-        selector.observe(choose(selector, 20, COHORT, everyone, known), result)
-
-    return one_round
+    measure(selector, n, COHORT, repeats=1)  # brings it into a warm state
+    known, everyone = warm_columns(selector, n), np.ones(n, dtype=np.bool_)
+    return lambda: play_round(selector, 30, COHORT, everyone, known)
 
 
 PAIRS: dict[str, tuple[str, str, Callable[[int], Callable[[], object]]]] = {

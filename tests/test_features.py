@@ -102,6 +102,16 @@ def test_nothing_gives_zeros() -> None:
         np.testing.assert_array_equal(code, np.zeros(64, dtype=np.uint8))
 
 
+def test_the_order_of_weights_does_not_matter() -> None:
+    # 1e16 + 1 - 1e16 is 0 or 1 by order of summation
+    weights = {"a": 1e16, "b": 1e16, "c": 1.0, "d": 1.0, "e": 1e16, "f": 1e16}
+    codes = {
+        as_hex(SimHash(bits=512).of_counts({token: weights[token] for token in order}))
+        for order in itertools.permutations(weights)
+    }
+    assert len(codes) == 1
+
+
 def test_more_tokens_than_are_added_at_a_time() -> None:
     rng = np.random.default_rng(0)
     counts = {f"token {i}": int(c) for i, c in enumerate(rng.integers(1, 9, 10_000))}

@@ -363,6 +363,19 @@ def test_one_hostile_reward_is_forgotten() -> None:
     assert np.ptp(selector._targets()) > 1.9  # one and two deviate again by +-1
 
 
+def test_targets_are_standardised_and_cut() -> None:
+    selector = small()
+    selector.reset(2)
+    selector.reward_ = np.array([1.0, 2.0, 3.0, 4.0])
+    np.testing.assert_allclose(selector._targets(), np.array([-3, -1, 1, 3]) / math.sqrt(5))
+    selector.reward_ = np.array([*np.zeros(199), 1e60])  # sqrt(199) deviations from the mean
+    assert selector._targets().max() == 10.0
+    raw = small(standardize=False)
+    raw.reset(2)
+    raw.reward_ = np.array([1.0, 400.0])
+    assert raw._targets().tolist() == [1.0, 400.0]
+
+
 def test_equal_features_have_equal_chances() -> None:
     # Rows of a matrix product may differ in their last bits by position; that must decide nothing.
     rng = np.random.default_rng(4)

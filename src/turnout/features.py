@@ -2,7 +2,7 @@
 
 Only the code leaves the client; the server puts one code per client into the column ``features``.
 ``SimHash`` is for text and other bags of tokens, ``PStableLSH`` for dense vectors such as mean
-embeddings. Both are those of NCCB (Cao et al., AAAI 2022): Eqs. (6)-(7) and Eq. (5).
+embeddings. Both are those of NCCB (Cao et al.): Eqs. (6)-(7) and Eq. (5).
 
 A code is shorter than the data and cannot be inverted, but it is no formal privacy: whoever knows
 the extractor can test a guess against it.

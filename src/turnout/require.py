@@ -12,6 +12,8 @@ from turnout.errors import InvalidInput
 
 def integer(field: str, value: Any, *, minimum: int) -> int:
     """Return ``value`` as an int of at least ``minimum``."""
+    if type(value) is int and value >= minimum:  # the common case, without the abstract classes
+        return value
     if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
         raise InvalidInput(f"{field} must be an integer >= {minimum}, got {value!r}.")
     return int(value)
@@ -26,7 +28,7 @@ def number(
     above: float | None = None,
 ) -> float:
     """Return ``value`` as a finite float inside [minimum, maximum] and strictly above ``above``."""
-    is_real = isinstance(value, Real) and not isinstance(value, bool)
+    is_real = type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
     is_inside = is_real and math.isfinite(value) and minimum <= value <= maximum
     if is_inside and (above is None or value > above):
         return float(value)

@@ -1,6 +1,6 @@
 """NCCB as the paper writes it: doubled inputs, full gradients, the whole matrix Z, no tricks.
 
-Alg. 1 and Eqs. (9)-(14) of Cao et al., AAAI 2022, with the readings listed in the selector's
+Alg. 1 and Eqs. (9)-(14) of Cao et al., with the readings listed in the selector's
 docstring. Gradients of all weights come one input at a time from torch.
 """
 

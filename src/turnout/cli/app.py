@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 import turnout
-from turnout.cli import check, listing, report
+from turnout.cli import bench, check, listing, report
 from turnout.errors import TurnoutError
 
 __all__ = ["app"]
@@ -54,4 +54,5 @@ def _main(
 
 app.command("list")(listing.list_selectors)
 app.command("check")(check.check)
+app.command("bench")(bench.bench)
 app.command("report")(report.report)

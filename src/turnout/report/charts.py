@@ -18,7 +18,7 @@ from turnout.report.curves import (
 from turnout.report.distributions import boxes, chosen, fairness
 from turnout.report.figures import Chart, Section, axes
 from turnout.report.reading import Cell
-from turnout.report.worlds import World
+from turnout.report.worlds import Variant, World
 from turnout.types import FloatArray
 
 __all__ = ["sections"]
@@ -117,16 +117,34 @@ def _time(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
     )
     traces = []
     for variant in world.variants:
-        lengths = np.concatenate([cell.series["length_s"] for cell in variant.cells])
-        lengths = lengths[np.isfinite(lengths)]
+        lengths = _lengths(variant)
         if lengths.size:
-            who = identity(variant, order)
-            traces.append(boxes(who, [who["name"]], [lengths], (5, 95)))
+            traces += _length_box(identity(variant, order), lengths)
     if traces:
-        layout = axes("", "seconds")
+        layout = axes("", "seconds", hovermode="x")
         layout["xaxis"]["type"] = "category"
         caption = "Length of a round, all rounds and seeds. Whiskers: 5 % and 95 %."
         yield Chart("round-time", "Round time", caption, traces, layout)
+
+
+def _lengths(variant: Variant) -> FloatArray:
+    lengths = np.concatenate([cell.series["length_s"] for cell in variant.cells])
+    known: FloatArray = lengths[np.isfinite(lengths)]
+    return known
+
+
+def _length_box(who: Trace, lengths: FloatArray) -> list[Trace]:
+    """Return the box and its tip: plotly's own would call the whiskers minimum and maximum."""
+    box = boxes(who, [who["name"]], [lengths], (5, 95))
+    low, q1, median, q3, high = np.percentile(lengths, (5, 25, 50, 75, 95))
+    text = (
+        f"median {median:.4g} s<br>half of the rounds {q1:.4g} to {q3:.4g} s"
+        f"<br>nine in ten {low:.4g} to {high:.4g} s"
+    )
+    tip = {"type": "scatter", "mode": "markers", "x": box["x"], "y": box["median"]}
+    tip |= {"hovertemplate": f"{text}<extra>{who['name']}</extra>"}
+    tip |= {**who, "meta": {**who["meta"], "role": "tip"}}
+    return [box | {"hoverinfo": "skip"}, tip]
 
 
 def _queues(world: World, order: Mapping[str, int]) -> Iterator[Chart]:

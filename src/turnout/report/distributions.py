@@ -38,14 +38,15 @@ def chosen(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
     if traces:
         what = str(world.settings.classes.get("what") or "class")[:40]
         layout = axes("" if class_of is None else what, "times chosen", boxmode="group")
+        layout |= {"hovermode": "closest"}
         layout["xaxis"]["type"] = "category"
         title = "Selections per client" if class_of is None else "Selections by client class"
         caption = "Selections of a client in a run, all seeds. Whiskers: least and most chosen."
-        yield Chart("counts", title, caption, traces, layout)
+        yield Chart("counts", title, caption, traces, layout, is_wide=True)
     maps = heat_map(world, order)
     if maps is not None:
         caption = "Share of rounds in which a client was chosen."
-        yield Chart("map", "Client by round", caption, maps=maps)
+        yield Chart("map", "Client by round", caption, maps=maps, is_wide=True)
 
 
 def fairness(world: World, order: Mapping[str, int]) -> Iterator[Chart]:

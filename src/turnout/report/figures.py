@@ -18,6 +18,7 @@ class Chart:
     traces: list[dict[str, Any]] = field(default_factory=list)
     layout: dict[str, Any] = field(default_factory=dict)
     maps: dict[str, Any] | None = None
+    is_wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,10 +77,13 @@ def chips(order: Mapping[str, int]) -> str:
     """Return the legend of the whole page: one button per selector."""
     return "\n".join(
         f'<button type="button" class="chip" aria-pressed="true" data-selector="{index}">'
-        f'<span class="swatch series-{index % 8} dash-{index // 8 % 3}"></span>'
-        f"{escape(name)}</button>"
+        f"{_swatch(index)}{escape(name)}</button>"
         for name, index in order.items()
     )
+
+
+def _swatch(index: int) -> str:
+    return f'<span class="swatch series-{index % 8} dash-{index // 8 % 3}"></span>'
 
 
 def problem_list(problems: Sequence[Problem]) -> str:
@@ -112,9 +115,8 @@ def summary_table(rows: Sequence[Row], order: Mapping[str, int]) -> str:
         for column in shown
     )
     body = "\n".join(
-        f'<tr data-selector="{order[row.name]}"><th scope="row"><span class="swatch '
-        f'series-{order[row.name] % 8} dash-{order[row.name] // 8 % 3}"></span>'
-        f"{escape(row.name)}</th><td>{row.n_seeds}</td>"
+        f'<tr data-selector="{order[row.name]}"><th scope="row" title="{escape(row.name)}">'
+        f"{_swatch(order[row.name])}{escape(row.name)}</th><td>{row.n_seeds}</td>"
         f"{''.join(_cell(row, column.key, scales[column.key][1]) for column in shown)}</tr>"
         for row in rows
     )
@@ -180,10 +182,10 @@ def settings_of(world: World) -> str:
         f"<li>{n} cells: {escape(_pairs(json.loads(text)))}</li>" for text, n in written.items()
     )
     return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Selectors"><table>'
-        '<thead><tr><th scope="col">Selector</th><th scope="col">Method</th>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Selectors">'
+        '<table class="words"><thead><tr><th scope="col">Selector</th><th scope="col">Method</th>'
         '<th scope="col">Parameters</th><th scope="col">Seeds</th></tr></thead>'
-        f'\n<tbody class="words">\n{rows}\n</tbody></table></div>\n'
+        f'\n<tbody>\n{rows}\n</tbody></table></div>\n'
         f"<h4>Written by</h4>\n<ul>\n{versions}\n</ul>\n"
         "<details><summary>World and sizes</summary>"
         f"<pre>{escape(json.dumps(made, indent=2))}</pre></details>"

@@ -91,12 +91,12 @@ def _world(
 
 def _figure(chart: Chart, prefix: str, data: dict[str, Any]) -> str:
     key = f"{prefix}-{chart.key}"
-    menus, kind = "", "chart"
+    menus, kind = "", "wide" if chart.is_wide else ""
     if chart.maps is None:
         data["charts"][key] = {"traces": chart.traces, "layout": chart.layout}
     else:
         data["maps"][key] = chart.maps
-        kind = "chart map"
+        kind += " map"
         menus = (
             f'<p class="menus"><label>Selector <select id="{key}-selector"></select></label> '
             f'<label>Run <select id="{key}-run"></select></label></p>'

@@ -6,9 +6,11 @@
   const hidden = new Set();
   const isDark = window.matchMedia("(prefers-color-scheme: dark)");
   const isTouch = window.matchMedia("(pointer: coarse)");
-  const isNarrow = window.matchMedia("(max-width: 760px)");
+  const isHoverless = window.matchMedia("(hover: none)");
+  const isNarrow = window.matchMedia("screen and (max-width: 760px)");
   const DASHES = ["solid", "dash", "longdashdot"];
-  const PRINT_WIDTH = 680;
+  const PAPER = { width: 660, height: 215 }; // as in the style sheet
+  const PAPER_MAP = { width: 660, height: 420 };
   let printing = false;
 
   // ----- theme: every colour comes from the style sheet
@@ -42,6 +44,8 @@
         return { ...shown, line: { color: colour, width: 2, dash: "dot" } };
       case "box":
         return { ...shown, fillcolor: faded(colour, 0.35), line: { color: colour, width: 1.5 } };
+      case "tip": // seen only by the pointer
+        return { ...shown, marker: { color: colour, opacity: 0 } };
       case "bar":
         return {
           ...shown, marker: { color: colour },
@@ -59,7 +63,7 @@
     };
   }
 
-  function layoutOf(given, theme) {
+  function layoutOf(given, theme, paper) {
     return {
       ...given,
       xaxis: axis(given.xaxis, theme),
@@ -67,7 +71,7 @@
       font: { family: "system-ui, sans-serif", size: isNarrow.matches ? 11 : 12, color: theme.text },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
-      margin: { l: 48, r: 12, t: 12, b: 40 },
+      margin: { l: 48, r: 12, t: isHoverless.matches && !printing ? 36 : 14, b: 40, ...given.margin },
       showlegend: false,
       hovermode: given.hovermode || (isNarrow.matches ? "closest" : "x unified"),
       hoverlabel: {
@@ -77,22 +81,23 @@
       modebar: { bgcolor: "rgba(0,0,0,0)", color: theme.quiet, activecolor: theme.text },
       uirevision: "keep",
       autosize: !printing,
-      width: printing ? PRINT_WIDTH : undefined,
+      ...(printing ? paper : {}),
     };
   }
 
   const config = {
     responsive: true,
     displaylogo: false,
-    displayModeBar: isTouch.matches ? true : "hover",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    displayModeBar: isHoverless.matches ? true : "hover",
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
+    plotlyServerURL: "",
   };
 
   // ----- charts
   function drawChart(id, theme) {
     const { traces, layout } = data.charts[id];
     const shown = traces.map((trace) => painted(trace, theme));
-    return Plotly.react(id, shown, layoutOf(layout, theme), config);
+    return Plotly.react(id, shown, layoutOf(layout, theme, PAPER), config);
   }
 
   // ----- maps: one selector at a time, chosen from a menu
@@ -104,7 +109,7 @@
   }
 
   function fillMenu(menu, options) {
-    const before = menu.value;
+    const before = menu.dataset.wanted || menu.value;
     menu.replaceChildren(...options.map(([value, text, isOff]) => {
       const option = new Option(text, value);
       option.disabled = Boolean(isOff);
@@ -127,12 +132,18 @@
       colorscale: "Cividis",
       text: rows.map((row) => columns.map((column) => `${row}, ${column}`)),
       hovertemplate: "%{text}<br>chosen in %{z:.0%} of rounds<extra></extra>",
-      colorbar: { tickformat: ".0%", thickness: 12, outlinewidth: 0, len: 0.9 },
+      colorbar: colourBar(),
     }] : [];
-    return Plotly.react(id, traces, layoutOf(mapLayout(rows, groups, theme), theme), config);
+    return Plotly.react(id, traces, layoutOf(mapLayout(groups), theme, PAPER_MAP), config);
   }
 
-  function mapLayout(rows, groups, theme) {
+  function colourBar() {
+    const bar = { tickformat: ".0%", thickness: 12, outlinewidth: 0 };
+    const below = { orientation: "h", x: 0.5, y: -0.16, yanchor: "top", len: 1 };
+    return isNarrow.matches ? { ...bar, ...below } : bar;
+  }
+
+  function mapLayout(groups) {
     const yaxis = { title: { text: groups.length ? "client class" : "client" }, showgrid: false };
     if (groups.length) {
       yaxis.tickvals = groups.map((group) => (group.first + group.last) / 2);
@@ -140,7 +151,7 @@
     }
     const borders = groups.slice(1).map((group) => ({
       type: "line", xref: "paper", x0: 0, x1: 1, y0: group.first - 0.5, y1: group.first - 0.5,
-      line: { color: theme.page, width: 2 },
+      line: { color: "#ffffff", width: 2 },
     }));
     return {
       xaxis: { title: { text: "round" }, showgrid: false }, yaxis, shapes: borders,
@@ -190,9 +201,12 @@
       showState();
     });
     for (const id of Object.keys(data.maps)) {
-      for (const menu of ["selector", "run"]) {
-        document.getElementById(`${id}-${menu}`)
-          .addEventListener("change", () => drawMap(id, readTheme()));
+      for (const name of ["selector", "run"]) {
+        const menu = document.getElementById(`${id}-${name}`);
+        menu.addEventListener("change", () => {
+          menu.dataset.wanted = menu.value;
+          drawMap(id, readTheme());
+        });
       }
     }
     for (const query of [isDark, isNarrow]) {

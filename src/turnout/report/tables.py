@@ -40,7 +40,7 @@ COLUMNS = (
     Column("gini_of_counts", "Gini", False, "Gini coefficient of selection counts, 0 = all equal"),
     Column("minimum_rate", "Minimum rate", True, "share of rounds of the least chosen client"),
     Column("round_time_s", "Round time", False, "mean length of a round", is_time=True),
-    Column("wasted_s", "Wasted", False, "device time of clients that were not in time", True),
+    Column("wasted_s", "Wasted time", False, "device time of clients that were not in time", True),
 )
 
 

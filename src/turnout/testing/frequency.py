@@ -82,7 +82,8 @@ def _is_off(hits: FloatArray, p: FloatArray) -> BoolArray:
     repeats = hits.shape[0]
     off = np.abs(hits.sum(axis=0) - repeats * p)
     allowed = np.where(p >= 1.0 - ROUNDING, 0.5, margin(repeats * p * (1.0 - p)))
-    return np.greater(off, allowed)
+    is_off: BoolArray = off > allowed
+    return is_off
 
 
 def _expect_no_tilt(hits: FloatArray, p: FloatArray) -> None:

@@ -1,0 +1,122 @@
+"""How long a round takes: select + observe, beside a floor measured in the same run.
+
+The floor is one ``rng.random(n)`` plus one ``np.argpartition`` of n floats: what any ranking of all
+clients costs at least. Selectors are measured in a warm state in which every client has been seen
+(learners on features: some hundred), which is their slowest.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from turnout.rng import Purpose, stream
+from turnout.selector import Selector
+from turnout.types import Array, BoolArray, Outcome, RoundContext, Selection
+
+__all__ = ["Speed", "floor", "measure", "play_round", "seconds", "warm_columns"]
+
+N_FEATURES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """One measurement."""
+
+    n_clients: int
+    round_s: float  #: seconds of select + observe, the median
+    floor_s: float  #: seconds of the floor, around the same time
+    bytes_per_client: float  #: of learned state
+
+    @property
+    def ratio(self) -> float:
+        """Rounds cost so many floors."""
+        return self.round_s / self.floor_s
+
+
+def seconds(action: Callable[[], object], repeats: int) -> float:
+    """Return the median time of an action, after one that does not count."""
+    action()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def floor(n_clients: int, cohort_size: int, repeats: int) -> float:
+    """Return the median time of one random vector and one partition of it."""
+    rng = np.random.default_rng(0)
+    kth = n_clients - min(cohort_size, n_clients)
+    return seconds(lambda: np.argpartition(rng.random(n_clients), kth), repeats)
+
+
+def measure(selector: Selector, n_clients: int, cohort_size: int = 100, repeats: int = 15) -> Speed:
+    """Time rounds of a selector with everyone available; it is prepared afresh."""
+    gc.collect()
+    before = floor(n_clients, cohort_size, repeats)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the default rate of rbcs-f is too high here
+        selector.prepare(n_clients, seed=0)
+        columns = warm_columns(selector, n_clients)
+        _warm_up(selector, n_clients, cohort_size, columns)
+        everyone = np.ones(n_clients, dtype=np.bool_)
+        clock = iter(range(20, 20 + repeats + 1))
+        taken = seconds(
+            lambda: play_round(selector, next(clock), cohort_size, everyone, columns), repeats
+        )
+    around = (before + floor(n_clients, cohort_size, repeats)) / 2
+    state = selector.state().values()
+    per_client = sum(array.nbytes for array in state if n_clients in array.shape) / n_clients
+    return Speed(n_clients, taken, around, per_client)
+
+
+def warm_columns(selector: Selector, n_clients: int) -> dict[str, Array]:
+    """Return random columns, as far as the selector declares them."""
+    rng = np.random.default_rng(1)
+    known: dict[str, Callable[[], Array]] = {
+        "num_samples": lambda: rng.integers(10, 1_000, n_clients).astype(np.float64),
+        "features": lambda: rng.integers(0, 2, (n_clients, N_FEATURES)).astype(np.float64),
+        "context": lambda: rng.uniform(0.5, 10.0, (n_clients, 3)),
+        "expected_duration": lambda: rng.uniform(0.5, 30.0, n_clients),
+        "success_rate": lambda: rng.random(n_clients),
+    }
+    wanted = selector.needs_columns | selector.uses_columns
+    return {name: make() for name, make in known.items() if name in wanted}
+
+
+def play_round(
+    selector: Selector, t: int, size: int, available: BoolArray, columns: dict[str, Array]
+) -> Selection:
+    """Poll if asked to, select, and observe random outcomes."""
+    rng = np.random.default_rng(t)
+    ctx = RoundContext(t, size, available, columns=columns)
+    asked = selector.poll(ctx, stream(0, Purpose.POLL, t))
+    if asked is not None:
+        loss = rng.random(asked.size)
+        ctx = RoundContext(t, size, available, columns=columns, polled=asked, polled_loss=loss)
+    selection = selector.select(ctx, stream(0, Purpose.SELECT, t))
+    s = selection.clients.size
+    metrics = {name: rng.random(s) for name in selector.needs_metrics}
+    status = (rng.random(s) < 0.3).astype(np.int8)
+    selector.observe(selection, Outcome(status, rng.uniform(1.0, 30.0, s), metrics))
+    return selection
+
+
+def _warm_up(
+    selector: Selector, n_clients: int, cohort_size: int, columns: dict[str, Array]
+) -> None:
+    """Let everyone take part in ten large cohorts; learners on features see a few small ones."""
+    learns_features = "features" in selector.needs_columns
+    size = cohort_size if learns_features else max(1, n_clients // 10)
+    tenth = np.arange(n_clients) % 10
+    for t in range(10):
+        available = np.ones(n_clients, dtype=np.bool_) if learns_features else tenth == t
+        play_round(selector, t, size, available, columns)
