@@ -141,7 +141,7 @@ def _is_same(values: Sequence[FloatArray], i: int) -> Verdict:
 
 
 def _is_tied(values: Sequence[FloatArray], i: int) -> Verdict:
-    """A tie inside an order: the two are closer to each other than to their neighbours."""
+    """Judge a tie: the two are closer to each other than to their neighbours in the order."""
     pair = np.stack((values[i], values[i + 1]))
     gaps = [values[i - 1] - pair.max(axis=0)] if i > 0 else []
     gaps += [pair.min(axis=0) - values[i + 2]] if i + 2 < len(values) else []

@@ -77,7 +77,7 @@ def _turn_offset(cell: Cell) -> float:
 def _last_fifth(cell: Cell) -> tuple[FloatArray, FloatArray]:
     backlog = cell.columns["backlog_mean"]
     size = max(backlog.size // 5, 2)
-    rounds = np.arange(backlog.size - size, backlog.size) + 1.0
+    rounds: FloatArray = np.arange(backlog.size - size + 1, backlog.size + 1, dtype=np.float64)
     return rounds, backlog[-size:]
 
 

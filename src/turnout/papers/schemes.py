@@ -53,7 +53,7 @@ class ParticipationPowD(Selector):
         """Draw d candidates uniformly, take those with the fewest aggregated updates."""
         d = min(max(self.candidates, ctx.size), ctx.pool.size)
         polled = ctx.pool[multinomial_without_replacement(np.ones(ctx.pool.size), d, rng)]
-        loss = 1.0 / (1.0 + self.n_aggregated_[polled])
+        loss = -self.n_aggregated_[polled].astype(np.float64)  # up to any rising function
         best = top_m(loss, ctx.size, rng).chosen
         return Selection(ctx.round, np.sort(polled[best]))
 

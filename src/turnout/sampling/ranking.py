@@ -26,20 +26,26 @@ class Ranking(NamedTuple):
 def kth_largest(values: FloatArray, k: int) -> float:
     """Return the k-th largest value, k from 1, in O(n) also when most values are equal.
 
-    A pivot from a sample cuts the array down first: ``np.partition`` alone is an order of magnitude
-    slower when a few values stand above a million equal ones, the usual state of a learner.
+    Two pivots from a sample enclose the value first: ``np.partition`` alone is ten times slower
+    when a few values stand above a million equal ones, the usual state of a learner.
     """
     step = values.size // SAMPLE_SIZE
     if step > 1:
-        sample = values[::step]
+        sample = np.sort(values[::step])[::-1]
         expected = k / step  # how many of the k largest the sample holds
-        rank = min(sample.size, math.ceil(expected + 4.0 * math.sqrt(expected) + 4.0))
-        pivot = np.partition(sample, sample.size - rank)[sample.size - rank]
-        above = values[values > pivot]
-        if above.size >= k:
-            values = above
-        elif np.count_nonzero(values >= pivot) >= k:
-            return float(pivot)
+        slack = 4.0 * math.sqrt(expected) + 4.0
+        low = sample[min(sample.size - 1, math.ceil(expected + slack))]
+        between = values > low
+        rank = k
+        if expected > slack:
+            high = sample[int(expected - slack)]
+            rank -= int(np.count_nonzero(values > high))
+            between &= values <= high
+        inside = values[between]
+        if 1 <= rank <= inside.size:
+            values, k = inside, rank
+        elif rank > inside.size and rank <= inside.size + np.count_nonzero(values == low):
+            return float(low)
     return float(np.partition(values, values.size - k)[values.size - k])
 
 

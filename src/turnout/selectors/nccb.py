@@ -24,7 +24,8 @@ Deviations: 1. The factor sqrt(m) of Eq. (9) is sqrt(width), as in NeuralUCB. Fe
             3. bonus="exact" is Z as published, through the Gram matrix of the remembered gradients
             (Woodbury), each taken at the weights it was observed with. With memory=None that is all
             of them; otherwise arms not played for long become uncertain again. bonus="diagonal"
-            keeps the diagonal of Z only, of the whole history: use it beyond 1e4 clients.
+            keeps the diagonal of Z only, of the whole history: use it beyond 1e4 clients. The text
+            adds the gradient "after each training"; ours is taken before, as NeuralUCB does.
             4. Rewards are standardised by the mean and deviation of the remembered ones and cut at
             10 deviations, because they differ by orders of magnitude and may be hostile;
             standardize=False restores raw rewards.
@@ -35,6 +36,9 @@ Deviations: 1. The factor sqrt(m) of Eq. (9) is sqrt(width), as in NeuralUCB. Fe
             7. Line 18 takes the argmax of U_i over j; meant is U_j. Bounds closer than a
             billionth of the largest are tied, and ties are broken at random.
             Defaults: threshold is the paper's best on Yelp; the others are ours.
+Limits:     Needs features that say something about utility; with random bits it is an expensive
+            random draw. The first rounds go to the clusters, whatever they yield. Trusts reported
+            losses up to the cut.
 Cost:       select O(n H^2 + n H (d + L w)) exact, O(n w (d + L w)) diagonal, H = memory; observe
             O(steps H w (d + L w)). State 8 H (d + 2 L w) bytes exact, independent of n.
 Checked:    by hand and against Alg. 1 with the full matrix Z: tests/test_nccb.py.

@@ -176,18 +176,23 @@ class Oort(Selector):
             lowest, highest = float(score.min()), float(score.max())
             score -= lowest
             score /= max(highest - lowest, np.finfo(np.float64).tiny)
-        score += np.sqrt((0.1 * math.log(round_number)) / last)
+        factor = np.divide(0.1 * math.log(round_number), last)
+        score += np.sqrt(factor, out=factor)
         preferred = self._preferred()
-        if preferred > 0.0:
-            speed = preferred / np.maximum(duration, preferred)  # T / D(i) where slower than T
-            score *= speed**self.penalty
+        if preferred > 0.0:  # (T / D(i))^alpha where D(i) is above T, in place: n is large
+            np.maximum(duration, preferred, out=factor)
+            np.divide(preferred, factor, out=factor)
+            factor **= self.penalty
+            score *= factor
         return score
 
     def _preferred(self) -> float:
         """Return T; 0 while no duration is known."""
         if self.preferred_duration is not None:
             return self.preferred_duration * (1 + self.pace_)
-        known = self.duration_[self.duration_ != UNKNOWN]
+        known = self.duration_
+        if known.min() == UNKNOWN:
+            known = known[known != UNKNOWN]
         share = min(1.0, FIRST_PERCENTILE + PERCENTILE_STEP * self.pace_)
         return _lower_quantile(known, share) if known.size else 0.0
 

@@ -1,0 +1,179 @@
+"""The papers' figures, drawn from run folders with matplotlib: PDF, SVG and PNG.
+
+Lines are means over seeds, bands reach from the lowest to the highest seed. Colours are the palette
+of Okabe and Ito, which stays apart for colour-blind readers; line styles differ as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import MissingExtra
+from turnout.experiment import Cell
+from turnout.papers.claims import Results
+from turnout.papers.presets import Figure
+from turnout.types import FloatArray
+
+__all__ = ["DRAWINGS", "FORMATS", "draw"]
+
+FORMATS = ("pdf", "svg", "png")
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 1)))
+
+_SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {
+        "font.size": 9,
+        "axes.titlesize": 9,
+        "axes.labelsize": 9,
+        "legend.fontsize": 8,
+        "xtick.labelsize": 8,
+        "ytick.labelsize": 8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.linewidth": 0.4,
+        "grid.color": "#dddddd",
+        "lines.linewidth": 1.4,
+        "pdf.fonttype": 42,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "turnout",
+        "savefig.dpi": 200,
+    }
+)
+
+#: Dates would make every file differ from the last.
+_METADATA: Mapping[str, dict[str, None]] = MappingProxyType(
+    {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+)
+
+
+def draw(figure: Figure, results: Results, folder: Path) -> list[Path]:
+    """Draw a figure from the runs and return the files that were written."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure as Canvas
+    except ModuleNotFoundError as error:
+        raise MissingExtra("Figures need matplotlib: pip install 'turnout[plot]'.") from error
+    with matplotlib.rc_context(dict(_SETTINGS)):
+        canvas = Canvas(layout="constrained")
+        DRAWINGS[figure.draws](canvas, figure.schemes, results)
+        written = []
+        for form in FORMATS:
+            path = folder / f"figure-{figure.number}.{form}"
+            canvas.savefig(path, format=form, metadata=_METADATA[form])
+            written.append(path)
+    return written
+
+
+def _selections_by_class(canvas: Any, schemes: Sequence[str], results: Results) -> None:
+    """Box plots of selection counts per class, one panel per scheme, one scale."""
+    n_columns = 3 if len(schemes) <= 6 else 4
+    n_rows = -(-len(schemes) // n_columns)
+    canvas.set_size_inches(7.0, 2.1 * n_rows)
+    panels = canvas.subplots(n_rows, n_columns, sharey=True, squeeze=False).ravel()
+    for panel, scheme in zip(panels, schemes, strict=False):
+        cells = results.cells(scheme)
+        names = cells[0].config["classes"]["names"]
+        classes = cells[0].columns["class_of"]
+        counts = np.stack([cell.run.counts for cell in cells])
+        boxes = [counts[:, classes == number].ravel() for number in range(len(names))]
+        drawn = panel.boxplot(boxes, widths=0.6, patch_artist=True, flierprops={"markersize": 2})
+        for box, colour in zip(drawn["boxes"], _COLOURS, strict=False):
+            box.set(facecolor=colour, alpha=0.6)
+        for median in drawn["medians"]:
+            median.set(color="black")
+        panel.set_xticks(range(1, len(names) + 1), names)
+        panel.set_title(scheme)
+        panel.grid(axis="x", visible=False)
+    for panel in panels[len(schemes) :]:
+        panel.set_visible(False)
+    canvas.supxlabel(f"{cells[0].config['classes']['what']} of the class", fontsize=9)
+    canvas.supylabel(f"times selected in {results.grid.experiment.n_rounds} rounds", fontsize=9)
+
+
+def _success_and_cep(canvas: Any, schemes: Sequence[str], results: Results) -> None:
+    """Success ratio so far above, cumulative effective participation below."""
+    canvas.set_size_inches(5.0, 5.6)
+    top, bottom = canvas.subplots(2, 1, sharex=True)
+    _lines(top, schemes, results, _success_so_far)
+    _lines(bottom, schemes, results, lambda cell: cell.run.cep.astype(np.float64))
+    top.set_ylabel("success ratio")
+    top.set_ylim(0.0, 1.0)
+    top.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    bottom.set_ylabel("cumulative effective participation")
+    bottom.set_xlabel("communication round")
+
+
+def _queues(canvas: Any, schemes: Sequence[str], results: Results) -> None:
+    """Mean queue over the rounds."""
+    canvas.set_size_inches(5.0, 3.4)
+    panel = canvas.subplots()
+    _lines(panel, schemes, results, lambda cell: cell.columns["backlog_mean"])
+    panel.set_ylabel("mean length of the queues")
+    panel.set_xlabel("federated round")
+    panel.legend(frameon=False)
+
+
+def _training_time(canvas: Any, schemes: Sequence[str], results: Results) -> None:
+    """Virtual time over the rounds."""
+    canvas.set_size_inches(5.0, 3.4)
+    panel = canvas.subplots()
+    _lines(panel, schemes, results, lambda cell: cell.run.clock_s)
+    panel.set_ylabel("training time, s")
+    panel.set_xlabel("federated round")
+    panel.legend(frameon=False)
+
+
+def _pull_record(canvas: Any, schemes: Sequence[str], results: Results) -> None:
+    """Draw one strip per scheme: clients in ascending order of pulls, mean over seeds."""
+    canvas.set_size_inches(5.6, 0.42 * len(schemes) + 1.1)
+    panel = canvas.subplots()
+    pulls = np.stack(
+        [
+            np.mean([np.sort(cell.run.counts) for cell in results.cells(scheme)], axis=0)
+            for scheme in schemes
+        ]
+    )
+    image = panel.imshow(pulls, aspect="auto", cmap="viridis", interpolation="nearest")
+    panel.set_yticks(range(len(schemes)), schemes)
+    panel.set_xlabel("clients, in ascending order of pulls")
+    panel.grid(visible=False)
+    canvas.colorbar(image, ax=panel, label=f"pulls in {results.grid.experiment.n_rounds} rounds")
+
+
+def _success_so_far(cell: Cell) -> FloatArray:
+    share: FloatArray = cell.run.cep / np.maximum(cell.run.offsets[1:], 1)
+    return share
+
+
+def _lines(
+    panel: Any, schemes: Sequence[str], results: Results, curve: Callable[[Cell], FloatArray]
+) -> None:
+    for number, scheme in enumerate(schemes):
+        curves = np.stack([curve(cell) for cell in results.cells(scheme)])
+        rounds = np.arange(1, curves.shape[1] + 1)
+        colour = _COLOURS[number % len(_COLOURS)]
+        style = _STYLES[number % len(_STYLES)]
+        panel.fill_between(
+            rounds, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.2, linewidth=0
+        )
+        panel.plot(rounds, curves.mean(axis=0), color=colour, linestyle=style, label=scheme)
+    panel.set_xlim(0, rounds[-1])
+
+
+#: What can be drawn, by the name that presets use.
+DRAWINGS: Mapping[str, Callable[[Any, Sequence[str], Results], None]] = MappingProxyType(
+    {
+        "selections-by-class": _selections_by_class,
+        "success-and-cep": _success_and_cep,
+        "queues": _queues,
+        "training-time": _training_time,
+        "pull-record": _pull_record,
+    }
+)
