@@ -45,7 +45,7 @@ OTHERS = [
     Variant("e3cs", {"draw": "dependent-rounding"}, LOOP, effort=0.15),
     Variant("e3cs", {"draw": "multinomial"}, effort=0.15),
     Variant("e3cs", {"estimate": "gain"}, effort=0.15),
-    Variant("e3cs", {"estimate": "gain", "quota": 0.0}),
+    Variant("e3cs", {"estimate": "gain", "quota": 0.0}, effort=0.3),
     Variant("e3cs", {"eta": "theorem-1", "horizon": 300}, effort=0.15),
     Variant("fedcs", {"by": "expected-duration"}, effort=0.15),
     Variant("fedcs", {"by": "packing"}, effort=0.15),

@@ -167,9 +167,28 @@ class Page:
                 raise BrowserError(f"still false: {expression}; the page said {self.complaints()}")
             time.sleep(0.02)
 
-    def press(self, key, code, text=""):
+    def press(self, key, code, number, text=""):
+        pressed = {"key": key, "code": code, "windowsVirtualKeyCode": number, "text": text}
         for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=code, text=text)
+            self.call("Input.dispatchKeyEvent", **(pressed | {"type": kind}))
+
+    def point_at(self, selector, across=0.5, down=0.5, kind="mouseMoved"):
+        """Move the mouse over an element; ``kind`` may press or release the button there."""
+        self.evaluate(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center'}})")
+        box = self.evaluate(
+            f"(() => {{ const box = document.querySelector({selector!r}).getBoundingClientRect();"
+            "return [box.x, box.y, box.width, box.height]; })()"
+        )
+        x, y = box[0] + across * box[2], box[1] + down * box[3]
+        for step in (2, 0):  # a pointer that appears is not one that moves
+            self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + step, y=y)
+        if kind != "mouseMoved":
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def drag(self, selector, start, end):
+        """Press the button at one share of an element's width and release it at another."""
+        self.point_at(selector, start, kind="mousePressed")
+        self.point_at(selector, end, kind="mouseReleased")
 
     def _own(self, method):
         events = (event for event in self.browser.events if event.get("sessionId") == self.session)

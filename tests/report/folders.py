@@ -55,9 +55,8 @@ def run_of(config):
     environment = Environment(
         config["n_clients"], config["seed"], Bernoulli(0.9), ByClass(), LinearContextual()
     )
-    known = config["selector"] in turnout.names()
-    parameters = config["parameters"] if known else {}
-    selector = turnout.make(config["selector"] if known else "random", **parameters)
+    name = config["selector"] if config["selector"] in turnout.names() else "random"
+    selector = turnout.make(name, **(config["parameters"] if name == "e3cs" else {}))
     run = simulate(
         selector,
         environment,

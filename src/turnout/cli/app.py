@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 import turnout
-from turnout.cli import bench, check, listing, report
+from turnout.cli import bench, check, compare, listing, report, reproduce, simulate
 from turnout.errors import TurnoutError
 
 __all__ = ["app"]
@@ -56,3 +56,6 @@ app.command("list")(listing.list_selectors)
 app.command("check")(check.check)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)
+app.command("simulate")(simulate.simulate)
+app.command("compare")(compare.compare)
+app.command("reproduce")(reproduce.reproduce)

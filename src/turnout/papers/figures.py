@@ -6,6 +6,7 @@ of Okabe and Ito, which stays apart for colour-blind readers; line styles differ
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from turnout.papers.claims import Results
 from turnout.papers.presets import Figure
 from turnout.types import FloatArray
 
-__all__ = ["DRAWINGS", "FORMATS", "draw"]
+__all__ = ["DRAWINGS", "FORMATS", "draw", "require_matplotlib"]
 
 FORMATS = ("pdf", "svg", "png")
 
@@ -53,14 +54,20 @@ _METADATA: Mapping[str, dict[str, None]] = MappingProxyType(
 )
 
 
+def require_matplotlib() -> None:
+    """Raise ``MissingExtra`` if figures cannot be drawn here."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtra("Figures need matplotlib: pip install 'turnout[plot]'.")
+
+
 def draw(figure: Figure, results: Results, folder: Path) -> list[Path]:
     """Draw a figure from the runs and return the files that were written."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure as Canvas
-    except ModuleNotFoundError as error:
-        raise MissingExtra("Figures need matplotlib: pip install 'turnout[plot]'.") from error
-    with matplotlib.rc_context(dict(_SETTINGS)):
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    settings: Any = dict(_SETTINGS)
+    with matplotlib.rc_context(settings):
         canvas = Canvas(layout="constrained")
         DRAWINGS[figure.draws](canvas, figure.schemes, results)
         written = []
@@ -155,7 +162,9 @@ def _success_so_far(cell: Cell) -> FloatArray:
 def _lines(
     panel: Any, schemes: Sequence[str], results: Results, curve: Callable[[Cell], FloatArray]
 ) -> None:
-    for number, scheme in enumerate(schemes):
+    labels = results.grid.experiment.labels  # a scheme looks the same in every figure
+    for scheme in schemes:
+        number = labels.index(scheme)
         curves = np.stack([curve(cell) for cell in results.cells(scheme)])
         rounds = np.arange(1, curves.shape[1] + 1)
         colour = _COLOURS[number % len(_COLOURS)]

@@ -99,7 +99,10 @@ def _regret(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
     bounds = [trace for trace in with_bands if trace["meta"]["role"] == "bound"]
     for trace in bounds:
         trace["name"] = f"bound of {trace['name']}"
-    caption = f"Answers lost against the best fixed allocation in hindsight. {SEEDS}"
+    caption = (
+        "Answers lost against the best fixed allocation in hindsight that keeps the selector's own "
+        f"quota. {SEEDS}"
+    )
     yield from _lines("regret", "Regret", caption, regret, "answers lost")
     if regret and bounds:
         caption = "Dotted: the bound of E3CS Theorem 1, for selectors that it applies to."
@@ -142,7 +145,7 @@ def _length_box(who: Trace, lengths: FloatArray) -> list[Trace]:
         f"<br>nine in ten {low:.4g} to {high:.4g} s"
     )
     tip = {"type": "scatter", "mode": "markers", "x": box["x"], "y": box["median"]}
-    tip |= {"hovertemplate": f"{text}<extra>{who['name']}</extra>"}
+    tip |= {"hovertemplate": f"{text}<extra>%{{fullData.name}}</extra>"}
     tip |= {**who, "meta": {**who["meta"], "role": "tip"}}
     return [box | {"hoverinfo": "skip"}, tip]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def chosen(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
             groups = [pooled[:, class_of == one] for one in present]
         traces.append(boxes(identity(variant, order), labels, groups, (0, 100)))
     if traces:
-        what = str(world.settings.classes.get("what") or "class")[:40]
+        what = escape(str(world.settings.classes.get("what") or "class")[:40])
         layout = axes("" if class_of is None else what, "times chosen", boxmode="group")
         layout |= {"hovermode": "closest"}
         layout["xaxis"]["type"] = "category"
@@ -128,4 +129,5 @@ def _lorenz_curves(world: World, order: Mapping[str, int]) -> list[Trace]:
 
 def _lorenz(counts: IntArray, share: FloatArray) -> FloatArray:
     held = np.concatenate(([0.0], np.cumsum(np.sort(counts)))) / counts.sum()
-    return np.interp(share, np.linspace(0.0, 1.0, held.size), held)
+    cut: FloatArray = np.interp(share, np.linspace(0.0, 1.0, held.size), held)
+    return cut

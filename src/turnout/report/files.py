@@ -121,7 +121,7 @@ def read_choices(path: Path, n_clients: int) -> Choices:
     """Return the part of ``selections.npz`` that a report draws, checked against the settings."""
     optional = ("class_of", "regret", "bound", "backlog_mean", "backlog_max")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             offsets, clients = file["offsets"], file["clients"]
             others = {name: file[name] for name in optional if name in file.files}
     except FileNotFoundError:

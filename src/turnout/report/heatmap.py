@@ -102,7 +102,7 @@ def _label(held: Sequence[int] | Array, word: str) -> str:
     if len(held) == 1:
         return f"{word} {first}"
     is_range = last - first == len(held) - 1
-    return f"{word}s {first}–{last}" if is_range else f"{len(held)} {word}s from {first}"
+    return f"{word}s {first}-{last}" if is_range else f"{len(held)} {word}s from {first}"
 
 
 def _middles(bin_of: IntArray, first: float) -> list[float]:

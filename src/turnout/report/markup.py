@@ -108,12 +108,7 @@ def summary_table(rows: Sequence[Row], order: Mapping[str, int]) -> str:
     """Return the table of means, with the best of each column marked."""
     shown = [column for column in COLUMNS if any(column.key in row.estimates for row in rows)]
     scales = {column.key: _scale(column, rows) for column in shown}
-    head = "".join(
-        f'<th scope="col" title="{escape(column.meaning)}">{escape(column.title)}'
-        f"{f' ({scales[column.key][0]})' if column.is_time else ''}"
-        f'<span class="way">{"higher" if column.higher_is_better else "lower"} is better</span></th>'
-        for column in shown
-    )
+    head = "".join(_heading(column, scales[column.key][0]) for column in shown)
     body = "\n".join(
         f'<tr data-selector="{order[row.name]}"><th scope="row" title="{escape(row.name)}">'
         f"{_swatch(order[row.name])}{escape(row.name)}</th><td>{row.n_seeds}</td>"
@@ -127,6 +122,15 @@ def summary_table(rows: Sequence[Row], order: Mapping[str, int]) -> str:
     )
 
 
+def _heading(column: Column, unit: str) -> str:
+    title = f"{column.title} ({unit})" if unit else column.title
+    way = "at own quota" if column.better == "neither" else f"{column.better} is better"
+    return (
+        f'<th scope="col" title="{escape(column.meaning)}">{escape(title)}'
+        f'<span class="way">{way}</span></th>'
+    )
+
+
 def _scale(column: Column, rows: Sequence[Row]) -> tuple[str, float]:
     if not column.is_time:
         return "", 1.0
@@ -137,7 +141,7 @@ def _scale(column: Column, rows: Sequence[Row]) -> tuple[str, float]:
 
 def _cell(row: Row, key: str, scale: float) -> str:
     if key not in row.estimates:
-        return "<td>–</td>"
+        return "<td>&ndash;</td>"
     mark, word = "", ""
     if key in row.best:
         mark, word = ' class="best"', '<span class="mark">best</span>'
@@ -150,7 +154,7 @@ def _number(one: Estimate, scale: float) -> str:
     mean, half_width = one.mean / scale, one.half_width / scale
     size = abs(mean)
     digits = 0 if size >= 1_000 else 1 if size >= 100 else 2 if size >= 10 else 3
-    text = f"{mean:,.{digits}f}".replace("-", "−")
+    text = f"{mean:,.{digits}f}".replace("-", "&minus;")
     if not math.isfinite(half_width):
         return text
     return f'{text} <span class="margin">± {half_width:,.{digits}f}</span>'
@@ -185,7 +189,7 @@ def settings_of(world: World) -> str:
         '<div class="scroll" tabindex="0" role="region" aria-label="Selectors">'
         '<table class="words"><thead><tr><th scope="col">Selector</th><th scope="col">Method</th>'
         '<th scope="col">Parameters</th><th scope="col">Seeds</th></tr></thead>'
-        f'\n<tbody>\n{rows}\n</tbody></table></div>\n'
+        f"\n<tbody>\n{rows}\n</tbody></table></div>\n"
         f"<h4>Written by</h4>\n<ul>\n{versions}\n</ul>\n"
         "<details><summary>World and sizes</summary>"
         f"<pre>{escape(json.dumps(made, indent=2))}</pre></details>"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -25,22 +25,28 @@ class Column(NamedTuple):
 
     key: str
     title: str
-    higher_is_better: bool
+    better: Literal["higher", "lower", "neither"]
     meaning: str
     is_time: bool = False
 
 
 COLUMNS = (
-    Column("accuracy", "Accuracy", True, "accuracy of the model, last value of the run"),
-    Column("loss", "Loss", False, "loss of the model, last value of the run"),
-    Column("success_ratio", "Success ratio", True, "share of the chosen that answered in time"),
-    Column("cep", "CEP", True, "cumulative effective participation: all answers in time"),
-    Column("regret", "Regret", False, "answers lost against the best fixed allocation"),
-    Column("jain_of_counts", "Jain", True, "Jain's index of selection counts, 1 = all equal"),
-    Column("gini_of_counts", "Gini", False, "Gini coefficient of selection counts, 0 = all equal"),
-    Column("minimum_rate", "Minimum rate", True, "share of rounds of the least chosen client"),
-    Column("round_time_s", "Round time", False, "mean length of a round", is_time=True),
-    Column("wasted_s", "Wasted time", False, "device time of clients that were not in time", True),
+    Column("accuracy", "Accuracy", "higher", "accuracy of the model, last value of the run"),
+    Column("loss", "Loss", "lower", "loss of the model, last value of the run"),
+    Column("success_ratio", "Success ratio", "higher", "share of the chosen that were in time"),
+    Column("cep", "CEP", "higher", "cumulative effective participation: all answers in time"),
+    Column(
+        "regret",
+        "Regret",
+        "neither",
+        "answers lost against the best fixed allocation that keeps the selector's own quota; "
+        "selectors with different quotas are measured against different allocations",
+    ),
+    Column("jain_of_counts", "Jain", "higher", "Jain's index of selection counts, 1 = all equal"),
+    Column("gini_of_counts", "Gini", "lower", "Gini coefficient of selection counts, 0 = equal"),
+    Column("minimum_rate", "Minimum rate", "higher", "share of rounds of the least chosen client"),
+    Column("round_time_s", "Round time", "lower", "mean length of a round", is_time=True),
+    Column("wasted_s", "Wasted time", "lower", "device time of clients not in time", is_time=True),
 )
 
 
@@ -162,9 +168,9 @@ def _last(known: FloatArray) -> float:
 
 def _leaders(column: Column, known: Mapping[str, Mapping[int, float]]) -> list[str]:
     """Return who has the best mean; nobody if there is nothing to compare."""
-    sign = 1.0 if column.higher_is_better else -1.0
+    sign = 1.0 if column.better == "higher" else -1.0
     means = {name: sign * float(np.mean(list(by.values()))) for name, by in known.items()}
-    if len(means) < 2:
+    if len(means) < 2 or column.better == "neither":
         return []
     top, bottom = max(means.values()), min(means.values())
     leaders = [name for name, mean in means.items() if math.isclose(mean, top, rel_tol=1e-9)]

@@ -2,13 +2,15 @@
 
 Problem P4 of RBCS-F, Eq. (21). The optimum has a simple form: for some limit on the cost, the
 ``size`` largest gains among those within the limit. Alg. 1 of the paper tries every limit in
-O(n^2); here the clients are put into bins by cost and swept once with the best gains so far.
+O(n^2); here the clients are put into bins by cost, and only the bins that can hold the optimum are
+looked into.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,42 +38,61 @@ def bottleneck_limit(cost: FloatArray, gain: FloatArray, size: int, price: float
         raise InvalidInput(f"size must be inside [1, {n}], got {size}.")
     if size == n:
         return float(cost.max())
+    return _search(cost, gain, np.zeros(0), size, price).limit
+
+
+class _Optimum(NamedTuple):
+    value: float  #: of the objective; ties go to the smaller limit
+    limit: float
+
+
+_NONE = _Optimum(math.inf, math.inf)
+
+
+def _search(
+    cost: FloatArray, gain: FloatArray, before: FloatArray, size: int, price: float
+) -> _Optimum:
+    """Return the best limit among these costs; ``before`` are the best gains at lower cost."""
+    spread = float(cost.max() - cost.min())
+    if spread > 0.0 and (cost.size <= CLIENTS_PER_BIN or spread / MOST_BINS == 0.0):
+        return _sweep(cost, gain, before, size, price)
+    if spread == 0.0:
+        best = _largest(np.concatenate((before, gain)), size)
+        limit = float(cost[0])
+        return _Optimum(price * limit - float(best.sum()), limit) if best.size == size else _NONE
     order, ends, edges = _bins_by_cost(cost)
     by_bin = gain[order]
     # Pass 1: the best gains up to the end of each bin bound the objective inside it from below.
-    best = np.zeros(0)
+    best = before
     promising: list[tuple[float, int, int, FloatArray]] = []
     reached = math.inf  # an objective that is attained for certain
     start = 0
     for end, lower, upper in zip(ends, edges[:-1], edges[1:], strict=True):
-        before, entering = best, by_bin[start:end]
+        earlier, entering = best, by_bin[start:end]
         if best.size == size:
             entering = entering[entering > best.min()]
         if entering.size:  # else a higher limit buys nothing
             best = _largest(np.concatenate((best, entering)), size)
             if best.size == size:
                 total = float(best.sum())
-                promising.append((price * lower - total, start, end, before))
+                promising.append((price * lower - total, start, end, earlier))
                 reached = min(reached, price * upper - total)
         start = end
     # Pass 2: look inside the bins that may hold the optimum, the most promising first.
-    best_value, best_limit = math.inf, math.inf
-    for bound, start, end, before in sorted(promising, key=lambda item: item[0]):
-        if bound > min(reached, best_value):
+    found = _NONE
+    for bound, start, end, earlier in sorted(promising, key=lambda item: item[0]):
+        if bound > min(reached, found.value):
             break
-        value, limit = _sweep(cost[order[start:end]], by_bin[start:end], before, size, price)
-        if (value, limit) < (best_value, best_limit):
-            best_value, best_limit = value, limit
-    return best_limit
+        inside = cost[order[start:end]]
+        found = min(found, _search(inside, by_bin[start:end], earlier, size, price))
+    return found
 
 
 def _bins_by_cost(cost: FloatArray) -> tuple[IntArray, list[int], list[float]]:
     """Return an order by bins of rising cost, where each bin ends, and the edges around them."""
-    n_bins = min(MOST_BINS, 1 + cost.size // CLIENTS_PER_BIN)
+    n_bins = min(MOST_BINS, 2 + cost.size // CLIENTS_PER_BIN)
     lowest, highest = float(cost.min()), float(cost.max())
     width = (highest - lowest) / n_bins
-    if n_bins == 1 or not width > 0.0:
-        return np.arange(cost.size), [cost.size], [lowest, highest]
     bins = np.minimum((cost - lowest) / width, n_bins - 1).astype(np.uint16)
     ends = np.cumsum(np.bincount(bins, minlength=n_bins))
     edges = lowest + width * np.arange(n_bins + 1)
@@ -88,7 +109,7 @@ def _largest(values: FloatArray, size: int) -> FloatArray:
 
 def _sweep(
     cost: FloatArray, gain: FloatArray, before: FloatArray, size: int, price: float
-) -> tuple[float, float]:
+) -> _Optimum:
     """Admit clients by rising cost to a heap of the best gains; return the best value and limit."""
     heap = before.tolist()
     heapq.heapify(heap)
@@ -106,4 +127,4 @@ def _sweep(
             total += value - heapq.heapreplace(heap, value)
         if len(heap) == size and price_paid - total < best_value:
             best_value, best_limit = price_paid - total, limit
-    return best_value, best_limit
+    return _Optimum(best_value, best_limit)

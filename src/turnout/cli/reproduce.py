@@ -1,0 +1,223 @@
+"""``turnout reproduce``: a paper's numerical figures, with ours beside its claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from turnout.cli.output import AsJson, console, table
+from turnout.cli.running import (
+    Jobs,
+    end_badly_on_problems,
+    numbers,
+    plus_minus,
+    print_json,
+    run_shown,
+)
+from turnout.experiment import Experiment, Grid, estimate
+from turnout.papers import Claim, Finding, Preset, Results, Verdict, judge, load_preset
+from turnout.papers.figures import draw, require_matplotlib
+from turnout.papers.measures import MEASURES
+
+__all__ = ["reproduce"]
+
+_COLOURS = {Verdict.HOLDS: "green", Verdict.WITHIN: "yellow", Verdict.FAILS: "bold red"}
+
+Paper = Annotated[str, typer.Argument(help="e3cs-arxiv, e3cs-journal or rbcs-f.")]
+More = Annotated[list[int] | None, typer.Argument(hidden=True)]
+FigureNumbers = Annotated[
+    list[int] | None,
+    typer.Option("--figure", help="Figures of the paper, e.g. --figure 2 3; default: all."),
+]
+Seeds = Annotated[int, typer.Option("--seeds", min=2, help="Runs per scheme.")]
+Rounds = Annotated[
+    int, typer.Option("--rounds", min=0, help="Shorter runs for a quick look; 0 = as the paper.")
+]
+Out = Annotated[Path, typer.Option("--out", help="Where the run folder goes.")]
+Extras = Annotated[
+    bool,
+    typer.Option("--extras/--no-extras", help="Published forms, their cost, regret and bound."),
+]
+
+
+@dataclass(frozen=True)
+class _Judged:
+    claim: Claim
+    ours: Finding
+    published: Finding | None
+
+
+def reproduce(
+    paper: Paper,
+    more: More = None,
+    figure: FigureNumbers = None,
+    seeds: Seeds = 10,
+    rounds: Rounds = 0,
+    out: Out = Path("runs"),
+    extras: Extras = True,
+    jobs: Jobs = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a paper's numerical experiments, judge its claims and draw its figures.
+
+    Exit code 1 if a claim fails. Figures are written as PDF, SVG and PNG into the run folder.
+
+    Example: [bold]turnout reproduce rbcs-f --figure 2 3 4[/]
+    """
+    require_matplotlib()
+    preset = load_preset(paper, seeds=seeds, rounds=rounds)
+    chosen = tuple(dict.fromkeys([*(figure or []), *(more or [])]))
+    wanted = chosen or tuple(one.number for one in preset.figures)
+    drawings = [preset.figure(number) for number in wanted]
+    results = _run(preset, paper, wanted, out, extras, jobs, as_json)
+    folder = results[1].grid.folder
+    files = [path for drawing in drawings for path in draw(drawing, results[1], folder)]
+    judged = [_judged(claim, preset, results, extras) for claim in preset.claims_of(wanted)]
+    if as_json:
+        print_json(_content(preset, results, judged, files, extras))
+    else:
+        _print(preset, results[1], judged, files, extras)
+    if any(one.ours.verdict == Verdict.FAILS for one in judged):
+        raise typer.Exit(1)
+
+
+def _run(
+    preset: Preset,
+    paper: str,
+    wanted: tuple[int, ...],
+    out: Path,
+    extras: bool,
+    jobs: int | None,
+    quiet: bool,
+) -> dict[int, Results]:
+    """Run what is needed at each length, the paper's own first; complete runs are kept."""
+    lengths = sorted({1} | {claim.times for claim in preset.claims_of(wanted)})
+    base = preset.experiment
+    grids: dict[int, Grid] = {}
+    for times in lengths:
+        sized = preset
+        if times > 1:
+            seeds = len(base.seed_numbers)
+            sized = load_preset(paper, seeds=seeds, rounds=times * base.n_rounds)
+        experiment: Experiment = sized.experiment
+        name = f"{paper}-{experiment.n_rounds}x{len(experiment.seed_numbers)}"
+        labels = sized.schemes_for(wanted, times=times, extras=extras)
+        grids[times] = run_shown(experiment, out / name, quiet=quiet, n_jobs=jobs, labels=labels)
+    end_badly_on_problems(*grids.values())
+    return {times: Results(grid) for times, grid in grids.items()}
+
+
+def _judged(claim: Claim, preset: Preset, results: dict[int, Results], extras: bool) -> _Judged:
+    runs = results[claim.times]
+    has_published = extras and claim.has_published
+    published = judge(claim, runs, preset.published) if has_published else None
+    return _Judged(claim, judge(claim, runs), published)
+
+
+def _print(
+    preset: Preset, results: Results, judged: list[_Judged], files: list[Path], extras: bool
+) -> None:
+    console.print(f"[bold]{preset.title}[/]: {preset.paper}", highlight=False)
+    for note in preset.notes:
+        console.print(f"  {note}", highlight=False)
+    console.print(_overview(preset, results), _claims(judged))
+    if extras and preset.cost is not None:
+        console.print(_cost(preset, results))
+    if extras and preset.regret is not None:
+        console.print(_regret(preset, results))
+    console.print("Figures: " + ", ".join(str(path) for path in files), highlight=False)
+
+
+def _overview(preset: Preset, results: Results) -> Table:
+    """Return every scheme of the figures, and of the extras those that no other table shows."""
+    experiment = results.grid.experiment
+    headings = tuple(MEASURES[name].what for name in preset.overview)
+    title = f"{experiment.n_rounds} rounds, {len(experiment.seed_numbers)} seeds, mean ± 95 %"
+    made = table(title, "scheme", *headings, numbers=headings)
+    for label in _overview_labels(preset, results):
+        values = (plus_minus(results.estimate(label, n), MEASURES[n].form) for n in preset.overview)
+        made.add_row(escape(label), *values)
+    return made
+
+
+def _overview_labels(preset: Preset, results: Results) -> list[str]:
+    drawn = {label for figure in preset.figures for label in figure.schemes}
+    elsewhere = set(() if preset.cost is None else preset.cost.schemes) - drawn
+    return [label for label in results.grid.labels if label not in elsewhere]
+
+
+def _claims(judged: list[_Judged]) -> Table:
+    has_published = any(one.published for one in judged)
+    last = ("as published",) if has_published else ()
+    made = table("Claims", "fig.", "the paper says", "ours", "verdict", *last)
+    for one in judged:
+        reading = f"\n[dim]{escape(one.claim.reading)}[/]" if one.claim.reading else ""
+        cells = [escape(one.claim.says) + reading, escape(one.ours.ours), _coloured(one.ours)]
+        if has_published:
+            cells.append("" if one.published is None else _coloured(one.published))
+        made.add_row(str(one.claim.figure), *cells)
+    return made
+
+
+def _coloured(finding: Finding) -> str:
+    return f"[{_COLOURS[finding.verdict]}]{finding.verdict}[/]"
+
+
+def _cost(preset: Preset, results: Results) -> Table:
+    assert preset.cost is not None
+    cost = preset.cost
+    form = MEASURES[cost.measure].form
+    made = table(cost.title, "scheme", *cost.columns, numbers=cost.columns)
+    for name, *labels in cost.rows:
+        values = (plus_minus(results.estimate(label, cost.measure), form) for label in labels)
+        made.add_row(name, *values)
+    return made
+
+
+def _regret(preset: Preset, results: Results) -> Table:
+    assert preset.regret is not None
+    headings = ("regret", "bound", "regret / bound")
+    made = table(preset.regret.title, "scheme", *headings, numbers=headings)
+    for label in preset.regret.schemes:
+        found, bound = (results.values(label, name) for name in ("regret", "regret-bound"))
+        parts = ((found, ".0f"), (bound, ".0f"), (found / bound, ".3f"))
+        made.add_row(label, *(plus_minus(estimate(values), form) for values, form in parts))
+    return made
+
+
+def _content(
+    preset: Preset,
+    results: dict[int, Results],
+    judged: list[_Judged],
+    files: list[Path],
+    extras: bool,
+) -> dict[str, Any]:
+    runs = results[1]
+    shown = [*preset.overview, *(("regret", "regret-bound") if extras else ())]
+    return {
+        "paper": preset.paper,
+        "n_rounds": runs.grid.experiment.n_rounds,
+        "seeds": list(runs.grid.experiment.seed_numbers),
+        "folder": str(runs.grid.folder),
+        "figures": [str(path) for path in files],
+        "schemes": {
+            label: {name: numbers(runs.estimate(label, name)) for name in shown}
+            for label in runs.grid.labels
+        },
+        "claims": [
+            {
+                "figure": one.claim.figure,
+                "says": one.claim.says,
+                "reading": one.claim.reading,
+                "ours": one.ours.ours,
+                "verdict": one.ours.verdict.value,
+                "as_published": one.published and one.published.verdict.value,
+            }
+            for one in judged
+        ],
+    }

@@ -1,0 +1,86 @@
+"""``turnout simulate``: one run of one selector."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnout.cli.output import AsJson, console, show, table
+from turnout.cli.running import (
+    Clients,
+    Cohort,
+    Deadline,
+    Rounds,
+    World,
+    end_badly_on_problems,
+    experiment_of,
+    run_shown,
+)
+from turnout.experiment import parse_variant
+from turnout.experiment.variants import parse_parameters
+
+__all__ = ["simulate"]
+
+#: What the summary's numbers are, and how they are written.
+_ROWS = {
+    "success_ratio": ("share of the chosen that answered in time", ".4f"),
+    "cep": ("answers in time (cumulative effective participation)", ".0f"),
+    "regret": ("answers lost against the best fixed allocation", ".1f"),
+    "regret_bound": ("bound of E3CS, Theorem 1", ".1f"),
+    "jain_of_counts": ("Jain's index of selection counts", ".4f"),
+    "gini_of_counts": ("Gini coefficient of selection counts", ".4f"),
+    "minimum_rate": ("share of rounds of the least chosen client", ".4f"),
+    "round_time_s": ("mean length of a round, s", ".3f"),
+    "total_time_s": ("length of the run, s", ".1f"),
+    "wasted_s": ("device seconds that came to nothing", ".1f"),
+    "backlog_per_round": ("longest fairness queue (rate 0.15) per round", ".4f"),
+    "seconds": ("seconds that this took", ".2f"),
+}
+
+
+def simulate(
+    selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
+    param: Annotated[
+        list[str] | None, typer.Option("--param", help="key=value; may be given several times.")
+    ] = None,
+    world: World = "volatile",
+    rounds: Rounds = None,
+    clients: Clients = None,
+    cohort: Cohort = None,
+    deadline: Deadline = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes everything.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Keep the run in this folder.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run one selector in a simulated federation and show what it came to.
+
+    Example: [bold]turnout simulate e3cs --param quota=0.8 --world e3cs --rounds 500[/]
+    """
+    variant = parse_variant(selector)
+    given = parse_parameters(",".join(param or []))
+    if given:
+        variant = replace(variant, parameters={**variant.parameters, **given}, label="")
+    sizes = {"n_clients": clients, "cohort_size": cohort, "n_rounds": rounds}
+    experiment = experiment_of([variant], "simulate", world, sizes, [seed], deadline)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if out is None else out
+        grid = run_shown(experiment, folder, quiet=as_json, n_jobs=1)
+        end_badly_on_problems(grid)
+    summary = grid.cells[0].summary or {}
+    made = table(f"{variant.label}, seed {seed}", "what", "value", numbers=("value",))
+    for name, (what, form) in _ROWS.items():
+        value = summary[name]
+        made.add_row(what, "-" if value is None else format(value, form))
+    size = {
+        "n_clients": experiment.n_clients,
+        "cohort_size": experiment.cohort_size,
+        "n_rounds": experiment.n_rounds,
+        "seed": seed,
+    }
+    show(made, [{"label": variant.label, **size, **summary}], as_json)
+    if out is not None and not as_json:
+        console.print(f"Run folder: {out}", highlight=False)

@@ -1,0 +1,219 @@
+import base64
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from tests.report.folders import (
+    COHORT,
+    N_CLIENTS,
+    N_ROUNDS,
+    SELECTORS,
+    config_of,
+    run_of,
+    write_cell,
+)
+from turnout.environments import e3cs_world
+from turnout.report.charts import sections
+from turnout.report.curves import N_POINTS, time_unit
+from turnout.report.heatmap import N_COLUMNS, N_ROWS
+from turnout.report.reading import read_cells
+from turnout.report.worlds import gather
+
+
+def charts_of(path):
+    (world,), _ = gather(read_cells([path])[0])
+    order = {variant.name: number for number, variant in enumerate(world.variants)}
+    found = {c.key: c for section in sections(world, order) for c in section.charts}
+    return found, order
+
+
+@pytest.fixture(scope="module")
+def charts(experiment):
+    return charts_of(experiment)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return [run_of(config_of("e3cs-0.5", seed))[0] for seed in (0, 1, 2)]
+
+
+def trace(chart, selector, role="line"):
+    (found,) = [
+        one
+        for one in chart.traces
+        if one["meta"].get("selector") == selector and one["meta"]["role"] == role
+    ]
+    return found
+
+
+def test_all_charts_are_there(charts):
+    found, order = charts
+    assert list(found) == [
+        "success", "success-moving", "cep", "regret", "bound", "counts", "map", "lorenz",
+        "fairness", "time", "round-time", "backlog-mean", "backlog-max",
+    ]  # fmt: skip
+    for chart in found.values():
+        assert chart.title
+        assert chart.caption.endswith(".")
+        if chart.maps is None:
+            shown = {one["meta"].get("selector") for one in chart.traces} - {None}
+            assert shown == set(order.values())
+
+
+def test_plotly_accepts_every_figure(charts, training):
+    for found in (charts[0], charts_of(training)[0]):
+        for chart in found.values():
+            figure = go.Figure({"data": chart.traces, "layout": chart.layout})
+            assert len(figure.data) == len(chart.traces)
+
+
+def test_lines_are_means_over_seeds_and_bands_their_range(charts, runs):
+    found, order = charts
+    me = order["e3cs-0.5"]
+    cep = np.array([run.cep for run in runs])
+    line, band = trace(found["cep"], me), trace(found["cep"], me, "band")
+    assert line["x"] == list(range(1, N_ROUNDS + 1))
+    np.testing.assert_allclose(line["y"], cep.mean(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(np.array(line["customdata"])[:, 0], cep.min(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(band["y"][:N_ROUNDS], cep.max(axis=0), rtol=1e-4)
+    np.testing.assert_allclose(band["y"][N_ROUNDS:][::-1], cep.min(axis=0), rtol=1e-4)
+    ratio = cep / np.array([np.cumsum(np.diff(run.offsets)) for run in runs])
+    np.testing.assert_allclose(trace(found["success"], me)["y"], ratio.mean(axis=0), rtol=1e-4)
+    hours = np.array([run.clock_s for run in runs]) / 60
+    np.testing.assert_allclose(trace(found["time"], me)["y"], hours.mean(axis=0), rtol=1e-4)
+    regret = np.array([run.regret() for run in runs])
+    np.testing.assert_allclose(trace(found["regret"], me)["y"], regret.mean(axis=0), rtol=1e-4)
+    backlog = np.array([run.backlog().largest for run in runs])
+    y = trace(found["backlog-max"], me)["y"]
+    np.testing.assert_allclose(y, backlog.mean(axis=0), rtol=1e-4)
+
+
+def test_the_moving_ratio_covers_full_windows_only(charts, runs):
+    found, order = charts
+    line = trace(found["success-moving"], order["e3cs-0.5"])
+    window = N_ROUNDS // 20
+    assert line["x"] == list(range(window, N_ROUNDS + 1))
+    t = 30
+    parts = [slice(run.offsets[t - window], run.offsets[t]) for run in runs]
+    ratios = [run.completed[part].mean() for run, part in zip(runs, parts, strict=True)]
+    assert line["y"][t - window] == pytest.approx(np.mean(ratios), rel=1e-4)
+
+
+def test_the_bound_is_drawn_for_selectors_that_have_one(charts):
+    found, order = charts
+    bounds = [one for one in found["bound"].traces if one["meta"]["role"] == "bound"]
+    assert {one["meta"]["selector"] for one in bounds} == {order["e3cs-0"], order["e3cs-0.5"]}
+    # Theorem 1, arXiv Eq. (23): eta sum(k - K sigma) + K / eta ln K with eta = quota = 0.5
+    expected = 0.5 * COHORT * 0.5 * N_ROUNDS + N_CLIENTS / 0.5 * np.log(N_CLIENTS)
+    one = trace(found["bound"], order["e3cs-0.5"], "bound")
+    assert one["y"][-1] == pytest.approx(expected, rel=1e-4)
+
+
+def test_boxes_are_quartiles_of_counts_by_class(charts, runs):
+    found, order = charts
+    box = trace(found["counts"], order["e3cs-0.5"], "box")
+    assert box["x"] == ["0.1", "0.3", "0.6", "0.9"]
+    classes = e3cs_world(N_CLIENTS).classes
+    counts = np.array([run.counts for run in runs])[:, classes == 2]
+    cuts = [box[name][2] for name in ("lowerfence", "q1", "median", "q3", "upperfence")]
+    np.testing.assert_allclose(cuts, np.percentile(counts, (0, 25, 50, 75, 100)), rtol=1e-4)
+    assert found["counts"].layout["xaxis"]["title"]["text"] == "success rate"
+
+
+def unpacked(text, n_rows):
+    return np.frombuffer(base64.b64decode(text), np.uint8).reshape(n_rows, -1) / 255.0
+
+
+def test_the_map_holds_who_was_chosen_when(charts, runs):
+    maps = charts[0]["map"].maps
+    assert [one["name"] for one in maps["maps"]] == sorted(SELECTORS)
+    mine = next(one for one in maps["maps"] if one["name"] == "e3cs-0.5")
+    assert list(mine["runs"]) == ["seed 0", "mean of 3 seeds"]
+    chosen = np.zeros((N_CLIENTS, N_ROUNDS))
+    rounds = np.repeat(np.arange(N_ROUNDS), np.diff(runs[0].offsets))
+    chosen[runs[0].clients, rounds] = 1.0
+    np.testing.assert_array_equal(unpacked(mine["runs"]["seed 0"], N_CLIENTS), chosen)
+    assert maps["rows"][7] == "client 7"
+    assert maps["columns"][0] == "round 1"
+    assert maps["x"] == list(range(1, N_ROUNDS + 1))
+    quarter = N_CLIENTS // 4
+    assert maps["groups"][1] == {"name": "0.3", "first": quarter, "last": 2 * quarter - 1}
+
+
+def test_a_large_run_is_binned(tmp_path):
+    config = config_of("random", 0, n_rounds=600, n_clients=250, cohort_size=50)
+    write_cell(tmp_path, config)
+    found, _ = charts_of(tmp_path)
+    maps = found["map"].maps
+    assert (len(maps["rows"]), len(maps["columns"]), len(maps["x"])) == (N_ROWS, N_COLUMNS, 125)
+    assert maps["rows"][0] == "clients 0-2"
+    assert maps["columns"][-1] == "rounds 597-600"
+    shares = unpacked(maps["maps"][0]["runs"]["seed 0"], N_ROWS)
+    # 50 of 250 are chosen each round; bytes round to 1/255
+    assert shares.mean() == pytest.approx(0.2, abs=1 / 255)
+    for chart in found.values():
+        assert all(len(one["x"]) <= 2 * N_POINTS for one in chart.traces)
+    line = trace(found["cep"], 0)
+    assert (line["x"][0], line["x"][-1], len(line["x"])) == (1, 600, N_POINTS)
+
+
+def test_lorenz_and_bars_agree_with_the_gini_coefficient(charts, runs):
+    found, order = charts
+    me = order["e3cs-0.5"]
+    line = trace(found["lorenz"], me)
+    y, x = np.array(line["y"]), np.array(line["x"])
+    area = np.sum((y[1:] + y[:-1]) / 2 * np.diff(x))
+    bar = trace(found["fairness"], me, "bar")
+    gini = dict(zip(bar["x"], bar["y"], strict=True))["Gini"]
+    # 101 points on 40 clients: the polygon is cut at corners by less than 1e-3
+    assert 1 - 2 * area == pytest.approx(gini, abs=1e-3)
+    assert trace(found["lorenz"], None, "reference")["y"] == [0, 1]
+
+
+def test_round_times_have_words_of_their_own(charts, runs):
+    found, order = charts
+    tip = trace(found["round-time"], order["e3cs-0.5"], "tip")
+    lengths = np.concatenate([run.length_s for run in runs])
+    low, high = np.percentile(lengths, (5, 95))
+    assert f"nine in ten {low:.4g} to {high:.4g} s" in tip["hovertemplate"]
+
+
+def test_accuracy_is_drawn_by_round_and_by_time(training):
+    found, order = charts_of(training)
+    keys = [key for key in found if key.startswith("extra")]
+    assert keys == ["extra-0", "extra-0-time", "extra-1", "extra-1-time"]
+    assert [found[key].title for key in keys[:3]] == [
+        "Accuracy by round", "Accuracy by time", "Loss by round",
+    ]  # fmt: skip
+    line = trace(found["extra-0"], order["random"])
+    known = {x: y for x, y in zip(line["x"], line["y"], strict=True) if y is not None}
+    assert list(known) == [1, 6, 11, 16, 21]
+    expected = np.mean([1 - 0.9 * np.exp(-10 / 20), 1 - 0.9 * np.exp(-10 / 21)])
+    assert known[11] == pytest.approx(expected, rel=1e-4)
+    timed = trace(found["extra-0-time"], order["random"])
+    y = [value for value in timed["y"] if value is not None]
+    assert y == sorted(y)  # a step at every measurement, never back
+    finals = [run_of(config_of("random", seed, n_rounds=21))[0].clock_s[-1] for seed in (0, 1)]
+    unit = {"time (s)": 1, "time (min)": 60}[found["extra-0-time"].layout["xaxis"]["title"]["text"]]
+    assert timed["x"][-1] == pytest.approx(min(finals) / unit, rel=1e-4)
+
+
+def test_a_bare_training_run_has_what_it_has(tmp_path):
+    folder = write_cell(tmp_path, config_of("random", 0, n_rounds=8, classes=None))
+    with np.load(folder / "selections.npz") as file:
+        columns = {name: file[name] for name in ("offsets", "clients")}
+    np.savez(folder / "selections.npz", **columns)
+    text = (folder / "rounds.jsonl").read_text()
+    (folder / "rounds.jsonl").write_text(text.replace('"regret"', '"other_number"'))
+    found, _ = charts_of(tmp_path)
+    assert "regret" not in found
+    assert "backlog-mean" not in found
+    assert found["extra-0"].title == "Other number by round"
+    assert found["counts"].title == "Selections per client"
+    assert found["map"].maps["groups"] == []
+
+
+def test_units_of_time_are_readable():
+    units = [time_unit(seconds)[0] for seconds in (0.0, 100.0, 500.0, 20_000.0, 1e6)]
+    assert units == ["s", "s", "min", "h", "days"]

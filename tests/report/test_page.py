@@ -1,0 +1,135 @@
+import ast
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import turnout.report
+from tests.report.folders import config_of, write_cell
+from turnout.errors import InvalidInput, MissingExtra
+from turnout.report import write_report
+
+ALLOWED = ("turnout.errors", "turnout.metrics", "turnout.types", "turnout.report")
+
+
+def data_of(page):
+    return json.loads(re.search(r'id="report-data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def own_part(page):
+    """The page without plotly's own script."""
+    return re.sub(r"<script>/\*\*\n\* plotly.js.*?</script>", "", page, flags=re.DOTALL)
+
+
+def test_the_page_says_what_it_shows(report):
+    page = report.path.read_text(encoding="utf-8")
+    assert "<title>demo · turnout report</title>" in page
+    assert (
+        "A simulation of 40 clients, 8 wanted in each of 60 rounds; availability bernoulli "
+        "(rate 0.9); volatility by-class (rates 0.1, 0.3, 0.6, 0.9); timing linear-contextual "
+        "(log_base 2.0); round policy fixed-deadline (seconds inf)."
+    ).replace("log_base", "log base") in page
+    for heading in ("Summary", "Regret", "Fairness", "Time", "Settings and versions"):
+        assert f"<h3>{heading}</h3>" in page
+    assert page.count('class="chip"') == 7
+    assert "numpy = 2.0.0" in page
+    assert "quota = 0.5" in page
+    assert report.problems == []
+    assert 'class="problems" role' not in page
+
+
+def test_the_page_loads_nothing(report):
+    page = own_part(report.path.read_text(encoding="utf-8"))
+    assert len(page) < 2_000_000
+    assert not re.search(r"""(src|href|action)\s*=|url\(|@import|https?://|//cdn""", page)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
+    assert "default-src &#x27;none&#x27;" in policy
+    assert policy.count("sha256-") == 2
+    assert "script-src &#x27;sha256-" in policy
+
+
+def test_the_same_cells_give_the_same_page(experiment, report, tmp_path):
+    again = write_report([experiment], tmp_path / "again.html")
+    assert again.path.read_bytes() == report.path.read_bytes()
+
+
+ATTACK = '</script><script>alert("x")</script><img src=x onerror=alert(1)>\u2028'
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """Every text of a run folder tries to be a script."""
+    config = config_of(
+        "random",
+        0,
+        n_rounds=5,
+        experiment=ATTACK,
+        parameters={ATTACK: ATTACK},
+        world={"availability": {"kind": ATTACK, ATTACK: ATTACK}},
+        policy={"kind": ATTACK},
+        classes={"names": [ATTACK] * 4, "what": ATTACK},
+    )
+    root = tmp_path / "<b>runs"
+    folder = write_cell(root, config, extra=lambda t: {ATTACK: 1.0})
+    (folder / "config.json").write_text(json.dumps(config | {"label": ATTACK, "selector": ATTACK}))
+    (folder / "versions.json").write_text(json.dumps({ATTACK: ATTACK}))
+    broken = write_cell(root, config_of("e3cs-0", 0, n_rounds=5))
+    (broken / "config.json").write_text(json.dumps({"label": ATTACK, "n_clients": ATTACK}))
+    return root
+
+
+def test_text_from_files_is_only_text(hostile, tmp_path):
+    report = write_report([hostile], tmp_path / "r.html")
+    page = own_part(report.path.read_text(encoding="utf-8"))
+    assert report.n_cells == 1
+    assert report.problems[0].kind == "damaged"
+    assert page.count("<script") == 2  # data and our own; plotly's was cut out
+    assert "<img" not in page
+    assert "<b>runs" not in page
+    assert page.count("alert") > 5  # it is there, as text
+    # plotly reads a little HTML in labels, so these are escaped once more
+    texts = []
+
+    def walk(value):
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, dict | list):
+            for item in value.values() if isinstance(value, dict) else value:
+                walk(item)
+
+    walk(data_of(page)["charts"])
+    assert any("alert" in text for text in texts)
+    allowed = {"<br>", "<extra>", "</extra>"}
+    assert {tag for text in texts for tag in re.findall(r"<[^>]*>", text)} <= allowed
+
+
+def test_without_plotly_the_error_names_the_extra(small, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(MissingExtra, match=re.escape("pip install 'turnout[report]'")):
+        write_report([small], tmp_path / "r.html")
+
+
+def test_a_file_that_cannot_be_written_is_an_error_with_the_fix(small, tmp_path):
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(InvalidInput, match=r"cannot write .*--out"):
+        write_report([small], tmp_path / "folder.html")
+    assert {path.name for path in tmp_path.iterdir()} == {"small", "folder.html"}
+    made = write_report([small], tmp_path / "new" / "deep.html")
+    assert made.path.exists()
+
+
+def test_report_reads_files_and_knows_nothing_of_selectors():
+    for path in Path(turnout.report.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module]
+                if node.module == "turnout":
+                    names = [f"turnout.{one.name}" for one in node.names]
+            elif isinstance(node, ast.Import):
+                names = [one.name for one in node.names]
+            else:
+                continue
+            inside = [name for name in names if name.split(".")[0] == "turnout"]
+            assert all(name.startswith(ALLOWED) for name in inside), path.name
