@@ -12,8 +12,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
-demo: $(READY)  ## a paired comparison of selectors on a volatile federation
-	$(BIN)/turnout compare random round-robin fedcs e3cs ucb-cs oort rbcs-f --rounds 500 --seeds 5
+demo: $(READY)  ## a paired comparison of selectors on a volatile federation, with a report
+	$(BIN)/turnout compare random round-robin fedcs e3cs ucb-cs oort rbcs-f \
+		--rounds 500 --seeds 5 --out runs/demo
+	$(BIN)/turnout report runs/demo --out runs/demo/report.html
 
 test: $(READY) browser  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q

@@ -27,7 +27,14 @@ WORLD = {
     "volatility": {"kind": "by-class", "rates": [0.1, 0.3, 0.6, 0.9]},
     "timing": {"kind": "linear-contextual", "log_base": 2.0},
 }
-VERSIONS = {"turnout": "0.1.0", "numpy": "2.0.0", "python": "3.11.0", "platform": "Linux"}
+VERSIONS = {
+    "turnout": "0.1.0",
+    "numpy": "2.0.0",
+    "python": "3.11.0",
+    "platform": "Linux-6.1.0-x86_64-with-glibc2.36",
+    "git": "0123456789abcdef0123456789abcdef01234567",
+    "dirty": True,
+}
 
 
 def config_of(label, seed, *, n_rounds=N_ROUNDS, world_id="0123456789ab", **changes):

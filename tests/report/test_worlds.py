@@ -109,6 +109,19 @@ def test_one_label_with_two_meanings_is_told_apart(small, tmp_path):
     assert [row.name for _, row in report.rows] == ["e3cs-0.5", "random (demo)", "random (tuned)"]
 
 
+def test_a_selector_may_have_a_cohort_size_of_its_own(small, tmp_path):
+    write_cell(small, config_of("fedcs", 0, n_rounds=12, cohort_size=20))
+    write_cell(small, config_of("fedcs", 1, n_rounds=12, cohort_size=20))
+    report = write_report([small], tmp_path / "r.html")
+    assert report.n_cells == 6
+    (problem,) = report.problems
+    assert problem.message == (
+        "the selectors ask for different numbers of clients per round "
+        "(e3cs-0.5, random: 8; fedcs: 20)."
+    )
+    assert "8 to 20 wanted in each of 12 rounds" in report.path.read_text(encoding="utf-8")
+
+
 def test_versions_that_differ_are_remarked(small, tmp_path):
     (small / "random" / "seed-0" / "versions.json").write_text('{"turnout": "0.0.9"}')
     report = write_report([small], tmp_path / "r.html")

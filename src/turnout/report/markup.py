@@ -23,16 +23,18 @@ _DEEPEST = 4
 _MOST_ITEMS = 6
 
 
-def describe(settings: Settings) -> str:
+def describe(world: World) -> str:
     """Return the world in one sentence of plain text."""
+    settings, sizes = world.settings, world.cohort_sizes
     models = dict(_fields(settings.world))
     shown = {name: models[name] for name in _MAIN_MODELS if name in models} or models
     parts = [f"{name.replace('_', ' ')} {_brief(value)}" for name, value in shown.items()]
     if settings.policy:
         parts.append(f"round policy {_brief(settings.policy)}")
     kind = settings.kind if settings.kind == "simulation" else f"{settings.kind} run"
+    wanted = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
     sentence = (
-        f"A {kind} of {settings.n_clients:,} clients, {settings.cohort_size:,} wanted in each of "
+        f"A {kind} of {settings.n_clients:,} clients, {wanted} wanted in each of "
         f"{settings.n_rounds:,} rounds"
     )
     return f"{sentence}; {'; '.join(parts[:_MOST_ITEMS])}." if parts else f"{sentence}."
@@ -166,6 +168,7 @@ def settings_of(world: World) -> str:
         f'<tr><th scope="row">{escape(variant.name)}</th>'
         f"<td>{escape(variant.cells[0].settings.selector)}</td>"
         f"<td>{escape(_parameters(variant.cells[0].settings))}</td>"
+        f"<td>{variant.cells[0].settings.cohort_size:,}</td>"
         f"<td>{escape(', '.join(map(str, variant.seeds)))}</td></tr>"
         for variant in world.variants
     )
@@ -174,7 +177,7 @@ def settings_of(world: World) -> str:
         "experiments": sorted({cell.settings.experiment for cell in world.cells}),
         "kind": settings.kind,
         "n_clients": settings.n_clients,
-        "cohort_size": settings.cohort_size,
+        "cohort_size": world.cohort_sizes,
         "n_rounds": settings.n_rounds,
         "world_id": settings.world_id,
         "world": settings.world,
@@ -188,7 +191,8 @@ def settings_of(world: World) -> str:
     return (
         '<div class="scroll" tabindex="0" role="region" aria-label="Selectors">'
         '<table class="words"><thead><tr><th scope="col">Selector</th><th scope="col">Method</th>'
-        '<th scope="col">Parameters</th><th scope="col">Seeds</th></tr></thead>'
+        '<th scope="col">Parameters</th><th scope="col">Wanted per round</th>'
+        '<th scope="col">Seeds</th></tr></thead>'
         f"\n<tbody>\n{rows}\n</tbody></table></div>\n"
         f"<h4>Written by</h4>\n<ul>\n{versions}\n</ul>\n"
         "<details><summary>World and sizes</summary>"

@@ -78,7 +78,7 @@ def _world(
     parts = [f'<article id="{prefix}">']
     if is_one_of_many:
         parts.append(f"<h2>World {int(prefix[1:]) + 1}</h2>")
-    parts.append(f'<p class="world">{escape(describe(world.settings))}</p>')
+    parts.append(f'<p class="world">{escape(describe(world))}</p>')
     parts.append(f"<section><h3>Summary</h3>{summary_table(rows, order)}")
     parts.append(f'<p class="note">{_TABLE_NOTE}</p></section>')
     for section in sections(world, order):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Cells that compare: same world, sizes, rounds and policy."""
+    """Cells that compare: same world, size, rounds and policy."""
 
     settings: Settings  #: of the first cell
     variants: tuple[Variant, ...]
@@ -42,6 +42,11 @@ class World:
     def cells(self) -> tuple[Cell, ...]:
         """All cells that are shown."""
         return tuple(cell for variant in self.variants for cell in variant.cells)
+
+    @property
+    def cohort_sizes(self) -> list[int]:
+        """The numbers of clients wanted per round, ascending; usually there is only one."""
+        return sorted({cell.settings.cohort_size for cell in self.cells})
 
 
 def gather(cells: Sequence[Cell]) -> tuple[list[World], list[Problem]]:
@@ -96,8 +101,8 @@ def refuse_mixed(worlds: Sequence[World]) -> None:
 
 
 def _comparable(settings: Settings) -> tuple[Any, ...]:
-    sizes = (settings.n_clients, settings.cohort_size, settings.n_rounds)
-    return (settings.kind, settings.world_id, *sizes)
+    """Return what must agree; a selector may have a cohort size of its own."""
+    return (settings.kind, settings.world_id, settings.n_clients, settings.n_rounds)
 
 
 def _compared(settings: Settings) -> dict[str, Any]:
@@ -136,7 +141,7 @@ def _without_repeats(cells: Iterable[Cell]) -> tuple[list[Cell], list[Problem]]:
 
 def _identity(cell: Cell) -> tuple[str, str]:
     settings = cell.settings
-    made_of = {"selector": settings.selector, "parameters": settings.parameters}
+    made_of = [settings.selector, settings.parameters, settings.cohort_size]
     return settings.label, json.dumps(made_of, sort_keys=True)
 
 
@@ -164,30 +169,34 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _remarks(world: World) -> list[Problem]:
+    """Return what a reader must know about the comparison itself."""
     remarks = []
-    by_seeds: dict[tuple[int, ...], list[str]] = {}
-    for variant in world.variants:
-        by_seeds.setdefault(variant.seeds, []).append(variant.name)
-    if len(by_seeds) > 1:
-        seeds = "; ".join(
-            f"{', '.join(names)}: {', '.join(map(str, seeds))}" for seeds, names in by_seeds.items()
-        )
-        message = (
-            f"the selectors were not run with the same seeds, so means are not paired ({seeds})."
-        )
-        remarks.append(Problem("note", "", message))
+    seeds = _by_value(world, lambda variant: ", ".join(map(str, variant.seeds)))
+    if len(seeds) > 1:
+        message = "the selectors were not run with the same seeds, so means are not paired"
+        remarks.append(f"{message} ({_spelled(seeds)}).")
+    sizes = _by_value(world, lambda variant: f"{variant.cells[0].settings.cohort_size:,}")
+    if len(sizes) > 1:
+        message = "the selectors ask for different numbers of clients per round"
+        remarks.append(f"{message} ({_spelled(sizes)}).")
     if world.is_partial:
-        message = (
+        remarks.append(
             f"no cell is complete yet: everything is shown up to round {world.n_rounds} of "
             f"{world.settings.n_rounds}, which all {len(world.cells)} started cells reached."
         )
-        remarks.append(Problem("note", "", message))
     written_by = {str(cell.versions.get("turnout")) for cell in world.cells}
     if len(written_by) > 1:
-        message = f"the cells were written by different versions of turnout: {_joined(written_by)}."
-        remarks.append(Problem("note", "", message))
-    return remarks
+        versions = ", ".join(sorted(written_by))
+        remarks.append(f"the cells were written by different versions of turnout: {versions}.")
+    return [Problem("note", "", remark) for remark in remarks]
 
 
-def _joined(words: Iterable[str]) -> str:
-    return ", ".join(sorted(words))
+def _by_value(world: World, value: Callable[[Variant], str]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for variant in world.variants:
+        names.setdefault(value(variant), []).append(variant.name)
+    return names
+
+
+def _spelled(by_value: Mapping[str, list[str]]) -> str:
+    return "; ".join(f"{', '.join(names)}: {value}" for value, names in by_value.items())
