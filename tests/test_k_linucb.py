@@ -116,8 +116,8 @@ def test_matches_a_direct_solve(standardize, seed):
         rms = np.where(status <= 1, rng.gamma(2.0, 1.0, chosen.size), NAN)
         feed(selector, features, t, chosen, rms, sizes, status)
         for i, loss in zip(chosen.tolist(), rms.tolist(), strict=True):
-            if not math.isnan(loss):
-                history.append((features[i], sizes[i] * loss))
+            reward = 0.0 if math.isnan(loss) else sizes[i] * loss  # ours: no report, no reward
+            history.append((features[i], reward))
     assert len(history) > 60
 
 
@@ -190,16 +190,28 @@ def test_missing_and_impossible_features_count_as_zero():
     assert all(np.all(np.isfinite(value)) for value in selector.state().values())
 
 
-def test_missing_reports_teach_nothing():
-    selector, rng = made(3), np.random.default_rng(0)
+def test_no_report_is_no_reward():
+    selector = made(3)
     features = np.eye(3)
     feed(selector, features, 0, [0, 1], [1.0, 2.0])
-    before = selector.state()
+    rewards = selector.reward_sum_.copy()
     feed(selector, features, 1, [1, 2], [NAN, NAN], status=[2, 3])
-    selection = selector.select(context(features, 2, 2), rng)
-    selector.observe(selection, turnout.Outcome([0, 0], [1.0, 1.0]))
-    after = selector.state()
-    assert all(np.array_equal(before[name], after[name]) for name in before)
+    # A = I + e_0 e_0' + 2 e_1 e_1' + e_2 e_2'; sum x r stays, four rewards are known.
+    assert selector.inverse_ == pytest.approx(np.diag([1 / 2, 1 / 3, 1 / 2]))
+    assert selector.reward_sum_.tolist() == rewards.tolist()
+    assert selector.moments_[0] == 4.0
+
+
+def test_a_silent_client_does_not_hold_a_place():
+    selector = made(10)
+    counts = np.zeros(10)
+    for t in range(200):
+        selection = selector.select(context(np.eye(10), 2, t), np.random.default_rng(t))
+        counts[selection.clients] += 1
+        rms = np.where(selection.clients == 0, NAN, 1.0 + selection.clients)
+        status = np.where(selection.clients == 0, 3, 0)
+        selector.observe(selection, turnout.Outcome(status, [1.0, 1.0], {"loss_rms": rms}))
+    assert counts[0] < 40
 
 
 def test_unknown_size_counts_as_the_mean_of_all_clients():

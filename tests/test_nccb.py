@@ -301,7 +301,7 @@ def test_nobody_available() -> None:
     assert selector.centroids_.shape == (3, 5)
 
 
-def test_missing_reports_count_but_teach_nothing() -> None:
+def test_no_report_is_no_reward() -> None:
     features = bits(1, 20, 6)
     selector = small()
     selector.prepare(20)
@@ -309,11 +309,11 @@ def test_missing_reports_count_but_teach_nothing() -> None:
         selection = selector.select(context(features, 5, round=t), stream(0, Purpose.SELECT, t))
         selector.observe(selection, report(selection, np.full(5, np.nan)))
     assert selector.count_.sum() == 15
-    np.testing.assert_array_equal(selector.weights_, selector.start_)
-    assert selector.evidence_.size == selector.reward_.size == 0
+    assert selector.reward_.tolist() == [0.0] * 15
+    assert selector.evidence_.shape[0] == 15  # Eq. (14) adds every arm that was played
     selection = selector.select(context(features, 5, round=3), stream(0, Purpose.SELECT, 3))
     selector.observe(selection, report(selection, [1.0, np.nan, 2.0, np.nan, np.nan]))
-    assert selector.reward_.tolist() == [100.0, 200.0]
+    assert selector.reward_[-5:].tolist() == [100.0, 0.0, 200.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("bonus", ["exact", "diagonal"])

@@ -442,6 +442,34 @@ def test_nobody_known_teaches_nothing_but_serves_the_queues() -> None:
     np.testing.assert_array_equal(selector.theta_, 0.0)
 
 
+def test_a_silent_client_counts_as_taking_until_the_deadline() -> None:
+    # d = 1, c = 1: H = 2, b = 8 for the silent one (deadline 8), theta = 4; b = 2, theta = 1.
+    selector = fresh(2, dimension=1, rate=0.1)
+    columns = {"context": np.ones((2, 1))}
+    ctx = RoundContext(0, 2, np.ones(2, bool), deadline=8.0, columns=columns)
+    selection = selector.select(ctx, np.random.default_rng(0))
+    selector.observe(selection, finished([math.nan, 2.0]))
+    np.testing.assert_allclose(selector.theta_, [[4.0, 1.0]])
+    # Without a deadline it counts as the median of its cohort: b = 2 for both.
+    selector = fresh(2, dimension=1, rate=0.1)
+    selection = selector.select(context(0, 2, [[1.0], [1.0]]), np.random.default_rng(0))
+    selector.observe(selection, finished([math.nan, 2.0]))
+    np.testing.assert_allclose(selector.theta_, [[1.0, 1.0]])
+
+
+def test_a_silent_client_does_not_hold_a_place() -> None:
+    # Times 1 for the honest; without the stand-in client 0 would look like 0 s in every round.
+    selector = fresh(10, dimension=1, rate=0.0, explore=0.1)
+    counts = np.zeros(10)
+    for t in range(200):
+        ctx = context(t, 2, np.ones((10, 1)))
+        selection = selector.select(ctx, np.random.default_rng(t))
+        counts[selection.clients] += 1
+        times = [math.nan if i == 0 else 1.0 for i in selection.clients]
+        selector.observe(selection, finished(times))
+    assert counts[0] < 100
+
+
 def test_a_late_answer_of_known_duration_teaches() -> None:
     # d = 1, H = 1 + 1 = 2, b = 6: theta = 3, whether or not the deadline was met.
     selector = fresh(2, dimension=1, rate=0.1)

@@ -58,8 +58,11 @@ def load(path: str | os.PathLike[str], *, into: Selector | None = None) -> Selec
     parameters = {key: _decode(key, value) for key, value in header["parameters"].items()}
     if into is None:
         _check_imported("selector", name)
-        selector = make(name, **parameters)
-        selector.reset(n_clients)
+        try:
+            selector = make(name, **parameters)
+            selector.reset(n_clients)
+        except (TurnoutError, MemoryError, TypeError) as error:
+            raise StateFileError(f"{path} cannot be restored: {error}") from error
     else:
         selector = into
         _check_same(path, selector, name, parameters, n_clients)
@@ -72,17 +75,27 @@ def load(path: str | os.PathLike[str], *, into: Selector | None = None) -> Selec
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part."""
+    path = Path(os.path.realpath(path))  # a link keeps pointing to the file
+    if not path.parent.is_dir():
+        raise StateFileError(f"the folder {path.parent} does not exist: create it first.")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:

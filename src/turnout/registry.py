@@ -21,6 +21,7 @@ ENTRY_POINT_GROUP = "turnout.selectors"
 
 _S = TypeVar("_S", bound=type[Selector])
 _registered: dict[str, type[Selector]] = {}
+_plugins: dict[str, type[Selector]] = {}  # loaded through entry points
 
 
 def register(name: str) -> Callable[[_S], _S]:
@@ -36,22 +37,24 @@ def register(name: str) -> Callable[[_S], _S]:
     return add
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of all selectors, those of installed plug-ins included."""
-    plugins = {entry.name for entry in _entry_points()}
-    return tuple(sorted(_registered.keys() | plugins))
+def names(*, plugins: bool = True) -> tuple[str, ...]:
+    """Return the names of all selectors, by default with those of installed plug-ins."""
+    found = {entry.name for entry in _entry_points()} if plugins else set()
+    return tuple(sorted(_registered.keys() | found))
 
 
 def name_of(cls: type[Selector]) -> str:
     """Return the registered name of a class, or its path ``module:Class``."""
-    for name, registered in _registered.items():
-        if registered is cls:
+    for name, known in (_registered | _plugins).items():
+        if known is cls:
             return name
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def find(name: str) -> type[Selector]:
     """Return the class behind a registered name or a path ``module:Class``."""
+    if not isinstance(name, str):
+        raise UnknownSelector(f"a selector's name must be a string, got {name!r}.")
     if name in _registered:
         return _registered[name]
     if ":" in name:
@@ -60,9 +63,10 @@ def find(name: str) -> type[Selector]:
         if entry.name == name:
             try:
                 loaded = entry.load()
-            except (ImportError, AttributeError) as error:
+            except Exception as error:  # whatever somebody else's module raises
                 raise UnknownSelector(f"plug-in {name!r} cannot be imported: {error}.") from error
-            return _checked(name, loaded)
+            _plugins[name] = _checked(name, loaded)
+            return _plugins[name]
     raise UnknownSelector(f"unknown selector {name!r}.{_nearest(name, names())}")
 
 
@@ -77,7 +81,10 @@ def make(name: str, **parameters: Any) -> Selector:
     for given in parameters:
         if given not in known:
             raise UnknownParameter(f"{name!r} has no parameter {given!r}.{_nearest(given, known)}")
-    selector = cls(**parameters)
+    try:
+        selector = cls(**parameters)
+    except TypeError as error:  # an abstract class, or a parameter without a default
+        raise InvalidInput(f"{name!r} cannot be made: {error}.") from error
     selector.check_parameters()
     return selector
 
@@ -92,7 +99,7 @@ def _import_path(path: str) -> type[Selector]:
         found = importlib.import_module(module_name)
         for part in class_name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+    except Exception as error:  # whatever somebody else's module raises
         raise UnknownSelector(
             f"cannot import selector {path!r} (give package.module:Class): {error}."
         ) from error

@@ -52,7 +52,7 @@ def boolean(field: str, value: Any) -> bool:
 
 def choice(field: str, value: Any, options: Collection[str]) -> str:
     """Return ``value`` if it is one of ``options``."""
-    if value not in options:
+    if not isinstance(value, str) or value not in options:
         allowed = ", ".join(repr(option) for option in options)
         raise InvalidInput(f"{field} must be one of {allowed}, got {value!r}.")
     return str(value)

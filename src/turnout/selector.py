@@ -38,8 +38,9 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -66,6 +67,8 @@ class Selector(Stateful, ABC):
     needs_metrics: frozenset[str] = frozenset()
     #: Whether ``select`` may choose fewer clients than it could.
     may_underfill: bool = False
+    #: Checks of the contract that this class fails on purpose, with the reason.
+    expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType({})
     #: What a polled client evaluates its loss on.
     poll_data: Literal["all", "mini-batch"] = "all"
 
@@ -109,6 +112,10 @@ def _guard_context(method: Callable[..., Any]) -> Callable[..., Any]:
             raise InvalidInput(
                 f"available has length {ctx.n_clients}, but {type(self).__name__} was reset for "
                 f"{self.n_clients} clients; use grow(n_clients) when clients join."
+            )
+        if not isinstance(rng, np.random.Generator):
+            raise InvalidInput(
+                f"rng must be a numpy Generator, got {rng!r}; use turnout.stream(seed, purpose)."
             )
         for name in self.needs_columns - ctx.columns.keys():
             try:

@@ -83,7 +83,8 @@ class Stateful:
 
         An array whose shape depends on the number of clients is per client, any other is shared.
         """
-        if require.integer("n_clients", n_clients, minimum=1) < self.n_clients:
+        n_clients = require.integer("n_clients", n_clients, minimum=1)
+        if n_clients < self.n_clients:
             raise InvalidInput(
                 f"n_clients can only grow: got {n_clients}, have {self.n_clients}. "
                 "Clients that leave stay in the state and become unavailable."

@@ -6,23 +6,35 @@ array fits. Lists are accepted and stored as arrays. Missing numbers are NaN.
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from turnout import require
+from turnout.arrays import (
+    LARGEST_REPORT,
+    NON_NEGATIVE_METRICS,
+    Array,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    check_column,
+    client_indices,
+    contained,
+    reports,
+    statuses,
+    vector,
+)
 from turnout.errors import InvalidInput, MissingColumn, MissingPoll
 
 __all__ = [
-    "COLUMN_LIMITS",
     "LARGEST_REPORT",
-    "NON_NEGATIVE_METRICS",
     "Array",
     "BoolArray",
     "FloatArray",
@@ -32,28 +44,6 @@ __all__ = [
     "Selection",
     "Status",
 ]
-
-Array = npt.NDArray[Any]
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-
-#: Largest magnitude of a reported number: products and squares of such numbers stay finite.
-LARGEST_REPORT = 1e30
-
-#: Metrics that cannot be negative; every other metric only has to be a number.
-NON_NEGATIVE_METRICS = frozenset({"loss", "loss_std", "loss_rms"})
-
-#: Largest value of the columns that hold amounts; they cannot be negative, NaN means unknown.
-COLUMN_LIMITS: Mapping[str, float] = MappingProxyType(
-    {
-        "num_samples": LARGEST_REPORT,
-        "expected_duration": LARGEST_REPORT,
-        "upload_duration": LARGEST_REPORT,
-        "download_duration": LARGEST_REPORT,
-        "success_rate": 1.0,
-    }
-)
 
 _NOTHING: Mapping[str, Array] = MappingProxyType({})
 
@@ -88,21 +78,23 @@ class RoundContext:
     def __post_init__(self) -> None:
         require.integer("round", self.round, minimum=0)
         require.integer("cohort_size", self.cohort_size, minimum=1)
-        available = _vector("available", self.available, np.bool_)
+        available = vector("available", self.available, np.bool_)
         n = available.size
         if self.deadline != math.inf:
             require.number("deadline", self.deadline, above=0.0)
+        if not isinstance(self.columns, Mapping):
+            raise InvalidInput(f"columns must map names to arrays, got {self.columns!r}.")
         for name, column in self.columns.items():
-            _check_column(name, column, n)
+            check_column(name, column, n)
         _store(self, "available", available)
         _store(self, "pool", np.flatnonzero(available))
         if (self.polled is None) != (self.polled_loss is None):
             raise InvalidInput("polled and polled_loss belong together: give both or neither.")
         if self.polled is not None:
-            polled = _clients("polled", self.polled, n)
+            polled = client_indices("polled", self.polled, n)
             if np.unique(polled).size != polled.size:
                 raise InvalidInput("polled must be unique: each client is asked once.")
-            loss = _reports("polled_loss", self.polled_loss, polled.size, non_negative=True)
+            loss = reports("polled_loss", self.polled_loss, polled.size, non_negative=True)
             _store(self, "polled", polled)
             _store(self, "polled_loss", loss)
 
@@ -127,12 +119,17 @@ class RoundContext:
         except KeyError:
             raise MissingColumn(_missing_column(name, self.columns)) from None
 
+    def with_answers(self, polled: IntArray, reports: Any) -> RoundContext:
+        """Return the context with the polled clients' answers, impossible ones as not answered."""
+        loss = contained("polled_loss", reports, np.size(polled), non_negative=True)
+        return dataclasses.replace(self, polled=polled, polled_loss=loss)
+
     def answers(self) -> tuple[IntArray, FloatArray]:
         """Return the polled clients and their losses, or raise ``MissingPoll``."""
         if self.polled is None or self.polled_loss is None:
             raise MissingPoll(
                 "polled is None: this selector decides on polled losses. Call poll(ctx, rng), ask "
-                "those clients for their loss and pass polled= and polled_loss= in the context."
+                "those clients for their loss and select with ctx.with_answers(polled, losses)."
             )
         return self.polled, self.polled_loss
 
@@ -153,15 +150,15 @@ class Selection:
 
     def __post_init__(self) -> None:
         require.integer("round", self.round, minimum=0)
-        clients = _clients("clients", self.clients, None)
+        clients = client_indices("clients", self.clients, None)
         if np.any(clients[1:] <= clients[:-1]):
             raise InvalidInput("clients must be unique and ascending; sort them first.")
         _store(self, "clients", clients)
         if self.probability is not None:
-            p = _vector("probability", self.probability, np.float64, clients.size)
+            p = vector("probability", self.probability, np.float64, clients.size)
             if not np.all((p > 0.0) & (p <= 1.0)):
                 bad = p[~((p > 0.0) & (p <= 1.0))][0]
-                raise InvalidInput(f"probability must be inside (0, 1], got {bad!r}.")
+                raise InvalidInput(f"probability must be inside (0, 1], got {float(bad)}.")
             _store(self, "probability", p)
 
     def recall(self, name: str) -> Array:
@@ -192,12 +189,14 @@ class Outcome:
     metrics: Mapping[str, FloatArray] = field(default_factory=lambda: _NOTHING)  #: (s,), NaN = none
 
     def __post_init__(self) -> None:
-        status = _statuses(self.status)
+        status = statuses(self.status, Status)
         _store(self, "status", status)
-        duration = _reports("duration", self.duration, status.size, non_negative=True)
+        duration = reports("duration", self.duration, status.size, non_negative=True)
         _store(self, "duration", duration)
+        if not isinstance(self.metrics, Mapping):
+            raise InvalidInput(f"metrics must map names to arrays, got {self.metrics!r}.")
         checked = {
-            name: _reports(name, values, status.size, non_negative=name in NON_NEGATIVE_METRICS)
+            name: reports(name, values, status.size, non_negative=name in NON_NEGATIVE_METRICS)
             for name, values in self.metrics.items()
         }
         _store(self, "metrics", MappingProxyType(checked))
@@ -211,12 +210,12 @@ class Outcome:
         >>> Outcome.from_reports([0, 0], [2.0, -1.0], {"loss": [float("inf"), "x"]}).metrics["loss"]
         array([nan, nan])
         """
-        status = _statuses(status)
+        status = statuses(status, Status)
         clean = {
-            name: _contained(name, values, status.size, non_negative=name in NON_NEGATIVE_METRICS)
+            name: contained(name, values, status.size, non_negative=name in NON_NEGATIVE_METRICS)
             for name, values in (metrics or {}).items()
         }
-        seconds = _contained("duration", duration, status.size, non_negative=True)
+        seconds = contained("duration", duration, status.size, non_negative=True)
         return cls(status, seconds, clean)
 
     @property
@@ -232,112 +231,6 @@ class Outcome:
 
 def _store(instance: object, name: str, value: object) -> None:
     object.__setattr__(instance, name, value)  # the dataclasses are frozen
-
-
-def _vector(name: str, values: Any, dtype: type[np.generic], size: int | None = None) -> Array:
-    array = _array(name, values)
-    wanted = np.dtype(dtype)
-    if array.size == 0 and array.ndim == 1:
-        array = array.astype(wanted)
-    same_kind = array.dtype == wanted or (wanted.kind == "f" and array.dtype.kind in "fiu")
-    if array.ndim != 1 or not same_kind:
-        got = f"shape {array.shape} of {array.dtype}"
-        raise InvalidInput(f"{name} must be a one-dimensional array of {wanted.name}, got {got}.")
-    if size is not None and array.size != size:
-        raise InvalidInput(f"{name} must have length {size}, got {array.size}.")
-    return array.astype(wanted, copy=False)
-
-
-def _array(name: str, values: Any) -> Array:
-    try:
-        return np.asarray(values)
-    except ValueError as error:  # ragged lists
-        raise InvalidInput(f"{name} must be one-dimensional: {error}.") from error
-
-
-def _clients(name: str, values: Any, n_clients: int | None) -> IntArray:
-    array = _array(name, values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        got = f"shape {array.shape} of {array.dtype}"
-        raise InvalidInput(f"{name} must be a one-dimensional array of client indices, got {got}.")
-    array = array.astype(np.int64, copy=False)
-    if array.size and (array.min() < 0 or (n_clients is not None and array.max() >= n_clients)):
-        limit = "" if n_clients is None else f" and < {n_clients}"
-        worst = array.min() if array.min() < 0 else array.max()
-        raise InvalidInput(f"{name} must be client indices >= 0{limit}, got {worst}.")
-    return array
-
-
-def _statuses(values: Any) -> Array:
-    array = _array("status", values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InvalidInput(
-            f"status must be a one-dimensional array of Status, got shape {array.shape} of "
-            f"{array.dtype}."
-        )
-    if array.size and (array.min() < 0 or array.max() > max(Status)):
-        allowed = ", ".join(f"{status.value} {status.name.lower()}" for status in Status)
-        bad = array[(array < 0) | (array > max(Status))][0]
-        raise InvalidInput(f"status must be one of {allowed}; got {bad}.")
-    return array.astype(np.int8, copy=False)
-
-
-def _reports(name: str, values: Any, size: int, *, non_negative: bool) -> FloatArray:
-    array = _vector(name, values, np.float64, size)
-    impossible = np.abs(array) > LARGEST_REPORT
-    if non_negative:
-        impossible |= array < 0.0
-    if impossible.any():
-        domain = "finite and >= 0" if non_negative else "finite"
-        raise InvalidInput(
-            f"{name} must be {domain} (NaN = not reported), got {array[impossible][0]!r}; "
-            "build outcomes from client reports with Outcome.from_reports(...)."
-        )
-    return array
-
-
-def _contained(name: str, values: Any, size: int, *, non_negative: bool) -> FloatArray:
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-        raise InvalidInput(f"{name} must hold one report per chosen client, got {values!r}.")
-    given = list(values)
-    if len(given) != size:
-        raise InvalidInput(
-            f"{name} must hold one report per chosen client: {size}, got {len(given)}."
-        )
-    array = np.array([_as_float(value) for value in given], dtype=np.float64)
-    impossible = ~(np.abs(array) <= LARGEST_REPORT)
-    if non_negative:
-        impossible |= array < 0.0
-    array[impossible] = np.nan
-    return array
-
-
-def _as_float(value: Any) -> float:
-    if isinstance(value, str | bytes):
-        return math.nan
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-
-
-def _check_column(name: str, column: Array, n_clients: int) -> None:
-    if not isinstance(column, np.ndarray) or column.dtype.kind not in "fiub":
-        kind = f"{column.dtype} array" if isinstance(column, np.ndarray) else type(column).__name__
-        raise InvalidInput(f"columns[{name!r}] must be a numeric numpy array, got {kind}.")
-    if column.ndim not in (1, 2) or column.shape[0] != n_clients:
-        raise InvalidInput(
-            f"columns[{name!r}] must have one row per client: ({n_clients},) or ({n_clients}, d), "
-            f"got {column.shape}."
-        )
-    limit = COLUMN_LIMITS.get(name)
-    if limit is not None and column.size:
-        smallest, largest = np.fmin.reduce(column, axis=None), np.fmax.reduce(column, axis=None)
-        if smallest < 0.0 or largest > limit:
-            bad = smallest if smallest < 0.0 else largest
-            raise InvalidInput(
-                f"columns[{name!r}] must be inside [0, {limit:g}] (NaN = unknown), got {bad!r}."
-            )
 
 
 def _missing_column(name: str, columns: Mapping[str, Array]) -> str:

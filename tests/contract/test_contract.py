@@ -8,6 +8,7 @@ import pytest
 
 import turnout
 from turnout import StepAfter
+from turnout.registry import find
 from turnout.testing import CHECKS, name_of_check, yield_checks
 
 
@@ -23,16 +24,22 @@ class Variant:
         return f"{self.name}({inside})"
 
 
-# A network is trained in every observe; a small memory and few steps keep that short.
-SMALL_NETWORK = {"clusters": 3, "threshold": 2, "width": 8, "memory": 32, "steps": 3}
+# A network is trained in every observe; a small memory and one step keep that short.
+SMALL_NETWORK = {"clusters": 3, "threshold": 2, "width": 8, "memory": 32, "steps": 1}
 UNIFORM = {"learns": "quota 1 gives everyone the same chance"}
 LOOP = {"vectorised": "DepRound is published as a loop over the clients"}
 CAPPED = {"learns": "after 3 participations nobody is preferred any more"}
 
 EFFORT = {"cpow-d": 0.15}  # the code of pow-d
-REGISTERED = [
-    Variant(name, effort=EFFORT.get(name, 1.0)) for name in turnout.names() if name != "nccb"
-]
+
+
+def effort_of(name: str) -> float:
+    """Half for those who learn nothing: their state cannot drift in a long run."""
+    learns = find(name).observe is not turnout.Selector.observe
+    return EFFORT.get(name, 1.0 if learns else 0.5)
+
+
+REGISTERED = [Variant(name, effort=effort_of(name)) for name in turnout.names() if name != "nccb"]
 NEURAL = [
     Variant("nccb", SMALL_NETWORK | {"bonus": bonus}, effort=0.05)
     for bonus in ("exact", "diagonal")

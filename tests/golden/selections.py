@@ -32,7 +32,7 @@ def selections(name: str, parameters: dict[str, Any]) -> list[str]:
 
 
 def recorded() -> str:
-    everything = {name: (name, {}) for name in turnout.names()} | VARIANTS
+    everything = {name: (name, {}) for name in turnout.names(plugins=False)} | VARIANTS
     lines = []
     for title, (name, parameters) in sorted(everything.items()):
         lines += [f"[{title}]", *selections(name, parameters), ""]

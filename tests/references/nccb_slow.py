@@ -40,7 +40,8 @@ class SlowNCCB:
         self.threshold, self.ridge, self.explore = threshold, ridge, explore
         self.steps, self.learning_rate = steps, learning_rate
         self.memory, self.bonus, self.standardize = memory, bonus, standardize
-        self.played: list[tuple[FloatArray, float, FloatArray]] = []  # x, reward, gradient
+        self.played: list[FloatArray] = []  # gradients
+        self.replay: list[tuple[FloatArray, float]] = []  # x, reward
 
     def cluster_of(self, x: FloatArray) -> int:
         return int(np.argmin([round(float(np.sum((x - c) ** 2)), 9) for c in self.centroids]))
@@ -57,10 +58,11 @@ class SlowNCCB:
         return np.concatenate([part.numpy().ravel() for part in parts])
 
     def matrix(self) -> FloatArray:
-        kept = self.played if self.memory is None or self.bonus == "diagonal" else self.latest()
+        all_of_them = self.memory is None or self.bonus == "diagonal"
+        kept = self.played if all_of_them else self.played[-self.memory :]
         n_weights = sum(w.numel() for w in self.start)
         z = self.ridge * np.eye(n_weights)
-        for _, _, g in kept:
+        for g in kept:
             z = z + np.outer(g, g) / self.width  # Eq. (14)
         return np.diag(np.diag(z)) if self.bonus == "diagonal" else z
 
@@ -92,22 +94,24 @@ class SlowNCCB:
     def learn(self, xs: FloatArray, rewards: Sequence[float], *, one_by_one: bool) -> None:
         for x in xs:
             self.count[self.cluster_of(x)] += 1  # line 24
-        news = [(x, r) for x, r in zip(xs, rewards, strict=True) if not math.isnan(r)]
+        rewards = [0.0 if math.isnan(r) else r for r in rewards]  # ours: no report, no reward
+        news = list(zip(xs, rewards, strict=True))
         for part in [[new] for new in news] if one_by_one else [news]:
             if part:
-                self.played += [(x, r, self.gradient(x)) for x, r in part]
+                self.played += [self.gradient(x) for x, _ in part]
+                self.replay += part
                 self.train()
 
-    def latest(self) -> list[tuple[FloatArray, float, FloatArray]]:
-        return self.played if self.memory is None else self.played[-self.memory :]
+    def latest(self) -> list[tuple[FloatArray, float]]:
+        return self.replay if self.memory is None else self.replay[-self.memory :]
 
     def train(self) -> None:
-        raw = np.array([r for _, r, _ in self.latest()])
+        raw = np.array([r for _, r in self.latest()])
         target = raw
         if self.standardize:
             deviation = raw.std()
             target = np.clip((raw - raw.mean()) / (deviation if deviation > 0 else 1.0), -10, 10)
-        xs = [x for x, _, _ in self.latest()]
+        xs = [x for x, _ in self.latest()]
         total = sum(float(np.sum(self.gradient(x) ** 2)) / self.width for x in xs)
         step = self.learning_rate / (self.width * (self.ridge + total))
         loss, slope = self.loss(self.weights, xs, target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from itertools import combinations
 
 import numpy as np
@@ -66,12 +67,14 @@ class SlowRBCSF:
         return times
 
     def update(self, chosen: list[int], contexts: np.ndarray, durations: list[float]) -> None:
-        """Lines 13-17; a chosen client of unknown duration is served but teaches nothing."""
+        """Lines 13-17; ours: an unknown duration counts as the median of its cohort's known."""
+        known = [duration for duration in durations if not math.isnan(duration)]
         for n in range(len(self.Z)):
             taken = 1.0 if n in chosen else 0.0
             self.Z[n] = max(self.Z[n] + self.rate - taken, 0.0)  # Eq. (6)
         for n, duration in zip(chosen, durations, strict=True):
-            if not math.isnan(duration):
+            if known:
+                duration = statistics.median(known) if math.isnan(duration) else duration
                 c = contexts[n]
                 self.H[n] = self.H[n] + np.outer(c, c)
                 self.b[n] = self.b[n] + duration * c

@@ -15,7 +15,7 @@ CHARTS = [
 # Which charts show a selector: traces that plotly calculated and that are visible.
 SHOWN = """(() => {
   const shown = {};
-  for (const plot of document.querySelectorAll('.plot')) {
+  for (const plot of document.querySelectorAll('.drawing')) {
     shown[plot.id] = [...new Set(plot._fullData.filter((trace) => trace.visible === true)
       .map((trace) => trace.meta.selector).filter((number) => number !== undefined))].sort();
   }
@@ -23,7 +23,7 @@ SHOWN = """(() => {
 })()"""
 
 # What is drawn: data paths, boxes, bars and images with a size.
-DRAWN = """Object.fromEntries([...document.querySelectorAll('.plot')].map((plot) => {
+DRAWN = """Object.fromEntries([...document.querySelectorAll('.drawing')].map((plot) => {
   const marks = plot.querySelectorAll('.scatterlayer path, .boxlayer path, .barlayer path, image');
   const sizes = [...marks].map((mark) => mark.getBoundingClientRect());
   const box = plot.querySelector('.main-svg').getBoundingClientRect();
@@ -118,7 +118,7 @@ def test_a_selector_has_one_colour_everywhere(page):
       const own = getComputedStyle(chip.querySelector('.swatch')).color;
       const probe = document.createElement('i');
       const used = new Set();
-      for (const plot of document.querySelectorAll('.plot')) {
+      for (const plot of document.querySelectorAll('.drawing')) {
         for (const trace of plot._fullData) {
           if (trace.meta.selector !== number || trace.meta.role === 'map') continue;
           const line = { bar: trace.marker, tip: trace.marker, band: { color: trace.fillcolor } };
@@ -205,7 +205,7 @@ def test_dark_mode_repaints_page_and_charts(page):
 
 FITS = """(() => {
   const wide = window.innerWidth;
-  const edges = [...document.querySelectorAll('.plot .main-svg')]
+  const edges = [...document.querySelectorAll('.drawing .main-svg')]
     .map((one) => one.getBoundingClientRect());
   return document.documentElement.scrollWidth <= wide
     && edges.every((one) => one.width > 200 && one.right <= wide);

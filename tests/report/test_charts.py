@@ -141,6 +141,23 @@ def test_the_map_holds_who_was_chosen_when(charts, runs):
     assert maps["groups"][1] == {"name": "0.3", "first": quarter, "last": 2 * quarter - 1}
 
 
+def test_the_map_groups_clients_by_class(tmp_path):
+    config = config_of("e3cs-0", 0, n_rounds=20)
+    folder = write_cell(tmp_path, config)
+    with np.load(folder / "selections.npz") as file:
+        columns = dict(file)
+    columns["class_of"] = np.arange(N_CLIENTS) % 4  # neighbours are of different classes
+    np.savez(folder / "selections.npz", **columns)
+    maps = charts_of(tmp_path)[0]["map"].maps
+    assert maps["rows"][:3] == ["client 0", "client 4", "client 8"]
+    assert maps["rows"][10] == "client 1"
+    assert [group["first"] for group in maps["groups"]] == [0, 10, 20, 30]
+    shares = unpacked(maps["maps"][0]["runs"]["seed 0"], N_CLIENTS)
+    counts = run_of(config)[0].counts
+    clients = [int(row.removeprefix("client ")) for row in maps["rows"]]
+    np.testing.assert_array_equal(shares.sum(axis=1), counts[clients])
+
+
 def test_a_large_run_is_binned(tmp_path):
     config = config_of("random", 0, n_rounds=600, n_clients=250, cohort_size=50)
     write_cell(tmp_path, config)

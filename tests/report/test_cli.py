@@ -51,10 +51,10 @@ def test_damage_goes_to_stderr_and_the_rest_is_shown(small, tmp_path):
     result = run(small, "--out", tmp_path / "out.html")
     assert result.exit_code == 0
     assert "warning: damaged: " in result.stderr
-    assert "selections.npz cannot be read" in result.stderr
+    assert "selections.npz is not a complete .npz" in result.stderr
     assert "3 cells" in result.stdout
     page = (tmp_path / "out.html").read_text(encoding="utf-8")
-    assert "selections.npz cannot be read" in page
+    assert "selections.npz is not a complete .npz" in page
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "mixed"])

@@ -60,8 +60,8 @@ def test_folders_of_any_level_are_found_once(small):
         ("rounds.jsonl", None, "rounds.jsonl is missing"),
         ("rounds.jsonl", b"", "rounds.jsonl holds 0 rounds in a row of 12"),
         ("selections.npz", None, "selections.npz is missing"),
-        ("selections.npz", b"", "selections.npz cannot be read"),
-        ("selections.npz", b"PK\x03\x04 not a zip", "selections.npz cannot be read"),
+        ("selections.npz", b"", "selections.npz is not a complete .npz"),
+        ("selections.npz", b"PK\x03\x04 not a zip", "selections.npz is not a complete .npz"),
     ],
 )
 def test_a_damaged_file_is_named_and_the_others_stay(small, name, content, message):
@@ -81,7 +81,7 @@ def test_a_truncated_npz_is_damaged(small):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     cells, problem = only_problem(small)
     assert (len(cells), problem.kind) == (3, "damaged")
-    assert "selections.npz cannot be read" in problem.message
+    assert "selections.npz is not a complete .npz" in problem.message
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ class _Commands(typer.core.TyperGroup):
     """Turns turnout's own errors into one line and exit code 2."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
+        """Run the command; selectors in the working directory are found as ``module:Class``."""
+        sys.path.insert(0, "")
         try:
             return super().invoke(ctx)
         except TurnoutError as error:

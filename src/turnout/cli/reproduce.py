@@ -159,13 +159,21 @@ def _claims(judged: list[_Judged]) -> Table:
         reading = f"\n[dim]{escape(one.claim.reading)}[/]" if one.claim.reading else ""
         cells = [escape(one.claim.says) + reading, escape(one.ours.ours), _coloured(one.ours)]
         if has_published:
-            cells.append("" if one.published is None else _coloured(one.published))
+            cells.append(_of_published(one.published))
         made.add_row(str(one.claim.figure), *cells)
     return made
 
 
 def _coloured(finding: Finding) -> str:
     return f"[{_COLOURS[finding.verdict]}]{finding.verdict}[/]"
+
+
+def _of_published(finding: Finding | None) -> str:
+    """Return the verdict on the published form, with its numbers where it fails."""
+    if finding is None:
+        return ""
+    numbers_too = f"\n[dim]{escape(finding.ours)}[/]" if finding.verdict == Verdict.FAILS else ""
+    return _coloured(finding) + numbers_too
 
 
 def _cost(preset: Preset, results: Results) -> Table:
@@ -216,7 +224,9 @@ def _content(
                 "reading": one.claim.reading,
                 "ours": one.ours.ours,
                 "verdict": one.ours.verdict.value,
-                "as_published": one.published and one.published.verdict.value,
+                "as_published": None
+                if one.published is None
+                else {"found": one.published.ours, "verdict": one.published.verdict.value},
             }
             for one in judged
         ],

@@ -97,7 +97,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_arrays(path: Path) -> dict[str, Array]:
     """Return the arrays of an ``.npz``, or raise ``FolderError``."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise _damaged(path, error) from error

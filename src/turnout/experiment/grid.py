@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnout import require
-from turnout.errors import TurnoutError
+from turnout.errors import InvalidInput
 from turnout.experiment import folder as files
 from turnout.experiment.cell import (
     CHECKPOINT_EVERY,
@@ -26,12 +26,20 @@ from turnout.experiment.cell import (
 from turnout.experiment.config import Experiment
 from turnout.experiment.folder import FolderError
 from turnout.experiment.statistics import Estimate, estimate, paired_difference
+from turnout.experiment.variants import Variant
 from turnout.simulate import rounds
 
 __all__ = ["Advance", "Grid", "open_folder", "run_experiment"]
 
 #: Seconds between two looks at how far the cells are.
 _LOOK_EVERY_S = 0.2
+
+#: When nothing at all could be run, give up after so many processes died.
+_MOST_DEATHS = 3
+_DIED = (
+    "its process ended abruptly; run again to go on. In a script, call this under "
+    "if __name__ == '__main__', or use n_jobs=1."
+)
 
 #: One process per cell already uses the processor: no threads inside.
 _SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -93,28 +101,37 @@ def run_experiment(
     had not been interrupted. ``labels`` runs some of the selectors only. ``n_jobs`` is the number
     of processes (default: one per processor); 1 runs everything in this one.
     """
-    wanted = None if labels is None else set(labels)
-    variants = [v for v in experiment.variants if wanted is None or v.label in wanted]
-    for variant in variants:  # a selector that cannot run here is reported before anything runs
-        size = variant.cohort_size or experiment.cohort_size
-        rounds(variant.make(), experiment.environment(0), cohort_size=size, n_rounds=0)
+    variants = _chosen(experiment, labels)
+    _check_that_it_runs(experiment, variants)
+    every = require.integer("checkpoint_every", checkpoint_every, minimum=1)
     root = open_folder(experiment, folder)
     versions = files.versions()
     tasks = [
-        CellTask(
-            experiment,
-            variant,
-            seed,
-            cell_folder(root, variant.label, seed),
-            versions,
-            require.integer("checkpoint_every", checkpoint_every, minimum=1),
-        )
-        for variant in variants
+        CellTask(experiment, one, seed, cell_folder(root, one.label, seed), versions, every)
+        for one in variants
         for seed in experiment.seed_numbers
     ]
     jobs = require.integer("n_jobs", n_jobs or os.cpu_count() or 1, minimum=1)
     run = _inline if min(jobs, len(tasks)) <= 1 else _in_processes
     return Grid(experiment, root, tuple(run(tasks, jobs, progress or _unseen)))
+
+
+def _chosen(experiment: Experiment, labels: Collection[str] | None) -> list[Variant]:
+    known = experiment.labels
+    for label in labels or ():
+        if label not in known:
+            raise InvalidInput(f"labels must be among {', '.join(known)}; got {label!r}.")
+    return [one for one in experiment.variants if labels is None or one.label in labels]
+
+
+def _check_that_it_runs(experiment: Experiment, variants: Sequence[Variant]) -> None:
+    """Report a missing column or missing data before anything is run or written."""
+    world = experiment.environment(experiment.seed_numbers[0])
+    world.context(0, experiment.cohort_size, columns=world.columns)
+    world.fate(0)
+    for variant in variants:
+        size = variant.cohort_size or experiment.cohort_size
+        rounds(variant.make(), world, cohort_size=size, n_rounds=0)
 
 
 def open_folder(experiment: Experiment, folder: str | os.PathLike[str]) -> Path:
@@ -157,55 +174,66 @@ def _inline(
 def _in_processes(
     tasks: Sequence[CellTask], jobs: int, progress: Callable[[Advance], None]
 ) -> list[CellResult]:
-    n_rounds = tasks[0].experiment.n_rounds
-    watch = _Watch(n_rounds)
+    """Run all cells in a pool; if a process dies, find out which cell killed it, one by one."""
+    watch = _Watch(tasks, progress)
     with _single_threaded_children():
-        pool = ProcessPoolExecutor(
-            min(jobs, len(tasks)), mp_context=get_context("spawn"), initializer=_quiet_interrupts
-        )
-        try:
-            futures = {pool.submit(run_cell, task): task for task in tasks}
-            open_cells: set[Future[CellResult]] = set(futures)
-            while open_cells:
-                open_cells = wait(open_cells, _LOOK_EVERY_S, FIRST_COMPLETED).not_done
-                n_done = len(tasks) - len(open_cells)
-                running = sum(watch.rounds(futures[cell].path) for cell in open_cells)
-                total = n_done * n_rounds + running
-                progress(Advance(total, len(tasks) * n_rounds, n_done, len(tasks)))
-            return [_result(future, task) for future, task in futures.items()]
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _result(future: Future[CellResult], task: CellTask) -> CellResult:
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        message = (
-            "its process ended abruptly; run again to go on. In a script, call this under "
-            "if __name__ == '__main__', or use n_jobs=1."
-        )
-    except TurnoutError as error:
-        message = str(error)
-    return CellResult(task.variant.label, task.seed, "failed", message=message)
+        watch.run(tasks, min(jobs, len(tasks)))
+        for n_died, task in enumerate(watch.missing()):
+            if n_died < _MOST_DEATHS or watch.done:
+                watch.run([task], 1)
+            if task.path not in watch.done:
+                label, seed = task.variant.label, task.seed
+                watch.done[task.path] = CellResult(label, seed, "failed", message=_DIED)
+    return [watch.done[task.path] for task in tasks]
 
 
 class _Watch:
-    """Counts the rounds that running cells have logged, reading only what is new."""
+    """Runs cells in pools of processes and tells how far they are, by the rounds they log."""
 
-    def __init__(self, n_rounds: int) -> None:
-        self._n_rounds = n_rounds
-        self._seen: dict[Path, tuple[int, int]] = {}
+    def __init__(self, tasks: Sequence[CellTask], progress: Callable[[Advance], None]) -> None:
+        self.done: dict[Path, CellResult] = {}
+        self._tasks = tasks
+        self._progress = progress
+        self._logged: dict[Path, tuple[int, int]] = {}  # bytes and lines seen of each log
 
-    def rounds(self, cell: Path) -> int:
-        """Return the number of rounds in a cell's log."""
-        offset, count = self._seen.get(cell, (0, 0))
+    def run(self, tasks: Sequence[CellTask], n_processes: int) -> None:
+        """Run some cells; those whose process dies stay missing."""
+        pool = ProcessPoolExecutor(
+            n_processes, mp_context=get_context("spawn"), initializer=_quiet_interrupts
+        )
+        try:
+            futures = {pool.submit(run_cell, task): task for task in tasks}
+            waiting: set[Future[CellResult]] = set(futures)
+            while waiting:
+                finished, waiting = wait(waiting, _LOOK_EVERY_S, FIRST_COMPLETED)
+                for future in finished:
+                    with contextlib.suppress(BrokenProcessPool):
+                        self.done[futures[future].path] = future.result()
+                self._show()
+        except BrokenProcessPool:  # raised by submit when a process died at once
+            pass
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def missing(self) -> list[CellTask]:
+        """Return the cells without a result."""
+        return [task for task in self._tasks if task.path not in self.done]
+
+    def _show(self) -> None:
+        n_rounds = self._tasks[0].experiment.n_rounds
+        running = sum(min(self._rounds(task.path), n_rounds) for task in self.missing())
+        total = len(self.done) * n_rounds + running
+        n_cells = len(self._tasks)
+        self._progress(Advance(total, n_cells * n_rounds, len(self.done), n_cells))
+
+    def _rounds(self, cell: Path) -> int:
+        """Return the number of rounds in a cell's log, reading only what is new."""
+        offset, count = self._logged.get(cell, (0, 0))
         with contextlib.suppress(OSError), (cell / files.ROUNDS).open("rb") as log:
             log.seek(offset)
             new = log.read()
-            offset, count = offset + len(new), count + new.count(b"\n")
-            self._seen[cell] = (offset, count)
-        return min(count, self._n_rounds)
+            self._logged[cell] = (offset + len(new), count + new.count(b"\n"))
+        return self._logged.get(cell, (0, 0))[1]
 
 
 @contextlib.contextmanager

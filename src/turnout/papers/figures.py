@@ -48,6 +48,9 @@ _SETTINGS: Mapping[str, Any] = MappingProxyType(
     }
 )
 
+#: Points drawn of a curve; more make files large and no picture better.
+_MOST_POINTS = 400
+
 #: Dates would make every file differ from the last.
 _METADATA: Mapping[str, dict[str, None]] = MappingProxyType(
     {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
@@ -166,7 +169,8 @@ def _lines(
     for scheme in schemes:
         number = labels.index(scheme)
         curves = np.stack([curve(cell) for cell in results.cells(scheme)])
-        rounds = np.arange(1, curves.shape[1] + 1)
+        points = np.unique(np.linspace(0, curves.shape[1] - 1, _MOST_POINTS).astype(np.int64))
+        curves, rounds = curves[:, points], points + 1
         colour = _COLOURS[number % len(_COLOURS)]
         style = _STYLES[number % len(_STYLES)]
         panel.fill_between(

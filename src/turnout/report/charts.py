@@ -13,6 +13,7 @@ from turnout.report.curves import (
     clock,
     identity,
     over_rounds,
+    shortened,
     time_unit,
 )
 from turnout.report.distributions import boxes, chosen, fairness
@@ -119,13 +120,14 @@ def _time(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
         f"time ({unit})",
     )
     traces = []
-    for variant in world.variants:
+    for number, variant in enumerate(world.variants):
         lengths = _lengths(variant)
         if lengths.size:
-            traces += _length_box(identity(variant, order), lengths)
+            traces += _length_box(identity(variant, order), number, lengths)
     if traces:
         layout = axes("", "seconds", hovermode="x")
-        layout["xaxis"]["type"] = "category"
+        names = [escape(shortened(variant.name, 16)) for variant in world.variants]
+        layout["xaxis"] |= {"tickvals": list(range(len(names))), "ticktext": names}
         caption = "Length of a round, all rounds and seeds. Whiskers: 5 % and 95 %."
         yield Chart("round-time", "Round time", caption, traces, layout)
 
@@ -136,9 +138,9 @@ def _lengths(variant: Variant) -> FloatArray:
     return known
 
 
-def _length_box(who: Trace, lengths: FloatArray) -> list[Trace]:
+def _length_box(who: Trace, number: int, lengths: FloatArray) -> list[Trace]:
     """Return the box and its tip: plotly's own would call the whiskers minimum and maximum."""
-    box = boxes(who, [who["name"]], [lengths], (5, 95))
+    box = boxes(who, [number], [lengths], (5, 95))
     low, q1, median, q3, high = np.percentile(lengths, (5, 25, 50, 75, 95))
     text = (
         f"median {median:.4g} s<br>half of the rounds {q1:.4g} to {q3:.4g} s"

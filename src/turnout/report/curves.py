@@ -13,7 +13,16 @@ from turnout.report.reading import Cell
 from turnout.report.worlds import Variant, World
 from turnout.types import Array, FloatArray
 
-__all__ = ["Trace", "against_time", "clock", "identity", "over_rounds", "plain", "time_unit"]
+__all__ = [
+    "Trace",
+    "against_time",
+    "clock",
+    "identity",
+    "over_rounds",
+    "plain",
+    "shortened",
+    "time_unit",
+]
 
 Trace = dict[str, Any]
 

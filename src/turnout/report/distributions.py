@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -70,7 +70,9 @@ def fairness(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
     yield Chart("fairness", "Fairness of selection counts", caption, bars, layout)
 
 
-def boxes(who: Trace, labels: list[str], groups: list[Array], ends: tuple[float, float]) -> Trace:
+def boxes(
+    who: Trace, at: Sequence[str | int], groups: list[Array], ends: tuple[float, float]
+) -> Trace:
     """Return boxes made of percentiles, so that no single value goes into the page."""
     low, high = ends
     cuts = np.array([np.percentile(group, (low, 25, 50, 75, high)) for group in groups])
@@ -79,7 +81,7 @@ def boxes(who: Trace, labels: list[str], groups: list[Array], ends: tuple[float,
         **who,
         "meta": {**who["meta"], "role": "box"},
         "type": "box",
-        "x": labels,
+        "x": list(at),
         **{name: plain(column) for name, column in zip(names, cuts.T, strict=True)},
         "mean": plain(np.array([group.mean() for group in groups])),
     }

@@ -14,9 +14,12 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from turnout.types import LARGEST_REPORT, Array, FloatArray, IntArray
+from turnout.types import Array, FloatArray, IntArray
 
 __all__ = ["Choices", "Damaged", "Rounds", "number", "read_choices", "read_object", "read_rounds"]
+
+#: Larger numbers count as missing: sums and squares of the others stay finite.
+_LARGEST = 1e30
 
 #: Columns without which a round cannot be judged.
 _REQUIRED = ("chosen", "completed", "length_s")
@@ -25,7 +28,6 @@ _UNREADABLE_NPZ = (
     zipfile.BadZipFile,
     zlib.error,
     EOFError,
-    OSError,
     ValueError,
     KeyError,
     TypeError,
@@ -42,7 +44,7 @@ class Damaged(Exception):
 
 def number(value: Any) -> float:
     """Return a JSON number of sane size as a float; NaN for null and for everything else."""
-    is_number = type(value) in (int, float) and abs(value) <= LARGEST_REPORT
+    is_number = type(value) in (int, float) and abs(value) <= _LARGEST
     return float(value) if is_number else math.nan
 
 
@@ -126,8 +128,10 @@ def read_choices(path: Path, n_clients: int) -> Choices:
             others = {name: file[name] for name in optional if name in file.files}
     except FileNotFoundError:
         raise Damaged(f"{path.name} is missing") from None
-    except _UNREADABLE_NPZ as error:
+    except OSError as error:
         raise Damaged(f"{path.name} cannot be read ({_reason(error)})") from error
+    except _UNREADABLE_NPZ as error:
+        raise Damaged(f"{path.name} is not a complete .npz of a run") from error
     _check_record(path.name, offsets, clients, n_clients)
     class_of = others.pop("class_of", None)
     if class_of is not None and not (_is_index(class_of) and class_of.shape == (n_clients,)):
@@ -137,7 +141,7 @@ def read_choices(path: Path, n_clients: int) -> Choices:
         if values.dtype.kind not in "fiu" or values.shape != (offsets.size - 1,):
             raise Damaged(f"{path.name}: {name} is not one number per round")
         numbers = values.astype(np.float64)
-        per_round[name] = np.where(np.abs(numbers) <= LARGEST_REPORT, numbers, np.nan)
+        per_round[name] = np.where(np.abs(numbers) <= _LARGEST, numbers, np.nan)
     return Choices(offsets.astype(np.int64), clients.astype(np.int64), class_of, per_round)
 
 

@@ -21,6 +21,8 @@ _TYPE_KEYS = ("kind", "schedule", "type", "dataclass")
 _MAIN_MODELS = ("availability", "volatility", "timing")
 _DEEPEST = 4
 _MOST_ITEMS = 6
+_BRIEF = 2
+_LONGEST = 60
 
 
 def describe(world: World) -> str:
@@ -48,12 +50,12 @@ def _fields(encoded: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _brief(value: Any) -> str:
-    """Return an encoded model with at most three of its plain settings."""
+    """Return an encoded model with its first plain settings."""
     if not isinstance(value, Mapping):
         return _model(value)
     fields = [(key, item) for key, item in _fields(value) if not isinstance(item, Mapping)]
-    inside = ", ".join(f"{key.replace('_', ' ')} {_model(item)}" for key, item in fields[:3])
-    more = ", …" if len(fields) > 3 else ""
+    inside = ", ".join(f"{key.replace('_', ' ')} {_model(item)}" for key, item in fields[:_BRIEF])
+    more = ", …" if len(fields) > _BRIEF else ""
     return f"{_kind(value)} ({inside}{more})" if inside else _kind(value) or "none"
 
 
@@ -71,8 +73,10 @@ def _model(value: Any, depth: int = 0) -> str:
     if isinstance(value, list) and depth < _DEEPEST:
         shown = ", ".join(_model(item, depth + 1) for item in value[:_MOST_ITEMS])
         return f"{shown}, …" if len(value) > _MOST_ITEMS else shown
+    if value is None or isinstance(value, float):
+        return "none" if value is None else f"{value:g}"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= 40 else f"{text[:39]}…"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 def chips(order: Mapping[str, int]) -> str:

@@ -104,7 +104,7 @@ def _figure(chart: Chart, prefix: str, data: dict[str, Any]) -> str:
     title, caption = escape(chart.title), escape(chart.caption)
     return (
         f'<figure class="{kind}"><h4>{title}</h4>{menus}'
-        f'<div class="plot" id="{key}" role="img" aria-label="{title}. {caption}"></div>'
+        f'<div class="drawing" id="{key}" role="img" aria-label="{title}. {caption}"></div>'
         f"<figcaption>{caption}</figcaption></figure>"
     )
 

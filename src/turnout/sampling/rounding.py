@@ -27,6 +27,9 @@ __all__ = [
 #: Probabilities closer than this to 0 or 1 are taken as settled; sums may be off by n times it.
 SETTLED = 1e-12
 
+#: Relative slack of the test that probabilities sum to an integer.
+SUM_TOLERANCE = 1e-6
+
 #: Number of groups of ``exact_draw``; up to four times as many positions are drawn one by one.
 N_GROUPS = 4096
 
@@ -128,7 +131,7 @@ def multinomial_without_replacement(
 def _size_of(probability: FloatArray) -> int:
     total = float(probability.sum())
     size = round(total) if np.isfinite(total) else 0
-    if abs(total - size) > 1e-6 * max(1.0, total) or not np.isfinite(total):
+    if abs(total - size) > SUM_TOLERANCE * max(1.0, total) or not np.isfinite(total):
         raise InvalidInput(f"probability must sum to an integer, got {total!r}.")
     if probability.size and (probability.min() < 0.0 or probability.max() > 1.0 + SETTLED):
         raise InvalidInput("probability must be inside [0, 1].")

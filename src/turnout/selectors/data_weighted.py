@@ -57,7 +57,7 @@ class DataWeighted(Selector):
             share = weight / weight.sum()
             counts = rng.multinomial(ctx.size, share)
             drawn = np.flatnonzero(counts)
-            chance = -np.expm1(ctx.size * np.log1p(-np.minimum(share[drawn], 1.0 - 1e-16)))
+            chance = 1.0 - (1.0 - share[drawn]) ** ctx.size
             return Selection(ctx.round, ctx.pool[drawn], chance, {"multiplicity": counts[drawn]})
         size = min(ctx.size, positive.size)
         p = capped_allocation(np.log(weight[positive]), size).probability

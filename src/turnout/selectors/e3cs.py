@@ -25,9 +25,9 @@ Deviations: 1. draw="exact" by default: systematic sampling over a random order,
             4. Availability is not in the paper: K is the number of available clients of the round
             and k at most that; unavailable clients are treated like clients not drawn.
             5. Probabilities below 1e-12 count as 1e-12 in the estimate, which keeps weights finite.
-            6. The paper's condition in Eqs. (17), (22), (23) compares w_j with Psi of another
-            client; meant is Psi_j <= Psi_{i_v}, as arXiv Eq. (18) has it. The cap is found in
-            closed form, see turnout.sampling.allocation.
+            6. The condition in arXiv Eq. (17) and journal Eqs. (22), (23) compares w_j with Psi of
+            another client; meant is Psi_j <= Psi_{i_v}, as arXiv Eq. (18) has it. The cap is found
+            in closed form, see turnout.sampling.allocation.
 Limits:     With quota 0 it locks in on the first reliable clients and is slow to notice that they
             got worse; a quota keeps it looking. It sees success only, neither loss nor duration.
 Cost:       O(n) select, O(k) observe, state 8n bytes.

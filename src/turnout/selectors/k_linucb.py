@@ -13,7 +13,8 @@ Deviations: 1. Rewards are standardised by their running mean and deviation, bec
             orders of magnitude between tasks; standardize=False restores raw rewards.
             2. Unknown features (NaN) count as 0, and so do impossible ones (beyond 1e30). Rows
             longer than 1e6 are shortened to that length.
-            3. A chosen client without a report teaches nothing.
+            3. A chosen client without a report has brought nothing: its reward is 0. Otherwise the
+            silent would stay uncertain, and so attractive, for ever.
 Limits:     Misled when utility is not linear in the features. Clients with the same features have
             the same rank and are chosen together.
 Cost:       O(n d^2) select, O(m d^2) observe, state 8 d^2 bytes, independent of n.
@@ -97,20 +98,17 @@ class KLinUCB(Selector):
         return Selection(ctx.round, chosen, ranking.probability, memo)
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
-        """Add the reported rewards to the regression."""
-        reward = selection.recall("num_samples") * outcome.metric("loss_rms")
-        known = ~np.isnan(reward)
-        x, r = selection.recall("features")[known], reward[known]
-        if r.size == 0:
-            return
+        """Add the rewards to the regression; no report, no reward."""
+        reward = np.nan_to_num(selection.recall("num_samples") * outcome.metric("loss_rms"))
+        x = selection.recall("features")
         inverse = self._inverse(x.shape[1])
+        gain = np.linalg.solve(np.eye(x.shape[0]) + x @ inverse @ x.T, x @ inverse)
+        self.inverse_ = inverse - (x @ inverse).T @ gain  # Woodbury: A <- A + x x'
         if self.reward_sum_.size == 0:
             self.reward_sum_, self.feature_sum_ = np.zeros(x.shape[1]), np.zeros(x.shape[1])
-        gain = np.linalg.solve(np.eye(r.size) + x @ inverse @ x.T, x @ inverse)
-        self.inverse_ = inverse - (x @ inverse).T @ gain  # Woodbury: A <- A + x x'
-        self.reward_sum_ = self.reward_sum_ + r @ x
+        self.reward_sum_ = self.reward_sum_ + reward @ x
         self.feature_sum_ = self.feature_sum_ + x.sum(axis=0)
-        self.moments_ = np.array(Moments(*self.moments_).updated(r))
+        self.moments_ = np.array(Moments(*self.moments_).updated(reward))
 
     def _inverse(self, dimension: int) -> FloatArray:
         if self.inverse_.size == 0:

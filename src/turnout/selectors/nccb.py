@@ -32,7 +32,8 @@ Deviations: 1. The factor sqrt(m) of Eq. (9) is sqrt(width), as in NeuralUCB. Fe
             5. Cluster method and number are not stated: k-means on the vectors of length 1, fitted
             once before round 0. Later and changed clients belong to the nearest centroid.
             6. Availability: only clusters with an available client count as unexplored; the cohort
-            is always full. A client without a report counts for its cluster but teaches nothing.
+            is always full. A client without a report has brought nothing: its reward is 0, so that
+            the silent do not stay attractive.
             7. Line 18 takes the argmax of U_i over j; meant is U_j. Bounds closer than a
             billionth of the largest are tied, and ties are broken at random.
             Defaults: threshold is the paper's best on Yelp; the others are ours.
@@ -170,8 +171,9 @@ class NCCB(Selector):
         return Selection(ctx.round, clients, memo=memo)
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
-        """Count the plays of each cluster and train on the reported rewards."""
+        """Count the plays of each cluster and train on the rewards."""
         x = selection.recall("features")
+        self._check_dimension(x.shape[1])
         if not self.centroids_.size:
             self.centroids_ = np.array(selection.recall("centroids"))
             self.start_ = self._network(x.shape[1]).initial(self.init_seed_)
@@ -180,9 +182,9 @@ class NCCB(Selector):
         cluster = nearest_centroid(x, self.centroids_)
         self.count_ += np.bincount(cluster, minlength=self.clusters)  # Alg. 1, line 24
         reward = selection.recall("num_samples") * outcome.metric("loss_rms")  # Eq. (2)
-        reported = np.flatnonzero(~np.isnan(reward))
-        n_trainings = reported.size if self.train_per_reward else min(1, reported.size)
-        for part in np.array_split(reported, n_trainings) if n_trainings else ():
+        reward = np.nan_to_num(reward)  # no report, no reward
+        n_trainings = reward.size if self.train_per_reward else min(1, reward.size)
+        for part in np.array_split(np.arange(reward.size), n_trainings) if n_trainings else ():
             self._learn(x[part], reward[part])
 
     def _explore(self, cluster: IntArray, size: int, rng: np.random.Generator) -> IntArray:

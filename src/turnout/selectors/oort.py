@@ -47,6 +47,9 @@ from turnout.types import FloatArray, IntArray, Outcome, RoundContext, Selection
 #: Percentile of seen durations that T starts at, and what a pacer step adds (authors' code).
 FIRST_PERCENTILE, PERCENTILE_STEP = 0.30, 0.05
 
+#: Weight of the bonus for staleness, sqrt(0.1 log R / L(i)) (Alg. 1).
+STALENESS = 0.1
+
 #: Duration of a client that has never reported one.
 UNKNOWN = -1.0
 
@@ -176,7 +179,7 @@ class Oort(Selector):
             lowest, highest = float(score.min()), float(score.max())
             score -= lowest
             score /= max(highest - lowest, np.finfo(np.float64).tiny)
-        factor = np.divide(0.1 * math.log(round_number), last)
+        factor = np.divide(STALENESS * math.log(round_number), last)
         score += np.sqrt(factor, out=factor)
         preferred = self._preferred()
         if preferred > 0.0:  # (T / D(i))^alpha where D(i) is above T, in place: n is large

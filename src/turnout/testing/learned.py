@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout.arrays import COLUMN_LIMITS
 from turnout.errors import InvalidInput, TurnoutError
 from turnout.persist import load, save
 from turnout.rng import Purpose, stream
@@ -26,7 +27,6 @@ from turnout.testing.subject import (
 )
 from turnout.testing.toy import METRICS, ToyFederation
 from turnout.types import (
-    COLUMN_LIMITS,
     LARGEST_REPORT,
     Array,
     Outcome,

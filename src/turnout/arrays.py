@@ -1,0 +1,153 @@
+"""Checks of arrays: each returns the array in its proper type or raises ``InvalidInput``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Set
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import InvalidInput
+
+Array = npt.NDArray[Any]
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+#: Largest magnitude of a reported number: products and squares of such numbers stay finite.
+LARGEST_REPORT = 1e30
+
+#: Metrics that cannot be negative; every other metric only has to be a number.
+NON_NEGATIVE_METRICS = frozenset({"loss", "loss_std", "loss_rms"})
+
+#: Largest value of the columns that hold amounts; they cannot be negative, NaN means unknown.
+COLUMN_LIMITS: Mapping[str, float] = MappingProxyType(
+    {
+        "num_samples": LARGEST_REPORT,
+        "expected_duration": LARGEST_REPORT,
+        "upload_duration": LARGEST_REPORT,
+        "download_duration": LARGEST_REPORT,
+        "success_rate": 1.0,
+    }
+)
+
+
+def vector(name: str, values: Any, dtype: type[np.generic], size: int | None = None) -> Array:
+    """Return a one-dimensional array of the wanted type and length."""
+    array = as_array(name, values)
+    wanted = np.dtype(dtype)
+    if array.size == 0 and array.ndim == 1:
+        array = array.astype(wanted)
+    same_kind = array.dtype == wanted or (wanted.kind == "f" and array.dtype.kind in "fiu")
+    if array.ndim != 1 or not same_kind:
+        got = f"shape {array.shape} of {array.dtype}"
+        raise InvalidInput(f"{name} must be a one-dimensional array of {wanted.name}, got {got}.")
+    if size is not None and array.size != size:
+        raise InvalidInput(f"{name} must have length {size}, got {array.size}.")
+    return array.astype(wanted, copy=False)
+
+
+def as_array(name: str, values: Any) -> Array:
+    """Return the values as an array; ragged lists are refused."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:  # ragged lists
+        raise InvalidInput(f"{name} must be one-dimensional: {error}.") from error
+
+
+def client_indices(name: str, values: Any, n_clients: int | None) -> IntArray:
+    """Return client indices, checked against the number of clients if it is known."""
+    array = as_array(name, values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        got = f"shape {array.shape} of {array.dtype}"
+        raise InvalidInput(f"{name} must be a one-dimensional array of client indices, got {got}.")
+    array = array.astype(np.int64, copy=False)
+    if array.size and (array.min() < 0 or (n_clients is not None and array.max() >= n_clients)):
+        limit = "" if n_clients is None else f" and < {n_clients}"
+        worst = array.min() if array.min() < 0 else array.max()
+        raise InvalidInput(f"{name} must be client indices >= 0{limit}, got {worst}.")
+    return array
+
+
+def statuses(values: Any, allowed: type[IntEnum]) -> Array:
+    """Return (s,) int8, each a member of ``allowed``."""
+    array = as_array("status", values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InvalidInput(
+            f"status must be a one-dimensional array of Status, got shape {array.shape} of "
+            f"{array.dtype}."
+        )
+    if array.size and (array.min() < 0 or array.max() > max(allowed)):
+        known = ", ".join(f"{member.value} {member.name.lower()}" for member in allowed)
+        bad = array[(array < 0) | (array > max(allowed))][0]
+        raise InvalidInput(f"status must be one of {known}; got {bad}.")
+    return array.astype(np.int8, copy=False)
+
+
+def reports(name: str, values: Any, size: int, *, non_negative: bool) -> FloatArray:
+    """Return reported numbers; impossible ones are refused, NaN means not reported."""
+    array = vector(name, values, np.float64, size)
+    impossible = np.abs(array) > LARGEST_REPORT
+    if non_negative:
+        impossible |= array < 0.0
+    if impossible.any():
+        domain = "finite and >= 0" if non_negative else "finite"
+        raise InvalidInput(
+            f"{name} must be {domain} (NaN = not reported), got {float(array[impossible][0])}; for "
+            "what clients send use Outcome.from_reports(...) or RoundContext.with_answers(...)."
+        )
+    return array
+
+
+def contained(name: str, values: Any, size: int, *, non_negative: bool) -> FloatArray:
+    """Return untrusted numbers; what cannot be true becomes NaN."""
+    if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable):
+        raise InvalidInput(f"{name} must hold one report per chosen client, got {values!r}.")
+    given = list(values)
+    if len(given) != size:
+        raise InvalidInput(
+            f"{name} must hold one report per chosen client: {size}, got {len(given)}."
+        )
+    array = np.array([_as_float(value) for value in given], dtype=np.float64)
+    impossible = ~(np.abs(array) <= LARGEST_REPORT)
+    if non_negative:
+        impossible |= array < 0.0
+    array[impossible] = np.nan
+    return array
+
+
+def _as_float(value: Any) -> float:
+    if isinstance(value, str | bytes | complex | np.complexfloating):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def check_column(name: str, column: Array, n_clients: int) -> None:
+    """Refuse a column that is not numeric, not of one row per client or outside its domain."""
+    if not isinstance(column, np.ndarray) or column.dtype.kind not in "fiub":
+        kind = f"{column.dtype} array" if isinstance(column, np.ndarray) else type(column).__name__
+        raise InvalidInput(f"columns[{name!r}] must be a numeric numpy array, got {kind}.")
+    if column.ndim not in (1, 2) or column.shape[0] != n_clients:
+        raise InvalidInput(
+            f"columns[{name!r}] must have one row per client: ({n_clients},) or ({n_clients}, d), "
+            f"got {column.shape}."
+        )
+    limit = COLUMN_LIMITS.get(name)
+    if limit is not None and column.ndim != 1:
+        raise InvalidInput(
+            f"columns[{name!r}] must be one number per client: ({n_clients},), got {column.shape}."
+        )
+    if limit is not None and column.size:
+        smallest, largest = np.fmin.reduce(column, axis=None), np.fmax.reduce(column, axis=None)
+        if smallest < 0.0 or largest > limit:
+            bad = float(smallest if smallest < 0.0 else largest)
+            raise InvalidInput(
+                f"columns[{name!r}] must be inside [0, {limit:g}] (NaN = unknown), got {bad}."
+            )
