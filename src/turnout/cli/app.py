@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 import turnout
 from turnout.cli import bench, check, compare, listing, report, reproduce, simulate
@@ -24,7 +25,7 @@ class _Commands(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except TurnoutError as error:
-            Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
+            Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
             sys.exit(2)
 
 
@@ -33,6 +34,7 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
+    pretty_exceptions_show_locals=False,
     help="Client selection for federated learning. Start with [bold]turnout list[/].",
 )
 

@@ -179,7 +179,7 @@ def _in_processes(
     with _single_threaded_children():
         watch.run(tasks, min(jobs, len(tasks)))
         for n_died, task in enumerate(watch.missing()):
-            if n_died < _MOST_DEATHS or watch.done:
+            if n_died < _MOST_DEATHS or watch.has_finished:
                 watch.run([task], 1)
             if task.path not in watch.done:
                 label, seed = task.variant.label, task.seed
@@ -214,6 +214,11 @@ class _Watch:
             pass
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether any cell has come to its end."""
+        return any(result.summary is not None for result in self.done.values())
 
     def missing(self) -> list[CellTask]:
         """Return the cells without a result."""

@@ -135,9 +135,7 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
         "gini": Measure(_summary("gini_of_counts"), ".3f", "Gini of counts"),
         "minimum-rate": Measure(_summary("minimum_rate"), ".3f", "minimum rate"),
         "total-time": Measure(_summary("total_time_s"), ".0f", "total time, s"),
-        "backlog-per-round": Measure(
-            _summary("backlog_per_round"), ".3f", "longest queue / rounds"
-        ),
+        "backlog-per-round": Measure(_summary("backlog_per_round"), ".3f", "longest queue / T"),
         "regret": Measure(_summary("regret"), ".0f", "regret"),
         "regret-bound": Measure(_summary("regret_bound"), ".0f", "bound"),
         "best-class-share": Measure(_best_class_share, ".3f", "share of the best class"),

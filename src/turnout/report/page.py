@@ -112,7 +112,7 @@ def _figure(chart: Chart, prefix: str, data: dict[str, Any]) -> str:
 def _json(data: Mapping[str, Any]) -> str:
     """Return JSON that cannot end the element it stands in."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for character in "":
+    for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
