@@ -16,7 +16,8 @@ Deviations: 1. Rewards are standardised by their running mean and deviation, bec
             3. A chosen client without a report has brought nothing: its reward is 0. Otherwise the
             silent would stay uncertain, and so attractive, for ever.
 Limits:     Misled when utility is not linear in the features. Clients with the same features have
-            the same rank and are chosen together.
+            the same rank and are chosen together. With standardize=False the bonus has the unit of
+            the reward: raise explore with it, or newcomers are never tried.
 Cost:       O(n d^2) select, O(m d^2) observe, state 8 d^2 bytes, independent of n.
 Checked:    against a direct solve: tests/test_k_linucb.py.
 """

@@ -93,7 +93,7 @@ def check_selector(
         make_selector: a zero-argument callable that returns a new selector, a selector class, or a
             selector, which is cloned.
         expected_failures: check name -> reason; the default is the selector's
-            ``expected_check_failures``, if it has them.
+            ``expected_check_failures``.
         effort: scales how often things are repeated, for selectors that take milliseconds to
             observe. Margins stay at five standard deviations, the long run has at least 300 rounds.
         checks: some of ``CHECKS``, for example one at a time to show progress; the default is all.
@@ -138,7 +138,7 @@ def assert_selector(
 
 def _expected(make_selector: MakeSelector, given: Mapping[str, str] | None) -> Mapping[str, str]:
     if given is None:
-        given = getattr(Subject(make_selector).fresh(), "expected_check_failures", {})
+        given = Subject(make_selector).fresh().expected_check_failures
     known = [name_of_check(check) for check in CHECKS]
     unknown = sorted(given.keys() - set(known))
     if unknown:
