@@ -101,7 +101,7 @@ def best_fixed_participation(
     given = k * (1.0 - share)  # k - K sigma_t
     reserved = np.cumsum(sigma * success.sum(axis=1))
     # p <= 1 in every round: q <= (1 - sigma_t) / (k - K sigma_t), tightest at the least sigma_t
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         cap = np.minimum.accumulate(np.where(given > 0.0, (1.0 - sigma) / given, 1.0))
     gains = np.cumsum(given[:, np.newaxis] * success, axis=0)
     ranked = -np.sort(-gains, axis=1)

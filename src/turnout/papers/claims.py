@@ -78,6 +78,7 @@ class Results:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self._read: Callable[[Path], Cell] = cache(read_cell)
+        self._known: dict[tuple[str, str], FloatArray] = {}
 
     def cells(self, label: str) -> list[Cell]:
         """Return the runs of a scheme, one per seed."""
@@ -86,8 +87,11 @@ class Results:
 
     def values(self, label: str, measure: str) -> FloatArray:
         """Return a measure of a scheme, one per seed."""
-        compute = MEASURES[measure].compute
-        return np.array([compute(cell) for cell in self.cells(label)])
+        key = (label, measure)
+        if key not in self._known:
+            compute = MEASURES[measure].compute
+            self._known[key] = np.array([compute(cell) for cell in self.cells(label)])
+        return self._known[key]
 
     def estimate(self, label: str, measure: str) -> Estimate:
         """Return the mean over seeds with its interval."""
