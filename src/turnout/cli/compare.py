@@ -130,7 +130,9 @@ def _differences(grid: Grid) -> Table:
 
 def _empty(title: str) -> Table:
     headings = tuple(column.heading for column in _COLUMNS.values())
-    return table(title, "selector", *headings, numbers=headings)
+    made = table(title, "selector", *headings, numbers=headings)
+    made.columns[0].overflow = "fold"  # a label is never cut
+    return made
 
 
 def _best(grid: Grid, metric: str) -> str:

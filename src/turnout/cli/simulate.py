@@ -5,9 +5,11 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from turnout.cli.output import AsJson, console, show, table
 from turnout.cli.running import (
@@ -71,16 +73,21 @@ def simulate(
         grid = run_shown(experiment, folder, quiet=as_json, n_jobs=1)
         end_badly_on_problems(grid)
     summary = grid.cells[0].summary or {}
-    made = table(f"{variant.label}, seed {seed}", "what", "value", numbers=("value",))
-    for name, (what, form) in _ROWS.items():
-        value = summary[name]
-        made.add_row(what, "-" if value is None else format(value, form))
     size = {
         "n_clients": experiment.n_clients,
         "cohort_size": experiment.cohort_size,
         "n_rounds": experiment.n_rounds,
         "seed": seed,
     }
+    made = _table(f"{variant.label}, seed {seed}", summary)
     show(made, [{"label": variant.label, **size, **summary}], as_json)
     if out is not None and not as_json:
         console.print(f"Run folder: {out}", highlight=False)
+
+
+def _table(title: str, summary: dict[str, Any]) -> Table:
+    made = table(escape(title), "what", "value", numbers=("value",))
+    for name, (what, form) in _ROWS.items():
+        value = summary[name]
+        made.add_row(what, "-" if value is None else format(value, form))
+    return made
