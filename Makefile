@@ -29,6 +29,7 @@ check: $(READY)  ## ruff, mypy strict, import-linter
 
 bench: $(READY)  ## speed at 1e3 .. 1e6 clients, as a table
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/loop.py
 
 peers: $(READY)  ## our Oort and pow-d beside the public ones, where those are installed
 	$(BIN)/python benchmarks/peers.py

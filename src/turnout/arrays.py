@@ -81,9 +81,9 @@ def statuses(values: Any, allowed: type[IntEnum]) -> Array:
             f"status must be a one-dimensional array of Status, got shape {array.shape} of "
             f"{array.dtype}."
         )
-    if array.size and (array.min() < 0 or array.max() > max(allowed)):
+    if array.size and (array.min() < 0 or array.max() >= len(allowed)):
         known = ", ".join(f"{member.value} {member.name.lower()}" for member in allowed)
-        bad = array[(array < 0) | (array > max(allowed))][0]
+        bad = array[(array < 0) | (array >= len(allowed))][0]
         raise InvalidInput(f"status must be one of {known}; got {bad}.")
     return array.astype(np.int8, copy=False)
 

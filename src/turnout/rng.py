@@ -28,6 +28,9 @@ class Purpose(IntEnum):
     EVAL = 6
 
 
+_PURPOSES = frozenset(Purpose)
+
+
 def stream(
     seed: int, purpose: Purpose, round: int = 0, client: int | None = None
 ) -> np.random.Generator:
@@ -40,7 +43,7 @@ def stream(
     """
     require.integer("seed", seed, minimum=0)
     require.integer("round", round, minimum=0)
-    if purpose not in Purpose.__members__.values():
+    if purpose not in _PURPOSES:
         known = ", ".join(f"Purpose.{member.name}" for member in Purpose)
         raise InvalidInput(f"purpose must be one of {known}; got {purpose!r}.")
     key: tuple[int, ...] = (int(purpose), round)

@@ -21,6 +21,9 @@ __all__ = ["Allocation", "capped_allocation"]
 #: Slack of the test ``floor <= size / n``, for floors computed as ``share * size / n``.
 FLOOR_TOLERANCE = 1e-12
 
+#: Up to so many clients the uncapped allocation is tried first.
+FEW = 10_000
+
 
 class Allocation(NamedTuple):
     """Inclusion probabilities that sum to the size."""
@@ -48,16 +51,23 @@ def capped_allocation(log_weight: FloatArray, size: int, floor: float = 0.0) -> 
     nobody = np.zeros(0, dtype=np.int64)
     if n == 0:
         return Allocation(np.zeros(0), nobody)
-    if not (np.isfinite(log_weight.max()) and np.isfinite(log_weight.min())):
+    largest, smallest = float(log_weight.max()), float(log_weight.min())
+    if not (math.isfinite(largest) and math.isfinite(smallest)):
         raise InvalidInput("log_weight must be finite; give weights > 0 and below infinity.")
-    if size - n * floor <= size * FLOOR_TOLERANCE:  # nothing to give by weight
+    residual = size - n * floor
+    if residual <= size * FLOOR_TOLERANCE:  # nothing to give by weight
         return Allocation(np.full(n, size / n), nobody)
     if size == n:  # everyone is in; whoever has more than the least weight would overflow
-        return Allocation(np.ones(n), np.flatnonzero(log_weight > log_weight.min()))
-    return _allocate(log_weight, size, floor)
+        return Allocation(np.ones(n), np.flatnonzero(log_weight > smallest))
+    if n <= FEW:  # try without a cap first; for many clients that would only be work done twice
+        weight = np.exp(log_weight - largest)
+        tau = residual / float(weight.sum())
+        if floor + tau <= 1.0:
+            return Allocation(floor + tau * weight, nobody)
+    return _capped(log_weight, size, floor)
 
 
-def _allocate(log_weight: FloatArray, size: int, floor: float) -> Allocation:
+def _capped(log_weight: FloatArray, size: int, floor: float) -> Allocation:
     n = log_weight.size
     # Weights relative to the size-th largest. Only strictly larger ones can overflow: the others
     # share what is left with at least as many equals as there are places left.

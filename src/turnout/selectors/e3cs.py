@@ -137,9 +137,10 @@ class E3CS(Selector):
         of_drawn, of_overflow = ESTIMATES[self.estimate]
         change = of_drawn(outcome.completed.astype(np.float64), p)  # Eq. (10) | Eq. (15)
         overflow, step = selection.recall("overflow"), selection.recall("step")
-        change[np.isin(selection.clients, overflow)] = 0.0
+        if overflow.size:
+            change[np.isin(selection.clients, overflow)] = 0.0
+            self.log_weight_[overflow] += step * of_overflow
         self.log_weight_[selection.clients] += step * change  # Eq. (11) | Eq. (16)
-        self.log_weight_[overflow] += step * of_overflow
 
     def _rate(self, n_pool: int, k: int) -> float:
         if self.eta != "theorem-1":
