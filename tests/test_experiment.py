@@ -40,12 +40,12 @@ from turnout.experiment.cell import cell_folder
 from turnout.experiment.folder import first_difference, versions
 from turnout.experiment.lines import line_of
 from turnout.experiment.regret import RunningRegret
-from turnout.experiment.statistics import student_quantile
 from turnout.experiment.tables import FAMILIES, SCHEDULES, decode, decode_parameter, encode
 from turnout.experiment.variants import slug
 from turnout.experiment.worlds import class_names, environment
 from turnout.selector import Selector
 from turnout.simulate import simulate
+from turnout.statistics import student_quantile
 from turnout.types import RoundContext, Selection
 
 HOWTO = Path(__file__).parent.parent / "docs" / "howto" / "experiments.md"

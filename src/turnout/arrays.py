@@ -91,6 +91,9 @@ def statuses(values: Any, allowed: type[IntEnum]) -> Array:
 def reports(name: str, values: Any, size: int, *, non_negative: bool) -> FloatArray:
     """Return reported numbers; impossible ones are refused, NaN means not reported."""
     array = vector(name, values, np.float64, size)
+    least = 0.0 if non_negative else -LARGEST_REPORT
+    if size == 0 or (array.min() >= least and array.max() <= LARGEST_REPORT):
+        return array  # the common case: everything reported, everything possible
     impossible = np.abs(array) > LARGEST_REPORT
     if non_negative:
         impossible |= array < 0.0

@@ -156,7 +156,7 @@ class Selection:
         _store(self, "clients", clients)
         if self.probability is not None:
             p = vector("probability", self.probability, np.float64, clients.size)
-            if not np.all((p > 0.0) & (p <= 1.0)):
+            if p.size and not (p.min() > 0.0 and p.max() <= 1.0):
                 bad = p[~((p > 0.0) & (p <= 1.0))][0]
                 raise InvalidInput(f"probability must be inside (0, 1], got {float(bad)}.")
             _store(self, "probability", p)

@@ -8,8 +8,9 @@ import scipy.stats
 from tests.report.folders import SELECTORS, config_of, write_cell
 from turnout.report import write_report
 from turnout.report.reading import read_cells
-from turnout.report.tables import COLUMNS, estimate, student_quantile, summary_rows
+from turnout.report.tables import COLUMNS, summary_rows
 from turnout.report.worlds import gather
+from turnout.statistics import estimate, student_quantile
 
 
 def rows_of(path):
@@ -25,7 +26,7 @@ def test_quantiles_are_students(freedom):
 def test_estimate_is_the_textbook_interval():
     values = [0.3, 0.5, 0.4, 0.9]
     low, high = scipy.stats.t.interval(0.95, 3, np.mean(values), scipy.stats.sem(values))
-    mean, half_width, n_seeds = estimate(values)
+    mean, _, half_width, n_seeds = estimate(values)
     assert (mean - half_width, mean + half_width) == pytest.approx((low, high), rel=1e-6)
     assert n_seeds == 4
     assert math.isnan(estimate([1.0]).half_width)

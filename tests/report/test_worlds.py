@@ -88,7 +88,7 @@ def test_a_running_experiment_is_shown_up_to_the_common_round(small, tmp_path):
         for line in (small / f"e3cs-0.5/seed-{seed}/rounds.jsonl").read_text().splitlines()[:6]
     )
     assert rows["e3cs-0.5"].estimates["cep"].mean == expected / 2
-    assert rows["random"].estimates["jain_of_counts"].n_seeds == 1
+    assert rows["random"].estimates["jain_of_counts"].n == 1
     assert "up to round 6 of 12" in report.path.read_text(encoding="utf-8")
 
 

@@ -9,10 +9,10 @@ from turnout.experiment.cell import CellResult
 from turnout.experiment.config import Experiment
 from turnout.experiment.folder import Cell, FolderError, read_cell
 from turnout.experiment.grid import Advance, Grid, run_experiment
-from turnout.experiment.statistics import Estimate, estimate, paired_difference
 from turnout.experiment.tables import ConfigError
 from turnout.experiment.variants import Variant, parse_variant
 from turnout.experiment.worlds import WORLDS
+from turnout.statistics import Estimate, estimate, paired_difference
 
 __all__ = [
     "WORLDS",

@@ -25,9 +25,9 @@ from turnout.experiment.cell import (
 )
 from turnout.experiment.config import Experiment
 from turnout.experiment.folder import FolderError
-from turnout.experiment.statistics import Estimate, estimate, paired_difference
 from turnout.experiment.variants import Variant
 from turnout.simulate import rounds
+from turnout.statistics import Estimate, estimate, paired_difference
 
 __all__ = ["Advance", "Grid", "open_folder", "run_experiment"]
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from turnout.report.curves import time_unit
 from turnout.report.reading import Problem, Settings
-from turnout.report.tables import COLUMNS, Column, Estimate, Row
+from turnout.report.tables import COLUMNS, Column, Row
 from turnout.report.worlds import World
+from turnout.statistics import Estimate
 
 __all__ = ["chips", "describe", "problem_list", "settings_of", "summary_table"]
 

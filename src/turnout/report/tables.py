@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -13,11 +12,10 @@ import numpy as np
 from turnout import metrics
 from turnout.report.reading import Cell
 from turnout.report.worlds import Variant, World
+from turnout.statistics import Estimate, estimate
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["COLUMNS", "Column", "Estimate", "Row", "counts_of", "estimate", "summary_rows"]
-
-CONFIDENCE = 0.95
+__all__ = ["COLUMNS", "Column", "Row", "counts_of", "summary_rows"]
 
 
 class Column(NamedTuple):
@@ -50,14 +48,6 @@ COLUMNS = (
 )
 
 
-class Estimate(NamedTuple):
-    """A mean over seeds with half the width of its 95 % confidence interval."""
-
-    mean: float
-    half_width: float  #: NaN for a single seed
-    n_seeds: int
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """One selector in the summary table."""
@@ -88,34 +78,6 @@ def summary_rows(world: World) -> list[Row]:
         n_seeds = next(len(variant.cells) for variant in world.variants if variant.name == name)
         rows.append(Row(name, n_seeds, estimates, frozenset(best[name]), frozenset(tied[name])))
     return rows
-
-
-def estimate(values: Sequence[float]) -> Estimate:
-    """Return mean and half-width of the 95 % Student interval.
-
-    >>> mean, half_width, n_seeds = estimate([1.0, 2.0, 3.0])
-    >>> mean, round(half_width, 3), n_seeds
-    (2.0, 2.484, 3)
-    """
-    given = np.asarray(values, dtype=np.float64)
-    n = given.size
-    if n < 2:
-        return Estimate(float(given.mean()), math.nan, n)
-    half_width = student_quantile(n - 1) * float(given.std(ddof=1)) / math.sqrt(n)
-    return Estimate(float(given.mean()), half_width, n)
-
-
-@lru_cache(maxsize=256)
-def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """Return t with P(abs(T) <= t) = confidence.
-
-    With T = sqrt(f) tan(angle), the density of the angle is proportional to cos(angle)**(f - 1).
-    """
-    widest = min(math.pi / 2, 12.0 / math.sqrt(freedom))  # the rest has no weight to speak of
-    angle = np.linspace(0.0, widest, 20_001)
-    density = np.cos(angle) ** (freedom - 1)
-    below = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
-    return math.sqrt(freedom) * math.tan(float(np.interp(confidence * below[-1], below, angle)))
 
 
 def counts_of(cell: Cell) -> IntArray | None:

@@ -9,6 +9,8 @@ the small probabilities drawn in groups, fast for a million clients.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from turnout import require
@@ -140,18 +142,26 @@ def _size_of(probability: FloatArray) -> int:
 
 def _comb(length: FloatArray, rng: np.random.Generator) -> IntArray:
     """Return the units hit by teeth at u, u+1, ... along units of the given lengths <= 1."""
+    if length.size == 0 or length.max() < 1.0 - SETTLED:
+        return _teeth(length, rng)
     is_sure = length >= 1.0 - SETTLED
     undecided = np.flatnonzero(~is_sure)
-    end = np.cumsum(length[undecided])
+    return np.concatenate((np.flatnonzero(is_sure), undecided[_teeth(length[undecided], rng)]))
+
+
+def _teeth(length: FloatArray, rng: np.random.Generator) -> IntArray:
+    """Return the units that are hit, for units shorter than the comb's spacing."""
+    end = np.cumsum(length)
     n_teeth = round(float(end[-1])) if end.size else 0
     if n_teeth == 0:
-        return np.flatnonzero(is_sure)
+        return np.zeros(0, dtype=np.int64)
     end *= n_teeth / end[-1]  # rounding errors of the sum must not cost a tooth
+    last = math.nextafter(float(end[-1]), 0.0)
     while True:
-        teeth = np.minimum(rng.random() + np.arange(n_teeth), np.nextafter(end[-1], 0.0))
-        hit = np.searchsorted(end, teeth, side="right")
-        if np.all(hit[1:] > hit[:-1]):  # else two teeth fell on a unit of almost 1, by rounding
-            return np.concatenate((np.flatnonzero(is_sure), undecided[hit]))
+        teeth = np.minimum(rng.random() + np.arange(n_teeth), last)
+        hit: IntArray = np.searchsorted(end, teeth, side="right")
+        if (hit[1:] > hit[:-1]).all():  # else two teeth fell on a unit of almost 1, by rounding
+            return hit
 
 
 def _one_per_group(
