@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 import turnout
-from turnout.testing.speed import measure, play_round, seconds, warm_columns
+from turnout.testing.speed import measure, seconds
 
 SIZES = (1_000, 10_000, 100_000)
 COHORT = 100
@@ -84,13 +84,6 @@ def flgo_pow_d(n: int) -> Callable[[], object]:
     return lambda: module.Server.sample(server)
 
 
-def ours(name: str, n: int) -> Callable[[], object]:
-    selector = turnout.make(name)
-    measure(selector, n, COHORT, repeats=1)  # brings it into a warm state
-    known, everyone = warm_columns(selector, n), np.ones(n, dtype=np.bool_)
-    return lambda: play_round(selector, 30, COHORT, everyone, known)
-
-
 PAIRS: dict[str, tuple[str, str, Callable[[int], Callable[[], object]]]] = {
     "Oort": ("oort", "fedscale", fedscale_oort),
     "pow-d": ("pow-d", "flgo", flgo_pow_d),
@@ -105,7 +98,7 @@ def main() -> None:
         table.add_column(heading, justify="right" if heading != "method" else "left")
     for method, (name, peer, make_peer) in PAIRS.items():
         for n in SIZES:
-            mine = seconds(ours(name, n), 9)
+            mine = measure(turnout.make(name), n, COHORT, repeats=9).round_s
             theirs: Any = None
             with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(ImportError):
                 theirs = seconds(make_peer(n), 3)

@@ -11,7 +11,13 @@ from tests.report.folders import config_of, write_cell
 from turnout.errors import InvalidInput, MissingExtra
 from turnout.report import write_report
 
-ALLOWED = ("turnout.errors", "turnout.metrics", "turnout.types", "turnout.report")
+ALLOWED = (
+    "turnout.errors",
+    "turnout.metrics",
+    "turnout.report",
+    "turnout.statistics",
+    "turnout.types",
+)
 
 
 def data_of(page):

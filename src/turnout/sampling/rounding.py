@@ -32,8 +32,12 @@ SETTLED = 1e-12
 #: Relative slack of the test that probabilities sum to an integer.
 SUM_TOLERANCE = 1e-6
 
-#: Number of groups of ``exact_draw``; up to four times as many positions are drawn one by one.
+#: Number of groups of ``exact_draw``, a power of 2 below 65,536; up to four times as many positions
+#: are drawn one by one.
 N_GROUPS = 4096
+
+#: Positions that are added up at a time.
+BLOCK = 65_536
 
 
 def uniform_draw(n: int, size: int, rng: np.random.Generator) -> IntArray:
@@ -62,8 +66,8 @@ def exact_draw(probability: FloatArray, rng: np.random.Generator) -> IntArray:
     if n <= 4 * N_GROUPS:
         return systematic_draw(probability, rng)
     _size_of(probability)
-    group = rng.integers(0, N_GROUPS, n, dtype=np.uint16)
-    total = np.bincount(group, weights=probability, minlength=N_GROUPS)
+    group = np.frombuffer(rng.bytes(2 * n), dtype="<u2") & (N_GROUPS - 1)
+    total = _group_sums(group, probability)
     is_whole = total <= 1.0  # of the other groups, every member is a unit of its own
     single = np.zeros(0, dtype=np.int64) if is_whole.all() else np.flatnonzero(~is_whole[group])
     if single.size > n // 2:
@@ -164,15 +168,25 @@ def _teeth(length: FloatArray, rng: np.random.Generator) -> IntArray:
             return hit
 
 
+def _group_sums(group: Array, probability: FloatArray) -> FloatArray:
+    """Return the sum of each group, by blocks: bincount copies its input as 64-bit integers."""
+    total = np.zeros(N_GROUPS)
+    for start in range(0, group.size, BLOCK):
+        block = slice(start, start + BLOCK)
+        total += np.bincount(group[block], weights=probability[block], minlength=N_GROUPS)
+    return total
+
+
 def _one_per_group(
     drawn: IntArray, group: Array, probability: FloatArray, rng: np.random.Generator
 ) -> IntArray:
     """Return one member of each drawn group, in proportion to the members' probabilities."""
-    slot = np.full(N_GROUPS, -1, dtype=np.int16)
+    is_drawn = np.zeros(N_GROUPS, dtype=np.bool_)
+    is_drawn[drawn] = True
+    members = np.flatnonzero(is_drawn[group])
+    slot = np.zeros(N_GROUPS, dtype=np.int16)
     slot[drawn] = np.arange(drawn.size)
-    slot_of = slot[group]
-    members = np.flatnonzero(slot_of >= 0)
-    slot_of = slot_of[members]
+    slot_of = slot[group[members]]
     by_group = np.argsort(slot_of, kind="stable")
     members, slot_of = members[by_group], slot_of[by_group]
     end = np.cumsum(probability[members])

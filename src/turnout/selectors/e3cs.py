@@ -32,7 +32,8 @@ Limits:     With quota 0 it locks in on the first reliable clients and is slow t
             got worse; a quota keeps it looking. It sees success only, neither loss nor duration.
 Cost:       O(n) select, O(k) observe, state 8n bytes.
 Checked:    by hand, against a slow implementation of both published forms and for unbiasedness:
-            tests/test_e3cs.py.
+            tests/test_e3cs.py. Figs. 2-3 (arXiv) and 3-4 (journal): turnout reproduce e3cs-arxiv,
+            turnout reproduce e3cs-journal.
 """
 
 from __future__ import annotations

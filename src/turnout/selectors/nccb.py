@@ -95,7 +95,7 @@ class NCCB(Selector):
         ridge: float = 1.0,
         explore: float | Schedule = 1.0,
         bonus: Literal["exact", "diagonal"] = "exact",
-        memory: int | None = 256,
+        memory: int | None = 192,
         steps: int = 10,
         learning_rate: float = 1.0,
         train_per_reward: bool = False,

@@ -33,7 +33,7 @@ Limits:     If rate times n exceeds the cohort no schedule can keep the promise:
 Cost:       O(n log n) select, O(n) observe (the queues), state (8 d^2 + 8 d + 8) n bytes:
             104 n for d = 3.
 Checked:    by hand, P4 against brute force and Alg. 1, the regression against a direct solve:
-            tests/test_rbcs_f.py.
+            tests/test_rbcs_f.py. Figs. 2-4: turnout reproduce rbcs-f.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import numpy as np
 
 from turnout.rng import Purpose, stream
 from turnout.selector import Selector
-from turnout.types import Array, BoolArray, Outcome, RoundContext, Selection
+from turnout.types import Array, BoolArray, Outcome, RoundContext
 
 __all__ = ["Speed", "floor", "measure", "play_round", "seconds", "warm_columns"]
 
@@ -68,14 +68,13 @@ def measure(selector: Selector, n_clients: int, cohort_size: int = 100, repeats:
         columns = warm_columns(selector, n_clients)
         _warm_up(selector, n_clients, cohort_size, columns)
         everyone = np.ones(n_clients, dtype=np.bool_)
-        clock = iter(range(20, 20 + repeats + 1))
-        taken = seconds(
-            lambda: play_round(selector, next(clock), cohort_size, everyone, columns), repeats
-        )
+        times = [
+            play_round(selector, t, cohort_size, everyone, columns) for t in range(20, 21 + repeats)
+        ]
     around = (before + floor(n_clients, cohort_size, repeats)) / 2
     state = selector.state().values()
     per_client = sum(array.nbytes for array in state if n_clients in array.shape) / n_clients
-    return Speed(n_clients, taken, around, per_client)
+    return Speed(n_clients, statistics.median(times[1:]), around, per_client)
 
 
 def warm_columns(selector: Selector, n_clients: int) -> dict[str, Array]:
@@ -94,20 +93,25 @@ def warm_columns(selector: Selector, n_clients: int) -> dict[str, Array]:
 
 def play_round(
     selector: Selector, t: int, size: int, available: BoolArray, columns: dict[str, Array]
-) -> Selection:
-    """Poll if asked to, select, and observe random outcomes."""
+) -> float:
+    """Play a round with random outcomes; return the seconds of poll, select and observe alone."""
     rng = np.random.default_rng(t)
     ctx = RoundContext(t, size, available, columns=columns)
+    start = time.perf_counter()
     asked = selector.poll(ctx, stream(0, Purpose.POLL, t))
+    taken = time.perf_counter() - start
     if asked is not None:
-        loss = rng.random(asked.size)
-        ctx = RoundContext(t, size, available, columns=columns, polled=asked, polled_loss=loss)
+        ctx = ctx.with_answers(asked, rng.random(asked.size))
+    start = time.perf_counter()
     selection = selector.select(ctx, stream(0, Purpose.SELECT, t))
+    taken += time.perf_counter() - start
     s = selection.clients.size
     metrics = {name: rng.random(s) for name in selector.needs_metrics}
     status = (rng.random(s) < 0.3).astype(np.int8)
-    selector.observe(selection, Outcome(status, rng.uniform(1.0, 30.0, s), metrics))
-    return selection
+    outcome = Outcome(status, rng.uniform(1.0, 30.0, s), metrics)
+    start = time.perf_counter()
+    selector.observe(selection, outcome)
+    return taken + time.perf_counter() - start
 
 
 def _warm_up(
