@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -242,3 +243,14 @@ def test_extras_show_the_published_forms_and_regret() -> None:
     assert result.exit_code in (0, 1)
     for text in ("Cost of the published draw", "Regret after T rounds", "as published", "pow-d"):
         assert text in result.stdout
+
+
+def test_data_dir_must_be_a_folder_and_reaches_the_worlds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNOUT_DATA", "elsewhere")
+    missing = CliRunner().invoke(app, ["--data-dir", str(tmp_path / "no"), "list"])
+    assert missing.exit_code == 2
+    given = CliRunner().invoke(app, ["--data-dir", str(tmp_path), "list"])
+    assert given.exit_code == 0
+    assert os.environ["TURNOUT_DATA"] == str(tmp_path)

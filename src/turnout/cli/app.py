@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +13,7 @@ from rich.markup import escape
 
 import turnout
 from turnout.cli import bench, check, compare, listing, report, reproduce, simulate
-from turnout.errors import TurnoutError
+from turnout.errors import InvalidInput, TurnoutError
 
 __all__ = ["app"]
 
@@ -51,8 +53,15 @@ def _main(
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Folder of datasets and device traces; default: TURNOUT_DATA."),
+    ] = None,
 ) -> None:
-    pass
+    if data_dir is not None:
+        if not data_dir.is_dir():
+            raise InvalidInput(f"--data-dir: {data_dir} is not a folder.")
+        os.environ["TURNOUT_DATA"] = str(data_dir)  # worker processes inherit it
 
 
 app.command("list")(listing.list_selectors)
