@@ -140,18 +140,22 @@ class Availability(ABC):
         """Return (n,) who is there."""
 
 
-class Volatility(ABC):
-    """Who survives a round."""
+class _Wrappable:
+    """A model that may wrap another of its kind, and may look back."""
 
     @property
     def uses_history(self) -> bool:
-        """Whether fates depend on earlier selections; then they differ between selectors."""
+        """Whether it depends on earlier selections; then it differs between selectors."""
         return False
 
     @property
     def level(self) -> int:
         """0 for a model of its own; one more than the inner model's for a wrapper."""
         return 0
+
+
+class Volatility(_Wrappable, ABC):
+    """Who survives a round."""
 
     @abstractmethod
     def success_rate(self, moment: Moment) -> FloatArray:
@@ -166,23 +170,13 @@ class Volatility(ABC):
         return np.zeros(n_clients, dtype=np.int64)
 
 
-class Timing(ABC):
+class Timing(_Wrappable, ABC):
     """How long clients take."""
 
     @property
     def columns(self) -> frozenset[str]:
         """Columns that the model can fill; ``expected_duration`` is always among them."""
         return frozenset({"expected_duration"})
-
-    @property
-    def uses_history(self) -> bool:
-        """Whether durations depend on earlier selections; then they differ between selectors."""
-        return False
-
-    @property
-    def level(self) -> int:
-        """0 for a model of its own; one more than the inner model's for a wrapper."""
-        return 0
 
     @abstractmethod
     def column(self, name: str, moment: Moment) -> Array:

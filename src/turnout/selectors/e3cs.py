@@ -72,6 +72,9 @@ DRAWS: Mapping[str, Draw] = MappingProxyType(
     }
 )
 
+#: Draws whose inclusion probabilities are the allocated ones, and can be reported as such.
+EXACT_DRAWS = frozenset({"exact", "dependent-rounding"})
+
 #: Change of ln w per unit of step, for the drawn clients (x, p) and for the overflow set S_t.
 ESTIMATES: Mapping[str, tuple[Callable[[FloatArray, FloatArray], FloatArray], float]] = (
     MappingProxyType(
@@ -129,8 +132,8 @@ class E3CS(Selector):
         step = self._rate(n_pool, k) * (k - n_pool * sigma) / max(1, n_pool)  # of Eq. (11)
         memo = {"overflow": ctx.pool[overflow], "step": np.array(step)}
         chance = np.maximum(p[drawn], np.finfo(np.float64).tiny)
-        exact = None if self.draw == "multinomial" else chance
-        return Selection(ctx.round, ctx.pool[drawn], exact, memo | {"target": chance})
+        reported = chance if self.draw in EXACT_DRAWS else None
+        return Selection(ctx.round, ctx.pool[drawn], reported, memo | {"target": chance})
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Reweight the drawn clients by their estimated success; S_t keeps its weight."""
