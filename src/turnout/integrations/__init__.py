@@ -1,0 +1,1 @@
+"""Bridges to other frameworks; nothing else imports this package."""

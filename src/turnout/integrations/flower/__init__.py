@@ -1,0 +1,1 @@
+"""Any selector in any Flower strategy (extra ``flower``)."""
