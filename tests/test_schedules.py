@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import turnout
+from turnout.experiment.tables import decode_parameter, encode
 from turnout.schedules import at_round
 
 
@@ -29,6 +30,40 @@ def test_linear_reaches_its_end_and_stays():
     assert [schedule(t) for t in range(7)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0, 0.0]
     assert turnout.Linear(0.2, 0.7, 10)(10) == pytest.approx(0.7, abs=1e-15)
     assert turnout.Linear(0.2, 0.7, 0)(0) == pytest.approx(0.7, abs=1e-15)
+
+
+def test_step_decay_changes_exactly_at_its_rounds():
+    schedule = turnout.StepDecay(0.05, at=(300, 600))  # UCB-CS on Synthetic(1,1)
+    assert [schedule(t) for t in (0, 299, 300, 599, 600, 9999)] == [
+        *(0.05, 0.05),
+        *(0.025, 0.025),
+        *(0.0125, 0.0125),
+    ]
+    assert turnout.StepDecay(1.0, at=[5, 2], factor=0.1)(3) == pytest.approx(0.1, rel=1e-15)
+    assert turnout.StepDecay(1.0, at=[5, 2]) == turnout.StepDecay(1.0, at=(5, 2))
+    assert turnout.StepDecay(0.3, at=())(10**6) == 0.3
+
+
+@pytest.mark.parametrize("at", [3, "ab", (1.5,), (-1,)])
+def test_step_decay_refuses_rounds_that_are_none(at):
+    with pytest.raises(turnout.InvalidInput, match=r"^at must be"):
+        turnout.StepDecay(0.1, at=at)
+
+
+def test_exponential_decay_by_hand():
+    schedule = turnout.ExponentialDecay(0.002, 0.5)
+    assert [schedule(t) for t in range(4)] == [0.002, 0.001, 0.0005, 0.00025]
+    # 0.9993^1000 = exp(1000 ln 0.9993) = exp(-0.700245) = 0.496464
+    assert turnout.ExponentialDecay(1.0, 0.9993)(1000) == pytest.approx(0.496464, abs=1e-6)
+    with pytest.raises(turnout.InvalidInput, match=r"^factor must be"):
+        turnout.ExponentialDecay(1.0, -0.5)
+
+
+@pytest.mark.parametrize(
+    "schedule", [turnout.StepDecay(0.05, (300, 600)), turnout.ExponentialDecay(0.002, 0.9993)]
+)
+def test_decays_survive_a_configuration(schedule):
+    assert decode_parameter(encode(schedule), ("lr",)) == schedule
 
 
 def test_lemma_1_by_hand():
@@ -53,6 +88,8 @@ def test_all_are_frozen_schedules():
     for schedule in (
         turnout.Constant(1.0),
         turnout.StepAfter(3),
+        turnout.StepDecay(1.0, (3,)),
+        turnout.ExponentialDecay(1.0, 0.9),
         turnout.Linear(0.0, 1.0, 3),
         turnout.Lemma1(1.0, 1.0, 1.0),
     ):

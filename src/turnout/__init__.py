@@ -25,7 +25,15 @@ from turnout.persist import load, save
 from turnout.registry import make, names, register
 from turnout.rng import Purpose, stream
 from turnout.roster import Roster
-from turnout.schedules import Constant, Lemma1, Linear, Schedule, StepAfter
+from turnout.schedules import (
+    Constant,
+    ExponentialDecay,
+    Lemma1,
+    Linear,
+    Schedule,
+    StepAfter,
+    StepDecay,
+)
 from turnout.selector import Selector
 from turnout.simulate import simulate
 from turnout.types import Outcome, RoundContext, Selection, Status
@@ -34,6 +42,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Constant",
+    "ExponentialDecay",
     "InvalidInput",
     "Lemma1",
     "Linear",
@@ -51,6 +60,7 @@ __all__ = [
     "StateFileError",
     "Status",
     "StepAfter",
+    "StepDecay",
     "TurnoutError",
     "UnknownParameter",
     "UnknownSelector",

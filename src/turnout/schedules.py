@@ -13,7 +13,16 @@ from typing import Protocol, runtime_checkable
 from turnout import require
 from turnout.errors import InvalidInput
 
-__all__ = ["Constant", "Lemma1", "Linear", "Schedule", "StepAfter", "at_round"]
+__all__ = [
+    "Constant",
+    "ExponentialDecay",
+    "Lemma1",
+    "Linear",
+    "Schedule",
+    "StepAfter",
+    "StepDecay",
+    "at_round",
+]
 
 
 @runtime_checkable
@@ -68,6 +77,46 @@ class Linear:
         """Return the value on the line."""
         share = min(1.0, round / self.rounds) if self.rounds > 0 else 1.0
         return self.start + share * (self.end - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class StepDecay:
+    """``start``, multiplied by ``factor`` at each of the rounds ``at``.
+
+    The step size of UCB-CS on Synthetic(1,1) is ``StepDecay(0.05, at=(300, 600))``.
+    """
+
+    start: float
+    at: tuple[int, ...]
+    factor: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.at, list | tuple):
+            raise InvalidInput(f"at must be a list of rounds, got {self.at!r}.")
+        rounds = tuple(require.integer("at", round, minimum=0) for round in self.at)
+        object.__setattr__(self, "at", rounds)
+        require.number("start", self.start)
+        require.number("factor", self.factor)
+
+    def __call__(self, round: int) -> float:
+        """Return the value, changed as often as rounds of ``at`` have come."""
+        return self.start * self.factor ** sum(round >= change for change in self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class ExponentialDecay:
+    """``start * factor ** round``; the step size of NCCB is ``ExponentialDecay(0.002, 0.9993)``."""
+
+    start: float
+    factor: float
+
+    def __post_init__(self) -> None:
+        require.number("start", self.start)
+        require.number("factor", self.factor, minimum=0.0)
+
+    def __call__(self, round: int) -> float:
+        """Return the value after ``round`` rounds."""
+        return self.start * self.factor**round
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,24 +4,44 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import numpy as np
 
+from turnout import require
+from turnout.errors import InvalidInput
+from turnout.rng import Purpose, stream
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["PADDING", "Dataset", "FederatedData", "Partition", "Source"]
+__all__ = ["PADDING", "Dataset", "Draw", "FederatedData", "Partition", "Source"]
 
 #: Label of a position that does not count: behind the end of a text.
 PADDING = -1
 
 
-@dataclass(frozen=True)
+class Draw(IntEnum):
+    """What a stream of the data is for. Numbers are part of the result: only append.
+
+    0 is left to ``PStableLSH``.
+    """
+
+    CONTENT = 1  #: generated examples, the choice of test examples
+    DIVISION = 2  #: who gets which example
+    HOLD_OUT = 3  #: which of its examples a client holds out
+
+    def rng(self, seed: int) -> np.random.Generator:
+        """Return the generator."""
+        return stream(seed, Purpose.PARTITION, int(self))
+
+
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """Examples before they are divided among clients.
 
     Images are (N, channels, height, width) of uint8, vectors (N, d) of float32, texts (N, length)
     of word numbers. A model sees ``x * scale + shift`` (texts as they are). Labels are (N,), or
-    (N, length) for texts: the next word at each position, ``PADDING`` where there is none.
+    (N, length) for texts: the next word at each position, ``PADDING`` where there is none. Labels
+    are stored as int64, those of texts as int32.
     """
 
     name: str
@@ -34,6 +54,47 @@ class Dataset:
     shift: float = 0.0
     group: IntArray | None = None  #: (N,) whose example it is: writer, author, role
     group_names: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  #: the vocabulary of a text: the word of each number
+
+    def __post_init__(self) -> None:
+        require.integer("n_classes", self.n_classes, minimum=1)
+        for end in ("", "_test"):
+            x, y = np.asarray(getattr(self, f"x{end}")), np.asarray(getattr(self, f"y{end}"))
+            _check_examples(f"x{end}", x, f"y{end}", y, self.n_classes)
+            object.__setattr__(self, f"x{end}", x)
+            object.__setattr__(self, f"y{end}", _stored(y))
+        if self.y.shape[0] == 0:
+            raise InvalidInput("x must hold at least one training example, got none.")
+        if self.x_test.shape[1:] != self.x.shape[1:] or self.y_test.ndim != self.y.ndim:
+            raise InvalidInput(
+                f"x_test must hold examples of the shape of x, {self.x.shape[1:]}, "
+                f"got {self.x_test.shape[1:]}."
+            )
+        if self.group is not None:
+            object.__setattr__(self, "group", self._checked_group(np.asarray(self.group)))
+        if self.words and len(self.words) != self.n_classes:
+            raise InvalidInput(
+                f"words must name all {self.n_classes} classes, got {len(self.words)}."
+            )
+
+    def _checked_group(self, group: Array) -> IntArray:
+        n = self.y.shape[0]
+        if group.dtype.kind not in "iu" or group.shape != (n,) or group.min() < 0:
+            raise InvalidInput(
+                f"group must hold the number of a group, from 0, for each of the {n} examples, "
+                f"got shape {group.shape} of {group.dtype}."
+            )
+        if self.group_names and group.max() >= len(self.group_names):
+            raise InvalidInput(
+                f"group_names must name every group up to {group.max()}, "
+                f"got {len(self.group_names)} names."
+            )
+        return group.astype(np.int64, copy=False)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether examples are word numbers with a label at each position."""
+        return self.y.ndim == 2
 
 
 class Source(ABC):
@@ -41,7 +102,7 @@ class Source(ABC):
 
     @abstractmethod
     def load(self, seed: int) -> Dataset:
-        """Return the dataset; the seed matters only for generated ones."""
+        """Return the dataset; the seed fixes what is generated and what is kept for the test."""
 
 
 class Partition(ABC):
@@ -54,7 +115,7 @@ class Partition(ABC):
         """Return ``rows, offsets``: client i gets examples ``rows[offsets[i]:offsets[i + 1]]``."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FederatedData:
     """The examples of every client, one client after the other.
 
@@ -76,6 +137,8 @@ class FederatedData:
     scale: float = 1.0
     shift: float = 0.0
     features: Array | None = field(default=None)  #: (n, bits) code of each client's data
+    client_names: tuple[str, ...] = ()  #: (n,) writer, author, role; empty where there is none
+    words: tuple[str, ...] = ()  #: the vocabulary of a text: the word of each number
 
     @property
     def n_clients(self) -> int:
@@ -103,3 +166,41 @@ class FederatedData:
     def is_text(self) -> bool:
         """Whether examples are word numbers with a label at each position."""
         return self.y.ndim == 2
+
+    @property
+    def label_counts(self) -> IntArray:
+        """(n, classes) training examples of each client with each label; words for texts."""
+        client = np.repeat(np.arange(self.n_clients), self.num_samples)
+        key = client[:, None] * self.n_classes + self.y.reshape(client.size, -1)
+        counts = np.bincount(
+            key[self.y.reshape(client.size, -1) != PADDING],
+            minlength=self.n_clients * self.n_classes,
+        )
+        return counts.reshape(self.n_clients, self.n_classes)
+
+
+def _check_examples(x_name: str, x: Array, y_name: str, y: Array, n_classes: int) -> None:
+    if x.dtype.kind not in "iuf" or x.ndim not in (2, 4):
+        raise InvalidInput(
+            f"{x_name} must be numbers of shape (N, d), (N, channels, height, width) or, for "
+            f"texts, (N, length); got shape {x.shape} of {x.dtype}."
+        )
+    if y.dtype.kind not in "iu" or y.ndim not in (1, 2) or len(y) != len(x):
+        raise InvalidInput(
+            f"{y_name} must hold an integer label for each of the {len(x)} examples of {x_name}, "
+            f"got shape {y.shape} of {y.dtype}."
+        )
+    if y.ndim == 2 and y.shape != x.shape:
+        raise InvalidInput(f"{y_name} must have the shape of {x_name}, {x.shape}, got {y.shape}.")
+    least = 0 if y.ndim == 1 else PADDING
+    if y.size and (y.min() < least or y.max() >= n_classes):
+        raise InvalidInput(
+            f"{y_name} must be inside 0 .. {n_classes - 1} (n_classes is {n_classes}), "
+            f"got {y.min()} .. {y.max()}."
+        )
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        raise InvalidInput(f"{x_name} must be finite, got NaN or infinity: clean the data first.")
+
+
+def _stored(y: Array) -> IntArray:
+    return y.astype(np.int64 if y.ndim == 1 else np.int32, copy=False)

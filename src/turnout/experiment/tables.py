@@ -93,7 +93,14 @@ FAMILIES: dict[type, dict[str, type]] = {
 #: Schedules have a tag of their own, because they stand among plain parameters.
 SCHEDULES: dict[str, type] = {
     kind_of(cls): cls
-    for cls in (schedules.Constant, schedules.Lemma1, schedules.Linear, schedules.StepAfter)
+    for cls in (
+        schedules.Constant,
+        schedules.ExponentialDecay,
+        schedules.Lemma1,
+        schedules.Linear,
+        schedules.StepAfter,
+        schedules.StepDecay,
+    )
 }
 
 

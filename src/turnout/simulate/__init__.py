@@ -1,6 +1,16 @@
-"""Simulate federations without training: the round loop and whole runs."""
+"""Run federations: the round loop and whole runs, with or without training."""
 
 from turnout.simulate.loop import Progress, RoundRecord, rounds
+from turnout.simulate.participants import Participants, Simulated, Work
 from turnout.simulate.run import Run, simulate
 
-__all__ = ["Progress", "RoundRecord", "Run", "rounds", "simulate"]
+__all__ = [
+    "Participants",
+    "Progress",
+    "RoundRecord",
+    "Run",
+    "Simulated",
+    "Work",
+    "rounds",
+    "simulate",
+]

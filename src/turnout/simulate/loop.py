@@ -1,4 +1,4 @@
-"""The round loop: a generator of records, without training and without I/O.
+"""The round loop: a generator of records, without I/O.
 
 One round::
 
@@ -7,15 +7,18 @@ One round::
     selector.select(ctx, rng)   -> who takes part
     environment.fate(t)         -> durations and survivals of all clients, indexed by the chosen
     policy.close(...)           -> statuses and the length of the round
+    participants.work(...)      -> those who completed report losses, or train a model for them
     selector.observe(...)       -> learn
+    participants.measure(t)     -> how good the model is, if there is one
     yield RoundRecord           -> the caller writes, plots, stops
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -26,6 +29,7 @@ from turnout.errors import InvalidInput, MissingColumn
 from turnout.policies import Closed, FixedDeadline, Observed, RoundPolicy
 from turnout.rng import Purpose, stream
 from turnout.selector import Selector
+from turnout.simulate.participants import Participants, Simulated
 from turnout.types import (
     Array,
     BoolArray,
@@ -39,6 +43,8 @@ from turnout.types import (
 
 __all__ = ["Progress", "RoundRecord", "rounds"]
 
+_NOTHING: Mapping[str, float] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
@@ -50,6 +56,8 @@ class RoundRecord:
     length_s: float  #: seconds that the round took
     spent: FloatArray  #: (s,) seconds that each chosen device worked
     fate: Fate  #: (n,) what would have happened to everyone
+    #: What training came to in this round: accuracy, loss, ...; empty without training.
+    measured: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
 
     @property
     def round(self) -> int:
@@ -103,13 +111,18 @@ def rounds(
     policy: RoundPolicy | None = None,
     start: int = 0,
     progress: Progress | None = None,
+    participants: Participants | None = None,
 ) -> Iterator[RoundRecord]:
     """Yield the records of rounds ``start`` .. ``n_rounds - 1``.
 
-    ``seed`` is the selector's (default: the environment's). With ``start=0`` the selector is
-    prepared afresh. A later start continues with the selector's state as it is; worlds and policies
-    that look back then need the ``progress`` of the earlier rounds. Selector and progress are up to
-    date whenever a record is yielded: saved together, they resume to the same run, bit for bit.
+    ``seed`` is the selector's (default: the environment's). ``participants`` do the clients' work:
+    a ``turnout.training.Federation`` trains a model; without one clients report the synthetic
+    losses of the environment. The run ends early when the participants are done.
+
+    With ``start=0`` selector and participants are prepared afresh. A later start continues with
+    their state as it is; worlds and policies that look back then need the ``progress`` of the
+    earlier rounds. All three are up to date whenever a record is yielded: saved together, they
+    resume to the same run, bit for bit.
     """
     require.integer("cohort_size", cohort_size, minimum=1)
     require.integer("n_rounds", n_rounds, minimum=0)
@@ -122,80 +135,91 @@ def rounds(
             "Save progress.state() beside the selector and pass Progress.from_state(n, state)."
         )
     progress = Progress(environment.n_clients) if progress is None else progress
-    _check_columns(selector, environment)
+    if participants is None:
+        participants = Simulated(environment, selector.needs_metrics)
+    _check_columns(selector, environment, participants)
     if start == 0:
         selector.prepare(environment.n_clients, seed)
-    when = range(start, n_rounds)
-    return _rounds(selector, environment, cohort_size, when, seed, policy, progress)
+        participants.reset()
+    loop = _Loop(selector, environment, participants, policy, progress, cohort_size, seed)
+    return loop.go(start, n_rounds)
 
 
-def _rounds(
-    selector: Selector,
-    environment: Environment,
-    cohort_size: int,
-    when: Iterable[int],
-    seed: int,
-    policy: RoundPolicy,
-    progress: Progress,
-) -> Iterator[RoundRecord]:
-    columns = selector.needs_columns | selector.uses_columns
-    polls = type(selector).poll is not Selector.poll
-    history, observed = progress.history, progress.observed
-    for t in when:
-        deadline = policy.deadline(observed)
-        size = policy.select_size(cohort_size, observed)
-        ctx = environment.context(t, size, history, columns=columns, deadline=deadline)
-        if polls:
-            ctx = _with_answers(selector, environment, ctx, seed)
-        selection = selector.select(ctx, stream(seed, Purpose.SELECT, t))
-        chosen = selection.clients
-        _check_choice(selector, ctx, chosen)
-        fate = environment.fate(t, history)
-        closed = policy.close(
-            fate.duration[chosen],
-            fate.survived[chosen],
-            observed,
-            cohort_size=cohort_size,
-            reports_failure=fate.reports_failure,
-        )
-        outcome = _outcome(selector, environment, t, chosen, closed)
-        selector.observe(selection, outcome)
-        history.record(chosen)
-        if policy.uses_observed:
-            observed.record(closed, deadline)
-        yield RoundRecord(ctx, selection, outcome, closed.length_s, closed.spent, fate)
+@dataclass(frozen=True, slots=True)
+class _Loop:
+    """Who takes part in the loop."""
+
+    selector: Selector
+    environment: Environment
+    participants: Participants
+    policy: RoundPolicy
+    progress: Progress
+    cohort_size: int
+    seed: int
+
+    def go(self, start: int, n_rounds: int) -> Iterator[RoundRecord]:
+        """Yield the records of the rounds."""
+        selector, environment, participants = self.selector, self.environment, self.participants
+        policy, history, observed = self.policy, self.progress.history, self.progress.observed
+        wanted = selector.needs_columns | selector.uses_columns
+        own = {name: column for name, column in participants.columns.items() if name in wanted}
+        polls = type(selector).poll is not Selector.poll
+        for t in range(start, n_rounds):
+            if participants.is_done:
+                return
+            deadline = policy.deadline(observed)
+            size = policy.select_size(self.cohort_size, observed)
+            columns = wanted.difference(own)
+            ctx = environment.context(t, size, history, columns=columns, deadline=deadline)
+            if own:
+                ctx = dataclasses.replace(ctx, columns={**ctx.columns, **own})
+            if polls:
+                ctx = self._with_answers(ctx)
+            selection = selector.select(ctx, stream(self.seed, Purpose.SELECT, t))
+            chosen = selection.clients
+            _check_choice(selector, ctx, chosen)
+            fate = environment.fate(t, history)
+            closed = policy.close(
+                fate.duration[chosen],
+                fate.survived[chosen],
+                observed,
+                cohort_size=self.cohort_size,
+                reports_failure=fate.reports_failure,
+            )
+            closed, outcome = self._worked(selection, closed)
+            selector.observe(selection, outcome)
+            history.record(chosen)
+            if policy.uses_observed:
+                observed.record(closed, deadline)
+            measured = participants.measure(t, t == n_rounds - 1)
+            length, spent = closed.length_s, closed.spent
+            yield RoundRecord(ctx, selection, outcome, length, spent, fate, measured)
+
+    def _with_answers(self, ctx: RoundContext) -> RoundContext:
+        polled = self.selector.poll(ctx, stream(self.seed, Purpose.POLL, ctx.round))
+        if polled is None:
+            return ctx
+        loss = self.participants.polled_loss(ctx.round, polled, self.selector.poll_data)
+        return dataclasses.replace(ctx, polled=polled, polled_loss=loss)
+
+    def _worked(self, selection: Selection, closed: Closed) -> tuple[Closed, Outcome]:
+        """Let the clients work, and return how the round ended and what the server learns."""
+        work = self.participants.work(selection, np.equal(closed.status, Status.COMPLETED))
+        if work.is_broken is not None and work.is_broken.any():
+            failed = np.where(work.is_broken, np.int8(Status.FAILED), closed.status)
+            closed = closed._replace(status=failed)
+        return closed, Outcome(closed.status, closed.duration, work.metrics)
 
 
-def _with_answers(
-    selector: Selector, environment: Environment, ctx: RoundContext, seed: int
-) -> RoundContext:
-    polled = selector.poll(ctx, stream(seed, Purpose.POLL, ctx.round))
-    if polled is None:
-        return ctx
-    loss = environment.polled_loss(ctx.round, selector.poll_data)[polled]
-    return dataclasses.replace(ctx, polled=polled, polled_loss=loss)
-
-
-def _outcome(
-    selector: Selector, environment: Environment, t: int, chosen: IntArray, closed: Closed
-) -> Outcome:
-    """Return what the server learns; only those who completed report metrics."""
-    if not selector.needs_metrics:
-        return Outcome(closed.status, closed.duration)
-    is_missing = closed.status != Status.COMPLETED
-    reported = {}
-    for name, values in environment.metrics(t).items():
-        if name in selector.needs_metrics:
-            reported[name] = np.where(is_missing, np.nan, values[chosen])
-    return Outcome(closed.status, closed.duration, reported)
-
-
-def _check_columns(selector: Selector, environment: Environment) -> None:
-    missing = sorted(selector.needs_columns - environment.columns)
+def _check_columns(
+    selector: Selector, environment: Environment, participants: Participants
+) -> None:
+    known = environment.columns.union(participants.columns)
+    missing = sorted(selector.needs_columns - known)
     if missing:
         raise MissingColumn(
             f"{type(selector).__name__} needs the column {missing[0]!r}, and this environment has: "
-            f"{', '.join(sorted(environment.columns))}. Timing LinearContextual() fills 'context'."
+            f"{', '.join(sorted(known))}. Timing LinearContextual() fills 'context'."
         )
 
 

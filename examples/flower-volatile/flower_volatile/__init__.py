@@ -1,0 +1,1 @@
+"""A Flower app on volatile clients, chosen by turnout."""

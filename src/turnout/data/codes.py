@@ -1,0 +1,68 @@
+"""A short code of each client's data, as the client would make it: NCCB's features.
+
+A code depends on that client's training examples alone, and all clients use the same hash
+functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from turnout.features import PStableLSH, SimHash
+from turnout.types import Array, FloatArray, IntArray
+
+__all__ = ["mean_codes", "mean_vectors", "word_codes"]
+
+#: Numbers that are added up at a time.
+_CHUNK = 1 << 22
+
+#: Width of a step of the hash of mean vectors, as a model sees them.
+STEP = 0.25
+
+
+def word_codes(x: Array, offsets: IntArray, words: tuple[str, ...], bits: int = 64) -> Array:
+    """Return (n, bits) SimHash of the words that each client reads, by frequency.
+
+    Word 0 stands for unknown words and for padding, and does not count.
+    """
+    sign = 2.0 * np.array([SimHash(bits).of_tokens([word]) for word in words], np.float64) - 1.0
+    sign[0] = 0.0
+    n_words = len(words)
+    codes = np.empty((offsets.size - 1, bits), dtype=np.uint8)
+    for first, last in _chunks(offsets, n_words):
+        size = np.diff(offsets[first : last + 1])
+        client = np.repeat(np.arange(last - first), size)
+        key = client[:, None] * n_words + x[offsets[first] : offsets[last]]
+        counts = np.bincount(key.ravel(), minlength=(last - first) * n_words)
+        total = counts.reshape(last - first, n_words) @ sign  # NCCB, Eq. (6)
+        codes[first:last] = total > 0.0  # NCCB, Eq. (7)
+    return codes
+
+
+def mean_codes(means: FloatArray, bits: int = 64) -> Array:
+    """Return (n, bits) p-stable hashes of mean vectors, NCCB Eq. (5)."""
+    return PStableLSH(dimension=means.shape[1], n_hashes=bits, step=STEP).bits(means)
+
+
+def mean_vectors(x: Array, offsets: IntArray) -> FloatArray:
+    """Return (n, d) the mean example of each client."""
+    d = int(np.prod(x.shape[1:]))
+    total = np.empty((offsets.size - 1, d))
+    for first, last in _chunks(offsets, d):
+        rows = x[offsets[first] : offsets[last]].reshape(-1, d)
+        start = offsets[first:last] - offsets[first]
+        total[first:last] = np.add.reduceat(rows, start, axis=0, dtype=np.float64)
+    return total / np.diff(offsets)[:, None]
+
+
+def _chunks(offsets: IntArray, width: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of clients with about ``_CHUNK`` numbers, at least one client each."""
+    limit = max(1, _CHUNK // width)
+    first, n = 0, offsets.size - 1
+    while first < n:
+        reach = int(np.searchsorted(offsets, offsets[first] + limit, side="right")) - 1
+        last = min(max(reach, first + 1), first + limit, n)
+        yield first, last
+        first = last

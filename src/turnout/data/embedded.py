@@ -1,0 +1,124 @@
+"""Datasets that need no download: scikit-learn's digits and Synthetic(alpha, beta)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from turnout import require
+from turnout.data.base import Dataset, Draw, Source
+from turnout.data.dealing import rank_within
+from turnout.errors import InvalidInput, MissingExtra
+from turnout.types import Array, BoolArray, FloatArray, IntArray
+
+__all__ = ["Digits", "Synthetic", "held_back"]
+
+#: Rows whose labels are computed at a time.
+_CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Digits(Source):
+    """1,797 handwritten digits of 8x8 grey pixels, from scikit-learn.
+
+    The seed chooses the test examples, the same share of each digit.
+    """
+
+    test_share: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_test_share(self.test_share)
+
+    def load(self, seed: int) -> Dataset:
+        """Return the digits."""
+        try:
+            from sklearn.datasets import load_digits
+        except ImportError as error:
+            raise MissingExtra(
+                "Digits needs scikit-learn: pip install 'turnout[torch]' (or scikit-learn)."
+            ) from error
+        found = load_digits()
+        x = found.images.astype(np.uint8)[:, None]
+        y = found.target.astype(np.int64)
+        is_test = held_back(y, self.test_share, Draw.CONTENT.rng(seed))
+        kept = ~is_test
+        return Dataset("digits", x[kept], y[kept], x[is_test], y[is_test], 10, scale=1.0 / 16.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Synthetic(Source):
+    """Synthetic(alpha, beta) of Li et al., "Federated Optimization in Heterogeneous Networks".
+
+    Client k has a model ``y = argmax(softmax(W x + b))`` with ``W, b ~ N(u_k, 1)`` and inputs
+    ``x ~ N(v_k, Sigma)``, ``v_k ~ N(B_k, 1)``, ``Sigma_jj = j ** -1.2``; ``u_k ~ N(0, alpha)``,
+    ``B_k ~ N(0, beta)``. As in the authors' generator alpha and beta are standard deviations, sizes
+    are ``50 + lognormal(4, 2)`` and a tenth of each client's examples is for the test. The group of
+    an example is its client: divide it with ``Natural()``.
+    """
+
+    alpha: float = 1.0  #: how much the clients' models differ
+    beta: float = 1.0  #: how much the clients' inputs differ
+    n_clients: int = 30
+    dimension: int = 60
+    n_classes: int = 10
+    test_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        require.number("alpha", self.alpha, minimum=0.0)
+        require.number("beta", self.beta, minimum=0.0)
+        require.integer("n_clients", self.n_clients, minimum=1)
+        require.integer("dimension", self.dimension, minimum=1)
+        require.integer("n_classes", self.n_classes, minimum=2)
+        check_test_share(self.test_share)
+
+    def load(self, seed: int) -> Dataset:
+        """Generate the examples."""
+        rng = Draw.CONTENT.rng(seed)
+        size = 50 + rng.lognormal(4.0, 2.0, self.n_clients).astype(np.int64)
+        client = np.repeat(np.arange(self.n_clients), size)
+        u = rng.normal(0.0, self.alpha, self.n_clients)
+        centre = rng.normal(0.0, self.beta, self.n_clients)[:, None]  # B_k
+        v = centre + rng.standard_normal((self.n_clients, self.dimension))
+        shape = (self.n_classes, self.n_clients, self.dimension)
+        weight = u[:, None] + rng.standard_normal(shape)  # W_k
+        bias = u + rng.standard_normal((self.n_classes, self.n_clients))  # b_k
+        deviation = np.arange(1, self.dimension + 1) ** -0.6  # root of Sigma
+        x = np.empty((client.size, self.dimension), dtype=np.float32)
+        y = np.empty(client.size, dtype=np.int64)
+        for start in range(0, client.size, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            owner = client[part]
+            drawn = v[owner] + deviation * rng.standard_normal((owner.size, self.dimension))
+            x[part] = drawn
+            y[part] = _labels(drawn, owner, weight, bias)
+        is_test = held_back(client, self.test_share, rng)
+        kept = ~is_test
+        name = f"synthetic({self.alpha:g}, {self.beta:g})"
+        return Dataset(
+            name, x[kept], y[kept], x[is_test], y[is_test], self.n_classes, group=client[kept]
+        )
+
+
+def _labels(x: FloatArray, owner: IntArray, weight: FloatArray, bias: FloatArray) -> IntArray:
+    """Return the class whose score is largest; softmax keeps the order."""
+    scores = [
+        np.einsum("ij,ij->i", x, of_class[owner]) + offset[owner]
+        for of_class, offset in zip(weight, bias, strict=True)
+    ]
+    best: IntArray = np.argmax(scores, axis=0)
+    return best
+
+
+def held_back(group: Array, share: float, rng: np.random.Generator) -> BoolArray:
+    """Return (N,) which examples are for the test: a share of each group, never all of it."""
+    size = np.bincount(group)
+    n_test = np.minimum(np.rint(share * size), size - 1)
+    is_test: BoolArray = rank_within(group, rng) < n_test[group]
+    return is_test
+
+
+def check_test_share(share: float) -> None:
+    """Refuse a test share that leaves nothing to train or nothing to test."""
+    if not 0.0 < require.fraction("test_share", share) < 1.0:
+        raise InvalidInput(f"test_share must be inside (0, 1), got {share!r}.")

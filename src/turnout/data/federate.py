@@ -1,0 +1,108 @@
+"""Source and partition joined: the data of a federation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turnout import require
+from turnout.data.base import Dataset, Draw, FederatedData, Partition, Source
+from turnout.data.codes import mean_codes, mean_vectors, word_codes
+from turnout.data.dealing import offsets_of, rank_within
+from turnout.errors import InvalidInput
+from turnout.types import Array, IntArray
+
+__all__ = ["divide", "federate"]
+
+
+def federate(
+    source: Source, partition: Partition, n_clients: int, seed: int, hold_out: float = 0.0
+) -> FederatedData:
+    """Load a dataset and divide it among clients.
+
+    ``hold_out`` is the share of its examples that each client keeps for its own evaluation; at
+    least one is left to train on. The same arguments give the same data.
+
+    >>> from turnout.data import Iid, Synthetic
+    >>> federate(Synthetic(), Iid(samples=50), n_clients=20, seed=0, hold_out=0.1).num_samples[:3]
+    array([45, 45, 45])
+    """
+    return divide(source.load(seed), partition, n_clients, seed, hold_out)
+
+
+def divide(
+    dataset: Dataset, partition: Partition, n_clients: int, seed: int, hold_out: float = 0.0
+) -> FederatedData:
+    """Divide a dataset that is loaded already."""
+    require.integer("n_clients", n_clients, minimum=1)
+    if require.fraction("hold_out", hold_out) == 1.0:
+        raise InvalidInput("hold_out must be below 1: a client needs something to train on.")
+    rows, offsets = partition.assign(dataset, n_clients, Draw.DIVISION.rng(seed))
+    _check_division(partition, dataset, n_clients, rows, offsets)
+    kept, kept_offsets, held, held_offsets = _split(rows, offsets, hold_out, seed)
+    x = dataset.x[kept]
+    return FederatedData(
+        name=dataset.name,
+        x=x,
+        y=dataset.y[kept],
+        offsets=kept_offsets,
+        x_holdout=dataset.x[held],
+        y_holdout=dataset.y[held],
+        holdout_offsets=held_offsets,
+        x_test=dataset.x_test,
+        y_test=dataset.y_test,
+        n_classes=dataset.n_classes,
+        scale=dataset.scale,
+        shift=dataset.shift,
+        features=_features(dataset, x, kept_offsets),
+        client_names=_names(dataset, rows, offsets),
+        words=dataset.words,
+    )
+
+
+def _check_division(
+    partition: Partition, dataset: Dataset, n_clients: int, rows: IntArray, offsets: IntArray
+) -> None:
+    kind = type(partition).__name__
+    size = np.diff(offsets)
+    if offsets.shape != (n_clients + 1,) or offsets[0] != 0 or offsets[-1] != rows.size:
+        raise InvalidInput(
+            f"{kind}.assign must return offsets from 0 to the number of rows, one more than "
+            f"clients ({n_clients}); got shape {offsets.shape}."
+        )
+    if size.min() < 1:
+        empty = np.flatnonzero(size < 1)
+        raise InvalidInput(
+            f"n_clients: {kind} leaves {empty.size} of {n_clients} clients with no data (client "
+            f"{empty[0]} is one). Lower n_clients or use more data."
+        )
+    if rows.min() < 0 or rows.max() >= len(dataset.y):
+        raise InvalidInput(f"{kind}.assign must return rows inside 0 .. {len(dataset.y) - 1}.")
+
+
+def _split(
+    rows: IntArray, offsets: IntArray, share: float, seed: int
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Return training rows and hold-out rows with their offsets."""
+    size = np.diff(offsets)
+    n_held = np.minimum(np.rint(share * size).astype(np.int64), size - 1)
+    client = np.repeat(np.arange(size.size), size)
+    is_held = rank_within(client, Draw.HOLD_OUT.rng(seed)) < n_held[client]
+    return rows[~is_held], offsets_of(size - n_held), rows[is_held], offsets_of(n_held)
+
+
+def _features(dataset: Dataset, x: Array, offsets: IntArray) -> Array:
+    if dataset.is_text:
+        words = dataset.words or tuple(str(number) for number in range(dataset.n_classes))
+        return word_codes(x, offsets, words)
+    return mean_codes(mean_vectors(x, offsets) * dataset.scale + dataset.shift)
+
+
+def _names(dataset: Dataset, rows: IntArray, offsets: IntArray) -> tuple[str, ...]:
+    """Return the group of each client, if every client is one group."""
+    if dataset.group is None or not dataset.group_names:
+        return ()
+    group = dataset.group[rows]
+    own = group[offsets[:-1]]
+    if not np.array_equal(np.repeat(own, np.diff(offsets)), group):
+        return ()
+    return tuple(dataset.group_names[number] for number in own)

@@ -1,0 +1,218 @@
+"""Ways to divide a dataset: iid, by primary label, in shards, by owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from turnout import require
+from turnout.data.base import Dataset, Partition
+from turnout.data.dealing import deal, deal_labels, equal_offsets, offsets_of, rank_within
+from turnout.errors import InvalidInput
+from turnout.types import IntArray
+
+__all__ = ["Iid", "Natural", "PrimaryLabel", "Shards", "examples_each", "labels_of"]
+
+_CHOICES = ("random", "largest")
+
+
+@dataclass(frozen=True, slots=True)
+class Iid(Partition):
+    """Everyone draws from the same examples.
+
+    Without ``samples`` all examples are divided equally (sizes differ by at most one). With it
+    each client gets that many: no example goes to two clients while there are enough, and to a
+    second one only after all went to one. No client has an example twice.
+    """
+
+    samples: int | None = None  #: examples of each client
+
+    def __post_init__(self) -> None:
+        _check_samples(self.samples)
+
+    def assign(
+        self, dataset: Dataset, n_clients: int, rng: np.random.Generator
+    ) -> tuple[IntArray, IntArray]:
+        """Deal shuffled examples."""
+        n_rows = len(dataset.y)
+        if self.samples is None:
+            return rng.permutation(n_rows), equal_offsets(n_rows, n_clients)
+        counts = np.full(n_clients, examples_each(self.samples, n_rows, n_clients))
+        return deal(np.arange(n_rows), counts, rng), offsets_of(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryLabel(Partition):
+    """Each client has one primary label, as in E3CS: arXiv Sec. VI, journal Sec. VII.
+
+    The label is drawn uniformly and independently for each client. Of the client's examples a
+    share has this label; the rest is drawn uniformly from the examples with any other label. The
+    papers do not say whether clients may hold the same example. Here no example goes to a second
+    client before all examples of its label went to one, and no client has an example twice.
+    """
+
+    share: float = 0.8  #: alpha, the share of the primary label
+    samples: int | None = None  #: examples of each client; default: all divided by the clients
+
+    def __post_init__(self) -> None:
+        require.fraction("share", self.share)
+        _check_samples(self.samples)
+
+    def assign(
+        self, dataset: Dataset, n_clients: int, rng: np.random.Generator
+    ) -> tuple[IntArray, IntArray]:
+        """Draw the labels, then the number of examples of each label, then the examples."""
+        labels = labels_of(dataset, self)
+        size = examples_each(self.samples, labels.size, n_clients)
+        of_label = np.bincount(labels, minlength=dataset.n_classes)
+        occurring = np.flatnonzero(of_label)
+        primary = occurring[rng.integers(occurring.size, size=n_clients)]
+        n_primary = round(self.share * size)
+        self._check_room(of_label, primary, n_primary, size)
+        counts = _others(of_label, primary, size - n_primary, rng)
+        counts[np.arange(n_clients), primary] = n_primary
+        return deal_labels(labels, counts, rng), size * np.arange(n_clients + 1)
+
+    def _check_room(self, of_label: IntArray, primary: IntArray, n_primary: int, size: int) -> None:
+        room = of_label[primary]
+        if room.min() < n_primary:
+            label = int(primary[np.argmin(room)])
+            raise InvalidInput(
+                f"samples: a client asks for {n_primary} examples of label {label}, which has "
+                f"{room.min()}; lower samples (now {size}) or share (now {self.share})."
+            )
+        others = int(of_label.sum() - room.max())
+        if others < size - n_primary:
+            raise InvalidInput(
+                f"samples: a client asks for {size - n_primary} examples of other labels than "
+                f"its own and there are {others}; lower samples (now {size}) or raise share."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Shards(Partition):
+    """Sorted by label and cut into equal shards, a few for each client (McMahan et al. 2017).
+
+    All examples are given, each once. Sizes of shards differ by at most one.
+    """
+
+    per_client: int = 2  #: shards of each client
+
+    def __post_init__(self) -> None:
+        require.integer("per_client", self.per_client, minimum=1)
+
+    def assign(
+        self, dataset: Dataset, n_clients: int, rng: np.random.Generator
+    ) -> tuple[IntArray, IntArray]:
+        """Deal shuffled shards."""
+        labels = labels_of(dataset, self)
+        n_shards = n_clients * self.per_client
+        if n_shards > labels.size:
+            raise InvalidInput(
+                f"per_client: {n_clients} clients x {self.per_client} shards are more than the "
+                f"{labels.size} examples: a client with no data. Lower per_client or n_clients."
+            )
+        by_label = np.lexsort((rng.random(labels.size), labels))
+        border = equal_offsets(labels.size, n_shards)
+        dealt = rng.permutation(n_shards)
+        length = np.diff(border)[dealt]
+        first = offsets_of(length)
+        rows = np.repeat(border[dealt] - first[:-1], length) + np.arange(labels.size)
+        return by_label[rows], first[:: self.per_client]
+
+
+@dataclass(frozen=True, slots=True)
+class Natural(Partition):
+    """One client for each writer, author or role.
+
+    Those with fewer than ``min_samples`` examples are left out; of those with more than
+    ``max_samples`` that many are drawn at random. As many as there are clients are then chosen at
+    random or by size. Equal bounds give clients of equal size, as NCCB has them.
+    """
+
+    min_samples: int = 1
+    max_samples: int | None = None
+    choose: str = "random"  #: or "largest"
+
+    def __post_init__(self) -> None:
+        require.integer("min_samples", self.min_samples, minimum=1)
+        if self.max_samples is not None:
+            require.integer("max_samples", self.max_samples, minimum=self.min_samples)
+        require.choice("choose", self.choose, _CHOICES)
+
+    def assign(
+        self, dataset: Dataset, n_clients: int, rng: np.random.Generator
+    ) -> tuple[IntArray, IntArray]:
+        """Choose groups; clients are in the order of their groups."""
+        if dataset.group is None:
+            raise InvalidInput(
+                f"Natural needs examples that belong to someone, and {dataset.name} does not say "
+                "whose they are. Use another partition or a source with groups (femnist, "
+                "blog-authors, synthetic ...)."
+            )
+        size = np.bincount(dataset.group)
+        large = np.flatnonzero(size >= self.min_samples)
+        if large.size < n_clients:
+            raise InvalidInput(
+                f"n_clients is {n_clients}, but {dataset.name} has {large.size} groups of at "
+                f"least {self.min_samples} examples; lower n_clients or min_samples."
+            )
+        shuffled = rng.permutation(large)
+        if self.choose == "largest":
+            shuffled = shuffled[np.argsort(-size[shuffled], kind="stable")]
+        chosen = np.sort(shuffled[:n_clients])
+        return self._rows(dataset.group, chosen, rng)
+
+    def _rows(
+        self, group: IntArray, chosen: IntArray, rng: np.random.Generator
+    ) -> tuple[IntArray, IntArray]:
+        rows = np.flatnonzero(np.isin(group, chosen))
+        if self.max_samples is not None:
+            rows = rows[rank_within(group[rows], rng) < self.max_samples]
+        rows = rows[np.argsort(group[rows], kind="stable")]
+        return rows, np.append(np.searchsorted(group[rows], chosen), rows.size)
+
+
+def labels_of(dataset: Dataset, partition: Partition) -> IntArray:
+    """Return (N,) the labels, or raise because a text has one at each position."""
+    if dataset.is_text:
+        raise InvalidInput(
+            f"{type(partition).__name__} divides by label, and {dataset.name} is text with a label "
+            "at each word. Use Natural, Iid or PowerLaw without alpha."
+        )
+    return dataset.y
+
+
+def examples_each(samples: int | None, n_rows: int, n_clients: int) -> int:
+    """Return the examples of each client: as many as asked for, or an equal part of all."""
+    size = n_rows // n_clients if samples is None else samples
+    if size == 0:
+        raise InvalidInput(
+            f"n_clients: {n_clients} clients share {n_rows} examples: a client with no data. "
+            "Lower n_clients or set samples."
+        )
+    if size > n_rows:
+        raise InvalidInput(f"samples is {samples}, but there are {n_rows} examples.")
+    return size
+
+
+def _check_samples(samples: int | None) -> None:
+    if samples is not None:
+        require.integer("samples", samples, minimum=1)
+
+
+def _others(
+    of_label: IntArray, primary: IntArray, n_drawn: int, rng: np.random.Generator
+) -> IntArray:
+    """Draw without replacement from all examples but the primary label's, counted by label."""
+    clients = np.arange(primary.size)
+    counts = np.zeros((primary.size, of_label.size), dtype=np.int64)
+    left = np.full(primary.size, n_drawn)
+    behind = of_label.sum() - of_label[primary]
+    for label in range(of_label.size):
+        here = np.where(primary == label, 0, of_label[label])
+        behind = behind - here
+        counts[clients, label] = rng.hypergeometric(here, behind, left)
+        left = left - counts[clients, label]
+    return counts

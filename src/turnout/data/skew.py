@@ -1,0 +1,168 @@
+"""Ways to divide a dataset by draws: Dirichlet label proportions, power-law sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from turnout import require
+from turnout.data.base import Dataset, Partition
+from turnout.data.dealing import deal_labels, deal_once, offsets_of, whole
+from turnout.data.partitions import examples_each, labels_of
+from turnout.errors import InvalidInput
+from turnout.types import FloatArray, IntArray
+
+__all__ = ["Dirichlet", "PowerLaw"]
+
+#: How often unequal sizes are drawn before the partition gives up.
+_MOST_DRAWS = 100
+
+#: Smaller concentrations count as this: their draws are the same, and nothing overflows.
+_LEAST_CONCENTRATION = 1e-100
+
+
+@dataclass(frozen=True, slots=True)
+class Dirichlet(Partition):
+    """Label proportions drawn from a Dirichlet distribution; small ``alpha`` is far from iid.
+
+    Equal sizes (Hsu et al. 2019, used by RBCS-F and UCB-CS): each client draws proportions
+    ``q ~ Dir(alpha * C * prior)`` and gets ``q * samples`` examples, rounded to its exact size.
+    ``prior`` is the share of each label and C the number of labels, so a balanced set has
+    ``Dir(alpha * ones)`` as in RBCS-F; the alpha of Hsu et al., whose prior sums to one, is C times
+    ours. No example goes to two clients while there are enough; where a label runs out, clients
+    drawn at random get others. When the clients together ask for more than there is, an example
+    goes to a second client only after all of its label went to one.
+
+    Unequal sizes (``equal_sizes=False``, the other reading of UCB-CS's Dir_K(alpha)): each label
+    is divided among the clients by ``Dir(alpha * ones)`` over clients, every example once. The
+    draw is repeated until everyone has ``min_samples``.
+    """
+
+    alpha: float = 0.5
+    samples: int | None = None  #: examples of each client; default: all divided by the clients
+    equal_sizes: bool = True
+    min_samples: int = 1  #: least examples of a client with unequal sizes
+
+    def __post_init__(self) -> None:
+        require.number("alpha", self.alpha, above=0.0)
+        require.boolean("equal_sizes", self.equal_sizes)
+        require.integer("min_samples", self.min_samples, minimum=1)
+        if self.samples is not None:
+            require.integer("samples", self.samples, minimum=1)
+            if not self.equal_sizes:
+                raise InvalidInput("samples needs equal_sizes=True: leave it out or set both.")
+
+    def assign(
+        self, dataset: Dataset, n_clients: int, rng: np.random.Generator
+    ) -> tuple[IntArray, IntArray]:
+        """Draw proportions, then the examples."""
+        labels = labels_of(dataset, self)
+        of_label = np.bincount(labels, minlength=dataset.n_classes)
+        if not self.equal_sizes:
+            counts = self._unequal(of_label, n_clients, rng)
+            return deal_labels(labels, counts, rng), offsets_of(counts.sum(axis=1))
+        size = examples_each(self.samples, labels.size, n_clients)
+        sizes = np.full(n_clients, size)
+        counts = label_counts(of_label, self.alpha, sizes, rng)
+        if size * n_clients <= labels.size:
+            return deal_once(labels, counts, rng), offsets_of(sizes)
+        self._check_room(counts, of_label)
+        return deal_labels(labels, counts, rng), offsets_of(sizes)
+
+    def _check_room(self, counts: IntArray, of_label: IntArray) -> None:
+        if (counts > of_label).any():
+            label = int(np.argmax((counts - of_label).max(axis=0)))
+            raise InvalidInput(
+                f"samples: a client asks for {counts[:, label].max()} examples of label {label}, "
+                f"which has {of_label[label]}; lower samples (now {self.samples}) or raise alpha."
+            )
+
+    def _unequal(self, of_label: IntArray, n_clients: int, rng: np.random.Generator) -> IntArray:
+        occurring = np.flatnonzero(of_label)
+        counts = np.zeros((n_clients, of_label.size), dtype=np.int64)
+        for _ in range(_MOST_DRAWS):
+            share = proportions(np.full(n_clients, self.alpha), occurring.size, rng)
+            exact = share * of_label[occurring, None]
+            counts[:, occurring] = whole(exact, of_label[occurring]).T
+            if counts.sum(axis=1).min() >= self.min_samples:
+                return counts
+        raise InvalidInput(
+            f"alpha: {_MOST_DRAWS} draws all left a client with no data or fewer than "
+            f"{self.min_samples} examples. Raise alpha (now {self.alpha}), lower n_clients (now "
+            f"{n_clients}) or min_samples, or use equal_sizes=True."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLaw(Partition):
+    """Client sizes with a heavy tail: P(size > s) falls as ``s ** -exponent``.
+
+    All examples are given, each once: everyone gets ``min_samples`` and the rest is divided in
+    proportion to Pareto draws. The examples are iid, or have Dirichlet label proportions with
+    ``alpha`` as in ``Dirichlet``.
+    """
+
+    exponent: float = 1.5
+    min_samples: int = 1
+    alpha: float | None = None
+
+    def __post_init__(self) -> None:
+        require.number("exponent", self.exponent, above=0.0)
+        require.integer("min_samples", self.min_samples, minimum=1)
+        if self.alpha is not None:
+            require.number("alpha", self.alpha, above=0.0)
+
+    def assign(
+        self, dataset: Dataset, n_clients: int, rng: np.random.Generator
+    ) -> tuple[IntArray, IntArray]:
+        """Draw sizes, then the examples."""
+        n_rows = len(dataset.y)
+        sizes = self.sizes(n_rows, n_clients, rng)
+        if self.alpha is None:
+            return rng.permutation(n_rows), offsets_of(sizes)
+        labels = labels_of(dataset, self)
+        of_label = np.bincount(labels, minlength=dataset.n_classes)
+        counts = label_counts(of_label, self.alpha, sizes, rng)
+        return deal_once(labels, counts, rng), offsets_of(sizes)
+
+    def sizes(self, n_rows: int, n_clients: int, rng: np.random.Generator) -> IntArray:
+        """Return (n,) sizes that sum to ``n_rows``."""
+        spare = n_rows - n_clients * self.min_samples
+        if spare < 0:
+            raise InvalidInput(
+                f"min_samples: {n_clients} clients x {self.min_samples} are more than the {n_rows} "
+                "examples: a client with no data. Lower min_samples or n_clients."
+            )
+        weight = rng.random(n_clients)
+        log_weight = -np.log1p(-weight) / self.exponent  # of 1 / u ** (1 / exponent)
+        weight = np.exp(log_weight - log_weight.max())
+        extra = whole((spare * weight / weight.sum())[None, :], np.array([spare]))
+        sizes: IntArray = self.min_samples + extra[0]
+        return sizes
+
+
+def label_counts(
+    of_label: IntArray, alpha: float, sizes: IntArray, rng: np.random.Generator
+) -> IntArray:
+    """Return (n, C) examples of each label for clients that draw their own proportions."""
+    occurring = np.flatnonzero(of_label)
+    prior = of_label[occurring] / of_label.sum()
+    share = proportions(alpha * occurring.size * prior, sizes.size, rng)
+    counts = np.zeros((sizes.size, of_label.size), dtype=np.int64)
+    counts[:, occurring] = whole(share * sizes[:, None], sizes)
+    return counts
+
+
+def proportions(concentration: FloatArray, size: int, rng: np.random.Generator) -> FloatArray:
+    """Return (size, c) Dirichlet draws; concentrations near 0 put everything on one entry.
+
+    Gamma draws in log space: with ordinary ones all entries of a row may underflow to 0.
+    """
+    concentration = np.maximum(concentration, _LEAST_CONCENTRATION)
+    shape = (size, concentration.size)
+    gamma = rng.gamma(concentration + 1.0, size=shape)
+    log_draw = np.log(gamma) + np.log1p(-rng.random(shape)) / concentration
+    draw = np.exp(log_draw - log_draw.max(axis=1, keepdims=True))
+    share: FloatArray = draw / draw.sum(axis=1, keepdims=True)
+    return share

@@ -1,0 +1,138 @@
+"""A virtual world for Flower's simulation: fates and durations of an ``Environment``, no sleeping.
+
+Flower's simulation keeps every node online and knows no clock but the machine's. With a world, who
+is available, who crashes and how long everyone takes come from the environment. The server knows
+before it sends anything how the round will end, so only those who complete get the message and
+train; the others cost nothing. What clients report is real, and so is an error that they raise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from turnout import require
+from turnout.arrays import check_column
+from turnout.environments import Environment, Fate, History
+from turnout.errors import InvalidInput
+from turnout.experiment.worlds import class_names, resolved_world
+from turnout.types import Array, FloatArray, IntArray, RoundContext
+
+__all__ = ["VirtualWorld"]
+
+
+class VirtualWorld:
+    """Plays an environment to a strategy, round by round, as ``turnout.simulate`` would.
+
+    ``ids`` are the stable ids of the clients, in the environment's order; by default "0" to
+    "n - 1", the partition ids of Flower's simulation. ``columns`` are facts about the clients that
+    replace what the environment would make up, such as the real ``num_samples``. With
+    ``synthetic_losses`` the selector sees the environment's losses in place of the reported ones.
+
+    >>> from turnout.environments import e3cs_world
+    >>> world = VirtualWorld(e3cs_world(n_clients=3, seed=1))
+    >>> world.ids, world.fate(0).survived.shape
+    (('0', '1', '2'), (3,))
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        ids: Iterable[str] | None = None,
+        *,
+        columns: Mapping[str, Array] | None = None,
+        synthetic_losses: bool = False,
+    ) -> None:
+        if not isinstance(environment, Environment):
+            raise InvalidInput(
+                "environment must be a turnout.environments.Environment, got "
+                f"{type(environment).__name__}; e3cs_world(n_clients) makes one."
+            )
+        n = environment.n_clients
+        names = map(str, range(n)) if ids is None else ids
+        self.ids = _checked_ids(names, n)
+        self.environment = environment
+        self.columns = {name: np.asarray(column) for name, column in (columns or {}).items()}
+        for name, column in self.columns.items():
+            check_column(name, column, n)
+        self.synthetic_losses = require.boolean("synthetic_losses", synthetic_losses)
+        self.history = History.fresh(n)
+
+    def context(
+        self,
+        round: int,
+        cohort_size: int,
+        columns: Collection[str] = (),
+        deadline: float = math.inf,
+    ) -> RoundContext:
+        """Return what the server knows before it chooses; only the columns asked for."""
+        asked = frozenset(columns)
+        ctx = self.environment.context(
+            round,
+            cohort_size,
+            self.history,
+            columns=asked - self.columns.keys(),
+            deadline=deadline,
+        )
+        known = {name: column for name, column in self.columns.items() if name in asked}
+        return dataclasses.replace(ctx, columns={**ctx.columns, **known})
+
+    def fate(self, round: int) -> Fate:
+        """Return what would happen to every client."""
+        return self.environment.fate(round, self.history)
+
+    def metrics(self, round: int) -> dict[str, FloatArray] | None:
+        """Return the environment's losses, or None: clients report."""
+        return self.environment.metrics(round) if self.synthetic_losses else None
+
+    def polled_loss(self, round: int, poll_data: Literal["all", "mini-batch"]) -> FloatArray | None:
+        """Return the environment's answers to a poll, or None: clients answer."""
+        if not self.synthetic_losses:
+            return None
+        return self.environment.polled_loss(round, poll_data)
+
+    def record(self, chosen: IntArray) -> None:
+        """Remember who was chosen; once per round, after it."""
+        self.history.record(chosen)
+
+    def state(self) -> dict[str, Array]:
+        """Return what the world remembers, for a checkpoint."""
+        return self.history.state()
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Continue from a checkpoint."""
+        self.history.load_state(state)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the world as the run folder keeps it."""
+        return resolved_world(self.environment)
+
+    @property
+    def classes(self) -> IntArray:
+        """(n,) the class of each client, for the report."""
+        return self.environment.classes
+
+    @property
+    def class_names(self) -> dict[str, Any] | None:
+        """How the classes are called in the report, or None if there is only one."""
+        return class_names(self.environment)
+
+
+def _checked_ids(ids: Iterable[str], n_clients: int) -> tuple[str, ...]:
+    names = tuple(ids)
+    if len(names) != n_clients:
+        raise InvalidInput(
+            f"ids must name the {n_clients} clients of the environment, got {len(names)}; "
+            f"make the environment with n_clients={len(names)} or name all of them."
+        )
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise InvalidInput(f"ids must be non-empty strings, got {name!r}.")
+    if len(set(names)) != n_clients:
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"ids must be unique, got {twice!r} twice.")
+    return names

@@ -1,0 +1,133 @@
+"""How the models that came back become the next global model.
+
+Every rule is a list of coefficients: new = global + server_lr * sum_i c_i (w_i - global), the sum
+running over the clients that came back.
+
+==================== ========================= ==================================================
+rule                 c_i                       moves by
+==================== ========================= ==================================================
+MeanReturned("data") n_i / sum over returned   a full step, whoever came back (FedAvg)
+MeanReturned("equal") 1 / number returned      the same, every client counts alike
+KeepGlobal           n_i / sum over all        the share of data that came back (E3CS)
+InverseProbability   n_i / sum over all / p_i  a full step on average (Horvitz-Thompson)
+==================== ========================= ==================================================
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from turnout import require
+from turnout.errors import InvalidInput
+from turnout.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Aggregation", "InverseProbability", "KeepGlobal", "MeanReturned", "aggregate"]
+
+#: Weights that are averaged at a time; they stay in the cache.
+BLOCK = 1 << 14
+
+
+class Aggregation(ABC):
+    """The weight of each model that came back; a frozen dataclass of plain settings."""
+
+    @abstractmethod
+    def coefficients(
+        self, num_examples: IntArray, probability: FloatArray | None, total_examples: int
+    ) -> FloatArray:
+        """Return (s,) c_i of the s clients that came back.
+
+        ``probability`` is their inclusion probability, None if the selector knows none;
+        ``total_examples`` counts the training examples of all clients, chosen or not.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class MeanReturned(Aggregation):
+    """The mean of the models that came back, weighted by data (FedAvg) or all alike."""
+
+    by: Literal["data", "equal"] = "data"
+
+    def __post_init__(self) -> None:
+        require.choice("by", self.by, ("data", "equal"))
+
+    def coefficients(
+        self, num_examples: IntArray, probability: FloatArray | None, total_examples: int
+    ) -> FloatArray:
+        """Return coefficients that sum to 1."""
+        weight = np.ones(num_examples.size) if self.by == "equal" else num_examples.astype(float)
+        return weight / weight.sum() if weight.size else weight
+
+
+@dataclass(frozen=True, slots=True)
+class KeepGlobal(Aggregation):
+    """The mean over all clients; whoever did not come back stands in with the global model.
+
+    E3CS, journal Eq. (5), arXiv Alg. 1 line 13. It equals ``MeanReturned("data")`` with a server
+    step shrunk to the share of data that came back: more returns, a larger step.
+    """
+
+    def coefficients(
+        self, num_examples: IntArray, probability: FloatArray | None, total_examples: int
+    ) -> FloatArray:
+        """Return each client's share of all data."""
+        share: FloatArray = num_examples / total_examples
+        return share
+
+
+@dataclass(frozen=True, slots=True)
+class InverseProbability(Aggregation):
+    """Each model weighs its share of all data over its inclusion probability (Horvitz-Thompson).
+
+    On average over the selector's draws this is the step of all clients together, if everybody
+    who is chosen comes back. A client that fails is missing from the sum, so that its data counts
+    only as often as it succeeds. ``normalise`` divides by the sum of the coefficients (Hajek): a
+    full step every round, slightly biased, with much less noise.
+    """
+
+    normalise: bool = False
+
+    def __post_init__(self) -> None:
+        require.boolean("normalise", self.normalise)
+
+    def coefficients(
+        self, num_examples: IntArray, probability: FloatArray | None, total_examples: int
+    ) -> FloatArray:
+        """Return share of data / probability."""
+        if probability is None:
+            raise InvalidInput(
+                "aggregation InverseProbability needs inclusion probabilities, and this selector "
+                "reports none. Use MeanReturned() or a selector with exact probabilities (random, "
+                "e3cs)."
+            )
+        weight: FloatArray = num_examples / total_examples / probability
+        return weight / weight.sum() if self.normalise and weight.size else weight
+
+
+def aggregate(
+    weights: Tensor, updates: Tensor, coefficients: FloatArray, server_lr: float = 1.0
+) -> Tensor:
+    """Return weights + server_lr * sum_i c_i (updates_i - weights), summed in double precision.
+
+    Rows with coefficient 0 are not read. Without any row the weights come back bit for bit.
+    """
+    import torch
+
+    counts = np.flatnonzero(coefficients)
+    if counts.size == 0:
+        return weights.clone()
+    precise = torch.float32 if weights.device.type == "mps" else torch.float64
+    share = torch.as_tensor(server_lr * coefficients[counts], dtype=precise, device=weights.device)
+    rows = updates if counts.size == updates.shape[0] else updates[counts]
+    new = torch.empty_like(weights)
+    for start in range(0, weights.numel(), BLOCK):
+        part = slice(start, start + BLOCK)
+        before = weights[part].to(precise)
+        new[part] = before + share @ (rows[:, part].to(precise) - before)
+    return new

@@ -1,0 +1,120 @@
+"""What a client does with the global model: how long it trains, and by which rule.
+
+FedAvg is plain SGD on the cross-entropy. FedProx adds ``proximal / 2 * ||w - w_global||^2`` to it;
+that is gamma of E3CS's journal form and mu of the FedProx paper. Momentum starts at zero in every
+round: a client keeps nothing between rounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from turnout import require
+from turnout.errors import InvalidInput
+from turnout.rng import Purpose, stream
+from turnout.schedules import Schedule, at_round
+from turnout.types import IntArray
+
+__all__ = ["Amount", "LocalWork", "PerClient"]
+
+
+@dataclass(frozen=True, slots=True)
+class PerClient:
+    """An amount of work for each client, in the order of the clients.
+
+    >>> LocalWork(epochs=PerClient([1, 2, 4])).steps_of(np.array([80, 80, 80]), seed=0).tolist()
+    [2, 4, 8]
+    """
+
+    values: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", _counts("values", self.values))
+
+
+#: One number for everybody, a tuple to draw each client's own number from, or one per client.
+Amount = int | tuple[int, ...] | PerClient
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWork:
+    """Local training: epochs or SGD steps, the batch, the step size, FedAvg or FedProx.
+
+    Exactly one of ``epochs`` and ``steps`` is set. A tuple such as ``(1, 2, 3, 4)`` gives each
+    client a number drawn from it once, fixed by the seed (E3CS, journal form).
+
+    >>> LocalWork(epochs=2, batch_size=40).steps_of(np.array([100, 40, 7]), seed=0).tolist()
+    [6, 2, 2]
+    """
+
+    epochs: Amount | None = 1  #: passes over the client's examples
+    steps: Amount | None = None  #: SGD steps, over as many reshuffled passes as they need
+    batch_size: int | None = 40  #: examples of a step; None = all the examples of the client
+    lr: float | Schedule = 0.01  #: a number or a schedule over rounds
+    momentum: float = 0.0
+    proximal: float = 0.0  #: FedProx coefficient; 0 is FedAvg
+    weight_decay: float = 0.0  #: adds ``weight_decay * w`` to the gradient
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise InvalidInput(
+                f"epochs and steps: set one and leave the other None, got epochs={self.epochs!r}, "
+                f"steps={self.steps!r}. Work in steps is LocalWork(epochs=None, steps=30)."
+            )
+        for name in ("epochs", "steps"):
+            object.__setattr__(self, name, _amount(name, getattr(self, name)))
+        if self.batch_size is not None:
+            require.integer("batch_size", self.batch_size, minimum=1)
+        at_round("lr", self.lr, 0)
+        require.number("momentum", self.momentum, minimum=0.0, maximum=1.0)
+        require.number("proximal", self.proximal, minimum=0.0)
+        require.number("weight_decay", self.weight_decay, minimum=0.0)
+
+    def steps_of(self, num_samples: IntArray, seed: int) -> IntArray:
+        """Return (n,) the SGD steps that each client takes in a round."""
+        if self.steps is not None:
+            return _per_client("steps", self.steps, num_samples.size, seed)
+        assert self.epochs is not None
+        epochs = _per_client("epochs", self.epochs, num_samples.size, seed)
+        return epochs * self.batches_of(num_samples)
+
+    def batches_of(self, num_samples: IntArray) -> IntArray:
+        """Return (n,) the mini-batches in one pass over each client's examples."""
+        if self.batch_size is None:
+            return np.minimum(num_samples, 1)
+        return -(-num_samples // self.batch_size)
+
+    def lr_in(self, round: int) -> float:
+        """Return the step size in a round."""
+        return at_round("lr", self.lr, round)
+
+
+def _per_client(name: str, amount: Amount, n_clients: int, seed: int) -> IntArray:
+    if isinstance(amount, PerClient):
+        if len(amount.values) != n_clients:
+            raise InvalidInput(
+                f"{name} has {len(amount.values)} values for {n_clients} clients: give one each."
+            )
+        return np.array(amount.values, dtype=np.int64)
+    if isinstance(amount, tuple):
+        return stream(seed, Purpose.TRAIN).choice(np.array(amount, dtype=np.int64), n_clients)
+    return np.full(n_clients, amount, dtype=np.int64)
+
+
+def _amount(name: str, value: Any) -> Amount | None:
+    if value is None or isinstance(value, PerClient):
+        return value
+    if isinstance(value, list | tuple):
+        return _counts(name, value)
+    if isinstance(value, np.ndarray):
+        raise InvalidInput(f"{name} is an array: write {name}=PerClient(array) for one per client.")
+    return require.integer(name, value, minimum=1)
+
+
+def _counts(name: str, values: Any) -> tuple[int, ...]:
+    if np.ndim(values) != 1 or np.size(values) == 0:
+        raise InvalidInput(f"{name} must be a list of integers >= 1, got {values!r}.")
+    return tuple(require.integer(name, value, minimum=1) for value in values)

@@ -1,0 +1,205 @@
+"""Models as recipes: what to build for the data at hand.
+
+A recipe is a frozen dataclass of plain settings and needs no PyTorch until ``build``. Sizes follow
+the data: the shape of an example and the number of classes. Dataset texts leave some things of the
+papers' networks open; each class says what is ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from turnout import require
+from turnout.data.base import FederatedData
+from turnout.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = [
+    "CifarCnn",
+    "Custom",
+    "EmnistCnn",
+    "FashionCnn",
+    "Logistic",
+    "Mlp",
+    "Model",
+    "StackedLstm",
+]
+
+#: Smallest side of an image that two 5x5 convolutions with 2x2 pooling leave anything of.
+SMALLEST_SIDE = 16
+
+
+class Model(ABC):
+    """Builds a module for data; a frozen dataclass of plain settings."""
+
+    @abstractmethod
+    def build(self, data: FederatedData) -> nn.Module:
+        """Return a new module with random weights; the caller has seeded torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logistic(Model):
+    """Multinomial logistic regression: one linear layer with bias (UCB-CS on Synthetic(1,1))."""
+
+    def build(self, data: FederatedData) -> nn.Module:
+        """Return Flatten, Linear."""
+        return _mlp(self, data, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp(Model):
+    """Multi-layer perceptron with ReLU (UCB-CS on Fashion-MNIST; the widths are ours)."""
+
+    hidden: tuple[int, ...] = (200, 200)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", _widths("hidden", self.hidden))
+
+    def build(self, data: FederatedData) -> nn.Module:
+        """Return Flatten, then Linear and ReLU per hidden layer, then Linear."""
+        return _mlp(self, data, self.hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class EmnistCnn(Model):
+    """The CNN of E3CS, task 1: two 5x5 convolutions of 10 channels, layers of 1280 and 256.
+
+    543,468 weights for 28x28x1 and 26 classes. The text leaves open: activation (ReLU), padding
+    (none), and whether pooling follows each convolution (it does here).
+    """
+
+    def build(self, data: FederatedData) -> nn.Module:
+        """Return the network."""
+        return _cnn(self, data, channels=(10, 10), hidden=(1280, 256))
+
+
+@dataclass(frozen=True, slots=True)
+class CifarCnn(Model):
+    """The CNN of E3CS and RBCS-F, task 2: two 5x5 convolutions of 64 channels, 384 and 192.
+
+    797,962 weights for 32x32x3 and 10 classes. Left open by the texts: as for ``EmnistCnn``.
+    """
+
+    def build(self, data: FederatedData) -> nn.Module:
+        """Return the network."""
+        return _cnn(self, data, channels=(64, 64), hidden=(384, 192))
+
+
+@dataclass(frozen=True, slots=True)
+class FashionCnn(Model):
+    """The CNN of RBCS-F, task 1: 5x5 convolutions of 20 and 50 channels, a layer of 500.
+
+    431,080 weights for 28x28x1 and 10 classes. The text names ReLU for the layer of 500 only; here
+    it also follows each convolution. No padding.
+    """
+
+    def build(self, data: FederatedData) -> nn.Module:
+        """Return the network."""
+        return _cnn(self, data, channels=(20, 50), hidden=(500,))
+
+
+@dataclass(frozen=True, slots=True)
+class StackedLstm(Model):
+    """Next-word prediction by a stacked LSTM (NCCB: 200, 200 and 2 layers; 5 layers for Yelp).
+
+    Ours: no dropout, and the output layer has weights of its own.
+    """
+
+    embedding: int = 200
+    hidden: int = 200
+    layers: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("embedding", "hidden", "layers"):
+            require.integer(name, getattr(self, name), minimum=1)
+
+    def build(self, data: FederatedData) -> nn.Module:
+        """Return the network; the vocabulary is the number of classes."""
+        from turnout.training.nets import NextWord
+
+        if not data.is_text:
+            raise InvalidInput(
+                f"model StackedLstm needs texts, a label at each position; {data.name} has labels "
+                f"of shape {data.y.shape}. Use Logistic, Mlp or a CNN."
+            )
+        return NextWord(data.n_classes, self.embedding, self.hidden, self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Custom(Model):
+    """A module of your own: ``path`` names a class or function, called with ``parameters``.
+
+    If it takes ``example_shape`` or ``n_classes`` and ``parameters`` does not give them, they are
+    filled in from the data. It returns a ``torch.nn.Module`` that gives one score per class.
+    """
+
+    path: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str) or len(self.path.split(":")) != 2:
+            raise InvalidInput(f"path must be 'module:factory', got {self.path!r}.")
+        if not isinstance(self.parameters, Mapping):
+            raise InvalidInput(f"parameters must be a table, got {self.parameters!r}.")
+
+    def build(self, data: FederatedData) -> nn.Module:
+        """Import the factory and call it."""
+        factory = self._factory()
+        known = {"example_shape": data.example_shape, "n_classes": data.n_classes}
+        accepted = inspect.signature(factory).parameters
+        given = {name: known[name] for name in known if name in accepted} | dict(self.parameters)
+        try:
+            module: nn.Module = factory(**given)
+        except TypeError as error:
+            raise InvalidInput(f"parameters do not fit {self.path}: {error}.") from error
+        return module
+
+    def _factory(self) -> Callable[..., Any]:
+        module_name, _, name = self.path.partition(":")
+        try:
+            factory: Callable[..., Any] = getattr(importlib.import_module(module_name), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InvalidInput(f"path {self.path!r} cannot be imported: {error}.") from error
+        if not callable(factory):
+            raise InvalidInput(f"path {self.path!r} is not a class or function.")
+        return factory
+
+
+def _mlp(model: Model, data: FederatedData, hidden: tuple[int, ...]) -> nn.Module:
+    from turnout.training.nets import mlp
+
+    if data.is_text:
+        raise InvalidInput(
+            f"model {type(model).__name__} needs images or vectors; {data.name} has texts. "
+            "Use StackedLstm."
+        )
+    return mlp(math.prod(data.example_shape), hidden, data.n_classes)
+
+
+def _cnn(
+    model: Model, data: FederatedData, channels: tuple[int, ...], hidden: tuple[int, ...]
+) -> nn.Module:
+    from turnout.training.nets import cnn
+
+    shape = data.example_shape
+    if data.is_text or len(shape) != 3 or min(shape[1:]) < SMALLEST_SIDE:
+        raise InvalidInput(
+            f"model {type(model).__name__} needs images (channels, height, width) of at least "
+            f"{SMALLEST_SIDE}x{SMALLEST_SIDE}; {data.name} has examples of shape {shape}. "
+            "Use Mlp, Logistic or Custom."
+        )
+    return cnn(shape, channels, hidden, data.n_classes)
+
+
+def _widths(name: str, values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list | tuple):
+        raise InvalidInput(f"{name} must be a list of layer widths, got {values!r}.")
+    return tuple(require.integer(name, value, minimum=1) for value in values)

@@ -1,0 +1,168 @@
+"""A module for the data at hand: built from a seed, checked against the labels, read as a vector.
+
+Everything that trainers must do in the same way is here: how examples become tensors, how the loss
+of a label is measured, in which order the weights stand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+
+import numpy as np
+
+from turnout.data.base import PADDING, FederatedData
+from turnout.errors import InvalidInput, MissingExtra
+from turnout.rng import Purpose, stream
+from turnout.training.batches import SEEDS
+from turnout.training.models import Model
+from turnout.types import Array, IntArray
+
+try:
+    import torch
+    from torch import Tensor, nn
+    from torch.nn import functional
+except ImportError as error:
+    raise MissingExtra("training needs PyTorch: pip install 'turnout[torch]'") from error
+
+__all__ = [
+    "device_named",
+    "initial_module",
+    "input_tensor",
+    "label_losses",
+    "label_tensor",
+    "load_weights",
+    "read_weights",
+    "seeded",
+]
+
+#: Examples that go through a new module to see what it answers.
+PROBE = 2
+
+
+def initial_module(model: Model | nn.Module, data: FederatedData, seed: int) -> nn.Module:
+    """Return the module of a recipe with weights fixed by the seed, checked against the data.
+
+    A ready module is copied and keeps the weights it has.
+    """
+    if isinstance(model, nn.Module):
+        module = copy.deepcopy(model)
+    elif isinstance(model, Model):
+        with seeded(int(stream(seed, Purpose.INIT).integers(SEEDS))):
+            module = model.build(data)
+    else:
+        raise InvalidInput(f"model must be a Model or a torch.nn.Module, got {model!r}.")
+    _check_weights(module)
+    _check_answers(module, data)
+    return module
+
+
+@contextlib.contextmanager
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Seed torch's own generators inside the block and put them back afterwards."""
+    on_gpu = device is not None and device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if on_gpu else []):
+        torch.default_generator.manual_seed(seed)
+        if on_gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+def device_named(name: str) -> torch.device:
+    """Return the device, or say that it is not there."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).tolist()
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        there = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
+        raise InvalidInput(f"device {name!r} is not there; this machine has: {there}.") from error
+    return device
+
+
+def input_tensor(data: FederatedData, x: Array, device: torch.device | None = None) -> Tensor:
+    """Return examples as a model sees them: ``x * scale + shift``, or word numbers."""
+    if data.is_text:
+        return torch.from_numpy(x.astype(np.int64)).to(device)
+    values = torch.from_numpy(x.astype(np.float32)).to(device)
+    if data.scale != 1.0:
+        values.mul_(data.scale)
+    if data.shift != 0.0:
+        values.add_(data.shift)
+    return values
+
+
+def label_tensor(y: IntArray, device: torch.device | None = None) -> Tensor:
+    """Return labels as torch wants them."""
+    return torch.from_numpy(y.astype(np.int64)).to(device)
+
+
+def label_losses(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each label that counts: one per example, or per word."""
+    labels = labels.reshape(-1)
+    losses = functional.cross_entropy(
+        scores.reshape(labels.numel(), -1), labels, ignore_index=PADDING, reduction="none"
+    )
+    return losses[labels != PADDING]
+
+
+def read_weights(module: nn.Module) -> Tensor:
+    """Return a new (P,) vector of the weights, in the order of ``module.parameters()``."""
+    with torch.no_grad():
+        return torch.cat([weight.reshape(-1) for weight in module.parameters()])
+
+
+def load_weights(module: nn.Module, weights: Tensor) -> None:
+    """Copy a (P,) vector into the module."""
+    parameters = list(module.parameters())
+    parts = torch.split(weights.detach(), [weight.numel() for weight in parameters])
+    with torch.no_grad():
+        for weight, part in zip(parameters, parts, strict=True):
+            weight.copy_(part.view_as(weight))
+
+
+def _check_weights(module: object) -> None:
+    if not isinstance(module, nn.Module):
+        raise InvalidInput(f"model must build a torch.nn.Module, got {module!r}.")
+    kinds = {weight.dtype for weight in module.parameters()}
+    if not kinds:
+        raise InvalidInput(f"model {type(module).__name__} has no weights to train.")
+    if kinds != {torch.float32}:
+        found = ", ".join(sorted(str(kind) for kind in kinds))
+        raise InvalidInput(f"model must hold float32 weights, got {found}: call module.float().")
+
+
+def _check_answers(module: nn.Module, data: FederatedData) -> None:
+    """Send a few examples through the module: its answer must fit the labels."""
+    n = min(PROBE, data.x.shape[0])
+    before = [buffer.clone() for buffer in module.buffers()]
+    module.train()
+    with seeded(0), torch.no_grad():
+        try:
+            answer = module(input_tensor(data, data.x[:n]))
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            raise InvalidInput(
+                f"model cannot take examples of shape {data.example_shape} ({data.name}): {error}"
+            ) from error
+    wanted = (n, *data.y.shape[1:], data.n_classes)
+    if not isinstance(answer, Tensor) or tuple(answer.shape) != wanted:
+        raise InvalidInput(_misfit(answer, wanted, data))
+    if not all(torch.equal(a, b) for a, b in zip(before, module.buffers(), strict=True)):
+        raise InvalidInput(
+            f"model {type(module).__name__} changes its buffers while it trains (batch "
+            "normalisation does): they are no weights and would not be averaged. Use GroupNorm "
+            "or LayerNorm, or BatchNorm(track_running_stats=False)."
+        )
+
+
+def _misfit(answer: object, wanted: tuple[int, ...], data: FederatedData) -> str:
+    if not isinstance(answer, Tensor):
+        return f"model must return a tensor of scores, got {type(answer).__name__}."
+    got = tuple(answer.shape)
+    if got[:-1] == wanted[:-1]:
+        return (
+            f"model gives {got[-1]} scores per label but {data.name} has {data.n_classes} classes:"
+            " give its last layer one output per class."
+        )
+    return f"model gives scores of shape {got} for {wanted[0]} examples, wanted {wanted}."

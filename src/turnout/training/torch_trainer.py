@@ -1,0 +1,146 @@
+"""What every trainer on PyTorch shares: checks, mini-batches, the first model, evaluation."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from turnout import require
+from turnout.arrays import client_indices
+from turnout.data.base import PADDING, FederatedData
+from turnout.errors import InvalidInput
+from turnout.training.base import ClientScores, Scores, Updates
+from turnout.training.batches import BatchPlan, client_plan, polled_rows
+from turnout.training.local import LocalWork
+from turnout.training.models import Model
+from turnout.training.modules import device_named, initial_module, load_weights, read_weights
+from turnout.training.scoring import client_rows, scores_of_groups
+from turnout.types import FloatArray, IntArray
+
+__all__ = ["TorchTrainer"]
+
+
+class TorchTrainer(ABC):
+    """A trainer around one module that is filled with the weights at hand; see ``base.Trainer``."""
+
+    def __init__(
+        self,
+        data: FederatedData,
+        model: Model | nn.Module,
+        local: LocalWork,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        require.integer("seed", seed, minimum=0)
+        _check_data(data, local)
+        self.data = data
+        self.model = model
+        self.local = local
+        self.seed = seed
+        self.device = device_named(device)
+        self.module = initial_module(model, data, seed).to(self.device)
+        self.steps = local.steps_of(data.num_samples, seed)  #: (n,) SGD steps in a round
+        self._initial = read_weights(self.module)
+
+    @property
+    def n_weights(self) -> int:
+        """P."""
+        return self._initial.numel()
+
+    def initial_weights(self) -> Tensor:
+        """Return (P,) the first global model, fixed by the seed."""
+        return self._initial.clone()
+
+    @abstractmethod
+    def train(self, weights: Tensor, clients: IntArray, round: int) -> Updates:
+        """Let clients train from the global model; they start from the same weights."""
+
+    def plan(self, client: int, round: int) -> BatchPlan:
+        """Return the mini-batches of a client in a round."""
+        n = int(self.data.offsets[client + 1] - self.data.offsets[client])
+        steps = int(self.steps[client])
+        return client_plan(n, self.local.batch_size, steps, self.seed, round, client)
+
+    def polled_loss(
+        self,
+        weights: Tensor,
+        clients: IntArray,
+        round: int,
+        data: Literal["all", "mini-batch"],
+    ) -> FloatArray:
+        """Return the loss of the model on all of each client's data or on one mini-batch of it."""
+        require.choice("data", data, ("all", "mini-batch"))
+        clients = self.checked_clients(clients)
+        rows, group = client_rows(self.data.offsets, clients)
+        if data == "mini-batch" and clients.size:
+            batches = [self._polled_batch(int(client), round) for client in clients]
+            rows = np.concatenate(batches)
+            group = np.repeat(np.arange(clients.size), [batch.size for batch in batches])
+        load_weights(self.module, weights)
+        x, y = self.data.x, self.data.y
+        found = scores_of_groups(self.module, self.data, x, y, rows, group, clients.size)
+        return np.where(np.isfinite(found.loss), found.loss, np.nan)
+
+    def test(self, weights: Tensor) -> Scores:
+        """Return loss and accuracy on the test set; NaN without one."""
+        load_weights(self.module, weights)
+        x, y = self.data.x_test, self.data.y_test
+        rows = np.arange(x.shape[0])
+        found = scores_of_groups(self.module, self.data, x, y, rows, np.zeros_like(rows), 1)
+        return Scores(float(found.loss[0]), float(found.accuracy[0]))
+
+    def test_clients(self, weights: Tensor, clients: IntArray | None = None) -> ClientScores:
+        """Return loss and accuracy on each client's hold-out, or its training data without one.
+
+        If the federation holds out anything, it is the hold-out for everybody: a client that has
+        none gets NaN.
+        """
+        everybody = np.arange(self.data.n_clients)
+        clients = everybody if clients is None else self.checked_clients(clients)
+        x, y, offsets = self.data.x, self.data.y, self.data.offsets
+        if self.data.x_holdout.shape[0]:
+            x, y = self.data.x_holdout, self.data.y_holdout
+            offsets = self.data.holdout_offsets
+        rows, group = client_rows(offsets, clients)
+        load_weights(self.module, weights)
+        return scores_of_groups(self.module, self.data, x, y, rows, group, clients.size)
+
+    def checked_clients(self, clients: IntArray) -> IntArray:
+        """Return client indices, or say which one does not exist."""
+        return client_indices("clients", clients, self.data.n_clients)
+
+    def _polled_batch(self, client: int, round: int) -> IntArray:
+        first = int(self.data.offsets[client])
+        n = int(self.data.offsets[client + 1]) - first
+        return first + polled_rows(n, self.local.batch_size, self.seed, round, client)
+
+
+def _check_data(data: FederatedData, local: LocalWork) -> None:
+    counts = data.num_samples
+    empty = np.flatnonzero(counts == 0)
+    if empty.size:
+        some = ", ".join(str(client) for client in empty[:5])
+        raise InvalidInput(
+            f"data: {empty.size} of {data.n_clients} clients have no training examples (clients "
+            f"{some}{' ...' if empty.size > 5 else ''}). Use fewer clients, a milder partition "
+            "or a smaller hold_out."
+        )
+    if local.batch_size is not None and local.batch_size > counts.max():
+        raise InvalidInput(
+            f"batch_size is {local.batch_size} but the largest client has {counts.max()} examples. "
+            "Use a smaller batch, or batch_size=None for all of a client's data in one step."
+        )
+    _check_labels(data)
+
+
+def _check_labels(data: FederatedData) -> None:
+    lowest = PADDING if data.is_text else 0
+    for y in (data.y, data.y_holdout, data.y_test):
+        if y.size and (y.min() < lowest or y.max() >= data.n_classes):
+            raise InvalidInput(
+                f"data: labels of {data.name} must be 0 .. {data.n_classes - 1} for its "
+                f"{data.n_classes} classes, got {y.min()} .. {y.max()}."
+            )
