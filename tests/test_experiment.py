@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turnout
-from turnout import StepAfter, environments, metrics, policies, schedules
+from turnout import StepAfter, environments, metrics, policies, schedules, training
 from turnout.environments import e3cs_world, rbcs_f_world
 from turnout.errors import InvalidInput, MissingColumn
 from turnout.experiment import (
@@ -317,7 +317,12 @@ def test_slugs_are_folder_names() -> None:
     ("base", "cls"), [(base, cls) for base, kinds in FAMILIES.items() for cls in kinds.values()]
 )
 def test_every_model_survives_a_table(base: type, cls: type) -> None:
-    model = cls(n_clients=3) if cls is environments.Environment else cls()
+    needed: dict[type, dict[str, Any]] = {
+        environments.Environment: {"n_clients": 3},
+        training.Custom: {"path": "module:factory", "parameters": {"width": 3}},
+        training.PerClient: {"values": (1, 2, 3)},
+    }
+    model = cls(**needed.get(cls, {}))
     table = json.loads(json.dumps(encode(model), allow_nan=False))
     assert decode(table, base) == model
 

@@ -27,9 +27,7 @@ def make_key(path: Path) -> Path:
         public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
         path.with_suffix(".pub").write_bytes(public + b"\n")
         path.touch(mode=0o600)
-        path.write_bytes(
-            key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-        )
+        path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     return path
 
 
@@ -70,7 +68,7 @@ def make_certificates(folder: Path) -> None:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

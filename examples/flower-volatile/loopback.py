@@ -1,166 +1,184 @@
 """A Flower deployment on this machine: one SuperLink and its SuperNodes, TLS and authentication.
 
-Everything lives in one folder: certificates, keys, Flower's own files, logs. Every process carries
-a mark in its environment, so that whatever a process starts, detaches or leaves behind is found and
-ended with it (Linux; elsewhere by process group).
+Everything lives in one folder: certificates, keys, Flower's own files, logs. Telemetry, the update
+check and installs at run time are off.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
-import signal
 import socket
 import ssl
 import subprocess
 import sys
-import time
+import threading
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from certificates import make_certificates, make_key
+from processes import Processes, command_of, kill, program, wait_until
 
-__all__ = ["Loopback", "wait_until"]
+__all__ = ["Loopback"]
 
-#: Nothing leaves this machine: no telemetry, no update check, no installs at run time.
+#: Nothing leaves this machine.
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-#: One CPU thread per client process, quick pick-up of work, logs without delay.
+#: One thread per client process, quick pick-up of work, logs without delay.
 BRISK = {
     "OMP_NUM_THREADS": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
     "PYTHONUNBUFFERED": "1",
 }
-#: Name of the connection in Flower's config.toml.
-CONNECTION = "loopback"
 
-_MARK = "TURNOUT_LOOPBACK"
+_CONNECTION = "loopback"  # its name in Flower's config.toml
 _LINK = "superlink"
 _START_S = 120.0  # for a process to come up on a busy machine
 _COMMAND_S = 120.0  # for one call of the flwr command
-_END_S = 10.0  # between a polite and a hard end
-
-T = TypeVar("T")
+_RESTART_S = 3.0  # between two starts of a node that is kept up
 
 
 class Loopback:
     """A SuperLink and SuperNodes; leaving the ``with`` block ends them all, also after an error.
 
     With ``simulation=True`` the SuperLink runs apps on the simulation engine, without TLS and
-    without SuperNodes.
+    without SuperNodes of its own.
     """
 
     def __init__(self, folder: Path, *, simulation: bool = False) -> None:
         self.folder = folder.resolve()
         self.simulation = simulation
         self.port = free_port()
-        self._mark = secrets.token_hex(8)
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._node_ids: dict[str, str] = {}
+        self._keys = self.folder / "keys"
         self._home = self.folder / "flwr-home"
-        for name in (self._home, self.folder / "logs", self.folder / "keys"):
-            name.mkdir(parents=True, exist_ok=True)
+        self._node_ids: dict[str, str] = {}
+        self._kept: dict[str, threading.Event] = {}
+        for path in (self._keys, self._home, self.folder / "logs"):
+            path.mkdir(parents=True, exist_ok=True)
+        self.processes = Processes(self.folder / "logs")
         if not simulation:
-            make_certificates(self.folder / "keys")
+            make_certificates(self._keys)
         self._write_connection()
 
     def __enter__(self) -> Self:
-        self.start_link()
+        """Start the SuperLink."""
+        try:
+            self.start_link()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        """End everything."""
         self.close()
 
-    # ---- SuperLink ----------------------------------------------------------------------------
+    def close(self) -> None:
+        """End all processes, first politely, then hard."""
+        for name in list(self._kept):
+            self._kept.pop(name).set()
+        self.processes.end_all(last=_LINK)
+
+    # SuperLink
 
     def start_link(self) -> None:
-        """Start the SuperLink, or start it again on the database it had, and wait until it serves."""
+        """Start the SuperLink, or start it again on the database it had; wait until it serves."""
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--database", str(self.folder / "superlink.db")]
         if self.simulation:
             command += ["--insecure", "--simulation"]
         else:
-            keys = self.folder / "keys"
-            command += ["--ssl-ca-certfile", str(keys / "ca.pem"), "--enable-supernode-auth"]
-            command += ["--ssl-certfile", str(keys / "server.pem")]
-            command += ["--ssl-keyfile", str(keys / "server.key")]
-        self._start(_LINK, command)
-        wait_until(self._is_serving, _START_S, "the SuperLink to serve", self._alive(_LINK))
+            command += ["--ssl-ca-certfile", str(self._keys / "ca.pem")]
+            command += ["--ssl-certfile", str(self._keys / "server.pem")]
+            command += ["--ssl-keyfile", str(self._keys / "server.key"), "--enable-supernode-auth"]
+        self.processes.start(_LINK, command, self._environment(self._home))
+
+        def check() -> None:
+            if not self.processes.is_running(_LINK):
+                raise RuntimeError(f"the SuperLink ended:\n{self.processes.log(_LINK)[-2000:]}")
+
+        wait_until(self._is_serving, _START_S, "the SuperLink to serve", check)
 
     def kill_link(self) -> None:
         """SIGKILL the SuperLink and the ServerApps it runs, as a power cut would."""
-        self._kill(_LINK)
+        self.processes.kill(_LINK)
 
     def kill_server_app(self) -> None:
-        """SIGKILL the running ServerApp; the SuperLink lives on."""
-        pids = [pid for pid in self._marked(_LINK) if "flwr-serverapp" in _command_of(pid)]
-        if not pids:
+        """SIGKILL the ServerApps that are running; the SuperLink lives on."""
+        apps = [pid for pid in self.processes.of(_LINK) if "flwr-serverapp" in command_of(pid)]
+        if not apps:
             raise RuntimeError("no ServerApp is running")
-        for pid in pids:
-            _signal(pid, signal.SIGKILL)
+        for pid in apps:
+            kill(pid)
 
-    # ---- SuperNodes ---------------------------------------------------------------------------
+    # SuperNodes
 
     def register(self, name: str) -> None:
         """Make a key for a node and tell the SuperLink about it."""
-        key = make_key(self.folder / "keys" / name)
-        public = str(key.with_suffix(".pub"))
-        given = ("supernode", "register", public, CONNECTION, "--name", name, "--format", "json")
-        self._node_ids[name] = str(json.loads(self.flwr(*given))["node-id"])
+        public = str(make_key(self._keys / name).with_suffix(".pub"))
+        answer = self.flwr("supernode", "register", public, _CONNECTION, "--name", name)
+        self._node_ids[name] = str(answer["node-id"])
 
     def start_node(self, name: str, config: Mapping[str, Any]) -> None:
         """Start a SuperNode with the key of that name, registered or not."""
-        key = make_key(self.folder / "keys" / name)
-        settings = " ".join(f"{option}={json.dumps(value)}" for option, value in config.items())
+        key = make_key(self._keys / name)
         command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}"]
-        command += ["--root-certificates", str(self.folder / "keys" / "ca.pem")]
-        command += ["--auth-supernode-private-key", str(key), "--node-config", settings]
+        command += ["--root-certificates", str(self._keys / "ca.pem")]
+        command += ["--auth-supernode-private-key", str(key), "--node-config", _pairs(config)]
         command += ["--host", "127.0.0.1", "--port", str(free_port())]
-        self._start(name, command)
+        home = self.folder / f"flwr-home-{name}"
+        home.mkdir(exist_ok=True)
+        self.processes.start(name, command, self._environment(home))
+
+    def keep_node(self, name: str, config: Mapping[str, Any]) -> None:
+        """Start a SuperNode and start it again whenever it ends, as a service manager would.
+
+        The SuperLink refuses a key that it still counts as online, which after a SIGKILL takes up
+        to a minute, so a restart may need several attempts.
+        """
+        ended = self._kept[name] = threading.Event()
+        self.start_node(name, config)
+
+        def keep() -> None:
+            while not ended.wait(_RESTART_S):
+                if not self.processes.is_running(name):
+                    self.start_node(name, config)
+
+        threading.Thread(target=keep, daemon=True).start()
 
     def kill_node(self, name: str) -> None:
         """SIGKILL a SuperNode with everything it runs, as a power cut would."""
-        self._kill(name)
+        self.processes.kill(name)
 
     def stop_node(self, name: str) -> None:
-        """End a SuperNode politely; it takes leave of the SuperLink."""
-        self._end(name)
-
-    def is_running(self, name: str) -> bool:
-        """Whether the process of that name is there."""
-        return name in self._processes and self._processes[name].poll() is None
-
-    def exit_code(self, name: str, limit_s: float = _START_S) -> int:
-        """Wait until the process of that name has ended and return its exit code."""
-        return self._processes[name].wait(timeout=limit_s)
+        """End a SuperNode politely, for good: it takes leave of the SuperLink."""
+        if name in self._kept:
+            self._kept.pop(name).set()
+        self.processes.end(name)
 
     def online(self) -> list[str]:
-        """Return the names of the nodes that the SuperLink counts as online."""
-        listed = json.loads(self.flwr("supernode", "list", CONNECTION, "--format", "json"))
-        online = {node["node-id"] for node in listed["nodes"] if node["status"] == "online"}
+        """Return the names of the registered nodes that the SuperLink counts as online."""
+        nodes = self.flwr("supernode", "list", _CONNECTION)["nodes"]
+        online = {node["node-id"] for node in nodes if node["status"] == "online"}
         return [name for name, node_id in self._node_ids.items() if node_id in online]
 
-    # ---- runs ---------------------------------------------------------------------------------
+    # runs
 
-    def run(self, app: Path, config: Mapping[str, Any]) -> str:
+    def run(self, app: Path, config: Mapping[str, Any], *options: str) -> str:
         """Submit an app, as ``flwr run`` does, and return the id of the run."""
-        settings = " ".join(f"{option}={json.dumps(value)}" for option, value in config.items())
-        given = ["--run-config", settings] if settings else []
-        answer = self.flwr("run", str(app), CONNECTION, *given, "--format", "json")
-        return str(json.loads(answer)["run-id"])
+        given = ("--run-config", _pairs(config)) if config else ()
+        return str(self.flwr("run", str(app), _CONNECTION, *given, *options)["run-id"])
 
     def status(self, run_id: str) -> str:
         """Return the status of a run, such as ``running`` or ``finished:completed``."""
-        given = ("list", CONNECTION, "--run-id", run_id, "--format", "json")
-        return str(json.loads(self.flwr(*given))["runs"][0]["status"])
+        return str(self.flwr("list", _CONNECTION, "--run-id", run_id)["runs"][0]["status"])
 
     def wait(self, run_id: str, limit_s: float) -> str:
         """Wait until a run is over and return its status."""
@@ -173,146 +191,46 @@ class Loopback:
 
     def stop_run(self, run_id: str) -> None:
         """Stop a run that is still going."""
-        self.flwr("stop", run_id, CONNECTION)
+        self.flwr("stop", run_id, _CONNECTION)
 
-    def flwr(self, *arguments: str) -> str:
-        """Call the ``flwr`` command and return what it prints."""
-        command = [_program("flwr"), *arguments]
+    def flwr(self, *arguments: str) -> dict[str, Any]:
+        """Call the ``flwr`` command and return its answer."""
         done = subprocess.run(
-            command,
-            env=self._environment("flwr"),
+            [program("flwr"), *arguments, "--format", "json"],
+            env=self._environment(self._home),
             capture_output=True,
             text=True,
             timeout=_COMMAND_S,
             check=False,
         )
-        if done.returncode:
+        answer = _json(done.stdout)
+        if done.returncode or not answer.get("success"):
             raise RuntimeError(f"flwr {' '.join(arguments)}:\n{done.stdout}{done.stderr}")
-        return done.stdout
+        return answer
 
-    def log(self, name: str) -> str:
-        """Return what a process has written so far."""
-        path = self.folder / "logs" / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    # ---- processes ----------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """End everything, first politely, then hard; nothing is left running."""
-        for name in sorted(self._processes, key=lambda name: name == _LINK):
-            if name != _LINK:
-                self._processes[name].terminate()
-        for name in sorted(self._processes, key=lambda name: name == _LINK):
-            self._end(name)
-
-    def marked(self) -> list[int]:
-        """Return the ids of all processes that belong to this deployment."""
-        return list(self._marked(""))
-
-    def _start(self, name: str, command: Sequence[str]) -> None:
-        if self.is_running(name):
-            raise RuntimeError(f"{name} is running already")
-        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                [_program(command[0]), *command[1:]],
-                env=self._environment(name),
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def _end(self, name: str) -> None:
-        process = self._processes[name]
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=_END_S)
-        self._kill(name)
-
-    def _kill(self, name: str) -> None:
-        """SIGKILL a process, its group, and all that carry its mark."""
-        process = self._processes[name]
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=_END_S)
-        end = time.monotonic() + _END_S
-        while (left := list(self._marked(name))) and time.monotonic() < end:
-            for pid in left:
-                _signal(pid, signal.SIGKILL)
-            time.sleep(0.05)
-
-    def _marked(self, name: str) -> Iterator[int]:
-        """Yield live processes that carry the mark of one process, or of any if name is empty."""
-        wanted = f"{_MARK}={self._mark}:{name}".encode()
-        for entry in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                marks = (entry / "environ").read_bytes().split(b"\0")
-                has_mark = any(
-                    mark == wanted or (not name and mark.startswith(wanted)) for mark in marks
-                )
-                if has_mark and int(entry.name) != os.getpid():
-                    yield int(entry.name)
-
-    def _environment(self, name: str) -> dict[str, str]:
-        home = self._home if name in (_LINK, "flwr") else self.folder / f"flwr-home-{name}"
-        home.mkdir(exist_ok=True)
+    def _environment(self, home: Path) -> dict[str, str]:
         programs = str(Path(sys.executable).parent)
-        return {
-            **os.environ,
-            **QUIET,
-            **BRISK,
-            "FLWR_HOME": str(home),
-            "PATH": os.pathsep.join((programs, os.environ.get("PATH", ""))),
-            _MARK: f"{self._mark}:{name}",
-        }
-
-    def _alive(self, name: str) -> Callable[[], None]:
-        def check() -> None:
-            if not self.is_running(name):
-                raise RuntimeError(f"{name} ended early:\n{self.log(name)[-2000:]}")
-
-        return check
+        path = os.pathsep.join((programs, os.environ.get("PATH", "")))
+        return {**os.environ, **QUIET, **BRISK, "FLWR_HOME": str(home), "PATH": path}
 
     def _is_serving(self) -> bool:
-        scheme = "http" if self.simulation else "https"
-        context = None
-        if not self.simulation:
-            context = ssl.create_default_context(cafile=str(self.folder / "keys" / "ca.pem"))
+        url = f"127.0.0.1:{self.port}/health"
         with suppress(OSError):
-            url = f"{scheme}://127.0.0.1:{self.port}/health"
-            with urllib.request.urlopen(url, timeout=5, context=context) as answer:
+            if self.simulation:
+                with urllib.request.urlopen(f"http://{url}", timeout=5) as answer:
+                    return bool(answer.status == 200)
+            trust = ssl.create_default_context(cafile=str(self._keys / "ca.pem"))
+            with urllib.request.urlopen(f"https://{url}", timeout=5, context=trust) as answer:
                 return bool(answer.status == 200)
         return False
 
     def _write_connection(self) -> None:
-        trust = (
-            "insecure = true"
-            if self.simulation
-            else f"root-certificates = {json.dumps(str(self.folder / 'keys' / 'ca.pem'))}"
+        certificate = json.dumps(str(self._keys / "ca.pem"))
+        trust = "insecure = true" if self.simulation else f"root-certificates = {certificate}"
+        (self._home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{_CONNECTION}"\n\n'
+            f'[superlink.{_CONNECTION}]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
         )
-        text = (
-            f'[superlink]\ndefault = "{CONNECTION}"\n\n'
-            f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
-        )
-        (self._home / "config.toml").write_text(text)
-
-
-def wait_until(
-    condition: Callable[[], T | None],
-    limit_s: float,
-    what: str,
-    check: Callable[[], None] = lambda: None,
-    pause_s: float = 0.2,
-) -> T:
-    """Poll until the condition is truthy and return it; ``check`` may raise on the way."""
-    end = time.monotonic() + limit_s
-    while not (found := condition()):
-        check()
-        if time.monotonic() > end:
-            raise TimeoutError(f"waited {limit_s:.0f} s for {what}")
-        time.sleep(pause_s)
-    return found
 
 
 def free_port() -> int:
@@ -322,20 +240,13 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _program(name: str) -> str:
-    """Return the path of a program that is installed beside this Python."""
-    path = Path(sys.executable).parent / name
-    if not path.exists():
-        raise RuntimeError(f"{name} is not installed: pip install 'turnout[flower]'")
-    return str(path)
+def _pairs(config: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
 
 
-def _command_of(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return ""
-
-
-def _signal(pid: int, number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
+def _json(text: str) -> dict[str, Any]:
+    with suppress(json.JSONDecodeError):
+        answer = json.loads(text)
+        if isinstance(answer, dict):
+            return answer
+    return {}

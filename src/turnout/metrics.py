@@ -26,12 +26,14 @@ __all__ = [
     "minimum_rate",
     "queue_backlog",
     "regret",
+    "rounds_to",
     "selection_counts",
     "selection_matrix",
     "success_ratio",
     "theorem1_bound",
     "theorem3_bound",
     "wasted_time",
+    "worst_mean",
 ]
 
 
@@ -72,6 +74,29 @@ def jain_of_counts(counts: npt.ArrayLike) -> float:
 def jain_of_losses(losses: npt.ArrayLike) -> float:
     """Return Jain's index of the clients' losses: fairness in the sense of UCB-CS, Eq. (3)."""
     return _jain("losses", losses)
+
+
+def worst_mean(values: npt.ArrayLike, share: float = 0.1) -> float:
+    """Return the mean of the lowest values, such as the accuracy of the worst tenth of clients.
+
+    At least one value counts; values that are missing do not.
+    """
+    require.fraction("share", share)
+    known = np.asarray(values, dtype=np.float64)
+    known = np.sort(known[np.isfinite(known)])
+    if known.size == 0:
+        return math.nan
+    return float(known[: max(1, math.ceil(share * known.size - 1e-9))].mean())
+
+
+def rounds_to(values: npt.ArrayLike, target: float) -> float:
+    """Return after how many rounds a (T,) curve first reaches a target; NaN if it never does.
+
+    >>> rounds_to([0.2, math.nan, 0.7, 0.6], target=0.6)
+    3.0
+    """
+    reached = np.flatnonzero(np.asarray(values, dtype=np.float64) >= target)
+    return float(reached[0] + 1) if reached.size else math.nan
 
 
 def gini_of_counts(counts: npt.ArrayLike) -> float:

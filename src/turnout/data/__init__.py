@@ -1,27 +1,47 @@
 """Datasets, and how they are divided among clients."""
 
 from turnout.data.base import PADDING, Dataset, FederatedData, Partition, Source
+from turnout.data.directory import DamagedFile, DataMissing
 from turnout.data.embedded import Digits, Synthetic
 from turnout.data.federate import divide, federate
+from turnout.data.images import (
+    Cifar10,
+    EmnistLetters,
+    EmnistLettersFeatures,
+    FashionMnist,
+    Femnist,
+)
 from turnout.data.own import Arrays
 from turnout.data.partitions import Iid, Natural, PrimaryLabel, Shards
 from turnout.data.skew import Dirichlet, PowerLaw
+from turnout.data.texts import BlogAuthors, Shakespeare, StackExchange, Yelp
 
 __all__ = [
     "PADDING",
     "Arrays",
+    "BlogAuthors",
+    "Cifar10",
+    "DamagedFile",
+    "DataMissing",
     "Dataset",
     "Digits",
     "Dirichlet",
+    "EmnistLetters",
+    "EmnistLettersFeatures",
+    "FashionMnist",
     "FederatedData",
+    "Femnist",
     "Iid",
     "Natural",
     "Partition",
     "PowerLaw",
     "PrimaryLabel",
+    "Shakespeare",
     "Shards",
     "Source",
+    "StackExchange",
     "Synthetic",
+    "Yelp",
     "divide",
     "federate",
 ]

@@ -29,14 +29,15 @@ def word_codes(x: Array, offsets: IntArray, words: tuple[str, ...], bits: int = 
     """
     sign = 2.0 * np.array([SimHash(bits).of_tokens([word]) for word in words], np.float64) - 1.0
     sign[0] = 0.0
-    n_words = len(words)
-    codes = np.empty((offsets.size - 1, bits), dtype=np.uint8)
-    for first, last in _chunks(offsets, n_words):
-        size = np.diff(offsets[first : last + 1])
-        client = np.repeat(np.arange(last - first), size)
+    n_words, n_clients = len(words), offsets.size - 1
+    codes = np.empty((n_clients, bits), dtype=np.uint8)
+    n_at_once = max(1, _CHUNK // n_words)
+    for first in range(0, n_clients, n_at_once):
+        last = min(first + n_at_once, n_clients)
+        client = np.repeat(np.arange(last - first), np.diff(offsets[first : last + 1]))
         key = client[:, None] * n_words + x[offsets[first] : offsets[last]]
         counts = np.bincount(key.ravel(), minlength=(last - first) * n_words)
-        total = counts.reshape(last - first, n_words) @ sign  # NCCB, Eq. (6)
+        total = counts.reshape(-1, n_words).astype(np.float64) @ sign  # NCCB, Eq. (6)
         codes[first:last] = total > 0.0  # NCCB, Eq. (7)
     return codes
 

@@ -52,7 +52,8 @@ def whole(amounts: FloatArray, totals: IntArray) -> IntArray:
     counts = np.floor(amounts).astype(np.int64)
     missing = totals - counts.sum(axis=1)
     rank = np.argsort(np.argsort(counts - amounts, axis=1, kind="stable"), axis=1, kind="stable")
-    return counts + (rank < missing[:, None])
+    counts += rank < missing[:, None]
+    return counts
 
 
 def deal(pool: IntArray, counts: IntArray, rng: np.random.Generator) -> IntArray:

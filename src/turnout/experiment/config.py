@@ -1,4 +1,4 @@
-"""An experiment: selectors x seeds in one world, from TOML or from Python."""
+"""An experiment: selectors x seeds in one world, with or without training, from TOML or Python."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from turnout.experiment.tables import ConfigError, decode, encode, nearest
 from turnout.experiment.variants import Variant, slug, variant_of
 from turnout.experiment.worlds import WORLDS, environment, resolved_world
 from turnout.policies import FixedDeadline, RoundPolicy
+from turnout.training import Federation, Training
+from turnout.training.recipe import OBSERVATION
 
 __all__ = ["Experiment"]
 
@@ -45,6 +47,7 @@ class Experiment:
     n_rounds: int = 0  #: 0 = as the named world, else 500
     seeds: Sequence[int] | int = 5  #: a list, or a number n for 0 .. n - 1
     policy: Mapping[str, Any] | str | RoundPolicy = field(default_factory=FixedDeadline)
+    training: Mapping[str, Any] | Training | None = None  #: None = simulate without training
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -57,6 +60,9 @@ class Experiment:
         self._set("seeds", _checked_seeds(self.seeds))
         policy = encode(self.policy)
         self._set("policy", encode(decode(policy, RoundPolicy, ("policy",))))
+        if self.training is not None:
+            training = encode(self.training)
+            self._set("training", encode(decode(training, Training, ("training",))))
         self._set("selectors", _checked_selectors(self.selectors))
 
     @classmethod
@@ -95,6 +101,8 @@ class Experiment:
         fields = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         fields["selectors"] = [variant.table() for variant in self.variants]
         table: dict[str, Any] = encode(fields)
+        if self.training is None:
+            del table["training"]
         return {"name": self.name} | table
 
     @property
@@ -117,7 +125,11 @@ class Experiment:
     def world_id(self) -> str:
         """12 hexadecimal digits; runs with the same ones compare."""
         parts = ("world", "n_clients", "cohort_size", "n_rounds", "policy")
-        return _digest({name: encode(getattr(self, name)) for name in parts})
+        made_of = {name: encode(getattr(self, name)) for name in parts}
+        if isinstance(self.training, Mapping):
+            about = {name: self.training[name] for name in self.training if name not in OBSERVATION}
+            made_of["training"] = about
+        return _digest(made_of)
 
     @property
     def digest(self) -> str:
@@ -133,6 +145,18 @@ class Experiment:
         """Return the round policy."""
         made: RoundPolicy = decode(self.policy, RoundPolicy, ("policy",))
         return made
+
+    def recipe(self) -> Training | None:
+        """Return what is trained, None for a simulation without training."""
+        if self.training is None:
+            return None
+        made: Training = decode(self.training, Training, ("training",))
+        return made
+
+    def federation(self, seed: int) -> Federation | None:
+        """Return the clients that train in one seed's world, None without training."""
+        recipe = self.recipe()
+        return None if recipe is None else Federation(recipe, self.n_clients, seed)
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # the dataclass is frozen

@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ FORMAT = 1
 CONFIG, VERSIONS, ROUNDS = "config.json", "versions.json", "rounds.jsonl"
 SELECTIONS, STATE, PROGRESS = "selections.npz", "state.npz", "progress.npz"
 SUMMARY, EXPERIMENT = "summary.json", "experiment.json"
+#: Only with training: the global model of the last checkpoint, every client's scores at the end.
+MODEL, CLIENT_SCORES = "model.npz", "client_scores.npz"
 
 #: Columns of a run in ``selections.npz``, by what they have one entry for.
 PER_CHOICE: Mapping[str, type] = {
@@ -46,6 +49,8 @@ PER_CHOICE: Mapping[str, type] = {
     "probability": np.float64,
 }
 PER_ROUND: Mapping[str, type] = {"length_s": np.float64, "n_available": np.int64}
+#: How the names of what training measured begin there; (T,) each, NaN = not measured.
+MEASURED = "measured."
 
 
 class FolderError(TurnoutError, ValueError):
@@ -66,6 +71,7 @@ class Cell:
         """The run in columns."""
         names = (*PER_CHOICE, *PER_ROUND, "offsets")
         given: dict[str, Any] = {name: self.columns[name] for name in names}
+        given["measured"] = measured_of(self.columns)
         return Run(self.config["n_clients"], self.config["cohort_size"], **given)
 
 
@@ -81,6 +87,15 @@ def read_cell(path: Path) -> Cell:
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise _damaged(path / SELECTIONS, error) from error
     return cell
+
+
+def measured_of(columns: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the columns that training measured, under their own names."""
+    return {
+        name.removeprefix(MEASURED): values
+        for name, values in columns.items()
+        if name.startswith(MEASURED)
+    }
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -144,12 +159,13 @@ def first_difference(there: Any, here: Any, key: str = "") -> str | None:
     return None if there == here else f"{key} is {_short(there)} there and {_short(here)} here"
 
 
-def versions() -> dict[str, Any]:
+def versions(*packages: str) -> dict[str, Any]:
     """Return what ran: versions, platform, and the state of turnout's own repository if any."""
     sha, dirty = _git_state(Path(turnout.__file__).parent)
     return {
         "turnout": turnout.__version__,
         "numpy": np.__version__,
+        **{name: metadata.version(name) for name in packages},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "git": sha,
@@ -180,8 +196,9 @@ def _check_columns(run: Run) -> None:
     """Raise if columns of a run do not fit together."""
     sizes = {name: getattr(run, name).shape for name in (*PER_CHOICE, *PER_ROUND)}
     n_choices, n_rounds = int(run.offsets[-1]), run.n_rounds
+    sizes |= {f"{MEASURED}{name}": values.shape for name, values in run.measured.items()}
     for name, shape in sizes.items():
-        expected = (n_rounds,) if name in PER_ROUND else (n_choices,)
+        expected = (n_choices,) if name in PER_CHOICE else (n_rounds,)
         if shape != expected:
             raise ValueError(f"{name} has shape {shape}, expected {expected}")
 

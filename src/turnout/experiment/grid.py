@@ -5,29 +5,31 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from turnout import require
+from turnout.environments import Environment
 from turnout.errors import InvalidInput
 from turnout.experiment import folder as files
-from turnout.experiment.cell import (
-    CHECKPOINT_EVERY,
-    CellResult,
-    CellTask,
-    cell_folder,
-    run_cell,
-)
+from turnout.experiment.cell import CellResult, CellTask, cell_folder, run_cell
 from turnout.experiment.config import Experiment
 from turnout.experiment.folder import FolderError
+from turnout.experiment.running import CHECKPOINT_EVERY
 from turnout.experiment.variants import Variant
+from turnout.selector import Selector
 from turnout.simulate import rounds
 from turnout.statistics import Estimate, estimate, paired_difference
+from turnout.training import Training
+from turnout.training.federation import forget_data
 
 __all__ = ["Advance", "Grid", "open_folder", "run_experiment"]
 
@@ -52,6 +54,8 @@ class Advance(NamedTuple):
     n_rounds: int
     cells_done: int
     n_cells: int
+    #: What training came to in the latest round; empty with several processes.
+    measured: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,11 @@ class Grid:
     def problems(self) -> tuple[CellResult, ...]:
         """Cells without a result."""
         return tuple(cell for cell in self.cells if cell.summary is None)
+
+    @property
+    def remarks(self) -> tuple[CellResult, ...]:
+        """Cells with a result about which there is something to say."""
+        return tuple(cell for cell in self.cells if cell.summary is not None and cell.message)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -105,15 +114,17 @@ def run_experiment(
     _check_that_it_runs(experiment, variants)
     every = require.integer("checkpoint_every", checkpoint_every, minimum=1)
     root = open_folder(experiment, folder)
-    versions = files.versions()
+    versions = files.versions(*([] if experiment.training is None else ["torch"]))
     tasks = [
         CellTask(experiment, one, seed, cell_folder(root, one.label, seed), versions, every)
+        for seed in experiment.seed_numbers  # cells of one seed share their data
         for one in variants
-        for seed in experiment.seed_numbers
     ]
     jobs = require.integer("n_jobs", n_jobs or os.cpu_count() or 1, minimum=1)
     run = _inline if min(jobs, len(tasks)) <= 1 else _in_processes
-    return Grid(experiment, root, tuple(run(tasks, jobs, progress or _unseen)))
+    done = {(cell.label, cell.seed): cell for cell in run(tasks, jobs, progress or _unseen)}
+    in_order = [(one.label, seed) for one in variants for seed in experiment.seed_numbers]
+    return Grid(experiment, root, tuple(done[key] for key in in_order))
 
 
 def _chosen(experiment: Experiment, labels: Collection[str] | None) -> list[Variant]:
@@ -125,13 +136,27 @@ def _chosen(experiment: Experiment, labels: Collection[str] | None) -> list[Vari
 
 
 def _check_that_it_runs(experiment: Experiment, variants: Sequence[Variant]) -> None:
-    """Report a missing column or missing data before anything is run or written."""
-    world = experiment.environment(experiment.seed_numbers[0])
+    """Report a missing column, missing data or a model that does not fit before anything runs."""
+    first = experiment.seed_numbers[0]
+    world = experiment.environment(first)
     world.context(0, experiment.cohort_size, columns=world.columns)
     world.fate(0)
+    federation = experiment.federation(first)
     for variant in variants:
         size = variant.cohort_size or experiment.cohort_size
-        rounds(variant.make(), world, cohort_size=size, n_rounds=0)
+        given: dict[str, Any] = {"cohort_size": size, "participants": federation}
+        rounds(variant.make(), world, **given, n_rounds=0)
+        if federation is not None:
+            _check_weights(variant.make(), world, size, federation.training)
+
+
+def _check_weights(
+    selector: Selector, world: Environment, cohort_size: int, training: Training
+) -> None:
+    """Raise if the aggregation wants probabilities that the selector does not report."""
+    record = next(rounds(selector, world, cohort_size=cohort_size, n_rounds=1))
+    if record.selection.probability is None:
+        training.aggregation.coefficients(np.ones(1, dtype=np.int64), None, 1)
 
 
 def open_folder(experiment: Experiment, folder: str | os.PathLike[str]) -> Path:
@@ -162,12 +187,12 @@ def _inline(
     for task in tasks:
         before = len(results)
 
-        def advance(done: int, before: int = before) -> None:
+        def advance(done: int, measured: Mapping[str, float], before: int = before) -> None:
             total = before * n_rounds + done
-            progress(Advance(total, len(tasks) * n_rounds, before, len(tasks)))
+            progress(Advance(total, len(tasks) * n_rounds, before, len(tasks), measured))
 
         results.append(run_cell(task, advance))
-        advance(0, len(results))
+        advance(0, {}, len(results))
     return results
 
 
@@ -175,6 +200,7 @@ def _in_processes(
     tasks: Sequence[CellTask], jobs: int, progress: Callable[[Advance], None]
 ) -> list[CellResult]:
     """Run all cells in a pool; if a process dies, find out which cell killed it, one by one."""
+    forget_data()  # each process loads its own
     watch = _Watch(tasks, progress)
     with _single_threaded_children():
         watch.run(tasks, min(jobs, len(tasks)))

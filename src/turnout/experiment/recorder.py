@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from turnout.experiment.folder import PER_CHOICE, PER_ROUND
+from turnout.experiment.folder import MEASURED, PER_CHOICE, PER_ROUND, measured_of
 from turnout.experiment.regret import RunningRegret
 from turnout.experiment.summary import quotas
 from turnout.selector import Selector
 from turnout.simulate import RoundRecord, Run
+from turnout.simulate.run import measured_columns
 from turnout.types import Array, BoolArray, Status
 
 __all__ = ["Recorder"]
@@ -30,6 +31,7 @@ class Recorder:
         self._cohort_size = cohort_size
         self._regret = RunningRegret(n_clients, cohort_size)
         self._done: list[dict[str, Array]] = []
+        self._measured: list[Mapping[str, float]] = []  # of all rounds, the pending ones included
         self._start_batch(0)
 
     def _start_batch(self, first_round: int) -> None:
@@ -50,6 +52,7 @@ class Recorder:
         pending["probability"].append(np.full(chosen.size, np.nan) if chance is None else chance)
         pending["length_s"].append(record.length_s)
         pending["n_available"].append(record.context.pool.size)
+        self._measured.append(record.measured)
         self._sizes.append(chosen.size)
         self._fates.append(record.in_time)
         self.n_pending += 1
@@ -71,7 +74,7 @@ class Recorder:
         quota = quotas(self._selector, self._first, self._first + sizes.size)
         batch["regret"] = self._regret.add(fates, gained, quota)
         self._done.append(batch)
-        lines = _lines(batch, rows, self._first)
+        lines = _lines(batch, rows, self._first, self._measured[self._first :])
         self._start_batch(self._first + sizes.size)
         return lines
 
@@ -82,13 +85,15 @@ class Recorder:
         self._done = [whole]
         made = {name: values for name, values in whole.items() if name != "sizes"}
         made["offsets"] = np.concatenate(([0], np.cumsum(whole["sizes"], dtype=np.int64)))
-        return made
+        measured = measured_columns(self._measured[: whole["sizes"].size])
+        return made | {f"{MEASURED}{name}": values for name, values in measured.items()}
 
     def run(self) -> Run:
         """Return the closed rounds as a run."""
-        columns: dict[str, Any] = self.columns()
-        del columns["regret"]
-        return Run(self._n_clients, self._cohort_size, **columns)
+        columns = self.columns()
+        given: dict[str, Any] = {name: columns[name] for name in (*PER_CHOICE, *PER_ROUND)}
+        offsets, measured = columns["offsets"], measured_of(columns)
+        return Run(self._n_clients, self._cohort_size, offsets, **given, measured=measured)
 
     def state(self) -> dict[str, Array]:
         """Return what ``restore`` needs beside the columns."""
@@ -101,10 +106,20 @@ class Recorder:
         whole["sizes"] = np.diff(columns["offsets"])
         self._regret.load_state(state)
         self._done = [whole]
+        measured = measured_of(columns)
+        self._measured = [
+            {name: float(values[t]) for name, values in measured.items() if values[t] == values[t]}
+            for t in range(whole["sizes"].size)
+        ]
         self._start_batch(whole["sizes"].size)
 
 
-def _lines(batch: Mapping[str, Array], rows: Array, first_round: int) -> list[str]:
+def _lines(
+    batch: Mapping[str, Array],
+    rows: Array,
+    first_round: int,
+    measured: Sequence[Mapping[str, float]],
+) -> list[str]:
     n_rounds = batch["sizes"].size
     status = batch["status"]
     counts = np.bincount(rows * len(_STATUSES) + status, minlength=n_rounds * len(_STATUSES))
@@ -119,4 +134,7 @@ def _lines(batch: Mapping[str, Array], rows: Array, first_round: int) -> list[st
         "regret": batch["regret"],
     }
     values = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return [json.dumps(dict(zip(columns, row, strict=True)), allow_nan=False) for row in values]
+    return [
+        json.dumps({**dict(zip(columns, row, strict=True)), **found}, allow_nan=False)
+        for row, found in zip(values, measured, strict=True)
+    ]

@@ -12,9 +12,18 @@ from turnout.schedules import at_round
 from turnout.selector import Selector
 from turnout.selectors.e3cs import E3CS
 from turnout.simulate import Run
+from turnout.training import Federation
 from turnout.types import Array, FloatArray
 
-__all__ = ["BACKLOG_RATE", "curves", "quotas", "regret_bound", "summarize"]
+__all__ = [
+    "BACKLOG_RATE",
+    "curves",
+    "quotas",
+    "regret_bound",
+    "summarize",
+    "summarize_training",
+    "to_target",
+]
 
 #: Guaranteed rate that backlogs are counted for: beta of RBCS-F.
 BACKLOG_RATE = 0.15
@@ -62,3 +71,40 @@ def summarize(run: Run, made: dict[str, Array], seconds: float) -> dict[str, Any
         "backlog_per_round": float(made["backlog_max"][-1]) / run.n_rounds,
         "seconds": seconds,
     }
+
+
+def summarize_training(run: Run, federation: Federation, n_rounds: int) -> dict[str, Any]:
+    """Return what training came to; ``rounds_run`` may be less than planned, if it stopped."""
+    curve = run.measured.get("accuracy", np.zeros(0))
+    final = {name: _last(run.measured.get(name)) for name in _FINAL}
+    reached: dict[str, float] = {}
+    for target in federation.training.target_accuracy:
+        for_rounds, for_time = to_target(target)
+        reached[for_rounds] = run.rounds_to(target) if curve.size else float("nan")
+        reached[for_time] = run.time_to(target) if curve.size else float("nan")
+    return {
+        **final,
+        "best_accuracy": float(np.fmax.reduce(curve, initial=-np.inf)),
+        **reached,
+        "rounds_run": run.n_rounds,
+        "stopped_at_target": federation.is_done and run.n_rounds < n_rounds,
+        "broken_answers": federation.n_broken,
+    }
+
+
+def to_target(target: float) -> tuple[str, str]:
+    """Return the names of the rounds and of the time to an accuracy in ``summary.json``.
+
+    >>> to_target(0.9)
+    ('rounds_to_0.9', 'time_to_0.9_s')
+    """
+    return f"rounds_to_{target:g}", f"time_to_{target:g}_s"
+
+
+#: What is reported as it was when it was last measured.
+_FINAL = ("accuracy", "loss", "train_loss", "local_loss", "jain_of_losses", "worst_accuracy")
+
+
+def _last(values: FloatArray | None) -> float:
+    known = np.zeros(0) if values is None else values[np.isfinite(values)]
+    return float(known[-1]) if known.size else float("nan")

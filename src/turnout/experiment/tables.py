@@ -12,9 +12,10 @@ import importlib
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, get_type_hints
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
-from turnout import environments, policies, schedules
+from turnout import data, environments, policies, schedules, training
 from turnout.environments import Environment
 from turnout.environments.timing import Noise
 from turnout.errors import InvalidInput
@@ -88,7 +89,19 @@ FAMILIES: dict[type, dict[str, type]] = {
     environments.SyntheticLoss: {"synthetic-loss": environments.SyntheticLoss},
     Environment: {"environment": Environment},
     policies.RoundPolicy: _family(policies.RoundPolicy, policies),
+    data.Source: {
+        k: cls for k, cls in _family(data.Source, data).items() if cls is not data.Arrays
+    },
+    data.Partition: _family(data.Partition, data),
+    training.Model: _family(training.Model, training),
+    training.Aggregation: _family(training.Aggregation, training),
+    training.LocalWork: {"local-work": training.LocalWork},
+    training.PerClient: {"per-client": training.PerClient},
+    training.Training: {"training": training.Training},
 }
+
+#: A key that stands for another one with a default: steps of local work replace epochs.
+_REPLACES: dict[type, tuple[str, str]] = {training.LocalWork: ("steps", "epochs")}
 
 #: Schedules have a tag of their own, because they stand among plain parameters.
 SCHEDULES: dict[str, type] = {
@@ -188,10 +201,10 @@ def _built(cls: type, values: Mapping[str, Any], key: Key) -> Any:
         if name not in known:
             raise ConfigError((*key, name), f"unknown key {name!r}.{nearest(name, known)}")
     hints = get_type_hints(cls)
-    given = {
-        name: decode(value, hints[name], (*key, name)) if hints[name] in FAMILIES else _plain(value)
-        for name, value in values.items()
-    }
+    given = {name: _value(value, hints[name], (*key, name)) for name, value in values.items()}
+    new, old = _REPLACES.get(cls, ("", ""))
+    if new in given and old not in given:
+        given[old] = None
     try:
         return cls(**given)
     except ConfigError:
@@ -199,6 +212,21 @@ def _built(cls: type, values: Mapping[str, Any], key: Key) -> Any:
     except (InvalidInput, TypeError, ValueError) as error:
         named = next((name for name in given if str(error).startswith(name)), None)
         raise ConfigError(key if named is None else (*key, named), str(error)) from error
+
+
+def _value(value: Any, hint: Any, key: Key) -> Any:
+    """Return a field's value: a model if that is what the field holds, else the plain value."""
+    if hint in FAMILIES:
+        return decode(value, hint, key)
+    options = get_args(hint)
+    if value == "none" and NoneType in options:
+        return None
+    if isinstance(value, Mapping) and schedules.Schedule in options and "schedule" in value:
+        return decode_parameter(value, key)
+    family = next((base for base in options if base in FAMILIES), None)
+    if isinstance(value, Mapping) and family is not None:
+        return decode(value, family, key)
+    return _plain(value)
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from turnout.simulate.loop import Progress, RoundRecord, rounds
 from turnout.simulate.participants import Participants, Simulated, Work
 from turnout.simulate.run import Run, simulate
+from turnout.simulate.training import train
 
 __all__ = [
     "Participants",
@@ -13,4 +14,5 @@ __all__ = [
     "Work",
     "rounds",
     "simulate",
+    "train",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -36,6 +36,8 @@ class Run:
     length_s: FloatArray  #: (T,) seconds per round
     n_available: IntArray  #: (T,)
     in_time: BoolArray | None = None  #: (T, n) who would have succeeded, if kept
+    #: (T,) each: what training came to, NaN where it was not measured; empty without training
+    measured: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
     def from_records(
@@ -49,7 +51,9 @@ class Run:
         """Collect records; ``keep_fates`` also keeps everyone's fate, n bytes a round."""
         columns: dict[str, list[Any]] = {name: [] for name in (*_PER_CHOICE, *_PER_ROUND)}
         fates: list[BoolArray] = []
+        measured: list[Mapping[str, float]] = []
         for record in records:
+            measured.append(record.measured)
             chosen, chance = record.selection.clients, record.selection.probability
             chance = np.full(chosen.size, np.nan) if chance is None else chance
             columns["clients"].append(chosen)
@@ -67,6 +71,7 @@ class Run:
             cohort_size,
             np.concatenate(([0], np.cumsum(sizes, dtype=np.int64))),
             in_time=np.array(fates).reshape(-1, n_clients) if keep_fates else None,
+            measured=measured_columns(measured),
             **{name: _joined(columns[name], kind) for name, kind in _PER_CHOICE.items()},
             **{name: np.array(columns[name], kind) for name, kind in _PER_ROUND.items()},
         )
@@ -102,6 +107,25 @@ class Run:
         return np.cumsum(self.length_s)
 
     @property
+    def accuracy(self) -> FloatArray:
+        """(T,) accuracy on the test set after each round, NaN where it was not measured."""
+        return self._learned("accuracy")
+
+    @property
+    def loss(self) -> FloatArray:
+        """(T,) loss on the test set after each round, NaN where it was not measured."""
+        return self._learned("loss")
+
+    def rounds_to(self, accuracy: float) -> float:
+        """Return after how many rounds an accuracy was first reached; NaN if it never was."""
+        return metrics.rounds_to(self.accuracy, accuracy)
+
+    def time_to(self, accuracy: float) -> float:
+        """Return the virtual time at which an accuracy was first reached; NaN if it never was."""
+        rounds = self.rounds_to(accuracy)
+        return rounds if np.isnan(rounds) else float(self.clock_s[int(rounds) - 1])
+
+    @property
     def wasted_s(self) -> float:
         """Device seconds spent by chosen clients that were not in time."""
         return metrics.wasted_time(self.status, self.spent)
@@ -120,6 +144,11 @@ class Run:
             raise InvalidInput("in_time was not kept: simulate with keep_fates=True.")
         played = metrics.selection_matrix(self.clients, self.offsets, self.n_clients)
         return metrics.regret(self.in_time, played, self.cohort_size, quota)
+
+    def _learned(self, name: str) -> FloatArray:
+        if name not in self.measured:
+            raise InvalidInput(f"{name} was not measured: train with turnout.simulate.train(...).")
+        return self.measured[name]
 
 
 _PER_CHOICE: dict[str, type] = {
@@ -154,6 +183,12 @@ def simulate(
         chooser, environment, cohort_size=cohort_size, n_rounds=n_rounds, seed=seed, policy=policy
     )
     return Run.from_records(records, environment.n_clients, cohort_size, keep_fates=keep_fates)
+
+
+def measured_columns(measured: Sequence[Mapping[str, float]]) -> dict[str, FloatArray]:
+    """Return what was measured as (T,) columns, NaN where it was not."""
+    names = dict.fromkeys(name for found in measured for name in found)
+    return {name: np.array([found.get(name, np.nan) for found in measured]) for name in names}
 
 
 def _joined(parts: list[Array], kind: type) -> Array:

@@ -1,1 +1,50 @@
-"""Federated training of real models (extra ``torch``)."""
+"""Federated training of real models (extra ``torch``); recipes import without it.
+
+>>> from turnout.training import Logistic, Training
+>>> Training(model=Logistic()).model
+Logistic()
+"""
+
+from turnout.training.aggregate import (
+    Aggregation,
+    InverseProbability,
+    KeepGlobal,
+    MeanReturned,
+)
+from turnout.training.base import ClientScores, Scores, Trainer, Updates
+from turnout.training.federation import Federation
+from turnout.training.local import LocalWork, PerClient
+from turnout.training.models import (
+    CifarCnn,
+    Custom,
+    EmnistCnn,
+    FashionCnn,
+    Logistic,
+    Mlp,
+    Model,
+    StackedLstm,
+)
+from turnout.training.recipe import Training
+
+__all__ = [
+    "Aggregation",
+    "CifarCnn",
+    "ClientScores",
+    "Custom",
+    "EmnistCnn",
+    "FashionCnn",
+    "Federation",
+    "InverseProbability",
+    "KeepGlobal",
+    "LocalWork",
+    "Logistic",
+    "MeanReturned",
+    "Mlp",
+    "Model",
+    "PerClient",
+    "Scores",
+    "StackedLstm",
+    "Trainer",
+    "Training",
+    "Updates",
+]

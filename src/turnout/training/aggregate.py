@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Aggregation", "InverseProbability", "KeepGlobal", "MeanReturned", "aggregate"]
 
-#: Weights that are averaged at a time; they stay in the cache.
-BLOCK = 1 << 14
-
 
 class Aggregation(ABC):
     """The weight of each model that came back; a frozen dataclass of plain settings."""
@@ -87,8 +84,8 @@ class InverseProbability(Aggregation):
 
     On average over the selector's draws this is the step of all clients together, if everybody
     who is chosen comes back. A client that fails is missing from the sum, so that its data counts
-    only as often as it succeeds. ``normalise`` divides by the sum of the coefficients (Hajek): a
-    full step every round, slightly biased, with much less noise.
+    only as often as it succeeds. ``normalise`` divides by the sum of the coefficients (Hajek):
+    a full step every round, at the price of a small bias.
     """
 
     normalise: bool = False
@@ -119,15 +116,12 @@ def aggregate(
     """
     import torch
 
-    counts = np.flatnonzero(coefficients)
-    if counts.size == 0:
+    share = server_lr * coefficients
+    rows = np.flatnonzero(share)
+    if rows.size == 0:
         return weights.clone()
     precise = torch.float32 if weights.device.type == "mps" else torch.float64
-    share = torch.as_tensor(server_lr * coefficients[counts], dtype=precise, device=weights.device)
-    rows = updates if counts.size == updates.shape[0] else updates[counts]
-    new = torch.empty_like(weights)
-    for start in range(0, weights.numel(), BLOCK):
-        part = slice(start, start + BLOCK)
-        before = weights[part].to(precise)
-        new[part] = before + share @ (rows[:, part].to(precise) - before)
-    return new
+    total = weights.to(precise) * (1.0 - float(share.sum()))
+    for row in rows:
+        total.add_(updates[row], alpha=float(share[row]))
+    return total.to(weights.dtype)

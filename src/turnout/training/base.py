@@ -22,14 +22,17 @@ __all__ = ["ClientScores", "Scores", "Trainer", "Updates"]
 class Updates:
     """What a cohort sends back, aligned with the clients that were asked.
 
-    A client whose loss or weights are not finite has NaN in ``loss``; the caller marks it failed.
+    A client whose loss or weights are not finite has NaN in its three losses and the global model
+    as its weights: it cannot poison an average, and the caller marks it failed. Losses are
+    cross-entropy only, without the terms of FedProx and weight decay. In texts every word counts
+    as one loss.
     """
 
     weights: torch.Tensor  #: (s, P) local models after training
     num_examples: IntArray  #: (s,) training examples of each client
     loss: FloatArray  #: (s,) mean of the mini-batch losses seen during training
-    loss_std: FloatArray  #: (s,) their standard deviation
-    loss_rms: FloatArray  #: (s,) root of the mean squared loss per example, Oort's utility / |B|
+    loss_std: FloatArray  #: (s,) their standard deviation (of the population: 0 for one step)
+    loss_rms: FloatArray  #: (s,) root of the mean squared loss per label, Oort's utility / |B|
     steps: IntArray  #: (s,) SGD steps taken
 
 
@@ -55,6 +58,11 @@ class Trainer(Protocol):
     @property
     def n_weights(self) -> int:
         """P."""
+        ...
+
+    @property
+    def steps(self) -> IntArray:
+        """(n,) SGD steps that each client takes in a round: its work on the virtual clock."""
         ...
 
     def initial_weights(self) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """Models as recipes: what to build for the data at hand.
 
 A recipe is a frozen dataclass of plain settings and needs no PyTorch until ``build``. Sizes follow
-the data: the shape of an example and the number of classes. Dataset texts leave some things of the
-papers' networks open; each class says what is ours.
+the data: the shape of an example and the number of classes. Weights start as PyTorch's layers start
+them. What the papers leave open about a network is said in its class.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ class Mlp(Model):
 class EmnistCnn(Model):
     """The CNN of E3CS, task 1: two 5x5 convolutions of 10 channels, layers of 1280 and 256.
 
-    543,468 weights for 28x28x1 and 26 classes. The text leaves open: activation (ReLU), padding
-    (none), and whether pooling follows each convolution (it does here).
+    543,468 weights for 28x28x1 and 26 classes. The text leaves open the activation (here ReLU after
+    every layer but the last), the padding (none), and whether pooling follows each convolution or
+    only the second (each, as RBCS-F says of its own network).
     """
 
     def build(self, data: FederatedData) -> nn.Module:
@@ -154,12 +155,14 @@ class Custom(Model):
         """Import the factory and call it."""
         factory = self._factory()
         known = {"example_shape": data.example_shape, "n_classes": data.n_classes}
-        accepted = inspect.signature(factory).parameters
-        given = {name: known[name] for name in known if name in accepted} | dict(self.parameters)
+        signature = inspect.signature(factory)
+        filled = {name: known[name] for name in known if name in signature.parameters}
+        given = filled | dict(self.parameters)
         try:
-            module: nn.Module = factory(**given)
+            signature.bind(**given)
         except TypeError as error:
             raise InvalidInput(f"parameters do not fit {self.path}: {error}.") from error
+        module: nn.Module = factory(**given)
         return module
 
     def _factory(self) -> Callable[..., Any]:

@@ -70,14 +70,13 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
         yield
 
 
-def device_named(name: str) -> torch.device:
+def device_named(name: str | torch.device) -> torch.device:
     """Return the device, or say that it is not there."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).tolist()
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        there = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
-        raise InvalidInput(f"device {name!r} is not there; this machine has: {there}.") from error
+        raise InvalidInput(f"device {str(name)!r} is not there; {_devices()}.") from error
     return device
 
 
@@ -120,6 +119,12 @@ def load_weights(module: nn.Module, weights: Tensor) -> None:
     with torch.no_grad():
         for weight, part in zip(parameters, parts, strict=True):
             weight.copy_(part.view_as(weight))
+
+
+def _devices() -> str:
+    cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    mps = ["mps"] if torch.backends.mps.is_available() else []
+    return f"this machine has: {', '.join(['cpu', *cuda, *mps])}"
 
 
 def _check_weights(module: object) -> None:

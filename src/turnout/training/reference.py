@@ -5,8 +5,13 @@ Fast trainers are tested against this one.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from turnout.errors import MissingExtra
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise MissingExtra("training needs PyTorch: pip install 'turnout[torch]'") from error
 
 from turnout.training.base import Updates
 from turnout.training.modules import (

@@ -33,8 +33,9 @@ def collect(
     weights: Tensor, local: Tensor, num_examples: IntArray, reports: Sequence[LossReport]
 ) -> Updates:
     """Return the updates of a cohort from the reports of its clients."""
-    mean = np.array([np.mean(report.batch_losses) for report in reports])
-    std = np.array([np.std(report.batch_losses) for report in reports])
+    with np.errstate(invalid="ignore", over="ignore"):  # clients that broke are marked below
+        mean = np.array([np.mean(report.batch_losses) for report in reports])
+        std = np.array([np.std(report.batch_losses) for report in reports])
     rms = np.array([(report.squares / max(1, report.n_labels)) ** 0.5 for report in reports])
     steps = np.array([len(report.batch_losses) for report in reports], dtype=np.int64)
     return finished(weights, local, num_examples, mean, std, rms, steps)
@@ -57,8 +58,5 @@ def finished(
     is_sound = torch.isfinite(local).all(dim=1).cpu().numpy() & np.isfinite(loss)
     for row in np.flatnonzero(~is_sound):
         local[row] = weights
-    missing = ~is_sound
-    loss, loss_std, loss_rms = (
-        np.where(missing, np.nan, values) for values in (loss, loss_std, loss_rms)
-    )
-    return Updates(local, num_examples, loss, loss_std, loss_rms, steps)
+    mean, std, rms = (np.where(is_sound, values, np.nan) for values in (loss, loss_std, loss_rms))
+    return Updates(local, num_examples, mean, std, rms, steps)

@@ -36,7 +36,7 @@ def scores_of_groups(
 ) -> ClientScores:
     """Return loss and accuracy over the rows of each group; NaN for a group without labels."""
     loss, correct, counted = _row_sums(module, data, x, y, rows)
-    labels = np.bincount(group, counted, n_groups)
+    labels = np.bincount(group, counted, n_groups).astype(float)  # integers without any row
     labels[labels == 0] = np.nan
     return ClientScores(
         np.bincount(group, loss, n_groups) / labels,

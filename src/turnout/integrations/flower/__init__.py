@@ -1,1 +1,50 @@
-"""Any selector in any Flower strategy (extra ``flower``)."""
+"""Any selector in any Flower strategy, simulated and deployed (extra ``flower``).
+
+On the server::
+
+    from turnout.integrations.flower import SelectingStrategy
+
+    strategy = SelectingStrategy(FedAvg(), "e3cs", cohort_size=20, policy=FixedDeadline(30.0))
+    strategy.start(grid=grid, initial_arrays=arrays, num_rounds=100)
+
+On the client, so that cohorts are reproducible and selectors see what they need::
+
+    from turnout.integrations.flower.client import LossReport, describe
+
+    describe(app, stable_id=..., num_examples=...)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from turnout.errors import MissingExtra
+
+try:
+    import flwr.app  # noqa: F401
+except ImportError as error:
+    raise MissingExtra(
+        "turnout.integrations.flower needs flwr>=1.41,<1.43: pip install 'turnout[flower]'"
+    ) from error
+
+if TYPE_CHECKING:
+    from turnout.integrations.flower.base import World
+    from turnout.integrations.flower.errors import MissingMetric, UnsuitableStrategy
+    from turnout.integrations.flower.strategy import SelectingStrategy
+
+__all__ = ["MissingMetric", "SelectingStrategy", "UnsuitableStrategy", "World"]
+
+#: Where the names live; clients import this package without loading the server's side.
+_HOMES = {
+    "MissingMetric": "errors",
+    "SelectingStrategy": "strategy",
+    "UnsuitableStrategy": "errors",
+    "World": "base",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

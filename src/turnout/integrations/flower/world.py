@@ -9,6 +9,8 @@ train; the others cost nothing. What clients report is real, and so is an error 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
@@ -20,12 +22,13 @@ from turnout.arrays import check_column
 from turnout.environments import Environment, Fate, History
 from turnout.errors import InvalidInput
 from turnout.experiment.worlds import class_names, resolved_world
+from turnout.integrations.flower.base import World
 from turnout.types import Array, FloatArray, IntArray, RoundContext
 
 __all__ = ["VirtualWorld"]
 
 
-class VirtualWorld:
+class VirtualWorld(World):
     """Plays an environment to a strategy, round by round, as ``turnout.simulate`` would.
 
     ``ids`` are the stable ids of the clients, in the environment's order; by default "0" to
@@ -54,13 +57,24 @@ class VirtualWorld:
             )
         n = environment.n_clients
         names = map(str, range(n)) if ids is None else ids
-        self.ids = _checked_ids(names, n)
+        self._ids = _checked_ids(names, n)
         self.environment = environment
         self.columns = {name: np.asarray(column) for name, column in (columns or {}).items()}
         for name, column in self.columns.items():
             check_column(name, column, n)
         self.synthetic_losses = require.boolean("synthetic_losses", synthetic_losses)
         self.history = History.fresh(n)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The stable ids, in the order of the environment's clients."""
+        return self._ids
+
+    @property
+    def world_id(self) -> str:
+        """12 hexadecimal digits; worlds with the same ones compare, whatever their seeds."""
+        world = [self.environment.n_clients, self.synthetic_losses, self.describe()]
+        return hashlib.sha256(json.dumps(world, sort_keys=True).encode()).hexdigest()[:12]
 
     def context(
         self,

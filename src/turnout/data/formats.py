@@ -1,0 +1,182 @@
+"""Readers of the files that publishers distribute: npz, idx, CIFAR batches, LEAF."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import pickle
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from turnout.types import Array
+
+__all__ = ["Raw", "read_cifar", "read_idx_folder", "read_idx_zip", "read_leaf", "read_npz"]
+
+_CIFAR_TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
+_CIFAR_TEST = ("test_batch",)
+_CIFAR_PIXELS = 3 * 32 * 32
+
+#: The only names that a CIFAR batch in Python's form needs.
+_HARMLESS = {
+    **{
+        (f"numpy.{core}.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0]
+        for core in ("core", "_core")
+    },
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+}
+
+
+class Raw(NamedTuple):
+    """Arrays as a file holds them."""
+
+    x: Array
+    y: Array
+    x_test: Array
+    y_test: Array
+    owner: Array | None = None
+    owner_names: tuple[str, ...] = ()
+
+
+def read_npz(path: Path, owner: str | None = None) -> Raw:
+    """Read the plain form: x_train, y_train, x_test, y_test and, where there is one, the owner."""
+    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        x, y, x_test, y_test = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+        if owner is None:
+            return Raw(x, y, x_test, y_test)
+        keys, number = np.unique(file[f"{owner}_train"], return_inverse=True)
+    return Raw(x, y, x_test, y_test, number, tuple(str(key) for key in keys))
+
+
+def read_idx_folder(folder: Path, train: str, test: str) -> Raw:
+    """Read four idx files, packed with gzip or not; ``train`` and ``test`` begin their names."""
+
+    def content(name: str) -> bytes:
+        path = folder / name
+        return path.read_bytes() if path.exists() else gzip.decompress(_packed(path).read_bytes())
+
+    return _idx_set(content, train, test)
+
+
+def read_idx_zip(path: Path, train: str, test: str) -> Raw:
+    """Read four gzip-packed idx files from a zip archive, as EMNIST is published."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name.rpartition("/")[2]: name for name in archive.namelist()}
+        return _idx_set(
+            lambda name: gzip.decompress(archive.read(members[f"{name}.gz"])), train, test
+        )
+
+
+def _packed(path: Path) -> Path:
+    packed = path.with_name(f"{path.name}.gz")
+    if not packed.exists():
+        raise ValueError(f"neither {path.name} nor {packed.name} is there")
+    return packed
+
+
+def _idx_set(content: Callable[[str], bytes], train: str, test: str) -> Raw:
+    x, y, x_test, y_test = (
+        read_idx(content(f"{begin}-{kind}-ubyte"))
+        for begin in (train, test)
+        for kind in ("images-idx3", "labels-idx1")
+    )
+    return Raw(x, y, x_test, y_test)
+
+
+def read_idx(content: bytes) -> Array:
+    """Return the bytes of an idx file as the array of uint8 that its head describes."""
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        raise ValueError("not an idx file of unsigned bytes")
+    n_dims = content[3]
+    head = 4 + 4 * n_dims
+    shape = tuple(int(size) for size in np.frombuffer(content[4:head], dtype=">u4"))
+    if len(shape) != n_dims or len(content) - head != math.prod(shape):
+        raise ValueError(f"{len(content) - head} bytes of content where the head says {shape}")
+    return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
+
+
+def read_cifar(path: Path) -> Raw:
+    """Read CIFAR-10 in its binary or Python form, from a folder or the archive as published."""
+    if path.is_dir():
+        batches = dict(_folder_batches(path))
+    else:
+        with tarfile.open(path) as archive:
+            batches = dict(_archive_batches(archive))
+    train, test = ([batches[name] for name in names] for names in (_CIFAR_TRAIN, _CIFAR_TEST))
+    return Raw(*_joined(train), *_joined(test))
+
+
+def _joined(batches: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    return x.reshape(-1, 3, 32, 32), y
+
+
+def _folder_batches(folder: Path) -> Iterator[tuple[str, tuple[Array, Array]]]:
+    for name in (*_CIFAR_TRAIN, *_CIFAR_TEST):
+        binary = folder / f"{name}.bin"
+        is_binary = binary.exists()
+        content = (binary if is_binary else folder / name).read_bytes()
+        yield name, _binary_batch(content) if is_binary else _pickled_batch(content)
+
+
+def _archive_batches(archive: tarfile.TarFile) -> Iterator[tuple[str, tuple[Array, Array]]]:
+    for member in archive:
+        name = member.name.rpartition("/")[2]
+        stem = name.removesuffix(".bin")
+        file = archive.extractfile(member) if stem in _CIFAR_TRAIN + _CIFAR_TEST else None
+        if file is not None:
+            read = _binary_batch if name.endswith(".bin") else _pickled_batch
+            yield stem, read(file.read())
+
+
+def _binary_batch(content: bytes) -> tuple[Array, Array]:
+    if not content or len(content) % (1 + _CIFAR_PIXELS):
+        raise ValueError(f"{len(content)} bytes are no whole number of CIFAR-10 images")
+    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, 1 + _CIFAR_PIXELS)
+    return records[:, 1:], records[:, 0]
+
+
+def _pickled_batch(content: bytes) -> tuple[Array, Array]:
+    """Read a batch in Python's form; it can build arrays, lists and numbers and nothing else."""
+    batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
+    x, y = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"])
+    if x.dtype != np.uint8 or x.ndim != 2 or x.shape != (y.size, _CIFAR_PIXELS):
+        raise ValueError(f"images of shape {x.shape} and {x.dtype} for {y.size} labels")
+    return x, y
+
+
+class _ArraysOnly(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _HARMLESS[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"the file asks for {module}.{name}") from None
+
+
+def read_leaf(folder: Path) -> Raw:
+    """Read FEMNIST as LEAF writes it: ``train`` and ``test`` with JSON files keyed by writer."""
+    writers: dict[str, int] = {}
+    x, y, owner = _leaf_part(folder / "train", writers)
+    names = tuple(writers)
+    x_test, y_test, _ = _leaf_part(folder / "test", writers)
+    return Raw(x, y, x_test, y_test, owner, names)
+
+
+def _leaf_part(folder: Path, writers: dict[str, int]) -> tuple[Array, Array, Array]:
+    x, y, owner = [], [], []
+    for path in sorted(folder.glob("*.json")):
+        for writer, data in json.loads(path.read_bytes())["user_data"].items():
+            ink = 255 - np.rint(255.0 * np.asarray(data["x"], dtype=np.float64))  # LEAF: 1 is white
+            x.append(ink.astype(np.uint8).reshape(-1, 28, 28))
+            y.append(np.asarray(data["y"], dtype=np.int64))
+            owner.append(np.full(len(data["y"]), writers.setdefault(writer, len(writers))))
+    if not x:
+        raise ValueError(f"no JSON files in {folder.name}")
+    return np.concatenate(x), np.concatenate(y), np.concatenate(owner)

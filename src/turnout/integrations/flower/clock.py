@@ -1,0 +1,22 @@
+"""The only place where the integration looks at a clock or sleeps."""
+
+from __future__ import annotations
+
+import time
+
+__all__ = ["now", "sleep", "wall"]
+
+
+def now() -> float:
+    """Return seconds on a clock that never goes back."""
+    return time.monotonic()
+
+
+def wall() -> float:
+    """Return seconds since 1970, for what outlives the process."""
+    return time.time()
+
+
+def sleep(seconds: float) -> None:
+    """Do nothing for a while."""
+    time.sleep(seconds)

@@ -1,0 +1,89 @@
+"""What clients told about themselves, as columns for a selector's context."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from turnout.arrays import COLUMN_LIMITS
+from turnout.errors import MissingColumn
+from turnout.integrations.flower.mailbox import log
+from turnout.types import LARGEST_REPORT, Array, FloatArray
+
+__all__ = ["Columns"]
+
+#: How a client fills each column, for error messages.
+_HOW = {
+    "num_samples": "num_examples=len(train_set)",
+    "features": "features=SimHash().of_text(text)",
+    "context": "context=lambda message, context: [1 / speed, 1.0 - took_part, size / bandwidth]",
+}
+
+#: Longest code or context that is kept.
+_MOST_NUMBERS = 100_000
+
+
+class Columns:
+    """Numbers by column and client index; NaN = unknown. Impossible numbers count as unknown."""
+
+    def __init__(self, n_clients: int = 0) -> None:
+        self._n = n_clients
+        self._values: dict[str, FloatArray] = {}
+
+    def grow(self, n_clients: int) -> None:
+        """Make room for more clients."""
+        if n_clients == self._n:
+            return
+        for name, old in self._values.items():
+            new = np.full((n_clients, *old.shape[1:]), np.nan)
+            new[: old.shape[0]] = old
+            self._values[name] = new
+        self._n = n_clients
+
+    def put(self, client: int, record: Mapping[str, Any]) -> None:
+        """Take in what a client says; what does not fit is left out and logged."""
+        for name, given in record.items():
+            try:
+                value = np.asarray(given, dtype=np.float64)
+            except (TypeError, ValueError, OverflowError):
+                log.warning("client %d: column %r is not numbers, left out", client, name)
+                continue
+            limit = COLUMN_LIMITS.get(name)
+            is_wrong = value.ndim > (0 if limit is not None else 1) or value.size > _MOST_NUMBERS
+            known = self._values.get(name)
+            if is_wrong or (known is not None and known.shape[1:] != value.shape):
+                log.warning("client %d: column %r has shape %s, left out", client, name, value.shape)
+                continue
+            if known is None:
+                known = self._values[name] = np.full((self._n, *value.shape), np.nan)
+            least, most = (-LARGEST_REPORT, LARGEST_REPORT) if limit is None else (0.0, limit)
+            known[client] = np.where((value >= least) & (value <= most), value, np.nan)
+
+    def knows(self, name: str, client: int) -> bool:
+        """Return whether a client has filled a column."""
+        values = self._values.get(name)
+        return values is not None and not np.isnan(values[client]).all()
+
+    def take(self, needs: Collection[str], uses: Collection[str]) -> dict[str, Array]:
+        """Return the columns for a context, or raise ``MissingColumn`` with the line to add."""
+        known = {name: values for name, values in self._values.items() if not np.isnan(values).all()}
+        for name in sorted(needs):
+            if name not in known:
+                how = _HOW.get(name, f"columns={{{name!r}: ...}}")
+                raise MissingColumn(
+                    f"the selector needs the column {name!r} and no client has sent it: add "
+                    f"describe(app, stable_id=..., {how}) on the client, from "
+                    "turnout.integrations.flower.client."
+                )
+        return {name: known[name].copy() for name in known if name in needs or name in uses}
+
+    def state(self) -> dict[str, Array]:
+        """Return all columns."""
+        return dict(self._values)
+
+    def load_state(self, state: Mapping[str, Array], n_clients: int) -> None:
+        """Go back to the saved columns of so many clients."""
+        self._values = {name: np.array(values, dtype=np.float64) for name, values in state.items()}
+        self._n = n_clients

@@ -1,0 +1,185 @@
+"""Replies that a strategy can use: what is malformed is kept from it, and from the selector.
+
+Flower's averaging strategies end the whole app when one reply has other keys, other shapes or no
+weight, and take a model of NaN as it comes. So each reply is looked at on its own when it arrives,
+and against the others before they are aggregated. The faulty ones are dropped; their nodes failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp.strategy import FedAvg, FedXgbBagging, FedXgbCyclic, Strategy
+
+from turnout.integrations.flower.inner import layers
+from turnout.types import LARGEST_REPORT
+
+__all__ = ["Checked", "ReplyRules", "form_of_arrays"]
+
+#: What reading the bytes of a damaged array can raise.
+_UNREADABLE = (ValueError, TypeError, OSError, EOFError, MemoryError, AttributeError, SyntaxError)
+
+#: Key, shape and kind of each array, in order: what must be equal for arrays to be averaged.
+ArrayForm = tuple[tuple[str, tuple[int, ...], str], ...]
+#: Key and length of each metric, 0 for a single number.
+MetricForm = frozenset[tuple[str, int]]
+
+_Form = TypeVar("_Form")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A reply that was looked at."""
+
+    reply: Message
+    fault: str | None  #: why it cannot be used, None if it can
+    metrics: Mapping[str, Any]
+    arrays: tuple[str, ArrayForm] = ("", ())  #: name of the record and its form
+    measures: tuple[str, MetricForm] = ("", frozenset())
+
+    def number(self, key: str) -> float:
+        """Return one metric; NaN if it is missing or impossible."""
+        value = self.metrics.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return math.nan
+        try:
+            number = float(value)
+        except OverflowError:
+            return math.nan
+        return number if abs(number) <= LARGEST_REPORT else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRules:
+    """What the inner strategy demands of replies; nothing special if it does not average."""
+
+    weight_key: str | None = None  #: key of the weight in the MetricRecord
+    same_shapes: bool = False  #: whether arrays are combined element by element
+
+    @classmethod
+    def of(cls, strategy: Strategy) -> ReplyRules:
+        """Return the rules of a strategy, or of the one it wraps."""
+        for layer in layers(strategy):
+            if isinstance(layer, FedAvg):
+                is_tree = isinstance(layer, FedXgbBagging | FedXgbCyclic)
+                return cls(layer.weighted_by_key, not is_tree)
+        return cls()
+
+    def check(self, reply: Message, *, train: bool) -> Checked:
+        """Look at a reply on its own."""
+        if not reply.has_content():
+            return Checked(reply, "it has no content", {})
+        arrays, measured = reply.content.array_records, reply.content.metric_records
+        metrics = {k: v for record in reversed(list(measured.values())) for k, v in record.items()}
+        fault, forms = _look_at_arrays(arrays) if train else (None, [])
+        if fault is None and self.weight_key is not None:
+            n_arrays = len(arrays) if train else 1
+            fault = _fault_of_metrics(metrics, self.weight_key, n_arrays, len(measured))
+        if fault is not None or self.weight_key is None:
+            return Checked(reply, fault, metrics)
+        name = next(iter(measured))
+        measures = frozenset(
+            (key, len(value) if isinstance(value, list) else 0) for key, value in metrics.items()
+        )
+        return Checked(reply, None, metrics, forms[0] if forms else ("", ()), (name, measures))
+
+    def misfits(
+        self, replies: Sequence[Checked], *, sent: ArrayForm | None, needed: Sequence[str]
+    ) -> dict[int, str]:
+        """Return which sound replies do not fit the others, by position, and why.
+
+        ``sent`` is the form of the model that was sent out, None if no arrays come back, and
+        ``needed`` the metric keys that the selector wants.
+        """
+        if self.weight_key is None or not replies:
+            return {}
+        faults = {} if sent is None else self._other_arrays(replies, sent)
+        faults |= self._other_metrics(replies, needed, self.weight_key)
+        weights = [one.number(self.weight_key) for i, one in enumerate(replies) if i not in faults]
+        if not any(weight > 0.0 for weight in weights):
+            reason = f"no reply has a {self.weight_key} above 0"
+            return {i: faults.get(i, reason) for i in range(len(replies))}
+        return faults
+
+    def _other_arrays(self, replies: Sequence[Checked], sent: ArrayForm) -> dict[int, str]:
+        forms = [(name, self._comparable(form)) for name, form in (one.arrays for one in replies)]
+        model = self._comparable(sent)
+        usual = _most_common([form for form in forms if form[1] == model] or forms)
+        reason = "its arrays have other keys, shapes or types than those of the others"
+        return {i: reason for i, form in enumerate(forms) if form != usual}
+
+    def _comparable(self, form: ArrayForm) -> ArrayForm:
+        return form if self.same_shapes else tuple((key, (), "") for key, _, _ in form)
+
+    def _other_metrics(
+        self, replies: Sequence[Checked], needed: Sequence[str], weight_key: str
+    ) -> dict[int, str]:
+        wanted = {(key, 0) for key in (weight_key, *needed)}
+        known = [len(wanted & one.measures[1]) for one in replies]
+        forms = [one.measures for one in replies]
+        complete = zip(forms, known, strict=True)
+        usual = _most_common([form for form, n_known in complete if n_known == max(known)])
+        faults = {
+            i: f"its metrics are {_names(form[1])} instead of {_names(usual[1])}"
+            for i, form in enumerate(forms)
+            if form != usual
+        }
+        lacking = {i for i, one in enumerate(replies) if (weight_key, 0) not in one.measures[1]}
+        return faults | {i: f"its metrics lack {weight_key!r}" for i in lacking}
+
+
+def form_of_arrays(arrays: ArrayRecord) -> ArrayForm:
+    """Return keys, shapes and kinds of the arrays of a record, in order."""
+    found = ((key, array.numpy()) for key, array in arrays.items())
+    return tuple((key, values.shape, values.dtype.kind) for key, values in found)
+
+
+def _look_at_arrays(
+    records: Mapping[str, ArrayRecord],
+) -> tuple[str | None, list[tuple[str, ArrayForm]]]:
+    """Return what is wrong with the arrays of a reply, and the form of each record."""
+    forms = []
+    for name, record in records.items():
+        form = []
+        for key, array in record.items():
+            try:
+                values = array.numpy()
+            except _UNREADABLE as error:
+                return f"its array {key!r} cannot be read ({type(error).__name__})", []
+            if values.dtype.kind in "fc" and not np.isfinite(values).all():
+                return f"its array {key!r} is not finite", []
+            form.append((key, values.shape, values.dtype.kind))
+        forms.append((name, tuple(form)))
+    return None, forms
+
+
+def _fault_of_metrics(
+    metrics: Mapping[str, Any], weight_key: str, n_arrays: int, n_metrics: int
+) -> str | None:
+    if n_arrays != 1 or n_metrics != 1:
+        return f"it has {n_arrays} ArrayRecords and {n_metrics} MetricRecords, not one of each"
+    for key, value in metrics.items():
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, bool) or not isinstance(number, int | float):
+                return f"its metric {key!r} is no number"
+            if isinstance(number, int) and abs(number) > LARGEST_REPORT:
+                return f"its metric {key!r} is too large"
+    weight = metrics.get(weight_key, 0.0)
+    if isinstance(weight, list) or not 0.0 <= weight <= LARGEST_REPORT:
+        return f"its weight {weight_key!r} is {weight!r}"
+    return None
+
+
+def _most_common(forms: Sequence[_Form]) -> _Form:
+    """Return the form that occurs most often, the earliest of equals."""
+    return Counter(forms).most_common(1)[0][0]
+
+
+def _names(form: MetricForm) -> str:
+    return ", ".join(sorted(f"{key}[{n}]" if n else key for key, n in form)) or "none"

@@ -1,0 +1,117 @@
+"""Told of every round: TensorBoard, MLflow, Weights & Biases, or a callback of your own.
+
+>>> class Print(Callback):
+...     def round(self, round, values):
+...         print(round, values["accuracy"])
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from turnout.errors import MissingExtra
+
+__all__ = ["Callback", "MLflow", "TensorBoard", "WandB"]
+
+
+class Callback:
+    """Does nothing; overwrite what you need."""
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Begin a run with these settings."""
+
+    def round(self, round: int, values: Mapping[str, float]) -> None:
+        """Take in the numbers of a round: accuracy, loss, completed, clock_s, ..."""
+
+    def end(self) -> None:
+        """Close what was opened; called also when the run fails."""
+
+
+class TensorBoard(Callback):
+    """Writes every number as a scalar; needs ``pip install tensorboard``."""
+
+    def __init__(self, folder: str | os.PathLike[str] = "runs/tensorboard") -> None:
+        self.folder = folder
+        self._library = _needed("torch.utils.tensorboard", "TensorBoard", "tensorboard")
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Open the event file."""
+        self._writer = self._library.SummaryWriter(str(self.folder))
+        for name, value in settings.items():
+            self._writer.add_text(name, str(value))
+
+    def round(self, round: int, values: Mapping[str, float]) -> None:
+        """Write the scalars of a round."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, round)
+
+    def end(self) -> None:
+        """Close the event file."""
+        self._writer.close()
+
+
+class MLflow(Callback):
+    """Logs to MLflow; needs ``pip install mlflow``.
+
+    ``tracking_uri`` is a server or a folder, by default what MLflow itself takes.
+    """
+
+    def __init__(
+        self,
+        experiment: str | None = None,
+        *,
+        run_name: str | None = None,
+        tracking_uri: str | None = None,
+    ) -> None:
+        self.experiment = experiment
+        self.run_name = run_name
+        self.tracking_uri = tracking_uri
+        self._library = _needed("mlflow", "MLflow", "mlflow")
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Start a run with the settings as parameters."""
+        if self.tracking_uri is not None:
+            self._library.set_tracking_uri(self.tracking_uri)
+        if self.experiment is not None:
+            self._library.set_experiment(self.experiment)
+        self._library.start_run(run_name=self.run_name)
+        self._library.log_params(dict(settings))
+
+    def round(self, round: int, values: Mapping[str, float]) -> None:
+        """Log the metrics of a round."""
+        self._library.log_metrics(dict(values), step=round)
+
+    def end(self) -> None:
+        """End the run."""
+        self._library.end_run()
+
+
+class WandB(Callback):
+    """Logs to Weights & Biases; needs ``pip install wandb``. Options go to ``wandb.init``."""
+
+    def __init__(self, project: str = "turnout", **options: Any) -> None:
+        self.project = project
+        self.options = options
+        self._library = _needed("wandb", "WandB", "wandb")
+
+    def start(self, settings: Mapping[str, Any]) -> None:
+        """Start a run with the settings as its configuration."""
+        self._run = self._library.init(project=self.project, config=dict(settings), **self.options)
+
+    def round(self, round: int, values: Mapping[str, float]) -> None:
+        """Log the numbers of a round."""
+        self._run.log(dict(values), step=round)
+
+    def end(self) -> None:
+        """Finish the run."""
+        self._run.finish()
+
+
+def _needed(module: str, what: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(f"{what} needs another package: pip install {package}") from error

@@ -1,0 +1,216 @@
+"""The clients of the round loop that train a real model together."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from turnout import metrics
+from turnout.arrays import LARGEST_REPORT
+from turnout.data import FederatedData, federate
+from turnout.errors import InvalidInput
+from turnout.training.aggregate import aggregate
+from turnout.training.base import ClientScores, Trainer, Updates
+from turnout.training.recipe import Training
+from turnout.types import Array, BoolArray, FloatArray, IntArray, Selection
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Federation", "Trained", "forget_data"]
+
+_TRAINERS = {
+    "fast": ("turnout.training.fast", "FastTrainer"),
+    "reference": ("turnout.training.reference", "ReferenceTrainer"),
+}
+
+
+class Trained(NamedTuple):
+    """What the chosen clients did in a round; arrays are aligned with the selection."""
+
+    is_broken: BoolArray  #: (s,) trained to a loss or weights that are not finite: failed
+    metrics: Mapping[str, FloatArray]  #: (s,) each, NaN for those who did not train
+
+
+class Federation:
+    """A global model and the clients that train it, for ``turnout.simulate.rounds``.
+
+    ``seed`` fixes the data of a generated set, its division, the first model and every mini-batch.
+    ``data`` may be given instead of the recipe's source and partition.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        n_clients: int,
+        seed: int = 0,
+        *,
+        data: FederatedData | None = None,
+    ) -> None:
+        self.training = training
+        self.data = _federated(training, n_clients, seed) if data is None else data
+        if self.data.n_clients != n_clients:
+            raise InvalidInput(f"data is of {self.data.n_clients} clients, wanted {n_clients}.")
+        self.trainer = _trainer(training, self.data, seed)
+        self.columns: Mapping[str, Array] = _columns(self.data)
+        self.reset()
+
+    def reset(self) -> None:
+        """Go back to the first global model."""
+        self.weights: torch.Tensor = self.trainer.initial_weights()
+        self.n_broken = 0  #: answers so far that could not be used
+        self.is_done = False
+        self._train_loss = math.nan
+        self._scores: ClientScores | None = None
+
+    def polled_loss(
+        self, round: int, clients: IntArray, data: Literal["all", "mini-batch"]
+    ) -> FloatArray:
+        """Return the loss of the global model on these clients' data; NaN if it is not finite."""
+        return _possible(self.trainer.polled_loss(self.weights, clients, round, data))
+
+    def work(self, selection: Selection, is_completed: BoolArray) -> Trained:
+        """Train those who completed, and nobody else; then aggregate what can be used."""
+        is_broken = np.zeros(is_completed.size, dtype=np.bool_)
+        names = ("loss", "loss_std", "loss_rms")
+        reported = {name: np.full(is_completed.size, np.nan) for name in names}
+        self._train_loss = math.nan
+        if is_completed.any():
+            self._scores = None
+            clients = selection.clients[is_completed]
+            updates = self.trainer.train(self.weights, clients, selection.round)
+            is_sound = np.isfinite(_possible(updates.loss))
+            chance = selection.probability
+            self._aggregate(updates, is_sound, None if chance is None else chance[is_completed])
+            is_broken[is_completed] = ~is_sound
+            self.n_broken += int(np.sum(~is_sound))
+            for name in names:
+                values = _possible(getattr(updates, name))
+                reported[name][is_completed] = np.where(is_sound, values, np.nan)
+        return Trained(is_broken, reported)
+
+    def measure(self, round: int, is_last: bool) -> dict[str, float]:
+        """Return how good the model is, in the rounds in which the recipe looks at it.
+
+        ``accuracy`` and ``loss`` are on the test set; ``train_loss`` is the mean of what this
+        round's clients reported, by data. The others are about every client's own examples:
+        ``local_loss`` by data, ``jain_of_losses`` (UCB-CS, Eq. (3)), and ``worst_accuracy``, the
+        mean over the worst tenth of the clients.
+        """
+        training, found = self.training, {"train_loss": self._train_loss}
+        if is_last or (round + 1) % training.evaluate_every == 0:
+            scores = self.trainer.test(self.weights)
+            found |= {"accuracy": scores.accuracy, "loss": scores.loss}
+            is_there = bool(training.target_accuracy) and (
+                scores.accuracy >= max(training.target_accuracy)
+            )
+            self.is_done = training.stop_at_target and is_there
+        is_last = is_last or self.is_done
+        if is_last or (round + 1) % training.evaluate_clients_every == 0:
+            found |= self.client_numbers()
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+    def client_scores(self) -> ClientScores:
+        """Return loss and accuracy of the global model on each client's own examples."""
+        if self._scores is None:
+            self._scores = self.trainer.test_clients(self.weights)
+        return self._scores
+
+    def client_numbers(self) -> dict[str, float]:
+        """Return what the scores of all clients come to; empty if none is finite."""
+        scores = self.client_scores()
+        is_known = np.isfinite(scores.loss)
+        if not is_known.any():
+            return {}
+        loss = scores.loss[is_known]
+        return {
+            "local_loss": float(np.average(loss, weights=self.data.num_samples[is_known])),
+            "jain_of_losses": metrics.jain_of_losses(loss),
+            "worst_accuracy": metrics.worst_mean(scores.accuracy[is_known]),
+        }
+
+    def module(self) -> torch.nn.Module:
+        """Return a copy of the model with the global weights, to keep or to use."""
+        from turnout.training.modules import initial_module, load_weights
+
+        module = initial_module(self.training.model, self.data, seed=0)
+        load_weights(module, self.weights.cpu())
+        return module.eval()
+
+    def state(self) -> dict[str, Array]:
+        """Return the global model and what was counted, as arrays."""
+        return {
+            "weights": self.weights.cpu().numpy(),
+            "n_broken": np.array(self.n_broken),
+            "is_done": np.array(self.is_done),
+        }
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Continue from what ``state`` returned."""
+        import torch
+
+        self.reset()
+        saved = torch.from_numpy(np.array(state["weights"]))
+        if saved.shape != self.weights.shape or saved.dtype != self.weights.dtype:
+            raise InvalidInput(
+                f"weights must be {self.weights.numel()} numbers of {self.weights.dtype} for this "
+                f"model, got {tuple(saved.shape)} of {saved.dtype}."
+            )
+        self.weights = saved.to(self.weights.device)
+        self.n_broken, self.is_done = int(state["n_broken"]), bool(state["is_done"])
+
+    def _aggregate(
+        self, updates: Updates, is_sound: BoolArray, probability: FloatArray | None
+    ) -> None:
+        examples = updates.num_examples[is_sound]
+        coefficients = np.zeros(is_sound.size)
+        coefficients[is_sound] = self.training.aggregation.coefficients(
+            examples,
+            None if probability is None else probability[is_sound],
+            int(self.data.num_samples.sum()),
+        )
+        server_lr = self.training.server_lr
+        self.weights = aggregate(self.weights, updates.weights, coefficients, server_lr)
+        if is_sound.any():
+            self._train_loss = float(np.average(updates.loss[is_sound], weights=examples))
+
+
+def _trainer(training: Training, data: FederatedData, seed: int) -> Trainer:
+    importlib.import_module("turnout.training.modules")  # says what to install without PyTorch
+    module, name = _TRAINERS[training.trainer]
+    made: Trainer = getattr(importlib.import_module(module), name)(
+        data, training.model, training.local, seed, training.device
+    )
+    return made
+
+
+def _federated(training: Training, n_clients: int, seed: int) -> FederatedData:
+    """Return the data; the latest is kept, so that selectors of one seed share it."""
+    parts = (training.source, training.partition, n_clients, seed, training.hold_out)
+    try:
+        return _kept(*parts)
+    except TypeError:  # a source of the user's own need not be hashable
+        return federate(*parts)
+
+
+_kept = lru_cache(maxsize=1)(federate)
+
+
+def forget_data() -> None:
+    """Let go of the data that is kept for the next federation."""
+    _kept.cache_clear()
+
+
+def _columns(data: FederatedData) -> dict[str, Array]:
+    known: dict[str, Array] = {"num_samples": data.num_samples}
+    return known if data.features is None else known | {"features": data.features}
+
+
+def _possible(values: FloatArray) -> FloatArray:
+    """Return reports with NaN in place of what is not finite or too large to count with."""
+    return np.where(np.abs(values) <= LARGEST_REPORT, values, np.nan)
