@@ -333,6 +333,8 @@ def test_every_schedule_survives_a_table() -> None:
         schedules.Linear(0.0, 1.0, 9),
         StepAfter(3),
         schedules.Lemma1(1.0, 2.0, 3.0),
+        schedules.StepDecay(0.05, at=(300, 600)),
+        schedules.ExponentialDecay(0.002, 0.9993),
     )
     assert {type(one) for one in made} == set(SCHEDULES.values())
     for one in made:

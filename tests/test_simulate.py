@@ -333,3 +333,128 @@ def test_a_saved_history_of_another_size_is_refused():
     with pytest.raises(turnout.StateFileError):
         Progress.from_state(6, state)
     assert History.fresh(5).state().keys() == {"n_clients_", "n_chosen_", "took_part_"}
+
+
+# participants ----------------------------------------------------------------------------------
+
+
+class Fake:
+    """Clients that note what they are asked; whoever has an odd number breaks."""
+
+    def __init__(self, n_clients, done_after=None):
+        self.columns = {"num_samples": np.arange(n_clients), "other": np.ones(n_clients)}
+        self.done_after = done_after
+        self.calls = []
+        self.is_done = False
+
+    def reset(self):
+        self.calls = ["reset"]
+
+    def polled_loss(self, round, clients, data):
+        self.calls.append(("poll", round, data))
+        return 100.0 + clients
+
+    def work(self, selection, is_completed):
+        self.calls.append(("work", selection.round, selection.clients[is_completed].tolist()))
+        is_broken = is_completed & (selection.clients % 2 == 1)
+        is_sound = is_completed & ~is_broken
+        loss = np.where(is_sound, 10.0 + selection.clients, np.nan)
+        return FakeWork(is_broken, {"loss": loss, "loss_std": loss})
+
+    def measure(self, round, is_last):
+        self.calls.append(("measure", round, is_last))
+        self.is_done = self.done_after == round
+        return {"accuracy": round / 10.0} if round % 2 == 0 else {}
+
+    def state(self):
+        return {}
+
+    def load_state(self, state):
+        pass
+
+
+class FakeWork:
+    def __init__(self, is_broken, metrics):
+        self.is_broken, self.metrics = is_broken, metrics
+
+
+def test_participants_do_the_work_of_a_round():
+    world = Environment(8, seed=1, volatility=ByClass((0.6,)), timing=HeavyTail())
+    clients, selector = Fake(8), Scripted()
+    policy = FixedDeadline(1.0)
+    given = {"cohort_size": 8, "n_rounds": 4, "policy": policy, "participants": clients}
+    records = list(rounds(selector, world, **given))
+    assert clients.calls[0] == "reset"
+    assert clients.calls[1:4] == [("poll", 0, "all"), clients.calls[2], ("measure", 0, False)]
+    assert clients.calls[-1] == ("measure", 3, True)
+    worked = [call for call in clients.calls if call[0] == "work"]
+    statuses = set()
+    for record, (_, t, completed) in zip(records, worked, strict=True):
+        assert t == record.round
+        fate, chosen = world.fate(t), record.selection.clients
+        in_time = fate.survived[chosen] & (fate.duration[chosen] <= 1.0)
+        assert completed == chosen[in_time].tolist()  # the late and the lost do nothing
+        odd = chosen % 2 == 1
+        np.testing.assert_array_equal(record.outcome.completed, in_time & ~odd)
+        np.testing.assert_array_equal(record.outcome.status == Status.FAILED, in_time & odd)
+        assert np.isfinite(record.outcome.duration[in_time & odd]).all()  # they did answer
+        expected = np.where(in_time & ~odd, 10.0 + chosen, np.nan)
+        np.testing.assert_array_equal(record.outcome.metrics["loss"], expected)
+        np.testing.assert_array_equal(record.context.polled_loss, 100.0 + record.context.polled)
+        assert record.measured == ({"accuracy": t / 10.0} if t % 2 == 0 else {})
+        statuses |= set(record.outcome.status.tolist())
+    assert statuses == {Status.COMPLETED, Status.LATE, Status.FAILED, Status.SILENT}
+
+
+def test_columns_of_participants_replace_those_of_the_world():
+    class Reader(Selector):
+        needs_columns = frozenset({"num_samples", "other", "success_rate"})
+
+        def select(self, ctx, rng):
+            self.seen = ctx.columns
+            return Selection(ctx.round, ctx.pool[: ctx.size])
+
+    world, selector = Environment(5, seed=1), Reader()
+    with pytest.raises(MissingColumn, match="other"):
+        rounds(selector, world, cohort_size=2, n_rounds=1)
+    next(rounds(selector, world, cohort_size=2, n_rounds=1, participants=Fake(5)))
+    assert selector.seen.keys() == Reader.needs_columns
+    np.testing.assert_array_equal(selector.seen["num_samples"], np.arange(5))
+    np.testing.assert_array_equal(selector.seen["success_rate"], [0.1, 0.1, 0.3, 0.6, 0.9])
+
+
+def test_participants_may_end_a_run():
+    world = Environment(6, seed=1)
+    clients = Fake(6, done_after=2)
+    given = {"cohort_size": 2, "n_rounds": 9, "participants": clients}
+    records = list(rounds(turnout.make("random"), world, **given))
+    assert [record.round for record in records] == [0, 1, 2]
+    selector = turnout.make("random")
+    selector.prepare(6)
+    assert list(rounds(selector, world, **given, start=3)) == []  # done stays done
+
+
+def test_a_policy_that_learns_sees_broken_answers_as_failures():
+    world = Environment(10, seed=1, volatility=Reliable())
+    policy = OverSelectBySuccess(FixedDeadline(9.0), factor=5.0)
+    given = {"cohort_size": 2, "n_rounds": 60, "policy": policy}
+    sound = list(rounds(turnout.make("random"), world, **given))
+    broken = list(rounds(turnout.make("random"), world, **given, participants=Fake(10)))
+    assert {record.selection.clients.size for record in sound} == {2}
+    # half of all answers break, so about twice as many are asked
+    assert 3 <= np.mean([record.selection.clients.size for record in broken[20:]]) <= 5
+
+
+def test_a_run_keeps_what_was_measured():
+    world = Environment(6, seed=1)
+    records = rounds(turnout.make("random"), world, cohort_size=2, n_rounds=5, participants=Fake(6))
+    run = Run.from_records(records, 6, 2)
+    np.testing.assert_array_equal(run.accuracy, [0.0, np.nan, 0.2, np.nan, 0.4])
+    assert run.rounds_to(0.2) == 3.0
+    assert run.time_to(0.2) == run.clock_s[2]
+    assert math.isnan(run.rounds_to(0.5))
+    assert math.isnan(run.time_to(0.5))
+    bare = simulate("random", world, cohort_size=2, n_rounds=5)
+    assert bare.measured == {}
+    with pytest.raises(InvalidInput, match="accuracy was not measured"):
+        _ = bare.accuracy

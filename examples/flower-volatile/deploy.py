@@ -121,12 +121,13 @@ class Story:
 
     def rounds(self) -> list[dict[str, Any]]:
         """Return the rounds recorded so far; a line that is being written does not count yet."""
-        lines = []
+        rounds = {}
         for path in self.records.glob("*/seed-*/rounds.jsonl"):
             for line in path.read_text().splitlines(keepends=True):
                 if line.endswith("\n"):
-                    lines.append(json.loads(line))
-        return lines
+                    entry = json.loads(line)
+                    rounds[entry["round"]] = entry  # the later line of a round counts
+        return [rounds[t] for t in sorted(rounds)]
 
     def report(self) -> None:
         """Print the table of rounds, and write the page."""

@@ -163,11 +163,14 @@ class Loopback:
             self._kept.pop(name).set()
         self.processes.end(name)
 
-    def online(self) -> list[str]:
-        """Return the names of the registered nodes that the SuperLink counts as online."""
+    def online(self) -> dict[str, str]:
+        """Return the registered nodes that the SuperLink counts as online, and since when.
+
+        A node that was killed counts as online for up to a minute.
+        """
         nodes = self.flwr("supernode", "list", _CONNECTION)["nodes"]
-        online = {node["node-id"] for node in nodes if node["status"] == "online"}
-        return [name for name, node_id in self._node_ids.items() if node_id in online]
+        since = {node["node-id"]: node["online-at"] for node in nodes if node["status"] == "online"}
+        return {name: since[key] for name, key in self._node_ids.items() if key in since}
 
     # runs
 

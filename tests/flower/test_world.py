@@ -15,7 +15,6 @@ from turnout.environments import (
     HeavyTail,
     LinearContextual,
     Markov,
-    Population,
 )
 from turnout.errors import InvalidInput
 from turnout.integrations.flower import SelectingStrategy
@@ -127,3 +126,137 @@ POLICIES = (
 def test_policies_close_rounds_as_in_our_simulator(policy):
     expected = expected_run("e3cs", policy=policy)
     assert_same(play(LocalGrid(client(WORLD), N), "e3cs", policy=policy), expected)
+
+
+def test_node_ids_do_not_matter():
+    runs = [play(LocalGrid(client(WORLD), N, seed), "oort") for seed in range(3)]
+    for run in runs:
+        assert_same(run, expected_run("oort"))
+
+
+@pytest.mark.parametrize("reports_failure", [False, True])
+def test_only_those_who_complete_train(reports_failure):
+    world = Environment(N, 5, volatility=Markov(), reports_failure=reports_failure)
+    grid = LocalGrid(client(world), N)
+    run = play(grid, "random", world)
+    assert 0 < run.completed.sum() < run.status.size
+    assert grid.sent["train"] == run.completed.sum()
+    lost = Status.FAILED if reports_failure else Status.SILENT
+    assert set(run.status) == {Status.COMPLETED, lost}
+
+
+def test_a_real_error_counts_on_top_of_the_virtual_fate():
+    run = play(LocalGrid(client(WORLD, raises={0, 5}), N), "random")
+    expected = expected_run("random")
+    broken = np.isin(expected.clients, (0, 5)) & expected.completed
+    assert broken.any()
+    np.testing.assert_array_equal(run.clients, expected.clients)
+    np.testing.assert_array_equal(run.status, np.where(broken, Status.FAILED, expected.status))
+
+
+@pytest.mark.parametrize("selector", ["rbcs-f", "oort"])
+def test_a_resumed_world_goes_on_as_if_nothing_had_happened(selector, tmp_path):
+    policy = AdaptiveDeadline(quantile=0.7, start=15.0)
+    options = {"policy": policy, "checkpoint": tmp_path / "checkpoint.npz"}
+    play(LocalGrid(client(WORLD), N, 1), selector, n_rounds=5, **options)
+    run = play(LocalGrid(client(WORLD), N, 2), selector, **options)
+    assert_same(run, expected_run(selector, policy=policy))
+
+
+def test_synthetic_losses_replace_those_of_clients():
+    silent = Environment(N, 99)  # what clients report is of another world
+    ids = [f"device-{i}" for i in range(N)]
+    for selector in ("oort", "pow-d"):
+        strategy = SelectingStrategy(
+            FedAvg(fraction_evaluate=0.0),
+            selector,
+            cohort_size=COHORT,
+            seed=SEED,
+            world=VirtualWorld(WORLD, ids, synthetic_losses=True),
+        )
+        grid = LocalGrid(client(silent), N)
+        arrays = ArrayRecord([np.zeros(2)])
+        strategy.start(grid=grid, initial_arrays=arrays, num_rounds=ROUNDS, timeout=60.0)
+        assert_same(strategy.run, expected_run(selector))
+
+
+def test_facts_about_clients_replace_made_up_ones():
+    sizes = np.arange(1.0, N + 1.0)
+    world = VirtualWorld(WORLD, columns={"num_samples": sizes})
+    ctx = world.context(0, COHORT, {"num_samples", "context"}, 9.0)
+    np.testing.assert_array_equal(ctx.column("num_samples"), sizes)
+    known = WORLD.context(0, COHORT, columns={"context"}, deadline=9.0)
+    np.testing.assert_array_equal(ctx.column("context"), known.column("context"))
+    np.testing.assert_array_equal(ctx.available, known.available)
+    assert ctx.deadline == 9.0
+    assert world.context(0, COHORT, (), 9.0).columns == {}
+
+
+def test_a_world_remembers_who_was_chosen():
+    world = VirtualWorld(WORLD)
+    first = world.fate(1).duration
+    world.record(np.array([2, 3]))
+    changed = np.flatnonzero(world.fate(1).duration != first)
+    np.testing.assert_array_equal(changed, [2, 3])  # no cold start any more
+    again = VirtualWorld(WORLD)
+    again.load_state(world.state())
+    np.testing.assert_array_equal(again.fate(1).duration, world.fate(1).duration)
+
+
+def test_worlds_are_told_apart_by_what_they_are_and_not_by_their_seed():
+    same = Environment(N, 6, Bernoulli(0.8), ByClass((0.4, 0.9)), HeavyTail(LinearContextual()))
+    other = Environment(N, 5, Bernoulli(0.7), ByClass((0.4, 0.9)), HeavyTail(LinearContextual()))
+    larger = Environment(N + 1, 5, Bernoulli(0.8), ByClass((0.4, 0.9)), WORLD.timing)
+    name = VirtualWorld(WORLD).world_id
+    assert VirtualWorld(same).world_id == name
+    assert len({VirtualWorld(world).world_id for world in (WORLD, other, larger)}) == 3
+    assert VirtualWorld(WORLD).class_names["names"] == ["0.4", "0.9"]
+    np.testing.assert_array_equal(VirtualWorld(WORLD).classes, WORLD.classes)
+
+
+BAD = {
+    "environment must be": lambda: VirtualWorld("e3cs"),
+    "ids must name the 12 clients": lambda: VirtualWorld(WORLD, ["a", "b"]),
+    "ids must be unique, got 'a' twice": lambda: VirtualWorld(Environment(2), ["a", "a"]),
+    "ids must be texts or integers, got None": lambda: VirtualWorld(Environment(1), [None]),
+    "ids must be texts or integers, got ''": lambda: VirtualWorld(Environment(1), [""]),
+    "synthetic_losses must be": lambda: VirtualWorld(WORLD, synthetic_losses=1),
+    r"columns\['num_samples'\] must have one row": lambda: VirtualWorld(
+        WORLD, columns={"num_samples": np.ones(3)}
+    ),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_input_is_refused(message):
+    with pytest.raises(InvalidInput, match=message):
+        BAD[message]()
+
+
+def test_flowers_own_simulation_makes_the_choices_of_our_simulator(monkeypatch):
+    from flwr.simulation import run_simulation
+
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    policy = FixedDeadline(12.0)
+    selectors = ("random", "e3cs", "oort", "ucb-cs", "rbcs-f", "pow-d")
+    runs = {}
+    server_app = ServerApp()
+
+    @server_app.main()
+    def main(grid, context):
+        for selector in selectors:
+            runs[selector] = play(grid, selector, policy=policy)
+
+    run_simulation(
+        server_app,
+        client(WORLD),
+        N,
+        backend_config={
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+            "init_args": {"num_cpus": 2, "log_to_driver": False},
+        },
+    )
+    assert runs.keys() == set(selectors)
+    for selector, run in runs.items():
+        assert_same(run, expected_run(selector, policy=policy))

@@ -52,11 +52,16 @@ def test_lr_follows_its_schedule():
     assert LocalWork(lr=0.3).lr_in(10**6) == 0.3
 
 
+def test_one_pass_is_the_default_unless_steps_are_given():
+    sizes = np.array([100, 40])
+    assert LocalWork().steps_of(sizes, seed=0).tolist() == [3, 1]
+    assert LocalWork(steps=30).steps_of(sizes, seed=0).tolist() == [30, 30]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epochs": None}, r"^epochs and steps: set one"),
-        ({"steps": 3}, r"^epochs and steps: set one"),
+        ({"epochs": 1, "steps": 3}, r"^epochs and steps exclude"),
         ({"epochs": 0}, r"^epochs must be an integer >= 1, got 0"),
         ({"epochs": (1, 0)}, r"^epochs must be an integer >= 1, got 0"),
         ({"epochs": ()}, r"^epochs must be a list"),

@@ -20,6 +20,7 @@ from turnout.training.models import (
     FashionCnn,
     Logistic,
     Mlp,
+    Ready,
     StackedLstm,
 )
 from turnout.training.modules import (
@@ -207,10 +208,11 @@ def test_modules_of_the_user_by_path(model):
     assert module(input_tensor(vectors(), vectors().x[:2])).shape == (2, 4)
 
 
-def test_a_ready_module_keeps_its_weights_and_is_not_touched():
+@pytest.mark.parametrize("handed", [Ready, lambda module: module])
+def test_a_ready_module_keeps_its_weights_and_is_not_touched(handed):
     mine = OneLayer()
     before = read_weights(mine)
-    trainer = ReferenceTrainer(vectors(), mine, LocalWork(batch_size=4, lr=0.5), seed=9)
+    trainer = ReferenceTrainer(vectors(), handed(mine), LocalWork(batch_size=4, lr=0.5), seed=9)
     assert torch.equal(trainer.initial_weights(), before)
     trained = trainer.train(before, np.array([0, 2]), 0)
     assert not torch.equal(trained.weights[0], before)

@@ -16,6 +16,7 @@ from turnout.training.local import LocalWork, PerClient
 from turnout.training.models import Logistic, Mlp, StackedLstm
 from turnout.training.modules import load_weights
 from turnout.training.reference import ReferenceTrainer
+from turnout.training.reports import finished
 
 ALL = np.arange(3)
 UNEQUAL = LocalWork(epochs=PerClient((1, 3, 2)), batch_size=5, lr=0.2, momentum=0.9)
@@ -278,6 +279,16 @@ def test_a_step_size_that_explodes_is_reported_as_failed():
     got = trainer.train(trainer.initial_weights(), ALL, 0)
     assert np.isnan(got.loss).all()
     assert torch.isfinite(got.weights).all()
+
+
+def test_large_weights_are_no_broken_weights():
+    zeros, n = np.zeros(3), np.ones(3, dtype=np.int64)
+    rows = torch.full((3, 4), 3e38)  # finite, but their sum is not
+    rows[1, 2] = torch.inf
+    rows[2, 0], rows[2, 1] = torch.inf, -torch.inf
+    got = finished(torch.zeros(4), rows, n, zeros, zeros, zeros, n)
+    assert np.isnan(got.loss).tolist() == [False, True, True]
+    assert got.weights.tolist() == [[pytest.approx(3e38)] * 4, [0.0] * 4, [0.0] * 4]
 
 
 def losses_by_hand(trainer, weights, x, y):

@@ -10,14 +10,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from flower_volatile import task
-from turnout.environments import e3cs_world, rbcs_f_world
+from turnout.experiment.worlds import environment, resolved_world
 from turnout.integrations.flower import SelectingStrategy
 from turnout.integrations.flower.world import VirtualWorld
 from turnout.policies import FirstK, FixedDeadline, OverSelect, RoundPolicy
 
 app = ServerApp()
-
-WORLDS = {"e3cs": e3cs_world, "rbcs-f": rbcs_f_world}
 
 
 @app.main()
@@ -57,8 +55,8 @@ def world(settings: Mapping[str, Any]) -> VirtualWorld | None:
     if not settings["world"]:
         return None
     n_clients = settings["num-clients"]
-    environment = WORLDS[settings["world"]](n_clients, settings["seed"])
-    return VirtualWorld(environment, ids=[f"client-{i:03d}" for i in range(n_clients)])
+    played = environment(resolved_world(settings["world"]), n_clients, settings["seed"])
+    return VirtualWorld(played, ids=[f"client-{i:03d}" for i in range(n_clients)])
 
 
 def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import turnout
-from turnout.cli import bench, check, compare, listing, report, reproduce, simulate
+from turnout.cli import bench, check, compare, listing, report, reproduce, simulate, train
 from turnout.errors import InvalidInput, TurnoutError
 
 __all__ = ["app"]
@@ -69,5 +69,6 @@ app.command("check")(check.check)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)
 app.command("simulate")(simulate.simulate)
+app.command("train")(train.train)
 app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)

@@ -20,15 +20,26 @@ from turnout.cli.running import (
     run_shown,
 )
 from turnout.experiment import Experiment, Grid, estimate
-from turnout.papers import Claim, Finding, Preset, Results, Verdict, judge, load_preset
+from turnout.experiment.variants import parse_parameters
+from turnout.papers import (
+    Claim,
+    Finding,
+    Preset,
+    Results,
+    Verdict,
+    judge,
+    load_preset,
+    preset_names,
+)
 from turnout.papers.figures import draw, require_matplotlib
 from turnout.papers.measures import MEASURES
+from turnout.papers.presets import NumbersTable
 
 __all__ = ["reproduce"]
 
 _COLOURS = {Verdict.HOLDS: "green", Verdict.WITHIN: "yellow", Verdict.FAILS: "bold red"}
 
-Paper = Annotated[str, typer.Argument(help="e3cs-arxiv, e3cs-journal or rbcs-f.")]
+Paper = Annotated[str, typer.Argument(help=f"One of {', '.join(preset_names())}.")]
 More = Annotated[list[int] | None, typer.Argument(hidden=True)]
 FigureNumbers = Annotated[
     list[int] | None,
@@ -42,6 +53,13 @@ Out = Annotated[Path, typer.Option("--out", help="Where the run folder goes.")]
 Extras = Annotated[
     bool,
     typer.Option("--extras/--no-extras", help="Published forms, their cost, regret and bound."),
+]
+
+Retrained = Annotated[
+    str,
+    typer.Option(
+        "--training", help="Change what is trained, e.g. aggregation=mean-returned,device=cuda."
+    ),
 ]
 
 
@@ -58,6 +76,7 @@ def reproduce(
     figure: FigureNumbers = None,
     seeds: Seeds = 10,
     rounds: Rounds = 0,
+    training: Retrained = "",
     out: Out = Path("runs"),
     extras: Extras = True,
     jobs: Jobs = None,
@@ -70,11 +89,12 @@ def reproduce(
     Example: [bold]turnout reproduce rbcs-f --figure 2 3 4[/]
     """
     require_matplotlib()
-    preset = load_preset(paper, seeds=seeds, rounds=rounds)
+    changes = parse_parameters(training)
+    preset = load_preset(paper, seeds=seeds, rounds=rounds, training=changes)
     chosen = tuple(dict.fromkeys([*(figure or []), *(more or [])]))
     wanted = chosen or tuple(one.number for one in preset.figures)
     drawings = [preset.figure(number) for number in wanted]
-    results = _run(preset, paper, wanted, out, extras, jobs, as_json)
+    results = _run(preset, paper, wanted, changes, out, extras, jobs, as_json)
     folder = results[1].grid.folder
     files = [path for drawing in drawings for path in draw(drawing, results[1], folder)]
     judged = [_judged(claim, preset, results, extras) for claim in preset.claims_of(wanted)]
@@ -90,6 +110,7 @@ def _run(
     preset: Preset,
     paper: str,
     wanted: tuple[int, ...],
+    changes: dict[str, Any],
     out: Path,
     extras: bool,
     jobs: int | None,
@@ -103,9 +124,11 @@ def _run(
         sized = preset
         if times > 1:
             seeds = len(base.seed_numbers)
-            sized = load_preset(paper, seeds=seeds, rounds=times * base.n_rounds)
+            longer = times * base.n_rounds
+            sized = load_preset(paper, seeds=seeds, rounds=longer, training=changes)
         experiment: Experiment = sized.experiment
         name = f"{paper}-{experiment.n_rounds}x{len(experiment.seed_numbers)}"
+        name += f"-{experiment.world_id[:6]}" if changes else ""
         labels = sized.schemes_for(wanted, times=times, extras=extras)
         grids[times] = run_shown(experiment, out / name, quiet=quiet, n_jobs=jobs, labels=labels)
     end_badly_on_problems(*grids.values())
@@ -130,6 +153,8 @@ def _print(
         console.print(_cost(preset, results))
     if extras and preset.regret is not None:
         console.print(_regret(preset, results))
+    if preset.numbers is not None:
+        console.print(_numbers(preset.numbers, results))
     console.print("Figures: " + ", ".join(str(path) for path in files), highlight=False)
 
 
@@ -195,6 +220,18 @@ def _regret(preset: Preset, results: Results) -> Table:
         found, bound = (results.values(label, name) for name in ("regret", "regret-bound"))
         parts = ((found, ".0f"), (bound, ".0f"), (found / bound, ".3f"))
         made.add_row(label, *(plus_minus(estimate(values), form) for values, form in parts))
+    return made
+
+
+def _numbers(printed: NumbersTable, results: Results) -> Table:
+    """Return the paper's numbers beside ours, for the schemes that were run."""
+    headings = ("the paper", "ours")
+    made = table(printed.title, "scheme", *headings, numbers=headings)
+    form = MEASURES[printed.measure].form
+    for label, value in printed.rows:
+        if label in results.grid.labels:
+            ours = plus_minus(results.estimate(label, printed.measure), form)
+            made.add_row(escape(label), f"{value:g}", ours)
     return made
 
 

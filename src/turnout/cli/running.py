@@ -23,6 +23,7 @@ __all__ = [
     "Cohort",
     "Deadline",
     "Jobs",
+    "Param",
     "Rounds",
     "World",
     "end_badly_on_problems",
@@ -40,6 +41,9 @@ _WORLDS = "; ".join(f"[bold]{name}[/]: {world.what}" for name, world in WORLDS.i
 
 World = Annotated[
     str, typer.Option("--world", help=f"A name or a TOML file with a world's table. {_WORLDS}.")
+]
+Param = Annotated[
+    list[str] | None, typer.Option("--param", help="key=value; may be given several times.")
 ]
 Rounds = Annotated[
     int | None, typer.Option("--rounds", min=1, help="Rounds per run; default: as the world.")
@@ -65,12 +69,19 @@ def experiment_of(
     sizes: Mapping[str, int | None],
     seeds: list[int] | int,
     deadline: float | None,
+    training: Mapping[str, Any] | None = None,
 ) -> Experiment:
     """Return the experiment that the options of a command describe."""
     policy = {"kind": "fixed-deadline"} | ({} if deadline is None else {"seconds": deadline})
     given: dict[str, Any] = {key: value for key, value in sizes.items() if value is not None}
     return Experiment(
-        selectors, name=name, world=_world(world), seeds=seeds, policy=policy, **given
+        selectors,
+        name=name,
+        world=_world(world),
+        seeds=seeds,
+        policy=policy,
+        training=training,
+        **given,
     )
 
 
@@ -85,12 +96,17 @@ def run_shown(experiment: Experiment, folder: Path, *, quiet: bool, **options: A
 
 
 def end_badly_on_problems(*grids: Grid) -> None:
-    """Name every cell that has no result, and end with exit code 1 if there is one."""
+    """Name every cell that has no result, and end with exit code 1 if there is one.
+
+    Cells with a result about which there is something to say are named too.
+    """
     problems = [cell for grid in grids for cell in grid.problems]
+    remarks = [cell for grid in grids for cell in grid.remarks]
     errors = Console(stderr=True)
-    for cell in problems:
+    for cell in (*remarks, *problems):
         text = escape(f"{cell.label}, seed {cell.seed}: {cell.message}")
-        errors.print(f"[bold red]{cell.status}:[/] {text}", highlight=False)
+        kind = "[yellow]note:[/]" if cell.summary else f"[bold red]{cell.status}:[/]"
+        errors.print(f"{kind} {text}", highlight=False)
     if problems:
         raise typer.Exit(1)
 
@@ -133,16 +149,18 @@ def _progress(name: str, quiet: bool) -> Iterator[Callable[[Advance], None]]:
         TextColumn("[bold]{task.description}[/]"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("rounds, {task.fields[cells]}"),
+        TextColumn("rounds, {task.fields[cells]}{task.fields[learned]}"),
         TimeRemainingColumn(),
     )
     hidden = quiet or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
-        task = progress.add_task(name, total=None, cells="")
+        task = progress.add_task(name, total=None, cells="", learned="")
 
         def advance(state: Advance) -> None:
             cells = f"{state.cells_done} of {state.n_cells} runs"
             done, total = state.rounds_done, state.n_rounds
             progress.update(task, completed=done, total=total, cells=cells)
+            if "accuracy" in state.measured:
+                progress.update(task, learned=f", accuracy {state.measured['accuracy']:.3f}")
 
         yield advance

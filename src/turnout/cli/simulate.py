@@ -16,6 +16,7 @@ from turnout.cli.running import (
     Clients,
     Cohort,
     Deadline,
+    Param,
     Rounds,
     World,
     end_badly_on_problems,
@@ -46,9 +47,7 @@ _ROWS = {
 
 def simulate(
     selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
-    param: Annotated[
-        list[str] | None, typer.Option("--param", help="key=value; may be given several times.")
-    ] = None,
+    param: Param = None,
     world: World = "volatile",
     rounds: Rounds = None,
     clients: Clients = None,

@@ -11,13 +11,14 @@ from turnout.data.images import (
     FashionMnist,
     Femnist,
 )
-from turnout.data.own import Arrays
+from turnout.data.own import ArrayFile, Arrays
 from turnout.data.partitions import Iid, Natural, PrimaryLabel, Shards
 from turnout.data.skew import Dirichlet, PowerLaw
-from turnout.data.texts import BlogAuthors, Shakespeare, StackExchange, Yelp
+from turnout.data.texts import BlogAuthors, Shakespeare, StackExchange, TextFile, Yelp
 
 __all__ = [
     "PADDING",
+    "ArrayFile",
     "Arrays",
     "BlogAuthors",
     "Cifar10",
@@ -41,6 +42,7 @@ __all__ = [
     "Source",
     "StackExchange",
     "Synthetic",
+    "TextFile",
     "Yelp",
     "divide",
     "federate",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 
 import numpy as np
 
@@ -103,6 +104,13 @@ class Source(ABC):
     @abstractmethod
     def load(self, seed: int) -> Dataset:
         """Return the dataset; the seed fixes what is generated and what is kept for the test."""
+
+    def find(self) -> Path | None:
+        """Return the file or folder that ``load`` reads, None where it needs none.
+
+        Raises ``DataMissing`` if there is none in the data directory.
+        """
+        return None
 
 
 class Partition(ABC):

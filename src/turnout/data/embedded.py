@@ -48,8 +48,9 @@ class Digits(Source):
 
 @dataclass(frozen=True, slots=True)
 class Synthetic(Source):
-    """Synthetic(alpha, beta) of Li et al., "Federated Optimization in Heterogeneous Networks".
+    """Synthetic(alpha, beta) of the FedProx paper: clients with linear models of their own.
 
+    Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
     Client k has a model ``y = argmax(softmax(W x + b))`` with ``W, b ~ N(u_k, 1)`` and inputs
     ``x ~ N(v_k, Sigma)``, ``v_k ~ N(B_k, 1)``, ``Sigma_jj = j ** -1.2``; ``u_k ~ N(0, alpha)``,
     ``B_k ~ N(0, beta)``. As in the authors' generator alpha and beta are standard deviations, sizes

@@ -65,6 +65,10 @@ class _ImageSource(Source):
         require.boolean("standardise", self.standardise)
         require.boolean("verify", self.verify)
 
+    def find(self) -> Path:
+        """Return the file or folder of the images."""
+        return self.files.find(self.directory)
+
     def load(self, seed: int) -> Dataset:
         """Read the images."""
         path, raw = self.files.read(self.directory)
@@ -142,13 +146,12 @@ class EmnistLetters(_ImageSource):
         "emnist-letters",
         {
             "emnist-letters.npz": read_npz,
+            "emnist-letters/gzip.zip": _emnist_zip,
             "emnist-letters": _emnist_folder,
             "EMNIST/raw": _emnist_folder,
-            "gzip": _emnist_folder,
-            "gzip.zip": _emnist_zip,
         },
-        "Get it with 'turnout data get emnist-letters', or put the publisher's gzip.zip there as "
-        "it is, or its four files emnist-letters-*-ubyte.gz into the folder emnist-letters.",
+        "Get it with 'turnout data get emnist-letters', or put the publisher's gzip.zip as it is, "
+        "or its four files emnist-letters-*-ubyte.gz, into the folder emnist-letters.",
     )
     n_classes: ClassVar[int] = 26
 
@@ -210,6 +213,10 @@ class EmnistLettersFeatures(Source):
     )
 
     directory: str | None = None  #: default: the environment variable TURNOUT_DATA
+
+    def find(self) -> Path:
+        """Return the file of the features."""
+        return self.files.find(self.directory)
 
     def load(self, seed: int) -> Dataset:
         """Read and standardise the features."""

@@ -80,7 +80,8 @@ class PrimaryLabel(Partition):
             label = int(primary[np.argmin(room)])
             raise InvalidInput(
                 f"samples: a client asks for {n_primary} examples of label {label}, which has "
-                f"{room.min()}; lower samples (now {size}) or share (now {self.share})."
+                f"{room.min()}; set samples to at most {int(room.min() / self.share)} (now {size}) "
+                f"or lower share (now {self.share})."
             )
         others = int(of_label.sum() - room.max())
         if others < size - n_primary:

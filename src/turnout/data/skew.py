@@ -18,6 +18,9 @@ __all__ = ["Dirichlet", "PowerLaw"]
 #: How often unequal sizes are drawn before the partition gives up.
 _MOST_DRAWS = 100
 
+#: How often proportions are fitted to the examples that there are.
+_MOST_FITS = 100
+
 #: Smaller concentrations count as this: their draws are the same, and nothing overflows.
 _LEAST_CONCENTRATION = 1e-100
 
@@ -30,9 +33,10 @@ class Dirichlet(Partition):
     ``q ~ Dir(alpha * C * prior)`` and gets ``q * samples`` examples, rounded to its exact size.
     ``prior`` is the share of each label and C the number of labels, so a balanced set has
     ``Dir(alpha * ones)`` as in RBCS-F; the alpha of Hsu et al., whose prior sums to one, is C times
-    ours. No example goes to two clients while there are enough; where a label runs out, clients
-    drawn at random get others. When the clients together ask for more than there is, an example
-    goes to a second client only after all of its label went to one.
+    ours. While there are enough examples none goes to two clients: where the clients ask for too
+    much of a label, all proportions are tilted as little as is needed. When the clients together
+    ask for more than there is, the proportions are exact, and an example goes to a second client
+    only after all of its label went to one.
 
     Unequal sizes (``equal_sizes=False``, the other reading of UCB-CS's Dir_K(alpha)): each label
     is divided among the clients by ``Dir(alpha * ones)`` over clients, every example once. The
@@ -64,9 +68,11 @@ class Dirichlet(Partition):
             return deal_labels(labels, counts, rng), offsets_of(counts.sum(axis=1))
         size = examples_each(self.samples, labels.size, n_clients)
         sizes = np.full(n_clients, size)
-        counts = label_counts(of_label, self.alpha, sizes, rng)
+        amounts = label_amounts(of_label, self.alpha, sizes, rng)
         if size * n_clients <= labels.size:
+            counts = whole(fitted(amounts, of_label), sizes)
             return deal_once(labels, counts, rng), offsets_of(sizes)
+        counts = whole(amounts, sizes)
         self._check_room(counts, of_label)
         return deal_labels(labels, counts, rng), offsets_of(sizes)
 
@@ -123,8 +129,8 @@ class PowerLaw(Partition):
             return rng.permutation(n_rows), offsets_of(sizes)
         labels = labels_of(dataset, self)
         of_label = np.bincount(labels, minlength=dataset.n_classes)
-        counts = label_counts(of_label, self.alpha, sizes, rng)
-        return deal_once(labels, counts, rng), offsets_of(sizes)
+        amounts = label_amounts(of_label, self.alpha, sizes, rng)
+        return deal_once(labels, whole(fitted(amounts, of_label), sizes), rng), offsets_of(sizes)
 
     def sizes(self, n_rows: int, n_clients: int, rng: np.random.Generator) -> IntArray:
         """Return (n,) sizes that sum to ``n_rows``."""
@@ -142,16 +148,32 @@ class PowerLaw(Partition):
         return sizes
 
 
-def label_counts(
+def label_amounts(
     of_label: IntArray, alpha: float, sizes: IntArray, rng: np.random.Generator
-) -> IntArray:
-    """Return (n, C) examples of each label for clients that draw their own proportions."""
+) -> FloatArray:
+    """Return (n, C) examples of each label, not rounded, for clients that draw proportions."""
     occurring = np.flatnonzero(of_label)
     prior = of_label[occurring] / of_label.sum()
     share = proportions(alpha * occurring.size * prior, sizes.size, rng)
-    counts = np.zeros((sizes.size, of_label.size), dtype=np.int64)
-    counts[:, occurring] = whole(share * sizes[:, None], sizes)
-    return counts
+    amounts = np.zeros((sizes.size, of_label.size))
+    amounts[:, occurring] = share * sizes[:, None]
+    return amounts
+
+
+def fitted(amounts: FloatArray, of_label: IntArray) -> FloatArray:
+    """Tilt amounts (n, C) until no label is asked for more than it has; row sums stay.
+
+    Labels that are asked for too much are scaled down and rows up again, in turns (iterative
+    proportional fitting). Ratios between clients stay, so they differ as much as they were drawn.
+    """
+    size = amounts.sum(axis=1, keepdims=True)
+    for _ in range(_MOST_FITS):
+        asked = amounts.sum(axis=0)
+        if (asked <= of_label + 0.5).all():
+            break
+        amounts = amounts * np.minimum(1.0, of_label / np.maximum(asked, 1.0))
+        amounts = amounts * (size / amounts.sum(axis=1, keepdims=True))
+    return amounts
 
 
 def proportions(concentration: FloatArray, size: int, rng: np.random.Generator) -> FloatArray:

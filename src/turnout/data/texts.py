@@ -22,10 +22,11 @@ from turnout.data.dumps import (
     sentences_of_post,
 )
 from turnout.data.embedded import check_test_share, held_back
+from turnout.data.own import check_path, own_file
 from turnout.data.tokens import sequences, tokenised, vocabulary
 from turnout.errors import InvalidInput
 
-__all__ = ["BlogAuthors", "Shakespeare", "StackExchange", "Yelp"]
+__all__ = ["BlogAuthors", "Shakespeare", "StackExchange", "TextFile", "Yelp"]
 
 _JSONL = 'The file has a line {"client": name, "sentences": [...]} for each '
 
@@ -58,6 +59,10 @@ class _TextSource(Source):
     @abstractmethod
     def files(self) -> Files[Texts]:
         """Where the texts may lie."""
+
+    def find(self) -> Path:
+        """Return the file of the texts."""
+        return self.files.find(self.directory)
 
     def load(self, seed: int) -> Dataset:
         """Read the texts and cut them into sequences."""
@@ -107,8 +112,28 @@ class Shakespeare(_TextSource):
 
 
 @dataclass(frozen=True, slots=True)
+class TextFile(_TextSource):
+    """Your own texts in a file: path=texts.jsonl.
+
+    It has a line ``{"client": name, "sentences": [...]}`` for each client.
+    """
+
+    directory: str | None = "."  #: where the path starts
+    path: str = ""
+
+    def __post_init__(self) -> None:
+        _TextSource.__post_init__(self)
+        check_path(self.path)
+
+    @property
+    def files(self) -> Files[Texts]:
+        """Where the file is."""
+        return own_file(self.path, read_jsonl)
+
+
+@dataclass(frozen=True, slots=True)
 class StackExchange(_TextSource):
-    """Questions and answers of a StackExchange site by user, from the site's Posts.xml.
+    """Questions and answers of a StackExchange site by user, from its Posts.xml.
 
     Users with fewer than ``min_texts`` posts are left out, as NCCB does. The file is read twice
     and never held in memory.
@@ -138,7 +163,11 @@ class StackExchange(_TextSource):
 
 @dataclass(frozen=True, slots=True)
 class Yelp(_TextSource):
-    """Yelp's reviews by user; users with fewer than ``min_texts`` reviews are left out."""
+    """Reviews of the Yelp Open Dataset by user.
+
+    Users with fewer than ``min_texts`` reviews are left out, as NCCB does. The file is read twice
+    and never held in memory.
+    """
 
     min_texts: int = 150
 

@@ -200,11 +200,11 @@ def _built(cls: type, values: Mapping[str, Any], key: Key) -> Any:
     for name in values:
         if name not in known:
             raise ConfigError((*key, name), f"unknown key {name!r}.{nearest(name, known)}")
-    hints = get_type_hints(cls)
-    given = {name: _value(value, hints[name], (*key, name)) for name, value in values.items()}
-    new, old = _REPLACES.get(cls, ("", ""))
-    if new in given and old not in given:
-        given[old] = None
+    hints, defaults = get_type_hints(cls), _defaults(cls)
+    given = {
+        name: _value(_completed(value, defaults.get(name)), hints[name], (*key, name))
+        for name, value in _replaced(cls, values).items()
+    }
     try:
         return cls(**given)
     except ConfigError:
@@ -212,6 +212,28 @@ def _built(cls: type, values: Mapping[str, Any], key: Key) -> Any:
     except (InvalidInput, TypeError, ValueError) as error:
         named = next((name for name in given if str(error).startswith(name)), None)
         raise ConfigError(key if named is None else (*key, named), str(error)) from error
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    """Return what the fields of a dataclass hold unless they are given."""
+    return {
+        field.name: field.default_factory() if callable(field.default_factory) else field.default
+        for field in dataclasses.fields(cls)
+        if field.init
+    }
+
+
+def _replaced(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    new, old = _REPLACES.get(cls, ("", ""))
+    return {old: "none", **values} if new in values else dict(values)
+
+
+def _completed(value: Any, default: Any) -> Any:
+    """Return a table with what it leaves out, where a field can be of one kind only."""
+    kinds = FAMILIES.get(type(default), {})
+    if not isinstance(value, Mapping) or list(kinds.values()) != [type(default)]:
+        return value
+    return encode(default) | _replaced(type(default), value)
 
 
 def _value(value: Any, hint: Any, key: Key) -> Any:

@@ -14,7 +14,7 @@ from turnout.experiment.tables import ConfigError, Key, decode_parameter, encode
 from turnout.registry import find, make
 from turnout.selector import Selector
 
-__all__ = ["Variant", "parse_parameters", "parse_variant", "slug"]
+__all__ = ["Variant", "parse_parameters", "parse_spec", "parse_variant", "slug"]
 
 _LABELLED = re.compile(r"^(?P<label>[^:=]+)=(?P<rest>.+)$")
 _SPEC = re.compile(r"^(?P<name>.+?)(?::(?P<parameters>[A-Za-z_]\w*\s*=.*))?$")
@@ -91,10 +91,20 @@ def parse_variant(text: str) -> Variant:
     """
     labelled = _LABELLED.match(text)
     label, rest = (labelled["label"], labelled["rest"]) if labelled else ("", text)
-    spec = _SPEC.match(rest)
+    name, parameters = parse_spec(rest)
+    return Variant(name, label, parameters)
+
+
+def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
+    """Return name and parameters of ``name`` or ``name:key=value,...``.
+
+    >>> parse_spec("dirichlet:alpha=0.3")
+    ('dirichlet', {'alpha': 0.3})
+    """
+    spec = _SPEC.match(text)
     if spec is None:
-        raise ConfigError((), f"{text!r} is not a selector: write name or name:key=value,...")
-    return Variant(spec["name"], label, parse_parameters(spec["parameters"] or ""))
+        raise ConfigError((), f"{text!r} has no name: write name or name:key=value,...")
+    return spec["name"], parse_parameters(spec["parameters"] or "")
 
 
 def parse_parameters(text: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import numpy as np
 from turnout.errors import MissingExtra
 from turnout.experiment import Cell
 from turnout.papers.claims import Results
+from turnout.papers.measures import client_losses
 from turnout.papers.presets import Figure
 from turnout.types import FloatArray
 
@@ -157,6 +158,83 @@ def _pull_record(canvas: Any, schemes: Sequence[str], results: Results) -> None:
     canvas.colorbar(image, ax=panel, label=f"pulls in {results.grid.experiment.n_rounds} rounds")
 
 
+def _global_loss(canvas: Any, schemes: Sequence[str], results: Results) -> None:
+    """Global loss over the rounds on a logarithmic scale, one panel per cohort size."""
+    groups = _by_cohort(schemes, results)
+    canvas.set_size_inches(2.5 * len(groups) + 0.4, 2.9)
+    panels = canvas.subplots(1, len(groups), sharey=True, squeeze=False).ravel()
+    for panel, (size, members) in zip(panels, groups.items(), strict=True):
+        _measured_lines(panel, members, results, "local_loss")
+        panel.set_title(f"m = {size}")
+        panel.set_yscale("log")
+        panel.set_xlabel("communication round")
+    panels[0].set_ylabel("global loss")
+    names = [_family(scheme) for scheme in groups[min(groups)]]
+    lines = panels[0].get_lines()
+    canvas.legend(lines, names, ncols=len(names), loc="outside upper center", frameon=False)
+
+
+def _client_losses(canvas: Any, schemes: Sequence[str], results: Results) -> None:
+    """Histogram of the clients' losses after the last round, all seeds, one panel per scheme."""
+    canvas.set_size_inches(7.0, 2.4)
+    panels = canvas.subplots(1, len(schemes), sharey=True, squeeze=False).ravel()
+    losses = {
+        scheme: np.concatenate([client_losses(cell) for cell in results.cells(scheme)])
+        for scheme in schemes
+    }
+    largest = max(float(np.nanquantile(values, 0.99)) for values in losses.values())
+    edges = np.linspace(0.0, largest, 21)
+    labels = results.grid.experiment.labels
+    for panel, scheme in zip(panels, schemes, strict=True):
+        values = np.minimum(losses[scheme], largest)
+        share = np.full(values.size, 1.0 / values.size)
+        colour = _COLOURS[labels.index(scheme) % len(_COLOURS)]
+        panel.hist(values, edges, weights=share, color=colour)
+        panel.axvline(float(np.nanmedian(values)), color="black", linestyle="--", linewidth=0.8)
+        panel.set_title(scheme)
+        panel.set_xlabel("local loss")
+    panels[0].set_ylabel("share of clients")
+
+
+def _accuracy(canvas: Any, schemes: Sequence[str], results: Results) -> None:
+    """Test accuracy over the rounds."""
+    canvas.set_size_inches(5.0, 3.6)
+    panel = canvas.subplots()
+    _measured_lines(panel, schemes, results, "accuracy")
+    panel.set_ylabel("test accuracy")
+    panel.set_xlabel("communication round")
+    panel.legend(ncols=2, loc="lower right", frameon=False)
+
+
+def _by_cohort(schemes: Sequence[str], results: Results) -> dict[int, list[str]]:
+    """Return the schemes by the size of their cohorts."""
+    groups: dict[int, list[str]] = {}
+    for scheme in schemes:
+        groups.setdefault(int(results.cells(scheme)[0].config["cohort_size"]), []).append(scheme)
+    return dict(sorted(groups.items()))
+
+
+def _family(scheme: str) -> str:
+    """Return a scheme's name without its cohort size: ``UCB-CS, m=1`` is UCB-CS."""
+    return scheme.split(",")[0]
+
+
+def _measured_lines(panel: Any, schemes: Sequence[str], results: Results, name: str) -> None:
+    """Draw what training measured, in the rounds in which it looked."""
+    families = list(dict.fromkeys(_family(label) for label in results.grid.experiment.labels))
+    for scheme in schemes:
+        number = families.index(_family(scheme))
+        colour, style = _COLOURS[number % len(_COLOURS)], _STYLES[number % len(_STYLES)]
+        curves = np.stack([cell.run.measured[name] for cell in results.cells(scheme)])
+        rounds = np.flatnonzero(np.isfinite(curves).all(axis=0))
+        seen = curves[:, rounds]
+        panel.fill_between(
+            rounds + 1, seen.min(axis=0), seen.max(axis=0), color=colour, alpha=0.15, linewidth=0
+        )
+        panel.plot(rounds + 1, seen.mean(axis=0), color=colour, linestyle=style, label=scheme)
+    panel.set_xlim(0, curves.shape[1])
+
+
 def _success_so_far(cell: Cell) -> FloatArray:
     share: FloatArray = cell.run.cep / np.maximum(cell.run.offsets[1:], 1)
     return share
@@ -188,5 +266,8 @@ DRAWINGS: Mapping[str, Callable[[Any, Sequence[str], Results], None]] = MappingP
         "queues": _queues,
         "training-time": _training_time,
         "pull-record": _pull_record,
+        "global-loss": _global_loss,
+        "client-losses": _client_losses,
+        "accuracy": _accuracy,
     }
 )

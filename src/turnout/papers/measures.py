@@ -11,9 +11,10 @@ import numpy as np
 
 from turnout import metrics
 from turnout.experiment import Cell
+from turnout.experiment.folder import CLIENT_SCORES, read_arrays
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["MEASURES", "Measure", "success_per_round"]
+__all__ = ["MEASURES", "Measure", "client_losses", "success_per_round"]
 
 
 class Measure(NamedTuple):
@@ -30,6 +31,11 @@ def success_per_round(cell: Cell) -> FloatArray:
     answered = np.diff(run.cep, prepend=0)
     share: FloatArray = answered / np.maximum(np.diff(run.offsets), 1)
     return share
+
+
+def client_losses(cell: Cell) -> FloatArray:
+    """Return (n,) the loss of the last model on each client's own examples."""
+    return read_arrays(cell.path / CLIENT_SCORES)["loss"]
 
 
 def _cep_first_quarter(cell: Cell) -> float:
@@ -117,6 +123,45 @@ def _cohort_mean(cell: Cell) -> float:
     return float(np.diff(cell.run.offsets).mean())
 
 
+def _measured(cell: Cell, name: str) -> FloatArray:
+    """Return what training measured, without the rounds in which nobody looked."""
+    values = cell.run.measured.get(name, np.zeros(0))
+    return values[np.isfinite(values)]
+
+
+def _global_loss(cell: Cell) -> float:
+    """Return the mean global loss, Eq. (1) of UCB-CS, over the last tenth of the run."""
+    loss = _measured(cell, "local_loss")
+    return float(loss[-max(loss.size // 10, 1) :].mean()) if loss.size else math.nan
+
+
+def _global_loss_early(cell: Cell) -> float:
+    """Return the mean global loss over the first quarter of the run."""
+    loss = _measured(cell, "local_loss")
+    return float(loss[: max(loss.size // 4, 1)].mean()) if loss.size else math.nan
+
+
+def _worst_client_loss(cell: Cell) -> float:
+    return float(np.nanmax(client_losses(cell)))
+
+
+def _final_accuracy(cell: Cell) -> float:
+    """Return the mean test accuracy over the last twentieth of the run."""
+    accuracy = _measured(cell, "accuracy")
+    return float(accuracy[-max(accuracy.size // 20, 1) :].mean()) if accuracy.size else math.nan
+
+
+def _early_accuracy(cell: Cell) -> float:
+    """Return the mean test accuracy over the first quarter: the higher, the faster."""
+    accuracy = _measured(cell, "accuracy")
+    return float(accuracy[: max(accuracy.size // 4, 1)].mean()) if accuracy.size else math.nan
+
+
+def _log(compute: Callable[[Cell], float]) -> Callable[[Cell], float]:
+    """Return the logarithm of a measure, for values whose scale differs between seeds."""
+    return lambda cell: math.log(max(compute(cell), math.ulp(0.0)))
+
+
 def _summary(name: str) -> Callable[[Cell], float]:
     def read(cell: Cell) -> float:
         value = cell.summary.get(name)
@@ -150,6 +195,17 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
         "time-constant": Measure(_time_constant, ".0f", "time constant, rounds"),
         "shortfall-fall": Measure(_shortfall_fall, ".4f", "fall of longest queue / t, T/2 to T"),
         "cohort-offset": Measure(_cohort_offset, ".2f", "deviations of the cohort size from 8"),
+        "global-loss": Measure(_global_loss, ".4f", "global loss, last T/10"),
+        "global-loss-early": Measure(_global_loss_early, ".4f", "global loss, first T/4"),
+        "log-global-loss": Measure(_log(_global_loss), ".3f", "log global loss, last T/10"),
+        "log-global-loss-early": Measure(
+            _log(_global_loss_early), ".3f", "log global loss, first T/4"
+        ),
+        "jain-of-losses": Measure(_summary("jain_of_losses"), ".3f", "Jain of local losses"),
+        "worst-client-loss": Measure(_worst_client_loss, ".3f", "largest local loss"),
+        "test-accuracy": Measure(_summary("accuracy"), ".4f", "test accuracy"),
+        "final-accuracy": Measure(_final_accuracy, ".4f", "accuracy, last T/20"),
+        "early-accuracy": Measure(_early_accuracy, ".4f", "accuracy, first T/4"),
         "cohort-mean": Measure(_cohort_mean, ".2f", "mean cohort"),
     }
 )

@@ -13,7 +13,15 @@ from turnout.experiment import Experiment
 from turnout.experiment.tables import nearest
 from turnout.papers.claims import Claim
 
-__all__ = ["CostTable", "Figure", "Preset", "RegretTable", "load_preset", "preset_names"]
+__all__ = [
+    "CostTable",
+    "Figure",
+    "NumbersTable",
+    "Preset",
+    "RegretTable",
+    "load_preset",
+    "preset_names",
+]
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,15 @@ class RegretTable:
 
 
 @dataclass(frozen=True)
+class NumbersTable:
+    """A table of the paper: one number per scheme, shown beside ours."""
+
+    title: str
+    measure: str
+    rows: tuple[tuple[str, float], ...]  #: scheme, what the paper prints
+
+
+@dataclass(frozen=True)
 class Preset:
     """A paper's numerical section."""
 
@@ -62,21 +79,33 @@ class Preset:
     published: Mapping[str, str] = field(default_factory=dict)  #: scheme -> its published form
     cost: CostTable | None = None
     regret: RegretTable | None = None
+    numbers: NumbersTable | None = None
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any], *, seeds: int, rounds: int) -> Self:
-        """Return the preset of a table, at another size if that is wanted; 0 = as it stands."""
+    def from_table(
+        cls,
+        table: Mapping[str, Any],
+        *,
+        seeds: int,
+        rounds: int,
+        training: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return the preset of a table, changed as ``load_preset`` says."""
         tables = dict(table)
         experiment = _resized(tables.pop("experiment"), seeds, rounds)
+        if training:
+            experiment = _retrained(experiment, training)
         figures = tuple(_made(Figure, figure) for figure in tables.pop("figures"))
         claims = tuple(_made(Claim, claim) for claim in tables.pop("claims"))
-        cost, regret = tables.pop("cost", None), tables.pop("regret", None)
+        optional = {"cost": CostTable, "regret": RegretTable, "numbers": NumbersTable}
+        shown = {
+            name: _made(kind, tables.pop(name)) for name, kind in optional.items() if name in tables
+        }
         return cls(
             experiment=Experiment.from_table(experiment),
             figures=figures,
             claims=claims,
-            cost=None if cost is None else _made(CostTable, cost),
-            regret=None if regret is None else _made(RegretTable, regret),
+            **shown,
             **{name: _frozen(value) for name, value in tables.items()},
         )
 
@@ -115,12 +144,18 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
 
 
-def load_preset(name: str, *, seeds: int = 0, rounds: int = 0) -> Preset:
-    """Return a preset by name; ``seeds`` and ``rounds`` change its size, 0 leaves it."""
+def load_preset(
+    name: str, *, seeds: int = 0, rounds: int = 0, training: Mapping[str, Any] | None = None
+) -> Preset:
+    """Return a preset by name; ``seeds`` and ``rounds`` change its size, 0 leaves it.
+
+    ``training`` replaces entries of its training table, e.g. ``{"aggregation": "keep-global"}``.
+    """
     if name not in preset_names():
         raise InvalidInput(f"unknown paper {name!r}.{nearest(name, preset_names())}")
     text = resources.files("turnout.papers").joinpath(f"{name}.toml").read_text(encoding="utf-8")
-    return Preset.from_table(tomllib.loads(text), seeds=seeds, rounds=rounds)
+    table = tomllib.loads(text)
+    return Preset.from_table(table, seeds=seeds, rounds=rounds, training=training)
 
 
 def _resized(experiment: dict[str, Any], seeds: int, rounds: int) -> dict[str, Any]:
@@ -133,13 +168,29 @@ def _resized(experiment: dict[str, Any], seeds: int, rounds: int) -> dict[str, A
         {name: _rescaled(value, rounds, before) for name, value in selector.items()}
         for selector in experiment["selectors"]
     ]
-    return resized | {"n_rounds": rounds, "selectors": selectors}
+    resized |= {"n_rounds": rounds, "selectors": selectors}
+    if "training" in experiment:
+        local = experiment["training"].get("local", {})
+        local = {name: _rescaled(value, rounds, before) for name, value in local.items()}
+        resized["training"] = experiment["training"] | {"local": local}
+    return resized
 
 
 def _rescaled(value: Any, rounds: int, before: int) -> Any:
-    if isinstance(value, Mapping) and "schedule" in value and "rounds" in value:
-        return {**value, "rounds": max(1, value["rounds"] * rounds // before)}
-    return value
+    if not isinstance(value, Mapping) or "schedule" not in value:
+        return value
+    scaled = dict(value)
+    if "rounds" in value:
+        scaled["rounds"] = max(1, value["rounds"] * rounds // before)
+    if "at" in value:
+        scaled["at"] = [change * rounds // before for change in value["at"]]
+    return scaled
+
+
+def _retrained(experiment: dict[str, Any], training: Mapping[str, Any]) -> dict[str, Any]:
+    if "training" not in experiment:
+        raise InvalidInput(f"{experiment['name']} trains nothing: leave --training out.")
+    return experiment | {"training": experiment["training"] | dict(training)}
 
 
 def _made(cls: type, table: Mapping[str, Any]) -> Any:

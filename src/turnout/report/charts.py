@@ -18,6 +18,7 @@ from turnout.report.curves import (
 )
 from turnout.report.distributions import boxes, chosen, fairness
 from turnout.report.figures import Chart, Section, axes
+from turnout.report.learning import loss_histogram
 from turnout.report.reading import Cell
 from turnout.report.worlds import Variant, World
 from turnout.types import FloatArray
@@ -37,7 +38,7 @@ _MOST_EXTRA = 8
 def sections(world: World, order: Mapping[str, int]) -> list[Section]:
     """Return what there is to show; ``order`` numbers the selectors for colours and toggling."""
     made = (
-        Section("Learning", [*_learning(world, order)]),
+        Section("Learning", [*_learning(world, order), *loss_histogram(world, order)]),
         Section("Success and participation", [*_success(world, order)]),
         Section("Regret", [*_regret(world, order)]),
         Section("Who is chosen", [*chosen(world, order)]),

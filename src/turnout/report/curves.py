@@ -43,15 +43,19 @@ def over_rounds(
     role: str = "line",
     start: int = 0,
 ) -> list[Trace]:
-    """Return the traces of a (T,) column of each cell; ``start`` is the first round drawn."""
-    grid = _grid(start, world.n_rounds)
+    """Return the traces of a (T,) column of each cell; ``start`` is the first round drawn.
+
+    A line ends with the shortest of its runs: a mean over fewer and fewer seeds would jump.
+    """
     bands: list[Trace] = []
     lines: list[Trace] = []
     for variant in world.variants:
-        columns = [column(cell) for cell in variant.cells]
-        rows = [values[grid] for values in columns if values is not None]
-        if rows and np.isfinite(rows).any():
-            _add(bands, lines, identity(variant, order), grid + 1, np.array(rows), role)
+        columns = [values for cell in variant.cells if (values := column(cell)) is not None]
+        shortest = min((values.size for values in columns), default=0)
+        rows = np.array([values[:shortest] for values in columns])
+        at = _points(rows, start)
+        if at.size:
+            _add(bands, lines, identity(variant, order), at + 1, rows[:, at], role)
     return bands + lines
 
 
@@ -97,9 +101,12 @@ def plain(values: Array) -> list[float | None]:
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
-def _grid(start: int, n_rounds: int) -> Array:
-    first = min(start, n_rounds - 1)
-    return np.unique(np.linspace(first, n_rounds - 1, N_POINTS).round().astype(np.int64))
+def _points(rows: FloatArray, start: int) -> Array:
+    """Return the rounds to draw: those in which a seed has a number, at most ``N_POINTS``."""
+    known = np.flatnonzero(np.isfinite(rows).any(axis=0)) if rows.size else np.zeros(0, np.int64)
+    known = known[known >= min(start, rows.shape[-1] - 1)]
+    chosen = np.linspace(0, known.size - 1, min(N_POINTS, known.size)).round().astype(np.int64)
+    return known[chosen]
 
 
 def _add(

@@ -7,7 +7,7 @@ import json
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -16,7 +16,16 @@ import numpy as np
 
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["Choices", "Damaged", "Rounds", "number", "read_choices", "read_object", "read_rounds"]
+__all__ = [
+    "Choices",
+    "Damaged",
+    "Rounds",
+    "number",
+    "read_choices",
+    "read_object",
+    "read_rounds",
+    "read_scores",
+]
 
 #: Larger numbers count as missing: sums and squares of the others stay finite.
 _LARGEST = 1e30
@@ -121,17 +130,9 @@ class Choices:
 
 def read_choices(path: Path, n_clients: int) -> Choices:
     """Return the part of ``selections.npz`` that a report draws, checked against the settings."""
-    optional = ("class_of", "regret", "bound", "backlog_mean", "backlog_max")
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            offsets, clients = file["offsets"], file["clients"]
-            others = {name: file[name] for name in optional if name in file.files}
-    except FileNotFoundError:
-        raise Damaged(f"{path.name} is missing") from None
-    except OSError as error:
-        raise Damaged(f"{path.name} cannot be read ({_reason(error)})") from error
-    except _UNREADABLE_NPZ as error:
-        raise Damaged(f"{path.name} is not a complete .npz of a run") from error
+    required = ("offsets", "clients")
+    others = _arrays(path, required, ("class_of", "regret", "bound", "backlog_mean", "backlog_max"))
+    offsets, clients = (others.pop(name) for name in required)
     _check_record(path.name, offsets, clients, n_clients)
     class_of = others.pop("class_of", None)
     if class_of is not None and not (_is_index(class_of) and class_of.shape == (n_clients,)):
@@ -140,9 +141,35 @@ def read_choices(path: Path, n_clients: int) -> Choices:
     for name, values in others.items():
         if values.dtype.kind not in "fiu" or values.shape != (offsets.size - 1,):
             raise Damaged(f"{path.name}: {name} is not one number per round")
-        numbers = values.astype(np.float64)
-        per_round[name] = np.where(np.abs(numbers) <= _LARGEST, numbers, np.nan)
+        per_round[name] = _sane(values)
     return Choices(offsets.astype(np.int64), clients.astype(np.int64), class_of, per_round)
+
+
+def read_scores(path: Path, n_clients: int) -> dict[str, FloatArray]:
+    """Return (n,) loss and accuracy of the final model on each client's own examples."""
+    found = _arrays(path, ("loss", "accuracy"))
+    for name, values in found.items():
+        if values.dtype.kind not in "fiu" or values.shape != (n_clients,):
+            raise Damaged(f"{path.name}: {name} is not one number for each of {n_clients} clients")
+    return {name: _sane(values) for name, values in found.items()}
+
+
+def _arrays(path: Path, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Array]:
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            found = {name: file[name] for name in required}
+            return found | {name: file[name] for name in optional if name in file.files}
+    except FileNotFoundError:
+        raise Damaged(f"{path.name} is missing") from None
+    except OSError as error:
+        raise Damaged(f"{path.name} cannot be read ({_reason(error)})") from error
+    except _UNREADABLE_NPZ as error:
+        raise Damaged(f"{path.name} is not a complete .npz of a run") from error
+
+
+def _sane(values: Array) -> FloatArray:
+    numbers = values.astype(np.float64)
+    return np.where(np.abs(numbers) <= _LARGEST, numbers, np.nan)
 
 
 def _check_record(name: str, offsets: Array, clients: Array, n_clients: int) -> None:

@@ -79,7 +79,7 @@ def _shares(cell: Cell, row_of: IntArray, column_of: IntArray) -> FloatArray:
     """Return in which share of its rounds each client of a bin was chosen."""
     assert cell.choices is not None
     n_rows, n_columns = int(row_of.max()) + 1, int(column_of.max()) + 1
-    column = np.repeat(column_of, np.diff(cell.choices.offsets))
+    column = np.repeat(column_of[: cell.n_rounds], np.diff(cell.choices.offsets))
     hits = np.bincount(row_of[cell.choices.clients] * n_columns + column, None, n_rows * n_columns)
     room = np.outer(np.bincount(row_of), np.bincount(column_of))
     return np.asarray(hits.reshape(n_rows, n_columns) / room)

@@ -10,18 +10,32 @@ from html import escape
 from typing import Any
 
 from turnout.report.curves import time_unit
+from turnout.report.learning import Reached, reached, targets_of
 from turnout.report.reading import Problem, Settings
 from turnout.report.tables import COLUMNS, Column, Row
 from turnout.report.worlds import World
 from turnout.statistics import Estimate
 
-__all__ = ["chips", "describe", "problem_list", "settings_of", "summary_table"]
+__all__ = [
+    "chips",
+    "describe",
+    "problem_list",
+    "settings_of",
+    "summary_table",
+    "target_table",
+]
 
 #: Keys that name what an encoded object is; its other keys are its settings.
 _TYPE_KEYS = ("kind", "schedule", "type", "dataclass")
 _MAIN_MODELS = ("availability", "volatility", "timing")
+_MAIN_RECIPES = ("source", "partition", "model", "aggregation")
+_TARGET_NOTE = (
+    "The first round after which the test accuracy is at least so high, and the virtual time then. "
+    "Where not every seed got there, the mean is over those that did and does not compare."
+)
 _DEEPEST = 4
 _MOST_ITEMS = 6
+_MOST_PARTS = 9
 _BRIEF = 2
 _LONGEST = 60
 
@@ -34,13 +48,15 @@ def describe(world: World) -> str:
     parts = [f"{name.replace('_', ' ')} {_brief(value)}" for name, value in shown.items()]
     if settings.policy:
         parts.append(f"round policy {_brief(settings.policy)}")
+    recipe = dict(_fields(settings.training))
+    parts += [f"{name} {_brief(recipe[name])}" for name in _MAIN_RECIPES if name in recipe]
     kind = settings.kind if settings.kind == "simulation" else f"{settings.kind} run"
     wanted = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
     sentence = (
         f"A {kind} of {settings.n_clients:,} clients, {wanted} wanted in each of "
         f"{settings.n_rounds:,} rounds"
     )
-    return f"{sentence}; {'; '.join(parts[:_MOST_ITEMS])}." if parts else f"{sentence}."
+    return f"{sentence}; {'; '.join(parts[:_MOST_PARTS])}." if parts else f"{sentence}."
 
 
 def _fields(encoded: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -129,6 +145,42 @@ def summary_table(rows: Sequence[Row], order: Mapping[str, int]) -> str:
     )
 
 
+def target_table(world: World, order: Mapping[str, int]) -> str:
+    """Return rounds and time to some accuracies; nothing without any accuracy."""
+    found = {target: reached(world, target) for target in targets_of(world)}
+    if not found:
+        return ""
+    times = [one.seconds.mean for of in found.values() for one in of.values() if one.seconds.n]
+    unit, scale = time_unit(max(times, default=0.0))
+    head = "".join(
+        f'<th scope="col">{target:g}, rounds</th><th scope="col">{target:g}, time ({unit})</th>'
+        for target in found
+    )
+    body = "\n".join(
+        f'<tr data-selector="{order[variant.name]}"><th scope="row">{_swatch(order[variant.name])}'
+        f"{escape(variant.name)}</th>"
+        f"{''.join(_reached_cells(of[variant.name], scale) for of in found.values())}</tr>"
+        for variant in world.variants
+    )
+    return (
+        '<h4 class="second">Rounds and time to an accuracy</h4>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Rounds to accuracy"><table>'
+        f'<thead><tr><th scope="col">Selector</th>{head}</tr></thead>'
+        f'\n<tbody>\n{body}\n</tbody></table></div><p class="note">{_TARGET_NOTE}</p>'
+    )
+
+
+def _reached_cells(one: Reached, scale: float) -> str:
+    if one.rounds.n == 0:
+        never = f'<td>&ndash;<span class="mark">0 of {one.n_seeds} seeds</span></td>'
+        return 2 * never
+    mark = ' class="best"' if one.is_first else ""
+    word = "fewest rounds" if one.is_first else ""
+    word = word if one.is_complete else f"{one.rounds.n} of {one.n_seeds} seeds"
+    shown = f'<span class="mark">{word}</span>' if word else ""
+    return f"<td{mark}>{_number(one.rounds, 1.0)}{shown}</td><td>{_number(one.seconds, scale)}</td>"
+
+
 def _heading(column: Column, unit: str) -> str:
     title = f"{column.title} ({unit})" if unit else column.title
     way = "at own quota" if column.better == "neither" else f"{column.better} is better"
@@ -188,6 +240,7 @@ def settings_of(world: World) -> str:
         "world": settings.world,
         "policy": settings.policy,
         "classes": settings.classes,
+        "training": settings.training,
     }
     written = Counter(json.dumps(cell.versions, sort_keys=True) for cell in world.cells)
     versions = "\n".join(

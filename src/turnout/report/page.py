@@ -15,7 +15,14 @@ from typing import Any
 from turnout.errors import MissingExtra
 from turnout.report.charts import sections
 from turnout.report.figures import Chart
-from turnout.report.markup import chips, describe, problem_list, settings_of, summary_table
+from turnout.report.markup import (
+    chips,
+    describe,
+    problem_list,
+    settings_of,
+    summary_table,
+    target_table,
+)
 from turnout.report.reading import Problem
 from turnout.report.tables import Row
 from turnout.report.worlds import World
@@ -80,7 +87,7 @@ def _world(
         parts.append(f"<h2>World {int(prefix[1:]) + 1}</h2>")
     parts.append(f'<p class="world">{escape(describe(world))}</p>')
     parts.append(f"<section><h3>Summary</h3>{summary_table(rows, order)}")
-    parts.append(f'<p class="note">{_TABLE_NOTE}</p></section>')
+    parts.append(f'<p class="note">{_TABLE_NOTE}</p>{target_table(world, order)}</section>')
     for section in sections(world, order):
         figures = "\n".join(_figure(chart, prefix, data) for chart in section.charts)
         heading = f"<h3>{escape(section.title)}</h3>"

@@ -17,6 +17,7 @@ from turnout.report.files import (
     read_choices,
     read_object,
     read_rounds,
+    read_scores,
 )
 from turnout.types import FloatArray
 
@@ -59,6 +60,7 @@ class Settings:
     world_id: str
     policy: Mapping[str, Any]
     classes: Mapping[str, Any]  #: names and what they mean; empty if there are none
+    training: Mapping[str, Any]  #: what was trained; empty for a simulation
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any]) -> Self:
@@ -84,6 +86,7 @@ class Settings:
             world_id=_text(config, "world_id"),
             policy=_object(config, "policy"),
             classes=_object(config, "classes"),
+            training=_object(config, "training"),
         )
 
 
@@ -99,6 +102,13 @@ class Cell:
     choices: Choices | None  #: None only while incomplete
     n_rounds: int  #: rounds that can be drawn
     is_complete: bool
+    #: (n,) each: loss and accuracy of the final model by client; empty without training
+    scores: Mapping[str, FloatArray]
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the run ended before its last round because it was done."""
+        return self.is_complete and self.n_rounds < self.settings.n_rounds
 
     def first(self, n_rounds: int) -> Cell:
         """Return the cell cut to its first rounds."""
@@ -153,10 +163,13 @@ def _read_cell(folder: Path) -> tuple[Cell, list[Problem]]:
     rounds = read_rounds(folder / "rounds.jsonl") if has_rounds else None
     choices = read_choices(folder / "selections.npz", settings.n_clients) if has_choices else None
     n_written = rounds.n_rounds if rounds else 0
-    if is_complete and n_written != settings.n_rounds:
-        raise Damaged(f"rounds.jsonl holds {n_written} rounds in a row of {settings.n_rounds}")
-    if is_complete and choices and choices.n_rounds != settings.n_rounds:
-        raise Damaged(f"selections.npz holds {choices.n_rounds} rounds of {settings.n_rounds}")
+    planned = _rounds_run(summary, settings)
+    if is_complete and n_written != planned:
+        raise Damaged(f"rounds.jsonl holds {n_written} rounds in a row of {planned}")
+    if is_complete and choices and choices.n_rounds != planned:
+        raise Damaged(f"selections.npz holds {choices.n_rounds} rounds of {planned}")
+    has_scores = is_complete and (folder / "client_scores.npz").exists()
+    scores = read_scores(folder / "client_scores.npz", settings.n_clients) if has_scores else {}
     n_rounds = min(n_written, choices.n_rounds) if choices else n_written
     cell = Cell(
         folder,
@@ -167,8 +180,15 @@ def _read_cell(folder: Path) -> tuple[Cell, list[Problem]]:
         choices,
         n_rounds,
         is_complete,
+        scores,
     )
     return cell.first(n_rounds), _notes(cell, n_written, rounds.n_unreadable if rounds else 0)
+
+
+def _rounds_run(summary: Mapping[str, Any], settings: Settings) -> int:
+    """Return the rounds of a complete run: as planned, or fewer if it stopped at its target."""
+    run = summary.get("rounds_run", settings.n_rounds)
+    return run if type(run) is int and 1 <= run <= settings.n_rounds else settings.n_rounds
 
 
 def _notes(cell: Cell, n_written: int, n_unreadable: int) -> list[Problem]:

@@ -31,6 +31,18 @@ class Column(NamedTuple):
 COLUMNS = (
     Column("accuracy", "Accuracy", "higher", "accuracy of the model, last value of the run"),
     Column("loss", "Loss", "lower", "loss of the model, last value of the run"),
+    Column(
+        "jain_of_losses",
+        "Jain of losses",
+        "higher",
+        "Jain's index of the clients' losses on their own examples (UCB-CS), 1 = all equal",
+    ),
+    Column(
+        "worst_accuracy",
+        "Worst 10 %",
+        "higher",
+        "mean accuracy of the worst tenth of the clients, on their own examples",
+    ),
     Column("success_ratio", "Success ratio", "higher", "share of the chosen that were in time"),
     Column("cep", "CEP", "higher", "cumulative effective participation: all answers in time"),
     Column(
@@ -105,7 +117,7 @@ def _computed(cell: Cell) -> dict[str, float]:
     values = {"cep": float(completed)}
     if chosen > 0:
         values["success_ratio"] = float(completed / chosen)
-    for key in ("regret", "accuracy", "loss"):
+    for key in ("regret", "accuracy", "loss", "jain_of_losses", "worst_accuracy"):
         values[key] = _last(_known(series.get(key)))
     lengths, wasted = _known(series["length_s"]), _known(series.get("wasted_s"))
     if lengths.size:

@@ -35,7 +35,7 @@ class World:
 
     settings: Settings  #: of the first cell
     variants: tuple[Variant, ...]
-    n_rounds: int  #: rounds shown
+    n_rounds: int  #: rounds shown; runs that stopped at their target have fewer
     is_partial: bool  #: nothing is complete: shown up to the round that all cells reached
 
     @property
@@ -66,8 +66,9 @@ def gather(cells: Sequence[Cell]) -> tuple[list[World], list[Problem]]:
         if not started:
             continue
         single, repeated = _without_repeats(started)
-        n_rounds = min(cell.n_rounds for cell in single)
-        cut = [cell.first(n_rounds) for cell in single]
+        lengths = [cell.n_rounds for cell in single]
+        n_rounds = max(lengths) if complete else min(lengths)
+        cut = [cell.first(min(n_rounds, cell.n_rounds)) for cell in single]
         world = World(single[0].settings, tuple(_variants(cut)), n_rounds, not complete)
         worlds.append(world)
         problems += repeated + _remarks(world)
@@ -113,6 +114,7 @@ def _compared(settings: Settings) -> dict[str, Any]:
         "n_rounds": settings.n_rounds,
         "world": settings.world,
         "policy": settings.policy,
+        "training": settings.training,
     }
 
 
@@ -184,11 +186,35 @@ def _remarks(world: World) -> list[Problem]:
             f"no cell is complete yet: everything is shown up to round {world.n_rounds} of "
             f"{world.settings.n_rounds}, which all {len(world.cells)} started cells reached."
         )
+    remarks += _training_remarks(world)
     written_by = {str(cell.versions.get("turnout")) for cell in world.cells}
     if len(written_by) > 1:
         versions = ", ".join(sorted(written_by))
         remarks.append(f"the cells were written by different versions of turnout: {versions}.")
     return [Problem("note", "", remark) for remark in remarks]
+
+
+def _training_remarks(world: World) -> list[str]:
+    remarks = []
+    n_stopped = sum(cell.has_stopped for cell in world.cells)
+    if n_stopped:
+        remarks.append(
+            f"{n_stopped} of {len(world.cells)} runs stopped at their target before round "
+            f"{world.settings.n_rounds}: curves end with the selector's first run to stop, and "
+            "totals such as CEP are of unequal lengths."
+        )
+    broken = {
+        variant.name: sum(int(max(cell.summary.get("broken_answers", 0), 0)) for cell in known)
+        for variant in world.variants
+        if (known := [c for c in variant.cells if c.summary.get("broken_answers", 0) > 0])
+    }
+    if broken:
+        counts = ", ".join(f"{name}: {count:,}" for name, count in broken.items())
+        remarks.append(
+            "some clients trained to a loss or weights that are not finite; their answers count as "
+            f"failed ({counts})."
+        )
+    return remarks
 
 
 def _by_value(world: World, value: Callable[[Variant], str]) -> dict[str, list[str]]:

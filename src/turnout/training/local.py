@@ -43,14 +43,15 @@ Amount = int | tuple[int, ...] | PerClient
 class LocalWork:
     """Local training: epochs or SGD steps, the batch, the step size, FedAvg or FedProx.
 
-    Exactly one of ``epochs`` and ``steps`` is set. A tuple such as ``(1, 2, 3, 4)`` gives each
-    client a number drawn from it once, fixed by the seed (E3CS, journal form).
+    Work is one pass unless ``epochs`` or ``steps`` says otherwise. A tuple such as
+    ``(1, 2, 3, 4)`` gives each client a number drawn from it once, fixed by the seed (E3CS,
+    journal form).
 
     >>> LocalWork(epochs=2, batch_size=40).steps_of(np.array([100, 40, 7]), seed=0).tolist()
     [6, 2, 2]
     """
 
-    epochs: Amount | None = 1  #: passes over the client's examples
+    epochs: Amount | None = None  #: passes over the client's examples; 1 if steps are not given
     steps: Amount | None = None  #: SGD steps, over as many reshuffled passes as they need
     batch_size: int | None = 40  #: examples of a step; None = all the examples of the client
     lr: float | Schedule = 0.01  #: a number or a schedule over rounds
@@ -59,11 +60,13 @@ class LocalWork:
     weight_decay: float = 0.0  #: adds ``weight_decay * w`` to the gradient
 
     def __post_init__(self) -> None:
-        if (self.epochs is None) == (self.steps is None):
+        if self.epochs is not None and self.steps is not None:
             raise InvalidInput(
-                f"epochs and steps: set one and leave the other None, got epochs={self.epochs!r}, "
-                f"steps={self.steps!r}. Work in steps is LocalWork(epochs=None, steps=30)."
+                f"epochs and steps exclude each other, got {self.epochs!r} and {self.steps!r}: "
+                "give one of them."
             )
+        if self.epochs is None and self.steps is None:
+            object.__setattr__(self, "epochs", 1)
         for name in ("epochs", "steps"):
             object.__setattr__(self, name, _amount(name, getattr(self, name)))
         if self.batch_size is not None:

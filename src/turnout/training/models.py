@@ -7,6 +7,7 @@ them. What the papers leave open about a network is said in its class.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import math
@@ -30,6 +31,7 @@ __all__ = [
     "Logistic",
     "Mlp",
     "Model",
+    "Ready",
     "StackedLstm",
 ]
 
@@ -174,6 +176,20 @@ class Custom(Model):
         if not callable(factory):
             raise InvalidInput(f"path {self.path!r} is not a class or function.")
         return factory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ready(Model):
+    """A module that is there already, with the weights it has: every seed starts from them.
+
+    For Python only: a module cannot be written to a configuration, ``Custom`` can.
+    """
+
+    module: nn.Module
+
+    def build(self, data: FederatedData) -> nn.Module:
+        """Return a copy."""
+        return copy.deepcopy(self.module)
 
 
 def _mlp(model: Model, data: FederatedData, hidden: tuple[int, ...]) -> nn.Module:

@@ -7,7 +7,6 @@ of a label is measured, in which order the weights stand.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,7 +15,7 @@ from turnout.data.base import PADDING, FederatedData
 from turnout.errors import InvalidInput, MissingExtra
 from turnout.rng import Purpose, stream
 from turnout.training.batches import SEEDS
-from turnout.training.models import Model
+from turnout.training.models import Model, Ready
 from turnout.types import Array, IntArray
 
 try:
@@ -47,12 +46,11 @@ def initial_module(model: Model | nn.Module, data: FederatedData, seed: int) -> 
     A ready module is copied and keeps the weights it has.
     """
     if isinstance(model, nn.Module):
-        module = copy.deepcopy(model)
-    elif isinstance(model, Model):
-        with seeded(int(stream(seed, Purpose.INIT).integers(SEEDS))):
-            module = model.build(data)
-    else:
+        model = Ready(model)
+    if not isinstance(model, Model):
         raise InvalidInput(f"model must be a Model or a torch.nn.Module, got {model!r}.")
+    with seeded(int(stream(seed, Purpose.INIT).integers(SEEDS))):
+        module = model.build(data)
     _check_weights(module)
     _check_answers(module, data)
     return module
@@ -99,11 +97,10 @@ def label_tensor(y: IntArray, device: torch.device | None = None) -> Tensor:
 
 def label_losses(scores: Tensor, labels: Tensor) -> Tensor:
     """Return the cross-entropy of each label that counts: one per example, or per word."""
-    labels = labels.reshape(-1)
-    losses = functional.cross_entropy(
-        scores.reshape(labels.numel(), -1), labels, ignore_index=PADDING, reduction="none"
-    )
-    return losses[labels != PADDING]
+    if labels.ndim == 1:
+        return functional.cross_entropy(scores, labels, reduction="none")
+    counts = labels != PADDING
+    return functional.cross_entropy(scores[counts], labels[counts], reduction="none")
 
 
 def read_weights(module: nn.Module) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from turnout.training.base import Updates
-from turnout.types import FloatArray, IntArray
+from turnout.types import BoolArray, FloatArray, IntArray
 
 __all__ = ["LossReport", "collect", "finished"]
 
@@ -55,8 +55,16 @@ def finished(
     Whoever has a loss or a weight that is not finite gets NaN in its reports and the global model
     as its weights, so that it cannot poison an average.
     """
-    is_sound = torch.isfinite(local).all(dim=1).cpu().numpy() & np.isfinite(loss)
+    is_sound = _are_finite(local) & np.isfinite(loss)
     for row in np.flatnonzero(~is_sound):
         local[row] = weights
     mean, std, rms = (np.where(is_sound, values, np.nan) for values in (loss, loss_std, loss_rms))
     return Updates(local, num_examples, mean, std, rms, steps)
+
+
+def _are_finite(rows: Tensor) -> BoolArray:
+    """Return which rows are finite: those with a finite sum, and those whose sum overflowed."""
+    found: BoolArray = torch.isfinite(rows.sum(dim=1)).cpu().numpy()
+    for row in np.flatnonzero(~found):
+        found[row] = bool(torch.isfinite(rows[row]).all())
+    return found

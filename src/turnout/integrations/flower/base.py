@@ -29,6 +29,16 @@ class World(ABC):
         """A name that is equal for runs in the same world, for the report."""
         return "virtual"
 
+    @property
+    def classes(self) -> IntArray | None:
+        """(n,) the class of each client for the report, None if there are no classes."""
+        return None
+
+    @property
+    def class_names(self) -> dict[str, Any] | None:
+        """How the classes are called in the report."""
+        return None
+
     @abstractmethod
     def context(
         self, round: int, cohort_size: int, columns: Collection[str], deadline: float
@@ -43,19 +53,19 @@ class World(ABC):
         """Return (n,) what clients report, or None for what they really report."""
         return None
 
-    def polled_loss(
-        self, round: int, poll_data: Literal["all", "mini-batch"]
-    ) -> FloatArray | None:
+    def polled_loss(self, round: int, poll_data: Literal["all", "mini-batch"]) -> FloatArray | None:
         """Return (n,) the answers to a poll, or None to ask the nodes."""
         return None
 
+    @abstractmethod
     def record(self, chosen: IntArray) -> None:
         """Take note of who was chosen, after each round."""
 
+    @abstractmethod
     def state(self) -> dict[str, Array]:
         """Return what the world remembers, for the checkpoint."""
-        return {}
 
+    @abstractmethod
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Go back to what ``state()`` returned."""
 

@@ -77,9 +77,7 @@ def describe(
             }
         )
         values = _values(fixed, message, context)
-        return Message(
-            RecordDict({keys.IDENTITY: identity, keys.VALUES: values}), reply_to=message
-        )
+        return Message(RecordDict({keys.IDENTITY: identity, keys.VALUES: values}), reply_to=message)
 
     @app.query(keys.COLUMNS)
     def answer_columns(message: Message, context: Context) -> Message:

@@ -3,7 +3,7 @@
 | what came | status |
 |---|---|
 | a usable reply before the round ended | COMPLETED |
-| error 0 unknown, 1 app not loaded, 2 app raised, 6 mod refused, 7 bad bundle, 8 app crashed | FAILED |
+| error 0 unknown, 1 app not loaded, 2 raised, 6 mod refused, 7 bad bundle, 8 crashed | FAILED |
 | a reply that the inner strategy cannot use | FAILED |
 | error 3 message expired, 4 reply lost, 5 node gone; or the grid refused the message | SILENT |
 | nothing, and the node is no longer connected | SILENT |

@@ -54,7 +54,9 @@ class Columns:
             is_wrong = value.ndim > (0 if limit is not None else 1) or value.size > _MOST_NUMBERS
             known = self._values.get(name)
             if is_wrong or (known is not None and known.shape[1:] != value.shape):
-                log.warning("client %d: column %r has shape %s, left out", client, name, value.shape)
+                log.warning(
+                    "client %d: column %r has shape %s, left out", client, name, value.shape
+                )
                 continue
             if known is None:
                 known = self._values[name] = np.full((self._n, *value.shape), np.nan)
@@ -68,7 +70,9 @@ class Columns:
 
     def take(self, needs: Collection[str], uses: Collection[str]) -> dict[str, Array]:
         """Return the columns for a context, or raise ``MissingColumn`` with the line to add."""
-        known = {name: values for name, values in self._values.items() if not np.isnan(values).all()}
+        known = {
+            name: values for name, values in self._values.items() if not np.isnan(values).all()
+        }
         for name in sorted(needs):
             if name not in known:
                 how = _HOW.get(name, f"columns={{{name!r}: ...}}")

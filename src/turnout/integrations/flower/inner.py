@@ -127,9 +127,7 @@ def check_numbers(strategy: Strategy, cohort_size: int, select_size: int) -> Non
         _check_robust(layer, own, name, cohort_size)
 
 
-def _check_robust(
-    layer: Strategy, own: Mapping[str, Any], name: str, cohort_size: int
-) -> None:
+def _check_robust(layer: Strategy, own: Mapping[str, Any], name: str, cohort_size: int) -> None:
     malicious, kept = own.get("num_malicious_nodes"), own.get("num_nodes_to_select")
     if malicious is not None:
         is_bulyan = isinstance(layer, Bulyan)

@@ -53,9 +53,8 @@ class InnerState:
             number, _, attribute = name.partition(".")
             layer = self._layers[int(number)]
             if not hasattr(layer, attribute):
-                raise StateFileError(
-                    f"the checkpoint has {attribute} of {type(layer).__name__}, which has none here."
-                )
+                owner = type(layer).__name__
+                raise StateFileError(f"it has {attribute} of {owner}, which has none here.")
             parts = arrays[saved["first"] : saved["first"] + saved["count"]]
             now = getattr(layer, attribute)
             if isinstance(saved["value"], dict) and saved["value"].get("kind") == "state":

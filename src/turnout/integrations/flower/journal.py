@@ -15,15 +15,13 @@ from turnout.policies import Closed
 from turnout.simulate import Run
 from turnout.types import Array, FloatArray, Selection, Status
 
-__all__ = ["Journal"]
+__all__ = ["BY_CLIENTS", "BY_SERVER", "IN_TRAINING", "Journal"]
 
 #: Where Flower's ``Result`` keeps metrics by round.
-HISTORIES = (
-    "train_metrics_clientapp",
-    "evaluate_metrics_clientapp",
-    "evaluate_metrics_serverapp",
-)
-_TRAIN, _CLIENTS, _SERVER = HISTORIES
+IN_TRAINING = "train_metrics_clientapp"
+BY_CLIENTS = "evaluate_metrics_clientapp"
+BY_SERVER = "evaluate_metrics_serverapp"
+_HISTORIES = (IN_TRAINING, BY_CLIENTS, BY_SERVER)
 
 #: Names that examples of Flower use for what a report calls accuracy and loss.
 _ALIASES = {
@@ -37,8 +35,8 @@ class Journal:
 
     def __init__(self, cohort_size: int) -> None:
         self.cohort_size = cohort_size
-        self.n_clients = 0
-        self.metrics: dict[str, dict[int, MetricRecord]] = {name: {} for name in HISTORIES}
+        self.n_clients = 1  #: at least one, also while nobody has come
+        self.metrics: dict[str, dict[int, MetricRecord]] = {name: {} for name in _HISTORIES}
         self._columns: dict[str, list[Array]] = {name: [] for name in (*PER_CHOICE, *PER_ROUND)}
         self._sizes: list[int] = []
 
@@ -97,12 +95,26 @@ class Journal:
             self._columns[name] = [columns[name][t : t + 1] for t in range(len(self._sizes))]
         self.metrics = {
             name: {int(t): MetricRecord(record) for t, record in metrics[name].items()}
-            for name in HISTORIES
+            for name in _HISTORIES
+        }
+
+    def note(self, kind: str, server_round: int, metrics: MetricRecord | None) -> bool:
+        """Keep aggregated metrics of a round; return whether there were any."""
+        if metrics is None:
+            return False
+        self.metrics[kind][server_round] = metrics
+        return True
+
+    def plain_metrics(self) -> dict[str, dict[int, dict[str, Any]]]:
+        """Return the aggregated metrics as plain data."""
+        return {
+            kind: {server_round: dict(record) for server_round, record in by_round.items()}
+            for kind, by_round in self.metrics.items()
         }
 
     def complete(self, result: Result) -> None:
         """Put the metrics of all rounds into a result, also those from before a restart."""
-        for name in HISTORIES:
+        for name in _HISTORIES:
             setattr(result, name, dict(sorted(self.metrics[name].items())))
 
     def line(self, t: int) -> dict[str, float | None]:
@@ -129,15 +141,15 @@ class Journal:
     def _measured(self, server_round: int) -> dict[str, float]:
         """Return the single numbers that were measured in a round, the server's own first."""
         nothing = MetricRecord()
-        server = _numbers(self.metrics[_SERVER].get(server_round, nothing))
-        clients = _numbers(self.metrics[_CLIENTS].get(server_round, nothing))
-        training = _numbers(self.metrics[_TRAIN].get(server_round, nothing))
+        server = _numbers(self.metrics[BY_SERVER].get(server_round, nothing))
+        clients = _numbers(self.metrics[BY_CLIENTS].get(server_round, nothing))
+        training = _numbers(self.metrics[IN_TRAINING].get(server_round, nothing))
         found = {f"train_{name.removeprefix('train_')}": x for name, x in training.items()}
         found |= clients | server
         for name, others in _ALIASES.items():
-            known = next((found[other] for other in others if other in found), None)
+            known = next((other for other in others if other in found), None)
             if name not in found and known is not None:
-                found[name] = known
+                found[name] = found.pop(known)
         return found
 
 

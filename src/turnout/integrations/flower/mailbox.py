@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from flwr.app import Message
 from flwr.serverapp import Grid
-from google.protobuf.message import Error as ProtobufError
+from google.protobuf.message import Error as ProtobufError  # type: ignore[import-untyped]
 
 from turnout.integrations.flower import clock
 

@@ -18,7 +18,7 @@ from turnout.integrations.flower.cohort import reason_of
 from turnout.integrations.flower.columns import Columns
 from turnout.integrations.flower.mailbox import Letter, Mailbox, log
 from turnout.roster import Roster
-from turnout.types import BoolArray, FloatArray, IntArray
+from turnout.types import Array, BoolArray, FloatArray, IntArray
 
 __all__ = ["Members"]
 
@@ -39,6 +39,7 @@ class Members:
         *,
         ask_s: float,
         unidentified: Literal["node-id", "exclude"],
+        is_closed: bool = False,
     ) -> None:
         self.roster = roster
         self.columns = Columns(len(roster))
@@ -47,6 +48,7 @@ class Members:
         self._mailbox = mailbox
         self._ask_s = ask_s
         self._unidentified = unidentified
+        self._is_closed = is_closed  # nobody joins who is not on the roster
         self._claims: dict[int, Hashable | None] = {}  #: by node; None = stays out
         self._every_round: dict[int, frozenset[str]] = {}
         self._asked: set[int] = set()
@@ -58,6 +60,14 @@ class Members:
     def n_connected(self) -> int:
         """Number of clients that are connected, busy or not."""
         return len(self._nodes)
+
+    def restore(
+        self, roster: Roster, busy: Iterable[Sequence[Any]], columns: Mapping[str, Array]
+    ) -> None:
+        """Go back to the clients of a checkpoint; the busy ones stay busy as long as they were."""
+        self.roster = roster
+        self.reserved = {client: float(until) for client, until in busy}
+        self.columns.load_state(columns, len(roster))
 
     def refresh(self, late: Iterable[tuple[Letter, Message]] = ()) -> bool:
         """Look who is connected and ask newcomers; return whether anything has changed."""
@@ -108,8 +118,8 @@ class Members:
         }
         messages = []
         for node, client in asked.items():
-            config = {keys.SERVER_ROUND: server_round, keys.TOOK_PART: client in last}
-            content = RecordDict({keys.CONFIG: ConfigRecord(config)})
+            config = ConfigRecord({keys.SERVER_ROUND: server_round, keys.TOOK_PART: client in last})
+            content = RecordDict({keys.CONFIG: config})
             messages.append(Message(content, node, keys.query_type(keys.COLUMNS)))
         for node, reply in self._ask(messages):
             self.columns.put(asked[node], _values(reply))
@@ -161,20 +171,26 @@ class Members:
 
     def _learn(self, node: int, reply: Message) -> None:
         """Take in a node's identity, or decide what to do without."""
-        identity = reply.content.config_records if reply.has_content() else {}
-        record = identity.get(keys.IDENTITY, {})
-        client = record.get(keys.STABLE_ID)
+        records = reply.content.config_records if reply.has_content() else {}
+        identity: Mapping[str, Any] = records.get(keys.IDENTITY, {})
+        client = identity.get(keys.STABLE_ID)
         is_sound = (isinstance(client, str) and 0 < len(client) <= _LONGEST_ID) or (
             isinstance(client, int) and not isinstance(client, bool)
         )
-        if is_sound:
+        if is_sound and self._is_closed and client not in self.roster:
+            log.warning("node %d stays out: there is no client %r in the world", node, client)
+            self._claims[node] = None
+        elif is_sound:
             self._claims[node] = client
-            named = record.get(keys.EVERY_ROUND, [])
+            named = identity.get(keys.EVERY_ROUND, [])
             self._every_round[node] = frozenset(named if isinstance(named, list) else [])
             self._said[node] = _values(reply)
-            return
+        else:
+            self._do_without(node, reply)
+
+    def _do_without(self, node: int, reply: Message) -> None:
         why = reason_of(reply) if reply.has_error() else "its stable id is not usable"
-        keeps_out = self._unidentified == "exclude"
+        keeps_out = self._unidentified == "exclude" or self._is_closed
         what = "stays out" if keeps_out else "goes by its node id, which changes with every start"
         log.warning("node %d did not say who it is and %s: %s", node, what, why)
         self._claims[node] = None if keeps_out else f"node:{node}"

@@ -131,7 +131,7 @@ class ReplyRules:
             if form != usual
         }
         lacking = {i for i, one in enumerate(replies) if (weight_key, 0) not in one.measures[1]}
-        return faults | {i: f"its metrics lack {weight_key!r}" for i in lacking}
+        return faults | dict.fromkeys(lacking, f"its metrics lack {weight_key!r}")
 
 
 def form_of_arrays(arrays: ArrayRecord) -> ArrayForm:
@@ -144,9 +144,9 @@ def _look_at_arrays(
     records: Mapping[str, ArrayRecord],
 ) -> tuple[str | None, list[tuple[str, ArrayForm]]]:
     """Return what is wrong with the arrays of a reply, and the form of each record."""
-    forms = []
+    forms: list[tuple[str, ArrayForm]] = []
     for name, record in records.items():
-        form = []
+        form: list[tuple[str, tuple[int, ...], str]] = []
         for key, array in record.items():
             try:
                 values = array.numpy()

@@ -31,21 +31,21 @@ __all__ = ["VirtualWorld"]
 class VirtualWorld(World):
     """Plays an environment to a strategy, round by round, as ``turnout.simulate`` would.
 
-    ``ids`` are the stable ids of the clients, in the environment's order; by default "0" to
-    "n - 1", the partition ids of Flower's simulation. ``columns`` are facts about the clients that
-    replace what the environment would make up, such as the real ``num_samples``. With
-    ``synthetic_losses`` the selector sees the environment's losses in place of the reported ones.
+    ``ids`` are the stable ids of the clients, in the environment's order; by default 0 to n - 1,
+    the partition ids of Flower's simulation. ``columns`` are facts about the clients that replace
+    what the environment would make up, such as the real ``num_samples``. With ``synthetic_losses``
+    the selector sees the environment's losses in place of the reported ones.
 
     >>> from turnout.environments import e3cs_world
     >>> world = VirtualWorld(e3cs_world(n_clients=3, seed=1))
     >>> world.ids, world.fate(0).survived.shape
-    (('0', '1', '2'), (3,))
+    ((0, 1, 2), (3,))
     """
 
     def __init__(
         self,
         environment: Environment,
-        ids: Iterable[str] | None = None,
+        ids: Iterable[str | int] | None = None,
         *,
         columns: Mapping[str, Array] | None = None,
         synthetic_losses: bool = False,
@@ -56,8 +56,7 @@ class VirtualWorld(World):
                 f"{type(environment).__name__}; e3cs_world(n_clients) makes one."
             )
         n = environment.n_clients
-        names = map(str, range(n)) if ids is None else ids
-        self._ids = _checked_ids(names, n)
+        self._ids = _checked_ids(range(n) if ids is None else ids, n)
         self.environment = environment
         self.columns = {name: np.asarray(column) for name, column in (columns or {}).items()}
         for name, column in self.columns.items():
@@ -66,7 +65,7 @@ class VirtualWorld(World):
         self.history = History.fresh(n)
 
     @property
-    def ids(self) -> tuple[str, ...]:
+    def ids(self) -> tuple[str | int, ...]:
         """The stable ids, in the order of the environment's clients."""
         return self._ids
 
@@ -136,7 +135,7 @@ class VirtualWorld(World):
         return class_names(self.environment)
 
 
-def _checked_ids(ids: Iterable[str], n_clients: int) -> tuple[str, ...]:
+def _checked_ids(ids: Iterable[str | int], n_clients: int) -> tuple[str | int, ...]:
     names = tuple(ids)
     if len(names) != n_clients:
         raise InvalidInput(
@@ -144,8 +143,8 @@ def _checked_ids(ids: Iterable[str], n_clients: int) -> tuple[str, ...]:
             f"make the environment with n_clients={len(names)} or name all of them."
         )
     for name in names:
-        if not isinstance(name, str) or not name:
-            raise InvalidInput(f"ids must be non-empty strings, got {name!r}.")
+        if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
+            raise InvalidInput(f"ids must be texts or integers, got {name!r}.")
     if len(set(names)) != n_clients:
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidInput(f"ids must be unique, got {twice!r} twice.")

@@ -1,0 +1,150 @@
+"""``turnout train``: one run of one selector that trains a real model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from turnout.cli.output import AsJson, console, show, table
+from turnout.cli.recipes import (
+    N_ROUNDS,
+    AggregationText,
+    Data,
+    Device,
+    EvaluateEvery,
+    HoldOut,
+    Local,
+    ModelText,
+    PartitionText,
+    ServerLr,
+    StopAtTarget,
+    Target,
+    Trainer,
+    given_recipe,
+)
+from turnout.cli.running import (
+    Clients,
+    Cohort,
+    Deadline,
+    Param,
+    Rounds,
+    World,
+    end_badly_on_problems,
+    experiment_of,
+    run_shown,
+)
+from turnout.experiment import Experiment, parse_variant
+from turnout.experiment.summary import to_target
+from turnout.experiment.variants import parse_parameters
+
+__all__ = ["train"]
+
+#: What the summary's numbers are, and how they are written.
+_BEFORE = {
+    "accuracy": ("accuracy on the test set, after the last round", ".4f"),
+    "best_accuracy": ("best accuracy on the way", ".4f"),
+    "loss": ("loss on the test set", ".4f"),
+    "local_loss": ("loss on all clients' own examples", ".4f"),
+    "jain_of_losses": ("Jain's index of the clients' losses", ".4f"),
+    "worst_accuracy": ("accuracy of the worst tenth of the clients", ".4f"),
+}
+_AFTER = {
+    "rounds_run": ("rounds", "d"),
+    "success_ratio": ("share of the chosen that answered in time", ".4f"),
+    "cep": ("answers in time (cumulative effective participation)", "d"),
+    "total_time_s": ("length of the run on the virtual clock, s", ".1f"),
+    "seconds": ("seconds that this took", ".1f"),
+}
+
+
+def train(
+    selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
+    param: Param = None,
+    data: Data = None,
+    partition: PartitionText = None,
+    model: ModelText = None,
+    local: Local = None,
+    aggregation: AggregationText = None,
+    server_lr: ServerLr = None,
+    hold_out: HoldOut = None,
+    target: Target = None,
+    stop_at_target: StopAtTarget = False,
+    evaluate_every: EvaluateEvery = None,
+    device: Device = None,
+    trainer: Trainer = None,
+    world: World = "volatile",
+    rounds: Rounds = None,
+    clients: Clients = None,
+    cohort: Cohort = None,
+    deadline: Deadline = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes everything.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Run folder; default: runs/ and a name made of the settings."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model in a simulated federation, with one selector.
+
+    An interrupted run goes on where it stopped when the same command is given again.
+
+    Example: [bold]turnout train e3cs --data digits --model mlp --rounds 20 --target 0.8[/]
+    """
+    variant = parse_variant(selector)
+    given = parse_parameters(",".join(param or []))
+    if given:
+        variant = replace(variant, parameters={**variant.parameters, **given}, label="")
+    training = given_recipe(
+        source=data,
+        partition=partition,
+        model=model,
+        local=local,
+        aggregation=aggregation,
+        server_lr=server_lr,
+        hold_out=hold_out,
+        target_accuracy=target,
+        stop_at_target=stop_at_target,
+        evaluate_every=evaluate_every,
+        device=device,
+        trainer=trainer,
+    )
+    sizes = {"n_clients": clients, "cohort_size": cohort, "n_rounds": rounds or N_ROUNDS}
+    experiment = experiment_of([variant], "train", world, sizes, [seed], deadline, training)
+    folder = out or Path("runs") / f"train-{experiment.digest[:8]}"
+    grid = run_shown(experiment, folder, quiet=as_json, n_jobs=1)
+    end_badly_on_problems(grid)
+    summary = grid.cells[0].summary or {}
+    size = {
+        "n_clients": experiment.n_clients,
+        "cohort_size": experiment.cohort_size,
+        "n_rounds": experiment.n_rounds,
+        "seed": seed,
+        "folder": str(folder),
+    }
+    made = _table(f"{variant.label}, seed {seed}", experiment, summary)
+    show(made, [{"label": variant.label, **size, **summary}], as_json)
+    if not as_json:
+        console.print(f"Run folder: {folder}", highlight=False)
+
+
+def _table(title: str, experiment: Experiment, summary: dict[str, Any]) -> Table:
+    recipe = experiment.recipe()
+    assert recipe is not None
+    reached = {}
+    for target in recipe.target_accuracy:
+        for_rounds, for_time = to_target(target)
+        reached[for_rounds] = (f"rounds to an accuracy of {target:g}", ".0f")
+        reached[for_time] = (f"time to an accuracy of {target:g}, s", ".1f")
+    if summary["stopped_at_target"]:
+        title += f" (stopped at its target after {summary['rounds_run']} rounds)"
+    made = table(escape(title), "what", "value", numbers=("value",))
+    for name, (what, form) in (_BEFORE | reached | _AFTER).items():
+        value = summary[name]
+        missing = "not reached" if name in reached else "-"
+        made.add_row(what, missing if value is None else format(value, form))
+    return made

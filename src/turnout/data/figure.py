@@ -1,0 +1,144 @@
+"""A figure of a division: who has how much of what."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from turnout.data.base import FederatedData
+from turnout.data.summary import Division, division
+from turnout.errors import InvalidInput, MissingExtra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_division"]
+
+#: Most clients that get a bar of their own, and most labels that get a colour.
+_MOST_BARS, _MOST_COLOURS = 60, 20
+#: Most words of a text that get a column.
+_MOST_WORDS = 30
+
+_FORMATS = (".pdf", ".png", ".svg")
+_SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {
+        "font.size": 9,
+        "axes.titlesize": 9,
+        "axes.labelsize": 9,
+        "xtick.labelsize": 8,
+        "ytick.labelsize": 8,
+        "legend.fontsize": 8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "pdf.fonttype": 42,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "turnout",
+        "savefig.dpi": 200,
+    }
+)
+
+
+def draw_division(data: FederatedData, path: Path, title: str = "") -> Path:
+    """Write a figure: the labels of each client, and how sizes are spread.
+
+    Few clients are stacked bars; many clients or labels are a matrix, in which clients with the
+    same main label are side by side. PNG, PDF or SVG, by the name.
+    """
+    if path.suffix not in _FORMATS:
+        raise InvalidInput(f"path must end in {', '.join(_FORMATS)}, got {path}.")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtra("Figures need matplotlib: pip install 'turnout[plot]'.")
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    found = division(data)
+    settings: Any = dict(_SETTINGS)
+    with matplotlib.rc_context(settings):
+        canvas = Figure(figsize=(7.0, 3.4), layout="constrained")
+        _fill(canvas, found, data, title)
+        metadata = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+        canvas.savefig(path, metadata=metadata[path.suffix])
+    return path
+
+
+def _fill(canvas: Figure, found: Division, data: FederatedData, title: str) -> None:
+    low, high = int(found.sizes.min()), int(found.sizes.max())
+    if high - low <= 1:  # nothing to see in a histogram
+        each = str(low) if low == high else f"{low} or {high}"
+        title = ", ".join(part for part in (title, f"{each} examples each") if part)
+        wide = canvas.subplots()
+    else:
+        wide, narrow = canvas.subplots(1, 2, width_ratios=(3, 1))
+        _histogram(narrow, found)
+    few_clients = found.sizes.size <= _MOST_BARS
+    if few_clients and data.n_classes <= _MOST_COLOURS and not data.is_text:
+        _bars(wide, found)
+    else:
+        _matrix(canvas, wide, found, data)
+    canvas.suptitle(title, fontsize=9)
+
+
+def _bars(axes: Axes, found: Division) -> None:
+    """One bar for each client, cut by label."""
+    import matplotlib
+    from matplotlib.ticker import MaxNLocator
+
+    n_classes = found.label_counts.shape[1]
+    colours = matplotlib.colormaps["tab10" if n_classes <= 10 else "tab20"]
+    client = np.arange(found.sizes.size)
+    below = np.zeros(client.size)
+    for label in range(n_classes):
+        height = found.label_counts[:, label]
+        axes.bar(client, height, 0.86, below, color=colours(label), label=str(label), linewidth=0)
+        below += height
+    axes.set(xlabel="client", ylabel="examples", xlim=(-0.7, client.size - 0.3))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(
+        handles[::-1],
+        labels[::-1],
+        title="label",
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        frameon=False,
+        handlelength=1.0,
+        labelspacing=0.25,
+    )
+
+
+def _matrix(canvas: Figure, axes: Axes, found: Division, data: FederatedData) -> None:
+    """One column for each client, one row for each label, dark where the client has many."""
+    rows = np.arange(data.n_classes)
+    if data.is_text:
+        rows = np.argsort(-found.label_counts.sum(axis=0), kind="stable")[:_MOST_WORDS]
+    image = axes.imshow(
+        found.shares[found.order][:, rows].T,
+        aspect="auto",
+        cmap="Blues",
+        vmin=0.0,
+        interpolation="nearest",
+        origin="upper" if data.is_text else "lower",
+    )
+    canvas.colorbar(image, ax=axes, label="share of the client's labels", pad=0.01)
+    what = "next word" if data.is_text else "label"
+    axes.set(xlabel=f"client, ordered by {found.ordered_by}", ylabel=what)
+    if data.is_text and data.words:
+        axes.set_yticks(range(rows.size), [data.words[row] for row in rows], fontsize=6)
+
+
+def _histogram(axes: Axes, found: Division) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = int(found.sizes.min()), int(found.sizes.max())
+    is_wide = high > 20 * low
+    edges = np.geomspace(low, high, 16) if is_wide else np.linspace(low, high, 16)
+    axes.hist(found.sizes, bins=edges.tolist(), color="#4c72b0", edgecolor="white", linewidth=0.4)
+    axes.set_xscale("log" if is_wide else "linear")
+    axes.set(xlabel="examples of a client", ylabel="clients")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,0 +1,123 @@
+"""One file per run: selector, roster, model and everything else that the next round depends on.
+
+An ``.npz`` of arrays with a JSON header, written anew after each round; a crash leaves the old file
+or the new one. Clients stand in it by stable id, never by node id.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from turnout.errors import StateFileError
+from turnout.experiment.folder import first_difference
+from turnout.integrations.flower.inner_state import decode_arrays, encode_arrays
+from turnout.persist import write_atomically
+from turnout.types import Array
+
+__all__ = ["Checkpoint", "check_settings", "read_checkpoint", "write_checkpoint"]
+
+#: Version of the file format; a file with a larger number was written by a newer turnout.
+FORMAT = 1
+_KIND = "turnout-flower"
+_HEADER = "header"
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, MemoryError),
+    *(ValueError, KeyError, TypeError, AttributeError, IndexError),
+)
+
+#: What must be the same here and there; the rest may be changed between two runs.
+_FIXED = ("selector", "parameters", "seed", "strategy", "model")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is saved after a round."""
+
+    settings: Mapping[str, Any]  #: selector, parameters, seed, strategy, model, cohort, policy
+    rounds_done: int
+    is_evaluated: bool  #: whether the last round's evaluation is part of it
+    model: ArrayRecord
+    roster: str  #: as JSON
+    busy: list[list[Any]]  #: stable id and the wall time until which it is busy at most
+    seen: list[str]  #: metrics that clients have reported
+    metrics: Mapping[str, Any]  #: aggregated metrics, by kind and round
+    inner: Mapping[str, Any]  #: state of the inner strategy
+    inner_arrays: list[Array]
+    #: Arrays by owner: selector, observed, columns, run, world.
+    arrays: Mapping[str, Mapping[str, Array]]
+
+
+_PLAIN = ("settings", "rounds_done", "is_evaluated", "roster", "busy", "seen", "metrics", "inner")
+
+
+def write_checkpoint(path: str | os.PathLike[str], saved: Checkpoint) -> None:
+    """Write the file; a crash leaves the old one or the new one."""
+    parts: list[Array] = []
+    header: dict[str, Any] = {"format": FORMAT, "kind": _KIND}
+    header |= {name: getattr(saved, name) for name in _PLAIN}
+    header["model"] = encode_arrays(saved.model, parts)
+    header["counts"] = [len(parts), len(saved.inner_arrays)]
+    arrays: dict[str, Any] = {_HEADER: np.array(json.dumps(header))}
+    arrays |= {f"model.{i}": part for i, part in enumerate(parts)}
+    arrays |= {f"inner.{i}": part for i, part in enumerate(saved.inner_arrays)}
+    for owner, table in saved.arrays.items():
+        arrays |= {f"{owner}/{name}": values for name, values in table.items()}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    write_atomically(Path(path), buffer.getvalue())
+
+
+def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Return what a file holds, or raise ``StateFileError``."""
+    try:
+        with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as file:
+            header = json.loads(str(file[_HEADER]))
+            if header["kind"] != _KIND:
+                raise StateFileError(f"{path} is not a checkpoint of a Flower run.")
+            if header["format"] > FORMAT:
+                raise StateFileError(
+                    f"{path} has format {header['format']}, this turnout reads up to {FORMAT}: "
+                    "upgrade turnout."
+                )
+            n_model, n_inner = header["counts"]
+            model = decode_arrays(header["model"], [file[f"model.{i}"] for i in range(n_model)])
+            inner = [file[f"inner.{i}"] for i in range(n_inner)]
+            arrays: dict[str, dict[str, Array]] = {}
+            for name in file.files:
+                owner, slash, own = name.partition("/")
+                if slash:
+                    arrays.setdefault(owner, {})[own] = file[name]
+        plain = {name: header[name] for name in _PLAIN}
+        return Checkpoint(model=model, inner_arrays=inner, arrays=arrays, **plain)
+    except StateFileError:
+        raise
+    except _DAMAGED as error:
+        raise StateFileError(
+            f"{path} is not a complete checkpoint ({type(error).__name__}: {error}); delete it to "
+            "start again, or restore it from an earlier copy."
+        ) from error
+
+
+def check_settings(
+    path: str | os.PathLike[str], saved: Mapping[str, Any], here: Mapping[str, Any]
+) -> str | None:
+    """Refuse a checkpoint of another selector; return a change that is allowed, in words."""
+    for name in _FIXED:
+        difference = first_difference({name: saved.get(name)}, {name: here.get(name)})
+        if difference is not None:
+            raise StateFileError(
+                f"{path} belongs to another run: {difference}. Give another checkpoint, or delete "
+                "it to start again."
+            )
+    return first_difference(saved, here)

@@ -1,0 +1,127 @@
+"""What training came to: rounds and time to an accuracy, and the losses of single clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from turnout import metrics
+from turnout.report.curves import Trace, clock, identity, plain
+from turnout.report.figures import Chart, axes
+from turnout.report.reading import Cell
+from turnout.report.worlds import Variant, World
+from turnout.statistics import Estimate, estimate
+from turnout.types import FloatArray
+
+__all__ = ["Reached", "loss_histogram", "reached", "targets_of"]
+
+#: Accuracies to look for in runs that name none; the highest that anyone reached are shown.
+_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+_MOST_TARGETS = 4
+_N_LEVELS = 3
+
+_N_BINS = 40
+#: The bins end here; the few losses above are counted in the last one.
+_HIGHEST_PERCENTILE = 99.0
+
+
+class Reached(NamedTuple):
+    """How long a selector takes to an accuracy, over the seeds that reached it."""
+
+    rounds: Estimate
+    seconds: Estimate
+    n_seeds: int  #: all seeds, those included that never reached it
+    is_first: bool  #: fewest rounds among those selectors of which every seed reached it
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every seed reached it, so that means compare."""
+        return self.rounds.n == self.n_seeds
+
+
+def targets_of(world: World) -> list[float]:
+    """Return the accuracies that the runs name as targets, else round numbers they reached."""
+    named = [_named(cell.settings.training.get("target_accuracy")) for cell in world.cells]
+    given = sorted({target for targets in named for target in targets})
+    if given:
+        return given[-_MOST_TARGETS:]
+    best = max((_best_accuracy(cell) for cell in world.cells), default=math.nan)
+    return [level for level in _LEVELS if level <= best][-_N_LEVELS:]
+
+
+def reached(world: World, target: float) -> dict[str, Reached]:
+    """Return for each selector how long it took to an accuracy."""
+    found = {variant.name: _reached(variant, target) for variant in world.variants}
+    whole = [one.rounds.mean for one in found.values() if one.is_complete]
+    best = min(whole, default=math.nan) if len(whole) > 1 else math.nan
+    return {
+        name: one._replace(is_first=one.is_complete and one.rounds.mean == best)
+        for name, one in found.items()
+    }
+
+
+def loss_histogram(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+    """Yield the distribution over clients of the final model's loss, as steps."""
+    losses = {variant.name: _losses(variant) for variant in world.variants}
+    known = [values for values in losses.values() if values.size]
+    if not known:
+        return
+    top = float(np.percentile(np.concatenate(known), _HIGHEST_PERCENTILE))
+    edges = np.linspace(0.0, top if top > 0.0 else 1.0, _N_BINS + 1)
+    traces = [
+        _steps(identity(variant, order), edges, losses[variant.name])
+        for variant in world.variants
+        if losses[variant.name].size
+    ]
+    caption = (
+        "Share of clients by the loss of the final model on their own examples, all seeds. The last"
+        " step holds everything above. The Jain index of these losses is in the summary."
+    )
+    layout = axes("loss of a client", "share of clients", hovermode="x")
+    yield Chart("local-loss", "Local losses at the end", caption, traces, layout, is_wide=True)
+
+
+def _named(given: object) -> list[float]:
+    several = given if isinstance(given, list) else [given]
+    return [float(one) for one in several if type(one) in (int, float) and 0.0 < one <= 1.0]
+
+
+def _best_accuracy(cell: Cell) -> float:
+    values = cell.series.get("accuracy", np.zeros(0))
+    known = values[np.isfinite(values)]
+    return float(known.max()) if known.size else -math.inf
+
+
+def _reached(variant: Variant, target: float) -> Reached:
+    rounds = [metrics.rounds_to(_accuracy(cell), target) for cell in variant.cells]
+    seconds = [
+        math.nan if math.isnan(after) else float(clock(cell)[int(after) - 1])
+        for cell, after in zip(variant.cells, rounds, strict=True)
+    ]
+    return Reached(estimate(rounds), estimate(seconds), len(rounds), False)
+
+
+def _accuracy(cell: Cell) -> FloatArray:
+    return cell.series.get("accuracy", np.zeros(0))
+
+
+def _losses(variant: Variant) -> FloatArray:
+    parts = [cell.scores["loss"] for cell in variant.cells if "loss" in cell.scores]
+    together = np.concatenate(parts) if parts else np.zeros(0)
+    return together[np.isfinite(together) & (together >= 0.0)]
+
+
+def _steps(who: Trace, edges: FloatArray, losses: FloatArray) -> Trace:
+    counts, _ = np.histogram(np.minimum(losses, edges[-1]), edges)
+    return {
+        **who,
+        "meta": {**who["meta"], "role": "line"},
+        "type": "scatter",
+        "mode": "lines",
+        "x": plain(np.repeat(edges, 2)[1:-1]),
+        "y": plain(np.repeat(counts / losses.size, 2)),
+        "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>",
+    }

@@ -1,0 +1,129 @@
+"""Reads a module layer by layer: which ``Sequential`` can be trained with stacked weights.
+
+Only layers whose class is exactly a standard one are read: a subclass, a hook, a shared or a frozen
+weight may mean anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from turnout.training.batched.convolution import ConvReluPool
+from turnout.training.batched.layers import Flatten, Layer, Linear, Relu, Tanh
+
+__all__ = ["Part", "Unreadable", "read_parts"]
+
+Shape = tuple[int, ...]
+
+KNOWN = {nn.Identity, nn.Dropout, nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.Conv2d, nn.MaxPool2d}
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Unreadable(Exception):
+    """A module is not a chain of layers known here; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A layer before it has weights."""
+
+    build: Callable[..., Layer]  #: called with weight, bias and ``is_first`` if it has weights
+    shape: Shape  #: of one example behind it
+    values: int = 0  #: numbers that it holds for each example while it trains
+    n_weights: int = 0  #: 2 for weight and bias, 1 for a weight alone
+
+
+def read_parts(module: nn.Module, example_shape: Shape) -> list[Part]:
+    """Return the parts of a module, or raise ``Unreadable``."""
+    layers = list(_leaves(module))
+    if sum(len(list(layer.parameters())) for layer in layers) > len(list(module.parameters())):
+        raise Unreadable("layers share weights")
+    shape = example_shape
+    if layers and _is_flatten(layers[0]):
+        shape, layers = (math.prod(shape),), layers[1:]
+    parts: list[Part] = []
+    while layers:
+        layers, found = _next(layers, shape)
+        parts += found
+        shape = parts[-1].shape if parts else shape
+    if not parts or parts[-1].build is not Linear or not parts[0].n_weights:
+        raise Unreadable("it does not begin with weights or end with a linear layer")
+    return parts
+
+
+def _next(layers: list[nn.Module], shape: Shape) -> tuple[list[nn.Module], list[Part]]:
+    """Return the layers that are left, and the part that was read from those that are not."""
+    is_flat = len(shape) == 1
+    match layers:
+        case [nn.Identity(), *rest] | [nn.Dropout(p=0.0), *rest]:
+            return rest, []
+        case [nn.Linear() as linear, *rest] if shape == (linear.in_features,):
+            width = linear.out_features
+            return rest, [Part(Linear, (width,), shape[0] + width, _n_weights(linear))]
+        case [nn.ReLU(), *rest] if is_flat:
+            return rest, [Part(Relu, shape)]
+        case [nn.Tanh(), *rest] if is_flat:
+            return rest, [Part(Tanh, shape)]
+        case [nn.Flatten() as flatten, *rest] if not is_flat and _is_flatten(flatten):
+            return rest, [Part(Flatten, (math.prod(shape),))]
+        case [nn.Conv2d() as conv, nn.ReLU(), nn.MaxPool2d() as pool, *rest]:
+            if len(shape) == 3 and _is_plain(conv) and _is_2x2(pool):
+                return rest, [_convolution(conv, shape)]
+    raise Unreadable(f"{layers[0]} on examples of shape {shape} is not among the layers known here")
+
+
+def _convolution(conv: nn.Conv2d, shape: Shape) -> Part:
+    channels, out = conv.in_channels, conv.out_channels
+    k, p = conv.kernel_size[0], int(conv.padding[0])
+    h, w = ((side + 2 * p - k + 1) // 2 for side in shape[1:])
+    if channels != shape[0] or min(h, w) < 1:
+        raise Unreadable(f"{conv} does not fit images of shape {shape}")
+    values = (channels * (k + 1) ** 2 + 8 * out) * h * w
+    return Part(partial(ConvReluPool, padding=p), (out, h, w), values, _n_weights(conv))
+
+
+def _is_plain(conv: nn.Conv2d) -> bool:
+    """Whether a convolution has a square odd kernel, stride 1 and zeros around, or nothing."""
+    k, p = conv.kernel_size, conv.padding
+    return (
+        (k[0] == k[1] and k[0] % 2 == 1)
+        and (isinstance(p, tuple) and p[0] == p[1] and conv.padding_mode == "zeros")
+        and (conv.stride, conv.dilation, conv.groups) == ((1, 1), (1, 1), 1)
+    )
+
+
+def _is_2x2(pool: nn.MaxPool2d) -> bool:
+    return (
+        all(size in (2, (2, 2)) for size in (pool.kernel_size, pool.stride))
+        and (pool.padding in (0, (0, 0)) and pool.dilation in (1, (1, 1)))
+        and not (pool.ceil_mode or pool.return_indices)
+    )
+
+
+def _is_flatten(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) == (1, -1)
+
+
+def _n_weights(layer: nn.Module) -> int:
+    return len(list(layer.parameters()))
+
+
+def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the layers of nested ``Sequential`` in order."""
+    name = type(module).__name__
+    if any(getattr(module, hooks) for hooks in HOOKS) or "forward" in vars(module):
+        raise Unreadable(f"{name} has hooks")
+    if not all(weight.requires_grad for weight in module.parameters()):
+        raise Unreadable(f"{name} has frozen weights")
+    if type(module) is nn.Sequential:
+        for layer in module:
+            yield from _leaves(layer)
+    elif type(module) in KNOWN:
+        yield module
+    else:
+        raise Unreadable(f"{name} is not among the layers known here")

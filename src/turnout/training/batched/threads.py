@@ -1,0 +1,47 @@
+"""Worker threads that each use one core.
+
+PyTorch lets go of Python's lock inside its kernels, so two threads that each run kernels of one
+thread keep two cores busy. Kernels that share their own work among cores wait for each other many
+times per mini-batch; these threads wait once per tile of clients.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+__all__ = ["spread"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def spread(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> list[Result]:
+    """Return ``[function(item) for item in items]``, computed by threads of one core each."""
+    return list(_pool(threads, os.getpid()).map(function, items))
+
+
+@functools.cache
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """Return the workers of this process; a forked child has none of its parent's threads."""
+    everywhere_else = torch.get_num_threads()
+    are_ready = threading.Barrier(threads + 1)
+
+    def use_one_core() -> None:
+        torch.set_num_threads(1)
+        are_ready.wait()
+
+    pool = ThreadPoolExecutor(threads, f"turnout-{process}", initializer=use_one_core)
+    for _ in range(threads):  # no worker is idle before all are ready, so each call starts one
+        pool.submit(int)
+    are_ready.wait()
+    torch.set_num_threads(everywhere_else)  # the call in a worker also set it for new threads
+    return pool
