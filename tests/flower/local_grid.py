@@ -6,14 +6,16 @@ from collections import Counter
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
 
-RUN_ID = 1
+RUN_ID, SERVER = 1, 1
 
 
 class LocalGrid(Grid):
     """Answers when it is asked for the reply. Node ids and their order are drawn from ``seed``."""
 
     def __init__(self, app, n_nodes, seed=0):
+        TaskIdentity.run_id, TaskIdentity.node_id = RUN_ID, SERVER  # what messages are stamped with
         rng = np.random.default_rng(seed)
         self.nodes = [int(node) for node in rng.integers(2, 2**62, n_nodes)]
         self.order = [self.nodes[i] for i in rng.permutation(n_nodes)]

@@ -1,12 +1,15 @@
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
 import turnout
+from tests.flower.example import load
 from tests.flower.local_grid import LocalGrid
+from tests.flower.volatile import COHORT, COLUMNS, POLICY, ROUNDS, SEED, WORLD, N, client, play
 from turnout import Status
 from turnout.environments import (
     Bernoulli,
@@ -18,62 +21,12 @@ from turnout.environments import (
 )
 from turnout.errors import InvalidInput
 from turnout.integrations.flower import SelectingStrategy
-from turnout.integrations.flower.client import describe
 from turnout.integrations.flower.world import VirtualWorld
 from turnout.policies import AdaptiveDeadline, FirstK, FixedDeadline, OverSelect
 from turnout.simulate import simulate
 
-N, COHORT, ROUNDS, SEED = 12, 4, 12, 3
-#: Clients come and go, crash, and are slow when they were not chosen in the last round.
-WORLD = Environment(N, 5, Bernoulli(0.8), ByClass((0.4, 0.9)), HeavyTail(LinearContextual()))
-COLUMNS = ("offsets", "clients", "status", "duration", "spent", "probability", "length_s")
-
-
-def client(environment, *, raises=()):
-    """Clients whose reports are the environment's; one in ``raises`` fails whenever it trains."""
-    app = ClientApp()
-
-    def place(context):
-        return int(context.node_config["partition-id"])
-
-    def loss(message, context):
-        config = message.content["config"]
-        answers = environment.polled_loss(config["server-round"] - 1, config["poll-data"])
-        return float(answers[place(context)])
-
-    describe(app, stable_id=lambda message, context: f"device-{place(context)}", loss=loss)
-
-    @app.train()
-    def train(message, context):
-        me = place(context)
-        if me in raises:
-            raise RuntimeError("broken")
-        reported = environment.metrics(message.content["config"]["server-round"] - 1)
-        metrics = {name.replace("_", "-"): float(values[me]) for name, values in reported.items()}
-        (weights,) = message.content["arrays"].to_numpy_ndarrays()
-        content = {
-            "arrays": ArrayRecord([weights + 1.0]),
-            "metrics": MetricRecord({"num-examples": 10, **metrics}),
-        }
-        return Message(RecordDict(content), reply_to=message)
-
-    return app
-
-
-def play(grid, selector, environment=WORLD, *, n_rounds=ROUNDS, **options):
-    ids = [f"device-{i}" for i in range(environment.n_clients)]
-    strategy = SelectingStrategy(
-        FedAvg(fraction_evaluate=0.0),
-        selector,
-        cohort_size=COHORT,
-        seed=SEED,
-        world=VirtualWorld(environment, ids),
-        **options,
-    )
-    strategy.start(
-        grid=grid, initial_arrays=ArrayRecord([np.zeros(2)]), num_rounds=n_rounds, timeout=60.0
-    )
-    return strategy.run
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 300.0  # against hanging
 
 
 def expected_run(selector, environment=WORLD, policy=None, n_rounds=ROUNDS):
@@ -86,7 +39,6 @@ def expected_run(selector, environment=WORLD, policy=None, n_rounds=ROUNDS):
 def assert_same(run, expected):
     for name in COLUMNS:
         np.testing.assert_array_equal(getattr(run, name), getattr(expected, name), err_msg=name)
-    np.testing.assert_array_equal(run.n_available, expected.n_available)
 
 
 SELECTORS = (
@@ -107,10 +59,9 @@ SELECTORS = (
 
 @pytest.mark.parametrize("selector", SELECTORS)
 def test_flower_makes_the_choices_of_our_simulator(selector):
-    policy = FixedDeadline(12.0)
-    expected = expected_run(selector, policy=policy)
+    expected = expected_run(selector, policy=POLICY)
     assert np.unique(expected.status).size >= 3  # a run in which something happens
-    assert_same(play(LocalGrid(client(WORLD), N), selector, policy=policy), expected)
+    assert_same(play(LocalGrid(client(WORLD), N), selector, policy=POLICY), expected)
 
 
 POLICIES = (
@@ -233,30 +184,22 @@ def test_bad_input_is_refused(message):
         BAD[message]()
 
 
-def test_flowers_own_simulation_makes_the_choices_of_our_simulator(monkeypatch):
-    from flwr.simulation import run_simulation
-
-    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    policy = FixedDeadline(12.0)
+def test_flowers_own_simulation_makes_the_choices_of_our_simulator(tmp_path):
+    loopback, module = load("loopback"), load("processes")
     selectors = ("random", "e3cs", "oort", "ucb-cs", "rbcs-f", "pow-d")
-    runs = {}
-    server_app = ServerApp()
-
-    @server_app.main()
-    def main(grid, context):
+    processes = module.Processes(tmp_path)
+    path = tmp_path / "runs.npz"
+    command = ["python", "-m", "tests.flower.volatile", str(path), *selectors]
+    environment = {**os.environ, **loopback.QUIET, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    try:
+        processes.start("simulation", command, environment)
+        code = processes.exit_code("simulation", LIMIT_S)
+    finally:
+        processes.kill("simulation")  # with what Ray has left behind
+    assert code == 0, processes.log("simulation")[-5000:]
+    with np.load(path) as columns:
         for selector in selectors:
-            runs[selector] = play(grid, selector, policy=policy)
-
-    run_simulation(
-        server_app,
-        client(WORLD),
-        N,
-        backend_config={
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": 2, "log_to_driver": False},
-        },
-    )
-    assert runs.keys() == set(selectors)
-    for selector, run in runs.items():
-        assert_same(run, expected_run(selector, policy=policy))
+            expected = expected_run(selector, policy=POLICY)
+            for name in COLUMNS:
+                found = columns[f"{selector}/{name}"]
+                np.testing.assert_array_equal(found, getattr(expected, name), err_msg=selector)

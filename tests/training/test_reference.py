@@ -240,20 +240,19 @@ def test_no_use_of_global_randomness_even_with_dropout():
 
 def test_dropout_differs_by_client_and_round_and_sleeps_in_evaluation():
     data = federation(sizes=(10, 10))
-    twins = dataclasses.replace(
-        data, x=np.concatenate([data.x[:10]] * 2), y=np.concatenate([data.y[:10]] * 2)
-    )
+    data.x[:], data.y[:] = data.x[0], data.y[0]  # one example, so that no order can matter
     work = LocalWork(batch_size=None, lr=0.5)
-    with_noise = ReferenceTrainer(twins, noisy(), work)
+    with_noise = ReferenceTrainer(data, noisy(), work)
     start = with_noise.initial_weights()
     got = with_noise.train(start, np.arange(2), 0).weights
     assert not torch.allclose(got[0], got[1], atol=1e-4)
     later = with_noise.train(start, np.arange(2), 1).weights
     assert not torch.allclose(got[0], later[0], atol=1e-4)
-    plain = ReferenceTrainer(twins, Mlp((6,)), work)
+    assert with_noise.test(start) == with_noise.test(start)
+    assert torch.equal(with_noise.train(start, np.arange(2), 0).weights, got), "awake again"
+    plain = ReferenceTrainer(data, Mlp((6,)), work)
     same = plain.train(plain.initial_weights(), np.arange(2), 0).weights
     torch.testing.assert_close(same[0], same[1], rtol=0, atol=1e-6)
-    assert with_noise.test(start) == with_noise.test(start)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
@@ -366,6 +365,17 @@ def test_a_polled_client_with_broken_data_does_not_answer():
     assert np.isnan(answers).tolist() == [False, True, False]
 
 
+def test_an_infinite_loss_is_no_answer():
+    data = federation()
+    data.y[:] = np.repeat([0, 1, 2], data.num_samples)
+    trainer = ReferenceTrainer(data, Logistic(), LocalWork(batch_size=4))
+    weights = torch.zeros(16)
+    weights[-4:] = torch.tensor([3e38, -3e38, 3e38, 0.0])  # the biases: class 1 is impossible
+    assert np.isinf(trainer.test_clients(weights).loss).tolist() == [False, True, False]
+    answers = trainer.polled_loss(weights, ALL, 0, "all")
+    assert np.isnan(answers).tolist() == [False, True, False]
+
+
 def test_texts_count_every_word_once():
     data = texts()
     work = LocalWork(epochs=1, batch_size=None, lr=0.1)
@@ -428,6 +438,11 @@ def test_initial_weights_are_a_copy():
             dataclasses.replace(federation(), n_classes=3),
             UNEQUAL,
             r"^data: labels of toy must be 0 .. 2 for its 3 classes, got 0 .. 3",
+        ),
+        (
+            dataclasses.replace(texts(), x=texts().x + 1),
+            UNEQUAL,
+            r"^data: words of texts must be 0 .. 6 for its vocabulary of 7, got 1 .. 7",
         ),
     ],
 )

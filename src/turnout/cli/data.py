@@ -85,9 +85,9 @@ def _source_row(name: str, cls: type) -> dict[str, Any]:
 def get(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(DOWNLOADS)}.")],
 ) -> None:
-    """Download a dataset into the data directory, with its checksum.
+    """Download a dataset into the data directory, and check it.
 
-    The directory is that of TURNOUT_DATA or of --data-dir, which stands before the command.
+    NAME is fashion-mnist, cifar10 or emnist-letters. The directory is that of TURNOUT_DATA or of --data-dir, which stands before the command.
 
     Example: [bold]turnout --data-dir data data get fashion-mnist[/]
     """
@@ -144,6 +144,8 @@ def show_partition(
     as_json: AsJson = False,
 ) -> None:
     """Show who gets what when a dataset is divided among clients.
+
+    SOURCE is a name from [bold]turnout data list[/], or name:key=value,... with its settings.
 
     Example: [bold]turnout data show digits --partition dirichlet --param alpha=0.3 --clients 20[/]
     """

@@ -16,7 +16,7 @@ from turnout.types import Array, FloatArray, IntArray
 __all__ = ["mean_codes", "mean_vectors", "word_codes"]
 
 #: Numbers that are added up at a time.
-_CHUNK = 1 << 22
+_CHUNK = 1 << 20
 
 #: Width of a step of the hash of mean vectors, as a model sees them.
 STEP = 0.25

@@ -103,10 +103,11 @@ def plain(values: Array) -> list[float | None]:
 
 def _points(rows: FloatArray, start: int) -> Array:
     """Return the rounds to draw: those in which a seed has a number, at most ``N_POINTS``."""
-    known = np.flatnonzero(np.isfinite(rows).any(axis=0)) if rows.size else np.zeros(0, np.int64)
+    known: Array = np.flatnonzero(np.isfinite(rows).any(axis=0)) if rows.size else np.zeros(0, int)
     known = known[known >= min(start, rows.shape[-1] - 1)]
     chosen = np.linspace(0, known.size - 1, min(N_POINTS, known.size)).round().astype(np.int64)
-    return known[chosen]
+    shown: Array = known[chosen]
+    return shown
 
 
 def _add(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -84,7 +84,7 @@ def loss_histogram(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
     yield Chart("local-loss", "Local losses at the end", caption, traces, layout, is_wide=True)
 
 
-def _named(given: object) -> list[float]:
+def _named(given: Any) -> list[float]:
     several = given if isinstance(given, list) else [given]
     return [float(one) for one in several if type(one) in (int, float) and 0.0 < one <= 1.0]
 

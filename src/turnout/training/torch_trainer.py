@@ -144,3 +144,9 @@ def _check_labels(data: FederatedData) -> None:
                 f"data: labels of {data.name} must be 0 .. {data.n_classes - 1} for its "
                 f"{data.n_classes} classes, got {y.min()} .. {y.max()}."
             )
+    for x in (data.x, data.x_holdout, data.x_test):
+        if data.is_text and x.size and (x.min() < 0 or x.max() >= data.n_classes):
+            raise InvalidInput(
+                f"data: words of {data.name} must be 0 .. {data.n_classes - 1} for its vocabulary "
+                f"of {data.n_classes}, got {x.min()} .. {x.max()}."
+            )

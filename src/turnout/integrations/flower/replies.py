@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
-from flwr.serverapp.strategy import FedAvg, FedXgbBagging, FedXgbCyclic, Strategy
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvg,
+    FedXgbBagging,
+    FedXgbCyclic,
+    Strategy,
+)
 
 from turnout.integrations.flower.inner import layers
 from turnout.types import LARGEST_REPORT
@@ -31,6 +38,12 @@ ArrayForm = tuple[tuple[str, tuple[int, ...], str], ...]
 MetricForm = frozenset[tuple[str, int]]
 
 _Form = TypeVar("_Form")
+
+#: Strategies that divide by the length of an update, and so cannot take one of length 0.
+_CLIPPING = (
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +74,18 @@ class ReplyRules:
 
     weight_key: str | None = None  #: key of the weight in the MetricRecord
     same_shapes: bool = False  #: whether arrays are combined element by element
+    must_change: bool = False  #: whether a model that comes back unchanged breaks it
 
     @classmethod
     def of(cls, strategy: Strategy) -> ReplyRules:
         """Return the rules of a strategy, or of the one it wraps."""
-        for layer in layers(strategy):
+        within = layers(strategy)
+        must_change = any(isinstance(layer, _CLIPPING) for layer in within)
+        for layer in within:
             if isinstance(layer, FedAvg):
                 is_tree = isinstance(layer, FedXgbBagging | FedXgbCyclic)
-                return cls(layer.weighted_by_key, not is_tree)
-        return cls()
+                return cls(layer.weighted_by_key, not is_tree, must_change)
+        return cls(must_change=must_change)
 
     def check(self, reply: Message, *, train: bool) -> Checked:
         """Look at a reply on its own."""
@@ -90,17 +106,20 @@ class ReplyRules:
         return Checked(reply, None, metrics, forms[0] if forms else ("", ()), (name, measures))
 
     def misfits(
-        self, replies: Sequence[Checked], *, sent: ArrayForm | None, needed: Sequence[str]
+        self, replies: Sequence[Checked], *, sent: ArrayRecord | None, needed: Sequence[str]
     ) -> dict[int, str]:
         """Return which sound replies do not fit the others, by position, and why.
 
-        ``sent`` is the form of the model that was sent out, None if no arrays come back, and
-        ``needed`` the metric keys that the selector wants.
+        ``sent`` is the model that was sent out, None if no arrays come back, and ``needed`` the
+        metric keys that the selector wants.
         """
         if self.weight_key is None or not replies:
             return {}
-        faults = {} if sent is None else self._other_arrays(replies, sent)
+        faults = {} if sent is None else self._other_arrays(replies, form_of_arrays(sent))
         faults |= self._other_metrics(replies, needed, self.weight_key)
+        if self.must_change and sent is not None:
+            same = (i for i, one in enumerate(replies) if i not in faults and _is_model(one, sent))
+            faults |= {i: "it is the model unchanged, which cannot be clipped" for i in same}
         weights = [one.number(self.weight_key) for i, one in enumerate(replies) if i not in faults]
         if not any(weight > 0.0 for weight in weights):
             reason = f"no reply has a {self.weight_key} above 0"
@@ -138,6 +157,14 @@ def form_of_arrays(arrays: ArrayRecord) -> ArrayForm:
     """Return keys, shapes and kinds of the arrays of a record, in order."""
     found = ((key, array.numpy()) for key, array in arrays.items())
     return tuple((key, values.shape, values.dtype.kind) for key, values in found)
+
+
+def _is_model(one: Checked, sent: ArrayRecord) -> bool:
+    """Return whether a reply brings back the numbers that were sent."""
+    arrays = one.reply.content.array_records[one.arrays[0]]
+    return list(arrays) == list(sent) and all(
+        np.array_equal(arrays[key].numpy(), sent[key].numpy()) for key in sent
+    )
 
 
 def _look_at_arrays(

@@ -16,7 +16,7 @@ from turnout.integrations.flower.cohort import Cohort
 from turnout.integrations.flower.errors import MissingMetric
 from turnout.integrations.flower.mailbox import Mailbox, log
 from turnout.integrations.flower.members import Members
-from turnout.integrations.flower.replies import ReplyRules, form_of_arrays
+from turnout.integrations.flower.replies import ReplyRules
 from turnout.integrations.flower.reports import Reports
 from turnout.policies import Closed, Observed, RoundPolicy
 from turnout.rng import Purpose, stream
@@ -208,7 +208,7 @@ class Rounds:
         sound = [cohort.replies[i] for i in in_time]
         self.reports.check(sound)
         needed = tuple(self.reports.needed.values())
-        misfits = self.rules.misfits(sound, sent=form_of_arrays(opened.arrays), needed=needed)
+        misfits = self.rules.misfits(sound, sent=opened.arrays, needed=needed)
         closed = cohort.drop(closed, {in_time[i]: fault for i, fault in misfits.items()})
         clients, t = opened.selection.clients, opened.context.round
         opened.closed = closed

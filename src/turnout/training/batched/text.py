@@ -1,0 +1,139 @@
+"""Next-word prediction: everything around the LSTM written out, the LSTM left to PyTorch.
+
+Most of the work is the layer that scores every word of the vocabulary. Here it sees only positions
+that have a next word, one block of them at a time, and its scores turn into their gradient where
+they stand. Of the embedding only the words that occurred are touched, where the rule allows it.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turnout.data.base import PADDING, FederatedData
+from turnout.training.batched.engine import Engine, Losses, Task
+from turnout.training.batched.weights import Stacked
+from turnout.training.modules import input_tensor, label_tensor, load_weights
+from turnout.training.nets import NextWord
+from turnout.training.reports import LossReport
+
+__all__ = ["Text"]
+
+#: Scores that are held at a time.
+BLOCK = 1 << 20
+
+
+class Text(Engine):
+    """Trains ``NextWord``, one client in each thread."""
+
+    name: ClassVar[str] = "text"
+
+    def __init__(self, module: NextWord, data: FederatedData) -> None:
+        self.module = module
+        self.data = data
+
+    def limit(self) -> int:
+        """Return 1: the weights of one client are more than a cache holds."""
+        return 1
+
+    def train(self, task: Task) -> Losses:
+        """Train the client of a tile and write its model to ``task.out``."""
+        tile, device = task.tile(), task.weights.device
+        client = _Client(copy.deepcopy(self.module), task)
+        report = LossReport()
+        for step in range(tile.n_steps):
+            rows = tile.rows[0, step, : tile.size[0, step]]
+            words = input_tensor(self.data, self.data.x[rows], device)
+            losses = client.step(words, label_tensor(self.data.y[rows], device))
+            report.add(float(losses.sum()) / max(1, losses.numel()), losses)
+        client.write(task.out[0])
+        return _losses(report)
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Return the answer of the module to texts."""
+        scores: Tensor = self.module(x)
+        return scores
+
+
+class _Client:
+    """One client's model."""
+
+    def __init__(self, module: NextWord, task: Task) -> None:
+        load_weights(module, task.weights)
+        self.lstm = module.lstm.train()
+        self.lstm.flatten_parameters()
+        weights = list(module.parameters())
+        starts = task.weights.split([weight.numel() for weight in weights])
+        self.weights = [
+            Stacked(start.view_as(weight), weight.detach()[None], task.rule)
+            for start, weight in zip(starts, weights, strict=True)
+        ]
+        self.embedding, *self.of_lstm, self.output, self.bias = self.weights
+        self.rule = task.rule
+
+    def step(self, words: Tensor, labels: Tensor) -> Tensor:
+        """Take a step on texts (n, length); return the losses of the labels that count."""
+        length = _length(labels)  # what is behind the last label changes nothing
+        words, labels = words[:, :length], labels[:, :length]
+        has_label = labels != PADDING
+        embedded = self.embedding.value[0][words].requires_grad_()
+        states, _ = self.lstm(embedded)
+        losses, below = self._output_step(states.detach()[has_label], labels[has_label])
+        gradient = torch.zeros_like(states)
+        gradient[has_label] = below
+        wanted = [embedded, *self.lstm.parameters()]
+        of_words, *of_lstm = torch.autograd.grad(states, wanted, gradient)
+        self._embedding_step(words, of_words)
+        for weight, its_gradient in zip(self.of_lstm, of_lstm, strict=True):
+            weight.descend(its_gradient[None])
+        return losses
+
+    def _output_step(self, states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Move the output layer; return the losses and the gradient of the states, (labels, h)."""
+        weight, bias = self.output.value[0], self.bias.value[0]
+        of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
+        below = torch.empty_like(states)
+        losses = states.new_empty(labels.numel())
+        size = max(1, BLOCK // bias.numel())
+        blocks = [part.split(size) for part in (states, labels[:, None], losses[:, None], below)]
+        for states_in, labels_in, losses_in, below_in in zip(*blocks, strict=True):
+            scores = torch.log_softmax(torch.addmm(bias, states_in, weight.T), 1)
+            torch.gather(scores, 1, labels_in, out=losses_in)
+            gradient = scores.exp_()
+            gradient.scatter_add_(1, labels_in, bias.new_full((1, 1), -1.0).expand_as(labels_in))
+            gradient.div_(labels.numel())
+            torch.mm(gradient, weight, out=below_in)
+            of_weight.addmm_(gradient.T, states_in)
+            of_bias.add_(gradient.sum(0))
+        self.output.descend(of_weight[None])
+        self.bias.descend(of_bias[None])
+        return losses.neg_(), below
+
+    def _embedding_step(self, words: Tensor, gradient: Tensor) -> None:
+        words, gradient = words.flatten(), gradient.flatten(0, 1)
+        if self.rule.momentum or self.rule.decay:
+            of_all = torch.zeros_like(self.embedding.start).index_add_(0, words, gradient)
+            self.embedding.descend(of_all[None])
+        else:
+            self.embedding.value[0].index_add_(0, words, gradient, alpha=-self.rule.lr)
+
+    def write(self, out: Tensor) -> None:
+        """Copy the weights to a vector."""
+        torch.cat([weight.value.flatten() for weight in self.weights], out=out)
+
+
+def _losses(report: LossReport) -> Losses:
+    with np.errstate(invalid="ignore", over="ignore"):  # a client that broke is marked later
+        mean, std = np.mean(report.batch_losses), np.std(report.batch_losses)
+    rms = (report.squares / max(1, report.n_labels)) ** 0.5
+    return Losses(np.array([mean]), np.array([std]), np.array([rms]))
+
+
+def _length(labels: Tensor) -> int:
+    """Return up to where any text has labels, at least 1."""
+    places = (labels != PADDING).any(0).nonzero()
+    return int(places.max()) + 1 if places.numel() else 1
