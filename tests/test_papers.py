@@ -7,19 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turnout import StepAfter, make
+from turnout import StepAfter, StepDecay, make
+from turnout.data import PrimaryLabel, Synthetic
 from turnout.environments import e3cs_world
 from turnout.errors import InvalidInput
 from turnout.experiment import Cell, Experiment, estimate, run_experiment
 from turnout.papers import Claim, Results, Verdict, judge, load_preset, preset_names
 from turnout.papers.claims import RELATIONS, steps_of
 from turnout.papers.figures import DRAWINGS, FORMATS, draw
-from turnout.papers.measures import MEASURES
+from turnout.papers.measures import MEASURES, client_losses
+from turnout.papers.presets import Figure
 from turnout.papers.schemes import FixedFedCS, ParticipationPowD
 from turnout.simulate import simulate
+from turnout.training import KeepGlobal, LocalWork, MeanReturned
 from turnout.types import FloatArray
 
-PAPERS = ("e3cs-arxiv", "e3cs-journal", "rbcs-f")
+NUMERICAL = ("e3cs-arxiv", "e3cs-journal", "rbcs-f")
+TRAINED = ("e3cs-training", "ucb-cs")
+PAPERS = tuple(sorted((*NUMERICAL, *TRAINED)))
 
 
 class Known(Results):
@@ -50,7 +55,7 @@ def test_the_papers_can_be_named() -> None:
 def test_a_preset_is_complete(name: str) -> None:
     preset = load_preset(name)
     labels = set(preset.experiment.labels)
-    assert len(preset.experiment.seed_numbers) >= 10
+    assert len(preset.experiment.seed_numbers) >= (5 if name in TRAINED else 10)
     numbers = {figure.number for figure in preset.figures}
     assert {claim.figure for claim in preset.claims} == numbers
     for claim in preset.claims:
@@ -66,10 +71,13 @@ def test_a_preset_is_complete(name: str) -> None:
         assert all(len(row) == len(preset.cost.columns) + 1 for row in preset.cost.rows)
     if preset.regret is not None:
         assert set(preset.regret.schemes) <= labels
+    if preset.numbers is not None:
+        assert {scheme for scheme, _ in preset.numbers.rows} <= labels
+        assert preset.numbers.measure in MEASURES
 
 
 def test_the_presets_are_the_papers_settings() -> None:
-    arxiv, journal, rbcs = (load_preset(name).experiment for name in PAPERS)
+    arxiv, journal, rbcs = (load_preset(name).experiment for name in NUMERICAL)
     assert (arxiv.n_clients, arxiv.cohort_size, arxiv.n_rounds) == (100, 20, 2000)
     assert (journal.n_clients, journal.cohort_size, journal.n_rounds) == (100, 20, 2500)
     assert (rbcs.n_clients, rbcs.cohort_size, rbcs.n_rounds) == (40, 8, 500)
@@ -102,6 +110,41 @@ def test_a_shorter_preset_keeps_its_shape() -> None:
     assert preset.experiment.seed_numbers == (0, 1)
     assert quota["E3CS-inc"]["rounds"] == 10
     assert quota["E3CS-0.8"] == 0.8
+
+
+def test_the_settings_of_the_papers_that_train() -> None:
+    ucb = load_preset("ucb-cs").experiment
+    recipe = ucb.recipe()
+    assert recipe is not None
+    assert recipe.local == LocalWork(steps=30, batch_size=50, lr=StepDecay(0.05, at=(300, 600)))
+    assert recipe.aggregation == MeanReturned(by="equal")  # Eq. (2)
+    assert recipe.source == Synthetic(1.0, 1.0, n_clients=30)
+    sizes = {variant.label: variant.cohort_size for variant in ucb.variants}
+    assert [sizes[f"UCB-CS, m={m}"] for m in (1, 2, 3)] == [1, 2, 3]
+    for variant in ucb.variants:
+        if variant.name.endswith("pow-d"):
+            assert variant.parameters["candidates"] == 2 * variant.cohort_size  # d = 2m
+    assert ucb.environment(3).fate(5).survived.all()
+    e3cs = load_preset("e3cs-training").experiment
+    recipe = e3cs.recipe()
+    assert recipe is not None
+    assert recipe.local == LocalWork(epochs=(1, 2, 3, 4), batch_size=40, lr=0.01, momentum=0.9)
+    assert recipe.partition == PrimaryLabel(share=0.8, samples=500)
+    assert (recipe.aggregation, recipe.hold_out) == (KeepGlobal(), 0.1)
+    assert e3cs.environment(2) == e3cs_world(seed=2)
+
+
+def test_what_is_trained_can_be_changed() -> None:
+    changed = load_preset("e3cs-training", training={"aggregation": "mean-returned"}).experiment
+    recipe = changed.recipe()
+    assert recipe is not None
+    assert recipe.aggregation == MeanReturned()
+    assert changed.world_id != load_preset("e3cs-training").experiment.world_id
+    short = load_preset("ucb-cs", rounds=80).experiment.recipe()
+    assert short is not None
+    assert short.local.lr == StepDecay(0.05, at=(30, 60))
+    with pytest.raises(InvalidInput, match="rbcs-f trains nothing"):
+        load_preset("rbcs-f", training={"model": "mlp"})
 
 
 def test_only_what_a_figure_needs_is_run() -> None:
@@ -345,6 +388,32 @@ def test_queues_are_drawn(tmp_path: Path) -> None:
     first = {path: path.read_bytes() for path in draw(preset.figure(2), results, tmp_path)}
     again = {path: path.read_bytes() for path in draw(preset.figure(2), results, tmp_path)}
     assert first == again  # no dates inside
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    preset = load_preset("ucb-cs", seeds=2, rounds=40)
+    labels = [label for label in preset.experiment.labels if "m=3" not in label]
+    folder = tmp_path_factory.mktemp("ucb")
+    return Results(run_experiment(preset.experiment, folder, n_jobs=1, labels=labels))
+
+
+def test_training_is_measured_and_drawn(trained: Results, tmp_path: Path) -> None:
+    cell = trained.cells("UCB-CS, m=1")[0]
+    loss = cell.run.measured["local_loss"]
+    seen = loss[np.isfinite(loss)]
+    assert seen.size == 4  # every tenth round
+    measured = {name: MEASURES[name].compute(cell) for name in MEASURES if "loss" in name}
+    assert measured["global-loss"] == seen[-1]
+    assert measured["global-loss-early"] == seen[0]
+    assert measured["log-global-loss"] == math.log(seen[-1])
+    assert measured["worst-client-loss"] == client_losses(cell).max()
+    shares = cell.run.measured["accuracy"]
+    assert MEASURES["final-accuracy"].compute(cell) == shares[np.isfinite(shares)][-1]
+    schemes = tuple(trained.grid.labels)
+    check_drawing(Figure(1, "global-loss", schemes), trained, tmp_path, ["UCB-CS", "m = 2"])
+    check_drawing(Figure(2, "client-losses", schemes[:4]), trained, tmp_path, schemes[:4])
+    check_drawing(Figure(5, "accuracy", schemes[:2]), trained, tmp_path, schemes[:2])
 
 
 def check_drawing(figure: Any, results: Results, folder: Path, texts: Any) -> None:

@@ -57,10 +57,30 @@ def write_idx(folder: Path, begins, train, test, packed=True):
                 (folder / name).write_bytes(content)
 
 
+def python2_batch(x, y):
+    """A batch as Python 2 wrote it: its strings are neither text nor bytes of Python 3."""
+
+    def string(text):
+        return b"U" + bytes([len(text)]) + text
+
+    n, width = x.shape
+    minus_one = b"J\xff\xff\xff\xff"
+    dtype = b"cnumpy\ndtype\n" + string(b"u1") + b"K\x00K\x01\x87R"
+    dtype += b"(K\x03" + string(b"|") + b"NNN" + 2 * minus_one + b"K\x00tb"
+    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85" + string(b"b")
+    array += b"\x87R(K\x01K" + bytes([n]) + b"M" + width.to_bytes(2, "little") + b"\x86" + dtype
+    array += b"\x89T" + x.size.to_bytes(4, "little") + x.tobytes() + b"tb"
+    labels = b"](" + b"".join(b"K" + bytes([label]) for label in y) + b"e"
+    items = string(b"data") + array + string(b"labels") + labels
+    return b"\x80\x02}(" + items + b"u."
+
+
 def cifar_content(name, x, y, form):
     flat = x.reshape(len(x), -1)
     if form == "bin":
         return f"{name}.bin", np.concatenate((y[:, None], flat), axis=1).tobytes()
+    if form == "python2":
+        return name, python2_batch(flat, y)
     batch = {b"data": flat, b"labels": [int(label) for label in y], b"batch_label": b"a batch"}
     return name, pickle.dumps(batch, protocol=2)
 

@@ -61,17 +61,19 @@ def test_synthetic_has_the_shape_of_the_paper():
 
 
 def test_synthetic_sizes_are_lognormal():
-    size = np.bincount(Synthetic(n_clients=3000, dimension=1, test_share=1e-9).load(3).group)
+    size = np.bincount(
+        Synthetic(n_clients=2000, dimension=1, n_classes=2, test_share=1e-9).load(3).group
+    )
     logarithm = np.log(size - 50 + 0.5)  # cut off to integers: half a step back
     large = logarithm[logarithm > 3]  # where cutting off does not matter
     assert size.min() >= 50
     # P(lognormal(4, 2) > e^3) = Phi(0.5), P(> e^6) = Phi(-1)
-    assert abs((logarithm > 3).mean() - 0.6915) < 5 * np.sqrt(0.6915 * 0.3085 / 3000) + 0.01
-    assert abs((large > 6).sum() / 3000 - 0.1587) < 5 * np.sqrt(0.1587 * 0.8413 / 3000)
+    assert abs((logarithm > 3).mean() - 0.6915) < 5 * np.sqrt(0.6915 * 0.3085 / 2000) + 0.01
+    assert abs((large > 6).sum() / 2000 - 0.1587) < 5 * np.sqrt(0.1587 * 0.8413 / 2000)
 
 
 def test_synthetic_inputs_have_the_covariance_of_the_paper():
-    dataset = Synthetic(n_clients=1, test_share=1e-9).load(seed=SEED_OF_A_LARGE_CLIENT)
+    dataset = Synthetic(n_clients=1, test_share=1e-9).load(seed=7)
     n = len(dataset.y)
     assert n > 500
     variance = dataset.x.astype(float).var(axis=0, ddof=1)
@@ -79,18 +81,25 @@ def test_synthetic_inputs_have_the_covariance_of_the_paper():
     assert np.all(np.abs(variance / expected - 1) < 5 * np.sqrt(2 / (n - 1)))
 
 
-def test_synthetic_centres_and_models_move_with_beta_and_alpha():
+def test_synthetic_centres_move_with_beta():
     def centre_spread(beta):
-        dataset = Synthetic(beta=beta, n_clients=200).load(seed=1)
-        total = np.zeros((200, 60))
+        dataset = Synthetic(beta=beta, n_clients=60, n_classes=2).load(seed=1)
+        total = np.zeros((60, 60))
         np.add.at(total, dataset.group, dataset.x)
         centre = total / np.bincount(dataset.group)[:, None]  # about v_k ~ N(B_k, 1)
         return centre.mean(axis=1).std()
 
     # the mean of 60 entries of v_k is B_k + N(0, 1/60)
-    for beta in (0.0, 1.0, 3.0):
+    for beta in (0.0, 1.0, 5.0):
         expected = np.sqrt(beta**2 + 1 / 60)
-        assert abs(centre_spread(beta) - expected) < 5 * expected / np.sqrt(400) + 0.05
+        assert abs(centre_spread(beta) - expected) < 5 * expected / np.sqrt(120) + 0.02
+
+
+def test_alpha_changes_no_label():
+    # u_k is added to every entry of W_k and b_k, so to the score of every class alike
+    plain, shifted = (Synthetic(alpha=alpha, n_clients=10).load(seed=4) for alpha in (0.0, 5.0))
+    assert np.array_equal(plain.x, shifted.x)
+    assert np.array_equal(plain.y, shifted.y)
 
 
 def test_synthetic_labels_by_hand():

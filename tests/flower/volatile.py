@@ -17,7 +17,7 @@ from turnout.integrations.flower.client import describe
 from turnout.integrations.flower.world import VirtualWorld
 from turnout.policies import FixedDeadline
 
-N, COHORT, ROUNDS, SEED = 12, 4, 12, 3
+N, COHORT, ROUNDS, SEED = 12, 4, 10, 3
 #: Clients come and go, crash, and are slow when they were not chosen in the last round.
 WORLD = Environment(N, 5, Bernoulli(0.8), ByClass((0.4, 0.9)), HeavyTail(LinearContextual()))
 POLICY = FixedDeadline(12.0)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -457,3 +459,11 @@ def test_unknown_clients_are_refused():
         trainer.train(trainer.initial_weights(), np.array([0, 3]), 0)
     with pytest.raises(InvalidInput, match=r"^seed must be"):
         ReferenceTrainer(federation(), Logistic(), UNEQUAL, seed=-1)
+
+
+def test_the_example_of_the_page_runs_as_printed():
+    page = Path(__file__).parents[2] / "docs" / "howto" / "models.md"
+    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    scope = {}
+    exec(compile(block, page.name, "exec"), scope)
+    assert scope["trainer"].test(scope["weights"]).accuracy > 0.8

@@ -56,9 +56,12 @@ class Synthetic(Source):
     ``B_k ~ N(0, beta)``. As in the authors' generator alpha and beta are standard deviations, sizes
     are ``50 + lognormal(4, 2)`` and a tenth of each client's examples is for the test. The group of
     an example is its client: divide it with ``Natural()``.
+
+    As published, alpha changes nothing: ``u_k`` is added to the scores of all classes alike, and
+    the largest stays the largest. Models differ between clients through the 1 in ``N(u_k, 1)``.
     """
 
-    alpha: float = 1.0  #: how much the clients' models differ
+    alpha: float = 1.0  #: spread of u_k; kept for the name, without effect
     beta: float = 1.0  #: how much the clients' inputs differ
     n_clients: int = 30
     dimension: int = 60

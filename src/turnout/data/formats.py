@@ -9,7 +9,7 @@ import math
 import pickle
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,14 +23,26 @@ _CIFAR_TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 _CIFAR_TEST = ("test_batch",)
 _CIFAR_PIXELS = 3 * 32 * 32
 
+#: Bytes that are read at a time.
+_CHUNK = 1 << 20
+
+
+def _latin_1(text: str, encoding: str) -> bytes:
+    """Stand in for ``_codecs.encode``, with which Python 3 writes bytes for Python 2."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"the file asks for the encoding {encoding!r}")
+    return text.encode("latin-1")
+
+
 #: The only names that a CIFAR batch in Python's form needs.
-_HARMLESS = {
+_HARMLESS: Mapping[tuple[str, str], Any] = {
     **{
         (f"numpy.{core}.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0]
         for core in ("core", "_core")
     },
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _latin_1,
 }
 
 
@@ -107,8 +119,11 @@ def read_cifar(path: Path) -> Raw:
     if path.is_dir():
         batches = dict(_folder_batches(path))
     else:
-        with tarfile.open(path) as archive:
-            batches = dict(_archive_batches(archive))
+        with gzip.open(path) as stream:
+            with tarfile.open(fileobj=stream) as archive:
+                batches = dict(_archive_batches(archive))
+            while stream.read(_CHUNK):  # the checksum stands at the end
+                pass
     train, test = ([batches[name] for name in names] for names in (_CIFAR_TRAIN, _CIFAR_TEST))
     return Raw(*_joined(train), *_joined(test))
 

@@ -3,14 +3,14 @@
 Every rule is a list of coefficients: new = global + server_lr * sum_i c_i (w_i - global), the sum
 running over the clients that came back.
 
-==================== ========================= ==================================================
-rule                 c_i                       moves by
-==================== ========================= ==================================================
-MeanReturned("data") n_i / sum over returned   a full step, whoever came back (FedAvg)
-MeanReturned("equal") 1 / number returned      the same, every client counts alike
-KeepGlobal           n_i / sum over all        the share of data that came back (E3CS)
-InverseProbability   n_i / sum over all / p_i  a full step on average (Horvitz-Thompson)
-==================== ========================= ==================================================
+===================== ========================= =============================================
+rule                  c_i                       the step
+===================== ========================= =============================================
+MeanReturned("data")  n_i / sum over returned   full, whoever came back (FedAvg)
+MeanReturned("equal") 1 / number returned       full, every client counts alike
+KeepGlobal            n_i / sum over all        shrunk to the share of data returned (E3CS)
+InverseProbability    n_i / sum over all / p_i  full on average (Horvitz-Thompson)
+===================== ========================= =============================================
 """
 
 from __future__ import annotations

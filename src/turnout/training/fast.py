@@ -26,6 +26,7 @@ from turnout.training.batched.tiles import cut
 from turnout.training.batched.weights import Rule
 from turnout.training.local import LocalWork
 from turnout.training.models import Model
+from turnout.training.reference import ReferenceTrainer
 from turnout.training.reports import finished
 from turnout.training.torch_trainer import TorchTrainer
 from turnout.types import IntArray
@@ -52,8 +53,11 @@ class FastTrainer(TorchTrainer):
         wanted = torch.get_num_threads() if threads is None else threads
         wanted = require.integer("threads", wanted, minimum=1)
         self.threads = wanted if self.device.type == "cpu" else 1
-        self.engine, self.why = engine_for(self)
-        self.module = Shared(self.module, self.engine, self.threads)
+        reference = ReferenceTrainer(data, self.module, local, seed, device)
+        largest = int(data.num_samples.max())
+        batch_size = largest if local.batch_size is None else min(local.batch_size, largest)
+        self.engine, self.why = engine_for(reference, batch_size)
+        self.module = Shared(reference.module, self.engine, self.threads)
 
     @property
     def how(self) -> str:
@@ -69,8 +73,8 @@ class FastTrainer(TorchTrainer):
         tiles, tasks = self._tasks(weights, clients, round, local)
         for tile, losses in zip(tiles, self._run(tasks), strict=True):
             reports[:, tile] = losses
-        steps = self.steps[clients]
-        return finished(weights, local, self.data.num_samples[clients], *reports, steps)
+        n_examples, (mean, std, rms) = self.data.num_samples[clients], reports
+        return finished(weights, local, n_examples, mean, std, rms, self.steps[clients])
 
     def _tasks(
         self, weights: Tensor, clients: IntArray, round: int, local: Tensor
@@ -98,6 +102,7 @@ class FastTrainer(TorchTrainer):
         return tiles, tasks
 
     def _run(self, tasks: list[Task]) -> list[Losses]:
-        if self.device.type != "cpu":
+        if self.engine.is_serial or self.device.type != "cpu":
             return [self.engine.train(task) for task in tasks]
-        return spread(self.engine.train, tasks, self.threads)
+        with torch.random.fork_rng(devices=[]):  # engines may touch the generator of all threads
+            return spread(self.engine.train, tasks, self.threads)

@@ -38,7 +38,8 @@ class Training:
     partition: Partition = field(default_factory=Dirichlet)
     hold_out: float = 0.0  #: share of its examples that each client keeps for evaluation
     model: Model = field(default_factory=Mlp)
-    local: LocalWork = field(default_factory=lambda: LocalWork(batch_size=10, lr=0.05))
+    #: E = 5 and B = 10 of FedAvg (McMahan et al. 2017); small clients have small batches.
+    local: LocalWork = field(default_factory=lambda: LocalWork(epochs=5, batch_size=10, lr=0.05))
     aggregation: Aggregation = field(default_factory=MeanReturned)
     server_lr: float = 1.0  #: factor on the step of the global model
     evaluate_every: int = 1  #: rounds between two looks at the test set; always after the last

@@ -28,6 +28,10 @@ _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ProtobufError
 _GRACE_S = 1.0
 
 
+#: Shortest sleep: rounding must not keep a round from its end.
+_SHORTEST_S = 1e-3
+
+
 class Answer(NamedTuple):
     """What came back for a message."""
 
@@ -84,7 +88,7 @@ class Mailbox:
             end = min(seconds, until(answers) if until else seconds)
             if at >= end or not letters:
                 break
-            clock.sleep(min(self.poll_s, end - at))
+            clock.sleep(min(self.poll_s, max(end - at, _SHORTEST_S)))
         return answers, at
 
     def post(self, messages: Sequence[Message], *, ttl: float) -> None:

@@ -57,7 +57,7 @@ class Chain(Engine):
     def train(self, task: Task) -> Losses:
         """Train the clients of a tile and write their models to ``task.out``."""
         tile = task.tile()
-        weights = self._stacked(task.weights, tile.n_clients, task.rule)
+        weights = task.stacked([weight.shape for weight in self.module.parameters()])
         layers = self._layers(weights)
         losses = torch.zeros(tile.rows.shape, device=task.weights.device)
         for step in range(tile.n_steps):
@@ -67,10 +67,8 @@ class Chain(Engine):
             labels = label_tensor(self.data.y[rows], losses.device)
             loss, gradient = _cross_entropy(scores, labels, _shares(size, losses.device))
             losses[: loss.shape[0], step, : loss.shape[1]] = loss
-            for layer in reversed(layers):
-                gradient = layer.backward(gradient)
-        for i, out in enumerate(task.out):
-            torch.cat([weight.value[i].flatten() for weight in weights], out=out)
+            _back(layers, gradient)
+        task.finish(weights)
         return losses_of(losses, tile)
 
     def scores(self, x: Tensor) -> Tensor:
@@ -78,12 +76,6 @@ class Chain(Engine):
         rule = Rule(lr=0.0)
         weights = [Stacked(weight, weight[None], rule) for weight in self.module.parameters()]
         return _through(self._layers(weights), self._arranged(x.flatten(1)[None]))[0]
-
-    def _stacked(self, weights: Tensor, n_clients: int, rule: Rule) -> list[Stacked]:
-        shapes = [weight.shape for weight in self.module.parameters()]
-        starts = weights.split([shape.numel() for shape in shapes])
-        pairs = zip(starts, shapes, strict=True)
-        return [Stacked.copies(start.view(shape), n_clients, rule) for start, shape in pairs]
 
     def _layers(self, weights: Sequence[Stacked]) -> list[Layer]:
         """Return the layers of all clients of a tile."""
@@ -120,6 +112,13 @@ def _through(layers: Sequence[Layer], x: Tensor) -> Tensor:
     for layer in layers:
         x = layer.forward(x)
     return x
+
+
+def _back(layers: Sequence[Layer], gradient: Tensor | None) -> None:
+    """Move the weights of all layers, the last one first."""
+    for layer in reversed(layers):
+        if gradient is not None:
+            gradient = layer.backward(gradient)
 
 
 def _shares(size: IntArray, device: torch.device) -> Tensor:

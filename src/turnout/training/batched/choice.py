@@ -1,30 +1,31 @@
-"""Which engine trains a model."""
+"""Which engine trains a model: the fastest that gives the numbers of the reference."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from turnout.training.batched.chain import Chain
+from turnout.training.batched.copies import Copies, OneByOne, is_noisy
 from turnout.training.batched.engine import Engine
+from turnout.training.batched.functional import Functional, why_not
 from turnout.training.batched.parts import Unreadable, read_parts
-
-if TYPE_CHECKING:
-    from turnout.training.torch_trainer import TorchTrainer
+from turnout.training.batched.text import Text
+from turnout.training.nets import NextWord
+from turnout.training.reference import ReferenceTrainer
 
 __all__ = ["engine_for"]
 
 
-def engine_for(trainer: TorchTrainer) -> tuple[Engine, str]:
-    """Return the fastest engine that gives the right numbers, and why it is no faster one."""
-    from turnout.training.batched.text import Text
-    from turnout.training.nets import NextWord
-    from turnout.training.batched.functional import Functional
-    local, data = trainer.local, trainer.data
-    largest = int(data.num_samples.max())
-    batch_size = largest if local.batch_size is None else min(local.batch_size, largest)
-    if isinstance(trainer.module, NextWord): return Text(trainer.module, data), ""
+def engine_for(reference: ReferenceTrainer, batch_size: int) -> tuple[Engine, str]:
+    """Return the engine for the module of a trainer, and why it is no faster one."""
+    module, data = reference.module, reference.data
+    if type(module) is NextWord:
+        return Text(module, data), ""
     try:
-        parts = read_parts(trainer.module, data.example_shape)
-        return Chain(parts, trainer.module, data, batch_size), ""
+        return Chain(read_parts(module, data.example_shape), module, data, batch_size), ""
     except Unreadable as error:
-        return Functional(trainer.module,data), str(error)
+        why = str(error)
+    if is_noisy(module, data):
+        return OneByOne(reference), f"{why}; it draws random numbers while it trains"
+    refusal = why_not(module, data)
+    if not refusal:
+        return Functional(module, data), why
+    return Copies(reference), f"{why}; {refusal}"

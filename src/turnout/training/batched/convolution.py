@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from turnout.training.batched.layers import Layer, Space
+from turnout.training.batched.layers import Layer, Space, where_above_0
 from turnout.training.batched.weights import Stacked
 
 __all__ = ["ConvReluPool"]
@@ -57,9 +57,7 @@ class ConvReluPool(Layer):
     def backward(self, gradient: Tensor) -> Tensor | None:
         """Move kernels and bias."""
         gradient = gradient.reshape(self.out.shape)
-        torch.ops.aten.threshold_backward.grad_input(
-            gradient, self.out, 0.0, grad_input=gradient
-        )
+        where_above_0(gradient, self.out, 0.0, grad_input=gradient)
         if self.bias is not None:
             self.bias.descend(gradient.sum(2))
         self._unpool(gradient)
@@ -95,7 +93,6 @@ class ConvReluPool(Layer):
 
     def _unpool(self, gradient: Tensor) -> None:
         """Write the gradient of the four blocks over them: only the first largest gets any."""
-        where_above_0 = torch.ops.aten.threshold_backward.grad_input
         one, two, three, four = self.blocks.unbind(1)
         lower = self.space.take("lower", *gradient.shape)
         where_above_0(gradient, self.lower_wins, 0.0, grad_input=lower)

@@ -1,4 +1,4 @@
-"""Any module: the reference trainer, one client in each thread, each with its own copy."""
+"""Any module: the reference trainer on copies of it, in threads or one client after the other."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from turnout.data.base import FederatedData
 from turnout.training.batched.engine import Engine, Losses, Task
+from turnout.training.modules import input_tensor
 from turnout.training.reference import ReferenceTrainer
 
-__all__ = ["Copies", "OneByOne"]
+__all__ = ["Copies", "OneByOne", "is_noisy"]
+
+#: Clients that one copy trains.
+CLIENTS = 4
 
 
 class Copies(Engine):
-    """Trains one client in each thread with autograd."""
+    """Trains one client in each thread, with autograd."""
 
     name: ClassVar[str] = "one client per thread"
 
@@ -23,8 +28,8 @@ class Copies(Engine):
         self.reference = reference
 
     def limit(self) -> int:
-        """Return 1."""
-        return 1
+        """Return how many clients share a copy, one after the other."""
+        return CLIENTS
 
     def train(self, task: Task) -> Losses:
         """Train the clients of a tile and write their models to ``task.out``."""
@@ -39,3 +44,20 @@ class Copies(Engine):
         """Return the answer of the module to examples."""
         scores: Tensor = self.reference.module(x)
         return scores
+
+
+class OneByOne(Copies):
+    """The same without threads: noise inside a module comes from one generator for all threads."""
+
+    name: ClassVar[str] = "one client after the other"
+    is_serial: ClassVar[bool] = True
+
+
+def is_noisy(module: nn.Module, data: FederatedData) -> bool:
+    """Whether a module draws random numbers while it trains, as dropout does."""
+    device = next(module.parameters()).device
+    x = input_tensor(data, data.x[:2], device)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        copy.deepcopy(module).train()(x)
+        return not torch.equal(before, torch.get_rng_state())

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from turnout.training.batched.tiles import Tile, stack
-from turnout.training.batched.weights import Rule
+from turnout.training.batched.weights import Rule, Stacked
 from turnout.training.batches import BatchPlan
 from turnout.types import FloatArray, IntArray
 
@@ -42,11 +43,33 @@ class Task:
         """Return the mini-batches of all clients side by side."""
         return stack(self.plans, self.first_rows)
 
+    def stacked(self, shapes: Sequence[torch.Size]) -> list[Stacked]:
+        """Return every weight array of all clients; those of a single client stand in ``out``."""
+        sizes = [shape.numel() for shape in shapes]
+        starts = [
+            start.view(shape)
+            for start, shape in zip(torch.split(self.weights, sizes), shapes, strict=True)
+        ]
+        if len(self.out) > 1:
+            return [Stacked.copies(start, len(self.out), self.rule) for start in starts]
+        values = torch.split(self.out[0].copy_(self.weights), sizes)
+        return [
+            Stacked(start, value.view(1, *start.shape), self.rule)
+            for start, value in zip(starts, values, strict=True)
+        ]
+
+    def finish(self, stacked: Sequence[Stacked]) -> None:
+        """Write the models to ``out``."""
+        if len(self.out) > 1:
+            for i, out in enumerate(self.out):
+                torch.cat([weight.value[i].flatten() for weight in stacked], out=out)
+
 
 class Engine(ABC):
     """Trains tiles of clients; several threads use it at once."""
 
     name: ClassVar[str]
+    is_serial: ClassVar[bool] = False  #: whether tiles must be trained one after the other
 
     @abstractmethod
     def limit(self) -> int:

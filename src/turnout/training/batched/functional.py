@@ -19,7 +19,6 @@ from torch.nn.functional import cross_entropy
 
 from turnout.data.base import FederatedData
 from turnout.training.batched.engine import Engine, Losses, Task, losses_of
-from turnout.training.batched.weights import Stacked
 from turnout.training.modules import input_tensor, label_tensor
 from turnout.types import IntArray
 
@@ -29,7 +28,7 @@ __all__ = ["Functional", "why_not"]
 Gradients = Callable[[list[Tensor], Tensor, Tensor], tuple[Sequence[Tensor], Tensor]]
 
 #: Bytes of weights that a tile may have on a CPU and on a GPU.
-CACHE, GPU_MEMORY = 1 << 22, 1 << 28
+CACHE, GPU_MEMORY = 1 << 24, 1 << 28
 
 #: Examples that are tried before the engine is used, and by how much answers may differ.
 PROBE, TOLERANCE = 3, 1e-4
@@ -54,36 +53,27 @@ class Functional(Engine):
         """Train the clients of a tile and write their models to ``task.out``."""
         tile = task.tile()
         gradients = _gradients(self.module)
-        weights = self._stacked(task, tile.n_clients)
+        weights = task.stacked([weight.shape for weight in self.module.parameters()])
         losses = torch.zeros(tile.rows.shape, device=task.weights.device)
         for step in range(tile.n_steps):
             size = tile.size[: np.count_nonzero(tile.size[:, step]), step]
-            steps = [torch.empty_like(weight.value[: size.size]) for weight in weights]
+            moves = [torch.empty_like(weight.value[: size.size]) for weight in weights]
             for n in np.unique(size):
                 group = np.flatnonzero(size == n)
-                x, y = self._examples(tile.rows[group, step, :n], task.weights.device)
+                x, y = self._examples(tile.rows[group, step, :n], losses.device)
                 found, loss = gradients([weight.value[group] for weight in weights], x, y)
                 losses[group, step, :n] = loss
-                for whole, part in zip(steps, found, strict=True):
-                    whole[group] = part
-            for weight, gradient in zip(weights, steps, strict=True):
-                weight.descend(gradient)
-        for i, out in enumerate(task.out):
-            torch.cat([weight.value[i].flatten() for weight in weights], out=out)
+                for move, gradient in zip(moves, found, strict=True):
+                    move[group] = gradient
+            for weight, move in zip(weights, moves, strict=True):
+                weight.descend(move)
+        task.finish(weights)
         return losses_of(losses, tile)
 
     def scores(self, x: Tensor) -> Tensor:
         """Return the answer of the module to examples."""
         scores: Tensor = self.module(x)
         return scores
-
-    def _stacked(self, task: Task, n_clients: int) -> list[Stacked]:
-        weights = list(self.module.parameters())
-        starts = task.weights.split([weight.numel() for weight in weights])
-        return [
-            Stacked.copies(start.view_as(weight), n_clients, task.rule)
-            for start, weight in zip(starts, weights, strict=True)
-        ]
 
     def _examples(self, rows: IntArray, device: torch.device) -> tuple[Tensor, Tensor]:
         x = input_tensor(self.data, self.data.x[rows], device)
@@ -102,3 +92,40 @@ def _gradients(module: nn.Module) -> Gradients:
 
     gradients: Gradients = vmap(grad(loss, has_aux=True), randomness="error")
     return gradients
+
+
+def why_not(module: nn.Module, data: FederatedData) -> str:
+    """Return why a module cannot be trained here, or "".
+
+    Two clients with different weights must get the gradients that autograd gives to each.
+    """
+    if data.is_text:
+        return "texts have a label at each position"
+    device = next(module.parameters()).device
+    weights = [torch.stack([weight, 1.01 * weight]).detach() for weight in module.parameters()]
+    n = min(PROBE, data.x.shape[0])
+    x = input_tensor(data, data.x[:n], device).expand(2, n, *data.example_shape)
+    y = label_tensor(data.y[:n], device).expand(2, n)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # PyTorch warns where it would be slow
+            found, _ = _gradients(module)(weights, x, y)
+            wanted = [
+                _by_autograd(module, [weight[i] for weight in weights], x[i], y[i]) for i in (0, 1)
+            ]
+    except Exception as error:  # a user's module may fail in any way
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    ours = torch.cat([part.flatten(1) for part in found], dim=1)
+    theirs = torch.stack([torch.cat([part.flatten() for part in parts]) for parts in wanted])
+    if not torch.allclose(ours, theirs, rtol=0.0, atol=TOLERANCE * float(theirs.abs().max())):
+        return "torch.func gives other gradients than autograd"
+    return ""
+
+
+def _by_autograd(module: nn.Module, weights: list[Tensor], x: Tensor, y: Tensor) -> list[Tensor]:
+    own = copy.deepcopy(module).train()
+    with torch.no_grad():
+        for weight, value in zip(own.parameters(), weights, strict=True):
+            weight.copy_(value)
+    loss = cross_entropy(own(x), y)
+    return list(torch.autograd.grad(loss, list(own.parameters())))

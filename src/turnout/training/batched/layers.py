@@ -12,7 +12,10 @@ from torch import Tensor
 
 from turnout.training.batched.weights import Stacked
 
-__all__ = ["Flatten", "Layer", "Linear", "Relu", "Space", "Tanh"]
+__all__ = ["Flatten", "Layer", "Linear", "Relu", "Space", "Tanh", "where_above_0"]
+
+#: ``where_above_0(values, by, 0.0, grad_input=out)`` keeps values where ``by`` is above 0.
+where_above_0 = torch.ops.aten.threshold_backward.grad_input
 
 
 class Layer(ABC):
@@ -85,9 +88,8 @@ class Relu(Layer):
 
     def backward(self, gradient: Tensor) -> Tensor:
         """Return the gradient where the output is above 0."""
-        return torch.ops.aten.threshold_backward.grad_input(
-            gradient, self.out, 0.0, grad_input=gradient
-        )
+        where_above_0(gradient, self.out, 0.0, grad_input=gradient)
+        return gradient
 
 
 class Tanh(Layer):
@@ -100,7 +102,8 @@ class Tanh(Layer):
 
     def backward(self, gradient: Tensor) -> Tensor:
         """Return the gradient times ``1 - tanh^2``."""
-        return torch.ops.aten.tanh_backward.grad_input(gradient, self.out, grad_input=gradient)
+        torch.ops.aten.tanh_backward.grad_input(gradient, self.out, grad_input=gradient)
+        return gradient
 
 
 class Flatten(Layer):

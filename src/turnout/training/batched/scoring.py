@@ -28,7 +28,7 @@ class Shared(nn.Module):
         if x.device.type != "cpu":
             return self.engine.scores(x)
         size = min(ROWS, -(-x.shape[0] // self.threads))
-        return torch.cat(spread(self._answer, x.split(size), self.threads))
+        return torch.cat(spread(self._answer, torch.split(x, size), self.threads))
 
     def _answer(self, x: Tensor) -> Tensor:
         with torch.inference_mode():

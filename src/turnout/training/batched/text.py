@@ -17,7 +17,7 @@ from torch import Tensor
 from turnout.data.base import PADDING, FederatedData
 from turnout.training.batched.engine import Engine, Losses, Task
 from turnout.training.batched.weights import Stacked
-from turnout.training.modules import input_tensor, label_tensor, load_weights
+from turnout.training.modules import input_tensor, label_tensor
 from turnout.training.nets import NextWord
 from turnout.training.reports import LossReport
 
@@ -43,14 +43,14 @@ class Text(Engine):
     def train(self, task: Task) -> Losses:
         """Train the client of a tile and write its model to ``task.out``."""
         tile, device = task.tile(), task.weights.device
-        client = _Client(copy.deepcopy(self.module), task)
+        client = _Client(self.module, task)
         report = LossReport()
         for step in range(tile.n_steps):
             rows = tile.rows[0, step, : tile.size[0, step]]
             words = input_tensor(self.data, self.data.x[rows], device)
             losses = client.step(words, label_tensor(self.data.y[rows], device))
             report.add(float(losses.sum()) / max(1, losses.numel()), losses)
-        client.write(task.out[0])
+        client.finish()
         return _losses(report)
 
     def scores(self, x: Tensor) -> Tensor:
@@ -63,17 +63,16 @@ class _Client:
     """One client's model."""
 
     def __init__(self, module: NextWord, task: Task) -> None:
-        load_weights(module, task.weights)
-        self.lstm = module.lstm.train()
-        self.lstm.flatten_parameters()
-        weights = list(module.parameters())
-        starts = task.weights.split([weight.numel() for weight in weights])
-        self.weights = [
-            Stacked(start.view_as(weight), weight.detach()[None], task.rule)
-            for start, weight in zip(starts, weights, strict=True)
-        ]
-        self.embedding, *self.of_lstm, self.output, self.bias = self.weights
         self.rule = task.rule
+        self.weights = task.stacked([weight.shape for weight in module.parameters()])
+        self.embedding, *self.in_out, self.output, self.bias = self.weights
+        self.lstm = copy.deepcopy(module.lstm).train()
+        for weight, values in zip(self.lstm.parameters(), self.in_out, strict=True):
+            weight.detach().copy_(values.value[0])
+        self.of_lstm = [
+            Stacked(values.start, weight.detach()[None], task.rule)
+            for weight, values in zip(self.lstm.parameters(), self.in_out, strict=True)
+        ]
 
     def step(self, words: Tensor, labels: Tensor) -> Tensor:
         """Take a step on texts (n, length); return the losses of the labels that count."""
@@ -99,7 +98,9 @@ class _Client:
         below = torch.empty_like(states)
         losses = states.new_empty(labels.numel())
         size = max(1, BLOCK // bias.numel())
-        blocks = [part.split(size) for part in (states, labels[:, None], losses[:, None], below)]
+        blocks = [
+            torch.split(part, size) for part in (states, labels[:, None], losses[:, None], below)
+        ]
         for states_in, labels_in, losses_in, below_in in zip(*blocks, strict=True):
             scores = torch.log_softmax(torch.addmm(bias, states_in, weight.T), 1)
             torch.gather(scores, 1, labels_in, out=losses_in)
@@ -121,9 +122,10 @@ class _Client:
         else:
             self.embedding.value[0].index_add_(0, words, gradient, alpha=-self.rule.lr)
 
-    def write(self, out: Tensor) -> None:
-        """Copy the weights to a vector."""
-        torch.cat([weight.value.flatten() for weight in self.weights], out=out)
+    def finish(self) -> None:
+        """Put the weights of the LSTM where those of the other layers are already."""
+        for values, weight in zip(self.in_out, self.of_lstm, strict=True):
+            values.value.copy_(weight.value)
 
 
 def _losses(report: LossReport) -> Losses:

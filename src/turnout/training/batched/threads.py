@@ -22,9 +22,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def spread(
-    function: Callable[[Item], Result], items: Iterable[Item], threads: int
-) -> list[Result]:
+def spread(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> list[Result]:
     """Return ``[function(item) for item in items]``, computed by threads of one core each."""
     return list(_pool(threads, os.getpid()).map(function, items))
 

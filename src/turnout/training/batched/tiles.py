@@ -32,12 +32,12 @@ class Tile:
     @property
     def n_clients(self) -> int:
         """How many clients."""
-        return self.size.shape[0]
+        return int(self.size.shape[0])
 
     @property
     def n_steps(self) -> int:
         """Steps of the longest client."""
-        return self.size.shape[1]
+        return int(self.size.shape[1])
 
     @property
     def counts(self) -> BoolArray:
@@ -52,6 +52,8 @@ def cut(plans: Sequence[BatchPlan], limit: int, threads: int) -> list[IntArray]:
     A tile holds at most ``limit`` clients of similar work. If possible every thread gets the same
     number of tiles.
     """
+    if not plans:
+        return []
     steps = np.array([plan.n_steps for plan in plans])
     work = np.array([plan.order.size for plan in plans])
     n_tiles = -(-len(plans) // limit)

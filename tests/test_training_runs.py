@@ -1,0 +1,730 @@
+"""Training in the round loop, in experiments, and what is left of it on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import turnout
+from turnout import metrics
+from turnout.data import Dataset, Digits, FederatedData, Iid, PrimaryLabel, Shards, Source, federate
+from turnout.environments import ByClass, Environment, Reliable
+from turnout.errors import InvalidInput, MissingExtra
+from turnout.experiment import ConfigError, Experiment, FolderError, read_cell, run_experiment
+from turnout.experiment.cell import cell_folder
+from turnout.experiment.tables import encode
+from turnout.policies import FixedDeadline
+from turnout.selector import Selector
+from turnout.simulate import Run, rounds, train
+from turnout.training import (
+    Custom,
+    Federation,
+    InverseProbability,
+    KeepGlobal,
+    LocalWork,
+    Logistic,
+    MeanReturned,
+    Mlp,
+    Training,
+)
+from turnout.training.aggregate import aggregate
+from turnout.training.callbacks import Callback, MLflow, TensorBoard, WandB
+from turnout.training.reference import ReferenceTrainer
+from turnout.types import RoundContext, Selection, Status
+
+N = 10
+LOCAL = LocalWork(epochs=1, batch_size=20, lr=0.1)
+RECIPE = Training(partition=Shards(2), model=Logistic(), local=LOCAL, evaluate_clients_every=3)
+WORLD = Environment(N, seed=3, volatility=ByClass((0.3, 0.9)))
+
+
+def recipe(**changes: Any) -> Training:
+    return dataclasses.replace(RECIPE, **changes)
+
+
+def experiment(*selectors: Any, training: Any = RECIPE, **changes: Any) -> Experiment:
+    given: dict[str, Any] = {"world": "e3cs", "n_clients": N, "cohort_size": 4, "n_rounds": 12}
+    given |= {"seeds": 2, "training": training}
+    return Experiment(list(selectors) or ["random", "ucb-cs"], **(given | changes))
+
+
+class Diverging:
+    """A trainer in which some clients always end with numbers that are not finite."""
+
+    def __init__(self, inner: Any, clients: set[int]) -> None:
+        self._inner = inner
+        self._clients = clients
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def train(self, weights: torch.Tensor, clients: Any, round: int) -> Any:
+        updates = self._inner.train(weights, clients, round)
+        is_lost = np.isin(clients, list(self._clients))
+        updates.weights[torch.from_numpy(is_lost)] = math.nan
+        return dataclasses.replace(updates, loss=np.where(is_lost, np.nan, updates.loss))
+
+
+class Interrupted(Selector):
+    """UCB-CS that stops the run once, in the middle; ``marker`` is a file that says it did."""
+
+    needs_columns = frozenset({"num_samples"})
+    needs_metrics = frozenset({"loss", "loss_std"})
+
+    def __init__(self, *, marker: str = "", round: int = 7) -> None:
+        self.marker = marker
+        self.round = round
+        self._inner = turnout.make("ucb-cs")
+
+    def reset(self, n_clients: int) -> None:
+        super().reset(n_clients)
+        self.total_ = np.zeros(n_clients)
+
+    def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
+        if ctx.round == self.round and self.marker and not Path(self.marker).exists():
+            Path(self.marker).touch()
+            raise RuntimeError("stopped on purpose")
+        score = ctx.of_pool(self.total_) + rng.random(ctx.pool.size)
+        return Selection(ctx.round, np.sort(ctx.pool[np.argsort(score)[: ctx.size]]))
+
+    def observe(self, selection: Selection, outcome: Any) -> None:
+        self.total_[selection.clients] += np.nan_to_num(outcome.metric("loss"))
+
+
+# the round loop --------------------------------------------------------------------------------
+
+
+def test_a_run_is_the_plain_loop() -> None:
+    training = recipe(trainer="reference", aggregation=MeanReturned(), server_lr=0.7)
+    given = {"cohort_size": 4, "n_rounds": 6, "seed": 5}
+    federation = Federation(training, N, seed=5)
+    records = list(rounds(turnout.make("random"), WORLD, **given, participants=federation))
+    # the same by hand
+    data = federate(Digits(), Shards(2), N, seed=5)
+    trainer = ReferenceTrainer(data, Logistic(), LOCAL, seed=5)
+    weights = trainer.initial_weights()
+    for record in records:
+        returned = record.selection.clients[record.outcome.completed]
+        if returned.size:
+            updates = trainer.train(weights, returned, record.round)
+            share = data.num_samples[returned] / data.num_samples[returned].sum()
+            weights = aggregate(weights, updates.weights, share, 0.7)
+            reported = record.outcome.metrics["loss"][record.outcome.completed]
+            np.testing.assert_array_equal(reported, updates.loss)
+        scores = trainer.test(weights)
+        assert record.measured["accuracy"] == scores.accuracy
+        assert record.measured["loss"] == scores.loss
+    assert torch.equal(federation.weights, weights)
+    assert records[-1].measured["accuracy"] > 0.5  # ten classes: it has learned
+
+
+def test_only_those_who_completed_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = Federation(recipe(trainer="reference"), N, seed=1)
+    trained: list[list[int]] = []
+    original = federation.trainer.train
+
+    def noting(weights: Any, clients: Any, round: int) -> Any:
+        trained.append(clients.tolist())
+        return original(weights, clients, round)
+
+    monkeypatch.setattr(federation.trainer, "train", noting)
+    world = Environment(N, seed=1, volatility=ByClass((0.5,)))
+    given = {"cohort_size": 6, "n_rounds": 8, "participants": federation}
+    records = list(rounds(turnout.make("random"), world, **given))
+    completed = [record.selection.clients[record.outcome.completed].tolist() for record in records]
+    assert trained == [clients for clients in completed if clients]
+    assert any(len(clients) < 6 for clients in completed)
+    for record in records:
+        is_missing = ~record.outcome.completed
+        for name in ("loss", "loss_std", "loss_rms"):
+            assert np.isnan(record.outcome.metrics[name][is_missing]).all()
+            assert np.isfinite(record.outcome.metrics[name][~is_missing]).all()
+
+
+def test_a_round_in_which_nobody_returns_leaves_the_model_as_it_is() -> None:
+    world = Environment(N, seed=1, volatility=ByClass((0.0,)))
+    federation = Federation(RECIPE, N)
+    first = federation.weights.clone()
+    given = {"cohort_size": 3, "n_rounds": 3, "participants": federation}
+    records = list(rounds(turnout.make("random"), world, **given))
+    assert torch.equal(federation.weights, first)
+    assert {"accuracy", "loss"} <= records[0].measured.keys()
+    assert all("train_loss" not in record.measured for record in records)
+
+
+def test_a_client_that_diverges_is_failed_and_the_run_goes_on() -> None:
+    world = Environment(N, seed=1, volatility=Reliable())
+    federation = Federation(recipe(trainer="reference"), N)
+    sound = federation.trainer
+    federation.trainer = Diverging(sound, {2, 5})  # type: ignore[assignment]
+    given = {"cohort_size": N, "n_rounds": 3, "participants": federation}
+    records = list(rounds(turnout.make("round-robin"), world, **given))
+    weights = sound.initial_weights()
+    others = np.setdiff1d(np.arange(N), [2, 5])
+    for record in records:
+        failed = record.selection.clients[record.outcome.status == Status.FAILED]
+        assert failed.tolist() == [2, 5]
+        assert np.isnan(record.outcome.metrics["loss"][[2, 5]]).all()
+        updates = sound.train(weights, others, record.round)
+        counts = federation.data.num_samples[others]
+        weights = aggregate(weights, updates.weights, counts / counts.sum())
+    assert torch.equal(federation.weights, weights)
+    assert federation.n_broken == 6
+
+
+def test_a_step_size_that_breaks_everything_is_survived() -> None:
+    broken = recipe(local=LocalWork(batch_size=20, lr=1e38))
+    run = train("ucb-cs", broken, WORLD, cohort_size=4, n_rounds=4)
+    assert (run.status != Status.COMPLETED).all()
+    assert run.accuracy.shape == (4,)
+    assert (run.accuracy == run.accuracy[0]).all()  # nothing was aggregated
+
+
+def test_polls_see_the_current_model() -> None:
+    federation = Federation(recipe(trainer="reference"), N, seed=2)
+    given = {"cohort_size": 3, "n_rounds": 3, "participants": federation}
+    seen = []
+    for record in rounds(turnout.make("pow-d", d=5), WORLD, **given):
+        seen.append(record)
+    fresh = Federation(recipe(trainer="reference"), N, seed=2)
+    polled = seen[0].context.polled
+    expected = fresh.trainer.polled_loss(fresh.weights, polled, 0, "all")
+    np.testing.assert_array_equal(seen[0].context.polled_loss, expected)
+    assert seen[2].context.polled_loss.mean() < seen[0].context.polled_loss.mean()
+    mini = next(rounds(turnout.make("cpow-d", d=5), WORLD, **given))
+    fresh_mini = fresh.trainer.polled_loss(fresh.weights, mini.context.polled, 0, "mini-batch")
+    np.testing.assert_array_equal(mini.context.polled_loss, fresh_mini)
+
+
+def test_selectors_see_the_real_data() -> None:
+    federation = Federation(recipe(partition=Shards(2)), N)
+    record = next(
+        rounds(turnout.make("nccb"), WORLD, cohort_size=3, n_rounds=1, participants=federation)
+    )
+    data = federation.data
+    np.testing.assert_array_equal(record.context.columns["features"], data.features)
+    record = next(
+        rounds(turnout.make("ucb-cs"), WORLD, cohort_size=3, n_rounds=1, participants=federation)
+    )
+    np.testing.assert_array_equal(record.context.columns["num_samples"], data.num_samples)
+
+
+def test_evaluation_has_its_rounds_and_the_last() -> None:
+    training = recipe(evaluate_every=4, evaluate_clients_every=5)
+    run = train("random", training, WORLD, cohort_size=3, n_rounds=10)
+    assert np.flatnonzero(np.isfinite(run.accuracy)).tolist() == [3, 7, 9]
+    assert np.flatnonzero(np.isfinite(run.measured["local_loss"])).tolist() == [4, 9]
+    assert np.isfinite(run.measured["train_loss"]).sum() >= 8  # some rounds have no answer
+
+
+def test_numbers_about_clients_are_those_of_their_scores() -> None:
+    federation = Federation(recipe(hold_out=0.3), N, seed=1)
+    records = list(
+        rounds(turnout.make("random"), WORLD, cohort_size=4, n_rounds=3, participants=federation)
+    )
+    scores = federation.trainer.test_clients(federation.weights)
+    measured, counts = records[-1].measured, federation.data.num_samples
+    assert measured["local_loss"] == pytest.approx(np.sum(counts * scores.loss) / counts.sum())
+    expected = scores.loss.sum() ** 2 / (N * np.sum(scores.loss**2))  # UCB-CS Eq. (3)
+    assert measured["jain_of_losses"] == pytest.approx(expected)
+    assert measured["worst_accuracy"] == pytest.approx(scores.accuracy.min())  # 10 % of ten
+
+
+def test_a_run_may_stop_at_its_target() -> None:
+    training = recipe(target_accuracy=(0.4, 0.6), stop_at_target=True)
+    run = train("random", training, WORLD, cohort_size=4, n_rounds=60)
+    assert run.n_rounds == run.rounds_to(0.6) < 60
+    assert run.accuracy[-1] >= 0.6 > np.nanmax(run.accuracy[:-1])
+    assert np.isfinite(run.measured["worst_accuracy"][-1])  # the last round is evaluated in full
+    full = train("random", recipe(), WORLD, cohort_size=4, n_rounds=run.n_rounds)
+    np.testing.assert_array_equal(full.accuracy, run.accuracy)
+
+
+def test_the_seed_fixes_data_model_and_run() -> None:
+    given = {"cohort_size": 4, "n_rounds": 4}
+    runs = [train("e3cs", RECIPE, WORLD, **given, seed=seed) for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(runs[0].accuracy, runs[1].accuracy)
+    assert (runs[0].accuracy != runs[2].accuracy).any()
+
+
+def test_the_fast_trainer_gives_the_run_of_the_reference() -> None:
+    training = recipe(model=Mlp((16,)))
+    given = {"cohort_size": 5, "n_rounds": 8}
+    slow = train("random", dataclasses.replace(training, trainer="reference"), WORLD, **given)
+    fast = train("random", training, WORLD, **given)
+    np.testing.assert_array_equal(fast.clients, slow.clients)
+    np.testing.assert_allclose(fast.loss, slow.loss, rtol=1e-4)  # float32, 8 rounds of SGD
+
+
+def test_the_model_can_be_taken_along() -> None:
+    federation = Federation(RECIPE, N)
+    for _ in rounds(
+        turnout.make("random"), WORLD, cohort_size=4, n_rounds=3, participants=federation
+    ):
+        pass
+    module, data = federation.module(), federation.data
+    x = torch.from_numpy(data.x_test.astype(np.float32)) * data.scale + data.shift
+    right = module(x).argmax(1).numpy() == data.y_test
+    assert right.mean() == pytest.approx(federation.trainer.test(federation.weights).accuracy)
+
+
+def test_state_goes_on_bit_for_bit() -> None:
+    whole, cut = Federation(RECIPE, N), Federation(RECIPE, N)
+    given = {"cohort_size": 4, "n_rounds": 8}
+    list(rounds(turnout.make("e3cs"), WORLD, **given, participants=whole))
+    selector = turnout.make("e3cs")
+    records = rounds(selector, WORLD, **given, participants=cut)
+    for _ in range(4):
+        next(records)
+    again = Federation(RECIPE, N)
+    again.load_state(cut.state())
+    list(rounds(selector, WORLD, **given, participants=again, start=4))
+    assert torch.equal(whole.weights, again.weights)
+    with pytest.raises(InvalidInput, match="weights must be"):
+        Federation(recipe(model=Mlp((3,))), N).load_state(cut.state())
+
+
+# recipes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hold_out": 1.0}, "hold_out must be inside"),
+        ({"server_lr": 0.0}, "server_lr must be"),
+        ({"evaluate_every": 0}, "evaluate_every must be"),
+        ({"target_accuracy": 1.5}, "target_accuracy must be"),
+        ({"stop_at_target": True}, "stop_at_target needs a target_accuracy"),
+        ({"trainer": "slow"}, "trainer must be one of 'fast', 'reference'"),
+        ({"device": ""}, "device must be a name"),
+        ({"model": "mlp"}, "model must be a Model"),
+        ({"source": "digits"}, "source must be a Source"),
+    ],
+)
+def test_recipes_refuse_what_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        recipe(**changes)
+
+
+def test_a_recipe_needs_no_torch() -> None:
+    code = (
+        "import sys; import turnout.experiment as e; "
+        "e.Experiment(['random'], training={'model': 'logistic'}); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(sys.modules):
+        if name.startswith(("torch", "turnout.training.")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'turnout\[torch\]'"):
+        Federation(RECIPE, N)
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        (recipe(device="cuda:7"), "device 'cuda:7' is not there"),
+        (recipe(local=LocalWork(batch_size=5000)), "batch_size is 5000"),
+        (recipe(partition=Iid(samples=9000)), "samples is 9000"),
+        (recipe(model=Custom("torch.nn:Linear", {"in_features": 3, "out_features": 2})), "model"),
+        (recipe(model=Custom("tests.no_such_module:Net")), "cannot be imported"),
+    ],
+)
+def test_what_does_not_fit_is_an_error_before_anything_is_written(
+    training: Training, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        run_experiment(experiment(training=training), tmp_path / "runs", n_jobs=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_clients_without_data_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="with no data|no training examples"):
+        run_experiment(experiment(n_clients=2000), tmp_path / "runs", n_jobs=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_by_probability_need_a_selector_that_has_them(tmp_path: Path) -> None:
+    made = experiment("random", "ucb-cs", training=recipe(aggregation=InverseProbability()))
+    with pytest.raises(InvalidInput, match="InverseProbability needs inclusion probabilities"):
+        run_experiment(made, tmp_path / "runs", n_jobs=1)
+    assert list(tmp_path.iterdir()) == []
+    alone = experiment("random", training=recipe(aggregation=InverseProbability()))
+    assert not run_experiment(alone, tmp_path / "runs", n_jobs=1).problems
+
+
+# experiments -----------------------------------------------------------------------------------
+
+TOML = """
+world = "e3cs"
+n_clients = 10
+cohort_size = 4
+n_rounds = 12
+seeds = 2
+selectors = ["random", "ucb-cs"]
+
+[training]
+source = "digits"
+partition = { kind = "shards", per_client = 2 }
+model = "logistic"
+evaluate_clients_every = 3
+
+[training.local]
+epochs = 1
+batch_size = 20
+lr = 0.1
+"""
+
+
+def test_toml_and_python_give_the_same_experiment(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text(TOML, encoding="utf-8")
+    assert Experiment.from_toml(file) == experiment()
+    assert Experiment.from_table(experiment().table()) == experiment()
+    file.write_text(TOML.replace('"logistic"', '"logistik"'), encoding="utf-8")
+    with pytest.raises(InvalidInput, match=r"line 12: training.model.kind: .*'logistic'"):
+        Experiment.from_toml(file)
+    file.write_text(TOML.replace("lr = 0.1", "lr = -0.1"), encoding="utf-8")
+    with pytest.raises(InvalidInput, match=r"line 18: training.local.lr"):
+        Experiment.from_toml(file)
+
+
+def test_what_changes_the_comparison_changes_the_world() -> None:
+    first = experiment()
+    same = [{"evaluate_every": 2}, {"target_accuracy": 0.9}, {"trainer": "reference"}]
+    other = [{"model": Mlp()}, {"aggregation": KeepGlobal()}, {"partition": PrimaryLabel()}]
+    for changes in same:
+        made = experiment(training=recipe(**changes))
+        assert made.world_id == first.world_id
+        assert made.digest != first.digest
+    for changes in other:
+        assert experiment(training=recipe(**changes)).world_id != first.world_id
+    without = experiment(training=None)
+    assert without.world_id != first.world_id
+    assert "training" not in without.table()
+
+
+def test_a_training_cell_is_the_run(tmp_path: Path) -> None:
+    training = recipe(target_accuracy=(0.3, 0.99))
+    made = experiment("ucb-cs", training=training, seeds=[4])
+    grid = run_experiment(made, tmp_path, n_jobs=1)
+    assert not grid.problems
+    assert not grid.remarks
+    cell = read_cell(cell_folder(tmp_path, "ucb-cs", 4))
+    run = train("ucb-cs", training, made.environment(4), cohort_size=4, n_rounds=12)
+    assert cell.config["kind"] == "training"
+    assert cell.config["training"] == encode(training)
+    np.testing.assert_array_equal(cell.run.clients, run.clients)
+    assert cell.run.measured.keys() == run.measured.keys()
+    for name, values in run.measured.items():
+        np.testing.assert_array_equal(cell.run.measured[name], values)
+    lines = [json.loads(line) for line in (cell.path / "rounds.jsonl").read_text().splitlines()]
+    for t, line in enumerate(lines):
+        found = {name: values[t] for name, values in run.measured.items() if values[t] == values[t]}
+        assert {name: line[name] for name in found} == found
+        assert set(run.measured) - set(found) == set(run.measured) - set(line)
+    summary = cell.summary
+    assert summary["accuracy"] == run.accuracy[-1]
+    assert summary["best_accuracy"] == np.nanmax(run.accuracy)
+    assert summary["rounds_to_0.3"] == run.rounds_to(0.3)
+    assert summary["time_to_0.3_s"] == run.time_to(0.3)
+    assert summary["rounds_to_0.99"] is None
+    assert (summary["rounds_run"], summary["stopped_at_target"]) == (12, False)
+    with np.load(cell.path / "client_scores.npz") as scores:
+        assert scores["loss"].shape == scores["accuracy"].shape == (N,)
+        assert metrics.jain_of_losses(scores["loss"]) == pytest.approx(summary["jain_of_losses"])
+        assert metrics.worst_mean(scores["accuracy"]) == pytest.approx(summary["worst_accuracy"])
+    assert json.loads((cell.path / "versions.json").read_text())["torch"] == torch.__version__
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Return everything that a cell left, except how long it took."""
+    kept: dict[str, Any] = {}
+    for name in ("selections.npz", "model.npz", "client_scores.npz", "state.npz"):
+        with np.load(folder / name, allow_pickle=False) as file:
+            kept[name] = {key: file[key].tobytes() for key in file.files}
+    kept["rounds"] = (folder / "rounds.jsonl").read_text()
+    kept["summary"] = json.loads((folder / "summary.json").read_text()) | {"seconds": 0}
+    return kept
+
+
+def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    path = "tests.test_training_runs:Interrupted"
+    marker = str(tmp_path / "marker")
+    variant = {"name": path, "label": "mine", "marker": marker}
+    made = experiment(variant, seeds=[1], training=recipe(model=Mlp((16,))))
+    cut = tmp_path / "cut"
+    (failed,) = run_experiment(made, cut, n_jobs=1, checkpoint_every=3).cells
+    assert failed.status == "failed"
+    assert "stopped on purpose" in failed.message
+    (resumed,) = run_experiment(made, cut, n_jobs=1, checkpoint_every=3).cells
+    assert resumed.status == "resumed"
+    (whole,) = run_experiment(made, tmp_path / "whole", n_jobs=1, checkpoint_every=3).cells
+    assert whole.status == "complete"
+    cells = [cell_folder(root, "mine", 1) for root in (cut, tmp_path / "whole")]
+    assert contents(cells[0]) == contents(cells[1])
+
+
+def test_a_killed_process_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
+    made = experiment("e3cs", n_rounds=3000, seeds=[1], training=recipe(model=Mlp((16,))))
+    code = textwrap.dedent(
+        f"""
+        from turnout.experiment import Experiment, run_experiment
+        experiment = Experiment.from_table({made.table()!r})
+        run_experiment(experiment, {str(tmp_path / "cut")!r}, n_jobs=1, checkpoint_every=150)
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    cell = cell_folder(tmp_path / "cut", "e3cs", 1)
+    deadline = time.monotonic() + 60
+    while not (cell / "progress.npz").exists():
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (cell / "summary.json").exists()
+    with np.load(cell / "progress.npz") as saved:
+        done = int(saved["cell.round"])
+    assert 150 <= done < 3000
+    # go on, and compare with a run that was never stopped: as many rounds as keep this test short
+    short = done + 5
+    _shorten(tmp_path / "cut", cell, short)
+    shorter = dataclasses.replace(made, n_rounds=short)
+    (resumed,) = run_experiment(shorter, tmp_path / "cut", n_jobs=1).cells
+    assert (resumed.status, resumed.message) == ("resumed", "")
+    (whole,) = run_experiment(shorter, tmp_path / "whole", n_jobs=1).cells
+    assert contents(cell) == contents(cell_folder(tmp_path / "whole", "e3cs", 1))
+
+
+def _shorten(root: Path, cell: Path, n_rounds: int) -> None:
+    """Plan fewer rounds for a run that has begun; what was done stays as it is."""
+    made = json.loads((root / "experiment.json").read_text()) | {"n_rounds": n_rounds}
+    (root / "experiment.json").write_text(json.dumps(made))
+    config = json.loads((cell / "config.json").read_text()) | {"n_rounds": n_rounds}
+    config["world_id"] = Experiment.from_table(made).world_id
+    (cell / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("damage", ["swapped", "missing"])
+def test_a_torn_model_starts_again(damage: str, tmp_path: Path) -> None:
+    made = experiment("random", seeds=[1])
+    run_experiment(made, tmp_path, n_jobs=1)
+    cell = cell_folder(tmp_path, "random", 1)
+    before = contents(cell)
+    (cell / "summary.json").unlink()
+    if damage == "missing":
+        (cell / "model.npz").unlink()
+    else:
+        np.savez(cell / "model.npz", weights=np.zeros(3, dtype=np.float32))
+    (again,) = run_experiment(made, tmp_path, n_jobs=1).cells
+    assert again.status == "complete"
+    assert "torn" in again.message
+    assert contents(cell) == before
+
+
+def test_runs_that_stop_have_unequal_lengths_and_compare(tmp_path: Path) -> None:
+    training = recipe(target_accuracy=0.7, stop_at_target=True)
+    made = experiment("random", "e3cs", training=training, n_rounds=40, cohort_size=6)
+    grid = run_experiment(made, tmp_path, n_jobs=1)
+    lengths = [cell.summary["rounds_run"] for cell in grid.cells if cell.summary]
+    assert len(lengths) == 4
+    assert len(set(lengths)) > 1
+    for cell in grid.cells:
+        assert cell.summary is not None
+        assert cell.summary["stopped_at_target"] is (cell.summary["rounds_run"] < 40)
+        assert cell.summary["rounds_to_0.7"] == cell.summary["rounds_run"]
+    assert grid.estimate("e3cs", "rounds_to_0.7").n == 2
+    skipped = run_experiment(made, tmp_path, n_jobs=1)
+    assert {cell.status for cell in skipped.cells} == {"skipped"}
+    # a crash between the last checkpoint and the summary does not make it longer
+    stopped = next(cell for cell in grid.cells if cell.summary and cell.summary["rounds_run"] < 40)
+    folder = cell_folder(tmp_path, stopped.label, stopped.seed)
+    before = contents(folder)
+    (folder / "summary.json").unlink()
+    run_experiment(made, tmp_path, n_jobs=1)
+    assert contents(folder) == before
+
+
+def test_broken_answers_are_said(tmp_path: Path) -> None:
+    broken = recipe(local=LocalWork(batch_size=20, lr=1e38))
+    grid = run_experiment(experiment("random", training=broken, seeds=[1]), tmp_path, n_jobs=1)
+    (cell,) = grid.remarks
+    assert cell.summary is not None
+    assert cell.summary["broken_answers"] > 0
+    assert f"{cell.summary['broken_answers']} answers were not finite" in cell.message
+
+
+def test_processes_use_one_thread_and_give_the_same_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = experiment(
+        "random", seeds=2, n_rounds=3, training=recipe(model=Custom("tests.test_training_runs:net"))
+    )
+    grid = run_experiment(made, tmp_path / "two", n_jobs=2)
+    assert not grid.problems
+    threads = {int(path.read_text()) for path in tmp_path.glob("two/threads-*")}
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    run_experiment(made, tmp_path / "one", n_jobs=1)
+    for seed in (0, 1):
+        cells = [cell_folder(tmp_path / name, "random", seed) for name in ("two", "one")]
+        first, second = (contents(cell)["summary"] for cell in cells)
+        assert first["loss"] == pytest.approx(second["loss"], rel=1e-5)
+    assert threads <= {1}
+
+
+def net(example_shape: tuple[int, ...], n_classes: int) -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(math.prod(example_shape), n_classes)
+    )
+
+
+class Counted(Source):
+    """The digits, counting how often they are loaded."""
+
+    loads = 0
+
+    def load(self, seed: int) -> Dataset:
+        type(self).loads += 1
+        return Digits().load(seed)
+
+
+CountedSource = dataclasses.dataclass(frozen=True)(Counted)
+
+
+def test_selectors_of_a_seed_share_their_data(tmp_path: Path) -> None:
+    CountedSource.loads = 0
+    training = recipe(source=CountedSource())
+    run_experiment(experiment("random", "e3cs", "ucb-cs", training=training), tmp_path, n_jobs=1)
+    assert CountedSource.loads == 2  # two seeds
+
+
+def test_another_model_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    run_experiment(experiment("random", seeds=1), tmp_path, n_jobs=1)
+    other = experiment("random", seeds=1, training=recipe(model=Mlp()))
+    with pytest.raises(FolderError, match=r"training.model.kind is \"logistic\" there"):
+        run_experiment(other, tmp_path, n_jobs=1)
+
+
+# callbacks -------------------------------------------------------------------------------------
+
+
+class Noted(Callback):
+    def __init__(self, fail_at: int = -1) -> None:
+        self.calls: list[Any] = []
+        self.fail_at = fail_at
+
+    def start(self, settings: Any) -> None:
+        self.calls.append(("start", sorted(settings)))
+
+    def round(self, round: int, values: Any) -> None:
+        self.calls.append((round, dict(values)))
+        if round == self.fail_at:
+            raise RuntimeError("disk full")
+
+    def end(self) -> None:
+        self.calls.append("end")
+
+
+def test_callbacks_are_told_of_every_round() -> None:
+    noted = Noted()
+    run = train("e3cs", RECIPE, WORLD, cohort_size=4, n_rounds=3, callbacks=[noted])
+    assert noted.calls[0] == ("start", ["seed", "selector", "training"])
+    assert noted.calls[-1] == "end"
+    for t, (round, values) in enumerate(noted.calls[1:-1]):
+        assert round == t
+        assert values["accuracy"] == run.accuracy[t]
+        assert values["clock_s"] == pytest.approx(run.clock_s[t])
+        assert values["chosen"] == 4
+
+
+def test_callbacks_are_ended_when_something_fails() -> None:
+    first, second = Noted(), Noted(fail_at=1)
+    with pytest.raises(RuntimeError, match="disk full"):
+        train("e3cs", RECIPE, WORLD, cohort_size=4, n_rounds=3, callbacks=[first, second])
+    assert first.calls[-1] == second.calls[-1] == "end"
+    assert len(second.calls) == 4
+
+
+class Library:
+    """Stands in for a logging library and notes what is called."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def called(*arguments: Any, **named: Any) -> Library:
+            self.calls.append((name, arguments, named))
+            return self
+
+        return called
+
+
+def test_tensorboard_gets_scalars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library = Library()
+    stub = SimpleNamespace(SummaryWriter=library.open)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stub)  # type: ignore[arg-type]
+    callback = TensorBoard(tmp_path / "board")
+    run = train("random", RECIPE, WORLD, cohort_size=4, n_rounds=2, callbacks=[callback])
+    assert library.calls[0] == ("open", (str(tmp_path / "board"),), {})
+    scalars = [arguments for name, arguments, _ in library.calls if name == "add_scalar"]
+    assert ("accuracy", run.accuracy[1], 1) in scalars
+    assert library.calls[-1][0] == "close"
+
+
+def test_mlflow_gets_parameters_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library()
+    monkeypatch.setitem(sys.modules, "mlflow", library)  # type: ignore[arg-type]
+    callback = MLflow("mine", run_name="first", tracking_uri="file:here")
+    run = train("random", RECIPE, WORLD, cohort_size=4, n_rounds=2, callbacks=[callback])
+    names = [name for name, _, _ in library.calls]
+    assert names[:4] == ["set_tracking_uri", "set_experiment", "start_run", "log_params"]
+    assert names[-1] == "end_run"
+    logged = [(given[0], named) for name, given, named in library.calls if name == "log_metrics"]
+    assert logged[1][0]["accuracy"] == run.accuracy[1]
+    assert logged[1][1] == {"step": 1}
+
+
+def test_wandb_gets_configuration_and_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library()
+    monkeypatch.setitem(sys.modules, "wandb", library)  # type: ignore[arg-type]
+    callback = WandB("mine", mode="offline")
+    run = train("random", RECIPE, WORLD, cohort_size=4, n_rounds=2, callbacks=[callback])
+    name, _, options = library.calls[0]
+    assert (name, options["project"], options["mode"]) == ("init", "mine", "offline")
+    assert library.calls[2][1][0]["accuracy"] == run.accuracy[1]
+    assert library.calls[-1][0] == "finish"
+
+
+@pytest.mark.parametrize(
+    ("make", "module", "package"),
+    [
+        (TensorBoard, "torch.utils.tensorboard", "tensorboard"),
+        (MLflow, "mlflow", "mlflow"),
+        (WandB, "wandb", "wandb"),
+    ],
+)
+def test_a_missing_library_is_named(
+    make: Any, module: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
+    with pytest.raises(MissingExtra, match=f"pip install {package}"):
+        make()
