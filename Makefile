@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check bench peers docs golden browser clean
+.PHONY: demo test deployment check bench peers docs golden browser clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -12,13 +12,17 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
-demo: $(READY)  ## a paired comparison of selectors on a volatile federation, with a report
-	$(BIN)/turnout compare random round-robin fedcs e3cs ucb-cs oort rbcs-f \
-		--rounds 500 --seeds 5 --out runs/demo
+demo: $(READY)  ## train on the embedded digits with volatile clients, compare selectors, report
+	$(BIN)/turnout compare Random=random FedCS=fedcs E3CS-0.5=e3cs:quota=0.5 UCB-CS=ucb-cs --train \
+		--data digits --partition shards:per_client=2 --model 'mlp:hidden=[64]' --world e3cs \
+		--rounds 150 --seeds 5 --target 0.8 --target 0.9 --out runs/demo
 	$(BIN)/turnout report runs/demo --out runs/demo/report.html
 
 test: $(READY) browser  ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not deployment"
+
+deployment: $(READY)  ## Flower on loopback: SuperLink, three SuperNodes, kills and restarts
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m deployment tests/flower
 
 check: $(READY)  ## ruff, mypy strict, import-linter
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turnout
-from turnout import StepAfter, environments, metrics, policies, schedules, training
+from turnout import StepAfter, data, environments, metrics, policies, schedules, training
 from turnout.environments import e3cs_world, rbcs_f_world
 from turnout.errors import InvalidInput, MissingColumn
 from turnout.experiment import (
@@ -319,6 +319,8 @@ def test_slugs_are_folder_names() -> None:
 def test_every_model_survives_a_table(base: type, cls: type) -> None:
     needed: dict[type, dict[str, Any]] = {
         environments.Environment: {"n_clients": 3},
+        data.ArrayFile: {"path": "mine.npz"},
+        data.TextFile: {"path": "mine.jsonl"},
         training.Custom: {"path": "module:factory", "parameters": {"width": 3}},
         training.PerClient: {"values": (1, 2, 3)},
     }

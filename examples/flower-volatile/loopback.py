@@ -190,7 +190,7 @@ class Loopback:
             status = self.status(run_id)
             return status if status.startswith("finished") else None
 
-        return wait_until(ended, limit_s, f"run {run_id} to end", pause_s=1.0)
+        return wait_until(ended, limit_s, f"run {run_id} to end", pause_s=3.0)
 
     def stop_run(self, run_id: str) -> None:
         """Stop a run that is still going."""

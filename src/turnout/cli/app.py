@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import turnout
-from turnout.cli import bench, check, compare, listing, report, reproduce, simulate, train
+from turnout.cli import bench, check, compare, data, listing, report, reproduce, simulate, train
 from turnout.errors import InvalidInput, TurnoutError
 
 __all__ = ["app"]
@@ -72,3 +72,4 @@ app.command("simulate")(simulate.simulate)
 app.command("train")(train.train)
 app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)
+app.add_typer(data.app, name="data")

@@ -87,7 +87,7 @@ def get(
 ) -> None:
     """Download a dataset into the data directory, and check it.
 
-    NAME is fashion-mnist, cifar10 or emnist-letters. The directory is that of TURNOUT_DATA or of --data-dir, which stands before the command.
+    NAME is fashion-mnist, cifar10 or emnist-letters. Set TURNOUT_DATA, or --data-dir in front.
 
     Example: [bold]turnout --data-dir data data get fashion-mnist[/]
     """

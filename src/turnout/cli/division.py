@@ -106,6 +106,10 @@ def _numbers(data: FederatedData, found: Division) -> Table:
 
 
 def _histogram(sizes: Any) -> str:
-    counts, _ = np.histogram(sizes, bins=16)
+    low, high = int(sizes.min()), int(sizes.max())
+    is_wide = high > 20 * low
+    edges = np.geomspace(low, high, 17) if is_wide else np.linspace(low, high, 17)
+    counts, _ = np.histogram(sizes, bins=edges)
     levels = np.ceil(8 * counts / counts.max()).astype(int)
-    return "".join(" ▁▂▃▄▅▆▇█"[level] for level in levels)
+    drawn = "".join(" ▁▂▃▄▅▆▇█"[level] for level in levels)
+    return f"{drawn} (log)" if is_wide else drawn

@@ -22,6 +22,8 @@ __all__ = ["draw_division"]
 
 #: Most clients that get a bar of their own, and most labels that get a colour.
 _MOST_BARS, _MOST_COLOURS = 60, 20
+#: Bars show shares where the largest client has more than this many times the median.
+_WIDE = 5
 #: Most words of a text that get a column.
 _MOST_WORDS = 30
 
@@ -85,19 +87,22 @@ def _fill(canvas: Figure, found: Division, data: FederatedData, title: str) -> N
 
 
 def _bars(axes: Axes, found: Division) -> None:
-    """One bar for each client, cut by label."""
+    """One bar for each client, cut by label; all of one height where sizes differ too much."""
     import matplotlib
     from matplotlib.ticker import MaxNLocator
 
     n_classes = found.label_counts.shape[1]
     colours = matplotlib.colormaps["tab10" if n_classes <= 10 else "tab20"]
     client = np.arange(found.sizes.size)
+    is_wide = found.sizes.max() > _WIDE * np.median(found.sizes)
+    heights = found.shares if is_wide else found.label_counts
     below = np.zeros(client.size)
     for label in range(n_classes):
-        height = found.label_counts[:, label]
+        height = heights[:, label]
         axes.bar(client, height, 0.86, below, color=colours(label), label=str(label), linewidth=0)
         below += height
-    axes.set(xlabel="client", ylabel="examples", xlim=(-0.7, client.size - 0.3))
+    what = "share of the client's examples" if is_wide else "examples"
+    axes.set(xlabel="client", ylabel=what, xlim=(-0.7, client.size - 0.3))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(

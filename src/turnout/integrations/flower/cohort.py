@@ -4,7 +4,7 @@
 |---|---|
 | a usable reply before the round ended | COMPLETED |
 | error 0 unknown, 1 app not loaded, 2 raised, 6 mod refused, 7 bad bundle, 8 crashed | FAILED |
-| a reply that the inner strategy cannot use | FAILED |
+| a reply that cannot be read, or that the inner strategy cannot use | FAILED |
 | error 3 message expired, 4 reply lost, 5 node gone; or the grid refused the message | SILENT |
 | nothing, and the node is no longer connected | SILENT |
 | nothing, and the node is still connected | LATE |
@@ -83,8 +83,9 @@ class Cohort:
         self._duration[i], self._is_heard[i] = answer.at, True
         reply = answer.reply
         if reply is None:
-            self._survived[i] = False
-            log.warning("%s: no answer, the message was refused or lost", self.names[i])
+            self._survived[i], self._reported[i] = False, not answer.is_refused
+            what = "the grid refused the message" if answer.is_refused else "reply not readable"
+            log.warning("%s: %s", self.names[i], what)
         elif reply.has_error():
             self._survived[i] = False
             self._reported[i] = reply.error.code not in NO_ANSWER

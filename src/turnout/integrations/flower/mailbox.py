@@ -36,8 +36,9 @@ class Answer(NamedTuple):
     """What came back for a message."""
 
     node: int
-    reply: Message | None  #: None: the message was refused, or its reply cannot be read
+    reply: Message | None  #: None: nothing that can be read
     at: float  #: seconds after sending, as the server saw it
+    is_refused: bool = False  #: the grid did not take the message
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Mailbox:
         """
         started = clock.now()
         letters, refused = self._push(messages, ttl)
-        answers = [Answer(node, None, 0.0) for node in refused]
+        answers = [Answer(node, None, 0.0, is_refused=True) for node in refused]
         self.open |= letters
         end, at = seconds, 0.0
         while letters:

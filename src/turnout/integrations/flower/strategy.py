@@ -205,7 +205,9 @@ class SelectingStrategy(Strategy):
             return []
         view = session.view(nodes, lambda: within.refuse_waiting(self.inner))
         with within.taking_everyone(self.inner, evaluate=True):
-            return list(self._own["configure_evaluate"](session.evaluated, arrays, config, view))
+            made = list(self._own["configure_evaluate"](session.evaluated, arrays, config, view))
+        place = {node: i for i, node in enumerate(nodes)}  # one order, one sum of floats
+        return sorted(made, key=lambda one: place.get(one.metadata.dst_node_id, len(nodes)))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
