@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from turnout.data import Digits, Natural, Synthetic, federate
-from turnout.data.embedded import _labels, held_back
+from turnout.data.base import Draw
+from turnout.data.embedded import _labels, client_sizes, held_back
 from turnout.errors import InvalidInput, MissingExtra
 
 
@@ -61,15 +62,17 @@ def test_synthetic_has_the_shape_of_the_paper():
 
 
 def test_synthetic_sizes_are_lognormal():
-    size = np.bincount(
-        Synthetic(n_clients=2000, dimension=1, n_classes=2, test_share=1e-9).load(3).group
-    )
-    logarithm = np.log(size - 50 + 0.5)  # cut off to integers: half a step back
-    large = logarithm[logarithm > 3]  # where cutting off does not matter
-    assert size.min() >= 50
-    # P(lognormal(4, 2) > e^3) = Phi(0.5), P(> e^6) = Phi(-1)
-    assert abs((logarithm > 3).mean() - 0.6915) < 5 * np.sqrt(0.6915 * 0.3085 / 2000) + 0.01
-    assert abs((large > 6).sum() / 2000 - 0.1587) < 5 * np.sqrt(0.1587 * 0.8413 / 2000)
+    n = 100_000
+    size = client_sizes(n, np.random.default_rng(0))
+    assert size.min() == 50
+    # P(size - 50 >= s) with s = e^4, e^6, e^8: above the mean by 0, 1, 2 deviations of 2
+    for power, share in ((4, 0.5), (6, 0.158655), (8, 0.022750)):
+        found = (size - 50 >= np.ceil(np.exp(power))).mean()
+        exact = share if power > 4 else 0.4975  # e^4 = 54.6 is cut off at 55
+        assert abs(found - exact) < 5 * np.sqrt(share * (1 - share) / n) + 0.001
+    dataset = Synthetic(n_clients=40, dimension=2).load(seed=3)
+    together = len(dataset.y) + len(dataset.y_test)
+    assert together == client_sizes(40, Draw.CONTENT.rng(3)).sum()
 
 
 def test_synthetic_inputs_have_the_covariance_of_the_paper():

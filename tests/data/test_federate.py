@@ -77,6 +77,12 @@ def test_hold_out_by_hand():
     assert sorted(together) == list(range(13))
 
 
+def test_hold_out_leaves_something_to_train_on():
+    data = divide(grouped([1, 2, 10]), Natural(), 3, seed=0, hold_out=0.96)
+    assert data.num_samples.tolist() == [1, 1, 1]
+    assert np.diff(data.holdout_offsets).tolist() == [0, 1, 9]
+
+
 def test_hold_out_belongs_to_its_client():
     dataset = grouped([8, 8, 8])
     data = divide(dataset, Natural(), 3, seed=0, hold_out=0.25)
@@ -219,6 +225,7 @@ def good():
         ({"y_test": [3]}, "^y_test must be inside"),
         ({"x_test": np.zeros((1, 4))}, "^x_test must hold examples of the shape of x"),
         ({"y": np.zeros((4, 2), int)}, "^y must have the shape of x"),
+        ({"y": np.zeros((4, 3), int)}, "^x must hold word numbers inside 0 .. 2"),
         ({"group": [0, 1]}, "^group must hold"),
         ({"group": [0, 1, 2, -1]}, "^group must hold"),
         ({"group": [0, 1, 2, 2], "group_names": ("a",)}, "^group_names"),
@@ -236,6 +243,16 @@ def test_a_dataset_needs_training_examples():
     x = np.zeros((0, 3))
     with pytest.raises(InvalidInput, match="at least one training example"):
         Dataset("d", x, np.zeros(0, int), x, np.zeros(0, int), 2)
+
+
+def test_vectors_are_single_precision_and_texts_may_name_their_words():
+    x = np.zeros((3, 2))
+    assert Arrays(x, [0, 1, 1], x, [0, 0, 1]).load(seed=0).x.dtype == np.float32
+    words = np.array([[1, 5], [2, 0]])
+    labels = np.array([[2, PADDING], [1, PADDING]])
+    assert Arrays(words, labels, words, labels).load(seed=0).n_classes == 6
+    with pytest.raises(InvalidInput, match=r"^x must hold word numbers inside 0 .. 3"):
+        Arrays(words, labels, words, labels, n_classes=4)
 
 
 def test_arrays_take_images_without_a_channel():

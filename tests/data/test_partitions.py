@@ -69,6 +69,19 @@ def test_primary_label_has_its_share_exactly():
     assert np.all(found.sum(axis=1) == 20)
 
 
+def test_the_share_is_rounded_and_not_cut_off():
+    found = counts_of(PrimaryLabel(0.29, samples=100), labelled([900] * 9), 5)
+    assert found.max(axis=1).tolist() == [29] * 5  # 0.29 * 100 is 28.999999999999996
+
+
+def test_the_rest_is_drawn_without_replacement():
+    found = counts_of(PrimaryLabel(0.25, samples=8), labelled([8, 3, 3]), 30)
+    first = found[found[:, 0] == 2]  # those with primary label 0 need all six others
+    assert len(first) >= 3
+    assert {tuple(row) for row in first.tolist()} >= {(2, 3, 3)}
+    assert np.all(found[:, 1:] <= 3)
+
+
 def test_primary_label_share_may_be_all_or_nothing():
     only = counts_of(PrimaryLabel(1.0, samples=10), labelled([60] * 5), 12)
     assert np.all((only > 0).sum(axis=1) == 1)

@@ -37,15 +37,15 @@ def test_proportions_stay_finite(concentration):
 
 
 def test_dirichlet_draws_follow_alpha_times_the_prior():
-    # 2,000 clients ask for 20,000 of 200,000 examples: nothing runs out, nothing is tilted
-    dataset = labelled([100_000, 60_000, 40_000])
-    found = counts_of(Dirichlet(0.5, samples=100), dataset, 2000, seed=3) / 100
+    # 2,000 clients ask for 100,000 of 400,000 examples: nothing runs out, nothing is tilted
+    dataset = labelled([200_000, 120_000, 80_000])
+    found = counts_of(Dirichlet(0.5, samples=50), dataset, 2000, seed=3) / 50
     prior = np.array([0.5, 0.3, 0.2])
     concentration = 0.5 * 3 * prior
     variance = prior * (1 - prior) / (concentration.sum() + 1)
     assert_within_5_sigma(found.mean(axis=0), prior, np.sqrt(variance / 2000))
     square = (found - prior) ** 2
-    rounding = 1.0 / 100**2  # counts are within one of the draw
+    rounding = 1.0 / 50**2  # counts are within one of the draw
     error = 5 * square.std(axis=0) / np.sqrt(2000) + rounding
     assert np.all(np.abs(square.mean(axis=0) - variance) <= error)
 

@@ -224,7 +224,7 @@ def test_posts_that_break_off(dump):
 
 
 def test_nobody_has_enough_posts(dump):
-    with pytest.raises(DamagedFile, match="no texts"):
+    with pytest.raises(InvalidInput, match=r"^min_texts is 150, but .* is 2: lower min_texts"):
         StackExchange(str(dump)).load(seed=0)
 
 

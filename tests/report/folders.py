@@ -74,8 +74,12 @@ def run_of(config):
     return run, environment
 
 
-def write_cell(root, config, *, extra=None, complete=True):
-    """Write a cell; ``extra(t)`` adds columns to rounds.jsonl, as training will."""
+def write_cell(root, config, *, extra=None, complete=True, scores=None, rounds_run=None):
+    """Write a cell; ``extra(t)`` adds columns to rounds.jsonl, as training does.
+
+    ``scores`` are (loss, accuracy) of the clients at the end, ``rounds_run`` ends a run early.
+    """
+    planned, config = config, config | {"n_rounds": rounds_run or config["n_rounds"]}
     run, environment = run_of(config)
     folder = root / config["label"].replace("/", "-") / f"seed-{config['seed']}"
     folder.mkdir(parents=True)
@@ -91,13 +95,16 @@ def write_cell(root, config, *, extra=None, complete=True):
         columns["bound"] = metrics.theorem1_bound(
             config["parameters"]["quota"], run.n_rounds, run.cohort_size, run.n_clients, 0.5
         )
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(planned), encoding="utf-8")
     (folder / "versions.json").write_text(json.dumps(VERSIONS), encoding="utf-8")
     np.savez(folder / "selections.npz", **columns)
     lines = [json.dumps(line(run, t, regret, extra)) for t in range(run.n_rounds)]
     (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     if complete:
         summary = summary_of(run, regret, columns.get("bound"))
+        summary |= {} if rounds_run is None else {"rounds_run": rounds_run}
+        if scores is not None:
+            np.savez(folder / "client_scores.npz", loss=scores[0], accuracy=scores[1])
         (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return folder
 

@@ -53,13 +53,13 @@ def _lines(data: FederatedData, found: Division, shown: Any, title: str) -> Tabl
         made.add_column("name", max_width=28, no_wrap=True)
     longest = _BAR if data.is_text or data.n_classes <= _MOST_BESIDE else 1
     largest = int(found.sizes[shown].max())
-    steps = _steps(data.n_classes)
-    for client in shown:
+    steps, shares = _steps(data.n_classes), found.shares(shown)
+    for client, share in zip(shown, shares, strict=True):
         size = int(found.sizes[client])
         bar = "█" * max(1, round(longest * size / largest))
         cells: list[Any] = [str(client), str(size), f"[blue]{bar}[/]", f"{found.skew[client]:.2f}"]
         if not data.is_text:
-            cells.append(_shaded(found.shares[client], steps))
+            cells.append(_shaded(share, steps))
         if has_names:
             cells.append(escape(data.client_names[client]))
         made.add_row(*cells)

@@ -62,6 +62,7 @@ class Dataset:
         for end in ("", "_test"):
             x, y = np.asarray(getattr(self, f"x{end}")), np.asarray(getattr(self, f"y{end}"))
             _check_examples(f"x{end}", x, f"y{end}", y, self.n_classes)
+            x = x.astype(np.float32, copy=False) if x.dtype.kind == "f" else x
             object.__setattr__(self, f"x{end}", x)
             object.__setattr__(self, f"y{end}", _stored(y))
         if self.y.shape[0] == 0:
@@ -200,6 +201,12 @@ def _check_examples(x_name: str, x: Array, y_name: str, y: Array, n_classes: int
         )
     if y.ndim == 2 and y.shape != x.shape:
         raise InvalidInput(f"{y_name} must have the shape of {x_name}, {x.shape}, got {y.shape}.")
+    if y.ndim == 2 and (
+        x.dtype.kind == "f" or x.min(initial=0) < 0 or x.max(initial=0) >= n_classes
+    ):
+        raise InvalidInput(
+            f"{x_name} must hold word numbers inside 0 .. {n_classes - 1} (n_classes is {n_classes})."
+        )
     least = 0 if y.ndim == 1 else PADDING
     if y.size and (y.min() < least or y.max() >= n_classes):
         raise InvalidInput(

@@ -25,6 +25,7 @@ __all__ = [
     "DamagedFile",
     "DataMissing",
     "Files",
+    "UnfitSetting",
     "data_directory",
 ]
 
@@ -58,6 +59,10 @@ class DamagedFile(InvalidInput):
 def data_directory(directory: str | Path | None = None) -> str | Path | None:
     """Return the directory given, else the one that the environment names, else None."""
     return os.environ.get(DATA_VARIABLE) if directory is None else directory
+
+
+class UnfitSetting(InvalidInput):
+    """A file is whole, but a setting asks for what is not in it."""
 
 
 T = TypeVar("T")
@@ -101,7 +106,7 @@ class Files(Generic[T]):
         """Turn what a damaged file raises into an error that names the file and the fix."""
         try:
             yield
-        except (DamagedFile, DataMissing):
+        except (DamagedFile, DataMissing, UnfitSetting):
             raise
         except (*_DAMAGE, InvalidInput) as error:
             reason = str(error) if isinstance(error, InvalidInput) else _spelled(error)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from turnout.data.directory import UnfitSetting
+
 __all__ = ["Texts", "prolific", "read_jsonl", "read_posts", "read_reviews"]
 
 #: (author, sentences) pairs.
@@ -88,6 +90,11 @@ def prolific(
 ) -> Texts:
     """Yield the texts of authors with at least so many, in sentences; reads the file twice."""
     n_texts = Counter(author for author, _ in read())
+    most = max(n_texts.values(), default=at_least)
+    if most < at_least:
+        raise UnfitSetting(
+            f"min_texts is {at_least}, but the most that anyone wrote is {most}: lower min_texts."
+        )
     for author, texts in read():
         if n_texts[author] >= at_least:
             yield author, [sentence for text in texts for sentence in split(text)]

@@ -79,8 +79,7 @@ class Synthetic(Source):
     def load(self, seed: int) -> Dataset:
         """Generate the examples."""
         rng = Draw.CONTENT.rng(seed)
-        size = 50 + rng.lognormal(4.0, 2.0, self.n_clients).astype(np.int64)
-        client = np.repeat(np.arange(self.n_clients), size)
+        client = np.repeat(np.arange(self.n_clients), client_sizes(self.n_clients, rng))
         u = rng.normal(0.0, self.alpha, self.n_clients)
         centre = rng.normal(0.0, self.beta, self.n_clients)[:, None]  # B_k
         v = centre + rng.standard_normal((self.n_clients, self.dimension))
@@ -102,6 +101,11 @@ class Synthetic(Source):
         return Dataset(
             name, x[kept], y[kept], x[is_test], y[is_test], self.n_classes, group=client[kept]
         )
+
+
+def client_sizes(n_clients: int, rng: np.random.Generator) -> IntArray:
+    """Return (n,) sizes with a heavy tail, as the authors of Synthetic draw them."""
+    return 50 + rng.lognormal(4.0, 2.0, n_clients).astype(np.int64)
 
 
 def _labels(x: FloatArray, owner: IntArray, weight: FloatArray, bias: FloatArray) -> IntArray:

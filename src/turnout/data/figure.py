@@ -95,7 +95,7 @@ def _bars(axes: Axes, found: Division) -> None:
     colours = matplotlib.colormaps["tab10" if n_classes <= 10 else "tab20"]
     client = np.arange(found.sizes.size)
     is_wide = found.sizes.max() > _WIDE * np.median(found.sizes)
-    heights = found.shares if is_wide else found.label_counts
+    heights = found.shares(client) if is_wide else found.label_counts
     below = np.zeros(client.size)
     for label in range(n_classes):
         height = heights[:, label]
@@ -123,7 +123,7 @@ def _matrix(canvas: Figure, axes: Axes, found: Division, data: FederatedData) ->
     if data.is_text:
         rows = np.argsort(-found.label_counts.sum(axis=0), kind="stable")[:_MOST_WORDS]
     image = axes.imshow(
-        found.shares[found.order][:, rows].T,
+        (found.label_counts[np.ix_(found.order, rows)] / found.n_labels[found.order, None]).T,
         aspect="auto",
         cmap="Blues",
         vmin=0.0,

@@ -53,7 +53,8 @@ class Arrays(Source):
     def load(self, seed: int) -> Dataset:
         """Return the arrays as a dataset, checked."""
         y, y_test = np.asarray(self.y), np.asarray(self.y_test)
-        largest = max(np.max(y, initial=0), np.max(y_test, initial=0))
+        words = (self.x, self.x_test) if y.ndim == 2 else ()
+        largest = max(np.max(part, initial=0) for part in (y, y_test, *words))
         n_classes = int(largest) + 1 if self.n_classes is None else self.n_classes
         return Dataset(
             self.name,

@@ -157,7 +157,8 @@ class Natural(Partition):
         if large.size < n_clients:
             raise InvalidInput(
                 f"n_clients is {n_clients}, but {dataset.name} has {large.size} groups of at "
-                f"least {self.min_samples} examples; lower n_clients or min_samples."
+                f"least {self.min_samples} examples; lower n_clients or min_samples, or take a "
+                "source with more groups."
             )
         shuffled = rng.permutation(large)
         if self.choose == "largest":

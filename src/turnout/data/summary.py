@@ -11,6 +11,9 @@ from turnout.types import FloatArray, IntArray
 
 __all__ = ["Division", "division"]
 
+#: Numbers that are compared at a time.
+_CHUNK = 1 << 20
+
 
 @dataclass(frozen=True, eq=False)
 class Division:
@@ -22,10 +25,13 @@ class Division:
     is_text: bool
 
     @property
-    def shares(self) -> FloatArray:
-        """(n, classes) share of each label among the client's."""
-        total = np.maximum(self.label_counts.sum(axis=1, keepdims=True), 1)
-        shares: FloatArray = self.label_counts / total
+    def n_labels(self) -> IntArray:
+        """(n,) labels of each client; at least 1, to divide by."""
+        return np.maximum(self.label_counts.sum(axis=1), 1)
+
+    def shares(self, clients: IntArray) -> FloatArray:
+        """Return (clients, classes) the share of each label among a client's."""
+        shares: FloatArray = self.label_counts[clients] / self.n_labels[clients, None]
         return shares
 
     @property
@@ -33,7 +39,8 @@ class Division:
         """(n,) the clients, those alike side by side: by main label, or by size for texts."""
         if self.is_text:
             return np.argsort(-self.sizes, kind="stable")
-        return np.lexsort((-self.shares.max(axis=1), self.label_counts.argmax(axis=1)))
+        largest = self.label_counts.max(axis=1) / self.n_labels
+        return np.lexsort((-largest, self.label_counts.argmax(axis=1)))
 
     @property
     def ordered_by(self) -> str:
@@ -51,7 +58,10 @@ class Division:
 def division(data: FederatedData) -> Division:
     """Return how the examples are divided; skew is the total variation distance."""
     counts = data.label_counts
-    n_labels = np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    found = Division(data.num_samples, counts, np.zeros(data.n_clients), data.is_text)
     everyone = counts.sum(axis=0) / max(counts.sum(), 1)
-    skew = 0.5 * np.abs(counts / n_labels - everyone).sum(axis=1)
-    return Division(data.num_samples, counts, skew, data.is_text)
+    n_at_once = max(1, _CHUNK // data.n_classes)
+    for start in range(0, data.n_clients, n_at_once):
+        some = np.arange(start, min(start + n_at_once, data.n_clients))
+        found.skew[some] = 0.5 * np.abs(found.shares(some) - everyone).sum(axis=1)
+    return found

@@ -33,6 +33,14 @@ _COMMON = frozenset(
     | {"length_s", "wasted_s", "regret"}
 )
 _MOST_EXTRA = 8
+_MEANINGS = {
+    "accuracy": "Of the global model, on the test set. ",
+    "loss": "Of the global model, on the test set. ",
+    "train_loss": "What the clients of a round report of their training, mean by data. ",
+    "local_loss": "Of the global model on all clients' own examples, mean by data. ",
+    "jain_of_losses": "Jain's index of the clients' losses on their own examples, 1 is equal. ",
+    "worst_accuracy": "Mean over the worst tenth of the clients, on their own examples. ",
+}
 
 
 def sections(world: World, order: Mapping[str, int]) -> list[Section]:
@@ -64,10 +72,11 @@ def _learning(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
             continue
         what = name.replace("_", " ")[:40]
         title, y = what.capitalize(), escape(what)
-        yield from _lines(f"extra-{number}", f"{title} by round", SEEDS, traces, y)
+        caption = _MEANINGS.get(name, "") + SEEDS
+        yield from _lines(f"extra-{number}", f"{title} by round", caption, traces, y)
         timed = against_time(world, order, name, seconds)
         layout = axes(f"time ({unit})", y)
-        yield Chart(f"extra-{number}-time", f"{title} by time", SEEDS, timed, layout)
+        yield Chart(f"extra-{number}-time", f"{title} by time", caption, timed, layout)
 
 
 def _success(world: World, order: Mapping[str, int]) -> Iterator[Chart]:

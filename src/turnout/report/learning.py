@@ -23,7 +23,7 @@ _LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 _MOST_TARGETS = 4
 _N_LEVELS = 3
 
-_N_BINS = 40
+_N_BINS = 30
 #: The bins end here; the few losses above are counted in the last one.
 _HIGHEST_PERCENTILE = 99.0
 
@@ -69,7 +69,7 @@ def loss_histogram(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
     known = [values for values in losses.values() if values.size]
     if not known:
         return
-    top = float(np.percentile(np.concatenate(known), _HIGHEST_PERCENTILE))
+    top = float(np.percentile(np.concatenate(known), _HIGHEST_PERCENTILE, method="lower"))
     edges = np.linspace(0.0, top if top > 0.0 else 1.0, _N_BINS + 1)
     traces = [
         _steps(identity(variant, order), edges, losses[variant.name])
