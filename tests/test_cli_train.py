@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -131,6 +133,29 @@ def test_a_model_of_ones_own() -> None:
     assert not Path("none").exists()
 
 
+def test_a_run_may_be_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[Any] = []
+    stub = SimpleNamespace(
+        set_experiment=lambda name: logged.append(name),
+        start_run=lambda run_name: logged.append(run_name),
+        log_params=lambda given: logged.append(given["training"]["model"]["kind"]),
+        log_metrics=lambda values, step: logged.append((step, values["clock_s"])),
+        end_run=lambda: logged.append("end"),
+    )
+    monkeypatch.setitem(sys.modules, "mlflow", stub)  # type: ignore[arg-type]
+    row = run_json("train", "random", *SMALL, "--world", "e3cs", "--track", "mlflow", "--out", "a")[
+        0
+    ]
+    assert logged[:3] == ["turnout", "random in a", "logistic"]
+    assert logged[3:-1] == [(t, t + 1.0) for t in range(row["n_rounds"])]  # rounds of a second
+    assert logged[-1] == "end"
+    monkeypatch.setitem(sys.modules, "mlflow", None)  # type: ignore[arg-type]
+    result = run("train", "random", *SMALL, "--track", "mlflow", "--out", "b")
+    assert result.exit_code == 2
+    assert "pip install mlflow" in result.output
+    assert not Path("b").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
@@ -149,6 +174,7 @@ def test_a_model_of_ones_own() -> None:
         (("--device", "cuda:9"), ["device 'cuda:9' is not there", "cpu"]),
         (("--target", "1.5"), ["target_accuracy", "1.5"]),
         (("--stop-at-target",), ["stop_at_target needs a target_accuracy"]),
+        (("--track", "paper"), ["--track must be one of", "mlflow"]),
         (("--trainer", "slow"), ["trainer must be one of"]),
         (("--clients", "5000"), ["no data"]),
         (("--hold-out", "1.0"), ["hold_out must be"]),

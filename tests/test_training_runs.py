@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from turnout.errors import InvalidInput, MissingExtra
 from turnout.experiment import Experiment, FolderError, read_cell, run_experiment
 from turnout.experiment.cell import cell_folder
 from turnout.experiment.tables import encode
+from turnout.schedules import StepDecay
 from turnout.selector import Selector
 from turnout.simulate import rounds, train
 from turnout.training import (
@@ -38,6 +40,7 @@ from turnout.training import (
     Logistic,
     MeanReturned,
     Mlp,
+    Ready,
     Training,
 )
 from turnout.training.aggregate import aggregate
@@ -281,6 +284,19 @@ def test_the_model_can_be_taken_along() -> None:
     assert right.mean() == pytest.approx(federation.trainer.test(federation.weights).accuracy)
 
 
+def test_a_module_that_is_there_already_is_trained() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    before = module[1].weight.detach().clone()
+    run = train("random", recipe(model=Ready(module)), WORLD, cohort_size=5, n_rounds=6)
+    assert run.accuracy[-1] > run.accuracy[0]
+    assert torch.equal(module[1].weight, before)  # a copy was trained
+    with pytest.raises(InvalidInput, match=r"model must be a Model.*Ready\(module\)"):
+        recipe(model=module)
+    with pytest.raises(InvalidInput, match="cannot be written to a configuration"):
+        experiment(training=recipe(model=Ready(module)))
+
+
 def test_state_goes_on_bit_for_bit() -> None:
     whole, cut = Federation(RECIPE, N), Federation(RECIPE, N)
     given = {"cohort_size": 4, "n_rounds": 8}
@@ -295,6 +311,35 @@ def test_state_goes_on_bit_for_bit() -> None:
     assert torch.equal(whole.weights, again.weights)
     with pytest.raises(InvalidInput, match="weights must be"):
         Federation(recipe(model=Mlp((3,))), N).load_state(cut.state())
+
+
+# the guide -------------------------------------------------------------------------------------
+
+HOWTO = Path(__file__).parent.parent / "docs" / "howto" / "training.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", HOWTO.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_guides_python_runs_as_printed(number: int) -> None:
+    exec(compile(blocks("python")[number], HOWTO.name, "exec"), {})
+
+
+def test_the_guides_file_is_an_experiment(tmp_path: Path) -> None:
+    (text,) = blocks("toml")
+    (tmp_path / "guide.toml").write_text(text, encoding="utf-8")
+    made = Experiment.from_toml(tmp_path / "guide.toml")
+    expected = Training(
+        Digits(),
+        Shards(2),
+        model=Mlp((64,)),
+        aggregation=KeepGlobal(),
+        target_accuracy=(0.8, 0.9),
+        local=LocalWork(epochs=5, batch_size=10, lr=StepDecay(0.1, at=(100,))),
+    )
+    assert made.recipe() == expected
 
 
 # recipes ---------------------------------------------------------------------------------------
@@ -666,6 +711,27 @@ def test_callbacks_are_ended_when_something_fails() -> None:
         train("e3cs", RECIPE, WORLD, cohort_size=4, n_rounds=3, callbacks=[first, second])
     assert first.calls[-1] == second.calls[-1] == "end"
     assert len(second.calls) == 4
+
+
+def test_callbacks_follow_a_run_that_goes_on(tmp_path: Path) -> None:
+    path, marker = "tests.test_training_runs:Interrupted", str(tmp_path / "marker")
+    made = experiment({"name": path, "label": "mine", "marker": marker}, seeds=[1])
+    noted: list[Noted] = []
+
+    def told(label: str, seed: int) -> list[Noted]:
+        assert (label, seed) == ("mine", 1)
+        noted.append(Noted())
+        return noted[-1:]
+
+    with pytest.raises(InvalidInput, match="callbacks need n_jobs=1"):
+        run_experiment(made, tmp_path / "runs", n_jobs=2, callbacks=told)
+    for _ in range(2):
+        run_experiment(made, tmp_path / "runs", n_jobs=1, checkpoint_every=3, callbacks=told)
+    first, second = noted
+    assert first.calls[-1] == second.calls[-1] == "end"
+    assert [call[0] for call in first.calls[1:-1]] == list(range(7))
+    assert [call[0] for call in second.calls[1:-1]] == list(range(6, 12))
+    assert second.calls[1] == first.calls[-2]  # round 6 again, the clock included
 
 
 class Library:

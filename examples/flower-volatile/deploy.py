@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,12 +23,15 @@ from loopback import Loopback
 from processes import wait_until
 
 APP = Path(__file__).resolve().parent
-STATUSES = ("chosen", "completed", "late", "failed", "silent")
+LIMIT_S = 300.0  # for what should take seconds, on a busy machine
+CHECK_EVERY_S = 20.0
+COUNTS = ("available", "chosen", "completed", "late", "failed", "silent")
 
 
 def main() -> None:
     """Run the whole story."""
     options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that everything is ended then, too
     folder = options.folder or Path(tempfile.mkdtemp(prefix="flower-volatile-"))
     story = Story(folder, options)
     try:
@@ -52,9 +56,9 @@ class Story:
             "wait-for-nodes": options.deadline,
             "records": str(self.records),
             "checkpoint": str(folder / "checkpoint.npz"),
-            "faults": f"0:crash@2 {options.nodes - 1}:sleep{2 * options.deadline:.0f}@3",
+            "faults": f"0:crash@1 {options.nodes - 1}:sleep{1.5 * options.deadline:.0f}@2",
         }
-        self._begun = time.monotonic()
+        self._begun = self._checked = time.monotonic()
 
     def say(self, text: str) -> None:
         """Print a line of progress."""
@@ -66,11 +70,12 @@ class Story:
         self.refuse_stranger(deployment)
         run = deployment.run(APP, self.config)
         self.say(f"run {run} submitted: {self.options.rounds} rounds with {self.options.selector}")
-        self.follow(deployment, run, 2)
-        victim = names[min(1, len(names) - 1)]
+        self.follow(deployment, run, 1)
+        victim = names[1]
+        wait_until(lambda: deployment.is_working(victim), LIMIT_S, f"{victim} to work")
         deployment.kill_node(victim)
-        self.say(f"SIGKILL {victim}; it restarts until the SuperLink takes it back")
-        self.follow(deployment, run, 4)
+        self.say(f"SIGKILL {victim} at work; it restarts until the SuperLink takes it back")
+        self.follow(deployment, run, 2)
         deployment.kill_server_app()
         deployment.stop_run(run)
         run = deployment.run(APP, self.config)
@@ -102,22 +107,26 @@ class Story:
 
     def follow(self, deployment: Loopback, run: str, n_rounds: int) -> None:
         """Wait until so many rounds are recorded, and tell of each."""
-        limit_s = 300.0 + 3 * self.options.deadline
-        while (done := len(self.rounds())) < min(n_rounds, self.options.rounds):
+        while (done := len(self.rounds())) < n_rounds:
             wait_until(
                 lambda done=done: len(self.rounds()) > done,
-                limit_s,
+                LIMIT_S + 3 * self.options.deadline,
                 f"round {done + 1}",
                 lambda: self.check(deployment, run),
                 pause_s=0.5,
             )
             line = self.rounds()[done]
-            self.say(f"round {done + 1}: " + ", ".join(f"{line[key]} {key}" for key in STATUSES))
+            self.say(f"round {done + 1}: " + ", ".join(f"{line[key]} {key}" for key in COUNTS))
 
     def check(self, deployment: Loopback, run: str) -> None:
-        """Raise if the SuperLink has ended."""
-        if not deployment.processes.is_running("superlink"):
-            raise RuntimeError(f"the SuperLink ended during run {run}")
+        """Raise if the run has failed; asked now and then, for asking takes seconds."""
+        if time.monotonic() - self._checked < CHECK_EVERY_S:
+            return
+        if deployment.status(run).startswith("finished:failed"):
+            raise RuntimeError(
+                f"run {run} failed:\n{deployment.processes.log('superlink')[-5000:]}"
+            )
+        self._checked = time.monotonic()
 
     def rounds(self) -> list[dict[str, Any]]:
         """Return the rounds recorded so far; a line that is being written does not count yet."""
@@ -131,9 +140,9 @@ class Story:
 
     def report(self) -> None:
         """Print the table of rounds, and write the page."""
-        print(f"\n{'round':>5} " + " ".join(f"{name:>9}" for name in STATUSES) + "  accuracy")
+        print(f"\n{'round':>5} " + " ".join(f"{name:>9}" for name in COUNTS) + "  accuracy")
         for line in self.rounds():
-            counts = " ".join(f"{line[name]:>9}" for name in STATUSES)
+            counts = " ".join(f"{line[name]:>9}" for name in COUNTS)
             print(f"{line['round'] + 1:>5} {counts}  {line.get('accuracy', float('nan')):8.3f}")
         print(f"\nRun folder: {self.records}", flush=True)
         page = self.records.parent / "report.html"
@@ -145,11 +154,14 @@ def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--nodes", type=int, default=3, help="SuperNodes (default: 3)")
-    parser.add_argument("--rounds", type=int, default=8, help="rounds (default: 8)")
-    parser.add_argument("--deadline", type=float, default=25.0, help="seconds (default: 25)")
+    parser.add_argument("--rounds", type=int, default=8, help="rounds, 4 or more (default: 8)")
+    parser.add_argument("--deadline", type=float, default=60.0, help="seconds (default: 60)")
     parser.add_argument("--selector", default="e3cs", help="any selector (default: e3cs)")
     parser.add_argument("--folder", type=Path, help="where all files go (default: a new one)")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.nodes < 2 or options.rounds < 4 or options.deadline < 15.0:
+        parser.error("it takes 2 nodes, 4 rounds and deadlines of 15 s to tell the story")
+    return options
 
 
 if __name__ == "__main__":

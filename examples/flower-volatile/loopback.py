@@ -60,6 +60,7 @@ class Loopback:
         self._home = self.folder / "flwr-home"
         self._node_ids: dict[str, str] = {}
         self._kept: dict[str, threading.Event] = {}
+        self._lock = threading.Lock()  # nothing is started while it is being ended
         for path in (self._keys, self._home, self.folder / "logs"):
             path.mkdir(parents=True, exist_ok=True)
         self.processes = Processes(self.folder / "logs")
@@ -83,7 +84,7 @@ class Loopback:
     def close(self) -> None:
         """End all processes, first politely, then hard."""
         for name in list(self._kept):
-            self._kept.pop(name).set()
+            self._let_go(name)
         self.processes.end_all(last=_LINK)
 
     # SuperLink
@@ -148,8 +149,9 @@ class Loopback:
 
         def keep() -> None:
             while not ended.wait(_RESTART_S):
-                if not self.processes.is_running(name):
-                    self.start_node(name, config)
+                with self._lock:
+                    if not ended.is_set() and not self.processes.is_running(name):
+                        self.start_node(name, config)
 
         threading.Thread(target=keep, daemon=True).start()
 
@@ -159,9 +161,12 @@ class Loopback:
 
     def stop_node(self, name: str) -> None:
         """End a SuperNode politely, for good: it takes leave of the SuperLink."""
-        if name in self._kept:
-            self._kept.pop(name).set()
+        self._let_go(name)
         self.processes.end(name)
+
+    def is_working(self, name: str) -> bool:
+        """Whether a SuperNode is running a ClientApp at this moment."""
+        return any("flwr-clientapp" in command_of(pid) for pid in self.processes.of(name))
 
     def online(self) -> dict[str, str]:
         """Return the registered nodes that the SuperLink counts as online, and since when.
@@ -171,6 +176,11 @@ class Loopback:
         nodes = self.flwr("supernode", "list", _CONNECTION)["nodes"]
         since = {node["node-id"]: node["online-at"] for node in nodes if node["status"] == "online"}
         return {name: since[key] for name, key in self._node_ids.items() if key in since}
+
+    def _let_go(self, name: str) -> None:
+        with self._lock:
+            if name in self._kept:
+                self._kept.pop(name).set()
 
     # runs
 

@@ -41,7 +41,7 @@ class Watching(Selector):
 
 
 def selecting(inner=None, selector=None, **given):
-    given = {"cohort_size": 4, "policy": FixedDeadline(10.0), "wait_for_nodes_s": 0.0} | given
+    given = {"cohort_size": 4, "policy": FixedDeadline(10.0), "start_s": 0.0, "wait_for_nodes_s": 0.0} | given
     inner = FedAvg(fraction_evaluate=0.0) if inner is None else inner
     return SelectingStrategy(inner, selector or Watching(), **given)
 

@@ -15,7 +15,7 @@ from turnout.policies import FixedDeadline
 
 
 def selecting(selector="random", **given):
-    given = {"cohort_size": 4, "policy": FixedDeadline(10.0), "wait_for_nodes_s": 0.0} | given
+    given = {"cohort_size": 4, "policy": FixedDeadline(10.0), "start_s": 0.0, "wait_for_nodes_s": 0.0} | given
     return SelectingStrategy(FedAvg(fraction_evaluate=0.0), selector, **given)
 
 
@@ -390,3 +390,20 @@ def test_hostile_records_in_a_query_reply_do_no_harm(ticking):
     strategy.start(grid, model(), num_rounds=2)
     assert {len(chosen) for chosen in cohorts(strategy)} == {3}
     assert np.isnan(strategy.selector.contexts[1].columns["context"][0]).all()
+
+
+def test_the_order_of_the_roster_does_not_depend_on_who_answers_first(ticking):
+    # Clients take 40 s to 1 s to say who they are, the first in the alphabet longest.
+    for answer_time in (lambda i: 40.0 - 3 * i, lambda i: 1.0 + 3 * i):
+        grid = federation(12)
+        plain = grid._deliver
+
+        def deliver(name, node, message, plain=plain, answer_time=answer_time):
+            is_query = message.metadata.message_type.startswith("query")
+            node.delay = answer_time(int(node.name[-3:])) if is_query else 0.5
+            plain(name, node, message)
+
+        grid._deliver = deliver
+        strategy = selecting("e3cs", start_s=300.0, wait_for_nodes_s=60.0, ask_s=5.0)
+        strategy.start(grid, model(), num_rounds=2)
+        assert strategy.roster.ids == tuple(f"client-{i:03d}" for i in range(12))

@@ -41,7 +41,7 @@ class Everyone(Selector):
 
 
 def selecting(selector=None, **given):
-    given = {"cohort_size": 9, "policy": FixedDeadline(10.0), "wait_for_nodes_s": 0.0} | given
+    given = {"cohort_size": 9, "policy": FixedDeadline(10.0), "start_s": 0.0, "wait_for_nodes_s": 0.0} | given
     return SelectingStrategy(FedAvg(fraction_evaluate=0.0), selector or Everyone(), **given)
 
 
@@ -352,7 +352,7 @@ def test_messages_expire_after_deadline_and_patience(ticking):
 
 def test_too_few_nodes_delay_a_round_but_not_for_ever(ticking, logged):
     grid = federation(2)
-    strategy = selecting(cohort_size=5, wait_for_nodes_s=30.0)
+    strategy = selecting(cohort_size=5, start_s=30.0, wait_for_nodes_s=99.0)
     before = ticking.at
     strategy.start(grid, model(), num_rounds=3)
     assert [len(chosen) for chosen in cohorts(strategy)] == [2, 2, 2]
@@ -373,7 +373,7 @@ def test_nodes_that_come_while_a_round_waits_are_taken(ticking):
         return plain()
 
     grid.get_node_ids = get_node_ids
-    strategy = selecting(cohort_size=3, wait_for_nodes_s=60.0)
+    strategy = selecting(cohort_size=3, start_s=60.0)
     strategy.start(grid, model(), num_rounds=1)
     assert len(cohorts(strategy)[0]) == 3
     assert ticking.at < arrives + 5.0
@@ -401,13 +401,13 @@ def test_a_federation_without_anybody_ends_with_empty_rounds(ticking, tmp_path):
     grid = federation(3)
     for node in grid.nodes.values():
         node.is_online = False
-    strategy = selecting(wait_for_nodes_s=5.0, records=tmp_path / "runs")
+    strategy = selecting(start_s=20.0, wait_for_nodes_s=5.0, records=tmp_path / "runs")
     before = ticking.at
     result = strategy.start(grid, model(4.0), num_rounds=3)
     assert strategy.run.n_rounds == 3
     assert cohorts(strategy) == [[], [], []]
     assert value_of(result.arrays) == value_of(model(4.0))
-    assert 15.0 <= ticking.at - before < 16.0
+    assert 30.0 <= ticking.at - before < 31.0
     assert (tmp_path / "runs" / "everyone" / "seed-0" / "summary.json").exists()
 
 
@@ -461,3 +461,21 @@ def test_evaluation_ends_at_its_deadline_and_late_evaluators_are_busy(ticking):
     result = strategy.start(grid, model(), num_rounds=2)
     assert [("client-001" in chosen) for chosen in cohorts(strategy)] == [True, False]
     assert set(result.evaluate_metrics_clientapp) == {1, 2}
+
+
+def test_a_node_that_never_says_who_it_is_holds_up_the_first_round_only_so_long(ticking):
+    grid = federation(4)
+    mute = by_name(grid)["client-003"]
+    plain = grid._deliver
+
+    def deliver(name, node, message):
+        node.delay = 1e9 if node is mute else 0.5
+        plain(name, node, message)
+
+    grid._deliver = deliver
+    strategy = selecting(cohort_size=2, start_s=500.0, wait_for_nodes_s=40.0, ask_s=5.0)
+    before = ticking.at
+    strategy.start(grid, model(), num_rounds=3)
+    assert 40.0 <= ticking.at - before < 45.0
+    assert [len(chosen) for chosen in cohorts(strategy)] == [2, 2, 2]
+    assert mute.trained == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from turnout import require
 from turnout.cli.output import AsJson, console, show, table
 from turnout.cli.recipes import (
     N_ROUNDS,
@@ -41,6 +43,7 @@ from turnout.cli.running import (
 from turnout.experiment import Experiment, parse_variant
 from turnout.experiment.summary import to_target
 from turnout.experiment.variants import parse_parameters
+from turnout.training.callbacks import Callback, MLflow, TensorBoard, WandB
 
 __all__ = ["train"]
 
@@ -60,6 +63,17 @@ _AFTER = {
     "total_time_s": ("length of the run on the virtual clock, s", ".1f"),
     "seconds": ("seconds that this took", ".1f"),
 }
+
+#: Who may be told of every round, by name: made of the selector's label and the run folder.
+_TRACKERS: dict[str, Callable[[str, Path], Callback]] = {
+    "tensorboard": lambda label, folder: TensorBoard(folder / "tensorboard"),
+    "mlflow": lambda label, folder: MLflow("turnout", run_name=f"{label} in {folder.name}"),
+    "wandb": lambda label, folder: WandB("turnout", name=f"{label} in {folder.name}"),
+}
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", help=f"Also log every round to {', '.join(_TRACKERS)}."),
+]
 
 
 def train(
@@ -87,6 +101,7 @@ def train(
         Path | None,
         typer.Option("--out", help="Run folder; default: runs/ and a name made of the settings."),
     ] = None,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a model in a simulated federation, with one selector.
@@ -116,7 +131,9 @@ def train(
     sizes = {"n_clients": clients, "cohort_size": cohort, "n_rounds": rounds or N_ROUNDS}
     experiment = experiment_of([variant], "train", world, sizes, [seed], deadline, training)
     folder = out or Path("runs") / f"train-{experiment.digest[:8]}"
-    grid = run_shown(experiment, folder, quiet=as_json, n_jobs=1)
+    told = [_TRACKERS[name](variant.label, folder) for name in _checked(track or [])]
+    options = {"n_jobs": 1, "callbacks": lambda label, seed: told}
+    grid = run_shown(experiment, folder, quiet=as_json, **options)
     end_badly_on_problems(grid)
     summary = grid.cells[0].summary or {}
     size = {
@@ -130,6 +147,10 @@ def train(
     show(made, [{"label": variant.label, **size, **summary}], as_json)
     if not as_json:
         console.print(f"Run folder: {folder}", highlight=False)
+
+
+def _checked(names: list[str]) -> list[str]:
+    return [require.choice("--track", name, tuple(_TRACKERS)) for name in names]
 
 
 def _table(title: str, experiment: Experiment, summary: dict[str, Any]) -> Table:

@@ -205,7 +205,8 @@ def _check_examples(x_name: str, x: Array, y_name: str, y: Array, n_classes: int
         x.dtype.kind == "f" or x.min(initial=0) < 0 or x.max(initial=0) >= n_classes
     ):
         raise InvalidInput(
-            f"{x_name} must hold word numbers inside 0 .. {n_classes - 1} (n_classes is {n_classes})."
+            f"{x_name} must hold word numbers inside 0 .. {n_classes - 1} (n_classes is "
+            f"{n_classes})."
         )
     least = 0 if y.ndim == 1 else PADDING
     if y.size and (y.min() < least or y.max() >= n_classes):

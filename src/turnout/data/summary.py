@@ -27,7 +27,8 @@ class Division:
     @property
     def n_labels(self) -> IntArray:
         """(n,) labels of each client; at least 1, to divide by."""
-        return np.maximum(self.label_counts.sum(axis=1), 1)
+        n_labels: IntArray = np.maximum(self.label_counts.sum(axis=1), 1)
+        return n_labels
 
     def shares(self, clients: IntArray) -> FloatArray:
         """Return (clients, classes) the share of each label among a client's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from turnout.experiment.running import CHECKPOINT_EVERY, OnRounds, Running
 from turnout.experiment.tables import encode
 from turnout.experiment.variants import Variant, slug
 from turnout.experiment.worlds import class_names
+from turnout.training.callbacks import Callback
 
 __all__ = ["CellResult", "CellTask", "cell_config", "cell_folder", "run_cell"]
 
@@ -75,18 +77,20 @@ def cell_config(task: CellTask) -> dict[str, Any]:
     }
 
 
-def run_cell(task: CellTask, on_rounds: OnRounds | None = None) -> CellResult:
+def run_cell(
+    task: CellTask, on_rounds: OnRounds | None = None, callbacks: Sequence[Callback] = ()
+) -> CellResult:
     """Run a cell as far as it is not done; errors become part of the result."""
     label, seed = task.variant.label, task.seed
     try:
-        return _run(task, on_rounds)
+        return _run(task, on_rounds, callbacks)
     except FolderError as error:
         return CellResult(label, seed, "damaged", message=str(error))
     except Exception as error:  # one cell must not take the others down
         return CellResult(label, seed, "failed", message=f"{type(error).__name__}: {error}")
 
 
-def _run(task: CellTask, on_rounds: OnRounds | None) -> CellResult:
+def _run(task: CellTask, on_rounds: OnRounds | None, callbacks: Sequence[Callback]) -> CellResult:
     config = cell_config(task)
     if (task.path / files.CONFIG).exists():
         there = files.read_json(task.path / files.CONFIG)
@@ -103,7 +107,7 @@ def _run(task: CellTask, on_rounds: OnRounds | None) -> CellResult:
         task.experiment, task.variant, task.seed, task.path, task.cohort_size, task.checkpoint_every
     )
     start, note = running.restore()
-    running.go(start, on_rounds)
+    running.go(start, on_rounds, callbacks, config)
     summary = running.finish()
     n_broken = summary.get("broken_answers", 0)
     if n_broken:

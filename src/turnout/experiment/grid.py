@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,42 +14,19 @@ from turnout import require
 from turnout.environments import Environment
 from turnout.errors import InvalidInput
 from turnout.experiment import folder as files
-from turnout.experiment.cell import CellResult, CellTask, cell_folder, run_cell
+from turnout.experiment.cell import CellResult, CellTask, cell_folder
 from turnout.experiment.config import Experiment
 from turnout.experiment.folder import FolderError
+from turnout.experiment.processes import Advance, run_here, run_in_processes
 from turnout.experiment.running import CHECKPOINT_EVERY
 from turnout.experiment.variants import Variant
 from turnout.selector import Selector
 from turnout.simulate import rounds
 from turnout.statistics import Estimate, estimate, paired_difference
 from turnout.training import Training
-from turnout.training.federation import forget_data
+from turnout.training.callbacks import Callback
 
 __all__ = ["Advance", "Grid", "open_folder", "run_experiment"]
-
-#: Seconds between two looks at how far the cells are.
-_LOOK_EVERY_S = 0.2
-
-#: When nothing at all could be run, give up after so many processes died.
-_MOST_DEATHS = 3
-_DIED = (
-    "its process ended abruptly; run again to go on. In a script, call this under "
-    "if __name__ == '__main__', or use n_jobs=1."
-)
-
-#: One process per cell already uses the processor: no threads inside.
-_SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-class Advance(NamedTuple):
-    """How far an experiment is."""
-
-    rounds_done: int
-    n_rounds: int
-    cells_done: int
-    n_cells: int
-    #: What training came to in the latest round; empty with several processes.
-    measured: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -103,14 +74,19 @@ def run_experiment(
     progress: Callable[[Advance], None] | None = None,
     labels: Collection[str] | None = None,
     checkpoint_every: int = CHECKPOINT_EVERY,
+    callbacks: Callable[[str, int], Sequence[Callback]] | None = None,
 ) -> Grid:
     """Run every cell that is not complete yet, and return all of them.
 
     Complete cells are skipped, interrupted ones go on from their last checkpoint and end as if they
     had not been interrupted. ``labels`` runs some of the selectors only. ``n_jobs`` is the number
-    of processes (default: one per processor); 1 runs everything in this one.
+    of processes (default: one per processor); 1 runs everything in this one, and only then may
+    ``callbacks`` return, for a label and a seed, who is told of every round.
     """
     variants = _chosen(experiment, labels)
+    jobs = require.integer("n_jobs", n_jobs or os.cpu_count() or 1, minimum=1)
+    if callbacks is not None and jobs > 1:
+        raise InvalidInput("callbacks need n_jobs=1: they cannot follow several processes.")
     _check_that_it_runs(experiment, variants)
     every = require.integer("checkpoint_every", checkpoint_every, minimum=1)
     root = open_folder(experiment, folder)
@@ -120,9 +96,10 @@ def run_experiment(
         for seed in experiment.seed_numbers  # cells of one seed share their data
         for one in variants
     ]
-    jobs = require.integer("n_jobs", n_jobs or os.cpu_count() or 1, minimum=1)
-    run = _inline if min(jobs, len(tasks)) <= 1 else _in_processes
-    done = {(cell.label, cell.seed): cell for cell in run(tasks, jobs, progress or _unseen)}
+    shown = progress or _unseen
+    is_here = min(jobs, len(tasks)) <= 1
+    results = run_here(tasks, shown, callbacks) if is_here else run_in_processes(tasks, jobs, shown)
+    done = {(cell.label, cell.seed): cell for cell in results}
     in_order = [(one.label, seed) for one in variants for seed in experiment.seed_numbers]
     return Grid(experiment, root, tuple(done[key] for key in in_order))
 
@@ -177,114 +154,6 @@ def open_folder(experiment: Experiment, folder: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise FolderError(f"{root} cannot be written: {error}.") from error
     return root
-
-
-def _inline(
-    tasks: Sequence[CellTask], jobs: int, progress: Callable[[Advance], None]
-) -> list[CellResult]:
-    n_rounds = tasks[0].experiment.n_rounds if tasks else 0
-    results: list[CellResult] = []
-    for task in tasks:
-        before = len(results)
-
-        def advance(done: int, measured: Mapping[str, float], before: int = before) -> None:
-            total = before * n_rounds + done
-            progress(Advance(total, len(tasks) * n_rounds, before, len(tasks), measured))
-
-        results.append(run_cell(task, advance))
-        advance(0, {}, len(results))
-    return results
-
-
-def _in_processes(
-    tasks: Sequence[CellTask], jobs: int, progress: Callable[[Advance], None]
-) -> list[CellResult]:
-    """Run all cells in a pool; if a process dies, find out which cell killed it, one by one."""
-    forget_data()  # each process loads its own
-    watch = _Watch(tasks, progress)
-    with _single_threaded_children():
-        watch.run(tasks, min(jobs, len(tasks)))
-        for n_died, task in enumerate(watch.missing()):
-            if n_died < _MOST_DEATHS or watch.has_finished:
-                watch.run([task], 1)
-            if task.path not in watch.done:
-                label, seed = task.variant.label, task.seed
-                watch.done[task.path] = CellResult(label, seed, "failed", message=_DIED)
-    return [watch.done[task.path] for task in tasks]
-
-
-class _Watch:
-    """Runs cells in pools of processes and tells how far they are, by the rounds they log."""
-
-    def __init__(self, tasks: Sequence[CellTask], progress: Callable[[Advance], None]) -> None:
-        self.done: dict[Path, CellResult] = {}
-        self._tasks = tasks
-        self._progress = progress
-        self._logged: dict[Path, tuple[int, int]] = {}  # bytes and lines seen of each log
-
-    def run(self, tasks: Sequence[CellTask], n_processes: int) -> None:
-        """Run some cells; those whose process dies stay missing."""
-        pool = ProcessPoolExecutor(
-            n_processes, mp_context=get_context("spawn"), initializer=_quiet_interrupts
-        )
-        try:
-            futures = {pool.submit(run_cell, task): task for task in tasks}
-            waiting: set[Future[CellResult]] = set(futures)
-            while waiting:
-                finished, waiting = wait(waiting, _LOOK_EVERY_S, FIRST_COMPLETED)
-                for future in finished:
-                    with contextlib.suppress(BrokenProcessPool):
-                        self.done[futures[future].path] = future.result()
-                self._show()
-        except BrokenProcessPool:  # raised by submit when a process died at once
-            pass
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-    @property
-    def has_finished(self) -> bool:
-        """Whether any cell has come to its end."""
-        return any(result.summary is not None for result in self.done.values())
-
-    def missing(self) -> list[CellTask]:
-        """Return the cells without a result."""
-        return [task for task in self._tasks if task.path not in self.done]
-
-    def _show(self) -> None:
-        n_rounds = self._tasks[0].experiment.n_rounds
-        running = sum(min(self._rounds(task.path), n_rounds) for task in self.missing())
-        total = len(self.done) * n_rounds + running
-        n_cells = len(self._tasks)
-        self._progress(Advance(total, n_cells * n_rounds, len(self.done), n_cells))
-
-    def _rounds(self, cell: Path) -> int:
-        """Return the number of rounds in a cell's log, reading only what is new."""
-        offset, count = self._logged.get(cell, (0, 0))
-        with contextlib.suppress(OSError), (cell / files.ROUNDS).open("rb") as log:
-            log.seek(offset)
-            new = log.read()
-            self._logged[cell] = (offset + len(new), count + new.count(b"\n"))
-        return self._logged.get(cell, (0, 0))[1]
-
-
-@contextlib.contextmanager
-def _single_threaded_children() -> Iterator[None]:
-    """Set what numerical libraries read when a child process starts; leave it as it was after."""
-    before = {name: os.environ.get(name) for name in _SINGLE_THREADED}
-    os.environ.update(dict.fromkeys(_SINGLE_THREADED, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-def _quiet_interrupts() -> None:
-    """Let an interrupted worker end at once: its cell goes on from the last checkpoint."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 
 def _unseen(advance: Advance) -> None:

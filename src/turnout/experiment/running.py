@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,10 @@ from turnout.experiment.recorder import Recorder
 from turnout.experiment.summary import curves, regret_bound, summarize, summarize_training
 from turnout.experiment.variants import Variant
 from turnout.persist import load, save
-from turnout.simulate import Progress, rounds
+from turnout.simulate import Progress, RoundRecord, rounds
+from turnout.simulate.training import told
 from turnout.training import Federation
+from turnout.training.callbacks import Callback
 
 __all__ = ["CHECKPOINT_EVERY", "OnRounds", "Running"]
 
@@ -78,22 +82,20 @@ class Running:
             raise FolderError(f"{path} lacks {error}; delete {self.path}.") from error
         return int(saved["cell.round"]), ""
 
-    def go(self, start: int, on_rounds: OnRounds | None) -> None:
-        """Run the remaining rounds, writing on the way."""
+    def go(
+        self,
+        start: int,
+        on_rounds: OnRounds | None,
+        callbacks: Sequence[Callback] = (),
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Run the remaining rounds, writing on the way; callbacks are told of each."""
         most = max(1, min(_FLUSH_ROUNDS, _BATCH_ENTRIES // self.world.n_clients))
-        records = rounds(
-            self.selector,
-            self.world,
-            cohort_size=self.cohort_size,
-            n_rounds=self.experiment.n_rounds,
-            policy=self.experiment.round_policy(),
-            start=start,
-            progress=self.progress,
-            participants=self.federation,
-        )
-        recorder, flushed = self.recorder, time.perf_counter()
-        saved = flushed
-        with self.log.open("ab") as log:
+        clock = self._clock() if start else 0.0
+        records = told(self._records(start), callbacks, settings, clock)
+        recorder, saved = self.recorder, time.perf_counter()
+        flushed = saved
+        with self.log.open("ab") as log, closing(records):
             for record in records:
                 recorder.add(record)
                 done, now = record.round + 1, time.perf_counter()
@@ -110,6 +112,18 @@ class Running:
                     on_rounds(done, record.measured)
             self._flush(log)
 
+    def _records(self, start: int) -> Iterator[RoundRecord]:
+        return rounds(
+            self.selector,
+            self.world,
+            cohort_size=self.cohort_size,
+            n_rounds=self.experiment.n_rounds,
+            policy=self.experiment.round_policy(),
+            start=start,
+            progress=self.progress,
+            participants=self.federation,
+        )
+
     def finish(self) -> dict[str, Any]:
         """Write the end: all columns, the last state, and the summary last."""
         run, columns = self.recorder.run(), self.recorder.columns()
@@ -124,6 +138,10 @@ class Running:
             summary = summarize_training(run, self.federation, self.experiment.n_rounds) | summary
         files.write_json(self.path / files.SUMMARY, summary)
         return files.read_json(self.path / files.SUMMARY)
+
+    def _clock(self) -> float:
+        """Return the virtual time of the rounds that are done."""
+        return float(self.recorder.columns()["length_s"].sum())
 
     def _is_checkpoint(self, done: int, seconds: float) -> bool:
         """Return whether to save here: every so many rounds, in training also by the clock."""

@@ -65,12 +65,17 @@ def kind_of(cls: type) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
 
 
+#: What holds more than plain values, and so is for Python only.
+_IN_MEMORY = (data.Arrays, training.Ready)
+
+
 def _family(base: type, module: Any) -> dict[str, type]:
     found = [cls for cls in vars(module).values() if isinstance(cls, type)]
     return {
         kind_of(cls): cls
         for cls in found
-        if issubclass(cls, base) and dataclasses.is_dataclass(cls) and cls is not base
+        if issubclass(cls, base) and dataclasses.is_dataclass(cls)
+        if cls is not base and cls not in _IN_MEMORY
     }
 
 
@@ -89,9 +94,7 @@ FAMILIES: dict[type, dict[str, type]] = {
     environments.SyntheticLoss: {"synthetic-loss": environments.SyntheticLoss},
     Environment: {"environment": Environment},
     policies.RoundPolicy: _family(policies.RoundPolicy, policies),
-    data.Source: {
-        k: cls for k, cls in _family(data.Source, data).items() if cls is not data.Arrays
-    },
+    data.Source: _family(data.Source, data),
     data.Partition: _family(data.Partition, data),
     training.Model: _family(training.Model, training),
     training.Aggregation: _family(training.Aggregation, training),

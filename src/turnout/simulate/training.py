@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from turnout.environments import Environment
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from turnout.training import Training
     from turnout.training.callbacks import Callback
 
-__all__ = ["reported", "train"]
+__all__ = ["told", "train"]
 
 
 def train(
@@ -60,12 +60,36 @@ def train(
     )
     settings = {"selector": repr(chooser), "training": repr(training), "seed": number}
     n_clients = environment.n_clients
-    with contextlib.closing(_told(records, callbacks, settings)) as told:
-        return Run.from_records(told, n_clients, cohort_size, keep_fates=keep_fates)
+    with contextlib.closing(told(records, callbacks, settings)) as all_records:
+        return Run.from_records(all_records, n_clients, cohort_size, keep_fates=keep_fates)
 
 
-def reported(record: RoundRecord) -> dict[str, float]:
-    """Return the numbers of a round as callbacks get them."""
+def told(
+    records: Iterator[RoundRecord],
+    callbacks: Sequence[Callback],
+    settings: Mapping[str, Any],
+    clock_s: float = 0.0,
+) -> Generator[RoundRecord, None, None]:
+    """Tell callbacks of every record on its way; each that was started is also ended.
+
+    ``clock_s`` is the virtual time before the first of these records.
+    """
+    if not callbacks:
+        yield from records
+        return
+    with contextlib.ExitStack() as ended:
+        for one in callbacks:
+            one.start(settings)
+            ended.callback(one.end)
+        for record in records:
+            clock_s += record.length_s
+            values = {**_reported(record), "clock_s": clock_s}
+            for one in callbacks:
+                one.round(record.round, values)
+            yield record
+
+
+def _reported(record: RoundRecord) -> dict[str, float]:
     return {
         **record.measured,
         "available": float(record.context.pool.size),
@@ -73,20 +97,3 @@ def reported(record: RoundRecord) -> dict[str, float]:
         "completed": float((record.outcome.status == Status.COMPLETED).sum()),
         "length_s": record.length_s,
     }
-
-
-def _told(
-    records: Iterator[RoundRecord], callbacks: Sequence[Callback], settings: dict[str, Any]
-) -> Generator[RoundRecord, None, None]:
-    """Tell callbacks of every record on its way; each that was started is also ended."""
-    clock = 0.0
-    with contextlib.ExitStack() as ended:
-        for one in callbacks:
-            one.start(settings)
-            ended.callback(one.end)
-        for record in records:
-            clock += record.length_s
-            values = {**reported(record), "clock_s": clock}
-            for one in callbacks:
-                one.round(record.round, values)
-            yield record

@@ -22,6 +22,7 @@ from turnout.training.models import (
     Logistic,
     Mlp,
     Model,
+    Ready,
     StackedLstm,
 )
 from turnout.training.recipe import Training
@@ -42,6 +43,7 @@ __all__ = [
     "Mlp",
     "Model",
     "PerClient",
+    "Ready",
     "Scores",
     "StackedLstm",
     "Trainer",

@@ -60,7 +60,9 @@ class Training:
         }
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
-                raise InvalidInput(f"{name} must be a {kind.__name__}, got {_shown(self, name)}.")
+                hint = " Ready(module) holds a torch.nn.Module." if name == "model" else ""
+                given = _shown(self, name)
+                raise InvalidInput(f"{name} must be a {kind.__name__}, got {given}.{hint}")
         if not 0.0 <= require.number("hold_out", self.hold_out) < 1.0:
             raise InvalidInput(f"hold_out must be inside [0, 1), got {self.hold_out!r}.")
         require.number("server_lr", self.server_lr, above=0.0)

@@ -55,11 +55,13 @@ class Members:
         self._nodes: dict[Hashable, int] = {}  #: the node behind each client that is connected
         self._said: dict[int, Mapping[str, Any]] = {}
         self._disputed: set[int] = set()
+        self._is_bound = False  # whether nodes and clients match since the last change
 
     @property
     def n_connected(self) -> int:
-        """Number of clients that are connected, busy or not."""
-        return len(self._nodes)
+        """Number of clients that are connected and have said who they are, busy or not."""
+        claims = (self._claims.get(node) for node in self.connected)
+        return len({client for client in claims if client is not None})
 
     def restore(
         self, roster: Roster, busy: Iterable[Sequence[Any]], columns: Mapping[str, Array]
@@ -70,18 +72,45 @@ class Members:
         self.columns.load_state(columns, len(roster))
 
     def refresh(self, late: Iterable[tuple[Letter, Message]] = ()) -> bool:
-        """Look who is connected and ask newcomers; return whether anything has changed."""
-        answers = [one for one in late if one[0].kind == keys.query_type(keys.DESCRIBE)]
-        for letter, reply in answers:
-            self._learn(letter.node, reply)
+        """Look who is connected and ask newcomers; return whether all have been heard."""
+        for letter, reply in late:
+            if letter.kind == keys.query_type(keys.DESCRIBE):
+                self._learn(letter.node, reply)
         connected = set(self._mailbox.grid.get_node_ids())
-        is_known = connected <= self._claims.keys() and not answers
-        is_same = is_known and connected == self.connected
+        self._is_bound = self._is_bound and connected == self.connected
         self.connected = connected
-        if not is_same or self._disputed:
+        if not connected <= self._claims.keys():
             self._ask_newcomers()
-            self._bind()
-        return not is_same
+        return connected <= self._claims.keys()
+
+    def bind(self) -> None:
+        """Match clients to connected nodes; new clients join in the order of their ids."""
+        if self._is_bound:
+            return
+        self._nodes = {c: node for c, node in self._nodes.items() if node in self.connected}
+        held = set(self._nodes.values())
+        claims = [
+            (client, node)
+            for node in self.connected - held
+            if (client := self._claims.get(node)) is not None
+        ]
+        disputed = set()
+        for client, node in sorted(claims, key=lambda one: (*_order(one[0]), one[1])):
+            if client in self._nodes:
+                disputed.add(node)
+                self._tell_disputed(client, node)
+            else:
+                self._nodes[client] = node
+                self.roster.join(client)
+        self._disputed = disputed
+        self.columns.grow(len(self.roster))
+        for client, node in self._nodes.items():
+            if node not in held:
+                self.columns.put(self.roster.index_of(client), self._said.get(node, {}))
+        for client in self.roster.ids:
+            if client not in self._nodes:
+                self.roster.leave(client)
+        self._is_bound = True
 
     def selectable(self) -> BoolArray:
         """Return (n,) who is connected and has nothing unanswered."""
@@ -171,6 +200,7 @@ class Members:
 
     def _learn(self, node: int, reply: Message) -> None:
         """Take in a node's identity, or decide what to do without."""
+        self._is_bound = False
         records = reply.content.config_records if reply.has_content() else {}
         identity: Mapping[str, Any] = records.get(keys.IDENTITY, {})
         client = identity.get(keys.STABLE_ID)
@@ -195,36 +225,13 @@ class Members:
         log.warning("node %d did not say who it is and %s: %s", node, what, why)
         self._claims[node] = None if keeps_out else f"node:{node}"
 
-    def _bind(self) -> None:
-        """Match clients to connected nodes; new clients join in the order of their ids."""
-        self._nodes = {c: node for c, node in self._nodes.items() if node in self.connected}
-        held = set(self._nodes.values())
-        claims = [
-            (client, node)
-            for node in self.connected - held
-            if (client := self._claims.get(node)) is not None
-        ]
-        disputed = set()
-        for client, node in sorted(claims, key=lambda one: (*_order(one[0]), one[1])):
-            if client in self._nodes:
-                disputed.add(node)
-                if node not in self._disputed:
-                    log.error(
-                        "node %d stays out: its stable id %r is that of node %d; every client "
-                        "needs a stable_id of its own",
-                        *(node, client, self._nodes[client]),
-                    )
-            else:
-                self._nodes[client] = node
-                self.roster.join(client)
-        self._disputed = disputed
-        self.columns.grow(len(self.roster))
-        for client, node in self._nodes.items():
-            if node not in held:
-                self.columns.put(self.roster.index_of(client), self._said.get(node, {}))
-        for client in self.roster.ids:
-            if client not in self._nodes:
-                self.roster.leave(client)
+    def _tell_disputed(self, client: Hashable, node: int) -> None:
+        if node not in self._disputed:
+            log.error(
+                "node %d stays out: its stable id %r is that of node %d; every client needs a "
+                "stable_id of its own",
+                *(node, client, self._nodes[client]),
+            )
 
 
 def _order(client: Hashable) -> tuple[str, Any]:

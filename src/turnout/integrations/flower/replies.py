@@ -119,7 +119,7 @@ class ReplyRules:
         faults |= self._other_metrics(replies, needed, self.weight_key)
         if self.must_change and sent is not None:
             same = (i for i, one in enumerate(replies) if i not in faults and _is_model(one, sent))
-            faults |= {i: "it is the model unchanged, which cannot be clipped" for i in same}
+            faults |= dict.fromkeys(same, "it is the model unchanged, which cannot be clipped")
         weights = [one.number(self.weight_key) for i, one in enumerate(replies) if i not in faults]
         if not any(weight > 0.0 for weight in weights):
             reason = f"no reply has a {self.weight_key} above 0"

@@ -60,10 +60,12 @@ class Rounds:
     seed: int
     limit_s: float  #: no round is longer
     late_s: float | None
+    start_s: float
     wait_for_nodes_s: float
     world: World | None
     observed: Observed = field(default_factory=Observed.fresh)
-    _has_waited: bool = False
+    _has_gathered: bool = False
+    _has_waited: bool = False  # in vain
     _n_known: int = 0  #: clients that the selector has room for
 
     def ttl(self, seconds: float) -> float:
@@ -71,23 +73,34 @@ class Rounds:
         return seconds + (seconds if self.late_s is None else self.late_s)
 
     def gather(self, n_wanted: int) -> None:
-        """Look who is there; wait for enough clients, but not for ever and not twice in vain."""
-        until = clock.now() + self.wait_for_nodes_s
-        is_first = not self._n_known
+        """Look who is there; wait for enough clients, but not for ever and not twice in vain.
+
+        Before the first round it also waits until all connected nodes have said who they are and
+        no more come, so that the order of the roster does not depend on who was faster; a node that
+        does not answer cannot keep the others waiting for longer than ``wait_for_nodes_s``.
+        """
+        is_first, self._has_gathered = not self._has_gathered, True
+        patience = self.start_s if is_first else self.wait_for_nodes_s
+        started, before = clock.now(), None
         while True:
-            has_changed = self.members.refresh(self.mailbox.reap())
-            is_settled = not (is_first and has_changed)
+            all_heard = self.members.refresh(self.mailbox.reap())
+            waited = clock.now() - started
+            is_quiet = all_heard and before == self.members.connected
+            is_settled = not is_first or is_quiet or waited >= self.wait_for_nodes_s
+            before = self.members.connected
             n_there = self.members.n_connected
-            is_enough = n_there >= n_wanted or (self._has_waited and n_there > 0)
-            if is_enough and is_settled and self.members.selectable().any():
-                break
-            if clock.now() >= until:
+            if is_settled and (n_there >= n_wanted or (self._has_waited and n_there > 0)):
+                self.members.bind()
+                if self.members.selectable().any():
+                    break
+            if waited >= patience:
                 log.warning(
                     "%d of %d clients are connected after %g s: going on with those that are free",
-                    *(n_there, n_wanted, self.wait_for_nodes_s),
+                    *(n_there, n_wanted, patience),
                 )
                 break
-            clock.sleep(min(self.mailbox.poll_s, self.wait_for_nodes_s))
+            clock.sleep(self.mailbox.poll_s)
+        self.members.bind()
         self._has_waited = n_there < n_wanted
         self._make_room()
 

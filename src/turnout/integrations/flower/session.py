@@ -79,6 +79,7 @@ class Session:
             seed=settings.seed,
             limit_s=limit_s,
             late_s=settings.late_s,
+            start_s=settings.start_s,
             wait_for_nodes_s=settings.wait_for_nodes_s,
             world=world,
         )

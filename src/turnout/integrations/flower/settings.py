@@ -35,6 +35,7 @@ class Settings:
     durations: Literal["server", "client"]
     metric_keys: Mapping[str, str]
     unidentified: Literal["node-id", "exclude"]
+    start_s: float
     wait_for_nodes_s: float
     ask_s: float
     late_s: float | None

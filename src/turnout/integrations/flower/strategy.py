@@ -52,10 +52,11 @@ class SelectingStrategy(Strategy):
     for the selector's metrics. Nodes that do not say who they are go by their node id or, with
     ``unidentified="exclude"``, stay out. With a ``world`` time is virtual, for simulations.
 
-    Nothing waits for ever: a round waits ``wait_for_nodes_s`` for enough nodes, questions to
-    clients take at most ``ask_s``, client evaluation at most ``evaluate_s`` (default: as long as
-    training). A late node is busy until it answers, or until its message expires ``late_s`` after
-    the deadline (default: as long as the deadline). Replies are looked for every ``poll_s``.
+    Nothing waits for ever: the first round waits at most ``start_s`` until enough nodes have come
+    and said who they are, later ones ``wait_for_nodes_s``; questions to clients take at most
+    ``ask_s``, client evaluation at most ``evaluate_s`` (default: as long as training). A late node
+    is busy until it answers, or until its message expires ``late_s`` after the deadline (default:
+    as long as the deadline). Replies are looked for every ``poll_s``.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class SelectingStrategy(Strategy):
         durations: Literal["server", "client"] = "server",
         metric_keys: Mapping[str, str] | None = None,
         unidentified: Literal["node-id", "exclude"] = "node-id",
+        start_s: float = 300.0,
         wait_for_nodes_s: float = 60.0,
         ask_s: float = 30.0,
         late_s: float | None = None,
@@ -99,6 +101,7 @@ class SelectingStrategy(Strategy):
             durations=_choice("durations", durations, ("server", "client")),
             metric_keys=dict(metric_keys or {}),
             unidentified=_choice("unidentified", unidentified, ("node-id", "exclude")),
+            start_s=require.number("start_s", start_s, minimum=0.0),
             wait_for_nodes_s=require.number("wait_for_nodes_s", wait_for_nodes_s, minimum=0.0),
             ask_s=require.number("ask_s", ask_s, above=0.0),
             late_s=None if late_s is None else require.number("late_s", late_s, minimum=0.0),

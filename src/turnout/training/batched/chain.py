@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from turnout.data.base import FederatedData
 from turnout.training.batched.engine import Engine, Losses, Task, losses_of
-from turnout.training.batched.layers import Layer
+from turnout.training.batched.layers import Layer, Space
 from turnout.training.batched.parts import Part
 from turnout.training.batched.weights import Rule, Stacked
 from turnout.training.modules import label_tensor
@@ -25,7 +25,7 @@ __all__ = ["Chain"]
 
 #: Bytes that the clients of a tile use together: what stays in the cache of a core; on a GPU, what
 #: its memory has room for.
-CACHE, GPU_MEMORY = 1 << 22, 1 << 30
+CACHE, GPU_MEMORY = 1 << 24, 1 << 30
 
 FLOAT = 4  # bytes
 
@@ -56,17 +56,16 @@ class Chain(Engine):
     @torch.no_grad()
     def train(self, task: Task) -> Losses:
         """Train the clients of a tile and write their models to ``task.out``."""
-        tile = task.tile()
+        tile, device = task.tile(), task.weights.device
         weights = task.stacked([weight.shape for weight in self.module.parameters()])
-        layers = self._layers(weights)
-        losses = torch.zeros(tile.rows.shape, device=task.weights.device)
+        layers, space = self._layers(weights), Space(device)
+        labels = label_tensor(self.data.y[tile.rows], device)
+        losses = torch.zeros(tile.rows.shape, device=device)
         for step in range(tile.n_steps):
             size = tile.size[: np.count_nonzero(tile.size[:, step]), step]
-            rows = tile.rows[: size.size, step, : size.max()]
-            scores = _through(layers, self._inputs(rows, losses.device))
-            labels = label_tensor(self.data.y[rows], losses.device)
-            loss, gradient = _cross_entropy(scores, labels, _shares(size, losses.device))
-            losses[: loss.shape[0], step, : loss.shape[1]] = loss
+            here = np.s_[: size.size, step, : size.max()]
+            scores = _through(layers, self._inputs(tile.rows[here], space))
+            losses[here], gradient = _cross_entropy(scores, labels[here], _shares(size, device))
             _back(layers, gradient)
         task.finish(weights)
         return losses_of(losses, tile)
@@ -75,7 +74,9 @@ class Chain(Engine):
         """Return the answer of the module to examples."""
         rule = Rule(lr=0.0)
         weights = [Stacked(weight, weight[None], rule) for weight in self.module.parameters()]
-        return _through(self._layers(weights), self._arranged(x.flatten(1)[None]))[0]
+        return _through(self._layers(weights), self._arranged(x.flatten(1)[None], Space(x.device)))[
+            0
+        ]
 
     def _layers(self, weights: Sequence[Stacked]) -> list[Layer]:
         """Return the layers of all clients of a tile."""
@@ -89,23 +90,23 @@ class Chain(Engine):
                 layers.append(part.build())
         return layers
 
-    def _inputs(self, rows: IntArray, device: torch.device) -> Tensor:
+    def _inputs(self, rows: IntArray, space: Space) -> Tensor:
         """Return the examples behind (a, n) rows as the first layer wants them."""
-        taken = torch.from_numpy(self.x.take(rows.ravel(), axis=0)).to(device)
-        x = self._arranged(taken.view(*rows.shape, -1))
+        raw = self.x.take(rows, axis=0)
+        x = self._arranged(torch.from_numpy(raw), space)
         if self.data.scale != 1.0:
             x.mul_(self.data.scale)
         if self.data.shift != 0.0:
             x.add_(self.data.shift)
         return x
 
-    def _arranged(self, x: Tensor) -> Tensor:
+    def _arranged(self, x: Tensor, space: Space) -> Tensor:
         """Return flat examples (a, n, values) as numbers; images with the examples last."""
+        a, n, values = x.shape
         if not self.takes_images:
-            return x.to(torch.float32)
-        a, n, _ = x.shape
-        last = x.transpose(1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-        return last.contiguous().view(a, *self.data.example_shape, n)
+            return space.take("x", a, n, values).copy_(x)
+        last = space.take("x", a, values, n).copy_(x.transpose(1, 2))
+        return last.view(a, *self.data.example_shape, n)
 
 
 def _through(layers: Sequence[Layer], x: Tensor) -> Tensor:
@@ -121,14 +122,16 @@ def _back(layers: Sequence[Layer], gradient: Tensor | None) -> None:
             gradient = layer.backward(gradient)
 
 
-def _shares(size: IntArray, device: torch.device) -> Tensor:
-    """Return (a, n, 1) the weight of each example in the mean loss of its mini-batch."""
-    counts = np.arange(size.max()) < size[:, None]
-    shares = np.where(counts, 1.0 / size[:, None], 0.0).astype(np.float32)
-    return torch.from_numpy(shares).to(device).unsqueeze(2)
+def _shares(size: IntArray, device: torch.device) -> Tensor | float:
+    """Return the weight of each example in the mean loss of its mini-batch, (a, n, 1) or one."""
+    n = int(size.max())
+    if size.min() == n:
+        return 1.0 / n
+    shares = np.where(np.arange(n) < size[:, None], 1.0 / size[:, None], 0.0)
+    return torch.from_numpy(shares.astype(np.float32)).to(device).unsqueeze(2)
 
 
-def _cross_entropy(scores: Tensor, labels: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+def _cross_entropy(scores: Tensor, labels: Tensor, shares: Tensor | float) -> tuple[Tensor, Tensor]:
     """Return the loss of each example, and the gradient of their weighted sum."""
     gradient = torch.log_softmax(scores, 2)
     index = labels.unsqueeze(2)

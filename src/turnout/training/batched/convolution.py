@@ -65,7 +65,8 @@ class ConvReluPool(Layer):
         blocks = self.blocks.flatten(1, 2)
         of_rows = torch.bmm(blocks, self.patches.transpose(1, 2))
         below = None if self.is_first else self._below(blocks)
-        self.weight.descend(self._kernels(of_rows).sum((1, 2)))
+        (one, two), (three, four) = (pair.unbind(1) for pair in self._kernels(of_rows).unbind(1))
+        self.weight.descend((one + two).add_(three).add_(four))
         return below if below is None else self._without_padding(below, a)
 
     def _kernels(self, rows: Tensor) -> Tensor:
@@ -111,14 +112,16 @@ class ConvReluPool(Layer):
         of_patches = self.space.take("patches", *self.patches.shape)  # they are not needed again
         torch.bmm(self.rows[:a].transpose(1, 2), blocks, out=of_patches)
         parts = of_patches.view(a, channels, half, 2, half, 2, h, w, n).permute(
-            0, 1, 2, 4, 6, 3, 7, 5, 8
+            0, 2, 4, 1, 3, 5, 6, 7, 8
         )
-        below = self.space.take("below", a, channels, -(-height // 2), 2, -(-width // 2), 2, n)
-        below.zero_()
+        # Even and odd rows and columns apart, so that what is added is in one piece.
+        planes = self.space.take("planes", a, channels, 2, 2, -(-height // 2), -(-width // 2), n)
+        planes.zero_()
         for i in range(half):
             for j in range(half):
-                below[:, :, i : i + h, :, j : j + w] += parts[:, :, i, j]
-        return below.view(a, channels, below.shape[2] * 2, below.shape[4] * 2, n)
+                planes[..., i : i + h, j : j + w, :] += parts[:, i, j]
+        below = planes.permute(0, 1, 4, 2, 5, 3, 6)
+        return below.reshape(a, channels, 2 * below.shape[2], 2 * below.shape[4], n)
 
     def _without_padding(self, below: Tensor, a: int) -> Tensor:
         _, _, height, width, _ = self.x_shape

@@ -1,0 +1,157 @@
+"""Cells in this process or in a pool of processes, and how far they are."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from turnout.experiment import folder as files
+from turnout.experiment.cell import CellResult, CellTask, run_cell
+from turnout.training.callbacks import Callback
+from turnout.training.federation import forget_data
+
+__all__ = ["Advance", "run_here", "run_in_processes"]
+
+#: Seconds between two looks at how far the cells are.
+_LOOK_EVERY_S = 0.2
+
+#: When nothing at all could be run, give up after so many processes died.
+_MOST_DEATHS = 3
+_DIED = (
+    "its process ended abruptly; run again to go on. In a script, call this under "
+    "if __name__ == '__main__', or use n_jobs=1."
+)
+
+#: One process per cell already uses the processor: no threads inside.
+_SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Advance(NamedTuple):
+    """How far an experiment is."""
+
+    rounds_done: int
+    n_rounds: int
+    cells_done: int
+    n_cells: int
+    #: What training came to in the latest round; empty with several processes.
+    measured: Mapping[str, float] = MappingProxyType({})
+
+
+def run_here(
+    tasks: Sequence[CellTask],
+    progress: Callable[[Advance], None],
+    callbacks: Callable[[str, int], Sequence[Callback]] | None = None,
+) -> list[CellResult]:
+    """Run all cells in this process, one after the other."""
+    n_rounds = tasks[0].experiment.n_rounds if tasks else 0
+    results: list[CellResult] = []
+    for task in tasks:
+        before = len(results)
+
+        def advance(done: int, measured: Mapping[str, float], before: int = before) -> None:
+            total = before * n_rounds + done
+            progress(Advance(total, len(tasks) * n_rounds, before, len(tasks), measured))
+
+        told = () if callbacks is None else callbacks(task.variant.label, task.seed)
+        results.append(run_cell(task, advance, told))
+        advance(0, {}, len(results))
+    return results
+
+
+def run_in_processes(
+    tasks: Sequence[CellTask], jobs: int, progress: Callable[[Advance], None]
+) -> list[CellResult]:
+    """Run all cells in a pool; if a process dies, find out which cell killed it, one by one."""
+    forget_data()  # each process loads its own
+    watch = _Watch(tasks, progress)
+    with _single_threaded_children():
+        watch.run(tasks, min(jobs, len(tasks)))
+        for n_died, task in enumerate(watch.missing()):
+            if n_died < _MOST_DEATHS or watch.has_finished:
+                watch.run([task], 1)
+            if task.path not in watch.done:
+                label, seed = task.variant.label, task.seed
+                watch.done[task.path] = CellResult(label, seed, "failed", message=_DIED)
+    return [watch.done[task.path] for task in tasks]
+
+
+class _Watch:
+    """Runs cells in pools of processes and tells how far they are, by the rounds they log."""
+
+    def __init__(self, tasks: Sequence[CellTask], progress: Callable[[Advance], None]) -> None:
+        self.done: dict[Path, CellResult] = {}
+        self._tasks = tasks
+        self._progress = progress
+        self._logged: dict[Path, tuple[int, int]] = {}  # bytes and lines seen of each log
+
+    def run(self, tasks: Sequence[CellTask], n_processes: int) -> None:
+        """Run some cells; those whose process dies stay missing."""
+        pool = ProcessPoolExecutor(
+            n_processes, mp_context=get_context("spawn"), initializer=_quiet_interrupts
+        )
+        try:
+            futures = {pool.submit(run_cell, task): task for task in tasks}
+            waiting: set[Future[CellResult]] = set(futures)
+            while waiting:
+                finished, waiting = wait(waiting, _LOOK_EVERY_S, FIRST_COMPLETED)
+                for future in finished:
+                    with contextlib.suppress(BrokenProcessPool):
+                        self.done[futures[future].path] = future.result()
+                self._show()
+        except BrokenProcessPool:  # raised by submit when a process died at once
+            pass
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether any cell has come to its end."""
+        return any(result.summary is not None for result in self.done.values())
+
+    def missing(self) -> list[CellTask]:
+        """Return the cells without a result."""
+        return [task for task in self._tasks if task.path not in self.done]
+
+    def _show(self) -> None:
+        n_rounds = self._tasks[0].experiment.n_rounds
+        running = sum(min(self._rounds(task.path), n_rounds) for task in self.missing())
+        total = len(self.done) * n_rounds + running
+        n_cells = len(self._tasks)
+        self._progress(Advance(total, n_cells * n_rounds, len(self.done), n_cells))
+
+    def _rounds(self, cell: Path) -> int:
+        """Return the number of rounds in a cell's log, reading only what is new."""
+        offset, count = self._logged.get(cell, (0, 0))
+        with contextlib.suppress(OSError), (cell / files.ROUNDS).open("rb") as log:
+            log.seek(offset)
+            new = log.read()
+            self._logged[cell] = (offset + len(new), count + new.count(b"\n"))
+        return self._logged.get(cell, (0, 0))[1]
+
+
+@contextlib.contextmanager
+def _single_threaded_children() -> Iterator[None]:
+    """Set what numerical libraries read when a child process starts; leave it as it was after."""
+    before = {name: os.environ.get(name) for name in _SINGLE_THREADED}
+    os.environ.update(dict.fromkeys(_SINGLE_THREADED, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _quiet_interrupts() -> None:
+    """Let an interrupted worker end at once: its cell goes on from the last checkpoint."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
