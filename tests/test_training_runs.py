@@ -313,6 +313,21 @@ def test_state_goes_on_bit_for_bit() -> None:
         Federation(recipe(model=Mlp((3,))), N).load_state(cut.state())
 
 
+def test_rounds_to_a_target_and_the_worst_tenth() -> None:
+    curve = [math.nan, 0.2, 0.5, math.nan, 0.4, 0.6]
+    assert metrics.rounds_to(curve, 0.5) == 3.0
+    assert metrics.rounds_to(curve, 0.2) == 2.0
+    assert math.isnan(metrics.rounds_to(curve, 0.7))
+    assert math.isnan(metrics.rounds_to([], 0.1))
+    values = np.arange(30.0)[::-1]
+    assert metrics.worst_mean(values) == 1.0  # of 0, 1, 2
+    assert metrics.worst_mean(values[:11]) == pytest.approx((19 + 20) / 2)  # two of eleven
+    assert metrics.worst_mean([0.5, math.nan, 0.1]) == 0.1  # at least one
+    assert math.isnan(metrics.worst_mean([math.nan]))
+    with pytest.raises(InvalidInput, match="share"):
+        metrics.worst_mean([1.0], share=2.0)
+
+
 # the guide -------------------------------------------------------------------------------------
 
 HOWTO = Path(__file__).parent.parent / "docs" / "howto" / "training.md"

@@ -1,5 +1,6 @@
 """Worlds without training: who is there, who fails, how long it takes."""
 
+from turnout.data.directory import DataMissing
 from turnout.environments.availability import Always, Bernoulli, Diurnal, PhoneTrace
 from turnout.environments.base import Environment
 from turnout.environments.devices import (
@@ -21,7 +22,6 @@ from turnout.environments.models import (
 from turnout.environments.papers import e3cs_world, rbcs_f_world
 from turnout.environments.population import Population, SyntheticLoss
 from turnout.environments.timing import FixedTime, HeavyTail, LinearContextual, LogNormal, Pareto
-from turnout.environments.traces import DataMissing
 from turnout.environments.volatility import (
     Adversary,
     ByClass,

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from turnout import require
+from turnout.data.directory import data_directory
 from turnout.environments.models import Availability, Moment, Part, fixed_rng, frozen
-from turnout.environments.traces import MINUTES_PER_DAY, data_directory, phone_states
+from turnout.environments.traces import MINUTES_PER_DAY, phone_states
 from turnout.errors import InvalidInput
 from turnout.types import BoolArray, FloatArray, IntArray
 

@@ -18,8 +18,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from turnout import require
+from turnout.data.directory import data_directory
 from turnout.environments.models import Moment, Part, Timing, fixed_rng, frozen
-from turnout.environments.traces import bandwidth, data_directory, device_speeds, has_traces
+from turnout.environments.traces import bandwidth, device_speeds, has_traces
 from turnout.types import Array, FloatArray, IntArray
 
 __all__ = ["DeviceTimes", "Devices", "FittedDevices", "TracedDevices", "best_devices"]

@@ -13,7 +13,6 @@ The data directory is an argument or the environment variable ``TURNOUT_DATA``. 
 from __future__ import annotations
 
 import csv
-import os
 import zipfile
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -24,24 +23,19 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout import require
+from turnout.data.directory import DATA_VARIABLE, DataMissing, data_directory
 from turnout.environments.models import frozen
-from turnout.errors import InvalidInput, TurnoutError
+from turnout.errors import InvalidInput
 from turnout.types import Array, BoolArray, FloatArray, IntArray
 
 __all__ = [
-    "DATA_VARIABLE",
     "Bandwidth",
-    "DataMissing",
     "PhoneStates",
     "bandwidth",
-    "data_directory",
     "device_speeds",
     "has_traces",
     "phone_states",
 ]
-
-#: Environment variable that names the data directory.
-DATA_VARIABLE = "TURNOUT_DATA"
 
 MINUTES_PER_DAY = 1440
 #: A phone keeps its last state over a pause in its record of up to this many minutes.
@@ -60,10 +54,6 @@ _Rows = tuple[Array, FloatArray, FloatArray]  # trace, second, Mbit/s
 class _Network(NamedTuple):
     file: str
     rows: Callable[[Path], _Rows]
-
-
-class DataMissing(TurnoutError, FileNotFoundError):
-    """A recorded trace was asked for and is not in the data directory."""
 
 
 class PhoneStates(NamedTuple):
@@ -109,11 +99,6 @@ def bandwidth(network: str = "3g-and-fixed", directory: str | Path | None = None
     """Return the throughput traces of a network: ``3g-and-fixed`` or ``5g`` (downloads only)."""
     require.choice("network", network, _NETWORKS)
     return _bandwidth(network, _file(_NETWORKS[network].file, directory))
-
-
-def data_directory(directory: str | Path | None = None) -> str | Path | None:
-    """Return the directory given, else the one that the environment names, else None."""
-    return os.environ.get(DATA_VARIABLE) if directory is None else directory
 
 
 def _file(name: str, directory: str | Path | None) -> Path:

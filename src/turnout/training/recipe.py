@@ -83,5 +83,5 @@ def _targets(given: Any) -> tuple[float, ...]:
 
 
 def _shown(training: Training, name: str) -> str:
-    text = repr(getattr(training, name))
+    text = " ".join(repr(getattr(training, name)).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
