@@ -6,6 +6,7 @@ os.environ.update(
     FLWR_DISABLE_UPDATE_CHECK="1",
     FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1",
     RAY_USAGE_STATS_ENABLED="0",
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",  # otherwise Ray warns
 )
 
 import logging
