@@ -15,7 +15,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## train on the embedded digits with volatile clients, compare selectors, report
 	$(BIN)/turnout compare Random=random FedCS=fedcs E3CS-0.5=e3cs:quota=0.5 UCB-CS=ucb-cs --train \
 		--data digits --partition shards:per_client=2 --model 'mlp:hidden=[64]' \
-		--rounds 150 --seeds 5 --target 0.8 --target 0.9 --out runs/demo
+		--rounds 200 --seeds 5 --target 0.8 --target 0.9 --out runs/demo
 	$(BIN)/turnout report runs/demo --out runs/demo/report.html
 
 test: $(READY) browser  ## all tests

@@ -48,6 +48,7 @@ class Story:
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self.options = options
         self.records = folder / "runs"
+        last, long = options.nodes - 1, 1.5 * options.deadline
         self.config = {
             "selector": options.selector,
             "num-rounds": options.rounds,
@@ -56,7 +57,7 @@ class Story:
             "wait-for-nodes": options.deadline,
             "records": str(self.records),
             "checkpoint": str(folder / "checkpoint.npz"),
-            "faults": f"0:crash@1 {options.nodes - 1}:sleep{1.5 * options.deadline:.0f}@2",
+            "faults": f"0:crash@1 1:sleep10@2 {last}:sleep{long:.0f}@2",
         }
         self._begun = self._checked = time.monotonic()
 
@@ -71,8 +72,8 @@ class Story:
         run = deployment.run(APP, self.config)
         self.say(f"run {run} submitted: {self.options.rounds} rounds with {self.options.selector}")
         self.follow(deployment, run, 1)
-        victim = names[1]
-        wait_until(lambda: deployment.is_working(victim), LIMIT_S, f"{victim} to work")
+        victim, work = names[1], "fault: client 1 sleep in round 2"
+        wait_until(lambda: work in deployment.processes.log(victim), LIMIT_S, f"{victim} to work")
         deployment.kill_node(victim)
         self.say(f"SIGKILL {victim} at work; it restarts until the SuperLink takes it back")
         self.follow(deployment, run, 2)
@@ -154,7 +155,7 @@ def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--nodes", type=int, default=3, help="SuperNodes (default: 3)")
-    parser.add_argument("--rounds", type=int, default=8, help="rounds, 4 or more (default: 8)")
+    parser.add_argument("--rounds", type=int, default=6, help="rounds, 4 or more (default: 6)")
     parser.add_argument("--deadline", type=float, default=60.0, help="seconds (default: 60)")
     parser.add_argument("--selector", default="e3cs", help="any selector (default: e3cs)")
     parser.add_argument("--folder", type=Path, help="where all files go (default: a new one)")

@@ -164,10 +164,6 @@ class Loopback:
         self._let_go(name)
         self.processes.end(name)
 
-    def is_working(self, name: str) -> bool:
-        """Whether a SuperNode is running a ClientApp at this moment."""
-        return any("flwr-clientapp" in command_of(pid) for pid in self.processes.of(name))
-
     def online(self) -> dict[str, str]:
         """Return the registered nodes that the SuperLink counts as online, and since when.
 

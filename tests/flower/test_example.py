@@ -1,4 +1,6 @@
+import os
 import re
+import ssl
 import subprocess
 import sys
 import tomllib
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.flower.example import EXAMPLE, finished_run, load, recorded
+from turnout import Status
 from turnout.environments import e3cs_world
 from turnout.policies import FixedDeadline
 from turnout.simulate import simulate
@@ -96,8 +99,6 @@ def test_the_task_learns_from_all_clients():
 
 
 def test_certificates_are_for_this_machine_only(tmp_path):
-    import ssl
-
     certificates = load("certificates")
     certificates.make_certificates(tmp_path)
     trust = ssl.create_default_context(cafile=tmp_path / "ca.pem")
@@ -123,8 +124,6 @@ def test_no_process_outlives_its_starter(tmp_path):
         f"subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True); "
         "print('started', flush=True); time.sleep(600)"
     )
-    import os
-
     processes.start("stubborn", ["python", "-c", parent], dict(os.environ))
     module.wait_until(lambda: "started" in processes.log("stubborn"), 60, "the start")
     assert len(list(processes.of("stubborn"))) == 2
@@ -163,9 +162,13 @@ def test_flwr_run_in_a_virtual_world_repeats_our_simulator(tmp_path):
 @pytest.mark.deployment
 def test_the_deployment_script_tells_its_story(tmp_path):
     command = [sys.executable, str(EXAMPLE / "deploy.py"), "--folder", str(tmp_path)]
-    command += ["--nodes", "2", "--rounds", "5", "--deadline", "20"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    command += ["--nodes", "2", "--rounds", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     run = finished_run(tmp_path / "runs")
-    assert run.n_rounds == 5
+    assert run.n_rounds == 4
+    ends = [set(run.status[run.offsets[t] : run.offsets[t + 1]].tolist()) for t in range(4)]
+    assert Status.FAILED in ends[0]
+    assert ends[1] & {Status.LATE, Status.SILENT}
+    assert "Exit Code: 305" in done.stdout
     assert (tmp_path / "report.html").stat().st_size > 10_000

@@ -82,6 +82,20 @@ def test_node_ids_do_not_matter():
         assert_same(run, expected_run("oort", policy=POLICY))
 
 
+def test_an_environment_is_a_world_whose_clients_are_named_by_partition():
+    strategy = SelectingStrategy(
+        FedAvg(fraction_evaluate=0.0),
+        "pow-d",
+        cohort_size=COHORT,
+        seed=SEED,
+        policy=POLICY,
+        world=WORLD,
+    )
+    grid, arrays = grid_of(client(WORLD, name=int)), ArrayRecord([np.zeros(2)])
+    strategy.start(grid=grid, initial_arrays=arrays, num_rounds=ROUNDS, timeout=60.0)
+    assert_same(strategy.run, expected_run("pow-d", policy=POLICY))
+
+
 @pytest.mark.parametrize("reports_failure", [False, True])
 def test_only_those_who_complete_train(reports_failure):
     world = Environment(N, 5, volatility=Markov(), reports_failure=reports_failure)

@@ -25,7 +25,7 @@ COLUMNS = ("offsets", "clients", "status", "duration", "spent", "probability")
 COLUMNS += ("length_s", "n_available")
 
 
-def client(environment, *, raises=()):
+def client(environment, *, raises=(), name="device-{}".format):
     """Clients whose reports are the environment's; one in ``raises`` fails whenever it trains."""
     app = ClientApp()
 
@@ -37,7 +37,7 @@ def client(environment, *, raises=()):
         answers = environment.polled_loss(config["server-round"] - 1, config["poll-data"])
         return float(answers[place(context)])
 
-    describe(app, stable_id=lambda message, context: f"device-{place(context)}", loss=loss)
+    describe(app, stable_id=lambda message, context: name(place(context)), loss=loss)
 
     @app.train()
     def train(message, context):

@@ -1,9 +1,17 @@
 """The page in a real Chromium, from the file system and without a network."""
 
+import numpy as np
 import pytest
 
 from tests.report.browser import BrowserError, find_chromium
-from tests.report.folders import SELECTORS, config_of, write_cell, write_experiment
+from tests.report.folders import (
+    N_CLIENTS,
+    SELECTORS,
+    config_of,
+    learning,
+    write_cell,
+    write_experiment,
+)
 from tests.report.test_page import ATTACK
 from turnout.report import write_report
 
@@ -277,6 +285,34 @@ def test_many_selectors_training_and_mixed_worlds_draw(browser, training, tmp_pa
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.complaints() == []
     page.close()
+
+
+def test_losses_of_clients_and_rounds_to_an_accuracy(browser, tmp_path):
+    rng = np.random.default_rng(0)
+    for label in ("random", "e3cs-0.5"):
+        for seed in (0, 1):
+            config = config_of(label, seed, n_rounds=21, kind="training")
+            config["training"] = {"target_accuracy": [0.3, 0.99]}
+            scores = (rng.random(N_CLIENTS), rng.random(N_CLIENTS))
+            write_cell(tmp_path, config, extra=learning(seed), scores=scores)
+    for width in (1280, 360):
+        page = browser.open(write_report([tmp_path], tmp_path / "r.html").path, width=width)
+        n_marks, chart_width, _ = page.evaluate(DRAWN)["w0-local-loss"]
+        assert n_marks == 2  # a step line for each selector
+        assert chart_width > 0.7 * width
+        text = page.evaluate("document.querySelectorAll('.scroll')[1].innerText")
+        assert "0.3, rounds" in text
+        assert "0 of 2 seeds" in text  # nobody reaches 0.99
+        press_chip(page, 0)
+        wait_for_shown(page, [1])
+        off = page.evaluate(
+            "[...document.querySelectorAll('.scroll')].slice(0, 2)"
+            ".map((one) => one.querySelectorAll('tr.off').length)"
+        )
+        assert off == [1, 1]  # its row in both tables
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.complaints() == []
+        page.close()
 
 
 def test_a_missing_chromium_fails_with_the_remedy(monkeypatch):

@@ -84,6 +84,13 @@ def test_rounds_and_time_to_each_target(tmp_path):
     assert not any(one.is_first for one in high.values())  # only one selector got there whole
 
 
+def test_who_lost_a_seed_is_not_the_first(tmp_path):
+    write_paces(tmp_path, {"random": (2.0, 2.0), "e3cs-0.5": (1.0, 1.0), "fedcs": (2.0, 0.5)})
+    found = reached(world_of(tmp_path)[0], 0.3)
+    assert found["fedcs"].rounds.mean == found["random"].rounds.mean == 15
+    assert [name for name, one in found.items() if one.is_first] == ["random"]
+
+
 def test_the_table_counts_the_seeds(tmp_path):
     write_paces(tmp_path, {"random": (1.0, 2.0), "e3cs-0.5": (2.0, 2.5), "fedcs": (0.5, 1.0)})
     world, _ = world_of(tmp_path)

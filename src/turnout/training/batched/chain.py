@@ -23,9 +23,8 @@ from turnout.types import IntArray
 
 __all__ = ["Chain"]
 
-#: Bytes that the clients of a tile use together: what stays in the cache of a core; on a GPU, what
-#: its memory has room for.
-CACHE, GPU_MEMORY = 1 << 24, 1 << 30
+#: Bytes that the clients of a tile use together. More clients save calls, up to about this.
+TILE_BYTES = 1 << 26
 
 FLOAT = 4  # bytes
 
@@ -46,12 +45,10 @@ class Chain(Engine):
         self.x = np.asarray(data.x).reshape(data.x.shape[0], -1)
 
     def limit(self) -> int:
-        """Return how many clients fit into the cache."""
-        weights = list(self.module.parameters())
-        values = sum(weight.numel() for weight in weights)
+        """Return how many clients fit into the room of a tile."""
+        values = sum(weight.numel() for weight in self.module.parameters())
         values += self.batch_size * sum(part.values for part in self.parts)
-        room = CACHE if weights[0].device.type == "cpu" else GPU_MEMORY
-        return max(1, room // (FLOAT * values))
+        return max(1, TILE_BYTES // (FLOAT * values))
 
     @torch.no_grad()
     def train(self, task: Task) -> Losses:
@@ -72,11 +69,13 @@ class Chain(Engine):
 
     def scores(self, x: Tensor) -> Tensor:
         """Return the answer of the module to examples."""
+        if not self.takes_images:
+            answer: Tensor = self.module(x)
+            return answer
         rule = Rule(lr=0.0)
         weights = [Stacked(weight, weight[None], rule) for weight in self.module.parameters()]
-        return _through(self._layers(weights), self._arranged(x.flatten(1)[None], Space(x.device)))[
-            0
-        ]
+        images = self._arranged(x.flatten(1)[None], Space(x.device))
+        return _through(self._layers(weights), images)[0]
 
     def _layers(self, weights: Sequence[Stacked]) -> list[Layer]:
         """Return the layers of all clients of a tile."""

@@ -27,8 +27,8 @@ __all__ = ["Functional", "why_not"]
 #: Gradients and losses of a group of clients, from their weights, examples and labels.
 Gradients = Callable[[list[Tensor], Tensor, Tensor], tuple[Sequence[Tensor], Tensor]]
 
-#: Bytes of weights that a tile may have on a CPU and on a GPU.
-CACHE, GPU_MEMORY = 1 << 24, 1 << 28
+#: Bytes of weights that a tile may have.
+TILE_BYTES = 1 << 24
 
 #: Examples that are tried before the engine is used, and by how much answers may differ.
 PROBE, TOLERANCE = 3, 1e-4
@@ -44,10 +44,8 @@ class Functional(Engine):
         self.data = data
 
     def limit(self) -> int:
-        """Return how many clients fit into the cache."""
-        weights = list(self.module.parameters())
-        room = CACHE if weights[0].device.type == "cpu" else GPU_MEMORY
-        return max(1, room // sum(weight.nbytes for weight in weights))
+        """Return how many clients fit into the room of a tile."""
+        return max(1, TILE_BYTES // sum(weight.nbytes for weight in self.module.parameters()))
 
     def train(self, task: Task) -> Losses:
         """Train the clients of a tile and write their models to ``task.out``."""

@@ -10,12 +10,9 @@ from turnout.training.batched.threads import spread
 
 __all__ = ["Shared"]
 
-#: Examples that a thread scores at a time.
-ROWS = 64
-
 
 class Shared(nn.Module):
-    """A module whose answers are computed by an engine, a few examples in each thread."""
+    """A module whose answers are computed by an engine, a part of the examples in each thread."""
 
     def __init__(self, module: nn.Module, engine: Engine, threads: int) -> None:
         super().__init__()
@@ -27,8 +24,8 @@ class Shared(nn.Module):
         """Return what the module would return."""
         if x.device.type != "cpu":
             return self.engine.scores(x)
-        size = min(ROWS, -(-x.shape[0] // self.threads))
-        return torch.cat(spread(self._answer, torch.split(x, size), self.threads))
+        parts = torch.split(x, -(-x.shape[0] // self.threads))
+        return torch.cat(spread(self._answer, parts, self.threads))
 
     def _answer(self, x: Tensor) -> Tensor:
         with torch.inference_mode():

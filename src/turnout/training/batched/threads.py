@@ -34,6 +34,7 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     are_ready = threading.Barrier(threads + 1)
 
     def use_one_core() -> None:
+        torch.get_num_threads()  # the first call in a thread would undo the setting
         torch.set_num_threads(1)
         are_ready.wait()
 

@@ -1,8 +1,8 @@
 """Cohorts cut into tiles: clients that train side by side on one core.
 
-The clients of a tile stand in order of their work, the longest first, so that those still at work
-are always the first few. Shorter mini-batches are filled up with an example of their own that
-counts nothing.
+The clients of a tile stand in order of their steps, the most first, so that those still at work are
+always the first few. Shorter mini-batches are filled up with an example of their own that counts
+nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from turnout.types import BoolArray, IntArray
 
 __all__ = ["Tile", "cut", "stack"]
 
-#: A client that does less than this share of the longest client's work goes to another tile.
+#: Clients whose mini-batches are below this share of the largest in a tile go to another one.
 LEAST_SHARE = 0.5
 
 
@@ -47,26 +47,22 @@ class Tile:
 
 
 def cut(plans: Sequence[BatchPlan], limit: int, threads: int) -> list[IntArray]:
-    """Return the positions of the clients of each tile.
+    """Return the positions of the clients of each tile, at most ``limit``, the most steps first.
 
-    A tile holds at most ``limit`` clients of similar work. If possible every thread gets the same
-    number of tiles.
+    Clients of a tile have mini-batches of similar size. Work is dealt out in turns, so that every
+    thread gets about the same.
     """
-    if not plans:
-        return []
-    steps = np.array([plan.n_steps for plan in plans])
-    work = np.array([plan.order.size for plan in plans])
-    n_tiles = -(-len(plans) // limit)
-    n_tiles = -(-n_tiles // threads) * threads
-    size = -(-len(plans) // n_tiles)
-    tiles: list[list[int]] = []
-    for position in np.lexsort((np.arange(len(plans)), -work, -steps)):
-        fits = tiles and len(tiles[-1]) < size
-        if fits and work[position] >= LEAST_SHARE * work[tiles[-1][0]]:
-            tiles[-1].append(int(position))
-        else:
-            tiles.append([int(position)])
-    return [np.array(tile) for tile in tiles]
+    width = np.array([np.diff(plan.bounds).max() for plan in plans], dtype=np.int64)
+    steps = np.array([plan.n_steps for plan in plans], dtype=np.int64)
+    tiles: list[IntArray] = []
+    left = np.lexsort((-width, -steps))
+    while left.size:
+        is_similar = width[left] >= LEAST_SHARE * width[left].max()
+        group, left = left[is_similar], left[~is_similar]
+        n_tiles = -(-group.size // limit)
+        n_tiles = min(group.size, -(-n_tiles // threads) * threads)
+        tiles += [group[i::n_tiles] for i in range(n_tiles)]
+    return tiles
 
 
 def stack(plans: Sequence[BatchPlan], first_rows: IntArray) -> Tile:
