@@ -11,6 +11,7 @@ are. Both look for replies at the same interval.
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import os
 import time
@@ -19,6 +20,7 @@ from collections.abc import Callable
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise Ray warns
 
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -61,7 +63,7 @@ def timed(strategy: Strategy, grid: Grid, weights: int, n_rounds: int) -> list[C
 
     arrays = ArrayRecord([np.zeros(weights, dtype=np.float32)])
     strategy.start(grid, arrays, num_rounds=n_rounds, timeout=600.0, evaluate_fn=mark)
-    return [(b[0] - a[0], b[1] - a[1]) for a, b in zip(marks[1:-1], marks[2:], strict=True)]
+    return [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(marks[1:])]
 
 
 def compare(n_nodes: int, options: argparse.Namespace) -> dict[str, list[Cost]]:

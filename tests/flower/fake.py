@@ -136,7 +136,9 @@ class FakeGrid(Grid):
         try:
             reply = node.app(message, node.context)
         except Exception as error:
-            return _from(Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message), node)
+            return _from(
+                Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message), node
+            )
         return fate.forge(reply) if fate.forge else reply
 
 

@@ -36,7 +36,9 @@ def evaluate(server_round, arrays):
 
 def selecting(path, inner=None, selector="e3cs", **given):
     given = {"cohort_size": 4, "policy": FixedDeadline(10.0), "seed": 5} | given
-    return SelectingStrategy(FedAvg() if inner is None else inner, selector, checkpoint=path, **given)
+    return SelectingStrategy(
+        FedAvg() if inner is None else inner, selector, checkpoint=path, **given
+    )
 
 
 def flaky(n=9, seed=0, **given):
@@ -159,7 +161,13 @@ def test_policies_that_learn_go_on_where_they_were(ticking, tmp_path):
 def test_late_nodes_stay_busy_over_a_restart(ticking, tmp_path):
     grid = federation(4)
     by_name(grid)["client-001"].plan = {0: Fate(is_lost=True)}
-    given = {"cohort_size": 4, "selector": "random", "start_s": 0.0, "wait_for_nodes_s": 0.0, "late_s": 15.0}
+    given = {
+        "cohort_size": 4,
+        "selector": "random",
+        "start_s": 0.0,
+        "wait_for_nodes_s": 0.0,
+        "late_s": 15.0,
+    }
     selecting(tmp_path / "run.npz", **given).start(grid, model(), num_rounds=1)
     # 10 s are over; its message expires at 25 s.
     resumed = selecting(tmp_path / "run.npz", **given)

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import (
 import turnout
 from tests.flower.fake import Fate, by_name, cohorts, federation, model, outcomes, value_of
 from turnout import Selection, Selector, Status
-from turnout.integrations.flower import MissingMetric, SelectingStrategy
+from turnout.integrations.flower import MissingMetric, SelectingStrategy, npy
 from turnout.policies import FixedDeadline
 
 COMPLETED, LATE, FAILED, SILENT = (int(status) for status in Status)
@@ -41,7 +41,12 @@ class Watching(Selector):
 
 
 def selecting(inner=None, selector=None, **given):
-    given = {"cohort_size": 4, "policy": FixedDeadline(10.0), "start_s": 0.0, "wait_for_nodes_s": 0.0} | given
+    given = {
+        "cohort_size": 4,
+        "policy": FixedDeadline(10.0),
+        "start_s": 0.0,
+        "wait_for_nodes_s": 0.0,
+    } | given
     inner = FedAvg(fraction_evaluate=0.0) if inner is None else inner
     return SelectingStrategy(inner, selector or Watching(), **given)
 
@@ -261,7 +266,9 @@ def test_a_round_without_usable_replies_does_not_reach_the_inner_strategy(tickin
 
 def test_robust_strategies_stay_robust(ticking):
     grid = federation(5)
-    by_name(grid)["client-004"].plan = {0: Fate(forge=with_arrays(np.full(3, 1e6), np.ones((1, 1))))}
+    by_name(grid)["client-004"].plan = {
+        0: Fate(forge=with_arrays(np.full(3, 1e6), np.ones((1, 1))))
+    }
     inner = Krum(num_malicious_nodes=1, fraction_evaluate=0.0)
     result = selecting(inner, cohort_size=5).start(grid, model(), num_rounds=1)
     assert value_of(result.arrays)[0][0] < 4.0
@@ -424,3 +431,40 @@ def test_a_broken_connection_is_not_swallowed(ticking):
     grid.pull_messages = pull_messages
     with pytest.raises(ConnectionError):
         selecting().start(grid, model(), num_rounds=1)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(6.0),
+        np.arange(6.0).reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.zeros((0, 4), dtype=np.float32),
+        np.array(7, dtype=np.int64),
+        np.array([True, False]),
+        np.array([1 + 2j]),
+        np.arange(3, dtype=">f4"),
+        np.array(["a", "bc"]),
+    ],
+)
+def test_arrays_are_read_as_flower_reads_them(values):
+    array = Array(values)
+    found = npy.read(array)
+    np.testing.assert_array_equal(found, array.numpy())
+    assert (found.dtype, found.shape) == (array.numpy().dtype, array.numpy().shape)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("float32", (6,)), ("int64", (3, 2)), ("nonsense", (6,)), ("float64", (7,))],
+)
+def test_what_an_array_claims_is_not_trusted(dtype, shape):
+    true = Array(np.arange(6.0))
+    lying = Array(dtype=dtype, shape=shape, stype="numpy.ndarray", data=true.data)
+    np.testing.assert_array_equal(npy.read(lying), np.arange(6.0))
+
+
+def test_arrays_of_another_kind_are_not_read():
+    other = Array(dtype="float64", shape=(1,), stype="pickle", data=b"x")
+    with pytest.raises(npy.UNREADABLE):
+        npy.read(other)

@@ -8,14 +8,28 @@ from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
 import turnout
-from tests.flower.fake import FakeGrid, Fate, Node, by_name, cohorts, federation, model, training_app
+from tests.flower.fake import (
+    FakeGrid,
+    Fate,
+    Node,
+    by_name,
+    cohorts,
+    federation,
+    model,
+    training_app,
+)
 from turnout import MissingColumn, Roster, Selection, Selector
 from turnout.integrations.flower import MissingMetric, SelectingStrategy
 from turnout.policies import FixedDeadline
 
 
 def selecting(selector="random", **given):
-    given = {"cohort_size": 4, "policy": FixedDeadline(10.0), "start_s": 0.0, "wait_for_nodes_s": 0.0} | given
+    given = {
+        "cohort_size": 4,
+        "policy": FixedDeadline(10.0),
+        "start_s": 0.0,
+        "wait_for_nodes_s": 0.0,
+    } | given
     return SelectingStrategy(FedAvg(fraction_evaluate=0.0), selector, **given)
 
 
@@ -304,7 +318,6 @@ def test_a_poll_that_nobody_can_answer_names_the_line_to_add(ticking):
 
 
 def test_nccb_chooses_by_reported_codes(ticking):
-    pytest.importorskip("torch")
     grid = federation(8)
     for i, node in enumerate(sorted(grid.nodes.values(), key=lambda one: one.name)):
         node.app = training_app(i, features=[i % 2, 1 - i % 2, 1, 0])

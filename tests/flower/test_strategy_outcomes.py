@@ -41,7 +41,12 @@ class Everyone(Selector):
 
 
 def selecting(selector=None, **given):
-    given = {"cohort_size": 9, "policy": FixedDeadline(10.0), "start_s": 0.0, "wait_for_nodes_s": 0.0} | given
+    given = {
+        "cohort_size": 9,
+        "policy": FixedDeadline(10.0),
+        "start_s": 0.0,
+        "wait_for_nodes_s": 0.0,
+    } | given
     return SelectingStrategy(FedAvg(fraction_evaluate=0.0), selector or Everyone(), **given)
 
 
@@ -152,7 +157,9 @@ def test_a_client_that_reports_no_duration_or_nonsense_is_measured(ticking):
     for value in (None, -1.0, math.nan, 1e40):
         grid = federation(
             2,
-            metrics=lambda n, m, v=value: {"num-examples": 1} | ({} if v is None else {"duration": v}),
+            metrics=lambda n, m, v=value: (
+                {"num-examples": 1} | ({} if v is None else {"duration": v})
+            ),
         )
         strategy = selecting(durations="client")
         strategy.start(grid, model(), num_rounds=1)
@@ -245,7 +252,10 @@ POLICIES = (
 @given(
     policy=st.sampled_from(POLICIES),
     fates=st.lists(
-        st.tuples(st.integers(1, 30), st.booleans()), min_size=1, max_size=8, unique_by=lambda x: x[0]
+        st.tuples(st.integers(1, 30), st.booleans()),
+        min_size=1,
+        max_size=8,
+        unique_by=lambda x: x[0],
     ),
 )
 def test_ending_a_round_while_it_runs_is_what_the_policy_says_afterwards(policy, fates):
@@ -254,7 +264,9 @@ def test_ending_a_round_while_it_runs_is_what_the_policy_says_afterwards(policy,
     survived = np.array([is_fine for _, is_fine in fates])
     wanted = max(1, len(fates) // 2)
     expected = policy.close(duration, survived, cohort_size=wanted, reports_failure=True)
-    cohort = Cohort(range(len(fates)), range(len(fates)), _Lenient(), policy, Observed.fresh(), wanted)
+    cohort = Cohort(
+        range(len(fates)), range(len(fates)), _Lenient(), policy, Observed.fresh(), wanted
+    )
     answers, over = [], False
     for at in sorted(duration):
         end = cohort.until(answers)

@@ -51,9 +51,9 @@ def test_a_flower_run_is_a_complete_cell(ticking, tmp_path):
 
 
 def test_the_report_draws_it(ticking, tmp_path):
-    pytest.importorskip("plotly")
-    from turnout.cli.app import app
     from typer.testing import CliRunner
+
+    from turnout.cli.app import app
 
     for selector in ("e3cs", "random"):
         strategy = selecting(tmp_path / "runs", selector=selector)

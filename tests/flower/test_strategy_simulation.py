@@ -61,7 +61,9 @@ def changed_lines(name):
 
 
 def test_at_most_five_lines_of_an_existing_app_change():
-    added = [[line for line in changed_lines(name) if line[0] == "+"] for name in ("server", "client")]
+    added = [
+        [line for line in changed_lines(name) if line[0] == "+"] for name in ("server", "client")
+    ]
     assert [len(lines) for lines in added] == [2, 2]  # one of the server's replaces a line
 
 

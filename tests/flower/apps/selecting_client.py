@@ -1,6 +1,7 @@
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+
 from turnout.integrations.flower.client import describe
 
 app = ClientApp()

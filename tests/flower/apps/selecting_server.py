@@ -2,6 +2,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
+
 from turnout.integrations.flower import SelectingStrategy
 
 app = ServerApp()

@@ -19,10 +19,13 @@ from turnout.integrations.flower.errors import UnsuitableStrategy
 
 __all__ = [
     "check_numbers",
+    "evaluates",
     "evaluation_size",
     "first_wait",
     "layers",
     "name_of",
+    "refuse_sampling",
+    "refuse_waiting",
     "sampling_settings",
     "taking_everyone",
 ]
@@ -75,11 +78,14 @@ def taking_everyone(strategy: Strategy, *, evaluate: bool = False) -> Iterator[N
         yield
 
 
+def evaluates(strategy: Strategy) -> bool:
+    """Return whether a strategy evaluates on clients at all."""
+    return _setting(strategy, "fraction_evaluate", 1.0) != 0.0
+
+
 def evaluation_size(strategy: Strategy, n_nodes: int) -> int:
-    """Return how many of the nodes a strategy evaluates on; 0 if it does not evaluate."""
+    """Return how many of the nodes a strategy evaluates on."""
     fraction = _setting(strategy, "fraction_evaluate", 1.0)
-    if fraction == 0.0:
-        return 0
     at_least = int(_setting(strategy, "min_evaluate_nodes", 0))
     return min(n_nodes, max(int(n_nodes * fraction), at_least))
 

@@ -56,10 +56,14 @@ class Members:
         self._said: dict[int, Mapping[str, Any]] = {}
         self._disputed: set[int] = set()
         self._is_bound = False  # whether nodes and clients match since the last change
+        self._index: dict[int, int] = {}  #: client index by node that is connected
+        self._bound = np.zeros(0, dtype=np.int64)  #: client indices that are connected
 
     @property
     def n_connected(self) -> int:
         """Number of clients that are connected and have said who they are, busy or not."""
+        if self._is_bound:
+            return len(self._nodes)
         claims = (self._claims.get(node) for node in self.connected)
         return len({client for client in claims if client is not None})
 
@@ -110,17 +114,19 @@ class Members:
         for client in self.roster.ids:
             if client not in self._nodes:
                 self.roster.leave(client)
+        self._bound = self.roster.indices(self._nodes)
+        self._index = dict(zip(self._nodes.values(), self._bound.tolist(), strict=True))
         self._is_bound = True
 
     def selectable(self) -> BoolArray:
         """Return (n,) who is connected and has nothing unanswered."""
-        busy = self._mailbox.busy
-        wall = clock.wall()
         free = np.zeros(len(self.roster), dtype=np.bool_)
-        free[self.roster.indices(c for c, node in self._nodes.items() if node not in busy)] = True
-        for client, until in self.reserved.items():
-            if until > wall:
-                free[self.roster.index_of(client)] = False
+        free[self._bound] = True
+        busy = [self._index[node] for node in self._mailbox.busy if node in self._index]
+        wall = clock.wall()
+        reserved = [client for client, until in self.reserved.items() if until > wall]
+        free[busy] = False
+        free[self.roster.indices(reserved)] = False
         return free
 
     def nodes_of(self, clients: IntArray) -> list[int]:

@@ -24,13 +24,11 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
+from turnout.integrations.flower import npy
 from turnout.integrations.flower.inner import layers
 from turnout.types import LARGEST_REPORT
 
 __all__ = ["Checked", "ReplyRules", "form_of_arrays"]
-
-#: What reading the bytes of a damaged array can raise.
-_UNREADABLE = (ValueError, TypeError, OSError, EOFError, MemoryError, AttributeError, SyntaxError)
 
 #: Key, shape and kind of each array, in order: what must be equal for arrays to be averaged.
 ArrayForm = tuple[tuple[str, tuple[int, ...], str], ...]
@@ -155,7 +153,7 @@ class ReplyRules:
 
 def form_of_arrays(arrays: ArrayRecord) -> ArrayForm:
     """Return keys, shapes and kinds of the arrays of a record, in order."""
-    found = ((key, array.numpy()) for key, array in arrays.items())
+    found = ((key, npy.read(array)) for key, array in arrays.items())
     return tuple((key, values.shape, values.dtype.kind) for key, values in found)
 
 
@@ -163,7 +161,7 @@ def _is_model(one: Checked, sent: ArrayRecord) -> bool:
     """Return whether a reply brings back the numbers that were sent."""
     arrays = one.reply.content.array_records[one.arrays[0]]
     return list(arrays) == list(sent) and all(
-        np.array_equal(arrays[key].numpy(), sent[key].numpy()) for key in sent
+        np.array_equal(npy.read(arrays[key]), npy.read(sent[key])) for key in sent
     )
 
 
@@ -176,8 +174,8 @@ def _look_at_arrays(
         form: list[tuple[str, tuple[int, ...], str]] = []
         for key, array in record.items():
             try:
-                values = array.numpy()
-            except _UNREADABLE as error:
+                values = npy.read(array)
+            except npy.UNREADABLE as error:
                 return f"its array {key!r} cannot be read ({type(error).__name__})", []
             if values.dtype.kind in "fc" and not np.isfinite(values).all():
                 return f"its array {key!r} is not finite", []

@@ -203,6 +203,8 @@ class SelectingStrategy(Strategy):
     ) -> Iterable[Message]:
         """Let the inner strategy evaluate on free nodes, as many as it wants and there are."""
         session = self._running
+        if not within.evaluates(self.inner):
+            return []
         nodes = session.evaluators(lambda n: within.evaluation_size(self.inner, n))
         if not nodes:
             return []
