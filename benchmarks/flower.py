@@ -66,9 +66,9 @@ def timed(strategy: Strategy, grid: Grid, weights: int, n_rounds: int) -> list[C
     return [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(marks[1:])]
 
 
-def compare(n_nodes: int, options: argparse.Namespace) -> dict[str, list[Cost]]:
-    """Return the costs of all rounds, by strategy."""
-    costs: dict[str, list[Cost]] = {"FedAvg": [], "SelectingStrategy": []}
+def compare(n_nodes: int, options: argparse.Namespace) -> dict[str, list[list[Cost]]]:
+    """Return the costs of the rounds of each part, by strategy."""
+    costs: dict[str, list[list[Cost]]] = {"FedAvg": [], "SelectingStrategy": []}
     poll_s, cohort = options.poll, options.cohort
 
     def plain() -> Strategy:
@@ -91,7 +91,8 @@ def compare(n_nodes: int, options: argparse.Namespace) -> dict[str, list[Cost]]:
         for part in range(options.parts):
             order = list(makers) if part % 2 == 0 else list(makers)[::-1]
             for name in order:
-                costs[name] += timed(makers[name](), grid, options.weights, options.rounds)
+                cost = timed(makers[name](), grid, options.weights, options.rounds)
+                costs[name].append(cost)
 
     backend = {
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -112,20 +113,27 @@ def main() -> None:
     parser.add_argument("--poll", type=float, default=0.1, help="seconds between two looks")
     options = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    print(f"{'nodes':>6}  {'strategy':<18} {'rounds':>6} {'median ms':>10} {'CPU ms':>8}")
     for n_nodes in options.nodes:
-        costs = compare(n_nodes, options)
-        medians = {}
-        for name, found in costs.items():
-            wall, cpu = (1e3 * np.median([one[i] for one in found]) for i in (0, 1))
-            medians[name] = wall, cpu
-            print(f"{n_nodes:>6}  {name:<18} {len(found):>6} {wall:>10.1f} {cpu:>8.1f}")
-        (plain, plain_cpu), (ours, ours_cpu) = medians["FedAvg"], medians["SelectingStrategy"]
-        extra = ours_cpu - plain_cpu
-        print(
-            f"{n_nodes:>6}  wall {100 * (ours / plain - 1):+.1f} %; server CPU {extra:+.2f} ms a "
-            f"round, {100 * extra / plain:+.1f} % of a plain round"
-        )
+        print(f"{n_nodes} nodes, cohort {options.cohort}, {options.weights} weights")
+        report(compare(n_nodes, options))
+
+
+def report(costs: dict[str, list[list[Cost]]]) -> None:
+    """Print the medians of all rounds, and the ratio of parts that ran next to each other."""
+    for name, parts in costs.items():
+        rounds = np.concatenate([np.array(part) for part in parts])
+        wall, cpu = 1e3 * np.median(rounds, axis=0)
+        print(f"  {name:<18} {len(rounds):>4} rounds, median {wall:7.1f} ms, CPU {cpu:5.1f} ms")
+    plain, ours = (
+        np.array([np.mean(part, axis=0) for part in costs[name]])
+        for name in ("FedAvg", "SelectingStrategy")
+    )
+    ratio = 100.0 * (ours[:, 0] / plain[:, 0] - 1.0)
+    error = ratio.std(ddof=1) / np.sqrt(len(ratio)) if len(ratio) > 1 else np.nan
+    extra = 1e3 * float(np.mean(ours[:, 1] - plain[:, 1]))
+    share = extra / (1e3 * float(plain[:, 0].mean()))
+    print(f"  wall time of a round: {ratio.mean():+.1f} % (standard error {error:.1f})")
+    print(f"  server CPU: {extra:+.1f} ms a round, {100 * share:+.1f} % of a plain round")
 
 
 if __name__ == "__main__":

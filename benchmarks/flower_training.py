@@ -45,15 +45,14 @@ def client_app(model: str, momentum: float) -> ClientApp:
         torch.set_num_threads(1)
         x, y, module = loaded(model)
         client = int(context.node_config["partition-id"])
-        round = int(message.content["config"]["server-round"])
-        module.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        round = int(str(message.content.config_records["config"]["server-round"]))
+        module.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         rows = slice(client * SAMPLES, (client + 1) * SAMPLES)
         loss = train_plain(module, x[rows], y[rows], order(client, round), momentum)
-        reply = {
-            "arrays": ArrayRecord(module.state_dict()),
-            "metrics": MetricRecord({"loss": loss, "num-examples": SAMPLES}),
-        }
-        return Message(RecordDict(reply), reply_to=message)
+        reply = RecordDict()
+        reply["arrays"] = ArrayRecord(dict(module.state_dict()))
+        reply["metrics"] = MetricRecord({"loss": loss, "num-examples": SAMPLES})
+        return Message(reply, reply_to=message)
 
     return app
 
@@ -71,10 +70,12 @@ class Timed(FedAvg):
         self.seconds: list[float] = []
 
     def configure_train(self, *arguments: Any, **keywords: Any) -> Iterable[Message]:
+        """Start the clock."""
         self.start_time = time.perf_counter()
         return super().configure_train(*arguments, **keywords)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        """Stop the clock; a client that failed spoils the measurement."""
         replies = list(replies)
         result = super().aggregate_train(server_round, replies)
         self.seconds.append(time.perf_counter() - self.start_time)

@@ -31,7 +31,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from torch import Tensor, nn
+from torch import Tensor
 from training_job import (
     COHORT,
     MODELS,
@@ -134,12 +134,20 @@ def peak_bytes() -> int:
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+def bytes_now() -> int:
+    """Return the memory that this process uses, or the most it has used where that is unknown."""
+    pages = Path("/proc/self/statm")
+    if not pages.exists():
+        return peak_bytes()
+    return int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def memory_above_data(model: str) -> dict[str, int]:
     """Return bytes that rounds with 1,000 clients of 60 images and an evaluation of all take."""
     data = make_data(n_clients=1_000, samples=60)
     trainer = FastTrainer(data, MODELS[model], local_work(momentum=0.9), SEED)
     weights = trainer.initial_weights()
-    before = peak_bytes()
+    before = bytes_now()
     for round in range(3):
         updates = trainer.train(weights, np.arange(0, 1_000, 50), round)
         weights = aggregate(weights, updates.weights, np.full(COHORT, 1 / COHORT))

@@ -29,8 +29,10 @@ def make_data(n_clients: int = CLIENTS, samples: int = SAMPLES) -> FederatedData
     n = n_clients * samples
     y = rng.integers(CLASSES, size=n)
     patterns = rng.random((CLASSES, 7, 7)) < 0.5
-    bright = np.kron(patterns, np.ones((4, 4), dtype=bool))[y]
-    x = (rng.integers(64, 256, (n, 28, 28)) * bright).astype(np.uint8)[:, None]
+    bright = np.kron(patterns, np.ones((4, 4), dtype=np.uint8))
+    x = rng.integers(64, 256, (n, 1, 28, 28), dtype=np.uint8)
+    for label in range(CLASSES):
+        x[y == label] *= bright[label]
     none, offsets = np.zeros(n_clients + 1, dtype=np.int64), np.arange(n_clients + 1) * samples
     x_test, y_test = x[:10_000], y[:10_000]
     return FederatedData(

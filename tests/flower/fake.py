@@ -3,16 +3,7 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Error,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.app.message_type import MessageType
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -60,7 +51,6 @@ class FakeGrid(Grid):
         self.contents = []
         self.refuses = set()  # node ids whose messages are refused
         self.at_most = None  # messages per push
-        self.log = []
         self._open = {}
         self._n = 0
 
@@ -132,18 +122,12 @@ class FakeGrid(Grid):
         if fate.code is not None:
             if fate.code in (3, 4, 5):
                 return _made_up(name, fate.code)
-            return _from(Message(Error(fate.code, "made for the test"), reply_to=message), node)
+            return Message(Error(fate.code, "made for the test"), reply_to=message)
         try:
             reply = node.app(message, node.context)
         except Exception as error:
-            return _from(
-                Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message), node
-            )
+            return Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)
         return fate.forge(reply) if fate.forge else reply
-
-
-def _from(reply, node):
-    return reply
 
 
 def _made_up(name, code):
@@ -219,19 +203,3 @@ def outcomes(strategy, t):
     part = slice(run.offsets[t], run.offsets[t + 1])
     names = [ids[i] for i in run.clients[part]]
     return dict(zip(names, run.status[part].tolist(), strict=True))
-
-
-__all__ = [
-    "Array",
-    "ConfigRecord",
-    "FakeGrid",
-    "Fate",
-    "Node",
-    "by_name",
-    "cohorts",
-    "federation",
-    "model",
-    "outcomes",
-    "training_app",
-    "value_of",
-]

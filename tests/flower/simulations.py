@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 APPS = Path(__file__).parent / "apps"
+ROOT = Path(__file__).parents[2]
 N_NODES = 8
 BACKEND = {
     "client_resources": {"num_cpus": 0.5, "num_gpus": 0.0},
@@ -24,7 +25,10 @@ BACKEND = {
 def in_a_process(name, folder):
     """Run a scenario of this module in its own process, and return its result."""
     command = [sys.executable, "-m", __name__, name, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}  # Ray's workers import from here, too
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=False, cwd=ROOT, env=env
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return json.loads((folder / f"{name}.json").read_text())
 

@@ -262,15 +262,15 @@ def test_a_checkpoint_of_another_model_is_refused(ticking, tmp_path):
     from flwr.app import ArrayRecord
 
     path = save_one(tmp_path)
+    other = ArrayRecord([np.zeros(7), np.zeros((1, 1))])
     with pytest.raises(StateFileError, match=r"model\[0\].* is 3 there and 7 here"):
-        other = ArrayRecord([np.zeros(7), np.zeros((1, 1))])
         selecting(path).start(federation(5), other, num_rounds=3)
 
 
 def test_a_checkpoint_with_another_order_of_clients_is_refused(ticking, tmp_path):
     path = save_one(tmp_path)
+    roster = Roster(["client-001", "client-000"])
     with pytest.raises(StateFileError, match="in another order"):
-        roster = Roster(["client-001", "client-000"])
         selecting(path, roster=roster).start(federation(5), model(), num_rounds=3)
 
 

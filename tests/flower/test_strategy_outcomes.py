@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.flower.fake import Fate, Node, by_name, cohorts, federation, model, outcomes, value_of
 from tests.flower.fake import training_app as app_of
 from turnout import Selection, Selector, Status
+from turnout.environments import Bernoulli, Environment, FixedTime
 from turnout.integrations.flower import SelectingStrategy
 from turnout.integrations.flower.cohort import Cohort
 from turnout.integrations.flower.mailbox import Answer
@@ -491,3 +492,18 @@ def test_a_node_that_never_says_who_it_is_holds_up_the_first_round_only_so_long(
     assert 40.0 <= ticking.at - before < 45.0
     assert [len(chosen) for chosen in cohorts(strategy)] == [2, 2, 2]
     assert mute.trained == 0
+
+
+def test_the_timeout_of_start_is_no_deadline_in_a_world(ticking):
+    world = Environment(
+        n_clients=4, timing=FixedTime(seconds=500.0), volatility=Bernoulli(rate=1.0)
+    )
+    grid = federation(4)
+    for i, node in enumerate(sorted(grid.nodes.values(), key=lambda one: one.name)):
+        node.app = app_of(i, stable_id=i)
+    strategy = selecting(policy=None, world=world, start_s=60.0)
+    before = ticking.at
+    strategy.start(grid, model(), num_rounds=2, timeout=30.0)
+    assert strategy.run.completed.all()
+    assert strategy.run.length_s.tolist() == [500.0, 500.0]
+    assert ticking.at - before < 10.0

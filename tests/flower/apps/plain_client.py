@@ -2,20 +2,16 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from tests.flower.apps.task import examples, trained
+
 app = ClientApp()
-
-
-def examples(context: Context) -> np.ndarray:
-    partition = int(context.node_config["partition-id"])
-    return np.random.default_rng(partition).normal(partition, 1.0, size=(20 + partition, 10))
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     weights = message.content["arrays"].to_numpy_ndarrays()[0]
-    data, lr = examples(context), message.content["config"]["lr"]
-    for row in data:
-        weights = weights - lr * (weights - row)
+    data = examples(int(context.node_config["partition-id"]))
+    weights = trained(weights, data, message.content["config"]["lr"])
     metrics = {"num-examples": len(data), "train_loss": float(np.square(weights).mean())}
     content = {"arrays": ArrayRecord([weights]), "metrics": MetricRecord(metrics)}
     return Message(RecordDict(content), reply_to=message)
@@ -24,7 +20,7 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     weights = message.content["arrays"].to_numpy_ndarrays()[0]
-    data = examples(context)
+    data = examples(int(context.node_config["partition-id"]))
     loss = float(np.square(data - weights).mean())
     metrics = {"num-examples": len(data), "eval_loss": loss}
     return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)

@@ -3,13 +3,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+from tests.flower.apps.task import initial_weights
+
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     num_rounds = int(context.run_config.get("num-server-rounds", 2))
-    arrays = ArrayRecord([np.zeros(10)])
+    arrays = ArrayRecord([initial_weights()])
 
     strategy = FedAvg(fraction_evaluate=0.5)
 

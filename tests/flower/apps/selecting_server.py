@@ -3,6 +3,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+from tests.flower.apps.task import initial_weights
 from turnout.integrations.flower import SelectingStrategy
 
 app = ServerApp()
@@ -11,7 +12,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     num_rounds = int(context.run_config.get("num-server-rounds", 2))
-    arrays = ArrayRecord([np.zeros(10)])
+    arrays = ArrayRecord([initial_weights()])
 
     strategy = SelectingStrategy(FedAvg(fraction_evaluate=0.5), "e3cs", cohort_size=3)
 

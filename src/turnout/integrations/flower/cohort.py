@@ -54,6 +54,11 @@ class Cohort:
         self._survived = np.ones(len(nodes), dtype=np.bool_)
         self._reported = np.zeros(len(nodes), dtype=np.bool_)  # sent an error itself
 
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody has not answered yet."""
+        return not self._is_heard.all()
+
     def until(self, answers: Sequence[Answer]) -> float:
         """Take in the answers that are new, and return when the round is over."""
         for answer in answers[self._n_taken :]:

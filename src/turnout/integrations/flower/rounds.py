@@ -136,7 +136,8 @@ class Rounds:
             _, length = self.mailbox.exchange(
                 messages, seconds, ttl=self.ttl(seconds), until=cohort.until
             )
-            closed = cohort.close(set(self.mailbox.grid.get_node_ids()), length)
+            there = self.mailbox.grid.get_node_ids() if cohort.is_open else ()
+            closed = cohort.close(set(there), length)
         else:
             closed = self._train_virtually(opened, messages, cohort, self.world)
         return self._take(opened, cohort, closed)

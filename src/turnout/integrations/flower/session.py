@@ -67,7 +67,7 @@ class Session:
         self.reports = Reports(
             selector, self.rules.weight_key, settings.durations, settings.metric_keys, world
         )
-        self.policy = settings.round_policy(limit_s)
+        self.policy = settings.round_policy(limit_s, world)
         self.rounds = Rounds(
             selector,
             self.members,

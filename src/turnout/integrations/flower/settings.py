@@ -42,9 +42,13 @@ class Settings:
     evaluate_s: float | None
     poll_s: float
 
-    def round_policy(self, limit_s: float) -> RoundPolicy:
-        """Return the policy, by default a deadline at ``start``'s timeout."""
-        return FixedDeadline(limit_s) if self.policy is None else self.policy
+    def round_policy(self, limit_s: float, world: World | None) -> RoundPolicy:
+        """Return the policy; by default a deadline at ``start``'s timeout, none in a world.
+
+        The timeout is on the wall clock, the deadlines of a world are in virtual time.
+        """
+        default = FixedDeadline(limit_s) if world is None else FixedDeadline()
+        return default if self.policy is None else self.policy
 
     def identity(
         self, selector: Selector, strategy: Strategy, arrays: ArrayRecord
