@@ -1,19 +1,19 @@
 """What a round costs with SelectingStrategy against plain FedAvg, on Flower's simulation engine.
 
-Both run in the same simulation, some rounds of one, then of the other, so that they share the
-machine's weather. Clients do next to nothing: with real training the share is smaller. Rounds are
-timed from evaluation to evaluation, without the first of each part, in which nodes say who they
-are. Both look for replies at the same interval.
+Both run in the same simulation and take turns, a round of one, a round of the other, so that they
+share the machine's weather. Clients do next to nothing: with real training the share is smaller.
+The first rounds, in which nodes say who they are, are not counted. Both look for replies at the
+same interval. Target: less than 5 % of a plain round.
 
-    python benchmarks/flower.py [--nodes 100 1000] [--rounds 12] [--parts 4] [--weights 10]
+    python benchmarks/flower.py [--nodes 100 1000] [--rounds 60] [--weights 10] [--poll 0.1]
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 
@@ -32,9 +32,10 @@ from flwr.simulation import run_simulation
 from turnout.integrations.flower import SelectingStrategy
 from turnout.integrations.flower.client import describe
 from turnout.policies import FixedDeadline
+from turnout.types import FloatArray
 
-#: Wall seconds and server CPU seconds of one round.
-Cost = tuple[float, float]
+#: Rounds at the beginning that are not counted.
+WARM_UP = 3
 
 
 def client_app() -> ClientApp:
@@ -54,26 +55,49 @@ def client_app() -> ClientApp:
     return app
 
 
-def timed(strategy: Strategy, grid: Grid, weights: int, n_rounds: int) -> list[Cost]:
-    """Return what each round after the first took."""
-    marks: list[tuple[float, float]] = []
+class Turns:
+    """Lets strategies in threads of their own run one round each, one after the other."""
 
-    def mark(server_round: int, arrays: ArrayRecord) -> None:
-        marks.append((time.perf_counter(), time.thread_time()))
+    def __init__(self, n: int) -> None:
+        self.costs: list[list[tuple[float, float]]] = [[] for _ in range(n)]
+        self._n = n
+        self._turn = 0
+        self._change = threading.Condition()
 
-    arrays = ArrayRecord([np.zeros(weights, dtype=np.float32)])
-    strategy.start(grid, arrays, num_rounds=n_rounds, timeout=600.0, evaluate_fn=mark)
-    return [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(marks[1:])]
+    def run(self, player: int, strategy: Strategy, grid: Grid, options: argparse.Namespace) -> None:
+        begun = (0.0, 0.0)
+
+        def after_a_round(server_round: int, arrays: ArrayRecord) -> None:
+            nonlocal begun
+            if server_round:
+                wall, cpu = time.perf_counter(), time.thread_time()
+                self.costs[player].append((wall - begun[0], cpu - begun[1]))
+                self._pass_on()
+            if server_round < options.rounds:
+                self._wait_for(player)
+                begun = time.perf_counter(), time.thread_time()
+
+        arrays = ArrayRecord([np.zeros(options.weights, dtype=np.float32)])
+        strategy.start(grid, arrays, options.rounds, timeout=600.0, evaluate_fn=after_a_round)
+
+    def _wait_for(self, player: int) -> None:
+        with self._change:
+            self._change.wait_for(lambda: self._turn == player)
+
+    def _pass_on(self) -> None:
+        with self._change:
+            self._turn = (self._turn + 1) % self._n
+            self._change.notify_all()
 
 
-def compare(n_nodes: int, options: argparse.Namespace) -> dict[str, list[list[Cost]]]:
-    """Return the costs of the rounds of each part, by strategy."""
-    costs: dict[str, list[list[Cost]]] = {"FedAvg": [], "SelectingStrategy": []}
+def compare(n_nodes: int, options: argparse.Namespace) -> FloatArray:
+    """Return (strategies, rounds, 2): wall and server CPU seconds of FedAvg and of ours."""
+    turns = Turns(2)
     poll_s, cohort = options.poll, options.cohort
 
     def plain() -> Strategy:
         share = (cohort + 0.5) / n_nodes
-        return FedAvg(fraction_train=share, fraction_evaluate=0.0, min_train_nodes=cohort)
+        return FedAvg(fraction_train=share, fraction_evaluate=0.0, min_available_nodes=n_nodes)
 
     def ours() -> Strategy:
         inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=n_nodes)
@@ -82,31 +106,51 @@ def compare(n_nodes: int, options: argparse.Namespace) -> dict[str, list[list[Co
             inner, options.selector, cohort_size=cohort, policy=policy, poll_s=poll_s, ask_s=300.0
         )
 
-    makers: dict[str, Callable[[], Strategy]] = {"FedAvg": plain, "SelectingStrategy": ours}
+    makers: list[Callable[[], Strategy]] = [plain, ours]
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         grid.pull_interval = poll_s  # type: ignore[attr-defined]  # the in-memory grid's own
-        for part in range(options.parts):
-            order = list(makers) if part % 2 == 0 else list(makers)[::-1]
-            for name in order:
-                cost = timed(makers[name](), grid, options.weights, options.rounds)
-                costs[name].append(cost)
+        players = [
+            threading.Thread(target=turns.run, args=(i, make(), grid, options))
+            for i, make in enumerate(makers)
+        ]
+        for player in players:
+            player.start()
+        for player in players:
+            player.join()
 
     backend = {
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         "init_args": {"num_cpus": 2, "log_to_driver": False, "include_dashboard": False},
     }
     run_simulation(server, client_app(), n_nodes, backend_config=backend)  # type: ignore[arg-type]
-    return costs
+    return np.array(turns.costs)[:, WARM_UP:]
+
+
+def report(costs: FloatArray) -> None:
+    """Print the medians, and the difference between neighbours in time."""
+    for name, rounds in zip(("FedAvg", "SelectingStrategy"), costs, strict=True):
+        wall, cpu = 1e3 * np.median(rounds, axis=0)
+        print(f"  {name:<18} {len(rounds)} rounds, median {wall:6.1f} ms, server CPU {cpu:5.1f} ms")
+    extra = 1e3 * (costs[1] - costs[0])
+    base = 1e3 * float(np.median(costs[0, :, 0]))
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(len(extra), size=(2000, len(extra)))
+    for i, name in enumerate(("wall", "server CPU")):
+        low, high = np.quantile(np.median(extra[drawn, i], axis=1), [0.025, 0.975])
+        middle = float(np.median(extra[:, i]))
+        print(
+            f"  {name}: {middle:+.1f} ms a round, {100 * middle / base:+.1f} % of a plain round "
+            f"(95 % interval {100 * low / base:+.1f} to {100 * high / base:+.1f})"
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, nargs="+", default=[100, 1000])
-    parser.add_argument("--rounds", type=int, default=12, help="rounds of each part")
-    parser.add_argument("--parts", type=int, default=4, help="parts of each strategy")
+    parser.add_argument("--rounds", type=int, default=60, help="rounds of each strategy")
     parser.add_argument("--cohort", type=int, default=20)
     parser.add_argument("--weights", type=int, default=10)
     parser.add_argument("--selector", default="e3cs")
@@ -114,26 +158,9 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     for n_nodes in options.nodes:
-        print(f"{n_nodes} nodes, cohort {options.cohort}, {options.weights} weights")
+        what = f"{options.weights:,} weights, a look every {options.poll:g} s"
+        print(f"{n_nodes:,} nodes, cohort {options.cohort}, {what}", flush=True)
         report(compare(n_nodes, options))
-
-
-def report(costs: dict[str, list[list[Cost]]]) -> None:
-    """Print the medians of all rounds, and the ratio of parts that ran next to each other."""
-    for name, parts in costs.items():
-        rounds = np.concatenate([np.array(part) for part in parts])
-        wall, cpu = 1e3 * np.median(rounds, axis=0)
-        print(f"  {name:<18} {len(rounds):>4} rounds, median {wall:7.1f} ms, CPU {cpu:5.1f} ms")
-    plain, ours = (
-        np.array([np.mean(part, axis=0) for part in costs[name]])
-        for name in ("FedAvg", "SelectingStrategy")
-    )
-    ratio = 100.0 * (ours[:, 0] / plain[:, 0] - 1.0)
-    error = ratio.std(ddof=1) / np.sqrt(len(ratio)) if len(ratio) > 1 else np.nan
-    extra = 1e3 * float(np.mean(ours[:, 1] - plain[:, 1]))
-    share = extra / (1e3 * float(plain[:, 0].mean()))
-    print(f"  wall time of a round: {ratio.mean():+.1f} % (standard error {error:.1f})")
-    print(f"  server CPU: {extra:+.1f} ms a round, {100 * share:+.1f} % of a plain round")
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ def test_flower_makes_the_choices_of_our_simulator(selector):
 
 
 POLICIES = (
+    None,
     FixedDeadline(),
     FixedDeadline(9.0, force_stop=False),
     FirstK(count=2, seconds=20.0),

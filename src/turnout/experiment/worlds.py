@@ -12,6 +12,7 @@ from turnout.environments import (
     ByClass,
     Environment,
     LinearContextual,
+    Reliable,
     e3cs_world,
     rbcs_f_world,
 )
@@ -38,6 +39,12 @@ WORLDS: Mapping[str, NamedWorld] = MappingProxyType(
             20,
             500,
             "90 % available, four classes of success rate, times linear in a context",
+        ),
+        "reliable": NamedWorld(
+            Environment(100, 0, volatility=Reliable()),
+            20,
+            500,
+            "everyone is there, answers, and takes the same time",
         ),
         "e3cs": NamedWorld(e3cs_world(), 20, 2500, "the numerical experiments of E3CS"),
         "rbcs-f": NamedWorld(rbcs_f_world(), 8, 500, "the numerical experiments of RBCS-F"),
