@@ -65,6 +65,7 @@ class Turns:
         self._change = threading.Condition()
 
     def run(self, player: int, strategy: Strategy, grid: Grid, options: argparse.Namespace) -> None:
+        """Play one strategy to its end, in turn."""
         begun = (0.0, 0.0)
 
         def after_a_round(server_round: int, arrays: ArrayRecord) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.flower.fake import Fate, Node, by_name, cohorts, federation, model, outcomes, value_of
 from tests.flower.fake import training_app as app_of
 from turnout import Selection, Selector, Status
-from turnout.environments import Bernoulli, Environment, FixedTime
+from turnout.environments import Environment, FixedTime, Reliable
 from turnout.integrations.flower import SelectingStrategy
 from turnout.integrations.flower.cohort import Cohort
 from turnout.integrations.flower.mailbox import Answer
@@ -495,9 +495,7 @@ def test_a_node_that_never_says_who_it_is_holds_up_the_first_round_only_so_long(
 
 
 def test_the_timeout_of_start_is_no_deadline_in_a_world(ticking):
-    world = Environment(
-        n_clients=4, timing=FixedTime(seconds=500.0), volatility=Bernoulli(rate=1.0)
-    )
+    world = Environment(n_clients=4, timing=FixedTime(seconds=500.0), volatility=Reliable())
     grid = federation(4)
     for i, node in enumerate(sorted(grid.nodes.values(), key=lambda one: one.name)):
         node.app = app_of(i, stable_id=i)
