@@ -313,3 +313,22 @@ def test_number_of_threads_is_checked():
 def test_it_says_why_it_is_not_faster(case, why):
     _, fast = pair(case)
     assert re.search(why, fast.why)
+
+
+class Remembering(Residual):
+    """Keeps numbers of its own between two parts of its answer."""
+
+    def forward(self, x):
+        self.seen = self.first(x)
+        return self.last(self.norm(torch.tanh(self.seen) + x))
+
+
+def test_modules_with_a_memory_are_asked_by_one_thread_at_a_time():
+    data = federation((300, 300), (6,), n_test=2_000)
+    local = LocalWork(batch_size=50, lr=0.1)
+    module = Remembering()
+    reference, fast = ReferenceTrainer(data, module, local), FastTrainer(data, module, local)
+    assert not fast.engine.is_shareable
+    weights, both = reference.initial_weights(), np.arange(2)
+    assert fast.test(weights) == reference.test(weights)
+    assert_same_updates(fast.train(weights, both, 0), reference.train(weights, both, 0), weights)

@@ -33,6 +33,7 @@ class Chain(Engine):
     """Stacked weights and gradients written out, layer after layer."""
 
     name: ClassVar[str] = "stacked layers"
+    is_shareable: ClassVar[bool] = True
 
     def __init__(
         self, parts: Sequence[Part], module: nn.Module, data: FederatedData, batch_size: int

@@ -70,6 +70,7 @@ class Engine(ABC):
 
     name: ClassVar[str]
     is_serial: ClassVar[bool] = False  #: whether tiles must be trained one after the other
+    is_shareable: ClassVar[bool] = False  #: whether several threads may ask for scores at once
 
     @abstractmethod
     def limit(self) -> int:

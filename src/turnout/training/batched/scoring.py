@@ -22,7 +22,7 @@ class Shared(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the module would return."""
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" or not self.engine.is_shareable:
             return self.engine.scores(x)
         parts = torch.split(x, -(-x.shape[0] // self.threads))
         return torch.cat(spread(self._answer, parts, self.threads))

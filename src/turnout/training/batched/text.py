@@ -31,6 +31,7 @@ class Text(Engine):
     """Trains ``NextWord``, one client in each thread."""
 
     name: ClassVar[str] = "text"
+    is_shareable: ClassVar[bool] = True
 
     def __init__(self, module: NextWord, data: FederatedData) -> None:
         self.module = module
