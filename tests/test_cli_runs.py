@@ -183,6 +183,15 @@ def test_compare_from_a_file() -> None:
     )
     rows = run_json("compare", "--config", "mine.toml", "--jobs", "1")
     assert rows[0]["folder"].startswith("runs/mine-")
+    fewer = run_json("compare", "--config", "mine.toml", "--rounds", "4", "--seeds", "1")
+    config = json.loads(
+        (cell_folder(Path(fewer[0]["folder"]), "random", 0) / "config.json").read_text()
+    )
+    assert (config["n_rounds"], config["n_clients"], fewer[0]["metrics"]["cep"]["n"]) == (4, 8, 1)
+    for option in (("--world", "e3cs"), ("--deadline", "3")):
+        refused = run("compare", "--config", "mine.toml", *option)
+        assert refused.exit_code == 2
+        assert "go into the file" in refused.output
     Path("mine.toml").write_text('selectors = ["random"]\nroundz = 3\n', encoding="utf-8")
     result = run("compare", "--config", "mine.toml")
     assert result.exit_code == 2

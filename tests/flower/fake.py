@@ -25,6 +25,7 @@ class Node:
     plan: dict = field(default_factory=dict)  # n-th training, from 0 -> Fate
     config: dict = field(default_factory=dict)
     is_online: bool = True
+    is_listed: bool = True  # False: it has left, and the grid has not told about its messages yet
     trained: int = 0
     asked: list = field(default_factory=list)  # message types, in order
     context: Context | None = None
@@ -65,7 +66,7 @@ class FakeGrid(Grid):
         raise NotImplementedError
 
     def get_node_ids(self):
-        return [node.node_id for node in self.nodes.values() if node.is_online]
+        return [n.node_id for n in self.nodes.values() if n.is_online and n.is_listed]
 
     def push_messages(self, messages):
         assert isinstance(messages, list), "the HTTP grid walks the messages twice"

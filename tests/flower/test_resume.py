@@ -43,7 +43,9 @@ def selecting(path, inner=None, selector="e3cs", **given):
 
 def flaky(n=9, seed=0, **given):
     grid = federation(n, seed=seed, **given)
-    by_name(grid)["client-002"].plan = {1: Fate(code=2), 3: Fate(code=5)}
+    for number in (1, 2, 4, 7):
+        plan = {0: Fate(code=2), 2: Fate(code=5)}
+        by_name(grid)[f"client-{number:03d}"].plan = plan if n > number else {}
     return grid
 
 
@@ -134,6 +136,17 @@ def test_learners_go_on_where_they_were(ticking, tmp_path, selector):
     second = selecting(tmp_path / "run.npz", selector=make())
     second.start(continued(grid(seed=9), old), model(), num_rounds=ROUNDS)
     assert cohorts(second) == cohorts(whole)
+
+
+def test_a_metric_that_was_seen_before_a_restart_may_be_missing_after_it(ticking, tmp_path):
+    def run(n_rounds, reported):
+        grid = federation(5, metrics=lambda number, message: {"num-examples": 1} | reported)
+        strategy = selecting(tmp_path / "run.npz", selector="rpow-d")
+        strategy.start(grid, model(), num_rounds=n_rounds)
+        return strategy
+
+    run(1, {"loss": 0.5})
+    assert run(2, {}).rounds_done == 2
 
 
 def test_policies_that_learn_go_on_where_they_were(ticking, tmp_path):

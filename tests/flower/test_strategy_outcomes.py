@@ -122,19 +122,21 @@ def test_errors_are_charged_to_the_node_whose_message_they_answer(ticking):
 
 
 def test_a_node_that_leaves_in_the_round_is_silent_and_one_that_stays_is_late(ticking):
-    grid = federation(3)
+    grid = federation(4)
     nodes = by_name(grid)
     nodes["client-001"].plan = {0: Fate(delay=100.0)}
     nodes["client-002"].plan = {0: Fate(is_lost=True)}
+    nodes["client-003"].plan = {0: Fate(is_lost=True)}
 
     class Leaving(Everyone):
         def select(self, ctx, rng):
             nodes["client-001"].is_online = False
+            nodes["client-003"].is_listed = False
             return super().select(ctx, rng)
 
     strategy = selecting(Leaving())
     strategy.start(grid, model(), num_rounds=1)
-    assert list(outcomes(strategy, 0).values()) == [COMPLETED, SILENT, LATE]
+    assert list(outcomes(strategy, 0).values()) == [COMPLETED, SILENT, LATE, SILENT]
 
 
 def test_an_answer_at_the_deadline_itself_is_in_time(ticking):

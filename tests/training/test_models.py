@@ -312,3 +312,13 @@ def test_every_model_learns(model, data, lr):
     assert first > 0.8 * np.log(data.n_classes)  # starts about where guessing stands
     assert last.loss < 0.35 * first
     assert last.accuracy > 0.8
+
+
+def broken_factory(n_classes):
+    raise RuntimeError("no such file")
+
+
+def test_a_factory_that_raises_is_named():
+    model = Custom(f"{__name__}:broken_factory")
+    with pytest.raises(InvalidInput, match=r"^path '.*:broken_factory' .*RuntimeError: no such"):
+        model.build(federation())

@@ -27,7 +27,8 @@ class _Commands(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except TurnoutError as error:
-            Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+            text = f"[bold red]error:[/] {escape(str(error))}"
+            Console(stderr=True).print(text, highlight=False, soft_wrap=True)
             sys.exit(2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,8 +32,8 @@ from turnout.cli.running import (
     Cohort,
     Deadline,
     Jobs,
+    OptionalWorld,
     Rounds,
-    World,
     end_badly_on_problems,
     experiment_of,
     print_json,
@@ -58,6 +59,8 @@ Out = Annotated[
     typer.Option("--out", help="Run folder; default: runs/ and a name made of the settings."),
 ]
 
+Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="Runs per selector; default: 5.")]
+
 
 def compare(
     selectors: Selectors = None,
@@ -76,12 +79,12 @@ def compare(
     evaluate_every: EvaluateEvery = None,
     device: Device = None,
     trainer: Trainer = None,
-    world: World = "volatile",
+    world: OptionalWorld = None,
     rounds: Rounds = None,
     clients: Clients = None,
     cohort: Cohort = None,
     deadline: Deadline = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Runs per selector.")] = 5,
+    seeds: Seeds = None,
     config: Config = None,
     out: Out = None,
     jobs: Jobs = None,
@@ -110,14 +113,20 @@ def compare(
     if config is not None:
         if selectors:
             raise InvalidInput("--config and selectors exclude each other: give one of them.")
-        experiment = _with_training(Experiment.from_toml(config), recipe, train)
+        if world is not None or deadline is not None:
+            raise InvalidInput("--world and --deadline go into the file of --config.")
+        sizes = {"n_clients": clients, "cohort_size": cohort, "n_rounds": rounds, "seeds": seeds}
+        from_file = _resized(Experiment.from_toml(config), sizes)
+        experiment = _with_training(from_file, recipe, train)
     elif selectors:
         if recipe and not train:
             raise InvalidInput("options of training were given without --train.")
         sizes = {"n_clients": clients, "cohort_size": cohort}
         sizes["n_rounds"] = rounds or (N_ROUNDS if train else None)
         training = recipe if train else None
-        experiment = experiment_of(selectors, "compare", world, sizes, seeds, deadline, training)
+        experiment = experiment_of(
+            selectors, "compare", world or "volatile", sizes, seeds or 5, deadline, training
+        )
     else:
         raise InvalidInput("give selectors, e.g. turnout compare random e3cs, or --config FILE.")
     folder = out or Path("runs") / f"{experiment.name}-{experiment.digest[:8]}"
@@ -128,6 +137,12 @@ def compare(
         console.print(*comparison_tables(grid))
         console.print(f"Run folder: {folder}", highlight=False)
     end_badly_on_problems(grid)
+
+
+def _resized(experiment: Experiment, sizes: Mapping[str, int | None]) -> Experiment:
+    """Return the experiment of a file, with the sizes that were given on the command line."""
+    given: dict[str, Any] = {name: size for name, size in sizes.items() if size is not None}
+    return dataclasses.replace(experiment, **given) if given else experiment
 
 
 def _with_training(experiment: Experiment, recipe: dict[str, Any], train: bool) -> Experiment:

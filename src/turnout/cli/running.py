@@ -39,6 +39,12 @@ _INTERRUPTED = 130
 
 _WORLDS = "; ".join(f"[bold]{name}[/]: {world.what}" for name, world in WORLDS.items())
 
+OptionalWorld = Annotated[
+    str | None,
+    typer.Option(
+        "--world", help=f"A name or a TOML file with a world's table; default: volatile. {_WORLDS}."
+    ),
+]
 World = Annotated[
     str, typer.Option("--world", help=f"A name or a TOML file with a world's table. {_WORLDS}.")
 ]

@@ -139,7 +139,10 @@ def encode(value: Any) -> Any:
         return _tagged(type(value)) | fields
     if hasattr(value, "__fspath__"):
         return str(value)
-    raise InvalidInput(f"{value!r} cannot be written to a configuration: use plain values.")
+    raise InvalidInput(
+        f"a {type(value).__name__} cannot be written to a configuration: use plain values, and for "
+        "a model of your own Custom('module:factory') instead of Ready(module)."
+    )
 
 
 def decode(table: Any, base: type, key: Key = ()) -> Any:

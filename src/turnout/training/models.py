@@ -164,7 +164,11 @@ class Custom(Model):
             signature.bind(**given)
         except TypeError as error:
             raise InvalidInput(f"parameters do not fit {self.path}: {error}.") from error
-        module: nn.Module = factory(**given)
+        try:
+            module: nn.Module = factory(**given)
+        except Exception as error:  # the user's own code
+            what = f"{type(error).__name__}: {error}"
+            raise InvalidInput(f"path {self.path!r} was called and failed: {what}.") from error
         return module
 
     def _factory(self) -> Callable[..., Any]:

@@ -130,8 +130,9 @@ def _check_data(data: FederatedData, local: LocalWork) -> None:
         )
     if local.batch_size is not None and local.batch_size > counts.max():
         raise InvalidInput(
-            f"batch_size is {local.batch_size} but the largest client has {counts.max()} examples. "
-            "Use a smaller batch, or batch_size=None for all of a client's data in one step."
+            f"batch_size is {local.batch_size} but no client has more than {counts.max()} training "
+            "examples. Use a smaller batch, fewer clients or a smaller hold_out, or "
+            "batch_size=None for all of a client's data in one step."
         )
     _check_labels(data)
 
