@@ -31,9 +31,11 @@ check: $(READY)  ## ruff, mypy strict, import-linter
 	$(BIN)/lint-imports
 	$(BIN)/python docs/build_pages.py --check
 
-bench: $(READY)  ## speed at 1e3 .. 1e6 clients, as a table
+bench: $(READY)  ## speed: selectors at 1e3 .. 1e6 clients, the loop, training, Flower; as tables
 	$(BIN)/python benchmarks/speed.py
 	$(BIN)/python benchmarks/loop.py
+	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/flower.py
 
 peers: $(READY)  ## our Oort and pow-d beside the public ones, where those are installed
 	$(BIN)/python benchmarks/peers.py
