@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from turnout.cli import app
+from turnout.cli.output import console
 from turnout.cli.train import train
 from turnout.experiment.cell import cell_folder
 
@@ -19,7 +20,7 @@ from turnout.experiment.cell import cell_folder
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(console, "width", 100)  # COLUMNS may have been read before
 
 
 def run(*arguments: str) -> Any:

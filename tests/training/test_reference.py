@@ -433,7 +433,11 @@ def test_initial_weights_are_a_copy():
 @pytest.mark.parametrize(
     ("data", "work", "message"),
     [
-        (federation(), LocalWork(batch_size=21), r"^batch_size is 21 but the largest .* has 20 ex"),
+        (
+            federation(),
+            LocalWork(batch_size=21),
+            r"^batch_size is 21 but no client has more than 20 tr",
+        ),
         (federation((5, 0, 9, 0)), UNEQUAL, r"^data: 2 of 4 clients have no .*\(clients 1, 3\)"),
         (federation(), LocalWork(epochs=PerClient([1, 2]), batch_size=5), r"^epochs has 2 values"),
         (
