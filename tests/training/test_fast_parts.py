@@ -15,6 +15,7 @@ from tests.training.federations import federation
 from turnout.training.batched.convolution import ConvReluPool
 from turnout.training.batched.copies import is_noisy
 from turnout.training.batched.functional import why_not
+from turnout.training.batched.layers import Space
 from turnout.training.batched.parts import Unreadable, read_parts
 from turnout.training.batched.threads import spread
 from turnout.training.batched.tiles import LEAST_SHARE, cut, stack
@@ -49,11 +50,19 @@ def test_tiles_hold_every_client_once_in_order_of_steps(wanted, limit, threads):
 
 def test_equal_work_is_shared_out_equally():
     plans = plans_of([(440, 11, 40)] * 20)
-    assert [tile.size for tile in cut(plans, limit=100, threads=2)] == [10, 10]
+    assert [tile.size for tile in cut(plans, limit=39, threads=2)] == [10, 10]
     assert [tile.size for tile in cut(plans, limit=6, threads=2)] == [5, 5, 5, 5]
-    assert [tile.size for tile in cut(plans, limit=100, threads=1)] == [20]
-    assert [tile.size for tile in cut(plans[:3], limit=100, threads=8)] == [1, 1, 1]
+    assert [tile.size for tile in cut(plans[:3], limit=23, threads=8)] == [1, 1, 1]
     assert cut([], limit=5, threads=2) == []
+
+
+def test_what_the_caches_of_all_threads_hold_is_one_tile():
+    plans = plans_of([(440, 11, 40)] * 20)
+    assert [tile.size for tile in cut(plans, limit=40, threads=2)] == [20]
+    assert [tile.size for tile in cut(plans, limit=20, threads=1)] == [20]
+    assert [tile.size for tile in cut(plans[:1], limit=1, threads=4)] == [1]
+    plans[0] = plans_of([(440, 1, 440)])[0]
+    assert [tile.size for tile in cut(plans, limit=100, threads=2)] == [1, 10, 9]
 
 
 def test_unequal_work_is_dealt_out_in_turns():
@@ -110,8 +119,8 @@ def test_rule_is_that_of_torch_with_the_proximal_pull(rule):
 
 def test_only_the_first_clients_move():
     weights = Stacked.copies(torch.ones(2, 2), 3, Rule(0.5, momentum=0.9, proximal=0.1))
-    weights.descend(torch.ones(2, 2, 2))
-    weights.descend_product(torch.ones(1, 2, 1), torch.ones(1, 1, 2))
+    weights.first(2).descend(torch.ones(2, 2, 2))
+    weights.first(1).descend_product(torch.ones(1, 2, 1), torch.ones(1, 1, 2))
     assert torch.equal(weights.value[2], torch.ones(2, 2))
     assert len({float(value[0, 0]) for value in weights.value}) == 3
 
@@ -130,10 +139,14 @@ def test_convolution_is_that_of_torch(shape, out, kernel, padding):
     wanted.backward(gradient)
 
     weight, bias = (Stacked.copies(part.detach(), 2, Rule(lr)) for part in conv.parameters())
-    layer = ConvReluPool(weight, bias, is_first=False, padding=padding)
     both = x.detach().permute(1, 2, 3, 0).expand(2, *shape, n).clone()
-    got = layer.forward(both)
-    below = layer.backward(gradient.permute(1, 2, 3, 0).expand_as(got).clone())
+    space = Space(both.device)
+    layer = ConvReluPool(both, space, weight, bias, is_first=False, padding=padding)
+    layer.forward()
+    got = layer.out.clone()
+    its_gradient = gradient.permute(1, 2, 3, 0).expand_as(got).contiguous()
+    below = layer.connect(its_gradient.clone())
+    layer.backward()
     for i in range(2):
         torch.testing.assert_close(got[i].permute(3, 0, 1, 2), wanted.detach())
         torch.testing.assert_close(below[i].permute(3, 0, 1, 2), x.grad)
@@ -234,9 +247,20 @@ def test_threads_use_one_core_each_and_leave_the_rest_alone():
     assert found == [2]
 
 
-def test_errors_in_threads_come_out():
+@pytest.mark.usefixtures("two_threads")
+def test_a_single_item_uses_all_cores_from_here():
+    here = threading.get_ident()
+    found = spread(lambda _: (torch.get_num_threads(), threading.get_ident()), [0], threads=3)
+    assert found == [(3, here)]
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("items", [[1, 0], [0]])
+@pytest.mark.usefixtures("two_threads")
+def test_errors_in_threads_come_out(items):
     with pytest.raises(ZeroDivisionError):
-        spread(lambda item: 1 // item, [1, 0], threads=2)
+        spread(lambda item: 1 // item, items, threads=3)
+    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")

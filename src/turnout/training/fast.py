@@ -1,4 +1,4 @@
-"""The fast trainer: clients side by side, one tile of them on each core.
+"""The fast trainer: clients side by side, one tile of them on each core, or a small one on all.
 
 Same mini-batches as the reference, same numbers to float tolerance; tested against it.
 """
@@ -35,7 +35,7 @@ __all__ = ["FastTrainer"]
 
 
 class FastTrainer(TorchTrainer):
-    """Trains a cohort in tiles of clients, one tile at a time on each of ``threads`` cores.
+    """Trains a cohort in tiles of clients on ``threads`` cores.
 
     ``how`` says which way the model is trained, ``why`` what forbade faster ones.
     """

@@ -56,17 +56,22 @@ class Chain(Engine):
         """Train the clients of a tile and write their models to ``task.out``."""
         tile, device = task.tile(), task.weights.device
         weights = task.stacked([weight.shape for weight in self.module.parameters()])
-        layers, space = self._layers(weights), Space(device)
-        labels = label_tensor(self.data.y[tile.rows], device)
-        losses = torch.zeros(tile.rows.shape, device=device)
+        labels = label_tensor(self.data.y[tile.rows], device).unsqueeze(3)
+        losses = torch.zeros(*tile.rows.shape, 1, device=device)
+        space, net = Space(device), None
         for step in range(tile.n_steps):
             size = tile.size[: np.count_nonzero(tile.size[:, step]), step]
-            here = np.s_[: size.size, step, : size.max()]
-            scores = _through(layers, self._inputs(tile.rows[here], space))
-            losses[here], gradient = _cross_entropy(scores, labels[here], _shares(size, device))
-            _back(layers, gradient)
+            a, n = size.size, int(size.max())
+            if net is None or net.shape != (a, n):
+                net = self._net(weights, a, n, space)
+                top = _CrossEntropy(net.out, space)
+                net.connect(top.gradient)
+            self._read(tile.rows[:a, step, :n], net.x)
+            net.forward()
+            losses[:a, step, :n] = top.losses(labels[:a, step, :n], _shares(size, device))
+            net.backward()
         task.finish(weights)
-        return losses_of(losses, tile)
+        return losses_of(losses.squeeze(3), tile)
 
     def scores(self, x: Tensor) -> Tensor:
         """Return the answer of the module to examples."""
@@ -75,51 +80,86 @@ class Chain(Engine):
             return answer
         rule = Rule(lr=0.0)
         weights = [Stacked(weight, weight[None], rule) for weight in self.module.parameters()]
-        images = self._arranged(x.flatten(1)[None], Space(x.device))
-        return _through(self._layers(weights), images)[0]
+        net = self._net(weights, 1, x.shape[0], Space(x.device))
+        self._arrange(x.flatten(1)[None], net.x)
+        net.forward()
+        return net.out[0]
 
-    def _layers(self, weights: Sequence[Stacked]) -> list[Layer]:
-        """Return the layers of all clients of a tile."""
-        left = iter(weights)
-        layers: list[Layer] = []
-        for part in self.parts:
-            if part.n_weights:
-                weight, bias = next(left), next(left) if part.n_weights == 2 else None
-                layers.append(part.build(weight, bias, is_first=not layers))
-            else:
-                layers.append(part.build())
-        return layers
+    def _net(self, weights: Sequence[Stacked], a: int, n: int, space: Space) -> _Net:
+        """Return the layers of the first ``a`` clients for ``n`` examples each."""
+        space.rewind()
+        shape = (*self.data.example_shape, n) if self.takes_images else (n, self.x.shape[1])
+        return _Net(
+            self.parts, [weight.first(a) for weight in weights], space.take(a, *shape), space
+        )
 
-    def _inputs(self, rows: IntArray, space: Space) -> Tensor:
-        """Return the examples behind (a, n) rows as the first layer wants them."""
-        raw = self.x.take(rows, axis=0)
-        x = self._arranged(torch.from_numpy(raw), space)
+    def _read(self, rows: IntArray, x: Tensor) -> None:
+        """Write the examples behind (a, n) rows to where the first layer wants them."""
+        self._arrange(torch.from_numpy(self.x.take(rows, axis=0)), x)
         if self.data.scale != 1.0:
             x.mul_(self.data.scale)
         if self.data.shift != 0.0:
             x.add_(self.data.shift)
-        return x
 
-    def _arranged(self, x: Tensor, space: Space) -> Tensor:
-        """Return flat examples (a, n, values) as numbers; images with the examples last."""
-        a, n, values = x.shape
-        if not self.takes_images:
-            return space.take("x", a, n, values).copy_(x)
-        last = space.take("x", a, values, n).copy_(x.transpose(1, 2))
-        return last.view(a, *self.data.example_shape, n)
+    def _arrange(self, examples: Tensor, x: Tensor) -> None:
+        """Write flat examples, (a, n, values), as numbers; images with the examples last."""
+        if self.takes_images:
+            x.flatten(1, 3).copy_(examples.transpose(1, 2))
+        else:
+            x.copy_(examples)
 
 
-def _through(layers: Sequence[Layer], x: Tensor) -> Tensor:
-    for layer in layers:
-        x = layer.forward(x)
-    return x
+class _Net:
+    """All layers of a few clients, one connected to the next."""
+
+    def __init__(
+        self, parts: Sequence[Part], weights: Sequence[Stacked], x: Tensor, space: Space
+    ) -> None:
+        self.x = self.out = x
+        self.layers: list[Layer] = []
+        left = iter(weights)
+        for part in parts:
+            layer: Layer
+            if part.n_weights:
+                weight, bias = next(left), next(left) if part.n_weights == 2 else None
+                layer = part.build(self.out, space, weight, bias, is_first=not self.layers)
+            else:
+                layer = part.build(self.out, space)
+            self.layers.append(layer)
+            self.out = layer.out
+        self.shape = tuple(self.out.shape[:2])  #: clients, examples of each
+
+    def connect(self, gradient: Tensor | None) -> None:
+        """Note where the gradient of the scores will be."""
+        for layer in reversed(self.layers):
+            if gradient is not None:
+                gradient = layer.connect(gradient)
+
+    def forward(self) -> None:
+        """Compute the scores."""
+        for layer in self.layers:
+            layer.forward()
+
+    def backward(self) -> None:
+        """Move the weights of all layers, the last one first."""
+        for layer in reversed(self.layers):
+            layer.backward()
 
 
-def _back(layers: Sequence[Layer], gradient: Tensor | None) -> None:
-    """Move the weights of all layers, the last one first."""
-    for layer in reversed(layers):
-        if gradient is not None:
-            gradient = layer.backward(gradient)
+class _CrossEntropy:
+    """The loss of scores, (a, n, classes), and its gradient."""
+
+    def __init__(self, scores: Tensor, space: Space) -> None:
+        self.scores = scores
+        self.gradient = space.take(*scores.shape)
+        self.minus_1 = scores.new_full((1, 1, 1), -1.0).expand(*scores.shape[:2], 1)
+
+    def losses(self, labels: Tensor, shares: Tensor | float) -> Tensor:
+        """Return each loss, (a, n, 1), and compute the gradient of their weighted sum."""
+        torch.log_softmax(self.scores, 2, out=self.gradient)
+        losses = self.gradient.gather(2, labels).neg_()
+        self.gradient.exp_().scatter_add_(2, labels, self.minus_1).mul_(shares)
+        return losses
 
 
 def _shares(size: IntArray, device: torch.device) -> Tensor | float:
@@ -129,13 +169,3 @@ def _shares(size: IntArray, device: torch.device) -> Tensor | float:
         return 1.0 / n
     shares = np.where(np.arange(n) < size[:, None], 1.0 / size[:, None], 0.0)
     return torch.from_numpy(shares.astype(np.float32)).to(device).unsqueeze(2)
-
-
-def _cross_entropy(scores: Tensor, labels: Tensor, shares: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Return the loss of each example, and the gradient of their weighted sum."""
-    gradient = torch.log_softmax(scores, 2)
-    index = labels.unsqueeze(2)
-    losses = gradient.gather(2, index).squeeze(2).neg_()
-    gradient.exp_()
-    gradient.scatter_add_(2, index, scores.new_full((1, 1, 1), -1.0).expand_as(index))
-    return losses, gradient.mul_(shares)

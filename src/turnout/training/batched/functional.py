@@ -64,7 +64,7 @@ class Functional(Engine):
                 for move, gradient in zip(moves, found, strict=True):
                     move[group] = gradient
             for weight, move in zip(weights, moves, strict=True):
-                weight.descend(move)
+                weight.first(size.size).descend(move)
         task.finish(weights)
         return losses_of(losses, tile)
 

@@ -1,5 +1,9 @@
 """Dense layers of several clients at once, with their gradients written out.
 
+A layer is built for one shape: it knows where its inputs stand, where its outputs go and where the
+gradients will be. A step then is a short list of calls on tensors that are already there; with two
+threads every call more is another chance to wait for Python's lock.
+
 Between dense layers values are (a, n, features): a clients at work, n examples each.
 """
 
@@ -18,102 +22,139 @@ __all__ = ["Flatten", "Layer", "Linear", "Relu", "Space", "Tanh", "where_above_0
 where_above_0 = torch.ops.aten.threshold_backward.grad_input
 
 
-class Layer(ABC):
-    """One layer of all clients of a tile."""
-
-    @abstractmethod
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the outputs and remember what the gradient needs; ``x`` may be overwritten."""
-
-    @abstractmethod
-    def backward(self, gradient: Tensor) -> Tensor | None:
-        """Move the weights; return the gradient of the inputs, None if nobody asks for it."""
-
-
 class Space:
-    """Memory by name that is used again in every step, so that its pages stay in the cache."""
+    """Blocks of memory that are handed out in order, and again after ``rewind``."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._blocks: dict[str, Tensor] = {}
+        self._blocks: list[Tensor] = []
+        self._used = 0
 
-    def take(self, name: str, *shape: int) -> Tensor:
+    def rewind(self) -> None:
+        """Hand out the first block next."""
+        self._used = 0
+
+    def take(self, *shape: int) -> Tensor:
         """Return a tensor with arbitrary contents."""
         size = torch.Size(shape).numel()
-        block = self._blocks.get(name)
-        if block is None or block.numel() < size:
-            block = self._blocks[name] = torch.empty(size, device=self._device)
-        return block[:size].view(shape)
+        if self._used == len(self._blocks):
+            self._blocks.append(torch.empty(size, device=self._device))
+        if self._blocks[self._used].numel() < size:
+            self._blocks[self._used] = torch.empty(size, device=self._device)
+        self._used += 1
+        return self._blocks[self._used - 1][:size].view(shape)
+
+
+class Layer(ABC):
+    """One layer of several clients, for one shape of its inputs."""
+
+    out: Tensor  #: where ``forward`` leaves the outputs
+
+    @abstractmethod
+    def forward(self) -> None:
+        """Compute the outputs; the inputs may be overwritten."""
+
+    @abstractmethod
+    def connect(self, gradient: Tensor) -> Tensor | None:
+        """Note where the gradient of the outputs will be; return where that of the inputs will."""
+
+    @abstractmethod
+    def backward(self) -> None:
+        """Move the weights and compute the gradient of the inputs."""
 
 
 class Linear(Layer):
     """``y = x W' + b``."""
 
-    def __init__(self, weight: Stacked, bias: Stacked | None, is_first: bool) -> None:
+    def __init__(
+        self, x: Tensor, space: Space, weight: Stacked, bias: Stacked | None, is_first: bool
+    ) -> None:
+        self.x = x
         self.weight = weight
         self.bias = bias
         self.is_first = is_first
-        self.space = Space(weight.value.device)
+        self.space = space
+        self.turned = weight.value.transpose(1, 2)
+        self.offset = None if bias is None else bias.value[:, None]
+        self.out = space.take(*x.shape[:2], weight.value.shape[1])
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (a, n, outputs)."""
-        self.x = x
-        a, n, _ = x.shape
-        weight = self.weight.value[:a].transpose(1, 2)
-        out = self.space.take("out", a, n, weight.shape[2])
-        if self.bias is None:
-            return torch.bmm(x, weight, out=out)
-        return torch.baddbmm(self.bias.value[:a, None], x, weight, out=out)
+    def forward(self) -> None:
+        """Compute (a, n, outputs)."""
+        if self.offset is None:
+            torch.bmm(self.x, self.turned, out=self.out)
+        else:
+            torch.baddbmm(self.offset, self.x, self.turned, out=self.out)
 
-    def backward(self, gradient: Tensor) -> Tensor | None:
+    def connect(self, gradient: Tensor) -> Tensor | None:
+        """Note where the gradient of the outputs will be; return where that of the inputs will."""
+        self.gradient = gradient
+        self.gradient_turned = gradient.transpose(1, 2)
+        self.below = None if self.is_first else self.space.take(*self.x.shape)
+        return self.below
+
+    def backward(self) -> None:
         """Move weight and bias."""
-        a = gradient.shape[0]
-        below = None
-        if not self.is_first:
-            below = self.space.take("below", *self.x.shape)
-            torch.bmm(gradient, self.weight.value[:a], out=below)
-        self.weight.descend_product(gradient.transpose(1, 2), self.x)
+        if self.below is not None:
+            torch.bmm(self.gradient, self.weight.value, out=self.below)
+        self.weight.descend_product(self.gradient_turned, self.x)
         if self.bias is not None:
-            self.bias.descend(gradient.sum(1))
-        return below
+            self.bias.descend(self.gradient.sum(1))
 
 
-class Relu(Layer):
+class _Elementwise(Layer):
+    """A function of each number, computed where the numbers stand."""
+
+    def __init__(self, x: Tensor, space: Space) -> None:
+        self.out = x
+
+    def connect(self, gradient: Tensor) -> Tensor:
+        """Note where the gradient of the outputs will be; that of the inputs takes its place."""
+        self.gradient = gradient
+        return gradient
+
+
+class Relu(_Elementwise):
     """``max(x, 0)``."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``x`` itself, changed."""
-        self.out = x.relu_()
-        return self.out
+    def forward(self) -> None:
+        """Change the inputs."""
+        self.out.relu_()
 
-    def backward(self, gradient: Tensor) -> Tensor:
-        """Return the gradient where the output is above 0."""
-        where_above_0(gradient, self.out, 0.0, grad_input=gradient)
-        return gradient
+    def backward(self) -> None:
+        """Keep the gradient where the output is above 0."""
+        where_above_0(self.gradient, self.out, 0.0, grad_input=self.gradient)
 
 
-class Tanh(Layer):
+class Tanh(_Elementwise):
     """Hyperbolic tangent."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``x`` itself, changed."""
-        self.out = x.tanh_()
-        return self.out
+    def forward(self) -> None:
+        """Change the inputs."""
+        self.out.tanh_()
 
-    def backward(self, gradient: Tensor) -> Tensor:
-        """Return the gradient times ``1 - tanh^2``."""
-        torch.ops.aten.tanh_backward.grad_input(gradient, self.out, grad_input=gradient)
-        return gradient
+    def backward(self) -> None:
+        """Multiply the gradient by ``1 - tanh^2``."""
+        torch.ops.aten.tanh_backward.grad_input(self.gradient, self.out, grad_input=self.gradient)
 
 
 class Flatten(Layer):
     """From images with the examples last, (a, channels, height, width, n), to (a, n, features)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return a view."""
+    def __init__(self, x: Tensor, space: Space) -> None:
+        self.space = space
         self.shape = x.shape
-        return x.flatten(1, 3).transpose(1, 2)
+        self.out = x.flatten(1, 3).transpose(1, 2)
 
-    def backward(self, gradient: Tensor) -> Tensor:
-        """Return the gradient in the shape of images."""
-        return gradient.transpose(1, 2).reshape(self.shape)
+    def forward(self) -> None:
+        """Do nothing: the outputs are the inputs seen in another way."""
+
+    def connect(self, gradient: Tensor) -> Tensor:
+        """Note where the gradient of the outputs will be; return where that of the inputs will."""
+        self.gradient = gradient
+        below = self.space.take(*self.shape)
+        self.below_flat = below.flatten(1, 3).transpose(1, 2)
+        return below
+
+    def backward(self) -> None:
+        """Copy the gradient."""
+        self.below_flat.copy_(self.gradient)

@@ -32,7 +32,7 @@ class Unreadable(Exception):
 class Part:
     """A layer before it has weights."""
 
-    build: Callable[..., Layer]  #: called with weight, bias and ``is_first`` if it has weights
+    build: Callable[..., Layer]  #: from inputs, space; weight, bias and ``is_first`` if any
     shape: Shape  #: of one example behind it
     values: int = 0  #: numbers that it holds for each example while it trains
     n_weights: int = 0  #: 2 for weight and bias, 1 for a weight alone

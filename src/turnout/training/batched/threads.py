@@ -2,7 +2,8 @@
 
 PyTorch lets go of Python's lock inside its kernels, so two threads that each run kernels of one
 thread keep two cores busy. Kernels that share their own work among cores wait for each other many
-times per mini-batch; these threads wait once per tile of clients.
+times per mini-batch; these threads wait once per tile of clients. With small tiles it is the other
+way round: threads whose kernels are short wait for Python's lock more than they compute.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -21,10 +23,29 @@ __all__ = ["spread"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_PROCESS = os.getpid()
+
 
 def spread(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> list[Result]:
-    """Return ``[function(item) for item in items]``, computed by threads of one core each."""
+    """Return ``[function(item) for item in items]``, computed by threads of one core each.
+
+    A single item is computed right here by kernels that share their work among as many cores.
+    """
+    items = list(items)
+    if len(items) == 1 and os.getpid() == _PROCESS:  # such kernels can hang in a forked child
+        with _kernels_on(threads):
+            return [function(items[0])]
     return list(_pool(threads, os.getpid()).map(function, items))
+
+
+@contextmanager
+def _kernels_on(threads: int) -> Iterator[None]:
+    everywhere_else = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(everywhere_else)
 
 
 @functools.cache

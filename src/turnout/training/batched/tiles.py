@@ -49,8 +49,8 @@ class Tile:
 def cut(plans: Sequence[BatchPlan], limit: int, threads: int) -> list[IntArray]:
     """Return the positions of the clients of each tile, at most ``limit``, the most steps first.
 
-    Clients of a tile have mini-batches of similar size. Work is dealt out in turns, so that every
-    thread gets about the same.
+    Clients of a tile have mini-batches of similar size. A cohort that the caches of all threads
+    hold is one tile; otherwise work is dealt out in turns, so that every thread gets about as much.
     """
     width = np.array([np.diff(plan.bounds).max() for plan in plans], dtype=np.int64)
     steps = np.array([plan.n_steps for plan in plans], dtype=np.int64)
@@ -59,6 +59,8 @@ def cut(plans: Sequence[BatchPlan], limit: int, threads: int) -> list[IntArray]:
     while left.size:
         is_similar = width[left] >= LEAST_SHARE * width[left].max()
         group, left = left[is_similar], left[~is_similar]
+        if group.size == len(plans) <= max(1, limit // threads):
+            return [group]
         n_tiles = -(-group.size // limit)
         n_tiles = min(group.size, -(-n_tiles // threads) * threads)
         tiles += [group[i::n_tiles] for i in range(n_tiles)]

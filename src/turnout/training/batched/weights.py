@@ -29,55 +29,57 @@ class Rule:
         return self.weight_decay + self.proximal
 
 
+@dataclass(slots=True)
 class Stacked:
-    """The same weight array of g clients, (g, ...), in which the first few are still at work."""
+    """The same weight array of several clients."""
 
-    def __init__(self, start: Tensor, value: Tensor, rule: Rule) -> None:
-        self.start = start  #: (...) in the global model
-        self.value = value  #: (g, ...)
-        self.rule = rule
-        self.velocity = torch.zeros_like(value) if rule.momentum else None
+    start: Tensor  #: (...) in the global model
+    value: Tensor  #: (a, ...)
+    rule: Rule
+    velocity: Tensor | None = None  #: (a, ...) with momentum, zero at first
+
+    def __post_init__(self) -> None:
+        if self.velocity is None and self.rule.momentum:
+            self.velocity = torch.zeros_like(self.value)
 
     @classmethod
     def copies(cls, start: Tensor, n_clients: int, rule: Rule) -> Stacked:
         """Return ``n_clients`` copies of a weight array."""
         return cls(start, start.expand(n_clients, *start.shape).clone(), rule)
 
+    def first(self, a: int) -> Stacked:
+        """Return the weights of the first ``a`` clients: the same numbers, not copies."""
+        velocity = None if self.velocity is None else self.velocity[:a]
+        return Stacked(self.start, self.value[:a], self.rule, velocity)
+
     def descend(self, gradient: Tensor) -> None:
-        """Take a step of the first clients along their gradients, (a, ...)."""
-        value = self.value[: gradient.shape[0]]
+        """Take a step along the gradients, (a, ...)."""
         if self.velocity is None:
-            self._shrink(value)
-            value.sub_(gradient, alpha=self.rule.lr)
+            if self.rule.decay:
+                self.value.mul_(1.0 - self.rule.lr * self.rule.decay)
+                self._pull()
+            self.value.sub_(gradient, alpha=self.rule.lr)
         else:
-            velocity = self.velocity[: gradient.shape[0]]
-            velocity.mul_(self.rule.momentum).add_(gradient)
-            self._follow(value, velocity)
+            self.velocity.mul_(self.rule.momentum).add_(gradient)
+            self._follow(self.velocity)
 
     def descend_product(self, left: Tensor, right: Tensor) -> None:
         """Take a step along the gradient ``left @ right`` of matrices, which is never stored."""
-        value = self.value[: left.shape[0]]
         if self.velocity is None:
             keep = 1.0 - self.rule.lr * self.rule.decay
-            value.baddbmm_(left, right, beta=keep, alpha=-self.rule.lr)
-            self._pull(value)
+            self.value.baddbmm_(left, right, beta=keep, alpha=-self.rule.lr)
+            self._pull()
         else:
-            velocity = self.velocity[: left.shape[0]]
-            velocity.baddbmm_(left, right, beta=self.rule.momentum)
-            self._follow(value, velocity)
+            self.velocity.baddbmm_(left, right, beta=self.rule.momentum)
+            self._follow(self.velocity)
 
-    def _shrink(self, value: Tensor) -> None:
-        if self.rule.decay:
-            value.mul_(1.0 - self.rule.lr * self.rule.decay)
-            self._pull(value)
-
-    def _pull(self, value: Tensor) -> None:
+    def _pull(self) -> None:
         if self.rule.proximal:
-            value.add_(self.start, alpha=self.rule.lr * self.rule.proximal)
+            self.value.add_(self.start, alpha=self.rule.lr * self.rule.proximal)
 
-    def _follow(self, value: Tensor, velocity: Tensor) -> None:
+    def _follow(self, velocity: Tensor) -> None:
         if self.rule.decay:
-            velocity.add_(value, alpha=self.rule.decay)
+            velocity.add_(self.value, alpha=self.rule.decay)
         if self.rule.proximal:
             velocity.sub_(self.start, alpha=self.rule.proximal)
-        value.sub_(velocity, alpha=self.rule.lr)
+        self.value.sub_(velocity, alpha=self.rule.lr)
