@@ -31,6 +31,7 @@ from turnout.policies import (
     OverSelect,
     OverSelectBySuccess,
 )
+from turnout.selectors import FedCS
 from turnout.simulate import Progress, Run, rounds, simulate
 
 HARD = Environment(40, 7, Bernoulli(0.6), Adversary(Markov()), HeavyTail(DeviceTimes()))
@@ -343,6 +344,7 @@ class Fake:
 
     def __init__(self, n_clients, done_after=None):
         self.columns = {"num_samples": np.arange(n_clients), "other": np.ones(n_clients)}
+        self.workload = None
         self.done_after = done_after
         self.calls = []
         self.is_done = False
@@ -376,6 +378,23 @@ class Fake:
 class FakeWork:
     def __init__(self, is_broken, metrics):
         self.is_broken, self.metrics = is_broken, metrics
+
+
+def test_more_work_takes_longer_and_the_server_expects_it():
+    world = Environment(8, seed=1, volatility=Reliable(), timing=DeviceTimes(model_mbit=0.0))
+    usual, more = Fake(8), Fake(8)
+    more.workload = np.arange(1.0, 9.0)
+    given = {"cohort_size": 8, "n_rounds": 2, "policy": FixedDeadline(20.0)}
+    before, after = (
+        list(rounds(FedCS(by="expected-duration"), world, **given, participants=who))
+        for who in (usual, more)
+    )
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_allclose(other.fate.duration, one.fate.duration * more.workload)
+        expected = one.context.columns["expected_duration"] * more.workload
+        np.testing.assert_allclose(other.context.columns["expected_duration"], expected)
+        assert sorted(other.selection.clients) == np.flatnonzero(expected <= 20.0).tolist()
+        assert other.selection.clients.size < one.selection.clients.size
 
 
 def test_participants_do_the_work_of_a_round():

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -143,6 +144,34 @@ def test_device_times_by_hand_and_their_expectation():
     expected = model.column("expected_duration", now)
     spread = (expected - 12.0 / speed) * math.sqrt(math.expm1(0.427**2))
     assert (np.abs(times.mean(axis=0) - expected) <= 5.0 * spread / math.sqrt(1500)).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "computing"),
+    [
+        (DeviceTimes(model_mbit=0.0), 1.0),
+        (DeviceTimes(work_s=0.0), 0.0),
+        (LinearContextual(cold_start_s=0.0, model_mbit=0.0), 1.0),
+        (HeavyTail(LinearContextual(cold_start_s=0.0, model_mbit=0.0)), 1.0),
+        (FixedTime(), 0.0),
+    ],
+)
+def test_work_stretches_what_is_computed_and_nothing_else(model, computing):
+    work = np.linspace(0.25, 4.0, 8)
+    usual, now = moment(3, 8), dataclasses.replace(moment(3, 8), workload=work)
+    factor = 1.0 + computing * (work - 1.0)
+    np.testing.assert_allclose(model.duration(now), model.duration(usual) * factor)
+    for name in model.columns.difference({"context"}):
+        np.testing.assert_allclose(model.column(name, now), model.column(name, usual) * factor)
+    same = dataclasses.replace(usual, workload=np.ones(8))
+    np.testing.assert_array_equal(model.duration(same), model.duration(usual))
+
+
+def test_rbcs_f_context_is_that_of_the_server_whatever_the_work():
+    usual = moment(3, 8)
+    more = dataclasses.replace(usual, workload=np.full(8, 3.0))
+    context = LinearContextual().column("context", usual)
+    np.testing.assert_array_equal(LinearContextual().column("context", more), context)
 
 
 @pytest.mark.parametrize(

@@ -82,17 +82,28 @@ class Environment:
         *,
         columns: Collection[str] = (),
         deadline: float = math.inf,
+        workload: FloatArray | None = None,
     ) -> RoundContext:
         """Return what the server knows before it chooses; only the columns asked for are made."""
-        moment = self._moment(round, history)
+        moment = self._moment(round, history, workload)
         wanted = self.columns.intersection(columns) if columns else ()
         filled = {name: self._column(name, moment) for name in wanted}
         available = self.availability.available(moment)
         return RoundContext(round, cohort_size, available, deadline, filled)
 
-    def fate(self, round: int, history: History | None = None) -> Fate:
-        """Return what would happen to every client."""
-        moment = self._moment(round, history)
+    def fate(
+        self,
+        round: int,
+        history: History | None = None,
+        *,
+        workload: FloatArray | None = None,
+    ) -> Fate:
+        """Return what would happen to every client.
+
+        ``workload``: (n,) local work relative to the mean; what a client computes takes as much
+        longer.
+        """
+        moment = self._moment(round, history, workload)
         survived, duration = self.volatility.survived(moment), self.timing.duration(moment)
         return Fate(survived, duration, self.reports_failure)
 
@@ -117,14 +128,16 @@ class Environment:
     def _levels(self) -> FloatArray:
         return self.population.loss_level(self.n_clients, self.seed)
 
-    def _moment(self, round: int, history: History | None) -> Moment:
+    def _moment(
+        self, round: int, history: History | None, workload: FloatArray | None = None
+    ) -> Moment:
         past = self._no_history if history is None else history
         if past.n_clients != self.n_clients:
             raise InvalidInput(
                 f"history must be of {self.n_clients} clients, got {past.n_clients}; "
                 "start one with History.fresh(n_clients)."
             )
-        return Moment(round, self.n_clients, self.seed, past)
+        return Moment(round, self.n_clients, self.seed, past, workload)
 
     @cached_property
     def _no_history(self) -> History:

@@ -141,7 +141,7 @@ class DeviceTimes(Timing):
     """``work_s / speed + model_mbit / bandwidth``: training on the device, then transfer."""
 
     devices: Devices = field(default_factory=FittedDevices)
-    work_s: float = 10.0  #: seconds of local training on the median device
+    work_s: float = 10.0  #: seconds of local training, the mean work on the median device
     model_mbit: float = 20.0  #: what is transferred per round
 
     def __post_init__(self) -> None:
@@ -159,7 +159,7 @@ class DeviceTimes(Timing):
 
     def _seconds(self, moment: Moment, s_per_mbit: FloatArray) -> FloatArray:
         speed = self.devices.speed(moment.n_clients, moment.seed)
-        return self.work_s / speed + self.model_mbit * s_per_mbit
+        return moment.worked(self.work_s / speed) + self.model_mbit * s_per_mbit
 
 
 @lru_cache(maxsize=4)

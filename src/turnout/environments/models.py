@@ -83,6 +83,11 @@ class Moment:
     n_clients: int
     seed: int
     history: History
+    workload: FloatArray | None = None  #: (n,) local work, 1 = the mean; None = the same for all
+
+    def worked(self, seconds: FloatArray) -> FloatArray:
+        """Return (n,) times of computing, given those of the mean work: in proportion to it."""
+        return seconds if self.workload is None else seconds * self.workload
 
     def rng(self, part: Part, level: int = 0) -> np.random.Generator:
         """Return the model's generator of this round."""

@@ -89,12 +89,12 @@ class LinearContextual(Timing):
     def column(self, name: str, moment: Moment) -> Array:
         """Return ``context`` (n, 3) or ``expected_duration``, c'theta."""
         context = self._context(moment, self._draws(moment))
-        return context if name == "context" else self._expected(context)
+        return context if name == "context" else self._expected(moment, context)
 
     def duration(self, moment: Moment) -> FloatArray:
         """Return c'theta with its noise."""
         drawn = self._draws(moment)
-        expected = self._expected(self._context(moment, drawn))
+        expected = self._expected(moment, self._context(moment, drawn))
         noisy: FloatArray = expected * (2.0 * drawn[2])  # c'theta + U(-c'theta, c'theta)
         return noisy
 
@@ -118,8 +118,11 @@ class LinearContextual(Timing):
         context[:, 2] = self.model_mbit / (narrowest + (widest - narrowest) * drawn[1])  # M / B
         return context
 
-    def _expected(self, context: FloatArray) -> FloatArray:
-        expected: FloatArray = np.einsum("nd,nd->n", context, self.coefficients(context.shape[0]))
+    def _expected(self, moment: Moment, context: FloatArray) -> FloatArray:
+        cost = context.copy()
+        cost[:, 0] = moment.worked(context[:, 0])  # twice the work takes twice tau_b / mu
+        theta = self.coefficients(moment.n_clients)
+        expected: FloatArray = np.einsum("nd,nd->n", cost, theta)
         return expected
 
 

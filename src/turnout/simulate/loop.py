@@ -163,14 +163,16 @@ class _Loop:
         policy, history, observed = self.policy, self.progress.history, self.progress.observed
         wanted = selector.needs_columns | selector.uses_columns
         own = {name: column for name, column in participants.columns.items() if name in wanted}
-        polls = type(selector).poll is not Selector.poll
+        polls, workload = type(selector).poll is not Selector.poll, participants.workload
         for t in range(start, n_rounds):
             if participants.is_done:
                 return
             deadline = policy.deadline(observed)
             size = policy.select_size(self.cohort_size, observed)
             columns = wanted.difference(own)
-            ctx = environment.context(t, size, history, columns=columns, deadline=deadline)
+            ctx = environment.context(
+                t, size, history, columns=columns, deadline=deadline, workload=workload
+            )
             if own:
                 ctx = dataclasses.replace(ctx, columns={**ctx.columns, **own})
             if polls:
@@ -178,7 +180,7 @@ class _Loop:
             selection = selector.select(ctx, stream(self.seed, Purpose.SELECT, t))
             chosen = selection.clients
             _check_choice(selector, ctx, chosen)
-            fate = environment.fate(t, history)
+            fate = environment.fate(t, history, workload=workload)
             closed = policy.close(
                 fate.duration[chosen],
                 fate.survived[chosen],

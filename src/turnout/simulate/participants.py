@@ -43,6 +43,11 @@ class Participants(Protocol):
         ...
 
     @property
+    def workload(self) -> FloatArray | None:
+        """(n,) local work in a round relative to the mean client's; None = the same for all."""
+        ...
+
+    @property
     def is_done(self) -> bool:
         """Whether there is nothing more to do: the run ends here."""
         ...
@@ -83,6 +88,7 @@ class Simulated:
     """Clients that train nothing: they report the synthetic losses of their world."""
 
     columns: Mapping[str, Array] = MappingProxyType({})
+    workload: FloatArray | None = None
     is_done = False
 
     def __init__(self, environment: Environment, wanted: frozenset[str]) -> None:

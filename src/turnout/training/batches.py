@@ -14,7 +14,7 @@ import numpy as np
 from turnout.rng import Purpose, stream
 from turnout.types import IntArray
 
-__all__ = ["BatchPlan", "batch_plan", "client_plan", "polled_rows"]
+__all__ = ["BatchPlan", "batch_plan", "client_plan", "examples_seen", "polled_rows"]
 
 #: Seeds of torch generators are below this number.
 SEEDS = 2**63
@@ -55,6 +55,18 @@ def batch_plan(
     step = np.arange(n_steps + 1)
     bounds = step // per_pass * n_examples + step % per_pass * size
     return BatchPlan(order[: bounds[-1]], bounds, noise_seed)
+
+
+def examples_seen(num_samples: IntArray, batch_size: int | None, steps: IntArray) -> IntArray:
+    """Return how many examples clients go through in their steps, those of all passes.
+
+    >>> examples_seen(np.array([5, 5, 1]), 2, np.array([3, 4, 2])).tolist()
+    [5, 7, 2]
+    """
+    size = num_samples if batch_size is None else np.minimum(batch_size, num_samples)
+    passes, left = np.divmod(steps, -(-num_samples // size))
+    seen: IntArray = passes * num_samples + left * size
+    return seen
 
 
 def client_plan(

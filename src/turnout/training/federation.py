@@ -16,6 +16,7 @@ from turnout.data import FederatedData, federate
 from turnout.errors import InvalidInput
 from turnout.training.aggregate import aggregate
 from turnout.training.base import ClientScores, Trainer, Updates
+from turnout.training.batches import examples_seen
 from turnout.training.recipe import Training
 from turnout.types import Array, BoolArray, FloatArray, IntArray, Selection
 
@@ -58,6 +59,8 @@ class Federation:
             raise InvalidInput(f"data is of {self.data.n_clients} clients, wanted {n_clients}.")
         self.trainer = _trainer(training, self.data, seed)
         self.columns: Mapping[str, Array] = _columns(self.data)
+        seen = examples_seen(self.data.num_samples, training.local.batch_size, self.trainer.steps)
+        self.workload: FloatArray = seen / seen.mean()
         self.reset()
 
     def reset(self) -> None:
