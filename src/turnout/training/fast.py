@@ -1,4 +1,4 @@
-"""The fast trainer: clients side by side, one tile of them on each core, or a small one on all.
+"""The fast trainer: clients side by side, one tile of them on each core.
 
 Same mini-batches as the reference, same numbers to float tolerance; tested against it.
 """

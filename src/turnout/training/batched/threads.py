@@ -2,8 +2,8 @@
 
 PyTorch lets go of Python's lock inside its kernels, so two threads that each run kernels of one
 thread keep two cores busy. Kernels that share their own work among cores wait for each other many
-times per mini-batch; these threads wait once per tile of clients. With small tiles it is the other
-way round: threads whose kernels are short wait for Python's lock more than they compute.
+times per mini-batch, and each time for a core that another process may have taken; these threads
+wait once per tile of clients.
 """
 
 from __future__ import annotations
@@ -23,25 +23,23 @@ __all__ = ["spread"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_PROCESS = os.getpid()
-
 
 def spread(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> list[Result]:
     """Return ``[function(item) for item in items]``, computed by threads of one core each.
 
-    A single item is computed right here by kernels that share their work among as many cores.
+    A single item is computed right here, by one core as well.
     """
     items = list(items)
-    if len(items) == 1 and os.getpid() == _PROCESS:  # such kernels can hang in a forked child
-        with _kernels_on(threads):
+    if len(items) == 1:
+        with _one_core():
             return [function(items[0])]
     return list(_pool(threads, os.getpid()).map(function, items))
 
 
 @contextmanager
-def _kernels_on(threads: int) -> Iterator[None]:
+def _one_core() -> Iterator[None]:
     everywhere_else = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     try:
         yield
     finally:

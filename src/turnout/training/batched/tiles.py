@@ -20,6 +20,10 @@ __all__ = ["Tile", "cut", "stack"]
 #: Clients whose mini-batches are below this share of the largest in a tile go to another one.
 LEAST_SHARE = 0.5
 
+#: Cohorts up to this share of the largest tile are not cut: threads whose kernels are that short
+#: wait for Python's lock longer than they compute.
+LITTLE = 1 / 16
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -49,8 +53,8 @@ class Tile:
 def cut(plans: Sequence[BatchPlan], limit: int, threads: int) -> list[IntArray]:
     """Return the positions of the clients of each tile, at most ``limit``, the most steps first.
 
-    Clients of a tile have mini-batches of similar size. A cohort that the caches of all threads
-    hold is one tile; otherwise work is dealt out in turns, so that every thread gets about as much.
+    Clients of a tile have mini-batches of similar size. Little work is one tile; otherwise it is
+    dealt out in turns, so that every thread gets about as much.
     """
     width = np.array([np.diff(plan.bounds).max() for plan in plans], dtype=np.int64)
     steps = np.array([plan.n_steps for plan in plans], dtype=np.int64)
@@ -59,7 +63,7 @@ def cut(plans: Sequence[BatchPlan], limit: int, threads: int) -> list[IntArray]:
     while left.size:
         is_similar = width[left] >= LEAST_SHARE * width[left].max()
         group, left = left[is_similar], left[~is_similar]
-        if group.size == len(plans) <= max(1, limit // threads):
+        if group.size == len(plans) <= max(1, LITTLE * limit):
             return [group]
         n_tiles = -(-group.size // limit)
         n_tiles = min(group.size, -(-n_tiles // threads) * threads)
