@@ -164,6 +164,10 @@ BAD = {
         'selectors = ["random"]\nn_roundz = 4\n',
         ["line 2", "n_roundz", "'n_rounds'", "cohort_size"],
     ),
+    "more than there are": (
+        'selectors = ["random"]\nn_clients = 12\ncohort_size = 13\n',
+        ["line 3", "cohort_size", "n_clients = 12", "13"],
+    ),
     "unknown parameter": (
         '[[selectors]]\nname = "random"\n[[selectors]]\nname = "e3cs"\nquotta = 1\n',
         ["line 5", "selectors[1].quotta", "'quota'", "estimate"],
@@ -498,6 +502,14 @@ def test_a_selector_may_have_its_own_cohort(tmp_path: Path) -> None:
     assert set(np.diff(narrow.run.offsets)) == {3}
     assert set(np.diff(wider.run.offsets)) == {9}
     assert narrow.config["world_id"] == wider.config["world_id"]
+
+
+def test_a_cohort_is_at_most_everyone(tmp_path: Path) -> None:
+    assert Experiment(["random"], n_clients=7).cohort_size == 7  # usually 20
+    too_wide = small("random", {"label": "wide", "name": "random", "cohort_size": 13})
+    with pytest.raises(InvalidInput, match="cohort_size must be at most n_clients = 12, got 13"):
+        run_experiment(too_wide, tmp_path, n_jobs=1)
+    assert not list(tmp_path.glob("random/*"))
 
 
 def test_order_and_number_of_processes_change_nothing(tmp_path: Path) -> None:

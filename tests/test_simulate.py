@@ -320,6 +320,8 @@ def test_errors_come_before_the_first_round():
         rounds(turnout.make("rbcs-f"), e3cs_world(), cohort_size=5, n_rounds=1)
     with pytest.raises(InvalidInput, match="cohort_size"):
         rounds(turnout.make("random"), e3cs_world(), cohort_size=0, n_rounds=1)
+    with pytest.raises(InvalidInput, match="cohort_size must be at most n_clients = 100, got 101"):
+        rounds(turnout.make("random"), e3cs_world(), cohort_size=101, n_rounds=1)
     with pytest.raises(InvalidInput, match="seed"):
         rounds(turnout.make("random"), e3cs_world(), cohort_size=5, n_rounds=1, seed=-1)
 

@@ -43,7 +43,7 @@ class Experiment:
     #: A name of ``WORLDS``, a table or an ``Environment`` (whose seed does not matter).
     world: Mapping[str, Any] | str | Environment = "volatile"
     n_clients: int = 0  #: 0 = as the named world, else 100
-    cohort_size: int = 0  #: 0 = as the named world, else 20
+    cohort_size: int = 0  #: 0 = as the named world, else 20; never more than all
     n_rounds: int = 0  #: 0 = as the named world, else 500
     seeds: Sequence[int] | int = 5  #: a list, or a number n for 0 .. n - 1
     policy: Mapping[str, Any] | str | RoundPolicy = field(default_factory=FixedDeadline)
@@ -54,7 +54,11 @@ class Experiment:
             raise ConfigError(("name",), f"must be a text, got {self.name!r}.")
         n_clients, cohort_size, n_rounds = _usual_sizes(self.world)
         self._set("n_clients", _positive("n_clients", self.n_clients or n_clients))
-        self._set("cohort_size", _positive("cohort_size", self.cohort_size or cohort_size))
+        usual = min(cohort_size, self.n_clients)
+        self._set("cohort_size", _positive("cohort_size", self.cohort_size or usual))
+        if self.cohort_size > self.n_clients:
+            fix = f"must be at most n_clients = {self.n_clients}, got {self.cohort_size}."
+            raise ConfigError(("cohort_size",), fix)
         self._set("n_rounds", _positive("n_rounds", self.n_rounds or n_rounds))
         self._set("world", resolved_world(self.world))
         self._set("seeds", _checked_seeds(self.seeds))

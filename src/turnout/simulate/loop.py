@@ -125,6 +125,10 @@ def rounds(
     resume to the same run, bit for bit.
     """
     require.integer("cohort_size", cohort_size, minimum=1)
+    if cohort_size > environment.n_clients:
+        raise InvalidInput(
+            f"cohort_size must be at most n_clients = {environment.n_clients}, got {cohort_size}."
+        )
     require.integer("n_rounds", n_rounds, minimum=0)
     require.integer("start", start, minimum=0)
     seed = environment.seed if seed is None else require.integer("seed", seed, minimum=0)
