@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -179,6 +180,10 @@ def test_a_run_may_be_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--trainer", "slow"), ["trainer must be one of"]),
         (("--clients", "5000"), ["no data"]),
         (("--hold-out", "1.0"), ["hold_out must be"]),
+        (("--server-lr", "0"), ["server_lr must be", "> 0.0, got 0.0"]),
+        (("--data", "array-file:path=my data.npz"), ["not key=value", 'key="a b"']),
+        (("--data", "array-file:path=../none.npz"), ["none is not in .", "../none.npz"]),
+        (("--model", "custom:factory=nets:good"), ["unknown key 'factory'", "path"]),
         (("--world", "mars"), ["mars"]),
         (("--param", "quotta=1"), ["quotta"]),
     ],
@@ -239,6 +244,35 @@ def test_compare_from_a_file_with_options_over_it() -> None:
     assert first[0]["folder"] != second[0]["folder"]
 
 
+def test_an_option_of_0_goes_over_the_file() -> None:
+    Path("mine.toml").write_text(
+        'world = "e3cs"\nn_clients = 10\ncohort_size = 4\nn_rounds = 1\nseeds = 1\n'
+        'selectors = ["random"]\n[training]\nhold_out = 0.2\nmodel = "logistic"\n',
+        encoding="utf-8",
+    )
+    row = run_json("compare", "--config", "mine.toml", "--jobs", "1", "--hold-out", "0")[0]
+    config = json.loads((cell_folder(Path(row["folder"]), "random", 0) / "config.json").read_text())
+    assert config["training"]["hold_out"] == 0.0
+
+
+def test_data_that_has_changed_is_another_experiment() -> None:
+    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    train = ("train", "random", *SMALL, "--data", "array-file:path=./own/mine.npz")
+    Path("own").mkdir()
+    np.savez("own/mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    arguments = (*train, "--partition", "iid", "--out", "a")
+    assert run(*arguments).exit_code == 0
+    before = Path("a/random/seed-0/summary.json").read_bytes()
+    np.savez("own/mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)  # the same once more
+    assert run(*arguments).exit_code == 0
+    np.savez("own/mine.npz", x_train=x, y_train=1 - y, x_test=x, y_test=y)
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "data_sha256 is" in result.output
+    assert Path("a/random/seed-0/summary.json").read_bytes() == before
+
+
 def test_options_of_training_need_training() -> None:
     result = run("compare", "random", "--data", "digits")
     assert result.exit_code == 2
@@ -254,6 +288,16 @@ def test_broken_answers_are_noted() -> None:
     assert result.exit_code == 0
     message = " ".join(result.output.split())
     assert re.search(r"note: random, seed 0: \d+ answers were not finite", message)
+    again = run("train", "random", *SMALL, "--local", "batch_size=20,lr=1e38")
+    assert " ".join(again.output.split()).count("answers were not finite") == 1
+
+
+def test_one_selector_has_no_differences() -> None:
+    result = run("compare", "random", *SMALL, "--train", "--seeds", "1", "--jobs", "1")
+    assert result.exit_code == 0, result.output
+    assert "1 seed" in result.output
+    assert "1 seeds" not in result.output
+    assert "Difference to" not in result.output
 
 
 def test_a_run_with_training_is_reported() -> None:

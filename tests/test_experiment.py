@@ -267,6 +267,7 @@ def test_lines_of_keys() -> None:
     assert line_of(text, ("world", "availability", "kind")) == 8
     assert line_of(text, ("world", "availability", "rate")) == 7
     assert line_of(text, ("elsewhere",)) is None
+    assert line_of('model = "mlpp"\nsource = { kind = "digits" }\n', ("model", "kind")) == 1
 
 
 @pytest.mark.parametrize(

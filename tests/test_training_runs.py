@@ -459,7 +459,7 @@ def test_toml_and_python_give_the_same_experiment(tmp_path: Path) -> None:
     assert Experiment.from_toml(file) == experiment()
     assert Experiment.from_table(experiment().table()) == experiment()
     file.write_text(TOML.replace('"logistic"', '"logistik"'), encoding="utf-8")
-    with pytest.raises(InvalidInput, match=r"line 11: training.model.kind: .*'logistic'"):
+    with pytest.raises(InvalidInput, match=r"line 12: training.model.kind: .*'logistic'"):
         Experiment.from_toml(file)
     file.write_text(TOML.replace("lr = 0.1", "lr = -0.1"), encoding="utf-8")
     with pytest.raises(InvalidInput, match=r"line 18: training.local.lr"):

@@ -1,10 +1,12 @@
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from turnout.cli import app as whole_app
 from turnout.cli.data import app, show_partition
 from turnout.data import DataMissing
 from turnout.data.download import DownloadFailed
@@ -157,6 +159,21 @@ def test_get_tells_where_the_files_are(tmp_path, monkeypatch):
 
     monkeypatch.setattr("turnout.cli.data.download", fetched)
     assert "file.gz" in run("get", "fashion-mnist")
+
+
+def test_get_may_make_the_data_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNOUT_DATA", "")
+    monkeypatch.setattr("turnout.cli.data.download", lambda name, progress: [])
+    new, other = str(tmp_path / "new"), str(tmp_path / "file")
+    assert (
+        CliRunner().invoke(whole_app, ["--data-dir", new, "data", "get", "cifar10"]).exit_code == 0
+    )
+    Path(other).write_text("")
+    for arguments in (["data", "get", "cifar10"], ["list"]):
+        folder = other if arguments[0] == "data" else new
+        result = CliRunner().invoke(whole_app, ["--data-dir", folder, *arguments])
+        assert result.exit_code != 0
+        assert "is not a folder" in f"{result.output}{result.exception}"
 
 
 def test_get_without_a_network(monkeypatch):

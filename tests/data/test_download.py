@@ -51,7 +51,7 @@ def offer(monkeypatch, *urls, checksum=None):
 
 
 def left_behind(folder):
-    return [path.name for path in folder.rglob("*") if path.is_file()]
+    return [path.name for path in folder.rglob("*")]
 
 
 @pytest.mark.parametrize("algorithm", ["md5", "sha256"])
@@ -63,7 +63,7 @@ def test_files_arrive_whole_and_are_told_of(server, tmp_path, monkeypatch, algor
     paths = download("a-set", tmp_path, lambda *step: told.append(step))
     assert [path.name for path in paths] == ["part-0.bin", "part-1.bin"]
     assert all(path.read_bytes() == CONTENT for path in paths)
-    assert sorted(left_behind(tmp_path)) == ["part-0.bin", "part-1.bin"]
+    assert sorted(left_behind(tmp_path)) == ["part-0.bin", "part-1.bin", "set"]
     first = [done for name, done, total in told if name == "part-0.bin"]
     assert len(first) > 1
     assert first == sorted(first)

@@ -87,6 +87,13 @@ def test_a_figure_is_the_same_every_time(tmp_path, suffix):
     assert first.startswith(begin)
 
 
+def test_the_folder_of_a_figure_is_made_if_it_can_be(tmp_path):
+    data = federate(Digits(), Iid(), 3, seed=0)
+    assert draw_division(data, tmp_path / "new" / "figure.png").stat().st_size > 0
+    with pytest.raises(InvalidInput, match=r"^path .* cannot be written"):
+        draw_division(data, tmp_path / "new" / "figure.png" / "figure.png")
+
+
 def test_other_formats_and_a_missing_library_are_refused(tmp_path, monkeypatch):
     data = federate(Digits(), Iid(), 3, seed=0)
     with pytest.raises(InvalidInput, match=r"^path must end in"):

@@ -123,13 +123,18 @@ def test_texts_in_a_file_of_the_users(tmp_path, monkeypatch):
     assert dataset.group_names == ("ann", "bob", "cy")
     with pytest.raises(InvalidInput, match=r"^path"):
         TextFile()
+    (tmp_path / "mine.jsonl").write_text('{"sentences": []}\n', encoding="utf-8")
+    with pytest.raises(DamagedFile, match=r"^mine\.jsonl cannot be used: .*line 1 has no") as found:
+        TextFile(path="mine.jsonl").load(seed=0)
+    assert "Correct the file" in str(found.value)
+    assert "Delete" not in str(found.value)  # it is the only one there is
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ('{"client": "a", "sentences": ["x y"]}\n{"client": "b", "sen', r"line 2"),
-        ('{"client": "a"}\n', r"KeyError: 'sentences'"),
+        ('{"client": "a"}\n', r"line 1 has no 'client' or no 'sentences'"),
         ('["a"]\n', r"line 1 is not a JSON object"),
         ('{"client": "a", "sentences": "x y"}\n', r"line 1: sentences must be a list"),
         ('{"client": "a", "sentences": [1]}\n', r"TypeError"),

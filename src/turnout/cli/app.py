@@ -50,6 +50,7 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _main(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
@@ -60,7 +61,8 @@ def _main(
     ] = None,
 ) -> None:
     if data_dir is not None:
-        if not data_dir.is_dir():
+        may_be_new = context.invoked_subcommand == "data" and not data_dir.exists()
+        if not data_dir.is_dir() and not may_be_new:  # 'data get' makes it
             raise InvalidInput(f"--data-dir: {data_dir} is not a folder.")
         os.environ["TURNOUT_DATA"] = str(data_dir)  # worker processes inherit it
 

@@ -39,19 +39,14 @@ _TRAINING = {
 
 def comparison_tables(grid: Grid) -> list[Table]:
     """Return the tables of a grid, the best of each column in bold."""
-    if grid.experiment.training is None:
-        return [_main_table(grid, _SIMULATION), _differences(grid, _SIMULATION)]
-    targets = _targets(grid)
-    if not targets:
-        return [_main_table(grid, _TRAINING), _differences(grid, _TRAINING)]
-    compared = {name: _TRAINING[name] for name in _TRAINING if name != "success_ratio"}
-    highest, _ = to_target(targets[-1])
-    compared[highest] = _target_columns(targets)[highest]
-    return [
-        _main_table(grid, _TRAINING),
-        _target_table(grid, targets),
-        _differences(grid, compared),
-    ]
+    columns = _SIMULATION if grid.experiment.training is None else _TRAINING
+    tables, compared, targets = [_main_table(grid, columns)], columns, _targets(grid)
+    if targets:
+        tables.append(_target_table(grid, targets))
+        compared = {name: column for name, column in columns.items() if name != "success_ratio"}
+        highest, _ = to_target(targets[-1])
+        compared[highest] = _target_columns(targets)[highest]
+    return [*tables, _differences(grid, compared)] if len(grid.labels) > 1 else tables
 
 
 def comparison_rows(grid: Grid) -> list[dict[str, Any]]:
@@ -79,9 +74,13 @@ def _main_table(grid: Grid, columns: dict[str, _Column]) -> Table:
     experiment = grid.experiment
     title = (
         f"{experiment.n_rounds} rounds, {experiment.cohort_size} of {experiment.n_clients} clients"
-        f", {len(experiment.seed_numbers)} seeds (mean ± 95 % interval, best in bold)"
+        f", {_seeds(len(experiment.seed_numbers))}"
     )
     return _filled(grid, title, columns)
+
+
+def _seeds(n_seeds: int) -> str:
+    return "1 seed" if n_seeds == 1 else f"{n_seeds} seeds (mean ± 95 % interval, best in bold)"
 
 
 def _target_table(grid: Grid, targets: tuple[float, ...]) -> Table:

@@ -102,7 +102,11 @@ _FAMILY_OPTIONS: Mapping[str, tuple[str, type]] = {
 
 def given_recipe(**options: Any) -> dict[str, Any]:
     """Return the part of a recipe that the options describe, checked; names are its fields."""
-    table = {name: value for name, value in options.items() if value not in (None, False, [])}
+    table = {
+        name: value
+        for name, value in options.items()
+        if value is not None and value is not False and value != []  # 0 was given
+    }
     for name, (option, base) in _FAMILY_OPTIONS.items():
         if name in table:
             table[name] = _chosen(option, table[name], base)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import lzma
 import os
 import pickle
@@ -26,11 +27,16 @@ __all__ = [
     "DataMissing",
     "Files",
     "UnfitSetting",
+    "content_id",
     "data_directory",
+    "part_named",
 ]
 
 #: Environment variable that names the data directory.
 DATA_VARIABLE = "TURNOUT_DATA"
+
+#: Of a file, so many blocks of so many bytes tell whether it has changed.
+_BLOCKS, _BLOCK = 64, 1 << 20
 
 #: What readers of damaged files raise.
 _DAMAGE = (
@@ -56,6 +62,28 @@ class DamagedFile(InvalidInput):
     """A data file is cut off, altered or not what its name says."""
 
 
+def content_id(path: Path) -> str:
+    """Return 16 hexadecimal digits of what is in a file, or in all files of a folder.
+
+    Of a file beyond 64 MB, its size and 64 blocks of 1 MB count.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            digest.update(f"{file.relative_to(path)}:{file.stat().st_size}:".encode())
+            _add_content(digest, file)
+    return digest.hexdigest()[:16]
+
+
+def _add_content(digest: hashlib._Hash, file: Path) -> None:
+    size = file.stat().st_size
+    n_blocks = min(_BLOCKS, -(-size // _BLOCK))
+    with file.open("rb") as content:
+        for i in range(n_blocks):
+            content.seek(i * max(0, size - _BLOCK) // max(1, n_blocks - 1))
+            digest.update(content.read(_BLOCK))
+
+
 def data_directory(directory: str | Path | None = None) -> str | Path | None:
     """Return the directory given, else the one that the environment names, else None."""
     return os.environ.get(DATA_VARIABLE) if directory is None else directory
@@ -75,6 +103,7 @@ class Files(Generic[T]):
     name: str
     forms: Mapping[str, Callable[[Path], T]]  #: by path; the first that exists is taken
     get_it: str  #: what to do when there is none
+    is_own: bool = False  #: whether the user made them, and would not want to hear "delete it"
 
     def find(self, directory: str | Path | None = None) -> Path:
         """Return the file or folder that is there, or raise ``DataMissing``."""
@@ -109,14 +138,31 @@ class Files(Generic[T]):
         except (DamagedFile, DataMissing, UnfitSetting):
             raise
         except (*_DAMAGE, InvalidInput) as error:
-            reason = str(error) if isinstance(error, InvalidInput) else _spelled(error)
-            raise DamagedFile(
-                f"{path} is damaged or not what its name says ({reason.rstrip('.')}). Delete it "
-                f"and put it there again. {self.get_it}"
-            ) from error
+            raise DamagedFile(self._complaint(path, _spelled(error).rstrip("."))) from error
         except OSError as error:
             raise DataMissing(f"{path} cannot be read ({error}). {self.get_it}") from error
 
+    def _complaint(self, path: Path, reason: str) -> str:
+        if self.is_own:
+            return f"{path} cannot be used: {reason}. Correct the file."
+        again = f"Delete it and put it there again. {self.get_it}"
+        return f"{path} is damaged or not what its name says ({reason}). {again}"
 
-def _spelled(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".rstrip(": ")
+
+@contextlib.contextmanager
+def part_named(name: str) -> Iterator[str]:
+    """Make errors say which part of a folder or an archive is meant."""
+    try:
+        yield name
+    except Exception as error:
+        error.add_note(name)
+        raise
+
+
+def _spelled(error: Exception) -> str:
+    part = "".join(f"{name}: " for name in getattr(error, "__notes__", ()))
+    if isinstance(error, InvalidInput):
+        return f"{part}{error}"
+    if isinstance(error, KeyError):
+        return f"{part}it has no {error}"
+    return f"{part}{type(error).__name__}: {error}".rstrip(": ")

@@ -99,8 +99,7 @@ def _fetch(file: Download, path: Path, tell: Progress) -> Path:
         return path
     by_hand = f"Fetch {file.url} by other means and put it at {path}."
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _appearing(path) as target:
+        with _folder_of(path), _appearing(path) as target:
             found = _copy(file, target, path.name, tell)
             if found != file.checksum.partition(":")[2]:
                 raise DownloadFailed(
@@ -127,6 +126,18 @@ def _copy(file: Download, target: IO[bytes], name: str, tell: Progress) -> str:
             done += len(piece)
             tell(name, done, total)
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _folder_of(path: Path) -> Iterator[None]:
+    """Make the folder of a file; if the file does not come, it goes as well."""
+    was_there = path.parent.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        if not was_there and not path.exists():
+            path.parent.rmdir()
 
 
 @contextlib.contextmanager

@@ -39,6 +39,8 @@ def read_jsonl(path: Path) -> Texts:
     """Read the plain form: a line ``{"client": name, "sentences": [...]}`` for each client."""
     with path.open(encoding="utf-8") as lines:
         for number, row in _json_rows(lines):
+            if not {"client", "sentences"} <= row.keys():
+                raise ValueError(f"line {number} has no 'client' or no 'sentences'")
             sentences = row["sentences"]
             if not isinstance(sentences, list):
                 raise ValueError(f"line {number}: sentences must be a list")

@@ -65,7 +65,11 @@ def draw_division(data: FederatedData, path: Path, title: str = "") -> Path:
         canvas = Figure(figsize=(7.0, 3.4), layout="constrained")
         _fill(canvas, found, data, title)
         metadata = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
-        canvas.savefig(path, metadata=metadata[path.suffix])
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            canvas.savefig(path, metadata=metadata[path.suffix])
+        except OSError as error:
+            raise InvalidInput(f"path {path} cannot be written: {error}.") from error
     return path
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from turnout.data.directory import part_named
 from turnout.types import Array
 
 __all__ = ["Raw", "read_cifar", "read_idx_folder", "read_idx_zip", "read_leaf", "read_npz"]
@@ -60,7 +61,11 @@ class Raw(NamedTuple):
 def read_npz(path: Path, owner: str | None = None) -> Raw:
     """Read the plain form: x_train, y_train, x_test, y_test and, where there is one, the owner."""
     with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-        x, y, x_test, y_test = (file[name] for name in ("x_train", "y_train", "x_test", "y_test"))
+        names = ["x_train", "y_train", "x_test", "y_test", *([f"{owner}_train"] if owner else [])]
+        for name in names:
+            if name not in file:
+                raise ValueError(f"it has no array {name}")
+        x, y, x_test, y_test = (file[name] for name in names[:4])
         if owner is None:
             return Raw(x, y, x_test, y_test)
         keys, number = np.unique(file[f"{owner}_train"], return_inverse=True)
@@ -94,11 +99,12 @@ def _packed(path: Path) -> Path:
 
 
 def _idx_set(content: Callable[[str], bytes], train: str, test: str) -> Raw:
-    x, y, x_test, y_test = (
-        read_idx(content(f"{begin}-{kind}-ubyte"))
-        for begin in (train, test)
-        for kind in ("images-idx3", "labels-idx1")
-    )
+    found = []
+    for begin in (train, test):
+        for kind in ("images-idx3", "labels-idx1"):
+            with part_named(f"{begin}-{kind}-ubyte") as name:
+                found.append(read_idx(content(name)))
+    x, y, x_test, y_test = found
     return Raw(x, y, x_test, y_test)
 
 
@@ -137,8 +143,10 @@ def _folder_batches(folder: Path) -> Iterator[tuple[str, tuple[Array, Array]]]:
     for name in (*_CIFAR_TRAIN, *_CIFAR_TEST):
         binary = folder / f"{name}.bin"
         is_binary = binary.exists()
-        content = (binary if is_binary else folder / name).read_bytes()
-        yield name, _binary_batch(content) if is_binary else _pickled_batch(content)
+        with part_named(binary.name if is_binary else name) as file:
+            content = (folder / file).read_bytes()
+            batch = _binary_batch(content) if is_binary else _pickled_batch(content)
+        yield name, batch
 
 
 def _archive_batches(archive: tarfile.TarFile) -> Iterator[tuple[str, tuple[Array, Array]]]:
@@ -147,8 +155,10 @@ def _archive_batches(archive: tarfile.TarFile) -> Iterator[tuple[str, tuple[Arra
         stem = name.removesuffix(".bin")
         file = archive.extractfile(member) if stem in _CIFAR_TRAIN + _CIFAR_TEST else None
         if file is not None:
-            read = _binary_batch if name.endswith(".bin") else _pickled_batch
-            yield stem, read(file.read())
+            with part_named(name):
+                read = _binary_batch if name.endswith(".bin") else _pickled_batch
+                batch = read(file.read())
+            yield stem, batch
 
 
 def _binary_batch(content: bytes) -> tuple[Array, Array]:
@@ -187,7 +197,9 @@ def read_leaf(folder: Path) -> Raw:
 def _leaf_part(folder: Path, writers: dict[str, int]) -> tuple[Array, Array, Array]:
     x, y, owner = [], [], []
     for path in sorted(folder.glob("*.json")):
-        for writer, data in json.loads(path.read_bytes())["user_data"].items():
+        with part_named(f"{folder.name}/{path.name}"):
+            users = json.loads(path.read_bytes())["user_data"]
+        for writer, data in users.items():
             ink = 255 - np.rint(255.0 * np.asarray(data["x"], dtype=np.float64))  # LEAF: 1 is white
             x.append(ink.astype(np.uint8).reshape(-1, 28, 28))
             y.append(np.asarray(data["y"], dtype=np.int64))

@@ -118,7 +118,8 @@ class ArrayFile(Source):
 
 def own_file(path: str, read: Callable[[Path], T]) -> Files[T]:
     """Return the one form of a file of the user's own."""
-    return Files(Path(path).stem, {path: read}, "Give the path of a file that exists.")
+    fix = "Give the path of a file that exists."
+    return Files(Path(path).stem, {path: read}, fix, is_own=True)
 
 
 def check_path(path: str) -> None:

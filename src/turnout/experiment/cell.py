@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -99,7 +99,7 @@ def _run(task: CellTask, on_rounds: OnRounds | None, callbacks: Sequence[Callbac
             raise FolderError(f"{task.path} holds another run: {difference}.")
         if (task.path / files.SUMMARY).exists():
             summary = files.read_cell(task.path).summary
-            return CellResult(task.variant.label, task.seed, "skipped", summary)
+            return CellResult(task.variant.label, task.seed, "skipped", summary, _broken(summary))
     task.path.mkdir(parents=True, exist_ok=True)
     files.write_json(task.path / files.CONFIG, config)
     files.write_json(task.path / files.VERSIONS, task.versions)
@@ -109,14 +109,16 @@ def _run(task: CellTask, on_rounds: OnRounds | None, callbacks: Sequence[Callbac
     start, note = running.restore()
     running.go(start, on_rounds, callbacks, config)
     summary = running.finish()
-    n_broken = summary.get("broken_answers", 0)
-    if n_broken:
-        note = f"{note} {_broken(n_broken)}".lstrip()
+    note = f"{note} {_broken(summary)}".strip()
     status: Literal["complete", "resumed"] = "resumed" if start else "complete"
     return CellResult(task.variant.label, task.seed, status, summary, note)
 
 
-def _broken(n_broken: int) -> str:
+def _broken(summary: Mapping[str, Any]) -> str:
+    """Return what there is to say about answers that could not be used."""
+    n_broken = summary.get("broken_answers", 0)
+    if not n_broken:
+        return ""
     answers = "1 answer was" if n_broken == 1 else f"{n_broken} answers were"
     return (
         f"{answers} not finite (loss or weights); those clients counted as failed. A smaller lr "

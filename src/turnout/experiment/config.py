@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from turnout import require
+from turnout.data.directory import content_id
 from turnout.environments import Environment
 from turnout.errors import InvalidInput
 from turnout.experiment.lines import line_of
@@ -156,6 +157,12 @@ class Experiment:
             return None
         made: Training = decode(self.training, Training, ("training",))
         return made
+
+    def data_content(self) -> dict[str, str]:
+        """Return a mark of what is in the files of the data, empty if there are none."""
+        recipe = self.recipe()
+        path = None if recipe is None else recipe.source.find()
+        return {} if path is None else {"data_sha256": content_id(path)}
 
     def federation(self, seed: int) -> Federation | None:
         """Return the clients that train in one seed's world, None without training."""

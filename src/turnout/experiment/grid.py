@@ -139,7 +139,7 @@ def _check_weights(
 def open_folder(experiment: Experiment, folder: str | os.PathLike[str]) -> Path:
     """Create the folder of an experiment, or check that it belongs to this one."""
     root = Path(folder)
-    resolved = experiment.table()
+    resolved = {**experiment.table(), **experiment.data_content()}
     file = root / files.EXPERIMENT
     if file.exists():
         difference = files.first_difference(files.read_json(file), resolved)

@@ -20,7 +20,7 @@ def line_of(text: str, key: Key) -> int | None:
     """
     known = _lines(text)
     by_name = [line for path, line in known.items() if path[-1:] == key[-1:]]
-    if key not in known and len(by_name) == 1:
+    if key not in known and key[:-1] not in known and len(by_name) == 1:
         return by_name[0]
     paths = (key[:size] for size in range(len(key), 0, -1))
     return next((known[path] for path in paths if path in known), None)

@@ -18,7 +18,11 @@ __all__ = ["Variant", "parse_parameters", "parse_spec", "parse_variant", "slug"]
 
 _LABELLED = re.compile(r"^(?P<label>[^:=]+)=(?P<rest>.+)$")
 _SPEC = re.compile(r"^(?P<name>.+?)(?::(?P<parameters>[A-Za-z_]\w*\s*=.*))?$")
-_BARE_WORD = re.compile(r"(?<==)\s*(?!(?:true|false|inf|nan)\b)([A-Za-z][\w-]*)\s*(?=[,}]|$)")
+#: A word, or a path such as data/mine.npz, ../mine.npz or module:name.
+_BARE_WORD = re.compile(
+    r"(?<==)\s*(?!(?:true|false|inf|nan)\s*(?:[,}]|$))"
+    r"((?:[A-Za-z_~]|\.{0,2}/)[\w~./:+-]*)\s*(?=[,}]|$)"
+)
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,11 @@ def parse_parameters(text: str) -> dict[str, Any]:
     try:
         table: dict[str, Any] = tomllib.loads(f"given = {{{quoted}}}")["given"]
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError((), f"{text!r} is not key=value,key=value: {error}.") from error
+        raise ConfigError(
+            (),
+            f"{text!r} is not key=value,key=value. Values are numbers, true, false, words, paths "
+            'or anything of TOML; quote texts with other signs: key="a b".',
+        ) from error
     return table
 
 
