@@ -5,6 +5,8 @@ Same mini-batches as the reference, same numbers to float tolerance; tested agai
 
 from __future__ import annotations
 
+from functools import partial
+
 from turnout.errors import MissingExtra
 
 try:
@@ -20,7 +22,6 @@ from turnout.data.base import FederatedData
 from turnout.training.base import Updates
 from turnout.training.batched.choice import engine_for
 from turnout.training.batched.engine import Losses, Task
-from turnout.training.batched.scoring import Shared
 from turnout.training.batched.threads import spread
 from turnout.training.batched.tiles import cut
 from turnout.training.batched.weights import Rule
@@ -28,6 +29,7 @@ from turnout.training.local import LocalWork
 from turnout.training.models import Model
 from turnout.training.reference import ReferenceTrainer
 from turnout.training.reports import finished
+from turnout.training.scoring import Scorer, one_by_one
 from turnout.training.torch_trainer import TorchTrainer
 from turnout.types import IntArray
 
@@ -57,7 +59,10 @@ class FastTrainer(TorchTrainer):
         largest = int(data.num_samples.max())
         batch_size = largest if local.batch_size is None else min(local.batch_size, largest)
         self.engine, self.why = engine_for(reference, batch_size)
-        self.module = Shared(reference.module, self.engine, self.threads)
+        self.module = reference.module
+        is_shared = self.engine.is_shareable and self.device.type == "cpu"
+        each = partial(spread, threads=self.threads) if is_shared else one_by_one
+        self.scorer = Scorer(data, self.device, self.engine.scores, each)
 
     @property
     def how(self) -> str:

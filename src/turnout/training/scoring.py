@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from turnout.data.base import PADDING, FederatedData
 from turnout.training.base import ClientScores
 from turnout.training.modules import input_tensor, label_tensor
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["client_rows", "scores_of_groups"]
+__all__ = ["Scorer", "client_rows", "one_by_one"]
 
 #: Examples that are scored at a time, and the largest number of scores they may have together.
-ROWS, SCORES = 256, 1 << 22
+ROWS, SCORES = 256, 1 << 21
+
+#: What is computed for some rows: sums of losses, right labels, labels that count; (3, rows).
+Part = Callable[[IntArray], FloatArray]
+
+
+def one_by_one(part: Part, items: list[IntArray]) -> list[FloatArray]:
+    """Compute one part after the other."""
+    return [part(item) for item in items]
 
 
 def client_rows(offsets: IntArray, clients: IntArray) -> tuple[IntArray, IntArray]:
@@ -25,44 +36,42 @@ def client_rows(offsets: IntArray, clients: IntArray) -> tuple[IntArray, IntArra
     return np.arange(group.size) + shift[group], group
 
 
-def scores_of_groups(
-    module: nn.Module,
-    data: FederatedData,
-    x: Array,
-    y: IntArray,
-    rows: IntArray,
-    group: IntArray,
-    n_groups: int,
-) -> ClientScores:
-    """Return loss and accuracy over the rows of each group; NaN for a group without labels."""
-    loss, correct, counted = _row_sums(module, data, x, y, rows)
-    labels = np.bincount(group, counted, n_groups).astype(float)  # integers without any row
-    labels[labels == 0] = np.nan
-    return ClientScores(
-        np.bincount(group, loss, n_groups) / labels,
-        np.bincount(group, correct, n_groups) / labels,
-    )
+@dataclass(frozen=True)
+class Scorer:
+    """Scores examples, a few at a time; ``each`` may compute several parts at once."""
 
+    data: FederatedData
+    device: torch.device
+    answer: Callable[[Tensor], Tensor]  #: scores of examples, by the model at hand
+    each: Callable[[Part, list[IntArray]], list[FloatArray]] = one_by_one
 
-def _row_sums(
-    module: nn.Module, data: FederatedData, x: Array, y: IntArray, rows: IntArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return for each row the sum of its losses, how many labels are right and how many count."""
-    per_row = int(np.prod(y.shape[1:])) * data.n_classes
-    at_a_time = max(1, min(ROWS, SCORES // per_row))
-    device = next(module.parameters()).device
-    sums = np.empty((3, rows.size))
-    module.eval()
-    with torch.inference_mode():
-        for start in range(0, rows.size, at_a_time):
-            part = rows[start : start + at_a_time]
-            scores = module(input_tensor(data, x[part], device))
-            found = _sums(scores, label_tensor(y[part], device))
-            sums[:, start : start + part.size] = found.cpu().numpy()
-    return sums[0], sums[1], sums[2]
+    def of_groups(
+        self, x: Array, y: IntArray, rows: IntArray, group: IntArray, n_groups: int
+    ) -> ClientScores:
+        """Return loss and accuracy over the rows of each group; NaN for a group without labels."""
+
+        def part(some: IntArray) -> FloatArray:
+            with torch.inference_mode():
+                scores = self.answer(input_tensor(self.data, x[some], self.device))
+                found = _sums(scores, label_tensor(y[some], self.device))
+            sums: FloatArray = found.cpu().numpy()
+            return sums
+
+        per_row = int(np.prod(y.shape[1:])) * self.data.n_classes
+        at_a_time = max(1, min(ROWS, SCORES // per_row))
+        parts = [rows[start : start + at_a_time] for start in range(0, rows.size, at_a_time)]
+        nothing = np.zeros((3, 0))
+        loss, correct, counted = np.concatenate([nothing, *self.each(part, parts)], axis=1)
+        labels = np.bincount(group, counted, n_groups).astype(float)  # integers without any row
+        labels[labels == 0] = np.nan
+        return ClientScores(
+            np.bincount(group, loss, n_groups) / labels,
+            np.bincount(group, correct, n_groups) / labels,
+        )
 
 
 def _sums(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return for each row the sum of its losses, how many labels are right and how many count."""
     n = labels.shape[0]
     losses = torch.nn.functional.cross_entropy(
         scores.reshape(labels.numel(), -1),

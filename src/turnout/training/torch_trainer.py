@@ -17,7 +17,7 @@ from turnout.training.batches import BatchPlan, client_plan, polled_rows
 from turnout.training.local import LocalWork
 from turnout.training.models import Model
 from turnout.training.modules import device_named, initial_module, load_weights, read_weights
-from turnout.training.scoring import client_rows, scores_of_groups
+from turnout.training.scoring import Scorer, client_rows
 from turnout.types import FloatArray, IntArray
 
 __all__ = ["TorchTrainer"]
@@ -43,6 +43,7 @@ class TorchTrainer(ABC):
         self.device = device_named(device)
         self.module = initial_module(model, data, seed).to(self.device)
         self.steps = local.steps_of(data.num_samples, seed)  #: (n,) SGD steps in a round
+        self.scorer = Scorer(data, self.device, self.module)
         self._initial = read_weights(self.module)
 
     @property
@@ -79,17 +80,16 @@ class TorchTrainer(ABC):
             batches = [self._polled_batch(int(client), round) for client in clients]
             rows = np.concatenate(batches)
             group = np.repeat(np.arange(clients.size), [batch.size for batch in batches])
-        load_weights(self.module, weights)
-        x, y = self.data.x, self.data.y
-        found = scores_of_groups(self.module, self.data, x, y, rows, group, clients.size)
+        self._use(weights)
+        found = self.scorer.of_groups(self.data.x, self.data.y, rows, group, clients.size)
         return np.where(np.isfinite(found.loss), found.loss, np.nan)
 
     def test(self, weights: Tensor) -> Scores:
         """Return loss and accuracy on the test set; NaN without one."""
-        load_weights(self.module, weights)
+        self._use(weights)
         x, y = self.data.x_test, self.data.y_test
         rows = np.arange(x.shape[0])
-        found = scores_of_groups(self.module, self.data, x, y, rows, np.zeros_like(rows), 1)
+        found = self.scorer.of_groups(x, y, rows, np.zeros_like(rows), 1)
         return Scores(float(found.loss[0]), float(found.accuracy[0]))
 
     def test_clients(self, weights: Tensor, clients: IntArray | None = None) -> ClientScores:
@@ -105,12 +105,16 @@ class TorchTrainer(ABC):
             x, y = self.data.x_holdout, self.data.y_holdout
             offsets = self.data.holdout_offsets
         rows, group = client_rows(offsets, clients)
-        load_weights(self.module, weights)
-        return scores_of_groups(self.module, self.data, x, y, rows, group, clients.size)
+        self._use(weights)
+        return self.scorer.of_groups(x, y, rows, group, clients.size)
 
     def checked_clients(self, clients: IntArray) -> IntArray:
         """Return client indices, or say which one does not exist."""
         return client_indices("clients", clients, self.data.n_clients)
+
+    def _use(self, weights: Tensor) -> None:
+        load_weights(self.module, weights)
+        self.module.eval()
 
     def _polled_batch(self, client: int, round: int) -> IntArray:
         first = int(self.data.offsets[client])
