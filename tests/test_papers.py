@@ -197,6 +197,21 @@ def test_orders_are_judged_by_paired_intervals(order: str, expected: Verdict) ->
 
 
 @pytest.mark.parametrize(
+    ("order", "step"),
+    [
+        ("up > same > down", "same - down"),
+        ("noisy > same > up", "same - up"),  # fails, though the other step is closer
+        ("up > same > noisy", "same - noisy"),
+        ("up = up > same", "up - same"),
+    ],
+)
+def test_the_step_that_decides_is_named(order: str, step: str) -> None:
+    values = {"up": UP, "same": SAME, "down": DOWN, "noisy": NOISY}
+    claim = Claim(1, "as the paper says", "order", "cep", order=order)
+    assert f"weakest step: {step} = " in judge(claim, Known(values)).ours
+
+
+@pytest.mark.parametrize(
     ("relation", "limit", "expected"),
     [
         ("below", 5.0, Verdict.HOLDS),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -118,17 +119,16 @@ def _order(claim: Claim, results: Results, name: Callable[[str], str]) -> Findin
     labels, signs = steps_of(claim.order)
     values = [results.values(name(label), claim.measure) for label in labels]
     form = MEASURES[claim.measure].form
-    verdicts: list[Verdict] = []
-    closest: tuple[float, str] = (np.inf, "")
-    for i, sign in enumerate(signs):
-        step = paired_difference(values[i], values[i + 1])
-        verdicts.append(_SIGNS[sign](values, i))
-        text = f"{labels[i]} - {labels[i + 1]} = {_written(step, form)}"
-        if sign != "=" and abs(step.mean) < closest[0]:
-            closest = (abs(step.mean), text)
+    verdicts = [_SIGNS[sign](values, i) for i, sign in enumerate(signs)]
+    steps = [paired_difference(*pair) for pair in pairwise(values)]
+    weakest = min(
+        range(len(steps)),
+        key=lambda i: (_FROM_WORST.index(verdicts[i]), signs[i] == "=", steps[i].low),
+    )
+    step = f"{labels[weakest]} - {labels[weakest + 1]} = {_written(steps[weakest], form)}"
     means = [format(float(np.mean(value)), form) for value in values]
     chain = " ".join(part for pair in zip(means, (*signs, ""), strict=True) for part in pair)
-    return Finding(f"{chain.strip()}; closest: {closest[1]}", _worst(verdicts))
+    return Finding(f"{chain.strip()}; weakest step: {step}", _worst(verdicts))
 
 
 def _is_above(values: Sequence[FloatArray], i: int) -> Verdict:
