@@ -274,7 +274,7 @@ def test_recipes_are_plain_values():
         Mlp().hidden = (1,)
 
 
-@pytest.mark.parametrize("name", ["cuda:99", "meta", "warp", 3.5])
+@pytest.mark.parametrize("name", ["cuda:99", "cpu:5", "meta", "warp", 3.5])
 def test_a_device_that_is_not_there(name):
     with pytest.raises(InvalidInput, match=r"^device .* is not there; this machine has: cpu"):
         device_named(name)

@@ -61,7 +61,7 @@ Local = Annotated[
     _option(
         "--local",
         "Local work: key=value,... of epochs or steps, batch_size, lr, momentum, proximal, "
-        "weight_decay. Default: epochs=5,batch_size=10,lr=0.05.",
+        "weight_decay. Default: epochs=5, batch_size=10, lr=0.05.",
     ),
 ]
 AggregationText = Annotated[

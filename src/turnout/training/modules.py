@@ -73,6 +73,8 @@ def device_named(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).tolist()
+        if device.type == "cpu" and device.index:  # PyTorch takes any number
+            raise RuntimeError("there is one cpu")
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         raise InvalidInput(f"device {str(name)!r} is not there; {_devices()}.") from error
     return device
