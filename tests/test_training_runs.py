@@ -22,8 +22,8 @@ import torch
 
 import turnout
 from turnout import metrics
-from turnout.data import Dataset, Digits, Iid, PrimaryLabel, Shards, Source, federate
-from turnout.environments import ByClass, Environment, Reliable
+from turnout.data import Dataset, Digits, Iid, PowerLaw, PrimaryLabel, Shards, Source, federate
+from turnout.environments import ByClass, DeviceTimes, Environment, Reliable
 from turnout.errors import InvalidInput, MissingExtra
 from turnout.experiment import Experiment, FolderError, read_cell, run_experiment
 from turnout.experiment.cell import cell_folder
@@ -431,6 +431,29 @@ def test_weights_by_probability_need_a_selector_that_has_them(tmp_path: Path) ->
 
 
 # experiments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        LocalWork(epochs=(1, 2, 3), batch_size=20, lr=0.1),
+        LocalWork(epochs=None, steps=7, batch_size=20, lr=0.1),
+        LocalWork(epochs=2, batch_size=None, lr=0.1),
+    ],
+)
+def test_time_goes_with_the_examples_that_a_client_trains_on(local: LocalWork) -> None:
+    ragged = recipe(partition=PowerLaw(), local=local)
+    federation = Federation(ragged, N, 3)
+    plans = [federation.trainer.plan(client, 0) for client in range(N)]  # type: ignore[attr-defined]
+    seen = np.array([plan.order.size for plan in plans])
+    assert len(set(seen)) > 3
+    np.testing.assert_allclose(federation.workload, seen / seen.mean())
+    world = Environment(N, seed=3, volatility=Reliable(), timing=DeviceTimes(model_mbit=0.0))
+    given: dict[str, Any] = {"cohort_size": N, "n_rounds": 1}
+    record = next(rounds(turnout.make("random"), world, **given, participants=federation))
+    usual = world.fate(0).duration * seen / seen.mean()
+    np.testing.assert_allclose(record.outcome.duration, usual[record.selection.clients])
+
 
 TOML = """
 world = "e3cs"

@@ -137,7 +137,8 @@ def _folder_of(path: Path) -> Iterator[None]:
         yield
     finally:
         if not was_there and not path.exists():
-            path.parent.rmdir()
+            with contextlib.suppress(OSError):  # somebody else put something there
+                path.parent.rmdir()
 
 
 @contextlib.contextmanager
