@@ -37,10 +37,10 @@ from turnout.experiment import (
     run_experiment,
 )
 from turnout.experiment.cell import cell_folder
+from turnout.experiment.codec import FAMILIES, SCHEDULES, decode, decode_parameter, encode
 from turnout.experiment.folder import first_difference, versions
 from turnout.experiment.lines import line_of
 from turnout.experiment.regret import RunningRegret
-from turnout.experiment.tables import FAMILIES, SCHEDULES, decode, decode_parameter, encode
 from turnout.experiment.variants import slug
 from turnout.experiment.worlds import class_names, environment
 from turnout.selector import Selector

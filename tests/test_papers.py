@@ -14,8 +14,8 @@ from turnout.errors import InvalidInput
 from turnout.experiment import Cell, Experiment, estimate, run_experiment
 from turnout.papers import Claim, Results, Verdict, judge, load_preset, preset_names
 from turnout.papers.claims import RELATIONS, steps_of
-from turnout.papers.figures import DRAWINGS, FORMATS, draw
 from turnout.papers.measures import MEASURES, client_losses
+from turnout.papers.plots import DRAWINGS, FORMATS, draw
 from turnout.papers.presets import Figure
 from turnout.papers.schemes import FixedFedCS, ParticipationPowD
 from turnout.simulate import simulate

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import turnout
-from turnout.experiment.tables import decode_parameter, encode
+from turnout.experiment.codec import decode_parameter, encode
 from turnout.schedules import at_round
 
 

@@ -27,7 +27,7 @@ from turnout.environments import ByClass, DeviceTimes, Environment, Reliable
 from turnout.errors import InvalidInput, MissingExtra
 from turnout.experiment import Experiment, FolderError, read_cell, run_experiment
 from turnout.experiment.cell import cell_folder
-from turnout.experiment.tables import encode
+from turnout.experiment.codec import encode
 from turnout.schedules import StepDecay
 from turnout.selector import Selector
 from turnout.simulate import rounds, train

@@ -19,7 +19,7 @@ from turnout.testing import (
     name_of_check,
     yield_checks,
 )
-from turnout.testing import scale as scale_module
+from turnout.testing import check_scale as scale_module
 from turnout.testing.frequency import margin
 
 BY_NAME = {name_of_check(check): check for check in CHECKS}

@@ -25,7 +25,7 @@ from turnout.data import (
     TextFile,
     Yelp,
 )
-from turnout.experiment.tables import ConfigError, decode, encode
+from turnout.experiment.codec import ConfigError, decode, encode
 
 SOURCES = {
     "digits": Digits(test_share=0.3),

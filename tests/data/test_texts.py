@@ -20,7 +20,7 @@ from turnout.data import (
     federate,
 )
 from turnout.data.base import PADDING
-from turnout.data.dumps import read_posts, sentences_of, sentences_of_post
+from turnout.data.text_readers import read_posts, sentences_of, sentences_of_post
 from turnout.errors import InvalidInput
 from turnout.features import SimHash
 

@@ -14,7 +14,7 @@ from turnout.environments import (
     LinearContextual,
     LogNormal,
     Pareto,
-    Part,
+    WorldStream,
 )
 from turnout.environments.devices import BANDWIDTH_FITS, SPEED_FIT
 from turnout.errors import InvalidInput
@@ -110,7 +110,7 @@ def test_heavy_tail_multiplies_the_inner_times_and_shifts_nothing():
     inner = LinearContextual()
     model = HeavyTail(inner, Pareto(2.5))
     now = moment(4, 40)
-    factor = Pareto(2.5).draw(40, now.rng(Part.TIMING, 1))
+    factor = Pareto(2.5).draw(40, now.rng(WorldStream.TIMING, 1))
     np.testing.assert_allclose(model.duration(now), inner.duration(now) * factor)
     np.testing.assert_array_equal(model.column("context", now), inner.column("context", now))
     assert model.columns == inner.columns

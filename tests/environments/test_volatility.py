@@ -8,9 +8,9 @@ from turnout.environments import (
     History,
     Markov,
     Outages,
-    Part,
     Reliable,
     Shifting,
+    WorldStream,
 )
 from turnout.errors import InvalidInput
 
@@ -78,7 +78,7 @@ def test_markov_matches_a_plain_chain():
     rate = model.success_rate(moment(n=40))
     state = None
     for t in range(40):
-        keep, chance = moment(t, 40, seed).uniforms(Part.VOLATILITY, shape=(2, 40))
+        keep, chance = moment(t, 40, seed).uniforms(WorldStream.VOLATILITY, shape=(2, 40))
         fresh = chance < rate
         state = fresh if state is None else np.where(keep < 0.6, state, fresh)
         np.testing.assert_array_equal(model.survived(moment(t, 40, seed)), state)

@@ -16,9 +16,9 @@ from tests.report.folders import (
 from turnout.environments import e3cs_world
 from turnout.report.charts import sections
 from turnout.report.curves import N_POINTS, time_unit
+from turnout.report.groups import gather
 from turnout.report.heatmap import N_COLUMNS, N_ROWS
 from turnout.report.reading import read_cells
-from turnout.report.worlds import gather
 
 
 def charts_of(path):

@@ -10,9 +10,9 @@ from tests.report.folders import config_of, run_of, write_cell
 from turnout.errors import InvalidInput
 from turnout.report import write_report
 from turnout.report.charts import sections
+from turnout.report.groups import gather
 from turnout.report.reading import read_cells
-from turnout.report.tables import summary_rows
-from turnout.report.worlds import gather
+from turnout.report.summary import summary_rows
 
 
 def only_problem(folder):

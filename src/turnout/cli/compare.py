@@ -10,8 +10,20 @@ from typing import Annotated, Any
 import typer
 
 from turnout.cli.comparison import comparison_rows, comparison_tables
+from turnout.cli.options import (
+    Clients,
+    Cohort,
+    Deadline,
+    Jobs,
+    OptionalWorld,
+    Rounds,
+    end_badly_on_problems,
+    experiment_of,
+    print_json,
+    run_shown,
+)
 from turnout.cli.output import AsJson, console
-from turnout.cli.recipes import (
+from turnout.cli.training_options import (
     N_ROUNDS,
     AggregationText,
     Data,
@@ -26,18 +38,6 @@ from turnout.cli.recipes import (
     Target,
     Trainer,
     given_recipe,
-)
-from turnout.cli.running import (
-    Clients,
-    Cohort,
-    Deadline,
-    Jobs,
-    OptionalWorld,
-    Rounds,
-    end_badly_on_problems,
-    experiment_of,
-    print_json,
-    run_shown,
 )
 from turnout.errors import InvalidInput
 from turnout.experiment import Experiment

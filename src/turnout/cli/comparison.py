@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from rich.markup import escape
 from rich.table import Table
 
+from turnout.cli.options import numbers, plus_minus
 from turnout.cli.output import table
-from turnout.cli.running import numbers, plus_minus
 from turnout.experiment import Grid
 from turnout.experiment.summary import to_target
 

@@ -13,17 +13,17 @@ import typer
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from turnout.cli.division import print_division
+from turnout.cli.data_view import print_division
+from turnout.cli.options import print_json
 from turnout.cli.output import AsJson, console, show, table
-from turnout.cli.running import print_json
 from turnout.data import DataMissing, FederatedData, Natural, Partition, Source, divide
-from turnout.data.directory import Files
+from turnout.data.data_files import Files
 from turnout.data.download import DOWNLOADS, download
 from turnout.data.download import Progress as Tell
 from turnout.data.figure import draw_division
 from turnout.data.summary import Division, division
 from turnout.errors import InvalidInput
-from turnout.experiment.tables import FAMILIES, decode, encode
+from turnout.experiment.codec import FAMILIES, decode, encode
 from turnout.experiment.variants import parse_parameters
 
 __all__ = ["app"]

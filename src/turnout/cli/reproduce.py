@@ -10,8 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from turnout.cli.output import AsJson, console, table
-from turnout.cli.running import (
+from turnout.cli.options import (
     Jobs,
     end_badly_on_problems,
     numbers,
@@ -19,6 +18,7 @@ from turnout.cli.running import (
     print_json,
     run_shown,
 )
+from turnout.cli.output import AsJson, console, table
 from turnout.experiment import Experiment, Grid, estimate
 from turnout.experiment.variants import parse_parameters
 from turnout.papers import (
@@ -31,8 +31,8 @@ from turnout.papers import (
     load_preset,
     preset_names,
 )
-from turnout.papers.figures import draw, require_matplotlib
 from turnout.papers.measures import MEASURES
+from turnout.papers.plots import draw, require_matplotlib
 from turnout.papers.presets import NumbersTable
 
 __all__ = ["reproduce"]

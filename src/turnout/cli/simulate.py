@@ -11,8 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from turnout.cli.output import AsJson, console, show, table
-from turnout.cli.running import (
+from turnout.cli.options import (
     Clients,
     Cohort,
     Deadline,
@@ -23,6 +22,7 @@ from turnout.cli.running import (
     experiment_of,
     run_shown,
 )
+from turnout.cli.output import AsJson, console, show, table
 from turnout.experiment import parse_variant
 from turnout.experiment.variants import parse_parameters
 

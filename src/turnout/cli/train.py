@@ -12,8 +12,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from turnout import require
+from turnout.cli.options import (
+    Clients,
+    Cohort,
+    Deadline,
+    Param,
+    Rounds,
+    World,
+    end_badly_on_problems,
+    experiment_of,
+    run_shown,
+)
 from turnout.cli.output import AsJson, console, show, table
-from turnout.cli.recipes import (
+from turnout.cli.training_options import (
     N_ROUNDS,
     AggregationText,
     Data,
@@ -28,17 +39,6 @@ from turnout.cli.recipes import (
     Target,
     Trainer,
     given_recipe,
-)
-from turnout.cli.running import (
-    Clients,
-    Cohort,
-    Deadline,
-    Param,
-    Rounds,
-    World,
-    end_badly_on_problems,
-    experiment_of,
-    run_shown,
 )
 from turnout.experiment import Experiment, parse_variant
 from turnout.experiment.summary import to_target

@@ -1,7 +1,7 @@
 """Datasets, and how they are divided among clients."""
 
 from turnout.data.base import PADDING, Dataset, FederatedData, Partition, Source
-from turnout.data.directory import DamagedFile, DataMissing
+from turnout.data.data_files import DamagedFile, DataMissing
 from turnout.data.embedded import Digits, Synthetic
 from turnout.data.federate import divide, federate
 from turnout.data.images import (
@@ -11,10 +11,10 @@ from turnout.data.images import (
     FashionMnist,
     Femnist,
 )
-from turnout.data.own import ArrayFile, Arrays
 from turnout.data.partitions import Iid, Natural, PrimaryLabel, Shards
 from turnout.data.skew import Dirichlet, PowerLaw
 from turnout.data.texts import BlogAuthors, Shakespeare, StackExchange, TextFile, Yelp
+from turnout.data.user_data import ArrayFile, Arrays
 
 __all__ = [
     "PADDING",

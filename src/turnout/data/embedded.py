@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from turnout import require
+from turnout.data.assign import rank_within
 from turnout.data.base import Dataset, Draw, Source
-from turnout.data.dealing import rank_within
 from turnout.errors import InvalidInput, MissingExtra
 from turnout.types import Array, BoolArray, FloatArray, IntArray
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from turnout import require
+from turnout.data.assign import offsets_of, rank_within
 from turnout.data.base import Dataset, Draw, FederatedData, Partition, Source
-from turnout.data.codes import mean_codes, mean_vectors, word_codes
-from turnout.data.dealing import offsets_of, rank_within
+from turnout.data.client_features import mean_codes, mean_vectors, word_codes
 from turnout.errors import InvalidInput
 from turnout.types import Array, IntArray
 

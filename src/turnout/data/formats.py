@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from turnout.data.directory import part_named
+from turnout.data.data_files import part_named
 from turnout.types import Array
 
 __all__ = ["Raw", "read_cifar", "read_idx_folder", "read_idx_zip", "read_leaf", "read_npz"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from turnout import require
 from turnout.data.base import Dataset, Source
-from turnout.data.directory import DamagedFile, Files
+from turnout.data.data_files import DamagedFile, Files
 from turnout.data.formats import (
     Raw,
     read_cifar,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from turnout import require
+from turnout.data.assign import deal, deal_labels, equal_offsets, offsets_of, rank_within
 from turnout.data.base import Dataset, Partition
-from turnout.data.dealing import deal, deal_labels, equal_offsets, offsets_of, rank_within
 from turnout.errors import InvalidInput
 from turnout.types import IntArray
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from turnout import require
+from turnout.data.assign import deal_labels, deal_once, offsets_of, whole
 from turnout.data.base import Dataset, Partition
-from turnout.data.dealing import deal_labels, deal_once, offsets_of, whole
 from turnout.data.partitions import examples_each, labels_of
 from turnout.errors import InvalidInput
 from turnout.types import FloatArray, IntArray

@@ -11,8 +11,9 @@ from typing import Any
 
 from turnout import require
 from turnout.data.base import Dataset, Draw, Source
-from turnout.data.directory import Files
-from turnout.data.dumps import (
+from turnout.data.data_files import Files
+from turnout.data.embedded import check_test_share, held_back
+from turnout.data.text_readers import (
     Texts,
     prolific,
     read_jsonl,
@@ -21,9 +22,8 @@ from turnout.data.dumps import (
     sentences_of,
     sentences_of_post,
 )
-from turnout.data.embedded import check_test_share, held_back
-from turnout.data.own import check_path, own_file
 from turnout.data.tokens import sequences, tokenised, vocabulary
+from turnout.data.user_data import check_path, own_file
 from turnout.errors import InvalidInput
 
 __all__ = ["BlogAuthors", "Shakespeare", "StackExchange", "TextFile", "Yelp"]

@@ -1,8 +1,16 @@
 """Worlds without training: who is there, who fails, how long it takes."""
 
-from turnout.data.directory import DataMissing
+from turnout.data.data_files import DataMissing
 from turnout.environments.availability import Always, Bernoulli, Diurnal, PhoneTrace
-from turnout.environments.base import Environment
+from turnout.environments.base import (
+    Availability,
+    Fate,
+    History,
+    Moment,
+    Timing,
+    Volatility,
+    WorldStream,
+)
 from turnout.environments.devices import (
     Devices,
     DeviceTimes,
@@ -10,17 +18,9 @@ from turnout.environments.devices import (
     TracedDevices,
     best_devices,
 )
-from turnout.environments.models import (
-    Availability,
-    Fate,
-    History,
-    Moment,
-    Part,
-    Timing,
-    Volatility,
-)
-from turnout.environments.papers import e3cs_world, rbcs_f_world
+from turnout.environments.environment import Environment
 from turnout.environments.population import Population, SyntheticLoss
+from turnout.environments.presets import e3cs_world, rbcs_f_world
 from turnout.environments.timing import FixedTime, HeavyTail, LinearContextual, LogNormal, Pareto
 from turnout.environments.volatility import (
     Adversary,
@@ -53,7 +53,6 @@ __all__ = [
     "Moment",
     "Outages",
     "Pareto",
-    "Part",
     "PhoneTrace",
     "Population",
     "Reliable",
@@ -62,6 +61,7 @@ __all__ = [
     "Timing",
     "TracedDevices",
     "Volatility",
+    "WorldStream",
     "best_devices",
     "e3cs_world",
     "rbcs_f_world",

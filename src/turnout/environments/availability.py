@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from turnout import require
-from turnout.data.directory import data_directory
-from turnout.environments.models import Availability, Moment, Part, fixed_rng, frozen
+from turnout.data.data_files import data_directory
+from turnout.environments.base import Availability, Moment, WorldStream, fixed_rng, frozen
 from turnout.environments.traces import MINUTES_PER_DAY, phone_states
 from turnout.errors import InvalidInput
 from turnout.types import BoolArray, FloatArray, IntArray
@@ -45,7 +45,7 @@ class Bernoulli(Availability):
 
     def available(self, moment: Moment) -> BoolArray:
         """Draw everyone once."""
-        return moment.uniforms(Part.AVAILABILITY, shape=(moment.n_clients,)) < self.rate
+        return moment.uniforms(WorldStream.AVAILABILITY, shape=(moment.n_clients,)) < self.rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Diurnal(Availability):
 
     def available(self, moment: Moment) -> BoolArray:
         """Draw everyone once."""
-        drawn = moment.uniforms(Part.AVAILABILITY, shape=(moment.n_clients,))
+        drawn = moment.uniforms(WorldStream.AVAILABILITY, shape=(moment.n_clients,))
         return drawn < self.chance(moment)
 
 
@@ -122,7 +122,7 @@ def _everyone(n_clients: int) -> BoolArray:
 
 @lru_cache(maxsize=4)
 def _phases(n_clients: int, seed: int) -> FloatArray:
-    return frozen(fixed_rng(seed, Part.AVAILABILITY).random(n_clients))
+    return frozen(fixed_rng(seed, WorldStream.AVAILABILITY).random(n_clients))
 
 
 @lru_cache(maxsize=4)
@@ -131,7 +131,7 @@ def _assigned(
 ) -> tuple[IntArray, IntArray]:
     """Return the phone of each client and the minute of its record that round 0 falls on."""
     length = np.diff(phone_states(directory).offset)
-    rng = fixed_rng(seed, Part.AVAILABILITY)
+    rng = fixed_rng(seed, WorldStream.AVAILABILITY)
     phone = rng.integers(length.size, size=n_clients)
     start = np.floor(rng.random(n_clients) * length[phone]).astype(np.int64)
     if same_clock:

@@ -1,144 +1,205 @@
-"""A world: who is there, who fails, how long it takes, what clients report.
+"""What the models of a world have in common: when, how many, whose randomness, what went before.
 
-An ``Environment`` is a frozen bundle of small models. The fates of all clients are drawn for every
-round, then indexed, so that client i in round t fares the same whoever picks it: comparisons are
-paired and regret is exact. Asking about round 500 first changes nothing. Every model draws from a
-stream of its own, so that exchanging one never shifts another.
+A model is a small frozen dataclass and a pure function of a ``Moment``. It draws from a stream of
+its own, named by its ``WorldStream`` and, for a wrapper around another model, by its level.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from functools import cached_property
-from types import MappingProxyType
-from typing import Literal
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import NamedTuple, Self
 
-from turnout import require
-from turnout.environments.availability import Always
-from turnout.environments.models import (
-    Availability,
-    Fate,
-    History,
-    Moment,
-    Timing,
-    Volatility,
-)
-from turnout.environments.population import Population, SyntheticLoss
-from turnout.environments.timing import FixedTime
-from turnout.environments.volatility import ByClass
-from turnout.errors import InvalidInput
-from turnout.types import Array, FloatArray, IntArray, RoundContext
+import numpy as np
 
-__all__ = ["Environment"]
+from turnout.rng import Purpose, stream
+from turnout.stateful import Stateful
+from turnout.types import Array, BoolArray, FloatArray, IntArray
 
-_TRAITS = MappingProxyType({"num_samples": Population.num_samples, "features": Population.features})
+__all__ = [
+    "Availability",
+    "Fate",
+    "History",
+    "Moment",
+    "Timing",
+    "Volatility",
+    "WorldStream",
+    "equal_classes",
+    "fixed_rng",
+    "frozen",
+]
 
 
-@dataclass(frozen=True)
-class Environment:
-    """Availability, volatility, timing and reports of ``n_clients``, fixed by ``seed``.
+class WorldStream(IntEnum):
+    """Which model a stream belongs to. Numbers are part of the result: only append."""
 
-    >>> world = Environment(n_clients=100, seed=1)
-    >>> world.fate(3).survived.shape
-    (100,)
-    """
+    AVAILABILITY = 0
+    VOLATILITY = 1
+    TIMING = 2
+    LOSS = 3
+    MINI_BATCH = 4
+    POPULATION = 5
 
+
+#: Room for models inside a stream's key: a wrapper at level 1 uses part + 16, and so on.
+_PARTS_PER_LEVEL = 16
+#: What a stream of a model is for: the second half of its key.
+_BY_ROUND, _FIXED, _BY_BLOCK, _N_USES = range(4)
+#: Uniform numbers that are drawn at once, in whole rounds, at least one.
+_BLOCK = 8192
+
+
+class History(Stateful):
+    """What was selected before, for the few models that depend on it; ``state()`` saves it."""
+
+    @classmethod
+    def fresh(cls, n_clients: int) -> Self:
+        """Return the history before the first round."""
+        history = cls()
+        history.reset(n_clients)
+        return history
+
+    def reset(self, n_clients: int) -> None:
+        """Forget everything."""
+        super().reset(n_clients)
+        self.n_chosen_ = np.zeros(n_clients, dtype=np.int64)
+        self.took_part_ = np.zeros(n_clients, dtype=np.bool_)
+
+    def record(self, clients: IntArray) -> None:
+        """Add the chosen clients of the next round."""
+        self.n_chosen_[clients] += 1
+        self.took_part_.fill(False)
+        self.took_part_[clients] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One round as a model sees it."""
+
+    round: int
     n_clients: int
-    seed: int = 0
-    availability: Availability = field(default_factory=Always)
-    volatility: Volatility = field(default_factory=ByClass)
-    timing: Timing = field(default_factory=FixedTime)
-    population: Population = field(default_factory=Population)
-    losses: SyntheticLoss = field(default_factory=SyntheticLoss)
-    reports_failure: bool = False  #: whether a crashed client sends an error or nothing
+    seed: int
+    history: History
+    workload: FloatArray | None = None  #: (n,) local work, 1 = the mean; None = the same for all
 
-    def __post_init__(self) -> None:
-        require.integer("n_clients", self.n_clients, minimum=1)
-        require.integer("seed", self.seed, minimum=0)
+    def worked(self, seconds: FloatArray) -> FloatArray:
+        """Return (n,) times of computing, given those of the mean work: in proportion to it."""
+        return seconds if self.workload is None else seconds * self.workload
+
+    def rng(self, part: WorldStream, level: int = 0) -> np.random.Generator:
+        """Return the model's generator of this round."""
+        return stream(self.seed, Purpose.ENV, self.round, _key(part, level, _BY_ROUND))
+
+    def uniforms(self, part: WorldStream, level: int = 0, *, shape: tuple[int, ...]) -> FloatArray:
+        """Return the model's uniform numbers of this round, read-only.
+
+        To make a stream costs more than to draw a hundred numbers. So small shapes are drawn for
+        many rounds at once, which depends on the shape only, and not on what was asked before.
+        """
+        n_rounds = max(1, _BLOCK // math.prod(shape))
+        draw = _draw_block if n_rounds == 1 else _kept_block
+        block, row = divmod(self.round, n_rounds)
+        key = _key(part, level, _BY_BLOCK)
+        drawn: FloatArray = draw(self.seed, block, key, (n_rounds, *shape))[row]
+        return drawn
+
+
+def fixed_rng(seed: int, part: WorldStream, level: int = 0) -> np.random.Generator:
+    """Return the model's generator for what holds throughout a run, such as traits of clients."""
+    return stream(seed, Purpose.ENV, 0, _key(part, level, _FIXED))
+
+
+def _key(part: WorldStream, level: int, use: int) -> int:
+    return _N_USES * (part + _PARTS_PER_LEVEL * level) + use
+
+
+def _draw_block(seed: int, block: int, key: int, shape: tuple[int, ...]) -> FloatArray:
+    return frozen(stream(seed, Purpose.ENV, block, key).random(shape))
+
+
+_kept_block = lru_cache(maxsize=64)(_draw_block)
+
+
+def frozen(array: Array) -> Array:
+    """Return the array, from now on read-only: safe to keep and to hand out."""
+    array.setflags(write=False)
+    return array
+
+
+class Fate(NamedTuple):
+    """What would happen to every client in a round, whoever is chosen."""
+
+    survived: BoolArray  #: (n,) does not crash
+    duration: FloatArray  #: (n,) seconds until the client answers or crashes
+    reports_failure: bool  #: whether a crashed client sends an error or nothing
+
+
+class Availability(ABC):
+    """Who can be chosen in a round."""
+
+    @abstractmethod
+    def available(self, moment: Moment) -> BoolArray:
+        """Return (n,) who is there."""
+
+
+class _Wrappable:
+    """A model that may wrap another of its kind, and may look back."""
 
     @property
     def uses_history(self) -> bool:
-        """Whether the world depends on earlier selections, and so differs between selectors."""
-        return self.volatility.uses_history or self.timing.uses_history
+        """Whether it depends on earlier selections; then it differs between selectors."""
+        return False
+
+    @property
+    def level(self) -> int:
+        """0 for a model of its own; one more than the inner model's for a wrapper."""
+        return 0
+
+
+class Volatility(_Wrappable, ABC):
+    """Who survives a round."""
+
+    @abstractmethod
+    def success_rate(self, moment: Moment) -> FloatArray:
+        """Return (n,) the true chance of survival in this round, as a prophet would know it."""
+
+    @abstractmethod
+    def survived(self, moment: Moment) -> BoolArray:
+        """Return (n,) who does not crash."""
+
+    def classes(self, n_clients: int) -> IntArray:
+        """Return (n,) the class of each client, all 0 if there are none."""
+        return np.zeros(n_clients, dtype=np.int64)
+
+
+class Timing(_Wrappable, ABC):
+    """How long clients take."""
 
     @property
     def columns(self) -> frozenset[str]:
-        """Columns that ``context`` can fill."""
-        return self.timing.columns | _TRAITS.keys() | {"success_rate"}
+        """Columns that the model can fill; ``expected_duration`` is always among them."""
+        return frozenset({"expected_duration"})
 
-    @property
-    def classes(self) -> IntArray:
-        """(n,) the class of each client: by volatility, or by timing if that has only one."""
-        by_volatility = self.volatility.classes(self.n_clients)
-        return by_volatility if by_volatility.any() else self.timing.classes(self.n_clients)
+    @abstractmethod
+    def column(self, name: str, moment: Moment) -> Array:
+        """Return one of ``columns``."""
 
-    def context(
-        self,
-        round: int,
-        cohort_size: int,
-        history: History | None = None,
-        *,
-        columns: Collection[str] = (),
-        deadline: float = math.inf,
-        workload: FloatArray | None = None,
-    ) -> RoundContext:
-        """Return what the server knows before it chooses; only the columns asked for are made."""
-        moment = self._moment(round, history, workload)
-        wanted = self.columns.intersection(columns) if columns else ()
-        filled = {name: self._column(name, moment) for name in wanted}
-        available = self.availability.available(moment)
-        return RoundContext(round, cohort_size, available, deadline, filled)
+    @abstractmethod
+    def duration(self, moment: Moment) -> FloatArray:
+        """Return (n,) seconds from selection to answer."""
 
-    def fate(
-        self,
-        round: int,
-        history: History | None = None,
-        *,
-        workload: FloatArray | None = None,
-    ) -> Fate:
-        """Return what would happen to every client.
+    def classes(self, n_clients: int) -> IntArray:
+        """Return (n,) the class of each client, all 0 if there are none."""
+        return np.zeros(n_clients, dtype=np.int64)
 
-        ``workload``: (n,) local work relative to the mean; what a client computes takes as much
-        longer.
-        """
-        moment = self._moment(round, history, workload)
-        survived, duration = self.volatility.survived(moment), self.timing.duration(moment)
-        return Fate(survived, duration, self.reports_failure)
 
-    def metrics(self, round: int) -> dict[str, FloatArray]:
-        """Return what every client would report: ``loss``, ``loss_std``, ``loss_rms``."""
-        return self.losses.metrics(self._levels(), self._moment(round, None))
+def equal_classes(n_clients: int, n_classes: int) -> IntArray:
+    """Divide clients into consecutive classes of equal size (they differ by at most one).
 
-    def polled_loss(
-        self, round: int, poll_data: Literal["all", "mini-batch"] = "all"
-    ) -> FloatArray:
-        """Return what every client would answer to a poll, on all its data or on a mini-batch."""
-        evaluate = {"all": self.losses.all_data, "mini-batch": self.losses.mini_batch}
-        return evaluate[poll_data](self._levels(), self._moment(round, None))
-
-    def _column(self, name: str, moment: Moment) -> Array:
-        if name in self.timing.columns:
-            return self.timing.column(name, moment)
-        if name in _TRAITS:
-            return _TRAITS[name](self.population, self.n_clients, self.seed)
-        return self.volatility.success_rate(moment)
-
-    def _levels(self) -> FloatArray:
-        return self.population.loss_level(self.n_clients, self.seed)
-
-    def _moment(
-        self, round: int, history: History | None, workload: FloatArray | None = None
-    ) -> Moment:
-        past = self._no_history if history is None else history
-        if past.n_clients != self.n_clients:
-            raise InvalidInput(
-                f"history must be of {self.n_clients} clients, got {past.n_clients}; "
-                "start one with History.fresh(n_clients)."
-            )
-        return Moment(round, self.n_clients, self.seed, past, workload)
-
-    @cached_property
-    def _no_history(self) -> History:
-        return History.fresh(self.n_clients)
+    >>> equal_classes(6, 4).tolist()
+    [0, 0, 1, 2, 2, 3]
+    """
+    return np.arange(n_clients, dtype=np.int64) * n_classes // n_clients

@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from turnout import require
-from turnout.data.directory import data_directory
-from turnout.environments.models import Moment, Part, Timing, fixed_rng, frozen
+from turnout.data.data_files import data_directory
+from turnout.environments.base import Moment, Timing, WorldStream, fixed_rng, frozen
 from turnout.environments.traces import bandwidth, device_speeds, has_traces
 from turnout.types import Array, FloatArray, IntArray
 
@@ -87,7 +87,7 @@ class FittedDevices(Devices):
         """Draw how the round deviates from the client's usual bandwidth."""
         usual = _fitted_clients(self.network, moment.n_clients, moment.seed)[1]
         spread = BANDWIDTH_FITS[self.network].within
-        return moment.rng(Part.TIMING).lognormal(0.0, spread, moment.n_clients) / usual
+        return moment.rng(WorldStream.TIMING).lognormal(0.0, spread, moment.n_clients) / usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class DeviceTimes(Timing):
 
 @lru_cache(maxsize=4)
 def _fitted_clients(network: str, n_clients: int, seed: int) -> tuple[FloatArray, FloatArray]:
-    rng = fixed_rng(seed, Part.TIMING)
+    rng = fixed_rng(seed, WorldStream.TIMING)
     fit = BANDWIDTH_FITS[network]
     speed = rng.lognormal(*SPEED_FIT, n_clients)
     return frozen(speed), frozen(rng.lognormal(fit.mean, fit.between, n_clients))
@@ -177,7 +177,7 @@ def _traced_clients(
     """Return the speed of each client, its bandwidth trace and the minute it starts from."""
     speeds = device_speeds(directory)
     length = np.diff(bandwidth(network, directory).offset)
-    rng = fixed_rng(seed, Part.TIMING)
+    rng = fixed_rng(seed, WorldStream.TIMING)
     speed = speeds[rng.integers(speeds.size, size=n_clients)]
     trace = rng.integers(length.size, size=n_clients)
     start = np.floor(rng.random(n_clients) * length[trace]).astype(np.int64)

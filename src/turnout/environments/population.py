@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from turnout import require
-from turnout.environments.models import Moment, Part, fixed_rng, frozen
+from turnout.environments.base import Moment, WorldStream, fixed_rng, frozen
 from turnout.types import Array, FloatArray, IntArray
 
 __all__ = ["Population", "SyntheticLoss"]
@@ -79,7 +79,7 @@ class SyntheticLoss:
     def metrics(self, level: FloatArray, moment: Moment) -> dict[str, FloatArray]:
         """Return what each client would report in this round, (n,) each."""
         sigma = math.sqrt(math.log1p(self.noise**2))
-        factor = moment.rng(Part.LOSS).lognormal(-0.5 * sigma**2, sigma, level.size)
+        factor = moment.rng(WorldStream.LOSS).lognormal(-0.5 * sigma**2, sigma, level.size)
         loss = self.mean(level, moment.round) * factor
         spread = self.batch_spread * loss
         return {"loss": loss, "loss_std": spread, "loss_rms": np.hypot(loss, spread)}
@@ -91,7 +91,7 @@ class SyntheticLoss:
     def mini_batch(self, level: FloatArray, moment: Moment) -> FloatArray:
         """Return (n,) the loss of one mini-batch; never negative."""
         metrics = self.metrics(level, moment)
-        deviation = moment.rng(Part.MINI_BATCH).standard_normal(level.size)
+        deviation = moment.rng(WorldStream.MINI_BATCH).standard_normal(level.size)
         return np.maximum(metrics["loss"] + metrics["loss_std"] * deviation, 0.0)
 
 
@@ -121,4 +121,4 @@ def _features(population: Population, n_clients: int, seed: int) -> Array:
 
 
 def _traits(seed: int, trait: int) -> np.random.Generator:
-    return fixed_rng(seed, Part.POPULATION, level=trait)
+    return fixed_rng(seed, WorldStream.POPULATION, level=trait)

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from turnout import require
-from turnout.environments.models import Moment, Part, Timing, equal_classes, frozen
+from turnout.environments.base import Moment, Timing, WorldStream, equal_classes, frozen
 from turnout.errors import InvalidInput
 from turnout.types import Array, FloatArray, IntArray
 
@@ -108,7 +108,7 @@ class LinearContextual(Timing):
 
     def _draws(self, moment: Moment) -> FloatArray:
         """Return uniform numbers for mu, B and the noise, (3, n)."""
-        return moment.uniforms(Part.TIMING, shape=(3, moment.n_clients))
+        return moment.uniforms(WorldStream.TIMING, shape=(3, moment.n_clients))
 
     def _context(self, moment: Moment, drawn: FloatArray) -> FloatArray:
         (slowest, fastest), (narrowest, widest) = self.capacity, self.bandwidth_mhz
@@ -203,7 +203,7 @@ class HeavyTail(Timing):
 
     def duration(self, moment: Moment) -> FloatArray:
         """Multiply the inner model's times."""
-        factor = self.noise.draw(moment.n_clients, moment.rng(Part.TIMING, self.level))
+        factor = self.noise.draw(moment.n_clients, moment.rng(WorldStream.TIMING, self.level))
         return self.inner.duration(moment) * factor
 
     def classes(self, n_clients: int) -> IntArray:

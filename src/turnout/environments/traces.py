@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout import require
-from turnout.data.directory import DATA_VARIABLE, DataMissing, data_directory
-from turnout.environments.models import frozen
+from turnout.data.data_files import DATA_VARIABLE, DataMissing, data_directory
+from turnout.environments.base import frozen
 from turnout.errors import InvalidInput
 from turnout.types import Array, BoolArray, FloatArray, IntArray
 

@@ -12,10 +12,10 @@ from functools import lru_cache
 import numpy as np
 
 from turnout import require
-from turnout.environments.models import (
+from turnout.environments.base import (
     Moment,
-    Part,
     Volatility,
+    WorldStream,
     equal_classes,
     fixed_rng,
     frozen,
@@ -57,7 +57,7 @@ class ByClass(Volatility):
 
     def survived(self, moment: Moment) -> BoolArray:
         """Draw everyone once."""
-        drawn = moment.uniforms(Part.VOLATILITY, shape=(moment.n_clients,))
+        drawn = moment.uniforms(WorldStream.VOLATILITY, shape=(moment.n_clients,))
         return drawn < _rates(self.rates, moment.n_clients)
 
     def classes(self, n_clients: int) -> IntArray:
@@ -146,7 +146,7 @@ class Shifting(_Wrapper):
     def survived(self, moment: Moment) -> BoolArray:
         """Add failures of those who have moved."""
         survived = self.inner.survived(moment)
-        drawn = moment.uniforms(Part.VOLATILITY, self.level, shape=(moment.n_clients,))
+        drawn = moment.uniforms(WorldStream.VOLATILITY, self.level, shape=(moment.n_clients,))
         return survived & ((drawn < self.factor) | ~self.moved(moment))
 
 
@@ -208,7 +208,7 @@ class Adversary(_Wrapper):
 
     def survived(self, moment: Moment) -> BoolArray:
         """Fail the favoured."""
-        drawn = moment.uniforms(Part.VOLATILITY, self.level, shape=(moment.n_clients,))
+        drawn = moment.uniforms(WorldStream.VOLATILITY, self.level, shape=(moment.n_clients,))
         return self.inner.survived(moment) & (drawn < self._escape(moment))
 
     def _escape(self, moment: Moment) -> FloatArray:
@@ -236,7 +236,7 @@ def _nobody_fails(n_clients: int) -> BoolArray:
 
 @lru_cache(maxsize=16)
 def _movers(n_clients: int, seed: int, level: int, n_moves: int, size: int) -> BoolArray:
-    rng = fixed_rng(seed, Part.VOLATILITY, level)
+    rng = fixed_rng(seed, WorldStream.VOLATILITY, level)
     moved = np.zeros(n_clients, dtype=np.bool_)
     for _ in range(n_moves):
         moved[rng.permutation(n_clients)[:size]] = True
@@ -261,7 +261,7 @@ def _chain(
             state[is_open] = known_state[is_open]
             break
         at = Moment(round, moment.n_clients, moment.seed, moment.history)
-        keep, chance = at.uniforms(Part.VOLATILITY, level, shape=(2, rate.size))
+        keep, chance = at.uniforms(WorldStream.VOLATILITY, level, shape=(2, rate.size))
         draws = is_open & (keep >= stickiness) if round else is_open
         state[draws] = chance[draws] < rate[draws]
         is_open &= ~draws

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from turnout.experiment import folder as files
+from turnout.experiment.cell_runner import CHECKPOINT_EVERY, OnRounds, Running
+from turnout.experiment.codec import encode
 from turnout.experiment.config import Experiment
 from turnout.experiment.folder import FolderError
-from turnout.experiment.running import CHECKPOINT_EVERY, OnRounds, Running
-from turnout.experiment.tables import encode
 from turnout.experiment.variants import Variant, slug
 from turnout.experiment.worlds import class_names
 from turnout.training.callbacks import Callback

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from turnout import require
-from turnout.data.directory import content_id
+from turnout.data.data_files import content_id
 from turnout.environments import Environment
 from turnout.errors import InvalidInput
+from turnout.experiment.codec import ConfigError, decode, encode, nearest
 from turnout.experiment.lines import line_of
-from turnout.experiment.tables import ConfigError, decode, encode, nearest
 from turnout.experiment.variants import Variant, slug, variant_of
 from turnout.experiment.worlds import WORLDS, environment, resolved_world
 from turnout.policies import FixedDeadline, RoundPolicy

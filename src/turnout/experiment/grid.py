@@ -15,10 +15,10 @@ from turnout.environments import Environment
 from turnout.errors import InvalidInput
 from turnout.experiment import folder as files
 from turnout.experiment.cell import CellResult, CellTask, cell_folder
+from turnout.experiment.cell_runner import CHECKPOINT_EVERY
 from turnout.experiment.config import Experiment
 from turnout.experiment.folder import FolderError
-from turnout.experiment.processes import Advance, run_here, run_in_processes
-from turnout.experiment.running import CHECKPOINT_EVERY
+from turnout.experiment.pool import Advance, run_here, run_in_processes
 from turnout.experiment.variants import Variant
 from turnout.selector import Selector
 from turnout.simulate import rounds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from turnout.experiment.tables import Key
+from turnout.experiment.codec import Key
 
 __all__ = ["line_of"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from turnout import require
 from turnout.errors import InvalidInput, UnknownSelector
-from turnout.experiment.tables import ConfigError, Key, decode_parameter, encode, nearest
+from turnout.experiment.codec import ConfigError, Key, decode_parameter, encode, nearest
 from turnout.registry import find, make
 from turnout.selector import Selector
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from turnout.errors import InvalidInput
 from turnout.experiment import Experiment
-from turnout.experiment.tables import nearest
+from turnout.experiment.codec import nearest
 from turnout.papers.claims import Claim
 
 __all__ = [
@@ -29,7 +29,7 @@ class Figure:
     """A figure of the paper."""
 
     number: int
-    draws: str  #: a name of ``turnout.papers.figures.DRAWINGS``
+    draws: str  #: a name of ``turnout.papers.plots.DRAWINGS``
     schemes: tuple[str, ...]
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from turnout.errors import InvalidInput
+from turnout.report.groups import differences, gather, refuse_mixed
 from turnout.report.page import render
 from turnout.report.reading import Problem, read_cells
-from turnout.report.tables import Row, summary_rows
-from turnout.report.worlds import differences, gather, refuse_mixed
+from turnout.report.summary import Row, summary_rows
 
 __all__ = ["Problem", "Report", "Row", "write_report"]
 

@@ -18,9 +18,9 @@ from turnout.report.curves import (
 )
 from turnout.report.distributions import boxes, chosen, fairness
 from turnout.report.figures import Chart, Section, axes
-from turnout.report.learning import loss_histogram
+from turnout.report.groups import VariantCells, WorldGroup
 from turnout.report.reading import Cell
-from turnout.report.worlds import Variant, World
+from turnout.report.targets import loss_histogram
 from turnout.types import FloatArray
 
 __all__ = ["sections"]
@@ -43,7 +43,7 @@ _MEANINGS = {
 }
 
 
-def sections(world: World, order: Mapping[str, int]) -> list[Section]:
+def sections(world: WorldGroup, order: Mapping[str, int]) -> list[Section]:
     """Return what there is to show; ``order`` numbers the selectors for colours and toggling."""
     made = (
         Section("Learning", [*_learning(world, order), *loss_histogram(world, order)]),
@@ -62,7 +62,7 @@ def _lines(key: str, title: str, caption: str, traces: list[Trace], y: str) -> I
         yield Chart(key, title, caption, traces, axes("round", y))
 
 
-def _learning(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+def _learning(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
     named = {name for cell in world.cells for name in cell.series} - _COMMON
     names = sorted(named, key=lambda name: (name != "accuracy", name != "loss", name))
     unit, seconds = _clock_unit(world)
@@ -79,7 +79,7 @@ def _learning(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
         yield Chart(f"extra-{number}-time", f"{title} by time", caption, timed, layout)
 
 
-def _success(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+def _success(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
     window = max(1, world.n_rounds // 20)
     yield from _lines(
         "success",
@@ -104,7 +104,7 @@ def _success(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
     )
 
 
-def _regret(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+def _regret(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
     regret = over_rounds(world, order, _regret_of)
     with_bands = over_rounds(world, order, _recorded("bound"), role="bound")
     bounds = [trace for trace in with_bands if trace["meta"]["role"] == "bound"]
@@ -120,7 +120,7 @@ def _regret(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
         yield from _lines("bound", "Regret and its bound", caption, regret + bounds, "answers lost")
 
 
-def _time(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+def _time(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
     unit, seconds = _clock_unit(world)
     yield from _lines(
         "time",
@@ -142,7 +142,7 @@ def _time(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
         yield Chart("round-time", "Round time", caption, traces, layout)
 
 
-def _lengths(variant: Variant) -> FloatArray:
+def _lengths(variant: VariantCells) -> FloatArray:
     lengths = np.concatenate([cell.series["length_s"] for cell in variant.cells])
     known: FloatArray = lengths[np.isfinite(lengths)]
     return known
@@ -162,7 +162,7 @@ def _length_box(who: Trace, number: int, lengths: FloatArray) -> list[Trace]:
     return [box | {"hoverinfo": "skip"}, tip]
 
 
-def _queues(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+def _queues(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
     caption = f"Virtual queues of RBCS-F: selections owed to a client. {SEEDS}"
     for key, title in (("mean", "Mean backlog"), ("max", "Largest backlog")):
         traces = over_rounds(world, order, _recorded(f"backlog_{key}"))
@@ -203,5 +203,5 @@ def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
     return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), np.nan)
 
 
-def _clock_unit(world: World) -> tuple[str, float]:
+def _clock_unit(world: WorldGroup) -> tuple[str, float]:
     return time_unit(max(float(clock(cell)[-1]) for cell in world.cells))

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from turnout.report.groups import VariantCells, WorldGroup
 from turnout.report.reading import Cell
-from turnout.report.worlds import Variant, World
 from turnout.types import Array, FloatArray
 
 __all__ = [
@@ -36,7 +36,7 @@ _HOVER_SEEDS = (
 
 
 def over_rounds(
-    world: World,
+    world: WorldGroup,
     order: Mapping[str, int],
     column: Callable[[Cell], FloatArray | None],
     *,
@@ -59,7 +59,9 @@ def over_rounds(
     return bands + lines
 
 
-def against_time(world: World, order: Mapping[str, int], name: str, seconds: float) -> list[Trace]:
+def against_time(
+    world: WorldGroup, order: Mapping[str, int], name: str, seconds: float
+) -> list[Trace]:
     """Return a column of ``rounds.jsonl`` against the virtual clock, last known value first."""
     bands: list[Trace] = []
     lines: list[Trace] = []
@@ -75,7 +77,7 @@ def against_time(world: World, order: Mapping[str, int], name: str, seconds: flo
     return bands + lines
 
 
-def identity(variant: Variant, order: Mapping[str, int]) -> Trace:
+def identity(variant: VariantCells, order: Mapping[str, int]) -> Trace:
     """Return what every trace of a selector carries: its name, and the number it is toggled by."""
     return {"name": escape(shortened(variant.name)), "meta": {"selector": order[variant.name]}}
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from turnout.report.curves import Trace, identity, plain
 from turnout.report.figures import Chart, axes
+from turnout.report.groups import VariantCells, WorldGroup
 from turnout.report.heatmap import class_names, classes_of, heat_map
-from turnout.report.tables import counts_of, summary_rows
-from turnout.report.worlds import Variant, World
+from turnout.report.summary import counts_of, summary_rows
 from turnout.types import Array, FloatArray, IntArray
 
 __all__ = ["boxes", "chosen", "fairness"]
@@ -21,7 +21,7 @@ _N_LORENZ = 101
 _FAIRNESS = {"jain_of_counts": "Jain", "gini_of_counts": "Gini", "minimum_rate": "minimum rate"}
 
 
-def chosen(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+def chosen(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
     """Yield the selection counts by class of client, and the map of client by round."""
     class_of = classes_of(world)
     traces = []
@@ -50,7 +50,7 @@ def chosen(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
         yield Chart("map", "Client by round", caption, maps=maps, is_wide=True)
 
 
-def fairness(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+def fairness(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
     """Yield the Lorenz curves of selection counts and the three indices."""
     curves = _lorenz_curves(world, order)
     if not curves:
@@ -87,7 +87,7 @@ def boxes(
     }
 
 
-def _counts(variant: Variant) -> list[IntArray]:
+def _counts(variant: VariantCells) -> list[IntArray]:
     return [counts for cell in variant.cells if (counts := counts_of(cell)) is not None]
 
 
@@ -105,7 +105,7 @@ def _bars(who: Trace, estimates: Mapping[str, Any]) -> Trace:
     }
 
 
-def _lorenz_curves(world: World, order: Mapping[str, int]) -> list[Trace]:
+def _lorenz_curves(world: WorldGroup, order: Mapping[str, int]) -> list[Trace]:
     share = np.linspace(0.0, 1.0, _N_LORENZ)
     traces: list[Trace] = []
     for variant in world.variants:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from turnout.report.groups import WorldGroup
 from turnout.report.reading import Cell
-from turnout.report.worlds import World
 from turnout.types import Array, FloatArray, IntArray
 
 __all__ = ["class_names", "classes_of", "heat_map"]
@@ -20,7 +20,7 @@ N_ROWS, N_COLUMNS = 100, 125
 _MOST_CLASSES = 12
 
 
-def classes_of(world: World) -> IntArray | None:
+def classes_of(world: WorldGroup) -> IntArray | None:
     """Return (n,) the class of each client, None without classes or with too many to draw."""
     recorded = [cell.choices.class_of for cell in world.cells if cell.choices is not None]
     class_of = next((found for found in recorded if found is not None), None)
@@ -29,7 +29,7 @@ def classes_of(world: World) -> IntArray | None:
     return class_of if 2 <= np.unique(class_of).size <= _MOST_CLASSES else None
 
 
-def class_names(world: World, classes: IntArray) -> list[str]:
+def class_names(world: WorldGroup, classes: IntArray) -> list[str]:
     """Return the names of class numbers, for a chart."""
     given = world.settings.classes.get("names")
     names = given if isinstance(given, list) else []
@@ -40,7 +40,7 @@ def class_names(world: World, classes: IntArray) -> list[str]:
     ]
 
 
-def heat_map(world: World, order: Mapping[str, int]) -> dict[str, Any] | None:
+def heat_map(world: WorldGroup, order: Mapping[str, int]) -> dict[str, Any] | None:
     """Return the maps of all selectors, and what their rows and columns are."""
     n, n_rounds = world.settings.n_clients, world.n_rounds
     class_of = classes_of(world)
@@ -111,7 +111,7 @@ def _middles(bin_of: IntArray, first: float) -> list[float]:
     return middles
 
 
-def _groups(world: World, ordered: IntArray, row_of: IntArray) -> list[dict[str, Any]]:
+def _groups(world: WorldGroup, ordered: IntArray, row_of: IntArray) -> list[dict[str, Any]]:
     """Return the name and the first and last row of each class, bottom up."""
     classes, starts, sizes = np.unique(ordered, return_index=True, return_counts=True)
     rows = zip(row_of[starts].tolist(), row_of[starts + sizes - 1].tolist(), strict=True)

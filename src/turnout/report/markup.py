@@ -10,10 +10,10 @@ from html import escape
 from typing import Any
 
 from turnout.report.curves import time_unit
-from turnout.report.learning import Reached, reached, targets_of
-from turnout.report.reading import Problem, Settings
-from turnout.report.tables import COLUMNS, Column, Row
-from turnout.report.worlds import World
+from turnout.report.groups import WorldGroup
+from turnout.report.reading import CellSettings, Problem
+from turnout.report.summary import COLUMNS, Column, Row
+from turnout.report.targets import Reached, reached, targets_of
 from turnout.statistics import Estimate
 
 __all__ = [
@@ -40,7 +40,7 @@ _BRIEF = 2
 _LONGEST = 60
 
 
-def describe(world: World) -> str:
+def describe(world: WorldGroup) -> str:
     """Return the world in one sentence of plain text."""
     settings, sizes = world.settings, world.cohort_sizes
     models = dict(_fields(settings.world))
@@ -145,7 +145,7 @@ def summary_table(rows: Sequence[Row], order: Mapping[str, int]) -> str:
     )
 
 
-def target_table(world: World, order: Mapping[str, int]) -> str:
+def target_table(world: WorldGroup, order: Mapping[str, int]) -> str:
     """Return rounds and time to some accuracies; nothing without any accuracy."""
     found = {target: reached(world, target) for target in targets_of(world)}
     if not found:
@@ -219,7 +219,7 @@ def _number(one: Estimate, scale: float) -> str:
     return f'{text} <span class="margin">± {half_width:,.{digits}f}</span>'
 
 
-def settings_of(world: World) -> str:
+def settings_of(world: WorldGroup) -> str:
     """Return everything that made the results, and with which versions."""
     rows = "\n".join(
         f'<tr><th scope="row">{escape(variant.name)}</th>'
@@ -258,7 +258,7 @@ def settings_of(world: World) -> str:
     )
 
 
-def _parameters(settings: Settings) -> str:
+def _parameters(settings: CellSettings) -> str:
     return _pairs(settings.parameters) or "defaults"
 
 

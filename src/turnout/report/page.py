@@ -15,6 +15,7 @@ from typing import Any
 from turnout.errors import MissingExtra
 from turnout.report.charts import sections
 from turnout.report.figures import Chart
+from turnout.report.groups import WorldGroup
 from turnout.report.markup import (
     chips,
     describe,
@@ -24,8 +25,7 @@ from turnout.report.markup import (
     target_table,
 )
 from turnout.report.reading import Problem
-from turnout.report.tables import Row
-from turnout.report.worlds import World
+from turnout.report.summary import Row
 
 __all__ = ["plotly_js", "render"]
 
@@ -46,7 +46,7 @@ def plotly_js() -> str:
 
 
 def render(
-    worlds: Sequence[World], rows: Sequence[Sequence[Row]], problems: Sequence[Problem]
+    worlds: Sequence[WorldGroup], rows: Sequence[Sequence[Row]], problems: Sequence[Problem]
 ) -> str:
     """Return the page; the same cells give the same page, byte for byte."""
     names = dict.fromkeys(variant.name for world in worlds for variant in world.variants)
@@ -74,7 +74,7 @@ def render(
 
 
 def _world(
-    world: World,
+    world: WorldGroup,
     rows: Sequence[Row],
     prefix: str,
     order: Mapping[str, int],

@@ -21,7 +21,7 @@ from turnout.report.files import (
 )
 from turnout.types import FloatArray
 
-__all__ = ["FORMAT", "Cell", "Problem", "Settings", "read_cells"]
+__all__ = ["FORMAT", "Cell", "CellSettings", "Problem", "read_cells"]
 
 #: Version of the run-folder format; a larger number was written by a newer turnout.
 FORMAT = 1
@@ -44,7 +44,7 @@ class Problem(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class CellSettings:
     """What made a cell: ``config.json``."""
 
     experiment: str
@@ -95,7 +95,7 @@ class Cell:
     """One selector variant with one seed."""
 
     path: Path
-    settings: Settings
+    settings: CellSettings
     versions: Mapping[str, Any]
     summary: Mapping[str, float]  #: the numbers of summary.json; empty while incomplete
     series: Mapping[str, FloatArray]  #: (T,) each, the columns of rounds.jsonl
@@ -155,7 +155,7 @@ def _folders(path: Path) -> Iterator[Path]:
 
 
 def _read_cell(folder: Path) -> tuple[Cell, list[Problem]]:
-    settings = Settings.from_json(read_object(folder / "config.json"))
+    settings = CellSettings.from_json(read_object(folder / "config.json"))
     is_complete = (folder / "summary.json").exists()
     summary = read_object(folder / "summary.json") if is_complete else {}
     has_rounds = is_complete or (folder / "rounds.jsonl").exists()
@@ -185,7 +185,7 @@ def _read_cell(folder: Path) -> tuple[Cell, list[Problem]]:
     return cell.first(n_rounds), _notes(cell, n_written, rounds.n_unreadable if rounds else 0)
 
 
-def _rounds_run(summary: Mapping[str, Any], settings: Settings) -> int:
+def _rounds_run(summary: Mapping[str, Any], settings: CellSettings) -> int:
     """Return the rounds of a complete run: as planned, or fewer if it stopped at its target."""
     run = summary.get("rounds_run", settings.n_rounds)
     return run if type(run) is int and 1 <= run <= settings.n_rounds else settings.n_rounds

@@ -16,23 +16,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from turnout.errors import InvalidInput
-from turnout.testing.declared import check_declarations, check_docstring, check_parameters
-from turnout.testing.frequency import check_probability, check_relabelling
-from turnout.testing.learned import (
+from turnout.testing.check_declarations import check_declarations, check_docstring, check_parameters
+from turnout.testing.check_scale import check_learns, check_vectorised
+from turnout.testing.check_select import (
+    check_edge_rounds,
+    check_inputs_untouched,
+    check_select_keeps_state,
+    check_selection,
+)
+from turnout.testing.check_state import (
     check_grow,
     check_late_feedback,
     check_long_run,
     check_observe_survives,
     check_save_and_load,
 )
-from turnout.testing.rounds import (
-    check_edge_rounds,
-    check_inputs_untouched,
-    check_select_keeps_state,
-    check_selection,
-)
-from turnout.testing.scale import check_learns, check_vectorised
-from turnout.testing.subject import Check, MakeSelector, Subject
+from turnout.testing.frequency import check_probability, check_relabelling
+from turnout.testing.harness import Check, MakeSelector, Subject
 
 __all__ = [
     "CHECKS",

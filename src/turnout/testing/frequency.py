@@ -12,7 +12,7 @@ import numpy as np
 
 from turnout.rng import Purpose, stream
 from turnout.selector import Selector
-from turnout.testing.subject import Subject, contract, doing, expect, expect_valid
+from turnout.testing.harness import Subject, contract, doing, expect, expect_valid
 from turnout.testing.toy import ToyFederation
 from turnout.types import Array, BoolArray, FloatArray, RoundContext
 

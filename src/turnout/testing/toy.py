@@ -29,7 +29,7 @@ from turnout.types import (
     Status,
 )
 
-__all__ = ["Fate", "ToyFederation"]
+__all__ = ["ToyFate", "ToyFederation"]
 
 #: Seconds a client has.
 DEADLINE = 4.3
@@ -50,7 +50,7 @@ SHARE_OF_LOSS = {"loss": 1.0, "loss_std": 0.1, "loss_rms": math.hypot(1.0, 0.1)}
 _N_BITS = 64
 
 
-class Fate(NamedTuple):
+class ToyFate(NamedTuple):
     """What happens to each client that is chosen in a round, (n,) each; ``context`` is (n, 3)."""
 
     available: BoolArray
@@ -92,19 +92,19 @@ class ToyFederation:
         self._good = drawn if good is None else np.asarray(good, dtype=np.bool_)
         self._jitter = rng.uniform(0.8, 1.2, (4, n_clients))
         self._columns: dict[str, Array] = {}
-        self._fates: dict[int, Fate] = {}
+        self._fates: dict[int, ToyFate] = {}
 
     @property
     def good(self) -> BoolArray:
         """(n,) who is reliable, fast and has much to learn from."""
         return self._good[self.labels]
 
-    def fate(self, round: int) -> Fate:
+    def fate(self, round: int) -> ToyFate:
         """Return what happens in a round, drawn for all clients at once."""
         key = round % PERIOD
         if key not in self._fates:
             drawn = self._draw(stream(self.seed, Purpose.ENV, key))
-            self._fates[key] = Fate(*(_read_only(values[self.labels]) for values in drawn))
+            self._fates[key] = ToyFate(*(_read_only(values[self.labels]) for values in drawn))
         return self._fates[key]
 
     def column(self, name: str, round: int) -> Array:
@@ -157,7 +157,7 @@ class ToyFederation:
             selections.append(selection)
         return selections
 
-    def _draw(self, rng: np.random.Generator) -> Fate:
+    def _draw(self, rng: np.random.Generator) -> ToyFate:
         n = self.n_clients
         available = rng.random(n) < AVAILABILITY
         failure = rng.integers(Status.LATE, max(Status) + 1, n)
@@ -171,7 +171,7 @@ class ToyFederation:
         reports = (status == Status.COMPLETED) | (status == Status.LATE)
         polled_loss = np.where(rng.random(n) < NO_ANSWER, np.nan, loss)
         reported = np.where(reports, loss, np.nan)
-        return Fate(available, status.astype(np.int8), duration, reported, polled_loss, context)
+        return ToyFate(available, status.astype(np.int8), duration, reported, polled_loss, context)
 
     def _fixed_column(self, name: str) -> Array:
         if name == "features":

@@ -20,8 +20,8 @@ import numpy as np
 from turnout import require
 from turnout.data.base import FederatedData
 from turnout.training.base import Updates
-from turnout.training.batched.choice import engine_for
 from turnout.training.batched.engine import Losses, Task
+from turnout.training.batched.merged import engine_for
 from turnout.training.batched.threads import spread
 from turnout.training.batched.tiles import cut
 from turnout.training.batched.weights import Rule

@@ -20,10 +20,10 @@ __all__ = ["Scorer", "client_rows", "one_by_one"]
 ROWS, SCORES = 256, 1 << 21
 
 #: What is computed for some rows: sums of losses, right labels, labels that count; (3, rows).
-Part = Callable[[IntArray], FloatArray]
+ScoreRows = Callable[[IntArray], FloatArray]
 
 
-def one_by_one(part: Part, items: list[IntArray]) -> list[FloatArray]:
+def one_by_one(part: ScoreRows, items: list[IntArray]) -> list[FloatArray]:
     """Compute one part after the other."""
     return [part(item) for item in items]
 
@@ -43,7 +43,7 @@ class Scorer:
     data: FederatedData
     device: torch.device
     answer: Callable[[Tensor], Tensor]  #: scores of examples, by the model at hand
-    each: Callable[[Part, list[IntArray]], list[FloatArray]] = one_by_one
+    each: Callable[[ScoreRows, list[IntArray]], list[FloatArray]] = one_by_one
 
     def of_groups(
         self, x: Array, y: IntArray, rows: IntArray, group: IntArray, n_groups: int

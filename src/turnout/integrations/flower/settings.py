@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from turnout.experiment import folder as files
-from turnout.experiment.tables import encode
+from turnout.experiment.codec import encode
 from turnout.integrations.flower import inner as within
 from turnout.integrations.flower.base import World
 from turnout.integrations.flower.replies import form_of_arrays

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from turnout.data.base import FederatedData
 from turnout.training.batched.engine import Engine, Losses, Task, losses_of
+from turnout.training.batched.layer_plan import LayerPlan
 from turnout.training.batched.layers import Layer, Space
-from turnout.training.batched.parts import Part
 from turnout.training.batched.weights import Rule, Stacked
 from turnout.training.modules import label_tensor
 from turnout.types import IntArray
@@ -36,7 +36,7 @@ class Chain(Engine):
     is_shareable: ClassVar[bool] = True
 
     def __init__(
-        self, parts: Sequence[Part], module: nn.Module, data: FederatedData, batch_size: int
+        self, parts: Sequence[LayerPlan], module: nn.Module, data: FederatedData, batch_size: int
     ) -> None:
         self.parts = parts
         self.module = module
@@ -113,7 +113,7 @@ class _Net:
     """All layers of a few clients, one connected to the next."""
 
     def __init__(
-        self, parts: Sequence[Part], weights: Sequence[Stacked], x: Tensor, space: Space
+        self, parts: Sequence[LayerPlan], weights: Sequence[Stacked], x: Tensor, space: Space
     ) -> None:
         self.x = self.out = x
         self.layers: list[Layer] = []

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from turnout import metrics
+from turnout.report.groups import VariantCells, WorldGroup
 from turnout.report.reading import Cell
-from turnout.report.worlds import Variant, World
 from turnout.statistics import Estimate, estimate
 from turnout.types import FloatArray, IntArray
 
@@ -71,7 +71,7 @@ class Row:
     tied: frozenset[str]  #: columns whose paired difference to the best may be zero
 
 
-def summary_rows(world: World) -> list[Row]:
+def summary_rows(world: WorldGroup) -> list[Row]:
     """Return one row per selector: what summary.json says, else what the rounds say."""
     values = {variant.name: _values(variant) for variant in world.variants}
     best: dict[str, set[str]] = {name: set() for name in values}
@@ -99,7 +99,7 @@ def counts_of(cell: Cell) -> IntArray | None:
     return metrics.selection_counts(cell.choices.clients, cell.settings.n_clients)
 
 
-def _values(variant: Variant) -> dict[str, dict[int, float]]:
+def _values(variant: VariantCells) -> dict[str, dict[int, float]]:
     """Return the numbers of a variant by column and seed."""
     found: dict[str, dict[int, float]] = {}
     for cell in variant.cells:

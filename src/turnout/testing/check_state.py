@@ -14,7 +14,7 @@ from turnout.errors import InvalidInput, TurnoutError
 from turnout.persist import load, save
 from turnout.rng import Purpose, stream
 from turnout.selector import Selector
-from turnout.testing.subject import (
+from turnout.testing.harness import (
     Subject,
     arrays_of,
     contract,

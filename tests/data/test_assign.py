@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.data.dealing import (
+from turnout.data.assign import (
     deal,
     deal_labels,
     deal_once,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from turnout.training.batched.chain import Chain
-from turnout.training.batched.copies import Copies, OneByOne, is_noisy
 from turnout.training.batched.engine import Engine
 from turnout.training.batched.functional import Functional, why_not
-from turnout.training.batched.parts import Unreadable, read_parts
+from turnout.training.batched.layer_plan import Unreadable, read_layer_plans
+from turnout.training.batched.per_client import Copies, OneByOne, is_noisy
 from turnout.training.batched.text import Text
 from turnout.training.nets import NextWord
 from turnout.training.reference import ReferenceTrainer
@@ -20,7 +20,7 @@ def engine_for(reference: ReferenceTrainer, batch_size: int) -> tuple[Engine, st
     if type(module) is NextWord:
         return Text(module, data), ""
     try:
-        return Chain(read_parts(module, data.example_shape), module, data, batch_size), ""
+        return Chain(read_layer_plans(module, data.example_shape), module, data, batch_size), ""
     except Unreadable as error:
         why = str(error)
     if is_noisy(module, data):

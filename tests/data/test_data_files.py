@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from turnout.data.directory import content_id
+from turnout.data.data_files import content_id
 
 
 @pytest.mark.parametrize("size", [1, 5_000, (64 << 20) + 5, 70 << 20])

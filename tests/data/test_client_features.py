@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from turnout.data import Arrays, Digits, Iid, Natural, PrimaryLabel, Synthetic, divide, federate
-from turnout.data.codes import mean_codes, mean_vectors, word_codes
+from turnout.data.client_features import mean_codes, mean_vectors, word_codes
 from turnout.features import PStableLSH, SimHash
 
 WORDS = ("<unk>", "apple", "pear", "plum", "fig", "nut")
@@ -36,7 +36,7 @@ def test_words_without_a_vocabulary_are_their_numbers():
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
 def test_mean_vectors_by_hand(monkeypatch, chunk):
-    monkeypatch.setattr("turnout.data.codes._CHUNK", chunk)
+    monkeypatch.setattr("turnout.data.client_features._CHUNK", chunk)
     x = np.arange(24, dtype=np.uint8).reshape(6, 1, 2, 2) * 10
     means = mean_vectors(x, np.array([0, 1, 4, 6]))
     flat = x.reshape(6, 4).astype(float)

@@ -14,7 +14,7 @@ import numpy as np
 from turnout.registry import make
 from turnout.rng import Purpose, stream
 from turnout.selector import Selector
-from turnout.testing.subject import Subject, contract, expect
+from turnout.testing.harness import Subject, contract, expect
 from turnout.testing.toy import ToyFederation
 
 __all__ = ["LEARNING_MARGIN", "SLOWEST", "check_learns", "check_vectorised"]

@@ -6,8 +6,8 @@ import pytest
 from tests.report.folders import WORLD, config_of, write_cell, write_experiment
 from turnout.errors import InvalidInput
 from turnout.report import write_report
+from turnout.report.groups import gather
 from turnout.report.reading import read_cells
-from turnout.report.worlds import gather
 
 
 def test_different_worlds_are_refused_with_the_keys(tmp_path):

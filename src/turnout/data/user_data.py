@@ -12,7 +12,7 @@ import numpy as np
 
 from turnout import require
 from turnout.data.base import Dataset, Source
-from turnout.data.directory import Files
+from turnout.data.data_files import Files
 from turnout.data.formats import Raw, read_npz
 from turnout.errors import InvalidInput
 from turnout.types import Array

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnout.errors import InvalidInput
-from turnout.report.reading import Cell, Problem, Settings
+from turnout.report.reading import Cell, CellSettings, Problem
 
-__all__ = ["Variant", "World", "differences", "gather", "refuse_mixed"]
+__all__ = ["VariantCells", "WorldGroup", "differences", "gather", "refuse_mixed"]
 
 _SHOWN_DIFFERENCES = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class VariantCells:
     """A selector with its parameters, and its cells, one per seed."""
 
     name: str  #: the label, made unique inside the world
@@ -30,11 +30,11 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class WorldGroup:
     """Cells that compare: same world, size, rounds and policy."""
 
-    settings: Settings  #: of the first cell
-    variants: tuple[Variant, ...]
+    settings: CellSettings  #: of the first cell
+    variants: tuple[VariantCells, ...]
     n_rounds: int  #: rounds shown; runs that stopped at their target have fewer
     is_partial: bool  #: nothing is complete: shown up to the round that all cells reached
 
@@ -49,13 +49,13 @@ class World:
         return sorted({cell.settings.cohort_size for cell in self.cells})
 
 
-def gather(cells: Sequence[Cell]) -> tuple[list[World], list[Problem]]:
+def gather(cells: Sequence[Cell]) -> tuple[list[WorldGroup], list[Problem]]:
     """Return the worlds of the cells, in order of appearance, and what to know about them.
 
     Incomplete cells are left out as long as a world has a complete one; without any, all are cut
     to the round that all reached.
     """
-    worlds: list[World] = []
+    worlds: list[WorldGroup] = []
     problems: list[Problem] = []
     by_world: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in cells:
@@ -69,13 +69,13 @@ def gather(cells: Sequence[Cell]) -> tuple[list[World], list[Problem]]:
         lengths = [cell.n_rounds for cell in single]
         n_rounds = max(lengths) if complete else min(lengths)
         cut = [cell.first(min(n_rounds, cell.n_rounds)) for cell in single]
-        world = World(single[0].settings, tuple(_variants(cut)), n_rounds, not complete)
+        world = WorldGroup(single[0].settings, tuple(_variants(cut)), n_rounds, not complete)
         worlds.append(world)
         problems += repeated + _remarks(world)
     return worlds, problems
 
 
-def differences(worlds: Sequence[World]) -> list[str]:
+def differences(worlds: Sequence[WorldGroup]) -> list[str]:
     """Return one line per setting that differs between worlds."""
     flat = [dict(_flat("", _compared(world.settings))) for world in worlds]
     keys = dict.fromkeys(key for settings in flat for key in settings)
@@ -87,7 +87,7 @@ def differences(worlds: Sequence[World]) -> list[str]:
     return lines or [f"world_id is {' or '.join(w.settings.world_id for w in worlds)}"]
 
 
-def refuse_mixed(worlds: Sequence[World]) -> None:
+def refuse_mixed(worlds: Sequence[WorldGroup]) -> None:
     """Raise unless all cells are of one world."""
     if len(worlds) < 2:
         return
@@ -101,12 +101,12 @@ def refuse_mixed(worlds: Sequence[World]) -> None:
     )
 
 
-def _comparable(settings: Settings) -> tuple[Any, ...]:
+def _comparable(settings: CellSettings) -> tuple[Any, ...]:
     """Return what must agree; a selector may have a cohort size of its own."""
     return (settings.kind, settings.world_id, settings.n_clients, settings.n_rounds)
 
 
-def _compared(settings: Settings) -> dict[str, Any]:
+def _compared(settings: CellSettings) -> dict[str, Any]:
     return {
         "kind": settings.kind,
         "n_clients": settings.n_clients,
@@ -147,7 +147,7 @@ def _identity(cell: Cell) -> tuple[str, str]:
     return settings.label, json.dumps(made_of, sort_keys=True)
 
 
-def _variants(cells: Iterable[Cell]) -> list[Variant]:
+def _variants(cells: Iterable[Cell]) -> list[VariantCells]:
     by_identity: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         by_identity.setdefault(_identity(cell), []).append(cell)
@@ -160,7 +160,7 @@ def _variants(cells: Iterable[Cell]) -> list[Variant]:
         taken[name] = taken.get(name, 0) + 1
         name = name if taken[name] == 1 else f"{name} #{taken[name]}"
         members.sort(key=lambda cell: cell.settings.seed)
-        variants.append(Variant(name, tuple(members)))
+        variants.append(VariantCells(name, tuple(members)))
     return sorted(variants, key=lambda variant: _natural(variant.name))
 
 
@@ -170,7 +170,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part[:18]) if part.isdecimal() else 0, part) for part in parts]
 
 
-def _remarks(world: World) -> list[Problem]:
+def _remarks(world: WorldGroup) -> list[Problem]:
     """Return what a reader must know about the comparison itself."""
     remarks = []
     seeds = _by_value(world, lambda variant: ", ".join(map(str, variant.seeds)))
@@ -194,7 +194,7 @@ def _remarks(world: World) -> list[Problem]:
     return [Problem("note", "", remark) for remark in remarks]
 
 
-def _training_remarks(world: World) -> list[str]:
+def _training_remarks(world: WorldGroup) -> list[str]:
     remarks = []
     n_stopped = sum(cell.has_stopped for cell in world.cells)
     if n_stopped:
@@ -217,7 +217,7 @@ def _training_remarks(world: World) -> list[str]:
     return remarks
 
 
-def _by_value(world: World, value: Callable[[Variant], str]) -> dict[str, list[str]]:
+def _by_value(world: WorldGroup, value: Callable[[VariantCells], str]) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {}
     for variant in world.variants:
         names.setdefault(value(variant), []).append(variant.name)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from turnout.data.directory import UnfitSetting
+from turnout.data.data_files import UnfitSetting
 
 __all__ = ["Texts", "prolific", "read_jsonl", "read_posts", "read_reviews"]
 

@@ -11,8 +11,8 @@ import numpy as np
 from turnout import metrics
 from turnout.report.curves import Trace, clock, identity, plain
 from turnout.report.figures import Chart, axes
+from turnout.report.groups import VariantCells, WorldGroup
 from turnout.report.reading import Cell
-from turnout.report.worlds import Variant, World
 from turnout.statistics import Estimate, estimate
 from turnout.types import FloatArray
 
@@ -42,7 +42,7 @@ class Reached(NamedTuple):
         return self.rounds.n == self.n_seeds
 
 
-def targets_of(world: World) -> list[float]:
+def targets_of(world: WorldGroup) -> list[float]:
     """Return the accuracies that the runs name as targets, else round numbers they reached."""
     named = [_named(cell.settings.training.get("target_accuracy")) for cell in world.cells]
     given = sorted({target for targets in named for target in targets})
@@ -52,7 +52,7 @@ def targets_of(world: World) -> list[float]:
     return [level for level in _LEVELS if level <= best][-_N_LEVELS:]
 
 
-def reached(world: World, target: float) -> dict[str, Reached]:
+def reached(world: WorldGroup, target: float) -> dict[str, Reached]:
     """Return for each selector how long it took to an accuracy."""
     found = {variant.name: _reached(variant, target) for variant in world.variants}
     whole = [one.rounds.mean for one in found.values() if one.is_complete]
@@ -63,7 +63,7 @@ def reached(world: World, target: float) -> dict[str, Reached]:
     }
 
 
-def loss_histogram(world: World, order: Mapping[str, int]) -> Iterator[Chart]:
+def loss_histogram(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
     """Yield the distribution over clients of the final model's loss, as steps."""
     losses = {variant.name: _losses(variant) for variant in world.variants}
     known = [values for values in losses.values() if values.size]
@@ -95,7 +95,7 @@ def _best_accuracy(cell: Cell) -> float:
     return float(known.max()) if known.size else -math.inf
 
 
-def _reached(variant: Variant, target: float) -> Reached:
+def _reached(variant: VariantCells, target: float) -> Reached:
     rounds = [metrics.rounds_to(_accuracy(cell), target) for cell in variant.cells]
     seconds = [
         math.nan if math.isnan(after) else float(clock(cell)[int(after) - 1])
@@ -108,7 +108,7 @@ def _accuracy(cell: Cell) -> FloatArray:
     return cell.series.get("accuracy", np.zeros(0))
 
 
-def _losses(variant: Variant) -> FloatArray:
+def _losses(variant: VariantCells) -> FloatArray:
     parts = [cell.scores["loss"] for cell in variant.cells if "loss" in cell.scores]
     together = np.concatenate(parts) if parts else np.zeros(0)
     return together[np.isfinite(together) & (together >= 0.0)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turnout.environments.availability import Bernoulli
-from turnout.environments.base import Environment
+from turnout.environments.environment import Environment
 from turnout.environments.timing import LinearContextual
 from turnout.environments.volatility import ByClass, Reliable
 

@@ -12,7 +12,7 @@ from typing import Any
 from turnout.errors import MissingColumn, NotReset
 from turnout.rng import Purpose, stream
 from turnout.selector import Selector
-from turnout.testing.subject import Subject, contract, difference, doing, expect, expect_valid, twin
+from turnout.testing.harness import Subject, contract, difference, doing, expect, expect_valid, twin
 from turnout.testing.toy import METRICS, ToyFederation
 from turnout.types import Array, Outcome, RoundContext
 

@@ -13,10 +13,10 @@ from torch.nn.utils import parametrizations
 
 from tests.training.federations import federation
 from turnout.training.batched.convolution import ConvReluPool
-from turnout.training.batched.copies import is_noisy
 from turnout.training.batched.functional import why_not
+from turnout.training.batched.layer_plan import Unreadable, read_layer_plans
 from turnout.training.batched.layers import Space
-from turnout.training.batched.parts import Unreadable, read_parts
+from turnout.training.batched.per_client import is_noisy
 from turnout.training.batched.threads import spread
 from turnout.training.batched.tiles import LEAST_SHARE, cut, stack
 from turnout.training.batched.weights import Rule, Stacked
@@ -224,7 +224,7 @@ def cnn(conv, pool):
 def test_modules_that_may_mean_something_else_are_not_read(module, shape, why):
     module(torch.zeros(2, *shape))  # fills in what is lazy
     with pytest.raises(Unreadable, match=why):
-        read_parts(module, shape)
+        read_layer_plans(module, shape)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import typer
 
 from turnout.data import Partition, Source
 from turnout.errors import InvalidInput
-from turnout.experiment.tables import FAMILIES, ConfigError, decode, encode
+from turnout.experiment.codec import FAMILIES, ConfigError, decode, encode
 from turnout.experiment.variants import parse_parameters, parse_spec
 from turnout.training import Aggregation, Model, Training
 

@@ -11,7 +11,7 @@ import numpy as np
 from turnout.errors import TurnoutError
 from turnout.rng import Purpose, stream
 from turnout.selector import Selector
-from turnout.testing.subject import (
+from turnout.testing.harness import (
     Subject,
     arrays_of,
     contract,

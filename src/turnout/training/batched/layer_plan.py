@@ -16,7 +16,7 @@ from torch import nn
 from turnout.training.batched.convolution import ConvReluPool
 from turnout.training.batched.layers import Flatten, Layer, Linear, Relu, Tanh
 
-__all__ = ["Part", "Unreadable", "read_parts"]
+__all__ = ["LayerPlan", "Unreadable", "read_layer_plans"]
 
 Shape = tuple[int, ...]
 
@@ -29,7 +29,7 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LayerPlan:
     """A layer before it has weights."""
 
     build: Callable[..., Layer]  #: from inputs, space; weight, bias and ``is_first`` if any
@@ -38,7 +38,7 @@ class Part:
     n_weights: int = 0  #: 2 for weight and bias, 1 for a weight alone
 
 
-def read_parts(module: nn.Module, example_shape: Shape) -> list[Part]:
+def read_layer_plans(module: nn.Module, example_shape: Shape) -> list[LayerPlan]:
     """Return the parts of a module, or raise ``Unreadable``."""
     layers = list(_leaves(module))
     if sum(len(list(layer.parameters())) for layer in layers) > len(list(module.parameters())):
@@ -46,7 +46,7 @@ def read_parts(module: nn.Module, example_shape: Shape) -> list[Part]:
     shape = example_shape
     if layers and _is_flatten(layers[0]):
         shape, layers = (math.prod(shape),), layers[1:]
-    parts: list[Part] = []
+    parts: list[LayerPlan] = []
     while layers:
         layers, found = _next(layers, shape)
         parts += found
@@ -56,7 +56,7 @@ def read_parts(module: nn.Module, example_shape: Shape) -> list[Part]:
     return parts
 
 
-def _next(layers: list[nn.Module], shape: Shape) -> tuple[list[nn.Module], list[Part]]:
+def _next(layers: list[nn.Module], shape: Shape) -> tuple[list[nn.Module], list[LayerPlan]]:
     """Return the layers that are left, and the part that was read from those that are not."""
     is_flat = len(shape) == 1
     match layers:
@@ -64,27 +64,27 @@ def _next(layers: list[nn.Module], shape: Shape) -> tuple[list[nn.Module], list[
             return rest, []
         case [nn.Linear() as linear, *rest] if shape == (linear.in_features,):
             width = linear.out_features
-            return rest, [Part(Linear, (width,), shape[0] + width, _n_weights(linear))]
+            return rest, [LayerPlan(Linear, (width,), shape[0] + width, _n_weights(linear))]
         case [nn.ReLU(), *rest] if is_flat:
-            return rest, [Part(Relu, shape)]
+            return rest, [LayerPlan(Relu, shape)]
         case [nn.Tanh(), *rest] if is_flat:
-            return rest, [Part(Tanh, shape)]
+            return rest, [LayerPlan(Tanh, shape)]
         case [nn.Flatten() as flatten, *rest] if not is_flat and _is_flatten(flatten):
-            return rest, [Part(Flatten, (math.prod(shape),))]
+            return rest, [LayerPlan(Flatten, (math.prod(shape),))]
         case [nn.Conv2d() as conv, nn.ReLU(), nn.MaxPool2d() as pool, *rest]:
             if len(shape) == 3 and _is_plain(conv) and _is_2x2(pool):
                 return rest, [_convolution(conv, shape)]
     raise Unreadable(f"{layers[0]} on examples of shape {shape} is not among the layers known here")
 
 
-def _convolution(conv: nn.Conv2d, shape: Shape) -> Part:
+def _convolution(conv: nn.Conv2d, shape: Shape) -> LayerPlan:
     channels, out = conv.in_channels, conv.out_channels
     k, p = conv.kernel_size[0], int(conv.padding[0])
     h, w = ((side + 2 * p - k + 1) // 2 for side in shape[1:])
     if channels != shape[0] or min(h, w) < 1:
         raise Unreadable(f"{conv} does not fit images of shape {shape}")
     values = (channels * (k + 1) ** 2 + 8 * out) * h * w
-    return Part(partial(ConvReluPool, padding=p), (out, h, w), values, _n_weights(conv))
+    return LayerPlan(partial(ConvReluPool, padding=p), (out, h, w), values, _n_weights(conv))
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:

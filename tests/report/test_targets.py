@@ -8,11 +8,11 @@ from tests.report.folders import N_CLIENTS, config_of, learning, run_of, write_c
 from turnout.report import write_report
 from turnout.report.charts import sections
 from turnout.report.curves import N_POINTS
-from turnout.report.learning import reached, targets_of
+from turnout.report.groups import gather
 from turnout.report.markup import target_table
 from turnout.report.reading import read_cells
-from turnout.report.tables import summary_rows
-from turnout.report.worlds import gather
+from turnout.report.summary import summary_rows
+from turnout.report.targets import reached, targets_of
 
 RECIPE = {
     "source": {"kind": "digits", "test_share": 0.2},

@@ -7,9 +7,9 @@ import scipy.stats
 
 from tests.report.folders import SELECTORS, config_of, write_cell
 from turnout.report import write_report
+from turnout.report.groups import gather
 from turnout.report.reading import read_cells
-from turnout.report.tables import COLUMNS, summary_rows
-from turnout.report.worlds import gather
+from turnout.report.summary import COLUMNS, summary_rows
 from turnout.statistics import estimate, student_quantile
 
 

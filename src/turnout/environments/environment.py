@@ -1,0 +1,144 @@
+"""A world: who is there, who fails, how long it takes, what clients report.
+
+An ``Environment`` is a frozen bundle of small models. The fates of all clients are drawn for every
+round, then indexed, so that client i in round t fares the same whoever picks it: comparisons are
+paired and regret is exact. Asking about round 500 first changes nothing. Every model draws from a
+stream of its own, so that exchanging one never shifts another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Literal
+
+from turnout import require
+from turnout.environments.availability import Always
+from turnout.environments.base import (
+    Availability,
+    Fate,
+    History,
+    Moment,
+    Timing,
+    Volatility,
+)
+from turnout.environments.population import Population, SyntheticLoss
+from turnout.environments.timing import FixedTime
+from turnout.environments.volatility import ByClass
+from turnout.errors import InvalidInput
+from turnout.types import Array, FloatArray, IntArray, RoundContext
+
+__all__ = ["Environment"]
+
+_TRAITS = MappingProxyType({"num_samples": Population.num_samples, "features": Population.features})
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Availability, volatility, timing and reports of ``n_clients``, fixed by ``seed``.
+
+    >>> world = Environment(n_clients=100, seed=1)
+    >>> world.fate(3).survived.shape
+    (100,)
+    """
+
+    n_clients: int
+    seed: int = 0
+    availability: Availability = field(default_factory=Always)
+    volatility: Volatility = field(default_factory=ByClass)
+    timing: Timing = field(default_factory=FixedTime)
+    population: Population = field(default_factory=Population)
+    losses: SyntheticLoss = field(default_factory=SyntheticLoss)
+    reports_failure: bool = False  #: whether a crashed client sends an error or nothing
+
+    def __post_init__(self) -> None:
+        require.integer("n_clients", self.n_clients, minimum=1)
+        require.integer("seed", self.seed, minimum=0)
+
+    @property
+    def uses_history(self) -> bool:
+        """Whether the world depends on earlier selections, and so differs between selectors."""
+        return self.volatility.uses_history or self.timing.uses_history
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Columns that ``context`` can fill."""
+        return self.timing.columns | _TRAITS.keys() | {"success_rate"}
+
+    @property
+    def classes(self) -> IntArray:
+        """(n,) the class of each client: by volatility, or by timing if that has only one."""
+        by_volatility = self.volatility.classes(self.n_clients)
+        return by_volatility if by_volatility.any() else self.timing.classes(self.n_clients)
+
+    def context(
+        self,
+        round: int,
+        cohort_size: int,
+        history: History | None = None,
+        *,
+        columns: Collection[str] = (),
+        deadline: float = math.inf,
+        workload: FloatArray | None = None,
+    ) -> RoundContext:
+        """Return what the server knows before it chooses; only the columns asked for are made."""
+        moment = self._moment(round, history, workload)
+        wanted = self.columns.intersection(columns) if columns else ()
+        filled = {name: self._column(name, moment) for name in wanted}
+        available = self.availability.available(moment)
+        return RoundContext(round, cohort_size, available, deadline, filled)
+
+    def fate(
+        self,
+        round: int,
+        history: History | None = None,
+        *,
+        workload: FloatArray | None = None,
+    ) -> Fate:
+        """Return what would happen to every client.
+
+        ``workload``: (n,) local work relative to the mean; what a client computes takes as much
+        longer.
+        """
+        moment = self._moment(round, history, workload)
+        survived, duration = self.volatility.survived(moment), self.timing.duration(moment)
+        return Fate(survived, duration, self.reports_failure)
+
+    def metrics(self, round: int) -> dict[str, FloatArray]:
+        """Return what every client would report: ``loss``, ``loss_std``, ``loss_rms``."""
+        return self.losses.metrics(self._levels(), self._moment(round, None))
+
+    def polled_loss(
+        self, round: int, poll_data: Literal["all", "mini-batch"] = "all"
+    ) -> FloatArray:
+        """Return what every client would answer to a poll, on all its data or on a mini-batch."""
+        evaluate = {"all": self.losses.all_data, "mini-batch": self.losses.mini_batch}
+        return evaluate[poll_data](self._levels(), self._moment(round, None))
+
+    def _column(self, name: str, moment: Moment) -> Array:
+        if name in self.timing.columns:
+            return self.timing.column(name, moment)
+        if name in _TRAITS:
+            return _TRAITS[name](self.population, self.n_clients, self.seed)
+        return self.volatility.success_rate(moment)
+
+    def _levels(self) -> FloatArray:
+        return self.population.loss_level(self.n_clients, self.seed)
+
+    def _moment(
+        self, round: int, history: History | None, workload: FloatArray | None = None
+    ) -> Moment:
+        past = self._no_history if history is None else history
+        if past.n_clients != self.n_clients:
+            raise InvalidInput(
+                f"history must be of {self.n_clients} clients, got {past.n_clients}; "
+                "start one with History.fresh(n_clients)."
+            )
+        return Moment(round, self.n_clients, self.seed, past, workload)
+
+    @cached_property
+    def _no_history(self) -> History:
+        return History.fresh(self.n_clients)
