@@ -13,6 +13,7 @@ from rich.markup import escape
 
 import turnout
 from turnout.cli import bench, check, compare, data, listing, report, reproduce, simulate, train
+from turnout.data_directory import DATA_VARIABLE
 from turnout.errors import InvalidInput, TurnoutError
 
 __all__ = ["app"]
@@ -64,7 +65,7 @@ def _main(
         may_be_new = context.invoked_subcommand == "data" and not data_dir.exists()
         if not data_dir.is_dir() and not may_be_new:  # 'data get' makes it
             raise InvalidInput(f"--data-dir: {data_dir} is not a folder.")
-        os.environ["TURNOUT_DATA"] = str(data_dir)  # worker processes inherit it
+        os.environ[DATA_VARIABLE] = str(data_dir)  # worker processes inherit it
 
 
 app.command("list")(listing.list_selectors)

@@ -1,7 +1,7 @@
 """Datasets, and how they are divided among clients."""
 
 from turnout.data.base import PADDING, Dataset, FederatedData, Partition, Source
-from turnout.data.data_files import DamagedFile, DataMissing
+from turnout.data.data_files import DamagedFile
 from turnout.data.embedded import Digits, Synthetic
 from turnout.data.federate import divide, federate
 from turnout.data.images import (
@@ -15,6 +15,7 @@ from turnout.data.partitions import Iid, Natural, PrimaryLabel, Shards
 from turnout.data.skew import Dirichlet, PowerLaw
 from turnout.data.texts import BlogAuthors, Shakespeare, StackExchange, TextFile, Yelp
 from turnout.data.user_data import ArrayFile, Arrays
+from turnout.data_directory import DataMissing
 
 __all__ = [
     "PADDING",

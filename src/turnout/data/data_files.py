@@ -1,7 +1,4 @@
-"""The data directory: where files are looked for, and what is said when one is missing or damaged.
-
-It is an argument of each source or the environment variable ``TURNOUT_DATA``.
-"""
+"""Files of the data directory: how they are found, and errors for missing and damaged ones."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import contextlib
 import gzip
 import hashlib
 import lzma
-import os
 import pickle
 import tarfile
 import zipfile
@@ -19,21 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from turnout.errors import InvalidInput, TurnoutError
+from turnout.data_directory import DATA_VARIABLE, DataMissing, data_directory
+from turnout.errors import InvalidInput
 
 __all__ = [
-    "DATA_VARIABLE",
     "DamagedFile",
-    "DataMissing",
     "Files",
     "UnfitSetting",
     "content_id",
-    "data_directory",
     "part_named",
 ]
-
-#: Environment variable that names the data directory.
-DATA_VARIABLE = "TURNOUT_DATA"
 
 #: Of a file, so many blocks of so many bytes tell whether it has changed.
 _BLOCKS, _BLOCK = 64, 1 << 20
@@ -52,10 +43,6 @@ _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-
-
-class DataMissing(TurnoutError, FileNotFoundError):
-    """A file was asked for and is not in the data directory."""
 
 
 class DamagedFile(InvalidInput):
@@ -82,11 +69,6 @@ def _add_content(digest: hashlib._Hash, file: Path) -> None:
         for i in range(n_blocks):
             content.seek(i * max(0, size - _BLOCK) // max(1, n_blocks - 1))
             digest.update(content.read(_BLOCK))
-
-
-def data_directory(directory: str | Path | None = None) -> str | Path | None:
-    """Return the directory given, else the one that the environment names, else None."""
-    return os.environ.get(DATA_VARIABLE) if directory is None else directory
 
 
 class UnfitSetting(InvalidInput):

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, NamedTuple
 
-from turnout.data.data_files import DATA_VARIABLE, data_directory
+from turnout.data_directory import DATA_VARIABLE, data_directory
 from turnout.errors import InvalidInput, TurnoutError
 
 __all__ = ["DOWNLOADS", "Download", "DownloadFailed", "download"]

@@ -1,6 +1,6 @@
 """Worlds without training: who is there, who fails, how long it takes."""
 
-from turnout.data.data_files import DataMissing
+from turnout.data_directory import DataMissing
 from turnout.environments.availability import Always, Bernoulli, Diurnal, PhoneTrace
 from turnout.environments.base import (
     Availability,

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from turnout import require
-from turnout.data.data_files import data_directory
+from turnout.data_directory import data_directory
 from turnout.environments.base import Availability, Moment, WorldStream, fixed_rng, frozen
 from turnout.environments.traces import MINUTES_PER_DAY, phone_states
 from turnout.errors import InvalidInput

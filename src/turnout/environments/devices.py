@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from turnout import require
-from turnout.data.data_files import data_directory
+from turnout.data_directory import data_directory
 from turnout.environments.base import Moment, Timing, WorldStream, fixed_rng, frozen
 from turnout.environments.traces import bandwidth, device_speeds, has_traces
 from turnout.types import Array, FloatArray, IntArray

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout import require
-from turnout.data.data_files import DATA_VARIABLE, DataMissing, data_directory
+from turnout.data_directory import DATA_VARIABLE, DataMissing, data_directory
 from turnout.environments.base import frozen
 from turnout.errors import InvalidInput
 from turnout.types import Array, BoolArray, FloatArray, IntArray

@@ -1,0 +1,127 @@
+"""Every public class and function explains its parameters, in an ``Args:`` section.
+
+Values that users read but do not build may explain their fields under ``Attributes:``.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+
+import pytest
+
+import turnout
+
+#: Parts of the package that are still to be written; a part that is complete must leave the list.
+TO_DO = frozenset(
+    {
+        "data",
+        "environments",
+        "estimators",
+        "experiment",
+        "features",
+        "integrations",
+        "metrics",
+        "papers",
+        "persist",
+        "policies",
+        "registry",
+        "report",
+        "rng",
+        "roster",
+        "sampling",
+        "schedules",
+        "selectors",
+        "simulate",
+        "statistics",
+        "testing",
+        "training",
+        "types",
+    }
+)
+
+
+def public_modules(package):
+    """Yield the modules whose ``__all__`` users import from."""
+    for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if info.name.rpartition(".")[2].startswith("_"):
+            continue
+        module = importlib.import_module(info.name)
+        if hasattr(module, "__all__"):
+            yield module
+        elif info.ispkg:
+            yield from public_modules(module)
+
+
+def public_names():
+    """Return {part of the package: {qualified name: class or function}}."""
+    parts = {}
+    for module in (turnout, *public_modules(turnout)):
+        for name in module.__all__:
+            member = getattr(module, name)
+            source = inspect.unwrap(member) if callable(member) else member
+            if inspect.isclass(source) or inspect.isfunction(source):
+                part = source.__module__.split(".")[1]
+                parts.setdefault(part, {})[f"{source.__module__}.{name}"] = member
+    return parts
+
+
+def parameters(member):
+    """Return the names of what a caller passes."""
+    if dataclasses.is_dataclass(member):
+        return {field.name for field in dataclasses.fields(member) if field.init}
+    if hasattr(member, "_fields"):  # a named tuple
+        return set(member._fields)
+    ignored = set()
+    if inspect.isclass(member):
+        member = member.__init__
+        if not inspect.isfunction(member):
+            return set()
+        ignored = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    return {
+        argument.name
+        for argument in inspect.signature(member).parameters.values()
+        if argument.name != "self" and argument.kind not in ignored
+    }
+
+
+def entries(docstring, *headings):
+    """Return the names that the sections under these headings explain."""
+    names, is_inside = set(), False
+    for line in inspect.cleandoc(docstring or "").splitlines():
+        if line.strip() and not line.startswith(" "):
+            is_inside = line in headings
+        elif is_inside and (entry := re.match(r" {4}\*{0,2}(\w+(?:, \w+)*): \S", line)):
+            names.update(entry.group(1).split(", "))
+    return names
+
+
+PARTS = public_names()
+
+
+@pytest.mark.parametrize("part", sorted(PARTS))
+def test_every_parameter_is_explained(part):
+    missing = {
+        name: unexplained
+        for name, member in PARTS[part].items()
+        if (unexplained := parameters(member) - entries(member.__doc__, "Args:", "Attributes:"))
+    }
+    if part in TO_DO:
+        assert missing, f"{part} is complete: take it from TO_DO"
+    else:
+        assert not missing
+
+
+@pytest.mark.parametrize("part", sorted(PARTS))
+def test_only_parameters_are_explained(part):
+    stale = {
+        name: extra
+        for name, member in PARTS[part].items()
+        if (extra := entries(member.__doc__, "Args:") - parameters(member))
+    }
+    assert not stale
+
+
+def test_parts_to_do_exist():
+    assert PARTS.keys() >= TO_DO
