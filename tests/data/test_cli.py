@@ -152,9 +152,8 @@ def test_mistakes_say_the_fix(arguments, error, message):
 
 
 def test_get_tells_where_the_files_are(tmp_path, monkeypatch):
-    def fetched(name, progress):
-        progress("file.gz", 5, 10)
-        progress("file.gz", 10, 10)
+    def fetched(name, *, show_progress):
+        assert not show_progress  # the output of a test is no terminal
         return [tmp_path / name / "file.gz"]
 
     monkeypatch.setattr("turnout.cli.data.download", fetched)
@@ -163,7 +162,7 @@ def test_get_tells_where_the_files_are(tmp_path, monkeypatch):
 
 def test_get_may_make_the_data_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("TURNOUT_DATA", "")
-    monkeypatch.setattr("turnout.cli.data.download", lambda name, progress: [])
+    monkeypatch.setattr("turnout.cli.data.download", lambda name, show_progress: [])
     new, other = str(tmp_path / "new"), str(tmp_path / "file")
     assert (
         CliRunner().invoke(whole_app, ["--data-dir", new, "data", "get", "cifar10"]).exit_code == 0
@@ -177,7 +176,7 @@ def test_get_may_make_the_data_directory(tmp_path, monkeypatch):
 
 
 def test_get_without_a_network(monkeypatch):
-    def offline(name, progress):
+    def offline(name, *, show_progress):
         raise DownloadFailed("no way")
 
     monkeypatch.setattr("turnout.cli.data.download", offline)

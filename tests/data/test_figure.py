@@ -3,8 +3,8 @@ import importlib.util
 import numpy as np
 import pytest
 
+from turnout.cli.data_figure import draw_division
 from turnout.data import Arrays, Digits, Dirichlet, Iid, Natural, PowerLaw, Shards, divide, federate
-from turnout.data.figure import draw_division
 from turnout.data.summary import division
 from turnout.errors import InvalidInput, MissingExtra
 

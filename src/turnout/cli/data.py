@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from turnout.cli.data_figure import draw_division
 from turnout.cli.data_view import print_division
 from turnout.cli.options import print_json
 from turnout.cli.output import AsJson, console, show, table
 from turnout.data import DataMissing, FederatedData, Natural, Partition, Source, divide
 from turnout.data.data_files import Files
 from turnout.data.download import DOWNLOADS, download
-from turnout.data.download import Progress as Tell
-from turnout.data.figure import draw_division
 from turnout.data.summary import Division, division
 from turnout.errors import InvalidInput
 from turnout.experiment.codec import FAMILIES, decode, encode
@@ -91,29 +87,8 @@ def get(
 
     Example: [bold]turnout --data-dir data data get fashion-mnist[/]
     """
-    with _bytes_shown() as tell:
-        paths = download(name, progress=tell)
-    for path in paths:
-        console.print(f"[green]whole[/] {escape(str(path))}", highlight=False)
-
-
-@contextmanager
-def _bytes_shown() -> Iterator[Tell]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        tasks: dict[str, Any] = {}
-
-        def tell(file: str, done: int, total: int) -> None:
-            if file not in tasks:
-                tasks[file] = progress.add_task(escape(file))
-            progress.update(tasks[file], completed=done, total=total or None)
-
-        yield tell
+    for path in download(name, show_progress=console.is_terminal):
+        console.print(f"[green]complete[/] {escape(str(path))}", highlight=False)
 
 
 @app.command("show")

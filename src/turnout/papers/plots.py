@@ -21,14 +21,15 @@ from turnout.papers.measures import client_losses
 from turnout.papers.presets import Figure
 from turnout.types import FloatArray
 
-__all__ = ["DRAWINGS", "FORMATS", "draw", "require_matplotlib"]
+__all__ = ["DRAWINGS", "FILE_METADATA", "FORMATS", "STYLE", "draw", "require_matplotlib"]
 
 FORMATS = ("pdf", "svg", "png")
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 1)))
 
-_SETTINGS: Mapping[str, Any] = MappingProxyType(
+#: Settings of matplotlib for every figure of the package.
+STYLE: Mapping[str, Any] = MappingProxyType(
     {
         "font.size": 9,
         "axes.titlesize": 9,
@@ -52,8 +53,8 @@ _SETTINGS: Mapping[str, Any] = MappingProxyType(
 #: Points drawn of a curve; more make files large and no picture better.
 _MOST_POINTS = 400
 
-#: Dates would make every file differ from the last.
-_METADATA: Mapping[str, dict[str, None]] = MappingProxyType(
+#: Left out of each format: dates would make every file differ from the last.
+FILE_METADATA: Mapping[str, dict[str, None]] = MappingProxyType(
     {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
 )
 
@@ -70,14 +71,14 @@ def draw(figure: Figure, results: Results, folder: Path) -> list[Path]:
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    settings: Any = dict(_SETTINGS)
+    settings: Any = dict(STYLE)
     with matplotlib.rc_context(settings):
         canvas = Canvas(layout="constrained")
         DRAWINGS[figure.draws](canvas, figure.schemes, results)
         written = []
         for form in FORMATS:
             path = folder / f"figure-{figure.number}.{form}"
-            canvas.savefig(path, format=form, metadata=_METADATA[form])
+            canvas.savefig(path, format=form, metadata=FILE_METADATA[form])
             written.append(path)
     return written
 

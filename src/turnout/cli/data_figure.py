@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from turnout.data.base import FederatedData
+from turnout.data import FederatedData
 from turnout.data.summary import Division, division
-from turnout.errors import InvalidInput, MissingExtra
+from turnout.errors import InvalidInput
+from turnout.papers.plots import FILE_METADATA, FORMATS, STYLE, require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,79 +25,68 @@ _WIDE = 5
 #: Most words of a text that get a column.
 _MOST_WORDS = 30
 
-_FORMATS = (".pdf", ".png", ".svg")
-_SETTINGS: Mapping[str, Any] = MappingProxyType(
-    {
-        "font.size": 9,
-        "axes.titlesize": 9,
-        "axes.labelsize": 9,
-        "xtick.labelsize": 8,
-        "ytick.labelsize": 8,
-        "legend.fontsize": 8,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "pdf.fonttype": 42,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "turnout",
-        "savefig.dpi": 200,
-    }
-)
-
 
 def draw_division(data: FederatedData, path: Path, title: str = "") -> Path:
-    """Write a figure: the labels of each client, and how sizes are spread.
+    """Write a figure of the labels of each client and of the spread of sizes.
 
-    Few clients are stacked bars; many clients or labels are a matrix, in which clients with the
-    same main label are side by side. PNG, PDF or SVG, by the name.
+    Few clients are stacked bars. Many clients or many labels are a matrix, in which clients with
+    the same main label are side by side.
+
+    Args:
+        data: The divided dataset.
+        path: The file to write. Its ending, ``.png``, ``.pdf`` or ``.svg``, sets the format.
+        title: A line above the figure.
+
+    Returns:
+        The path.
+
     """
-    if path.suffix not in _FORMATS:
-        raise InvalidInput(f"path must end in {', '.join(_FORMATS)}, got {path}.")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtra("Figures need matplotlib: pip install 'turnout[plot]'.")
+    file_format = path.suffix.removeprefix(".")
+    if file_format not in FORMATS:
+        raise InvalidInput(f"path must end in .{', .'.join(FORMATS)}, got {path}.")
+    require_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
 
-    found = division(data)
-    settings: Any = dict(_SETTINGS)
+    settings: Any = {**STYLE, "axes.grid": False}
     with matplotlib.rc_context(settings):
         canvas = Figure(figsize=(7.0, 3.4), layout="constrained")
-        _fill(canvas, found, data, title)
-        metadata = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+        _fill(canvas, division(data), data, title)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            canvas.savefig(path, metadata=metadata[path.suffix])
+            canvas.savefig(path, metadata=FILE_METADATA[file_format])
         except OSError as error:
             raise InvalidInput(f"path {path} cannot be written: {error}.") from error
     return path
 
 
-def _fill(canvas: Figure, found: Division, data: FederatedData, title: str) -> None:
-    low, high = int(found.sizes.min()), int(found.sizes.max())
+def _fill(canvas: Figure, shown: Division, data: FederatedData, title: str) -> None:
+    low, high = int(shown.sizes.min()), int(shown.sizes.max())
     if high - low <= 1:  # nothing to see in a histogram
         each = str(low) if low == high else f"{low} or {high}"
         title = ", ".join(part for part in (title, f"{each} examples each") if part)
         wide = canvas.subplots()
     else:
         wide, narrow = canvas.subplots(1, 2, width_ratios=(3, 1))
-        _histogram(narrow, found)
-    few_clients = found.sizes.size <= _MOST_BARS
+        _histogram(narrow, shown)
+    few_clients = shown.sizes.size <= _MOST_BARS
     if few_clients and data.n_classes <= _MOST_COLOURS and not data.is_text:
-        _bars(wide, found)
+        _bars(wide, shown)
     else:
-        _matrix(canvas, wide, found, data)
+        _matrix(canvas, wide, shown, data)
     canvas.suptitle(title, fontsize=9)
 
 
-def _bars(axes: Axes, found: Division) -> None:
+def _bars(axes: Axes, shown: Division) -> None:
     """One bar for each client, cut by label; all of one height where sizes differ too much."""
     import matplotlib
     from matplotlib.ticker import MaxNLocator
 
-    n_classes = found.label_counts.shape[1]
+    n_classes = shown.label_counts.shape[1]
     colours = matplotlib.colormaps["tab10" if n_classes <= 10 else "tab20"]
-    client = np.arange(found.sizes.size)
-    is_wide = found.sizes.max() > _WIDE * np.median(found.sizes)
-    heights = found.shares(client) if is_wide else found.label_counts
+    client = np.arange(shown.sizes.size)
+    is_wide = shown.sizes.max() > _WIDE * np.median(shown.sizes)
+    heights = shown.shares(client) if is_wide else shown.label_counts
     below = np.zeros(client.size)
     for label in range(n_classes):
         height = heights[:, label]
@@ -121,13 +108,13 @@ def _bars(axes: Axes, found: Division) -> None:
     )
 
 
-def _matrix(canvas: Figure, axes: Axes, found: Division, data: FederatedData) -> None:
+def _matrix(canvas: Figure, axes: Axes, shown: Division, data: FederatedData) -> None:
     """One column for each client, one row for each label, dark where the client has many."""
     rows = np.arange(data.n_classes)
     if data.is_text:
-        rows = np.argsort(-found.label_counts.sum(axis=0), kind="stable")[:_MOST_WORDS]
+        rows = np.argsort(-shown.label_counts.sum(axis=0), kind="stable")[:_MOST_WORDS]
     image = axes.imshow(
-        (found.label_counts[np.ix_(found.order, rows)] / found.n_labels[found.order, None]).T,
+        (shown.label_counts[np.ix_(shown.order, rows)] / shown.n_labels[shown.order, None]).T,
         aspect="auto",
         cmap="Blues",
         vmin=0.0,
@@ -136,18 +123,18 @@ def _matrix(canvas: Figure, axes: Axes, found: Division, data: FederatedData) ->
     )
     canvas.colorbar(image, ax=axes, label="share of the client's labels", pad=0.01)
     what = "next word" if data.is_text else "label"
-    axes.set(xlabel=f"client, ordered by {found.ordered_by}", ylabel=what)
+    axes.set(xlabel=f"client, ordered by {shown.ordered_by}", ylabel=what)
     if data.is_text and data.words:
         axes.set_yticks(range(rows.size), [data.words[row] for row in rows], fontsize=6)
 
 
-def _histogram(axes: Axes, found: Division) -> None:
+def _histogram(axes: Axes, shown: Division) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    low, high = int(found.sizes.min()), int(found.sizes.max())
+    low, high = int(shown.sizes.min()), int(shown.sizes.max())
     is_wide = high > 20 * low
     edges = np.geomspace(low, high, 16) if is_wide else np.linspace(low, high, 16)
-    axes.hist(found.sizes, bins=edges.tolist(), color="#4c72b0", edgecolor="white", linewidth=0.4)
+    axes.hist(shown.sizes, bins=edges.tolist(), color="#4c72b0", edgecolor="white", linewidth=0.4)
     axes.set_xscale("log" if is_wide else "linear")
     axes.set(xlabel="examples of a client", ylabel="clients")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
