@@ -2,6 +2,7 @@
 
 from turnout.sampling.allocation import Allocation, capped_allocation
 from turnout.sampling.bottleneck import bottleneck_limit
+from turnout.sampling.candidates import draw_candidates, known_weights
 from turnout.sampling.ranking import Ranking, kth_largest, top_m
 from turnout.sampling.rounding import (
     dependent_rounding,
@@ -17,7 +18,9 @@ __all__ = [
     "bottleneck_limit",
     "capped_allocation",
     "dependent_rounding",
+    "draw_candidates",
     "exact_draw",
+    "known_weights",
     "kth_largest",
     "multinomial_without_replacement",
     "systematic_draw",

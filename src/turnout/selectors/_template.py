@@ -22,7 +22,13 @@ from turnout.types import Outcome, RoundContext, Selection
 
 
 class Template(Selector):
-    """The clients that succeeded most often lately; above it belongs ``@register("name")``."""
+    """The clients that succeeded most often lately; above it belongs ``@register("name")``.
+
+    Args:
+        memory (number in [0, 1]): How much of the score is kept in a round; mu in the paper. Say
+            what it does, and which value to try first.
+
+    """
 
     needs_columns = frozenset[str]()  # columns that must be in the context
     needs_metrics = frozenset[str]()  # metrics that clients should report

@@ -22,6 +22,12 @@ from turnout.selectors.pow_d import PowD
 
 @register("cpow-d")
 class CPowD(PowD):
-    """pow-d on mini-batch losses."""
+    """pow-d on mini-batch losses.
+
+    Args:
+        candidates (integer >= 1 or None): Number of clients that are polled; d in the paper. At
+            least the cohort size. None polls twice the cohort.
+
+    """
 
     poll_data = "mini-batch"

@@ -26,14 +26,20 @@ import numpy as np
 
 from turnout import require
 from turnout.registry import register
-from turnout.sampling import capped_allocation, exact_draw, uniform_draw
+from turnout.sampling import capped_allocation, exact_draw, known_weights, uniform_draw
 from turnout.selector import Selector
-from turnout.types import FloatArray, RoundContext, Selection
+from turnout.types import RoundContext, Selection
 
 
 @register("data-weighted")
 class DataWeighted(Selector):
-    """Draw in proportion to data size, with or without replacement."""
+    """Draw in proportion to data size, with or without replacement.
+
+    Args:
+        replacement (True or False): Whether a client can be drawn twice, as in the paper. True may
+            give a smaller cohort, see deviation 1. Keep False unless you reproduce a paper.
+
+    """
 
     needs_columns = frozenset({"num_samples"})
 
@@ -70,13 +76,3 @@ class DataWeighted(Selector):
             chance = np.concatenate((chance, np.full(extra.size, extra.size / empty.size)))
         order = np.argsort(chosen)
         return Selection(ctx.round, ctx.pool[chosen[order]], chance[order])
-
-
-def known_weights(weight: FloatArray) -> FloatArray:
-    """Return the weights as floats with unknown ones (NaN) at the mean of the known."""
-    weight = np.asarray(weight, dtype=np.float64)
-    unknown = np.isnan(weight)
-    if not unknown.any():
-        return weight
-    known = weight[~unknown]
-    return np.where(unknown, known.mean() if known.size else 1.0, weight)

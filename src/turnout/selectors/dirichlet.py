@@ -31,7 +31,13 @@ from turnout.types import RoundContext, Selection
 
 @register("dirichlet")
 class Dirichlet(Selector):
-    """Successive draw from one fixed Dirichlet vector."""
+    """Successive draw from one fixed Dirichlet vector.
+
+    Args:
+        concentration (number > 0): How even the chances are; gamma_2 in the paper. 0.1 gives a few
+            clients nearly all places, 100 is close to the uniform draw. Try 1 first.
+
+    """
 
     def __init__(self, *, concentration: float = 1.0) -> None:
         self.concentration = concentration

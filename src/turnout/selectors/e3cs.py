@@ -88,7 +88,24 @@ ESTIMATES: Mapping[str, tuple[Callable[[FloatArray, FloatArray], FloatArray], fl
 
 @register("e3cs")
 class E3CS(Selector):
-    """Exponential weights over clients, with a quota of equal chances."""
+    """Exponential weights over clients, with a quota of equal chances.
+
+    Args:
+        eta (number > 0 or "theorem-1"): Learning rate of the weights; eta in the paper, 0.5 in the
+            journal and 0.6 in the arXiv text. "theorem-1" computes it from ``horizon``. Keep 0.5
+            first; raise it if reliable clients are found too slowly.
+        quota (number in [0, 1] or schedule): Share of the cohort that is reserved for equal
+            chances; sigma_t K / k in the paper. 0 only looks at success, 1 is the uniform draw.
+            Try 0.5 first, then ``StepAfter(T // 4, 0.0, 1.0)``, which is E3CS-inc.
+        draw ("exact", "dependent-rounding" or "multinomial"): How the cohort is drawn from the
+            probabilities. "exact" is fast, "dependent-rounding" is the arXiv text's draw and
+            "multinomial" the journal's, see deviation 1. Keep "exact" unless you reproduce a paper.
+        estimate ("loss" or "gain"): How the success of a client is estimated; xhat in the paper.
+            "loss" is the arXiv text's form and "gain" the journal's. Keep "loss".
+        horizon (integer >= 1 or None): Number of rounds; T in the paper. Only eta="theorem-1"
+            needs it.
+
+    """
 
     def __init__(
         self,
@@ -99,11 +116,11 @@ class E3CS(Selector):
         estimate: Literal["loss", "gain"] = "loss",
         horizon: int | None = None,
     ) -> None:
-        self.eta = eta  # learning rate; "theorem-1" computes it from the horizon
-        self.quota = quota  # share of the cohort reserved for equal chances, may be a schedule
+        self.eta = eta
+        self.quota = quota
         self.draw = draw
         self.estimate = estimate
-        self.horizon = horizon  # T, needed for eta="theorem-1" only
+        self.horizon = horizon
 
     def check_parameters(self) -> None:
         """Check all domains, the quota of round 0 included."""
@@ -136,13 +153,17 @@ class E3CS(Selector):
         return Selection(ctx.round, ctx.pool[drawn], reported, memo | {"target": chance})
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
-        """Reweight the drawn clients by their estimated success; S_t keeps its weight."""
+        """Reweight the drawn clients by their estimated success, and the overflow set S_t.
+
+        The paper keeps the weights in S_t. The loss form divides all weights by the factor of a
+        client that was not drawn (deviation 2), so there S_t loses that factor.
+        """
         p = np.maximum(selection.recall("target"), SMALLEST_PROBABILITY)
         of_drawn, of_overflow = ESTIMATES[self.estimate]
         change = of_drawn(outcome.completed.astype(np.float64), p)  # Eq. (10) | Eq. (15)
         overflow, step = selection.recall("overflow"), selection.recall("step")
         if overflow.size:
-            change[np.isin(selection.clients, overflow)] = 0.0
+            change[np.isin(selection.clients, overflow)] = 0.0  # its own success does not count
             self.log_weight_[overflow] += step * of_overflow
         self.log_weight_[selection.clients] += step * change  # Eq. (11) | Eq. (16)
 

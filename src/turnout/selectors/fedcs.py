@@ -112,7 +112,15 @@ READINGS: Mapping[str, _Reading] = MappingProxyType(
 
 @register("fedcs")
 class FedCS(Selector):
-    """The most reliable, the fast enough, or as many as fit."""
+    """The most reliable, the fast enough, or as many as fit.
+
+    Args:
+        by ("success-rate", "expected-duration" or "packing"): Which reading of FedCS: that of E3CS,
+            that of RBCS-F, or the published one. Take the one whose column you have.
+        deadline (number > 0 or None): Seconds that a round may take; T_round in the paper. None
+            takes the deadline of the round. "success-rate" does not use it.
+
+    """
 
     def __init__(
         self,
@@ -121,7 +129,7 @@ class FedCS(Selector):
         deadline: float | None = None,
     ) -> None:
         self.by = by
-        self.deadline = deadline  # seconds; None = the context's deadline
+        self.deadline = deadline
 
     def check_parameters(self) -> None:
         """Check the reading and the deadline."""

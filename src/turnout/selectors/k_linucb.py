@@ -28,34 +28,26 @@ import numpy as np
 
 from turnout import require
 from turnout.errors import InvalidInput
+from turnout.estimators.features import known_features
 from turnout.estimators.moments import Moments
 from turnout.registry import register
-from turnout.sampling import top_m
+from turnout.sampling import known_weights, top_m
 from turnout.selector import Selector
-from turnout.selectors.data_weighted import known_weights
-from turnout.types import LARGEST_REPORT, FloatArray, Outcome, RoundContext, Selection
-
-#: Rows of features are shortened to this length: beyond it the ridge is lost to rounding.
-LONGEST_FEATURES = 1e6
-
-
-def known_features(ctx: RoundContext) -> FloatArray:
-    """Return the features of the pool as floats; unknown and impossible ones are 0."""
-    features = np.asarray(ctx.of_pool(ctx.column("features")), dtype=np.float64)
-    if features.ndim == 1:
-        features = features[:, np.newaxis]
-    largest = np.abs(features).max(initial=0.0)
-    if largest * np.sqrt(features.shape[1]) <= LONGEST_FEATURES:
-        return features
-    features = np.where(np.abs(features) <= LARGEST_REPORT, features, 0.0)  # NaN included
-    length = np.sqrt(np.square(features).sum(axis=1, keepdims=True))
-    shortened: FloatArray = features * np.minimum(1.0, LONGEST_FEATURES / np.maximum(length, 1.0))
-    return shortened
+from turnout.types import FloatArray, Outcome, RoundContext, Selection
 
 
 @register("k-linucb")
 class KLinUCB(Selector):
-    """One ridge regression of utility on features; the k most promising clients."""
+    """One ridge regression of utility on features; the k most promising clients.
+
+    Args:
+        explore (number >= 0): Width of the confidence bound; alpha in the paper. 0 trusts the
+            regression. Try 1 first; with standardize=False it has the unit of the reward.
+        ridge (number > 0): Strength of the regularisation; lambda, 1 in the paper. Keep 1.
+        standardize (True or False): Whether rewards are scaled by their running mean and deviation.
+            False is the published form. Keep True.
+
+    """
 
     needs_columns = frozenset({"features", "num_samples"})
     needs_metrics = frozenset({"loss_rms"})
@@ -63,8 +55,8 @@ class KLinUCB(Selector):
     def __init__(
         self, *, explore: float = 1.0, ridge: float = 1.0, standardize: bool = True
     ) -> None:
-        self.explore = explore  # alpha
-        self.ridge = ridge  # lambda
+        self.explore = explore
+        self.ridge = ridge
         self.standardize = standardize
 
     def check_parameters(self) -> None:

@@ -55,14 +55,13 @@ import numpy as np
 from turnout import require
 from turnout.errors import InvalidInput
 from turnout.estimators.clusters import k_means, nearest_centroid
+from turnout.estimators.features import known_features
 from turnout.estimators.moments import Moments
 from turnout.registry import register
 from turnout.rng import Purpose, stream
-from turnout.sampling import top_m, uniform_draw
+from turnout.sampling import known_weights, top_m, uniform_draw
 from turnout.schedules import Schedule, at_round
 from turnout.selector import Selector
-from turnout.selectors.data_weighted import known_weights
-from turnout.selectors.k_linucb import known_features
 from turnout.types import FloatArray, IntArray, Outcome, RoundContext, Selection
 
 if TYPE_CHECKING:
@@ -80,7 +79,31 @@ TIE = 1e-9
 
 @register("nccb")
 class NCCB(Selector):
-    """Explore every cluster, then rank by a neural upper confidence bound."""
+    """Explore every cluster, then rank by a neural upper confidence bound.
+
+    Args:
+        clusters (integer >= 1): Number of groups of similar clients; c in the paper, which does
+            not state it. Try the number of kinds of clients that you expect.
+        threshold (integer >= 0): A cluster is explored first until it was played more often than
+            this; k in the paper. 10 was its best on Yelp. Lower it for short runs.
+        width (even integer >= 2): Units per hidden layer; w in the paper. Keep 32.
+        depth (integer >= 2): Number of weight matrices; L in the paper. Keep 2.
+        ridge (number >= 1e-09): Strength of the regularisation; lambda in the paper. Keep 1.
+        explore (number >= 0 or schedule): Width of the confidence bound; gamma in the paper. 0
+            trusts the network. Try 1 first.
+        bonus ("exact" or "diagonal"): Which form of the matrix Z gives the confidence bound.
+            "exact" is the published one; use "diagonal" beyond 10,000 clients.
+        memory (integer >= 1 or None): How many of the latest rewards are remembered. None keeps
+            all, as the paper does, and grows without bound. Try 192 first.
+        steps (integer >= 1): Gradient steps per training. Try 10 first.
+        learning_rate (number > 0): Length of a gradient step, in units of the largest safe one.
+            Keep 1.
+        train_per_reward (True or False): Whether to train after every single reward, as the paper
+            does, or once a round. Keep False: it is faster by the size of the cohort.
+        standardize (True or False): Whether rewards are scaled by the mean and deviation of the
+            remembered ones. False is the published form. Keep True.
+
+    """
 
     needs_columns = frozenset({"features", "num_samples"})
     needs_metrics = frozenset({"loss_rms"})
@@ -101,17 +124,17 @@ class NCCB(Selector):
         train_per_reward: bool = False,
         standardize: bool = True,
     ) -> None:
-        self.clusters = clusters  # c
-        self.threshold = threshold  # k, a cluster is unexplored up to this many plays
-        self.width = width  # w, units per hidden layer
-        self.depth = depth  # L, weight matrices
-        self.ridge = ridge  # lambda
-        self.explore = explore  # gamma
-        self.bonus = bonus  # which form of Z
-        self.memory = memory  # latest observations kept; None = all
-        self.steps = steps  # gradient steps per training
-        self.learning_rate = learning_rate  # in units of the safe step, see neural.train
-        self.train_per_reward = train_per_reward  # as published; else once per round
+        self.clusters = clusters
+        self.threshold = threshold
+        self.width = width
+        self.depth = depth
+        self.ridge = ridge
+        self.explore = explore
+        self.bonus = bonus
+        self.memory = memory
+        self.steps = steps
+        self.learning_rate = learning_rate
+        self.train_per_reward = train_per_reward
         self.standardize = standardize
 
     def check_parameters(self) -> None:
@@ -128,6 +151,8 @@ class NCCB(Selector):
             require.integer("memory", self.memory, minimum=1)
         require.integer("steps", self.steps, minimum=1)
         require.number("learning_rate", self.learning_rate, above=0.0)
+        require.boolean("train_per_reward", self.train_per_reward)
+        require.boolean("standardize", self.standardize)
 
     def reset(self, n_clients: int) -> None:
         """Counters at 0 (Alg. 1, line 3); the rest takes its shape from the first feedback."""

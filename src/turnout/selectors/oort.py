@@ -39,9 +39,13 @@ import numpy as np
 
 from turnout import require
 from turnout.registry import register
-from turnout.sampling import kth_largest, multinomial_without_replacement, uniform_draw
+from turnout.sampling import (
+    known_weights,
+    kth_largest,
+    multinomial_without_replacement,
+    uniform_draw,
+)
 from turnout.selector import Selector
-from turnout.selectors.data_weighted import known_weights
 from turnout.types import FloatArray, IntArray, Outcome, RoundContext, Selection
 
 #: Percentile of seen durations that T starts at, and what a pacer step adds (authors' code).
@@ -59,7 +63,28 @@ CLIP_QUANTILE = 0.95
 
 @register("oort")
 class Oort(Selector):
-    """Guided participant selection: utility, speed, staleness and exploration."""
+    """Guided participant selection: utility, speed, staleness and exploration.
+
+    Args:
+        explore (number in [0, 1]): Share of the cohort that explores untried clients in round 0;
+            epsilon in the paper. Keep 0.9.
+        explore_decay (number in [0, 1]): Factor on that share per round. Keep 0.98; lower it for
+            runs of less than 100 rounds.
+        explore_min (number in [0, 1]): The share never falls below this. Keep 0.2.
+        penalty (number >= 0): How strongly slow clients are scaled down; alpha in the paper. 0
+            ignores speed. Try 2 first.
+        cutoff (number in [0, 1]): Share of the border score that is still admitted to the draw; c
+            in the paper. 1 admits only the best. Keep 0.95.
+        window (integer >= 1): Rounds per step of the pacer; W in the paper. Keep 20.
+        preferred_duration (number > 0 or None): Seconds a client may take before it is scaled
+            down; T in the paper. None takes a percentile of the durations seen, see deviation 2.
+            Start with None.
+        max_participation (integer >= 1 or None): How often a client may be chosen. None sets no
+            limit. Set it where clients may lie about their loss.
+        normalize (True or False): Whether utilities are scaled to [0, 1] before the bonus for
+            staleness is added. False is Alg. 1 as printed, see deviation 1. Keep True.
+
+    """
 
     needs_columns = frozenset({"num_samples"})
     uses_columns = frozenset({"expected_duration"})
@@ -78,14 +103,14 @@ class Oort(Selector):
         max_participation: int | None = None,
         normalize: bool = True,
     ) -> None:
-        self.explore = explore  # epsilon in round 0
-        self.explore_decay = explore_decay  # factor per round
-        self.explore_min = explore_min  # epsilon never falls below
-        self.penalty = penalty  # alpha of the system penalty
-        self.cutoff = cutoff  # c, share of the border score that is still admitted
-        self.window = window  # W, rounds per pacer step
-        self.preferred_duration = preferred_duration  # T in seconds; None = by percentile
-        self.max_participation = max_participation  # times a client may be chosen
+        self.explore = explore
+        self.explore_decay = explore_decay
+        self.explore_min = explore_min
+        self.penalty = penalty
+        self.cutoff = cutoff
+        self.window = window
+        self.preferred_duration = preferred_duration
+        self.max_participation = max_participation
         self.normalize = normalize
 
     def check_parameters(self) -> None:
@@ -169,10 +194,8 @@ class Oort(Selector):
 
     def _scores(self, tried: IntArray, round_number: int) -> FloatArray:
         """Return utility with bonus for staleness and penalty for slowness."""
-        everyone = tried.size == self.n_clients
-        utility = self.utility_ if everyone else self.utility_[tried]
-        last = self.last_round_ if everyone else self.last_round_[tried]
-        duration = self.duration_ if everyone else self.duration_[tried]
+        rows = slice(None) if tried.size == self.n_clients else tried  # no copies if it is everyone
+        utility, last, duration = self.utility_[rows], self.last_round_[rows], self.duration_[rows]
         clip = _lower_quantile(utility, CLIP_QUANTILE) if utility.size > 2 else np.inf
         score = np.minimum(utility, clip)
         if self.normalize:

@@ -20,35 +20,27 @@ from __future__ import annotations
 import numpy as np
 
 from turnout import require
-from turnout.errors import InvalidInput
 from turnout.registry import register
-from turnout.sampling import multinomial_without_replacement, top_m
+from turnout.sampling import draw_candidates, top_m
 from turnout.selector import Selector
-from turnout.selectors.data_weighted import known_weights
 from turnout.types import IntArray, RoundContext, Selection
-
-
-def draw_candidates(
-    ctx: RoundContext, candidates: int | None, rng: np.random.Generator
-) -> IntArray:
-    """Draw d available clients without replacement in proportion to ``num_samples``."""
-    if candidates is not None and candidates < ctx.cohort_size:
-        raise InvalidInput(
-            f"candidates must be at least cohort_size = {ctx.cohort_size}, got {candidates}."
-        )
-    d = min(2 * ctx.size if candidates is None else candidates, ctx.pool.size)
-    weight = ctx.of_pool(known_weights(ctx.column("num_samples")))
-    return ctx.pool[multinomial_without_replacement(weight, d, rng)]
 
 
 @register("pow-d")
 class PowD(Selector):
-    """Poll d, take the m with the highest loss."""
+    """Poll d, take the m with the highest loss.
+
+    Args:
+        candidates (integer >= 1 or None): Number of clients that are polled; d in the paper. At
+            least the cohort size. None polls twice the cohort. A larger number prefers high losses
+            more strongly and costs more evaluations.
+
+    """
 
     needs_columns = frozenset({"num_samples"})
 
     def __init__(self, *, candidates: int | None = None) -> None:
-        self.candidates = candidates  # d
+        self.candidates = candidates
 
     def check_parameters(self) -> None:
         """At least one candidate."""

@@ -58,7 +58,23 @@ RATE_TOLERANCE = 1e-9
 
 @register("rbcs-f")
 class RBCSF(Selector):
-    """Virtual queues for fairness, optimistic linear estimates for speed."""
+    """Virtual queues for fairness, optimistic linear estimates for speed.
+
+    Args:
+        rate (number in [0, 1]): Guaranteed share of rounds per client; beta in the paper. Not above
+            cohort size / number of clients. Try half of that first.
+        penalty (number >= 0): What a second of the round costs against the queues; V in the paper,
+            which tries 1 to 50. Larger is faster, and slower to keep the guarantee. Try 20 first.
+        ridge (number > 0): Strength of the regularisation; lambda in the paper, where it is 1.
+            Keep 1.
+        explore (number >= 0 or schedule): Width of the confidence bound on times; alpha_t in the
+            paper. Try 0.1 first; ``Lemma1`` is the paper's schedule.
+        dimension (integer >= 1): Number of features in the column context; d, 3 in the paper. Must
+            fit the column.
+        clip (True or False): Whether optimistic times below 0 count as 0, as in Eq. (19). False is
+            Alg. 2 as printed, see deviation 1. Keep True.
+
+    """
 
     needs_columns = frozenset({"context"})
 
@@ -72,12 +88,12 @@ class RBCSF(Selector):
         dimension: int = 3,
         clip: bool = True,
     ) -> None:
-        self.rate = rate  # beta, the guaranteed share of rounds per client
-        self.penalty = penalty  # V, what a second of the round costs
-        self.ridge = ridge  # lambda
-        self.explore = explore  # alpha_t
-        self.dimension = dimension  # d, number of context features
-        self.clip = clip  # no negative times, Eq. (19)
+        self.rate = rate
+        self.penalty = penalty
+        self.ridge = ridge
+        self.explore = explore
+        self.dimension = dimension
+        self.clip = clip
 
     def check_parameters(self) -> None:
         """Check all domains."""

@@ -22,9 +22,8 @@ import numpy as np
 
 from turnout import require
 from turnout.registry import register
-from turnout.sampling import top_m
+from turnout.sampling import draw_candidates, top_m
 from turnout.selector import Selector
-from turnout.selectors.pow_d import draw_candidates
 from turnout.types import LARGEST_REPORT, Outcome, RoundContext, Selection
 
 #: Loss of a client that never took part (above every loss) and of one that never reported.
@@ -34,13 +33,20 @@ NEVER_REPORTED = -1.0
 
 @register("rpow-d")
 class RPowD(Selector):
-    """Of d candidates, the m with the highest loss at their last participation."""
+    """Of d candidates, the m with the highest loss at their last participation.
+
+    Args:
+        candidates (integer >= 1 or None): Number of clients that are compared; d in the paper. At
+            least the cohort size. None compares twice the cohort. A larger number prefers high
+            losses more strongly, and costs nothing here.
+
+    """
 
     needs_columns = frozenset({"num_samples"})
     needs_metrics = frozenset({"loss"})
 
     def __init__(self, *, candidates: int | None = None) -> None:
-        self.candidates = candidates  # d
+        self.candidates = candidates
 
     def check_parameters(self) -> None:
         """At least one candidate."""

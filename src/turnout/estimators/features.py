@@ -1,0 +1,26 @@
+"""The clients' features, safe to compute with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turnout.types import LARGEST_REPORT, FloatArray, RoundContext
+
+__all__ = ["known_features"]
+
+#: Rows of features are shortened to this length: beyond it the ridge is lost to rounding.
+LONGEST_FEATURES = 1e6
+
+
+def known_features(ctx: RoundContext) -> FloatArray:
+    """Return the features of the pool as floats; unknown and impossible ones are 0."""
+    features = np.asarray(ctx.of_pool(ctx.column("features")), dtype=np.float64)
+    if features.ndim == 1:
+        features = features[:, np.newaxis]
+    largest = np.abs(features).max(initial=0.0)
+    if largest * np.sqrt(features.shape[1]) <= LONGEST_FEATURES:
+        return features
+    features = np.where(np.abs(features) <= LARGEST_REPORT, features, 0.0)  # NaN included
+    length = np.sqrt(np.square(features).sum(axis=1, keepdims=True))
+    shortened: FloatArray = features * np.minimum(1.0, LONGEST_FEATURES / np.maximum(length, 1.0))
+    return shortened

@@ -1,0 +1,34 @@
+"""Candidates in proportion to their data, also where the size of the data is unknown."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turnout.errors import InvalidInput
+from turnout.sampling.rounding import multinomial_without_replacement
+from turnout.types import FloatArray, IntArray, RoundContext
+
+__all__ = ["draw_candidates", "known_weights"]
+
+
+def known_weights(weight: FloatArray) -> FloatArray:
+    """Return the weights as floats with unknown ones (NaN) at the mean of the known."""
+    weight = np.asarray(weight, dtype=np.float64)
+    unknown = np.isnan(weight)
+    if not unknown.any():
+        return weight
+    known = weight[~unknown]
+    return np.where(unknown, known.mean() if known.size else 1.0, weight)
+
+
+def draw_candidates(
+    ctx: RoundContext, candidates: int | None, rng: np.random.Generator
+) -> IntArray:
+    """Draw d available clients without replacement in proportion to ``num_samples``."""
+    if candidates is not None and candidates < ctx.cohort_size:
+        raise InvalidInput(
+            f"candidates must be at least cohort_size = {ctx.cohort_size}, got {candidates}."
+        )
+    d = min(2 * ctx.size if candidates is None else candidates, ctx.pool.size)
+    weight = ctx.of_pool(known_weights(ctx.column("num_samples")))
+    return ctx.pool[multinomial_without_replacement(weight, d, rng)]
