@@ -17,7 +17,6 @@ import turnout
 TO_DO = frozenset(
     {
         "data",
-        "environments",
         "estimators",
         "experiment",
         "features",

@@ -1,4 +1,4 @@
-"""Worlds without training: who is there, who fails, how long it takes."""
+"""Worlds without training: who is available, who fails, how long clients take."""
 
 from turnout.data_directory import DataMissing
 from turnout.environments.availability import Always, Bernoulli, Diurnal, PhoneTrace

@@ -1,7 +1,7 @@
 """Who can be chosen: always, by chance, by time of day, or as recorded phones were.
 
-Time-dependent models count ``round_s`` nominal seconds per round instead of the run's own clock,
-so that availability is the same whoever selects.
+Models that depend on the time count ``round_s`` seconds per round, not the run's own clock. So
+availability is the same for every selector.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Always(Availability):
-    """Everyone, in every round."""
+    """Everyone is available in every round."""
 
     def available(self, moment: Moment) -> BoolArray:
         """Return all True."""
@@ -36,7 +36,11 @@ class Always(Availability):
 
 @dataclass(frozen=True, slots=True)
 class Bernoulli(Availability):
-    """Each client is there with the same chance, independently in every round (RBCS-F: 0.8)."""
+    """Each client is available with the same chance, independently in every round.
+
+    Args:
+        rate: Chance to be available, from 0 to 1. 0.8 is the value of RBCS-F.
+    """
 
     rate: float = 0.8
 
@@ -50,18 +54,25 @@ class Bernoulli(Availability):
 
 @dataclass(frozen=True, slots=True)
 class Diurnal(Availability):
-    """The chance to be there swings over the day: ``rate + amplitude * sin(time of day)``.
+    """The chance to be available rises and falls over the day: ``rate + amplitude * sin(time)``.
 
-    Each client has its own time zone, drawn from the seed; ``zones`` is the part of the day that
-    they spread over. ``round_s`` nominal seconds pass per round; for a period counted in rounds set
-    ``round_s=1`` and ``period_s`` to their number.
+    Each client has its own time zone, drawn from the seed.
+
+    Args:
+        rate: Chance to be available, mean over the day, from 0 to 1.
+        amplitude: How far the chance moves from ``rate``, at most min(rate, 1 - rate).
+        period_s: Length of a day in seconds. To count in rounds, set ``round_s=1`` and this to the
+            number of rounds in a day.
+        round_s: Seconds of the day that pass per round.
+        zones: Part of the day that the time zones spread over, from 0 (everyone has the same time)
+            to 1 (the whole day).
     """
 
-    rate: float = 0.5  #: mean over the day
+    rate: float = 0.5
     amplitude: float = 0.4
     period_s: float = _DAY_S
     round_s: float = 600.0
-    zones: float = 1.0  #: 0 = everyone has the same day, 1 = spread over all of it
+    zones: float = 1.0
 
     def __post_init__(self) -> None:
         require.fraction("rate", self.rate)
@@ -76,7 +87,7 @@ class Diurnal(Availability):
             )
 
     def chance(self, moment: Moment) -> FloatArray:
-        """Return (n,) the chance to be there in this round."""
+        """Return (n,) the chance to be available in this round."""
         days = moment.round * self.round_s / self.period_s
         phase = _phases(moment.n_clients, moment.seed)
         angle = 2.0 * math.pi * (math.fmod(days, 1.0) + self.zones * phase)
@@ -90,16 +101,21 @@ class Diurnal(Availability):
 
 @dataclass(frozen=True, slots=True)
 class PhoneTrace(Availability):
-    """Phones as recorded minute by minute: there while charging and on Wi-Fi.
+    """Phones as recorded minute by minute: available while they charge and are on Wi-Fi.
 
-    Each client plays the record of a phone drawn from the seed, from a day drawn from the seed, and
-    starts over at its end. ``same_clock=False`` also shifts the time of day at random. Reads
-    ``traces/extrasensory_phone_state.npz`` of the data directory.
+    Each client replays the record of one phone. Phone and first day are drawn from the seed. The
+    record repeats when it ends. Reads ``traces/extrasensory_phone_state.npz``.
+
+    Args:
+        directory: The data directory; None takes the one that ``TURNOUT_DATA`` names.
+        round_s: Seconds of the record that pass per round.
+        same_clock: Whether all clients share one time zone. False also shifts each client's time
+            of day at random.
     """
 
-    directory: str | Path | None = None  #: None = the directory named by TURNOUT_DATA
-    round_s: float = 600.0  #: nominal seconds per round
-    same_clock: bool = True  #: whether all clients live in one time zone
+    directory: str | Path | None = None
+    round_s: float = 600.0
+    same_clock: bool = True
 
     def __post_init__(self) -> None:
         require.number("round_s", self.round_s, above=0.0)
@@ -129,7 +145,7 @@ def _phases(n_clients: int, seed: int) -> FloatArray:
 def _assigned(
     directory: str | Path | None, same_clock: bool, n_clients: int, seed: int
 ) -> tuple[IntArray, IntArray]:
-    """Return the phone of each client and the minute of its record that round 0 falls on."""
+    """Return the phone of each client, and the minute of its record at which round 0 begins."""
     length = np.diff(phone_states(directory).offset)
     rng = fixed_rng(seed, WorldStream.AVAILABILITY)
     phone = rng.integers(length.size, size=n_clients)

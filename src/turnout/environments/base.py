@@ -1,7 +1,8 @@
-"""What the models of a world have in common: when, how many, whose randomness, what went before.
+"""What the models of a world share: the round as they see it, their streams, their contracts.
 
 A model is a small frozen dataclass and a pure function of a ``Moment``. It draws from a stream of
-its own, named by its ``WorldStream`` and, for a wrapper around another model, by its level.
+its own. The stream is named by a ``WorldStream`` and a level: 0, or 1 and more for a model that
+wraps another one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = [
 
 
 class WorldStream(IntEnum):
-    """Which model a stream belongs to. Numbers are part of the result: only append."""
+    """Which model a stream belongs to. The numbers fix the results: only append."""
 
     AVAILABILITY = 0
     VOLATILITY = 1
@@ -44,20 +45,24 @@ class WorldStream(IntEnum):
     POPULATION = 5
 
 
-#: Room for models inside a stream's key: a wrapper at level 1 uses part + 16, and so on.
+#: Distance between the keys of two levels: a wrapper at level 1 uses part + 16, and so on.
 _PARTS_PER_LEVEL = 16
 #: What a stream of a model is for: the second half of its key.
 _BY_ROUND, _FIXED, _BY_BLOCK, _N_USES = range(4)
-#: Uniform numbers that are drawn at once, in whole rounds, at least one.
+#: About how many uniform numbers are drawn at once: as many whole rounds as fit, at least one.
 _BLOCK = 8192
 
 
 class History(Stateful):
-    """What was selected before, for the few models that depend on it; ``state()`` saves it."""
+    """What was selected so far, for the few models that depend on it; ``state()`` saves it."""
 
     @classmethod
     def fresh(cls, n_clients: int) -> Self:
-        """Return the history before the first round."""
+        """Return the history before the first round.
+
+        Args:
+            n_clients: Number of clients of the world.
+        """
         history = cls()
         history.reset(n_clients)
         return history
@@ -69,7 +74,11 @@ class History(Stateful):
         self.took_part_ = np.zeros(n_clients, dtype=np.bool_)
 
     def record(self, clients: IntArray) -> None:
-        """Add the chosen clients of the next round."""
+        """Add the clients that were chosen in the next round.
+
+        Args:
+            clients: (s,) their indices.
+        """
         self.n_chosen_[clients] += 1
         self.took_part_.fill(False)
         self.took_part_[clients] = True
@@ -77,27 +86,49 @@ class History(Stateful):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One round as a model sees it."""
+    """One round as a model sees it.
+
+    Args:
+        round: Number of the round, from 0.
+        n_clients: Number of clients of the world.
+        seed: Seed of the world.
+        history: What was selected in earlier rounds.
+        workload: (n,) local work of each client relative to the mean client; None = equal for all.
+    """
 
     round: int
     n_clients: int
     seed: int
     history: History
-    workload: FloatArray | None = None  #: (n,) local work, 1 = the mean; None = the same for all
+    workload: FloatArray | None = None
 
     def worked(self, seconds: FloatArray) -> FloatArray:
-        """Return (n,) times of computing, given those of the mean work: in proportion to it."""
+        """Return (n,) how long clients compute: the seconds of the mean work times their own work.
+
+        Args:
+            seconds: (n,) what the mean work would take each client.
+        """
         return seconds if self.workload is None else seconds * self.workload
 
     def rng(self, part: WorldStream, level: int = 0) -> np.random.Generator:
-        """Return the model's generator of this round."""
+        """Return the model's generator of this round.
+
+        Args:
+            part: The model's stream.
+            level: The model's level, 0 if it wraps no other.
+        """
         return stream(self.seed, Purpose.ENV, self.round, _key(part, level, _BY_ROUND))
 
     def uniforms(self, part: WorldStream, level: int = 0, *, shape: tuple[int, ...]) -> FloatArray:
         """Return the model's uniform numbers of this round, read-only.
 
-        To make a stream costs more than to draw a hundred numbers. So small shapes are drawn for
-        many rounds at once, which depends on the shape only, and not on what was asked before.
+        Making a stream costs more than drawing a hundred numbers. So small shapes are drawn for
+        many rounds at once. The numbers depend on the shape, never on earlier calls.
+
+        Args:
+            part: The model's stream.
+            level: The model's level, 0 if it wraps no other.
+            shape: Shape of the array.
         """
         n_rounds = max(1, _BLOCK // math.prod(shape))
         draw = _draw_block if n_rounds == 1 else _kept_block
@@ -108,7 +139,13 @@ class Moment:
 
 
 def fixed_rng(seed: int, part: WorldStream, level: int = 0) -> np.random.Generator:
-    """Return the model's generator for what holds throughout a run, such as traits of clients."""
+    """Return the model's generator for what never changes during a run, such as traits of clients.
+
+    Args:
+        seed: Seed of the world.
+        part: The model's stream.
+        level: The model's level, 0 if it wraps no other.
+    """
     return stream(seed, Purpose.ENV, 0, _key(part, level, _FIXED))
 
 
@@ -124,17 +161,23 @@ _kept_block = lru_cache(maxsize=64)(_draw_block)
 
 
 def frozen(array: Array) -> Array:
-    """Return the array, from now on read-only: safe to keep and to hand out."""
+    """Make an array read-only, so that it can be kept and shared, and return it."""
     array.setflags(write=False)
     return array
 
 
 class Fate(NamedTuple):
-    """What would happen to every client in a round, whoever is chosen."""
+    """What would happen to every client in a round, if it were chosen.
 
-    survived: BoolArray  #: (n,) does not crash
-    duration: FloatArray  #: (n,) seconds until the client answers or crashes
-    reports_failure: bool  #: whether a crashed client sends an error or nothing
+    Attributes:
+        survived: (n,) whether the client finishes without a crash.
+        duration: (n,) seconds until the client answers or crashes.
+        reports_failure: Whether a crashed client sends an error; otherwise it sends nothing.
+    """
+
+    survived: BoolArray
+    duration: FloatArray
+    reports_failure: bool
 
 
 class Availability(ABC):
@@ -142,20 +185,20 @@ class Availability(ABC):
 
     @abstractmethod
     def available(self, moment: Moment) -> BoolArray:
-        """Return (n,) who is there."""
+        """Return (n,) who is available."""
 
 
 class _Wrappable:
-    """A model that may wrap another of its kind, and may look back."""
+    """A model that may wrap another of its kind, and may depend on earlier selections."""
 
     @property
     def uses_history(self) -> bool:
-        """Whether it depends on earlier selections; then it differs between selectors."""
+        """Whether it depends on earlier selections, and so differs between selectors."""
         return False
 
     @property
     def level(self) -> int:
-        """0 for a model of its own; one more than the inner model's for a wrapper."""
+        """0 for a model that wraps no other, else one more than the inner model's."""
         return 0
 
 
@@ -164,7 +207,7 @@ class Volatility(_Wrappable, ABC):
 
     @abstractmethod
     def success_rate(self, moment: Moment) -> FloatArray:
-        """Return (n,) the true chance of survival in this round, as a prophet would know it."""
+        """Return (n,) the true chance of survival in this round, which no server can know."""
 
     @abstractmethod
     def survived(self, moment: Moment) -> BoolArray:
@@ -197,7 +240,11 @@ class Timing(_Wrappable, ABC):
 
 
 def equal_classes(n_clients: int, n_classes: int) -> IntArray:
-    """Divide clients into consecutive classes of equal size (they differ by at most one).
+    """Divide clients into consecutive classes of equal size (they differ by at most one client).
+
+    Args:
+        n_clients: Number of clients.
+        n_classes: Number of classes.
 
     >>> equal_classes(6, 4).tolist()
     [0, 0, 1, 2, 2, 3]

@@ -1,4 +1,4 @@
-"""Times from devices: speed of the device times work, plus model size over bandwidth.
+"""Times from devices: work divided by the device's speed, plus model size divided by bandwidth.
 
 Devices are recorded ones (``TracedDevices``, needs the data directory) or drawn from log-normal
 distributions fitted to the same records (``FittedDevices``, needs nothing).
@@ -64,9 +64,12 @@ class Devices(ABC):
 class FittedDevices(Devices):
     """Devices drawn from log-normal fits to recorded ones; needs no files.
 
-    Speed: mean -0.296, deviation 0.929 of the logarithm. Bandwidth: the usual value of a client has
-    mean 0.131 and deviation 0.524, a round deviates from it by 0.427 (5g: 2.795, 1.089, 1.060);
-    rounds are independent of each other.
+    The logarithm of the speed has mean -0.296 and standard deviation 0.929. The logarithm of a
+    client's usual bandwidth has mean 0.131 and deviation 0.524, and a round deviates from it by
+    0.427 (5g: 2.795, 1.089 and 1.060). Rounds are independent of each other.
+
+    Args:
+        network: Recordings that the bandwidth was fitted to: ``3g-and-fixed`` or ``5g``.
     """
 
     network: Network = "3g-and-fixed"
@@ -94,12 +97,17 @@ class FittedDevices(Devices):
 class TracedDevices(Devices):
     """Recorded devices and bandwidths, assigned to clients by the seed.
 
-    A client plays its bandwidth trace from a minute drawn from the seed, ``round_s`` nominal
-    seconds per round, and starts over at its end.
+    A client replays its bandwidth trace from a minute drawn from the seed. The trace repeats when
+    it ends.
+
+    Args:
+        network: Recordings of the bandwidth: ``3g-and-fixed`` or ``5g``.
+        directory: The data directory; None takes the one that ``TURNOUT_DATA`` names.
+        round_s: Seconds of the trace that pass per round.
     """
 
     network: Network = "3g-and-fixed"
-    directory: str | Path | None = None  #: None = the directory named by TURNOUT_DATA
+    directory: str | Path | None = None
     round_s: float = 60.0
 
     def __post_init__(self) -> None:
@@ -130,7 +138,12 @@ class TracedDevices(Devices):
 
 
 def best_devices(network: Network = "3g-and-fixed", directory: str | Path | None = None) -> Devices:
-    """Return recorded devices if the data directory has them, otherwise the fitted ones."""
+    """Return recorded devices if the data directory has them, otherwise the fitted ones.
+
+    Args:
+        network: ``3g-and-fixed`` or ``5g``.
+        directory: The data directory; None takes the one that ``TURNOUT_DATA`` names.
+    """
     if has_traces(directory):
         return TracedDevices(network, directory)
     return FittedDevices(network)
@@ -138,11 +151,17 @@ def best_devices(network: Network = "3g-and-fixed", directory: str | Path | None
 
 @dataclass(frozen=True, slots=True)
 class DeviceTimes(Timing):
-    """``work_s / speed + model_mbit / bandwidth``: training on the device, then transfer."""
+    """``work_s / speed + model_mbit / bandwidth``: training on the device, then transfer.
+
+    Args:
+        devices: Speed and bandwidth of the clients.
+        work_s: Seconds that the mean local work takes on the median device, >= 0.
+        model_mbit: Megabits that a client transfers per round, >= 0.
+    """
 
     devices: Devices = field(default_factory=FittedDevices)
-    work_s: float = 10.0  #: seconds of local training, the mean work on the median device
-    model_mbit: float = 20.0  #: what is transferred per round
+    work_s: float = 10.0
+    model_mbit: float = 20.0
 
     def __post_init__(self) -> None:
         require.number("work_s", self.work_s, minimum=0.0)

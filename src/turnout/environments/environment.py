@@ -1,9 +1,9 @@
-"""A world: who is there, who fails, how long it takes, what clients report.
+"""A world: who is available, who fails, how long clients take, what they report.
 
-An ``Environment`` is a frozen bundle of small models. The fates of all clients are drawn for every
-round, then indexed, so that client i in round t fares the same whoever picks it: comparisons are
-paired and regret is exact. Asking about round 500 first changes nothing. Every model draws from a
-stream of its own, so that exchanging one never shifts another.
+An ``Environment`` is a frozen bundle of small models. In every round the fate of every client is
+drawn, chosen or not. So client i fares the same in round t under every selector: comparisons are
+paired and regret is exact. Rounds may be asked for in any order. Every model draws from a stream of
+its own, so replacing one model does not change what another one draws.
 """
 
 from __future__ import annotations
@@ -40,6 +40,16 @@ _TRAITS = MappingProxyType({"num_samples": Population.num_samples, "features": P
 class Environment:
     """Availability, volatility, timing and reports of ``n_clients``, fixed by ``seed``.
 
+    Args:
+        n_clients: Number of clients, at least 1.
+        seed: Seed of everything random in this world, >= 0.
+        availability: Who can be chosen in a round.
+        volatility: Who survives a round.
+        timing: How long clients take.
+        population: Data sizes, features and loss levels of the clients.
+        losses: What clients report when nothing is trained.
+        reports_failure: Whether a crashed client sends an error; otherwise it sends nothing.
+
     >>> world = Environment(n_clients=100, seed=1)
     >>> world.fate(3).survived.shape
     (100,)
@@ -52,7 +62,7 @@ class Environment:
     timing: Timing = field(default_factory=FixedTime)
     population: Population = field(default_factory=Population)
     losses: SyntheticLoss = field(default_factory=SyntheticLoss)
-    reports_failure: bool = False  #: whether a crashed client sends an error or nothing
+    reports_failure: bool = False
 
     def __post_init__(self) -> None:
         require.integer("n_clients", self.n_clients, minimum=1)
@@ -70,7 +80,7 @@ class Environment:
 
     @property
     def classes(self) -> IntArray:
-        """(n,) the class of each client: by volatility, or by timing if that has only one."""
+        """(n,) the class of each client: by volatility, or by timing if volatility has none."""
         by_volatility = self.volatility.classes(self.n_clients)
         return by_volatility if by_volatility.any() else self.timing.classes(self.n_clients)
 
@@ -84,7 +94,16 @@ class Environment:
         deadline: float = math.inf,
         workload: FloatArray | None = None,
     ) -> RoundContext:
-        """Return what the server knows before it chooses; only the columns asked for are made."""
+        """Return what the server knows before it chooses.
+
+        Args:
+            round: Number of the round, from 0.
+            cohort_size: Number of clients to choose.
+            history: What was selected in earlier rounds; None = nothing.
+            columns: Columns to fill; names that this world cannot fill are left out.
+            deadline: Seconds that clients have, for the context.
+            workload: (n,) local work relative to the mean client; None = equal for all.
+        """
         moment = self._moment(round, history, workload)
         wanted = self.columns.intersection(columns) if columns else ()
         filled = {name: self._column(name, moment) for name in wanted}
@@ -100,21 +119,33 @@ class Environment:
     ) -> Fate:
         """Return what would happen to every client.
 
-        ``workload``: (n,) local work relative to the mean; what a client computes takes as much
-        longer.
+        Args:
+            round: Number of the round, from 0.
+            history: What was selected in earlier rounds; None = nothing.
+            workload: (n,) local work relative to the mean client; None = equal for all. Twice the
+                work takes a client twice the time to compute.
         """
         moment = self._moment(round, history, workload)
         survived, duration = self.volatility.survived(moment), self.timing.duration(moment)
         return Fate(survived, duration, self.reports_failure)
 
     def metrics(self, round: int) -> dict[str, FloatArray]:
-        """Return what every client would report: ``loss``, ``loss_std``, ``loss_rms``."""
+        """Return what every client would report: ``loss``, ``loss_std``, ``loss_rms``.
+
+        Args:
+            round: Number of the round, from 0.
+        """
         return self.losses.metrics(self._levels(), self._moment(round, None))
 
     def polled_loss(
         self, round: int, poll_data: Literal["all", "mini-batch"] = "all"
     ) -> FloatArray:
-        """Return what every client would answer to a poll, on all its data or on a mini-batch."""
+        """Return (n,) the loss that every client would answer to a poll.
+
+        Args:
+            round: Number of the round, from 0.
+            poll_data: Data that the loss is of: ``all`` or one ``mini-batch``.
+        """
         evaluate = {"all": self.losses.all_data, "mini-batch": self.losses.mini_batch}
         return evaluate[poll_data](self._levels(), self._moment(round, None))
 

@@ -17,18 +17,25 @@ __all__ = ["Population", "SyntheticLoss"]
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """Traits of clients that hold throughout a run, drawn from the seed.
+    """Traits of clients that never change during a run, drawn from the seed.
 
-    ``num_samples`` follows a power law from ``samples`` upwards, P(more than x) ~ x**-tail; an
-    infinite tail gives everyone the same number. ``loss_level`` is log-normal around 1. A feature
-    is a bit that is set more often, or less often, the higher the client's loss level is.
+    The number of examples follows a power law, the loss level is log-normal around 1. A feature is
+    a bit whose chance to be set rises, or falls, with the client's loss level.
+
+    Args:
+        samples: Smallest number of examples of a client, at least 1.
+        tail: Exponent of the power law, P(more than x examples) ~ x**-tail, above 0. Infinity gives
+            everyone ``samples`` examples.
+        level_spread: Standard deviation of the logarithm of the loss levels, >= 0.
+        n_features: Number of feature bits, at least 1.
+        feature_strength: How strongly bits depend on the loss level, >= 0; 0 = not at all.
     """
 
-    samples: int = 500  #: least number of examples
-    tail: float = math.inf  #: exponent of the power law
-    level_spread: float = 0.5  #: standard deviation of the logarithm of loss levels
+    samples: int = 500
+    tail: float = math.inf
+    level_spread: float = 0.5
     n_features: int = 64
-    feature_strength: float = 1.0  #: 0 = bits say nothing about the loss
+    feature_strength: float = 1.0
 
     def __post_init__(self) -> None:
         require.integer("samples", self.samples, minimum=1)
@@ -56,13 +63,18 @@ class SyntheticLoss:
     """Losses as if a model were trained: they fall over the rounds, at the same pace for everyone.
 
     In round t the loss of client i is ``level_i * (floor + (1 - floor) / (1 + t / half_life))``
-    times a factor of mean 1 and relative deviation ``noise``. ``loss_std``, the deviation between
-    mini-batches, is ``batch_spread`` times the loss, and ``loss_rms = sqrt(loss^2 + loss_std^2)``.
-    Who takes part makes no difference, so that losses are the same whoever selects.
+    times a random factor. ``loss_rms`` is ``sqrt(loss^2 + loss_std^2)``. The losses do not depend
+    on who takes part, so they are the same for every selector.
+
+    Args:
+        floor: Share of the first loss that never goes away, from 0 to 1.
+        half_life: Rounds until the rest has halved, above 0.
+        noise: Relative standard deviation of the random factor, whose mean is 1; >= 0.
+        batch_spread: ``loss_std`` divided by ``loss``: how much mini-batches differ, >= 0.
     """
 
-    floor: float = 0.1  #: share of the first loss that stays for ever
-    half_life: float = 100.0  #: rounds until the rest has halved
+    floor: float = 0.1
+    half_life: float = 100.0
     noise: float = 0.1
     batch_spread: float = 0.3
 
@@ -109,7 +121,7 @@ def _loss_level(population: Population, n_clients: int, seed: int) -> FloatArray
 
 @lru_cache(maxsize=2)
 def _features(population: Population, n_clients: int, seed: int) -> Array:
-    # the deviations that the loss levels were made from
+    # the same deviations that the loss levels are computed from
     height = _traits(seed, 1).standard_normal(n_clients)
     rng = _traits(seed, 2)
     slope = population.feature_strength * rng.choice([-1.0, 1.0], population.n_features)

@@ -22,7 +22,11 @@ __all__ = ["FixedTime", "HeavyTail", "LinearContextual", "LogNormal", "Pareto"]
 
 @dataclass(frozen=True, slots=True)
 class FixedTime(Timing):
-    """Everyone takes the same time in every round."""
+    """Everyone takes the same time in every round.
+
+    Args:
+        seconds: The time, above 0.
+    """
 
     seconds: float = 1.0
 
@@ -44,17 +48,25 @@ class LinearContextual(Timing):
 
     ``theta = [training_s, cold_start_s, 1 / log(1 + SNR)]`` by class (Table 1). In every round the
     free computing capacity mu and the bandwidth B are drawn uniformly, and the noise uniformly from
-    (-c'theta, c'theta). s is 1 for a client that did not take part in the last round: cold start,
-    so durations depend on earlier selections (the draws themselves do not). The paper leaves the
-    base of the logarithm open; 2 is Shannon's.
+    (-c'theta, c'theta). s is 1 for a client that did not take part in the last round (cold start).
+    So durations depend on earlier selections, though the draws themselves do not.
+
+    Args:
+        training_s: tau_b, seconds of training by class, each above 0.
+        cold_start_s: tau_s, extra seconds after a round without the client, >= 0.
+        snr: Signal-to-noise ratio by class, as many as ``training_s``, each above 0.
+        bandwidth_mhz: Lowest and highest B, in MHz.
+        capacity: Lowest and highest mu.
+        model_mbit: M, size of the model in megabits, >= 0.
+        log_base: Base of the logarithm, above 1. The paper does not state it; 2 is Shannon's.
     """
 
-    training_s: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0)  #: tau_b per class
-    cold_start_s: float = 1.0  #: tau_s
-    snr: tuple[float, ...] = (1000.0, 100.0, 10.0, 1.0)  #: signal-to-noise ratio per class
-    bandwidth_mhz: tuple[float, float] = (2.0, 4.0)  #: range of B
-    capacity: tuple[float, float] = (0.5, 2.0)  #: range of mu
-    model_mbit: float = 20.0  #: M
+    training_s: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0)
+    cold_start_s: float = 1.0
+    snr: tuple[float, ...] = (1000.0, 100.0, 10.0, 1.0)
+    bandwidth_mhz: tuple[float, float] = (2.0, 4.0)
+    capacity: tuple[float, float] = (0.5, 2.0)
+    model_mbit: float = 20.0
     log_base: float = 2.0
 
     def __post_init__(self) -> None:
@@ -78,12 +90,12 @@ class LinearContextual(Timing):
 
     @property
     def columns(self) -> frozenset[str]:
-        """Context and expected duration, both before the noise."""
+        """Context and expected duration, both without the noise."""
         return frozenset({"context", "expected_duration"})
 
     @property
     def uses_history(self) -> bool:
-        """Through the cold start of those who did not take part in the last round."""
+        """Whether there is a cold start, which depends on who took part in the last round."""
         return self.cold_start_s > 0.0
 
     def column(self, name: str, moment: Moment) -> Array:
@@ -149,7 +161,11 @@ class Noise(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Pareto(Noise):
-    """Power-law tail: P(factor > x) falls like ``x**-shape``; infinite variance up to shape 2."""
+    """A factor with a power-law tail: P(factor > x) falls like ``x**-shape``.
+
+    Args:
+        shape: Exponent of the tail, above 1. Up to 2 the variance is infinite.
+    """
 
     shape: float = 2.5
 
@@ -163,7 +179,11 @@ class Pareto(Noise):
 
 @dataclass(frozen=True, slots=True)
 class LogNormal(Noise):
-    """Log-normal factor; ``sigma`` is the standard deviation of its logarithm."""
+    """A log-normal factor.
+
+    Args:
+        sigma: Standard deviation of its logarithm, >= 0.
+    """
 
     sigma: float = 0.5
 
@@ -177,7 +197,12 @@ class LogNormal(Noise):
 
 @dataclass(frozen=True, slots=True)
 class HeavyTail(Timing):
-    """Another model's times, each multiplied by a random factor of mean 1."""
+    """Another model's times, each multiplied by a random factor of mean 1.
+
+    Args:
+        inner: The model whose times are multiplied.
+        noise: Where the factors come from: ``Pareto`` or ``LogNormal``.
+    """
 
     inner: Timing = field(default_factory=FixedTime)
     noise: Noise = field(default_factory=Pareto)

@@ -1,4 +1,4 @@
-"""Readers of recorded traces into columnar arrays; they keep no position and answer any time.
+"""Readers of recorded traces into arrays; they keep no position, so any time can be looked up.
 
 The data directory is an argument or the environment variable ``TURNOUT_DATA``. Files, all under
 ``traces/``:
@@ -42,7 +42,7 @@ MINUTES_PER_DAY = 1440
 LONGEST_HELD_MINUTES = 60
 #: Throughput is averaged over windows of this length, about the time of a transfer.
 WINDOW_S = 60.0
-#: Least throughput that a window counts with.
+#: Smallest throughput of a window; slower ones are raised to it.
 LEAST_MBPS = 0.01
 
 _DEVICES = "ai_benchmark_devices.csv"
@@ -57,22 +57,37 @@ class _Network(NamedTuple):
 
 
 class PhoneStates(NamedTuple):
-    """Eligibility of all phones on a grid of minutes, one phone after the other."""
+    """Eligibility of all phones on a grid of minutes, one phone after the other.
 
-    eligible: BoolArray  #: (minutes of all phones,) charging and on Wi-Fi
-    offset: IntArray  #: (phones + 1,) where each phone starts
+    Attributes:
+        eligible: (minutes of all phones,) whether the phone is charging and on Wi-Fi.
+        offset: (phones + 1,) where each phone starts in ``eligible``.
+    """
+
+    eligible: BoolArray
+    offset: IntArray
 
 
 class Bandwidth(NamedTuple):
-    """Throughput of all traces in windows of a minute, one trace after the other."""
+    """Throughput of all traces in windows of a minute, one trace after the other.
 
-    mbps: FloatArray  #: (windows of all traces,)
-    offset: IntArray  #: (traces + 1,) where each trace starts
-    mean_s_per_mbit: FloatArray  #: (traces,) mean over the windows of a trace
+    Attributes:
+        mbps: (windows of all traces,) megabits per second.
+        offset: (traces + 1,) where each trace starts in ``mbps``.
+        mean_s_per_mbit: (traces,) seconds per megabit, mean over the windows of a trace.
+    """
+
+    mbps: FloatArray
+    offset: IntArray
+    mean_s_per_mbit: FloatArray
 
 
 def has_traces(directory: str | Path | None = None) -> bool:
-    """Tell whether all device and bandwidth traces can be read."""
+    """Return whether the data directory has all device and bandwidth traces.
+
+    Args:
+        directory: The data directory; None takes the one that ``TURNOUT_DATA`` names.
+    """
     try:
         for name in (_DEVICES, *(network.file for network in _NETWORKS.values())):
             _file(name, directory)
@@ -82,35 +97,47 @@ def has_traces(directory: str | Path | None = None) -> bool:
 
 
 def device_speeds(directory: str | Path | None = None) -> FloatArray:
-    """Return (devices,) floating-point speed relative to the median device."""
+    """Return (devices,) floating-point speed relative to the median device.
+
+    Args:
+        directory: The data directory; None takes the one that ``TURNOUT_DATA`` names.
+    """
     return _device_speeds(_file(_DEVICES, directory))
 
 
 def phone_states(directory: str | Path | None = None) -> PhoneStates:
     """Return when each recorded phone was charging and on Wi-Fi.
 
-    Pauses of whole days are cut out, which keeps the time of day; in shorter ones a phone keeps its
-    last state for an hour and counts as away after it. Missing states count as no.
+    Pauses of whole days are cut out, which keeps the time of day. In a shorter pause a phone keeps
+    its last state for an hour and is not eligible after it. Missing states count as no.
+
+    Args:
+        directory: The data directory; None takes the one that ``TURNOUT_DATA`` names.
     """
     return _phone_states(_file(_PHONES, directory))
 
 
 def bandwidth(network: str = "3g-and-fixed", directory: str | Path | None = None) -> Bandwidth:
-    """Return the throughput traces of a network: ``3g-and-fixed`` or ``5g`` (downloads only)."""
+    """Return the throughput traces of a network.
+
+    Args:
+        network: ``3g-and-fixed``, or ``5g`` (downloads only).
+        directory: The data directory; None takes the one that ``TURNOUT_DATA`` names.
+    """
     require.choice("network", network, _NETWORKS)
     return _bandwidth(network, _file(_NETWORKS[network].file, directory))
 
 
 def _file(name: str, directory: str | Path | None) -> Path:
-    given = data_directory(directory)
+    folder = data_directory(directory)
     fill = (
         f"Point {DATA_VARIABLE} or directory= at a data directory filled with "
         "'python prepare.py DIRECTORY traces' (see the README of the data). Without it run "
         "Always, Bernoulli or Diurnal availability and DeviceTimes(devices=FittedDevices())."
     )
-    if not given:
+    if not folder:
         raise DataMissing(f"traces/{name} is needed and {DATA_VARIABLE} is not set. {fill}")
-    path = Path(given) / "traces" / name
+    path = Path(folder) / "traces" / name
     if not path.is_file():
         raise DataMissing(f"{path} does not exist. {fill}")
     return path
@@ -119,9 +146,9 @@ def _file(name: str, directory: str | Path | None) -> Path:
 @lru_cache(maxsize=4)
 def _device_speeds(path: Path) -> FloatArray:
     with path.open(encoding="utf-8", newline="") as file:
-        given = [row.get("cpu_float_score") for row in csv.DictReader(file)]
+        texts = [row.get("cpu_float_score") for row in csv.DictReader(file)]
     try:
-        score = np.array([float(text) for text in given if text])
+        score = np.array([float(text) for text in texts if text])
     except ValueError as error:
         raise InvalidInput(f"{path}: cpu_float_score must be numbers: {error}.") from error
     if score.size == 0 or not (score > 0.0).all():
@@ -141,7 +168,7 @@ def _phone_states(path: Path) -> PhoneStates:
     newest = np.searchsorted(cell, np.arange(offset[-1]), side="right") - 1
     first_cell = np.repeat(offset[:-1], length)
     age = np.arange(offset[-1]) - cell[newest]
-    is_own = (newest >= 0) & (cell[newest] >= first_cell)  # a row of this phone, not of the last
+    is_own = (newest >= 0) & (cell[newest] >= first_cell)  # of this phone, not of the one before
     eligible = is_eligible[newest] & is_own & (age <= LONGEST_HELD_MINUTES)
     return PhoneStates(frozen(eligible), frozen(offset))
 
@@ -179,7 +206,7 @@ def _slow_rows(path: Path) -> _Rows:
 
 
 def _fast_rows(path: Path) -> _Rows:
-    """Keep saturating downloads; the other traces show what a video player asked for."""
+    """Keep the downloads, which use the whole link; other traces show what a video player asked."""
     columns = _columns(path, "trace", "sec", "dl_kbps", "trace_names")
     kept = np.char.startswith(columns["trace_names"], "Download")[columns["trace"]]
     mbps = columns["dl_kbps"][kept] / 1000.0

@@ -1,7 +1,7 @@
-"""Who survives a round: by class, in sticky spells, after a shift, in outages, against an enemy.
+"""Who survives a round: failures by class, in spells, after a shift, in groups, by an adversary.
 
-``ByClass`` and ``Markov`` stand alone; ``Shifting``, ``Outages`` and ``Adversary`` wrap another
-model and only ever add failures, so the same client fails in the same rounds with and without them.
+``Reliable``, ``ByClass`` and ``Markov`` stand alone. ``Shifting``, ``Outages`` and ``Adversary``
+wrap another model and only add failures: whoever fails in the inner model still fails.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from turnout.environments.base import (
     fixed_rng,
     frozen,
 )
+from turnout.environments.chains import chain_state
 from turnout.errors import InvalidInput
 from turnout.types import BoolArray, FloatArray, IntArray
 
@@ -44,7 +45,12 @@ class Reliable(Volatility):
 
 @dataclass(frozen=True, slots=True)
 class ByClass(Volatility):
-    """Independent failures at the rate of the client's class; consecutive classes of equal size."""
+    """Independent failures at the rate of the client's class.
+
+    Args:
+        rates: Chance of success by class, each from 0 to 1. Classes are consecutive clients,
+            equally many in each. The default is that of E3CS, Sec. VI-A.
+    """
 
     rates: tuple[float, ...] = E3CS_RATES
 
@@ -67,11 +73,16 @@ class ByClass(Volatility):
 
 @dataclass(frozen=True, slots=True)
 class Markov(Volatility):
-    """Sticky failures: each client is a two-state chain with its class's rate in the long run.
+    """Failures that last: each client is a two-state chain with its class's rate in the long run.
 
-    In every round a client keeps its state with chance ``stickiness`` and draws it anew otherwise.
-    So the share of survived rounds is the rate, the correlation over d rounds is ``stickiness**d``,
-    and a failure lasts ``1 / ((1 - stickiness) * rate)`` rounds on average.
+    The correlation over d rounds is ``stickiness**d``, and a failure lasts
+    ``1 / ((1 - stickiness) * rate)`` rounds on average.
+
+    Args:
+        rates: Share of rounds that clients survive, by class, each from 0 to 1. Classes are
+            consecutive clients, equally many in each.
+        stickiness: Chance that a client keeps its state for another round instead of drawing it
+            anew, from 0 (independent rounds) to 1.
     """
 
     rates: tuple[float, ...] = E3CS_RATES
@@ -88,7 +99,7 @@ class Markov(Volatility):
     def survived(self, moment: Moment) -> BoolArray:
         """Return the state of each chain."""
         rate = _rates(self.rates, moment.n_clients)
-        return _chain(moment, rate, self.stickiness, self, self.level)
+        return chain_state(moment, rate, self.stickiness, self, self.level)
 
     def classes(self, n_clients: int) -> IntArray:
         """Return the class of each client, in the order of ``rates``."""
@@ -115,10 +126,15 @@ class _Wrapper(Volatility):
 
 @dataclass(frozen=True, slots=True)
 class Shifting(_Wrapper):
-    """A share of the clients moves to a worse network at each of the given rounds.
+    """In some rounds, a share of the clients moves to a worse network and stays there.
 
-    Whoever moved succeeds ``factor`` times as often as before, for the rest of the run. The movers
-    of a round are drawn from the seed; a client that moves again stays where it is.
+    The clients that move are drawn from the seed. Moving a second time changes nothing.
+
+    Args:
+        inner: The model that failures are added to.
+        at: Rounds in which clients move.
+        share: Share of all clients that moves each time, from 0 to 1.
+        factor: Success rate after the move divided by the rate before, from 0 to 1.
     """
 
     at: tuple[int, ...] = (500,)
@@ -154,8 +170,12 @@ class Shifting(_Wrapper):
 class Outages(_Wrapper):
     """Groups of clients fail together, as when a region loses its network.
 
-    Client i is in group ``i % n_groups``. Each group is out in a share ``rate`` of the rounds;
-    ``stickiness`` is the chance that its state stays for another round, as in ``Markov``.
+    Args:
+        inner: The model that failures are added to.
+        n_groups: Number of groups, at least 1; client i is in group ``i % n_groups``.
+        rate: Share of rounds in which a group has an outage, from 0 to 1.
+        stickiness: Chance that a group keeps its state for another round instead of drawing it
+            anew, from 0 to 1, as in ``Markov``.
     """
 
     n_groups: int = 10
@@ -172,24 +192,28 @@ class Outages(_Wrapper):
         return np.arange(n_clients, dtype=np.int64) % self.n_groups
 
     def success_rate(self, moment: Moment) -> FloatArray:
-        """Return the inner rate times the share of rounds without outage."""
+        """Return the inner rate times the share of rounds without an outage."""
         return self.inner.success_rate(moment) * (1.0 - self.rate)
 
     def survived(self, moment: Moment) -> BoolArray:
         """Fail whole groups."""
         up_rate = _rates((1.0 - self.rate,), self.n_groups)
-        is_up = _chain(moment, up_rate, self.stickiness, self, self.level)
+        is_up = chain_state(moment, up_rate, self.stickiness, self, self.level)
         return self.inner.survived(moment) & np.resize(is_up, moment.n_clients)
 
 
 @dataclass(frozen=True, slots=True)
 class Adversary(_Wrapper):
-    """Fails whoever is favoured: the more often a client was chosen, the likelier it fails.
+    """Fails the clients that the selector favours: the more often chosen, the likelier to fail.
 
     A client chosen (1 + e) times as often as the mean so far fails with chance
-    ``strength * min(1, e)`` on top of the inner model; nobody who was chosen less is touched. Fates
-    depend on earlier selections: they are NOT the same whoever selects, and regret against a fixed
-    allocation compares with what this run's adversary would have done.
+    ``strength * min(1, e)``, on top of the inner model. Clients chosen less often than the mean
+    are left alone. Fates depend on earlier selections, so they differ between selectors. Regret
+    against a fixed allocation uses the fates of this run.
+
+    Args:
+        inner: The model that failures are added to.
+        strength: Chance to fail for a client chosen twice as often as the mean or more, 0 to 1.
     """
 
     strength: float = 0.8
@@ -199,15 +223,15 @@ class Adversary(_Wrapper):
 
     @property
     def uses_history(self) -> bool:
-        """Always: this is what the adversary looks at."""
+        """Always: the adversary counts earlier selections."""
         return True
 
     def success_rate(self, moment: Moment) -> FloatArray:
-        """Return the inner rate times the chance to escape."""
+        """Return the inner rate times the chance that the adversary spares the client."""
         return self.inner.success_rate(moment) * self._escape(moment)
 
     def survived(self, moment: Moment) -> BoolArray:
-        """Fail the favoured."""
+        """Add failures of the clients chosen more often than the mean."""
         drawn = moment.uniforms(WorldStream.VOLATILITY, self.level, shape=(moment.n_clients,))
         return self.inner.survived(moment) & (drawn < self._escape(moment))
 
@@ -241,37 +265,3 @@ def _movers(n_clients: int, seed: int, level: int, n_moves: int, size: int) -> B
     for _ in range(n_moves):
         moved[rng.permutation(n_clients)[:size]] = True
     return frozen(moved)
-
-
-def _chain(
-    moment: Moment, rate: FloatArray, stickiness: float, model: Volatility, level: int
-) -> BoolArray:
-    """Return the state of sticky two-state chains in a round: 1 at the given rate.
-
-    The state of a chain is what it drew when it last drew. So look back from the round until every
-    chain has drawn, or the last answer is met. That answer is kept for speed only: it is the same
-    function of seed and round, so the order of questions changes nothing.
-    """
-    last = _last_answer(model, moment.n_clients, moment.seed)
-    known_round, known_state = last[0]
-    state = np.zeros(rate.size, dtype=np.bool_)
-    is_open = np.ones(rate.size, dtype=np.bool_)
-    for round in range(moment.round, -1, -1):
-        if round == known_round:
-            state[is_open] = known_state[is_open]
-            break
-        at = Moment(round, moment.n_clients, moment.seed, moment.history)
-        keep, chance = at.uniforms(WorldStream.VOLATILITY, level, shape=(2, rate.size))
-        draws = is_open & (keep >= stickiness) if round else is_open
-        state[draws] = chance[draws] < rate[draws]
-        is_open &= ~draws
-        if not is_open.any():
-            break
-    last[0] = (moment.round, frozen(state))
-    return state
-
-
-@lru_cache(maxsize=16)
-def _last_answer(model: Volatility, n_clients: int, seed: int) -> list[tuple[int, BoolArray]]:
-    """Return the one-place memory of a chain; starts with a round that never was."""
-    return [(-1, np.zeros(0, dtype=np.bool_))]
