@@ -157,6 +157,29 @@ def test_only_those_who_completed_are_trained(monkeypatch: pytest.MonkeyPatch) -
             assert np.isfinite(record.outcome.metrics[name][~is_missing]).all()
 
 
+@pytest.mark.parametrize("times", [[9, 1], [1, 1]])
+def test_a_client_drawn_twice_counts_twice_in_the_model(times: list[int]) -> None:
+    federation = Federation(recipe(aggregation=MeanReturned("equal"), trainer="reference"), N)
+    chosen, before = np.array([2, 5]), federation.weights.double()
+    local = federation.trainer.train(federation.weights, chosen, 0).weights.double()
+    memo = {"multiplicity": np.array(times)}
+    federation.work(Selection(0, chosen, memo=memo), np.array([True, True]))
+    share = times[0] / sum(times)  # 0.9 or 0.5
+    expected = before + share * (local[0] - before) + (1 - share) * (local[1] - before)
+    np.testing.assert_allclose(federation.weights, expected, rtol=1e-6, atol=1e-8)
+    assert not np.allclose(local[0], local[1], atol=1e-3)
+
+
+def test_a_client_drawn_often_counts_as_often_as_it_was_drawn_if_it_returns() -> None:
+    federation = Federation(recipe(aggregation=MeanReturned("equal"), trainer="reference"), N)
+    chosen = np.array([2, 5, 7])
+    local = federation.trainer.train(federation.weights, chosen, 0).weights.double()
+    memo = {"multiplicity": np.array([4, 1, 3])}
+    federation.work(Selection(0, chosen, memo=memo), np.array([False, True, True]))
+    expected = 0.25 * local[1] + 0.75 * local[2]
+    np.testing.assert_allclose(federation.weights, expected, rtol=1e-6, atol=1e-8)
+
+
 def test_a_round_in_which_nobody_returns_leaves_the_model_as_it_is() -> None:
     world = Environment(N, seed=1, volatility=ByClass((0.0,)))
     federation = Federation(RECIPE, N)
@@ -231,6 +254,37 @@ def test_evaluation_has_its_rounds_and_the_last() -> None:
     assert np.flatnonzero(np.isfinite(run.accuracy)).tolist() == [3, 7, 9]
     assert np.flatnonzero(np.isfinite(run.measured["local_loss"])).tolist() == [4, 9]
     assert np.isfinite(run.measured["train_loss"]).sum() >= 8  # some rounds have no answer
+
+
+def test_the_pooled_hold_out_is_measured_beside_the_test_set() -> None:
+    training = recipe(hold_out=0.3, evaluate_every=2)
+    federation = Federation(training, N, seed=1)
+    given = {"cohort_size": 4, "n_rounds": 5, "seed": 1, "participants": federation}
+    records = list(rounds(turnout.make("random"), WORLD, **given))
+    pooled = ("holdout_accuracy", "holdout_loss")
+    rounds_with = [record.round for record in records if "holdout_accuracy" in record.measured]
+    assert rounds_with == [t.round for t in records if "accuracy" in t.measured] == [1, 3, 4]
+    scores, sizes = federation.client_scores(), np.diff(federation.data.holdout_offsets)
+    measured = records[-1].measured
+    n_right = measured["holdout_accuracy"] * sizes.sum()
+    assert n_right == pytest.approx(round(n_right), abs=1e-9)  # a multiple of 1 / examples
+    for name, values in zip(pooled, (scores.accuracy, scores.loss), strict=True):
+        assert measured[name] == pytest.approx(np.average(values, weights=sizes), rel=1e-9)
+    assert measured["holdout_accuracy"] != measured["accuracy"]
+    without = train("random", recipe(), WORLD, cohort_size=4, n_rounds=2)
+    assert not set(pooled) & without.measured.keys()
+
+
+def test_the_pooled_hold_out_is_in_the_files_of_a_run(tmp_path: Path) -> None:
+    made = experiment("random", training=recipe(hold_out=0.3), seeds=[4], n_rounds=3)
+    run_experiment(made, tmp_path / "with", n_jobs=1)
+    cell = read_cell(cell_folder(tmp_path / "with", "random", 4))
+    for name in ("holdout_accuracy", "holdout_loss"):
+        assert cell.summary[name] == cell.run.measured[name][-1]
+        assert f'"{name}":' in (cell.path / "rounds.jsonl").read_text()
+    run_experiment(dataclasses.replace(made, training=RECIPE), tmp_path / "without", n_jobs=1)
+    bare = read_cell(cell_folder(tmp_path / "without", "random", 4))
+    assert not any("holdout" in name for name in (*bare.summary, *bare.columns))
 
 
 def test_numbers_about_clients_are_those_of_their_scores() -> None:

@@ -161,6 +161,12 @@ class Selection:
                 raise InvalidInput(f"probability must be inside (0, 1], got {float(bad)}.")
             _store(self, "probability", p)
 
+    @property
+    def times(self) -> IntArray:
+        """(s,) how often each was drawn: ``memo["multiplicity"]``, once each without it."""
+        drawn = self.memo.get("multiplicity")
+        return np.ones(self.clients.size, dtype=np.int64) if drawn is None else drawn
+
     def recall(self, name: str) -> Array:
         """Return an entry of the memo, or raise ``InvalidInput`` if this is not the selection."""
         try:

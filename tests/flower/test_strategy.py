@@ -31,6 +31,8 @@ from tests.flower.fake import by_name, cohorts, federation, model, value_of
 from turnout.errors import InvalidInput
 from turnout.integrations.flower import SelectingStrategy, UnsuitableStrategy
 from turnout.policies import FirstK, FixedDeadline, OverSelect
+from turnout.selector import Selector
+from turnout.types import Selection
 
 INNERS = {
     "FedAvg": lambda: FedAvg(fraction_train=0.1, min_train_nodes=5, min_available_nodes=7),
@@ -90,6 +92,36 @@ def test_what_the_inner_strategy_makes_of_the_replies_is_its_own_business(tickin
         expected += np.average(numbers, weights=numbers + 1)
     assert value_of(result.arrays)[0] == pytest.approx([expected] * 3, rel=1e-12)
     assert value_of(result.arrays)[1] == [pytest.approx([expected], rel=1e-12)]
+
+
+class DrawnTwice(Selector):
+    """Nodes 1 and 2 every round, node 2 drawn three times."""
+
+    may_underfill = True
+
+    def select(self, ctx, rng):
+        memo = {"multiplicity": np.array([1, 3])}
+        return Selection(ctx.round, ctx.pool[1:3], memo=memo)
+
+
+def test_a_node_drawn_three_times_counts_three_times(ticking):
+    strategy = selecting(selector=DrawnTwice())
+    result = strategy.start(federation(9), model(1.0), num_rounds=1)
+    numbers = np.array([int(who[-3:]) for who in cohorts(strategy)[0]])
+    weights = (numbers + 1) * [1, 3]  # nodes weigh number + 1 and add their number
+    assert value_of(result.arrays)[0] == pytest.approx(
+        [1.0 + np.average(numbers, weights=weights)] * 3
+    )
+    assert np.average(numbers, weights=weights) != np.average(numbers, weights=numbers + 1)
+
+
+def test_with_differential_privacy_everybody_counts_once(ticking):
+    inner = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, 1e6, 5)
+    strategy = selecting(inner, selector=DrawnTwice())
+    result = strategy.start(federation(9), model(1.0), num_rounds=1)
+    numbers = np.array([int(who[-3:]) for who in cohorts(strategy)[0]])
+    expected = 1.0 + np.average(numbers, weights=numbers + 1)
+    assert value_of(result.arrays)[0] == pytest.approx([expected] * 3)
 
 
 def test_configurations_of_the_inner_strategy_reach_the_clients(ticking):

@@ -31,6 +31,17 @@ def test_coefficients_by_hand():
     assert normal.tolist() == pytest.approx([0.1, 0.6, 0.3], rel=1e-12)
 
 
+def test_a_client_drawn_twice_counts_twice():
+    counts, p = np.array([10, 30]), np.array([0.5, 0.25])
+    nine, once = np.array([9, 1]), np.array([1, 1])
+    assert MeanReturned("equal").coefficients(counts, p, 400, nine).tolist() == [0.9, 0.1]
+    assert MeanReturned("equal").coefficients(counts, p, 400, once).tolist() == [0.5, 0.5]
+    assert MeanReturned().coefficients(counts, p, 400, nine).tolist() == [0.75, 0.25]
+    assert KeepGlobal().coefficients(counts, p, 400, nine).tolist() == [0.225, 0.075]
+    # the probability is that of being in the cohort at all
+    assert InverseProbability().coefficients(counts, p, 400, nine).tolist() == [0.05, 0.3]
+
+
 def test_aggregate_by_hand():
     old = torch.tensor([1.0, -2.0])
     sent = torch.tensor([[2.0, 0.0], [5.0, -2.0]])

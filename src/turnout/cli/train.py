@@ -52,6 +52,7 @@ _BEFORE = {
     "accuracy": ("accuracy on the test set, after the last round", ".4f"),
     "best_accuracy": ("best accuracy on the way", ".4f"),
     "loss": ("loss on the test set", ".4f"),
+    "holdout_accuracy": ("accuracy on what all clients hold out", ".4f"),
     "local_loss": ("loss on all clients' own examples", ".4f"),
     "jain_of_losses": ("Jain's index of the clients' losses", ".4f"),
     "worst_accuracy": ("accuracy of the worst tenth of the clients", ".4f"),

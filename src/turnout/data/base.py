@@ -160,6 +160,11 @@ class FederatedData:
         return np.diff(self.offsets)
 
     @property
+    def has_holdout(self) -> bool:
+        """Whether clients keep examples for evaluation."""
+        return len(self.x_holdout) > 0
+
+    @property
     def share(self) -> FloatArray:
         """(n,) share of all training examples, p_k of the papers."""
         counts = self.num_samples

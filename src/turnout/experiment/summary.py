@@ -76,7 +76,8 @@ def summarize(run: Run, made: dict[str, Array], seconds: float) -> dict[str, Any
 def summarize_training(run: Run, federation: Federation, n_rounds: int) -> dict[str, Any]:
     """Return what training came to; ``rounds_run`` may be less than planned, if it stopped."""
     curve = run.measured.get("accuracy", np.zeros(0))
-    final = {name: _last(run.measured.get(name)) for name in _FINAL}
+    names = (*_FINAL, *_POOLED) if federation.data.has_holdout else _FINAL
+    final = {name: _last(run.measured.get(name)) for name in names}
     reached: dict[str, float] = {}
     for target in federation.training.target_accuracy:
         for_rounds, for_time = to_target(target)
@@ -103,6 +104,8 @@ def to_target(target: float) -> tuple[str, str]:
 
 #: What is reported as it was when it was last measured.
 _FINAL = ("accuracy", "loss", "train_loss", "local_loss", "jain_of_losses", "worst_accuracy")
+#: The same, in runs in which clients hold out examples.
+_POOLED = ("holdout_accuracy", "holdout_loss")
 
 
 def _last(values: FloatArray | None) -> float:

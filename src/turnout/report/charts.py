@@ -36,6 +36,8 @@ _MOST_EXTRA = 8
 _MEANINGS = {
     "accuracy": "Of the global model, on the test set. ",
     "loss": "Of the global model, on the test set. ",
+    "holdout_accuracy": "Of the global model, on what all clients hold out. ",
+    "holdout_loss": "Of the global model, on what all clients hold out. ",
     "train_loss": "What the clients of a round report of their training, mean by data. ",
     "local_loss": "Of the global model on all clients' own examples, mean by data. ",
     "jain_of_losses": "Jain's index of the clients' losses on their own examples, 1 is equal. ",

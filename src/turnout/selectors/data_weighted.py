@@ -11,8 +11,9 @@ Symbols:    num_samples = D_k, share = p_k.
 Equations:  select: Sec. II-B of UCB-CS, "chooses clients in proportion to p_k".
 Deviations: 1. Default is without replacement, with exact inclusion probabilities min(1, tau p_k):
             the cohort is full and nobody counts twice. replacement=True restores the paper; then
-            the cohort may be smaller than asked and memo["multiplicity"] tells how often each
-            client was drawn.
+            the cohort may be smaller than asked, memo["multiplicity"] tells how often each client
+            was drawn, and training and Flower count it so often in the mean (MeanReturned("equal")
+            is the plain mean). With differential privacy in Flower everybody counts once.
             2. Only available clients are drawn; unknown sizes (NaN) count as the mean size, sizes
             of 0 are drawn only when the others run out (never, with replacement).
 Limits:     A client with most of the data is in nearly every cohort. Sizes are what clients claim.

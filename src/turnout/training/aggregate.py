@@ -1,7 +1,8 @@
 """How the models that came back become the next global model.
 
 Every rule is a list of coefficients: new = global + server_lr * sum_i c_i (w_i - global), the sum
-running over the clients that came back.
+running over the clients that came back. A client drawn twice counts like two with the same model
+(Cho et al., arXiv:2010.01243), except where the rule already divides by its probability.
 
 ===================== ========================= =============================================
 rule                  c_i                       the step
@@ -36,12 +37,17 @@ class Aggregation(ABC):
 
     @abstractmethod
     def coefficients(
-        self, num_examples: IntArray, probability: FloatArray | None, total_examples: int
+        self,
+        num_examples: IntArray,
+        probability: FloatArray | None,
+        total_examples: int,
+        times: IntArray | int = 1,
     ) -> FloatArray:
         """Return (s,) c_i of the s clients that came back.
 
         ``probability`` is their inclusion probability, None if the selector knows none;
-        ``total_examples`` counts the training examples of all clients, chosen or not.
+        ``total_examples`` counts the training examples of all clients, chosen or not; ``times`` is
+        how often each was drawn, more than once only in draws with replacement.
         """
 
 
@@ -55,10 +61,15 @@ class MeanReturned(Aggregation):
         require.choice("by", self.by, ("data", "equal"))
 
     def coefficients(
-        self, num_examples: IntArray, probability: FloatArray | None, total_examples: int
+        self,
+        num_examples: IntArray,
+        probability: FloatArray | None,
+        total_examples: int,
+        times: IntArray | int = 1,
     ) -> FloatArray:
         """Return coefficients that sum to 1."""
-        weight = np.ones(num_examples.size) if self.by == "equal" else num_examples.astype(float)
+        size = np.ones(num_examples.size) if self.by == "equal" else num_examples.astype(float)
+        weight: FloatArray = size * times
         return weight / weight.sum() if weight.size else weight
 
 
@@ -71,10 +82,14 @@ class KeepGlobal(Aggregation):
     """
 
     def coefficients(
-        self, num_examples: IntArray, probability: FloatArray | None, total_examples: int
+        self,
+        num_examples: IntArray,
+        probability: FloatArray | None,
+        total_examples: int,
+        times: IntArray | int = 1,
     ) -> FloatArray:
         """Return each client's share of all data."""
-        share: FloatArray = num_examples / total_examples
+        share: FloatArray = num_examples * times / total_examples
         return share
 
 
@@ -84,8 +99,9 @@ class InverseProbability(Aggregation):
 
     On average over the selector's draws this is the step of all clients together, if everybody
     who is chosen comes back. A client that fails is missing from the sum, so that its data counts
-    only as often as it succeeds. ``normalise`` divides by the sum of the coefficients (Hajek):
-    a full step every round, at the price of a small bias.
+    only as often as it succeeds. The probability is that of being drawn at all, so whoever was
+    drawn twice counts once. ``normalise`` divides by the sum of the coefficients (Hajek): a full
+    step every round, at the price of a small bias.
     """
 
     normalise: bool = False
@@ -94,7 +110,11 @@ class InverseProbability(Aggregation):
         require.boolean("normalise", self.normalise)
 
     def coefficients(
-        self, num_examples: IntArray, probability: FloatArray | None, total_examples: int
+        self,
+        num_examples: IntArray,
+        probability: FloatArray | None,
+        total_examples: int,
+        times: IntArray | int = 1,
     ) -> FloatArray:
         """Return share of data / probability."""
         if probability is None:

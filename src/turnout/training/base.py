@@ -87,6 +87,10 @@ class Trainer(Protocol):
         """Return loss and accuracy on the test set."""
         ...
 
+    def test_holdout(self, weights: torch.Tensor) -> Scores:
+        """Return loss and accuracy on what all clients hold out, pooled; NaN without any."""
+        ...
+
     def test_clients(self, weights: torch.Tensor, clients: IntArray | None = None) -> ClientScores:
         """Return loss and accuracy on each client's hold-out, or its training data without one."""
         ...

@@ -89,7 +89,12 @@ class Federation:
             updates = self.trainer.train(self.weights, clients, selection.round)
             is_sound = np.isfinite(_possible(updates.loss))
             chance = selection.probability
-            self._aggregate(updates, is_sound, None if chance is None else chance[is_completed])
+            self._aggregate(
+                updates,
+                is_sound,
+                None if chance is None else chance[is_completed],
+                selection.times[is_completed],
+            )
             is_broken[is_completed] = ~is_sound
             self.n_broken += int(np.sum(~is_sound))
             for name in names:
@@ -100,15 +105,19 @@ class Federation:
     def measure(self, round: int, is_last: bool) -> dict[str, float]:
         """Return how good the model is, in the rounds in which the recipe looks at it.
 
-        ``accuracy`` and ``loss`` are on the test set; ``train_loss`` is the mean of what this
-        round's clients reported, by data. The others are about every client's own examples:
-        ``local_loss`` by data, ``jain_of_losses`` (UCB-CS, Eq. (3)), and ``worst_accuracy``, the
-        mean over the worst tenth of the clients.
+        ``accuracy`` and ``loss`` are on the test set, ``holdout_accuracy`` and ``holdout_loss`` on
+        what all clients hold out, pooled (the test of E3CS; missing without a hold-out).
+        ``train_loss`` is the mean of what this round's clients reported, by data. The others are
+        about every client's own examples: ``local_loss`` by data, ``jain_of_losses`` (UCB-CS,
+        Eq. (3)), and ``worst_accuracy``, the mean over the worst tenth of the clients.
         """
         training, found = self.training, {"train_loss": self._train_loss}
         if is_last or (round + 1) % training.evaluate_every == 0:
             scores = self.trainer.test(self.weights)
             found |= {"accuracy": scores.accuracy, "loss": scores.loss}
+            if self.data.has_holdout:
+                pooled = self.trainer.test_holdout(self.weights)
+                found |= {"holdout_accuracy": pooled.accuracy, "holdout_loss": pooled.loss}
             is_there = bool(training.target_accuracy) and (
                 scores.accuracy >= max(training.target_accuracy)
             )
@@ -168,7 +177,11 @@ class Federation:
         self.n_broken, self.is_done = int(state["n_broken"]), bool(state["is_done"])
 
     def _aggregate(
-        self, updates: Updates, is_sound: BoolArray, probability: FloatArray | None
+        self,
+        updates: Updates,
+        is_sound: BoolArray,
+        probability: FloatArray | None,
+        times: IntArray,
     ) -> None:
         examples = updates.num_examples[is_sound]
         coefficients = np.zeros(is_sound.size)
@@ -176,6 +189,7 @@ class Federation:
             examples,
             None if probability is None else probability[is_sound],
             int(self.data.num_samples.sum()),
+            times[is_sound],
         )
         server_lr = self.training.server_lr
         self.weights = aggregate(self.weights, updates.weights, coefficients, server_lr)

@@ -18,7 +18,7 @@ from turnout.training.local import LocalWork
 from turnout.training.models import Model
 from turnout.training.modules import device_named, initial_module, load_weights, read_weights
 from turnout.training.scoring import Scorer, client_rows
-from turnout.types import FloatArray, IntArray
+from turnout.types import Array, FloatArray, IntArray
 
 __all__ = ["TorchTrainer"]
 
@@ -86,11 +86,11 @@ class TorchTrainer(ABC):
 
     def test(self, weights: Tensor) -> Scores:
         """Return loss and accuracy on the test set; NaN without one."""
-        self._use(weights)
-        x, y = self.data.x_test, self.data.y_test
-        rows = np.arange(x.shape[0])
-        found = self.scorer.of_groups(x, y, rows, np.zeros_like(rows), 1)
-        return Scores(float(found.loss[0]), float(found.accuracy[0]))
+        return self._score(weights, self.data.x_test, self.data.y_test)
+
+    def test_holdout(self, weights: Tensor) -> Scores:
+        """Return loss and accuracy on what all clients hold out, pooled; NaN without any."""
+        return self._score(weights, self.data.x_holdout, self.data.y_holdout)
 
     def test_clients(self, weights: Tensor, clients: IntArray | None = None) -> ClientScores:
         """Return loss and accuracy on each client's hold-out, or its training data without one.
@@ -101,7 +101,7 @@ class TorchTrainer(ABC):
         everybody = np.arange(self.data.n_clients)
         clients = everybody if clients is None else self.checked_clients(clients)
         x, y, offsets = self.data.x, self.data.y, self.data.offsets
-        if self.data.x_holdout.shape[0]:
+        if self.data.has_holdout:
             x, y = self.data.x_holdout, self.data.y_holdout
             offsets = self.data.holdout_offsets
         rows, group = client_rows(offsets, clients)
@@ -111,6 +111,12 @@ class TorchTrainer(ABC):
     def checked_clients(self, clients: IntArray) -> IntArray:
         """Return client indices, or say which one does not exist."""
         return client_indices("clients", clients, self.data.n_clients)
+
+    def _score(self, weights: Tensor, x: Array, y: IntArray) -> Scores:
+        self._use(weights)
+        rows = np.arange(x.shape[0])
+        scores = self.scorer.of_groups(x, y, rows, np.zeros_like(rows), 1)
+        return Scores(float(scores.loss[0]), float(scores.accuracy[0]))
 
     def _use(self, weights: Tensor) -> None:
         load_weights(self.module, weights)

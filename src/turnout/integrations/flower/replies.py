@@ -73,17 +73,19 @@ class ReplyRules:
     weight_key: str | None = None  #: key of the weight in the MetricRecord
     same_shapes: bool = False  #: whether arrays are combined element by element
     must_change: bool = False  #: whether a model that comes back unchanged breaks it
+    counts_once: bool = False  #: whether its noise is made for one answer of each node
 
     @classmethod
     def of(cls, strategy: Strategy) -> ReplyRules:
         """Return the rules of a strategy, or of the one it wraps."""
         within = layers(strategy)
         must_change = any(isinstance(layer, _CLIPPING) for layer in within)
+        counts_once = any("num_sampled_clients" in vars(layer) for layer in within)
         for layer in within:
             if isinstance(layer, FedAvg):
                 is_tree = isinstance(layer, FedXgbBagging | FedXgbCyclic)
-                return cls(layer.weighted_by_key, not is_tree, must_change)
-        return cls(must_change=must_change)
+                return cls(layer.weighted_by_key, not is_tree, must_change, counts_once)
+        return cls(must_change=must_change, counts_once=counts_once)
 
     def check(self, reply: Message, *, train: bool) -> Checked:
         """Look at a reply on its own."""

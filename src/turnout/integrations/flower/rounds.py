@@ -217,7 +217,10 @@ class Rounds:
         return closed._replace(status=status)
 
     def _take(self, opened: OpenRound, cohort: Cohort, closed: Closed) -> list[Message]:
-        """Keep what the round gave; return the replies of those who completed, in their order."""
+        """Keep what the round gave; return the replies of those who completed, in their order.
+
+        The reply of a node that was drawn twice is there twice.
+        """
         in_time = np.flatnonzero(closed.status == Status.COMPLETED).tolist()
         sound = [cohort.replies[i] for i in in_time]
         self.reports.check(sound)
@@ -230,7 +233,8 @@ class Rounds:
         kept = [i for i in in_time if i in cohort.replies]
         for i in kept:
             self._learn_size(int(clients[i]), cohort.replies[i].number(keys.NUM_EXAMPLES))
-        return [cohort.replies[i].reply for i in kept]
+        times = np.ones(clients.size) if self.rules.counts_once else opened.selection.times
+        return [cohort.replies[i].reply for i in kept for _ in range(int(times[i]))]
 
     def _learn_size(self, client: int, n_examples: float) -> None:
         """Take the number of examples from a reply, if the client did not say it before."""
