@@ -176,6 +176,15 @@ BAD = {
         '[[selectors]]\nname = "e3cs"\nquota = 1.5\n',
         ["line 3", "selectors[0].quota", "1.5", "<= 1.0"],
     ),
+    "parameter whose name begins with another's": (
+        '[[selectors]]\nname = "oort"\nexplore = 0.9\nexplore_decay = 1.5\n',
+        ["line 4", "selectors[0].explore_decay:", "1.5"],
+    ),
+    "field whose name begins with another's": (
+        'selectors = ["random"]\n[training]\ntrainer = "fast"\n'
+        "evaluate_every = 1\nevaluate_clients_every = -1\n",
+        ["line 5", "training.evaluate_clients_every:", "-1"],
+    ),
     "unknown selector": (
         '[[selectors]]\nname = "e3cz"\n',
         ["line 2", "selectors[0].name", "'e3cs'", "rbcs-f"],

@@ -45,9 +45,11 @@ def vector(name: str, values: Any, dtype: type[np.generic], size: int | None = N
     same_kind = array.dtype == wanted or (wanted.kind == "f" and array.dtype.kind in "fiu")
     if array.ndim != 1 or not same_kind:
         got = f"shape {array.shape} of {array.dtype}"
-        raise InvalidInput(f"{name} must be a one-dimensional array of {wanted.name}, got {got}.")
+        raise InvalidInput(
+            f"{name} must be a one-dimensional array of {wanted.name}, got {got}.", field=name
+        )
     if size is not None and array.size != size:
-        raise InvalidInput(f"{name} must have length {size}, got {array.size}.")
+        raise InvalidInput(f"{name} must have length {size}, got {array.size}.", field=name)
     return array.astype(wanted, copy=False)
 
 
@@ -56,7 +58,7 @@ def as_array(name: str, values: Any) -> Array:
     try:
         return np.asarray(values)
     except ValueError as error:  # ragged lists
-        raise InvalidInput(f"{name} must be one-dimensional: {error}.") from error
+        raise InvalidInput(f"{name} must be one-dimensional: {error}.", field=name) from error
 
 
 def client_indices(name: str, values: Any, n_clients: int | None) -> IntArray:
@@ -64,12 +66,14 @@ def client_indices(name: str, values: Any, n_clients: int | None) -> IntArray:
     array = as_array(name, values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         got = f"shape {array.shape} of {array.dtype}"
-        raise InvalidInput(f"{name} must be a one-dimensional array of client indices, got {got}.")
+        raise InvalidInput(
+            f"{name} must be a one-dimensional array of client indices, got {got}.", field=name
+        )
     array = array.astype(np.int64, copy=False)
     if array.size and (array.min() < 0 or (n_clients is not None and array.max() >= n_clients)):
         limit = "" if n_clients is None else f" and < {n_clients}"
         worst = array.min() if array.min() < 0 else array.max()
-        raise InvalidInput(f"{name} must be client indices >= 0{limit}, got {worst}.")
+        raise InvalidInput(f"{name} must be client indices >= 0{limit}, got {worst}.", field=name)
     return array
 
 
@@ -79,12 +83,13 @@ def statuses(values: Any, allowed: type[IntEnum]) -> Array:
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InvalidInput(
             f"status must be a one-dimensional array of Status, got shape {array.shape} of "
-            f"{array.dtype}."
+            f"{array.dtype}.",
+            field="status",
         )
     if array.size and (array.min() < 0 or array.max() >= len(allowed)):
         known = ", ".join(f"{member.value} {member.name.lower()}" for member in allowed)
         bad = array[(array < 0) | (array >= len(allowed))][0]
-        raise InvalidInput(f"status must be one of {known}; got {bad}.")
+        raise InvalidInput(f"status must be one of {known}; got {bad}.", field="status")
     return array.astype(np.int8, copy=False)
 
 
@@ -101,7 +106,8 @@ def reports(name: str, values: Any, size: int, *, non_negative: bool) -> FloatAr
         domain = "finite and >= 0" if non_negative else "finite"
         raise InvalidInput(
             f"{name} must be {domain} (NaN = not reported), got {float(array[impossible][0])}; for "
-            "what clients send use Outcome.from_reports(...) or RoundContext.with_answers(...)."
+            "what clients send use Outcome.from_reports(...) or RoundContext.with_answers(...).",
+            field=name,
         )
     return array
 
@@ -109,11 +115,13 @@ def reports(name: str, values: Any, size: int, *, non_negative: bool) -> FloatAr
 def contained(name: str, values: Any, size: int, *, non_negative: bool) -> FloatArray:
     """Return untrusted numbers; what cannot be true becomes NaN."""
     if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable):
-        raise InvalidInput(f"{name} must hold one report per chosen client, got {values!r}.")
+        raise InvalidInput(
+            f"{name} must hold one report per chosen client, got {values!r}.", field=name
+        )
     given = list(values)
     if len(given) != size:
         raise InvalidInput(
-            f"{name} must hold one report per chosen client: {size}, got {len(given)}."
+            f"{name} must hold one report per chosen client: {size}, got {len(given)}.", field=name
         )
     array = np.array([_as_float(value) for value in given], dtype=np.float64)
     impossible = ~(np.abs(array) <= LARGEST_REPORT)
@@ -136,21 +144,26 @@ def check_column(name: str, column: Array, n_clients: int) -> None:
     """Refuse a column that is not numeric, not of one row per client or outside its domain."""
     if not isinstance(column, np.ndarray) or column.dtype.kind not in "fiub":
         kind = f"{column.dtype} array" if isinstance(column, np.ndarray) else type(column).__name__
-        raise InvalidInput(f"columns[{name!r}] must be a numeric numpy array, got {kind}.")
+        raise InvalidInput(
+            f"columns[{name!r}] must be a numeric numpy array, got {kind}.", field="columns"
+        )
     if column.ndim not in (1, 2) or column.shape[0] != n_clients:
         raise InvalidInput(
             f"columns[{name!r}] must have one row per client: ({n_clients},) or ({n_clients}, d), "
-            f"got {column.shape}."
+            f"got {column.shape}.",
+            field="columns",
         )
     limit = COLUMN_LIMITS.get(name)
     if limit is not None and column.ndim != 1:
         raise InvalidInput(
-            f"columns[{name!r}] must be one number per client: ({n_clients},), got {column.shape}."
+            f"columns[{name!r}] must be one number per client: ({n_clients},), got {column.shape}.",
+            field="columns",
         )
     if limit is not None and column.size:
         smallest, largest = np.fmin.reduce(column, axis=None), np.fmax.reduce(column, axis=None)
         if smallest < 0.0 or largest > limit:
             bad = float(smallest if smallest < 0.0 else largest)
             raise InvalidInput(
-                f"columns[{name!r}] must be inside [0, {limit:g}] (NaN = unknown), got {bad}."
+                f"columns[{name!r}] must be inside [0, {limit:g}] (NaN = unknown), got {bad}.",
+                field="columns",
             )

@@ -25,7 +25,16 @@ class TurnoutError(Exception):
 
 
 class InvalidInput(TurnoutError, ValueError):
-    """A value is outside its domain, or an array has the wrong length or type."""
+    """A value is outside its domain, or an array has the wrong length or type.
+
+    Args:
+        message: Names the field, the value and the fix.
+        field: The one field or parameter that is wrong; None if there is no single one.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class MissingColumn(TurnoutError, KeyError):

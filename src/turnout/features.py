@@ -60,9 +60,11 @@ class SimHash:
 
     def __post_init__(self) -> None:
         if require.integer("bits", self.bits, minimum=1) > MOST_BITS:
-            raise InvalidInput(f"bits must be at most {MOST_BITS}, got {self.bits}.")
+            raise InvalidInput(f"bits must be at most {MOST_BITS}, got {self.bits}.", field="bits")
         if isinstance(self.stop_words, str):
-            raise InvalidInput(f"stop_words must be a set of words, got {self.stop_words!r}.")
+            raise InvalidInput(
+                f"stop_words must be a set of words, got {self.stop_words!r}.", field="stop_words"
+            )
 
     def of_text(self, text: str) -> Bits:
         """Return the code of a text: its lower-case words, weighted by frequency."""

@@ -15,7 +15,7 @@ def integer(field: str, value: Any, *, minimum: int) -> int:
     if type(value) is int and value >= minimum:  # the common case, without the abstract classes
         return value
     if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
-        raise InvalidInput(f"{field} must be an integer >= {minimum}, got {value!r}.")
+        raise InvalidInput(f"{field} must be an integer >= {minimum}, got {value!r}.", field=field)
     return int(value)
 
 
@@ -35,7 +35,7 @@ def number(
     lower = f"> {above}" if above is not None else f">= {minimum}"
     upper = "" if maximum == math.inf else f" and <= {maximum}"
     domain = "a finite number" if lower == ">= -inf" else f"a finite number {lower}{upper}"
-    raise InvalidInput(f"{field} must be {domain}, got {value!r}.")
+    raise InvalidInput(f"{field} must be {domain}, got {value!r}.", field=field)
 
 
 def fraction(field: str, value: Any) -> float:
@@ -46,7 +46,7 @@ def fraction(field: str, value: Any) -> float:
 def boolean(field: str, value: Any) -> bool:
     """Return ``value`` if it is True or False."""
     if not isinstance(value, bool):
-        raise InvalidInput(f"{field} must be True or False, got {value!r}.")
+        raise InvalidInput(f"{field} must be True or False, got {value!r}.", field=field)
     return value
 
 
@@ -54,5 +54,5 @@ def choice(field: str, value: Any, options: Collection[str]) -> str:
     """Return ``value`` if it is one of ``options``."""
     if not isinstance(value, str) or value not in options:
         allowed = ", ".join(repr(option) for option in options)
-        raise InvalidInput(f"{field} must be one of {allowed}, got {value!r}.")
+        raise InvalidInput(f"{field} must be one of {allowed}, got {value!r}.", field=field)
     return str(value)

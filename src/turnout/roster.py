@@ -32,7 +32,7 @@ class Roster:
         self._present: list[bool] = []
         for client in ids:
             if client in self._index:
-                raise InvalidInput(f"ids must be unique, got {client!r} twice.")
+                raise InvalidInput(f"ids must be unique, got {client!r} twice.", field="ids")
             self.join(client)
 
     def __len__(self) -> int:

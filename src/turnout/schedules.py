@@ -92,7 +92,7 @@ class StepDecay:
 
     def __post_init__(self) -> None:
         if not isinstance(self.at, list | tuple):
-            raise InvalidInput(f"at must be a list of rounds, got {self.at!r}.")
+            raise InvalidInput(f"at must be a list of rounds, got {self.at!r}.", field="at")
         rounds = tuple(require.integer("at", round, minimum=0) for round in self.at)
         object.__setattr__(self, "at", rounds)
         require.number("start", self.start)
@@ -152,6 +152,11 @@ def at_round(
     if not callable(value):
         return require.number(field, value, minimum=minimum, maximum=maximum)
     if not isinstance(value, Hashable):
-        raise InvalidInput(f"{field} must be a number or a frozen dataclass, got {value!r}.")
+        raise InvalidInput(
+            f"{field} must be a number or a frozen dataclass, got {value!r}.", field=field
+        )
     name, number = f"{field} in round {round}", value(round)
-    return require.number(name, number, minimum=minimum, maximum=maximum)
+    try:
+        return require.number(name, number, minimum=minimum, maximum=maximum)
+    except InvalidInput as error:
+        raise InvalidInput(str(error), field=field) from None

@@ -83,17 +83,23 @@ class RoundContext:
         if self.deadline != math.inf:
             require.number("deadline", self.deadline, above=0.0)
         if not isinstance(self.columns, Mapping):
-            raise InvalidInput(f"columns must map names to arrays, got {self.columns!r}.")
+            raise InvalidInput(
+                f"columns must map names to arrays, got {self.columns!r}.", field="columns"
+            )
         for name, column in self.columns.items():
             check_column(name, column, n)
         _store(self, "available", available)
         _store(self, "pool", np.flatnonzero(available))
         if (self.polled is None) != (self.polled_loss is None):
-            raise InvalidInput("polled and polled_loss belong together: give both or neither.")
+            raise InvalidInput(
+                "polled and polled_loss belong together: give both or neither.", field="polled"
+            )
         if self.polled is not None:
             polled = client_indices("polled", self.polled, n)
             if np.unique(polled).size != polled.size:
-                raise InvalidInput("polled must be unique: each client is asked once.")
+                raise InvalidInput(
+                    "polled must be unique: each client is asked once.", field="polled"
+                )
             loss = reports("polled_loss", self.polled_loss, polled.size, non_negative=True)
             _store(self, "polled", polled)
             _store(self, "polled_loss", loss)
@@ -152,13 +158,17 @@ class Selection:
         require.integer("round", self.round, minimum=0)
         clients = client_indices("clients", self.clients, None)
         if np.any(clients[1:] <= clients[:-1]):
-            raise InvalidInput("clients must be unique and ascending; sort them first.")
+            raise InvalidInput(
+                "clients must be unique and ascending; sort them first.", field="clients"
+            )
         _store(self, "clients", clients)
         if self.probability is not None:
             p = vector("probability", self.probability, np.float64, clients.size)
             if p.size and not (p.min() > 0.0 and p.max() <= 1.0):
                 bad = p[~((p > 0.0) & (p <= 1.0))][0]
-                raise InvalidInput(f"probability must be inside (0, 1], got {float(bad)}.")
+                raise InvalidInput(
+                    f"probability must be inside (0, 1], got {float(bad)}.", field="probability"
+                )
             _store(self, "probability", p)
 
     @property
@@ -200,7 +210,9 @@ class Outcome:
         duration = reports("duration", self.duration, status.size, non_negative=True)
         _store(self, "duration", duration)
         if not isinstance(self.metrics, Mapping):
-            raise InvalidInput(f"metrics must map names to arrays, got {self.metrics!r}.")
+            raise InvalidInput(
+                f"metrics must map names to arrays, got {self.metrics!r}.", field="metrics"
+            )
         checked = {
             name: reports(name, values, status.size, non_negative=name in NON_NEGATIVE_METRICS)
             for name, values in self.metrics.items()

@@ -66,17 +66,19 @@ class Dataset:
             object.__setattr__(self, f"x{end}", x)
             object.__setattr__(self, f"y{end}", _stored(y))
         if self.y.shape[0] == 0:
-            raise InvalidInput("x must hold at least one training example, got none.")
+            raise InvalidInput("x must hold at least one training example, got none.", field="x")
         if self.x_test.shape[1:] != self.x.shape[1:] or self.y_test.ndim != self.y.ndim:
             raise InvalidInput(
                 f"x_test must hold examples of the shape of x, {self.x.shape[1:]}, "
-                f"got {self.x_test.shape[1:]}."
+                f"got {self.x_test.shape[1:]}.",
+                field="x_test",
             )
         if self.group is not None:
             object.__setattr__(self, "group", self._checked_group(np.asarray(self.group)))
         if self.words and len(self.words) != self.n_classes:
             raise InvalidInput(
-                f"words must name all {self.n_classes} classes, got {len(self.words)}."
+                f"words must name all {self.n_classes} classes, got {len(self.words)}.",
+                field="words",
             )
 
     def _checked_group(self, group: Array) -> IntArray:
@@ -84,12 +86,14 @@ class Dataset:
         if group.dtype.kind not in "iu" or group.shape != (n,) or group.min() < 0:
             raise InvalidInput(
                 f"group must hold the number of a group, from 0, for each of the {n} examples, "
-                f"got shape {group.shape} of {group.dtype}."
+                f"got shape {group.shape} of {group.dtype}.",
+                field="group",
             )
         if self.group_names and group.max() >= len(self.group_names):
             raise InvalidInput(
                 f"group_names must name every group up to {group.max()}, "
-                f"got {len(self.group_names)} names."
+                f"got {len(self.group_names)} names.",
+                field="group_names",
             )
         return group.astype(np.int64, copy=False)
 
@@ -197,30 +201,38 @@ def _check_examples(x_name: str, x: Array, y_name: str, y: Array, n_classes: int
     if x.dtype.kind not in "iuf" or x.ndim not in (2, 4):
         raise InvalidInput(
             f"{x_name} must be numbers of shape (N, d), (N, channels, height, width) or, for "
-            f"texts, (N, length); got shape {x.shape} of {x.dtype}."
+            f"texts, (N, length); got shape {x.shape} of {x.dtype}.",
+            field=x_name,
         )
     if y.dtype.kind not in "iu" or y.ndim not in (1, 2) or len(y) != len(x):
         raise InvalidInput(
             f"{y_name} must hold an integer label for each of the {len(x)} examples of {x_name}, "
-            f"got shape {y.shape} of {y.dtype}."
+            f"got shape {y.shape} of {y.dtype}.",
+            field=y_name,
         )
     if y.ndim == 2 and y.shape != x.shape:
-        raise InvalidInput(f"{y_name} must have the shape of {x_name}, {x.shape}, got {y.shape}.")
+        raise InvalidInput(
+            f"{y_name} must have the shape of {x_name}, {x.shape}, got {y.shape}.", field=y_name
+        )
     if y.ndim == 2 and (
         x.dtype.kind == "f" or x.min(initial=0) < 0 or x.max(initial=0) >= n_classes
     ):
         raise InvalidInput(
             f"{x_name} must hold word numbers inside 0 .. {n_classes - 1} (n_classes is "
-            f"{n_classes})."
+            f"{n_classes}).",
+            field=x_name,
         )
     least = 0 if y.ndim == 1 else PADDING
     if y.size and (y.min() < least or y.max() >= n_classes):
         raise InvalidInput(
             f"{y_name} must be inside 0 .. {n_classes - 1} (n_classes is {n_classes}), "
-            f"got {y.min()} .. {y.max()}."
+            f"got {y.min()} .. {y.max()}.",
+            field=y_name,
         )
     if x.dtype.kind == "f" and not np.isfinite(x).all():
-        raise InvalidInput(f"{x_name} must be finite, got NaN or infinity: clean the data first.")
+        raise InvalidInput(
+            f"{x_name} must be finite, got NaN or infinity: clean the data first.", field=x_name
+        )
 
 
 def _stored(y: Array) -> IntArray:

@@ -129,4 +129,4 @@ def held_back(group: Array, share: float, rng: np.random.Generator) -> BoolArray
 def check_test_share(share: float) -> None:
     """Refuse a test share that leaves nothing to train or nothing to test."""
     if not 0.0 < require.fraction("test_share", share) < 1.0:
-        raise InvalidInput(f"test_share must be inside (0, 1), got {share!r}.")
+        raise InvalidInput(f"test_share must be inside (0, 1), got {share!r}.", field="test_share")

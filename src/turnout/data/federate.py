@@ -35,7 +35,9 @@ def divide(
     """Divide a dataset that is loaded already."""
     require.integer("n_clients", n_clients, minimum=1)
     if require.fraction("hold_out", hold_out) == 1.0:
-        raise InvalidInput("hold_out must be below 1: a client needs something to train on.")
+        raise InvalidInput(
+            "hold_out must be below 1: a client needs something to train on.", field="hold_out"
+        )
     rows, offsets = partition.assign(dataset, n_clients, Draw.DIVISION.rng(seed))
     _check_division(partition, dataset, n_clients, rows, offsets)
     kept, kept_offsets, held, held_offsets = _split(rows, offsets, hold_out, seed)

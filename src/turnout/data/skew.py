@@ -55,7 +55,9 @@ class Dirichlet(Partition):
         if self.samples is not None:
             require.integer("samples", self.samples, minimum=1)
             if not self.equal_sizes:
-                raise InvalidInput("samples needs equal_sizes=True: leave it out or set both.")
+                raise InvalidInput(
+                    "samples needs equal_sizes=True: leave it out or set both.", field="samples"
+                )
 
     def assign(
         self, dataset: Dataset, n_clients: int, rng: np.random.Generator

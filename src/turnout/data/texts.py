@@ -53,7 +53,9 @@ class _TextSource(Source):
         require.boolean("predict_unknown", self.predict_unknown)
         words: Any = self.stop_words
         if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-            raise InvalidInput(f"stop_words must be a list of words, got {words!r}.")
+            raise InvalidInput(
+                f"stop_words must be a list of words, got {words!r}.", field="stop_words"
+            )
 
     @property
     @abstractmethod
@@ -146,7 +148,9 @@ class StackExchange(_TextSource):
         _TextSource.__post_init__(self)
         require.integer("min_texts", self.min_texts, minimum=1)
         if not isinstance(self.site, str) or not self.site or Path(self.site).name != self.site:
-            raise InvalidInput(f"site must be a site such as 'superuser.com', got {self.site!r}.")
+            raise InvalidInput(
+                f"site must be a site such as 'superuser.com', got {self.site!r}.", field="site"
+            )
 
     @property
     def files(self) -> Files[Texts]:

@@ -125,7 +125,7 @@ def own_file(path: str, read: Callable[[Path], T]) -> Files[T]:
 def check_path(path: str) -> None:
     """Refuse a source that names no file."""
     if not isinstance(path, str | Path) or not str(path):
-        raise InvalidInput(f"path must name a file, got {path!r}.")
+        raise InvalidInput(f"path must name a file, got {path!r}.", field="path")
 
 
 def _with_channel(x: Array) -> Array:

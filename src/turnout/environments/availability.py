@@ -83,7 +83,8 @@ class Diurnal(Availability):
         if not self.amplitude <= min(self.rate, 1.0 - self.rate):
             raise InvalidInput(
                 f"amplitude must be at most min(rate, 1 - rate), so that chances stay inside "
-                f"[0, 1]; got amplitude = {self.amplitude} with rate = {self.rate}."
+                f"[0, 1]; got amplitude = {self.amplitude} with rate = {self.rate}.",
+                field="amplitude",
             )
 
     def chance(self, moment: Moment) -> FloatArray:

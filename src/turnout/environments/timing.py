@@ -78,12 +78,13 @@ class LinearContextual(Timing):
         if len(self.training_s) != len(self.snr) or not self.snr:
             raise InvalidInput(
                 "training_s and snr must have one entry per class, got "
-                f"{len(self.training_s)} and {len(self.snr)}."
+                f"{len(self.training_s)} and {len(self.snr)}.",
+                field="training_s",
             )
         for name in ("bandwidth_mhz", "capacity"):
             low_high = getattr(self, name)
             if len(low_high) != 2 or low_high[0] > low_high[1]:
-                raise InvalidInput(f"{name} must be (lowest, highest), got {low_high}.")
+                raise InvalidInput(f"{name} must be (lowest, highest), got {low_high}.", field=name)
         require.number("cold_start_s", self.cold_start_s, minimum=0.0)
         require.number("model_mbit", self.model_mbit, minimum=0.0)
         require.number("log_base", self.log_base, above=1.0)

@@ -244,7 +244,7 @@ class Adversary(_Wrapper):
 
 def _checked_rates(rates: tuple[float, ...]) -> tuple[float, ...]:
     if not len(rates):
-        raise InvalidInput("rates must hold at least one success rate, got none.")
+        raise InvalidInput("rates must hold at least one success rate, got none.", field="rates")
     return tuple(require.fraction("rates", rate) for rate in rates)
 
 

@@ -35,7 +35,7 @@ class ConfigError(InvalidInput):
         self.key = key
         self.problem = problem
         name = spelled(key)
-        super().__init__(f"{name}: {problem}" if name else problem)
+        super().__init__(f"{name}: {problem}" if name else problem, field=name or None)
 
 
 def spelled(key: Key) -> str:
@@ -54,6 +54,12 @@ def nearest(word: object, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(word), options, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     return f"{hint} Allowed: {', '.join(options) or 'none'}."
+
+
+def field_of(error: Exception) -> Key:
+    """Return the field that an error of a constructor is about, empty if it names none."""
+    field = error.field if isinstance(error, InvalidInput) else None
+    return () if field is None else (field,)
 
 
 def kind_of(cls: type) -> str:
@@ -215,9 +221,8 @@ def _built(cls: type, values: Mapping[str, Any], key: Key) -> Any:
         return cls(**given)
     except ConfigError:
         raise
-    except (InvalidInput, TypeError, ValueError) as error:
-        named = next((name for name in given if str(error).startswith(name)), None)
-        raise ConfigError(key if named is None else (*key, named), str(error)) from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError((*key, *field_of(error)), str(error)) from error
 
 
 def _defaults(cls: type) -> dict[str, Any]:

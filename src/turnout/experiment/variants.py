@@ -10,7 +10,7 @@ from typing import Any
 
 from turnout import require
 from turnout.errors import InvalidInput, UnknownSelector
-from turnout.experiment.codec import ConfigError, Key, decode_parameter, encode, nearest
+from turnout.experiment.codec import ConfigError, Key, decode_parameter, encode, field_of, nearest
 from turnout.registry import find, make
 from turnout.selector import Selector
 
@@ -60,8 +60,7 @@ class Variant:
         try:
             return make(self.name, **given)
         except (InvalidInput, TypeError) as error:
-            named = next((name for name in given if str(error).startswith(name)), "name")
-            raise ConfigError((named,), str(error)) from error
+            raise ConfigError(field_of(error) or ("name",), str(error)) from error
 
     def table(self) -> dict[str, Any]:
         """Return the variant as it stands in a TOML file."""

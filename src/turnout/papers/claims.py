@@ -56,9 +56,9 @@ class Claim:
 
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
-            raise InvalidInput(f"relation must be one of {', '.join(RELATIONS)}.")
+            raise InvalidInput(f"relation must be one of {', '.join(RELATIONS)}.", field="relation")
         if self.measure not in MEASURES:
-            raise InvalidInput(f"measure must be one of {', '.join(MEASURES)}.")
+            raise InvalidInput(f"measure must be one of {', '.join(MEASURES)}.", field="measure")
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -53,7 +53,9 @@ class FirstK(RoundPolicy):
 
     def __post_init__(self) -> None:
         if self.count is not None and self.share is not None:
-            raise InvalidInput("count and share exclude each other: give one of them or neither.")
+            raise InvalidInput(
+                "count and share exclude each other: give one of them or neither.", field="count"
+            )
         if self.count is not None:
             require.integer("count", self.count, minimum=1)
         if self.share is not None:

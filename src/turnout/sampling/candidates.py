@@ -27,7 +27,8 @@ def draw_candidates(
     """Draw d available clients without replacement in proportion to ``num_samples``."""
     if candidates is not None and candidates < ctx.cohort_size:
         raise InvalidInput(
-            f"candidates must be at least cohort_size = {ctx.cohort_size}, got {candidates}."
+            f"candidates must be at least cohort_size = {ctx.cohort_size}, got {candidates}.",
+            field="candidates",
         )
     d = min(2 * ctx.size if candidates is None else candidates, ctx.pool.size)
     weight = ctx.of_pool(known_weights(ctx.column("num_samples")))

@@ -130,7 +130,9 @@ class E3CS(Selector):
         if self.eta != "theorem-1":
             require.number("eta", self.eta, above=0.0)
         elif self.horizon is None:
-            raise InvalidInput("eta='theorem-1' needs horizon=, the number of rounds; got None.")
+            raise InvalidInput(
+                "eta='theorem-1' needs horizon=, the number of rounds; got None.", field="eta"
+            )
         if self.horizon is not None:
             require.integer("horizon", self.horizon, minimum=1)
 

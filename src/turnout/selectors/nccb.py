@@ -142,7 +142,9 @@ class NCCB(Selector):
         require.integer("clusters", self.clusters, minimum=1)
         require.integer("threshold", self.threshold, minimum=0)
         if require.integer("width", self.width, minimum=2) % 2:
-            raise InvalidInput(f"width must be even, got {self.width}: theta_0 has two halves.")
+            raise InvalidInput(
+                f"width must be even, got {self.width}: theta_0 has two halves.", field="width"
+            )
         require.integer("depth", self.depth, minimum=2)
         require.number("ridge", self.ridge, minimum=SMALLEST_RIDGE)
         at_round("explore", self.explore, 0)

@@ -56,7 +56,9 @@ class Federation:
         self.training = training
         self.data = _federated(training, n_clients, seed) if data is None else data
         if self.data.n_clients != n_clients:
-            raise InvalidInput(f"data is of {self.data.n_clients} clients, wanted {n_clients}.")
+            raise InvalidInput(
+                f"data is of {self.data.n_clients} clients, wanted {n_clients}.", field="data"
+            )
         self.trainer = _trainer(training, self.data, seed)
         self.columns: Mapping[str, Array] = _columns(self.data)
         seen = examples_seen(self.data.num_samples, training.local.batch_size, self.trainer.steps)

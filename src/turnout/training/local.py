@@ -63,7 +63,8 @@ class LocalWork:
         if self.epochs is not None and self.steps is not None:
             raise InvalidInput(
                 f"epochs and steps exclude each other, got {self.epochs!r} and {self.steps!r}: "
-                "give one of them."
+                "give one of them.",
+                field="epochs",
             )
         if self.epochs is None and self.steps is None:
             object.__setattr__(self, "epochs", 1)
@@ -113,11 +114,13 @@ def _amount(name: str, value: Any) -> Amount | None:
     if isinstance(value, list | tuple):
         return _counts(name, value)
     if isinstance(value, np.ndarray):
-        raise InvalidInput(f"{name} is an array: write {name}=PerClient(array) for one per client.")
+        raise InvalidInput(
+            f"{name} is an array: write {name}=PerClient(array) for one per client.", field=name
+        )
     return require.integer(name, value, minimum=1)
 
 
 def _counts(name: str, values: Any) -> tuple[int, ...]:
     if np.ndim(values) != 1 or np.size(values) == 0:
-        raise InvalidInput(f"{name} must be a list of integers >= 1, got {values!r}.")
+        raise InvalidInput(f"{name} must be a list of integers >= 1, got {values!r}.", field=name)
     return tuple(require.integer(name, value, minimum=1) for value in values)

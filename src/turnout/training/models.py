@@ -149,9 +149,11 @@ class Custom(Model):
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or len(self.path.split(":")) != 2:
-            raise InvalidInput(f"path must be 'module:factory', got {self.path!r}.")
+            raise InvalidInput(f"path must be 'module:factory', got {self.path!r}.", field="path")
         if not isinstance(self.parameters, Mapping):
-            raise InvalidInput(f"parameters must be a table, got {self.parameters!r}.")
+            raise InvalidInput(
+                f"parameters must be a table, got {self.parameters!r}.", field="parameters"
+            )
 
     def build(self, data: FederatedData) -> nn.Module:
         """Import the factory and call it."""
@@ -224,5 +226,5 @@ def _cnn(
 
 def _widths(name: str, values: Any) -> tuple[int, ...]:
     if not isinstance(values, list | tuple):
-        raise InvalidInput(f"{name} must be a list of layer widths, got {values!r}.")
+        raise InvalidInput(f"{name} must be a list of layer widths, got {values!r}.", field=name)
     return tuple(require.integer(name, value, minimum=1) for value in values)

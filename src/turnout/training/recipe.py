@@ -62,18 +62,26 @@ class Training:
             if not isinstance(getattr(self, name), kind):
                 hint = " Ready(module) holds a torch.nn.Module." if name == "model" else ""
                 given = _shown(self, name)
-                raise InvalidInput(f"{name} must be a {kind.__name__}, got {given}.{hint}")
+                raise InvalidInput(
+                    f"{name} must be a {kind.__name__}, got {given}.{hint}", field=name
+                )
         if not 0.0 <= require.number("hold_out", self.hold_out) < 1.0:
-            raise InvalidInput(f"hold_out must be inside [0, 1), got {self.hold_out!r}.")
+            raise InvalidInput(
+                f"hold_out must be inside [0, 1), got {self.hold_out!r}.", field="hold_out"
+            )
         require.number("server_lr", self.server_lr, above=0.0)
         require.integer("evaluate_every", self.evaluate_every, minimum=1)
         require.integer("evaluate_clients_every", self.evaluate_clients_every, minimum=1)
         object.__setattr__(self, "target_accuracy", _targets(self.target_accuracy))
         if require.boolean("stop_at_target", self.stop_at_target) and not self.target_accuracy:
-            raise InvalidInput("stop_at_target needs a target_accuracy, such as 0.9.")
+            raise InvalidInput(
+                "stop_at_target needs a target_accuracy, such as 0.9.", field="stop_at_target"
+            )
         require.choice("trainer", self.trainer, TRAINERS)
         if not isinstance(self.device, str) or not self.device:
-            raise InvalidInput(f"device must be a name such as 'cpu' or 'cuda', got {self.device}.")
+            raise InvalidInput(
+                f"device must be a name such as 'cpu' or 'cuda', got {self.device}.", field="device"
+            )
 
 
 def _targets(given: Any) -> tuple[float, ...]:

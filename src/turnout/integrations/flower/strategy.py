@@ -85,10 +85,13 @@ class SelectingStrategy(Strategy):
         if not isinstance(inner, Strategy) or isinstance(inner, SelectingStrategy):
             raise InvalidInput(
                 f"inner must be a strategy of flwr.serverapp.strategy, got {inner!r}; the older "
-                "ones of flwr.server.strategy cannot be wrapped."
+                "ones of flwr.server.strategy cannot be wrapped.",
+                field="inner",
             )
         if world is not None and roster is not None:
-            raise InvalidInput("roster and world exclude each other: the world has its own ids.")
+            raise InvalidInput(
+                "roster and world exclude each other: the world has its own ids.", field="roster"
+            )
         self.inner = inner
         self.selector = make(selector) if isinstance(selector, str) else selector
         self.settings = Settings(

@@ -53,7 +53,8 @@ class VirtualWorld(World):
         if not isinstance(environment, Environment):
             raise InvalidInput(
                 "environment must be a turnout.environments.Environment, got "
-                f"{type(environment).__name__}; e3cs_world(n_clients) makes one."
+                f"{type(environment).__name__}; e3cs_world(n_clients) makes one.",
+                field="environment",
             )
         n = environment.n_clients
         self._ids = _checked_ids(range(n) if ids is None else ids, n)
@@ -140,12 +141,13 @@ def _checked_ids(ids: Iterable[str | int], n_clients: int) -> tuple[str | int, .
     if len(names) != n_clients:
         raise InvalidInput(
             f"ids must name the {n_clients} clients of the environment, got {len(names)}; "
-            f"make the environment with n_clients={len(names)} or name all of them."
+            f"make the environment with n_clients={len(names)} or name all of them.",
+            field="ids",
         )
     for name in names:
         if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
-            raise InvalidInput(f"ids must be texts or integers, got {name!r}.")
+            raise InvalidInput(f"ids must be texts or integers, got {name!r}.", field="ids")
     if len(set(names)) != n_clients:
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"ids must be unique, got {twice!r} twice.")
+        raise InvalidInput(f"ids must be unique, got {twice!r} twice.", field="ids")
     return names
