@@ -31,9 +31,22 @@ def selections(name: str, parameters: dict[str, Any]) -> list[str]:
     return [" ".join(map(str, selection.clients.tolist())) for selection in played]
 
 
+def everything() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return what is recorded: a selector's name and parameters by title."""
+    plain: dict[str, tuple[str, dict[str, Any]]]
+    plain = {name: (name, {}) for name in turnout.names(plugins=False)}
+    return dict(sorted((plain | VARIANTS).items()))
+
+
+def golden() -> dict[str, list[str]]:
+    """Return the recorded rounds by title."""
+    blocks = GOLDEN_FILE.read_text(encoding="utf-8").strip().split("\n\n")
+    titled = (block.splitlines() for block in blocks)
+    return {title.strip("[]"): rounds for title, *rounds in titled}
+
+
 def recorded() -> str:
-    everything = {name: (name, {}) for name in turnout.names(plugins=False)} | VARIANTS
     lines = []
-    for title, (name, parameters) in sorted(everything.items()):
+    for title, (name, parameters) in everything().items():
         lines += [f"[{title}]", *selections(name, parameters), ""]
     return "\n".join(lines)
