@@ -6,13 +6,12 @@ registered anywhere is named by its path, ``"package.module:Class"``.
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import importlib.metadata
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from turnout.errors import InvalidInput, UnknownParameter, UnknownSelector
+from turnout.names import import_object, nearest
 from turnout.selector import Selector
 
 __all__ = ["ENTRY_POINT_GROUP", "find", "make", "name_of", "names", "register"]
@@ -39,14 +38,14 @@ def register(name: str) -> Callable[[_S], _S]:
 
 def names(*, plugins: bool = True) -> tuple[str, ...]:
     """Return the names of all selectors, by default with those of installed plug-ins."""
-    found = {entry.name for entry in _entry_points()} if plugins else set()
-    return tuple(sorted(_registered.keys() | found))
+    of_plugins = {entry.name for entry in _entry_points()} if plugins else set()
+    return tuple(sorted(_registered.keys() | of_plugins))
 
 
 def name_of(cls: type[Selector]) -> str:
     """Return the registered name of a class, or its path ``module:Class``."""
-    for name, known in (_registered | _plugins).items():
-        if known is cls:
+    for name, registered in (_registered | _plugins).items():
+        if registered is cls:
             return name
     return f"{cls.__module__}:{cls.__qualname__}"
 
@@ -58,7 +57,10 @@ def find(name: str) -> type[Selector]:
     if name in _registered:
         return _registered[name]
     if ":" in name:
-        return _import_path(name)
+        try:
+            return _checked(name, import_object(name))
+        except InvalidInput as error:
+            raise UnknownSelector(f"unknown selector: {error}") from error
     for entry in _entry_points():
         if entry.name == name:
             try:
@@ -67,7 +69,7 @@ def find(name: str) -> type[Selector]:
                 raise UnknownSelector(f"plug-in {name!r} cannot be imported: {error}.") from error
             _plugins[name] = _checked(name, loaded)
             return _plugins[name]
-    raise UnknownSelector(f"unknown selector {name!r}.{_nearest(name, names())}")
+    raise UnknownSelector(f"unknown selector {name!r}.{nearest(name, names())}")
 
 
 def make(name: str, **parameters: Any) -> Selector:
@@ -77,10 +79,10 @@ def make(name: str, **parameters: Any) -> Selector:
     Random()
     """
     cls = find(name)
-    known = cls.parameter_names()
-    for given in parameters:
-        if given not in known:
-            raise UnknownParameter(f"{name!r} has no parameter {given!r}.{_nearest(given, known)}")
+    allowed = cls.parameter_names()
+    for key in parameters:
+        if key not in allowed:
+            raise UnknownParameter(f"{name!r} has no parameter {key!r}.{nearest(key, allowed)}")
     try:
         selector = cls(**parameters)
     except TypeError as error:  # an abstract class, or a parameter without a default
@@ -93,28 +95,7 @@ def _entry_points() -> Iterable[importlib.metadata.EntryPoint]:
     return importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
 
 
-def _import_path(path: str) -> type[Selector]:
-    module_name, _, class_name = path.partition(":")
-    try:
-        found = importlib.import_module(module_name)
-        for part in class_name.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # whatever somebody else's module raises
-        raise UnknownSelector(
-            f"cannot import selector {path!r} (give package.module:Class): {error}."
-        ) from error
-    return _checked(path, found)
-
-
-def _checked(name: str, found: object) -> type[Selector]:
-    if not (isinstance(found, type) and issubclass(found, Selector)):
+def _checked(name: str, loaded: object) -> type[Selector]:
+    if not (isinstance(loaded, type) and issubclass(loaded, Selector)):
         raise UnknownSelector(f"{name!r} is not a subclass of turnout.Selector.")
-    return found
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    known = tuple(known)
-    close = difflib.get_close_matches(word.lower().replace("_", "-"), known, n=1)
-    close = close or difflib.get_close_matches(word, known, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"{hint} Known: {', '.join(known) or 'none'}."
+    return loaded

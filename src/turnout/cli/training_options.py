@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from turnout.data import Partition, Source
 from turnout.errors import InvalidInput
 from turnout.experiment.codec import FAMILIES, ConfigError, decode, encode
 from turnout.experiment.variants import parse_parameters, parse_spec
+from turnout.names import import_object
 from turnout.training import Aggregation, Model, Training
 
 __all__ = [
@@ -142,9 +142,8 @@ def _tabled(made: object) -> dict[str, Any]:
 
 def _is_recipe(path: str) -> bool:
     """Return whether a path names a model's recipe rather than a module or a function."""
-    module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name, None)
-    except ImportError:
+        imported = import_object(path)
+    except InvalidInput:
         return False
-    return isinstance(found, type) and issubclass(found, Model)
+    return isinstance(imported, type) and issubclass(imported, Model)

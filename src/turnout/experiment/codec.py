@@ -7,11 +7,9 @@ A kind is a class name in lower-kebab case; a class that is not built in is name
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import importlib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -19,8 +17,9 @@ from turnout import data, environments, policies, schedules, training
 from turnout.environments import Environment
 from turnout.environments.timing import Noise
 from turnout.errors import InvalidInput
+from turnout.names import import_object, nearest
 
-__all__ = ["ConfigError", "Key", "decode", "encode", "nearest"]
+__all__ = ["ConfigError", "Key", "decode", "encode"]
 
 #: Where a value stands in a configuration, e.g. ``("selectors", 1, "quota")``.
 Key = tuple[str | int, ...]
@@ -46,14 +45,6 @@ def spelled(key: Key) -> str:
     """
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
     return text.removeprefix(".")
-
-
-def nearest(word: object, known: Iterable[str]) -> str:
-    """Return a hint for a word that is not among the known ones."""
-    options = tuple(known)
-    close = difflib.get_close_matches(str(word), options, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"{hint} Allowed: {', '.join(options) or 'none'}."
 
 
 def field_of(error: Exception) -> Key:
@@ -197,14 +188,13 @@ def _class_of(kind: Any, kinds: Mapping[str, type], key: Key, base: type | None)
 
 
 def _imported(path: str, key: Key) -> type:
-    module_name, _, class_name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(key, f"cannot import {path!r}: {error}.") from error
-    if not isinstance(found, type):
+        imported = import_object(path)
+    except InvalidInput as error:
+        raise ConfigError(key, str(error)) from error
+    if not isinstance(imported, type):
         raise ConfigError(key, f"{path!r} is not a class.")
-    return found
+    return imported
 
 
 def _built(cls: type, values: Mapping[str, Any], key: Key) -> Any:

@@ -16,10 +16,11 @@ from turnout import require
 from turnout.data.data_files import content_id
 from turnout.environments import Environment
 from turnout.errors import InvalidInput
-from turnout.experiment.codec import ConfigError, decode, encode, nearest
+from turnout.experiment.codec import ConfigError, decode, encode
 from turnout.experiment.lines import line_of
 from turnout.experiment.variants import Variant, slug, variant_of
 from turnout.experiment.worlds import WORLDS, environment, resolved_world
+from turnout.names import nearest
 from turnout.policies import FixedDeadline, RoundPolicy
 from turnout.training import Federation, Training
 from turnout.training.recipe import OBSERVATION

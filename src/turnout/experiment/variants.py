@@ -10,7 +10,8 @@ from typing import Any
 
 from turnout import require
 from turnout.errors import InvalidInput, UnknownSelector
-from turnout.experiment.codec import ConfigError, Key, decode_parameter, encode, field_of, nearest
+from turnout.experiment.codec import ConfigError, Key, decode_parameter, encode, field_of
+from turnout.names import nearest
 from turnout.registry import find, make
 from turnout.selector import Selector
 

@@ -16,7 +16,8 @@ from turnout.environments import (
     e3cs_world,
     rbcs_f_world,
 )
-from turnout.experiment.codec import ConfigError, Key, decode, encode, nearest
+from turnout.experiment.codec import ConfigError, Key, decode, encode
+from turnout.names import nearest
 
 __all__ = ["WORLDS", "NamedWorld", "class_names", "environment", "resolved_world"]
 

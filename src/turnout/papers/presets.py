@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from turnout.errors import InvalidInput
 from turnout.experiment import Experiment
-from turnout.experiment.codec import nearest
+from turnout.names import nearest
 from turnout.papers.claims import Claim
 
 __all__ = [

@@ -7,13 +7,13 @@ from html import escape
 
 import numpy as np
 
+from turnout.names import shortened
 from turnout.report.curves import (
     Trace,
     against_time,
     clock,
     identity,
     over_rounds,
-    shortened,
     time_unit,
 )
 from turnout.report.distributions import boxes, chosen, fairness

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout.names import shortened
 from turnout.report.groups import VariantCells, WorldGroup
 from turnout.report.reading import Cell
 from turnout.types import Array, FloatArray
@@ -20,7 +21,6 @@ __all__ = [
     "identity",
     "over_rounds",
     "plain",
-    "shortened",
     "time_unit",
 ]
 
@@ -28,6 +28,9 @@ Trace = dict[str, Any]
 
 #: Points of a line; its band, there and back, has twice as many.
 N_POINTS = 250
+
+#: Most characters of a name beside a chart.
+LONGEST_NAME = 28
 
 _HOVER = "%{y:.4~g}<extra>%{fullData.name}</extra>"
 _HOVER_SEEDS = (
@@ -79,12 +82,10 @@ def against_time(
 
 def identity(variant: VariantCells, order: Mapping[str, int]) -> Trace:
     """Return what every trace of a selector carries: its name, and the number it is toggled by."""
-    return {"name": escape(shortened(variant.name)), "meta": {"selector": order[variant.name]}}
-
-
-def shortened(name: str, most: int = 28) -> str:
-    """Return a name that fits beside a chart."""
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    return {
+        "name": escape(shortened(variant.name, LONGEST_NAME)),
+        "meta": {"selector": order[variant.name]},
+    }
 
 
 def clock(cell: Cell) -> FloatArray:

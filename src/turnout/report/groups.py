@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnout.errors import InvalidInput
+from turnout.names import shortened
 from turnout.report.reading import Cell, CellSettings, Problem
 
 __all__ = ["VariantCells", "WorldGroup", "differences", "gather", "refuse_mixed"]
@@ -126,8 +127,7 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping) and value:
             left = [(f"{key}.{name}" if key else name, item) for name, item in value.items()] + left
         else:
-            text = json.dumps(value, default=str)
-            yield key, text if len(text) <= 60 else f"{text[:57]}..."
+            yield key, shortened(json.dumps(value, default=str), 60)
 
 
 def _without_repeats(cells: Iterable[Cell]) -> tuple[list[Cell], list[Problem]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from turnout.errors import InvalidInput
+from turnout.names import shortened
 from turnout.report.files import (
     Choices,
     Damaged,
@@ -213,24 +214,21 @@ def _versions(folder: Path) -> dict[str, Any]:
 def _text(config: Mapping[str, Any], key: str, default: str | None = None) -> str:
     value = config.get(key, default)
     if not isinstance(value, str) or (default is None and not value):
-        raise Damaged(f"config.json: {key} must be text, got {_short(value)}")
+        raise Damaged(f"config.json: {key} must be text, got {shortened(repr(value), 40)}")
     return value.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate cannot be written
 
 
 def _integer(config: Mapping[str, Any], key: str, minimum: int, maximum: int = 2**63) -> int:
     value = config.get(key)
     if type(value) is not int or not minimum <= value <= maximum:
-        raise Damaged(f"config.json: {key} must be an integer >= {minimum}, got {_short(value)}")
+        raise Damaged(
+            f"config.json: {key} must be an integer >= {minimum}, got {shortened(repr(value), 40)}"
+        )
     return value
 
 
 def _object(config: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = config.get(key)
     if value is not None and not isinstance(value, dict):
-        raise Damaged(f"config.json: {key} must be an object, got {_short(value)}")
+        raise Damaged(f"config.json: {key} must be an object, got {shortened(repr(value), 40)}")
     return value or {}
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

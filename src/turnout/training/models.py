@@ -8,7 +8,6 @@ them. What the papers leave open about a network is said in its class.
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 import math
 from abc import ABC, abstractmethod
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from turnout import require
 from turnout.data.base import FederatedData
 from turnout.errors import InvalidInput
+from turnout.names import import_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -174,11 +174,7 @@ class Custom(Model):
         return module
 
     def _factory(self) -> Callable[..., Any]:
-        module_name, _, name = self.path.partition(":")
-        try:
-            factory: Callable[..., Any] = getattr(importlib.import_module(module_name), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise InvalidInput(f"path {self.path!r} cannot be imported: {error}.") from error
+        factory: Callable[..., Any] = import_object(self.path)
         if not callable(factory):
             raise InvalidInput(f"path {self.path!r} is not a class or function.")
         return factory

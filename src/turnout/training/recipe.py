@@ -8,6 +8,7 @@ from typing import Any
 from turnout import require
 from turnout.data import Digits, Dirichlet, Partition, Source
 from turnout.errors import InvalidInput
+from turnout.names import shortened
 from turnout.training.aggregate import Aggregation, MeanReturned
 from turnout.training.local import LocalWork
 from turnout.training.models import Mlp, Model
@@ -92,4 +93,4 @@ def _targets(given: Any) -> tuple[float, ...]:
 
 def _shown(training: Training, name: str) -> str:
     text = " ".join(repr(getattr(training, name)).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(text, 60)

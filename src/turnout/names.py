@@ -1,0 +1,75 @@
+"""Names that people write: what a path names, what was meant by a wrong one, a short form."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+from turnout.errors import InvalidInput
+
+__all__ = ["import_object", "nearest", "shortened"]
+
+
+def import_object(path: str) -> Any:
+    """Return what ``"package.module:Name"`` names; ``Outer.Inner`` may stand for the name.
+
+    Args:
+        path: The module and the name inside it.
+
+    Returns:
+        The class, function or other object.
+
+    Raises:
+        InvalidInput: The module cannot be imported, or has no such name.
+
+    """
+    module_name, _, names = path.partition(":")
+    try:
+        target = importlib.import_module(module_name)
+        for name in names.split("."):
+            target = getattr(target, name)
+    except Exception as error:  # whatever somebody else's module raises
+        raise InvalidInput(
+            f"path {path!r} cannot be imported: {error}. Write package.module:Name."
+        ) from error
+    return target
+
+
+def nearest(word: object, options: Iterable[str]) -> str:
+    """Return the end of a message about a word that is not one of the options.
+
+    Args:
+        word: What was written.
+        options: What could have been meant.
+
+    Returns:
+        The nearest option as a question, if one is near, and all options.
+
+    >>> nearest("UCB_CS", ["oort", "ucb-cs"])
+    " Did you mean 'ucb-cs'? Known: oort, ucb-cs."
+
+    """
+    options = tuple(options)
+    spellings = (str(word).lower().replace("_", "-"), str(word))
+    close = [match for text in spellings for match in difflib.get_close_matches(text, options, n=1)]
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"{hint} Known: {', '.join(options) or 'none'}."
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the text, cut and marked by an ellipsis if it is long.
+
+    Args:
+        text: Any text.
+        most: The largest number of characters to return.
+
+    Returns:
+        At most ``most`` characters.
+
+    >>> shortened("a long name", 7)
+    'a long…'
+
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
