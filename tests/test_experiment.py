@@ -38,11 +38,12 @@ from turnout.experiment import (
 )
 from turnout.experiment.cell import cell_folder
 from turnout.experiment.codec import FAMILIES, SCHEDULES, decode, decode_parameter, encode
-from turnout.experiment.folder import first_difference, versions
 from turnout.experiment.lines import line_of
-from turnout.experiment.regret import RunningRegret
 from turnout.experiment.variants import slug
 from turnout.experiment.worlds import class_names, environment
+from turnout.runs.regret import RunningRegret
+from turnout.runs.settings import first_difference
+from turnout.runs.versions import versions
 from turnout.selector import Selector
 from turnout.simulate import simulate
 from turnout.statistics import student_quantile
@@ -500,7 +501,7 @@ def test_the_folder_is_as_agreed(tmp_path: Path) -> None:
 def test_git_state_is_null_outside_a_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turnout, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr("turnout.runs.versions._PACKAGE", tmp_path)
     assert versions()["git"] is None
     assert versions()["dirty"] is None
 
@@ -602,8 +603,8 @@ def test_complete_cells_are_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"n_rounds": 61}, "n_rounds is 60 there and 61 here"),
-        ({"seeds": 3}, r"seeds is \[0, 1\] there and \[0, 1, 2\] here"),
+        ({"n_rounds": 61}, "n_rounds: the folder has 60, this experiment 61"),
+        ({"seeds": 3}, r"seeds: the folder has \[0, 1\], this experiment \[0, 1, 2\]"),
         ({"world": "volatile"}, "world.availability.kind"),
         ({"policy": "first-k"}, "policy.kind"),
     ],
@@ -618,20 +619,20 @@ def test_a_folder_of_another_experiment_is_refused(
 
 def test_other_parameters_under_the_same_label_are_refused(tmp_path: Path) -> None:
     run_experiment(small("mine=e3cs:quota=0.5"), tmp_path, n_jobs=1)
-    with pytest.raises(FolderError, match=r"selectors\[0\].quota is 0.5 there and 0.8 here"):
+    with pytest.raises(FolderError, match=r"quota: the folder has 0.5, this experiment 0.8"):
         run_experiment(small("mine=e3cs:quota=0.8"), tmp_path, n_jobs=1)
     (tmp_path / "experiment.json").unlink()
     grid = run_experiment(small("mine=e3cs:quota=0.8"), tmp_path, n_jobs=1)
     assert [cell.status for cell in grid.cells] == ["damaged", "damaged"]
-    assert "parameters.quota is 0.5 there and 0.8 here" in grid.cells[0].message
+    assert "parameters.quota: the folder has 0.5, this experiment 0.8" in grid.cells[0].message
 
 
 def test_differences_are_found_in_depth() -> None:
     assert first_difference({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]}) is None
     assert first_difference({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}) == (
-        "a[1].b is 2 there and 3 here"
+        "a[1].b: the folder has 2, this experiment 3"
     )
-    assert first_difference({}, {"a": 1}) == "a is not given there and 1 here"
+    assert first_difference({}, {"a": 1}) == "a: the folder has nothing, this experiment 1"
 
 
 @pytest.mark.parametrize("name", ["config.json", "summary.json", "selections.npz"])

@@ -32,7 +32,7 @@ from turnout.policies import (
     OverSelectBySuccess,
 )
 from turnout.selectors import FedCS
-from turnout.simulate import Progress, Run, rounds, simulate
+from turnout.simulate import Progress, Run, collect, rounds, simulate
 
 HARD = Environment(40, 7, Bernoulli(0.6), Adversary(Markov()), HeavyTail(DeviceTimes()))
 
@@ -469,7 +469,7 @@ def test_a_policy_that_learns_sees_broken_answers_as_failures():
 def test_a_run_keeps_what_was_measured():
     world = Environment(6, seed=1)
     records = rounds(turnout.make("random"), world, cohort_size=2, n_rounds=5, participants=Fake(6))
-    run = Run.from_records(records, 6, 2)
+    run = collect(records, 6, 2)
     np.testing.assert_array_equal(run.accuracy, [0.0, np.nan, 0.2, np.nan, 0.4])
     assert run.rounds_to(0.2) == 3.0
     assert run.time_to(0.2) == run.clock_s[2]

@@ -37,8 +37,7 @@ from turnout.schedules import (
 from turnout.selector import Selector
 from turnout.simulate import simulate
 from turnout.types import Outcome, RoundContext, Selection, Status
-
-__version__ = "0.1.0"
+from turnout.version import __version__ as __version__
 
 __all__ = [
     "Constant",

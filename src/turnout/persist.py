@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import json
 import os
 import sys
-import tempfile
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +14,16 @@ import numpy as np
 from turnout.errors import StateFileError, TurnoutError
 from turnout.registry import make, name_of
 from turnout.selector import Selector
+from turnout.storage import UNREADABLE, read_npz, write_npz
 from turnout.types import Array
 
-__all__ = ["FORMAT", "load", "save", "write_atomically"]
+__all__ = ["FORMAT", "load", "save"]
 
 #: Version of the file format; a file with a larger number was written by a newer turnout.
 FORMAT = 1
 
 _HEADER = "header"
 _HEADER_KEYS = ("selector", "n_clients", "parameters")
-_DAMAGED = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, MemoryError),
-    *(ValueError, KeyError, TypeError, AttributeError),
-)
 
 
 def save(selector: Selector, path: str | os.PathLike[str]) -> None:
@@ -42,10 +34,8 @@ def save(selector: Selector, path: str | os.PathLike[str]) -> None:
         "n_clients": selector.n_clients,
         "parameters": {name: _encode(name, value) for name, value in selector.parameters.items()},
     }
-    buffer = io.BytesIO()
-    arrays: dict[str, Any] = {_HEADER: np.array(json.dumps(header, sort_keys=True))}
-    np.savez(buffer, **(arrays | selector.state()))
-    write_atomically(Path(path), buffer.getvalue())
+    arrays = {_HEADER: np.array(json.dumps(header, sort_keys=True))}
+    write_npz(path, arrays | selector.state())
 
 
 def load(path: str | os.PathLike[str], *, into: Selector | None = None) -> Selector:
@@ -73,39 +63,13 @@ def load(path: str | os.PathLike[str], *, into: Selector | None = None) -> Selec
     return selector
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part."""
-    path = Path(os.path.realpath(path))  # a link keeps pointing to the file
-    if not path.parent.is_dir():
-        raise StateFileError(f"the folder {path.parent} does not exist: create it first.")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
     if not path.exists():
         raise StateFileError(f"{path} does not exist; save one with turnout.save(selector, path).")
     try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
-            header = json.loads(str(file[_HEADER]))
-            _check_format(path, header["format"])
-            state = {name: file[name] for name in file.files if name != _HEADER}
+        state = read_npz(path)
+        header = json.loads(str(state.pop(_HEADER)))
+        _check_format(path, header["format"])
         name, n_clients, parameters = (header[key] for key in _HEADER_KEYS)
         if not (isinstance(name, str) and isinstance(parameters, dict)):
             raise StateFileError(f"{path} has a damaged header; restore it from an earlier save.")
@@ -113,7 +77,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
             raise StateFileError(f"{path} says n_clients = {n_clients!r}, its arrays differ.")
     except TurnoutError:
         raise
-    except _DAMAGED as error:
+    except UNREADABLE as error:
         raise StateFileError(
             f"{path} is not a complete state file ({type(error).__name__}: {error}); "
             "restore it from an earlier save."

@@ -19,9 +19,9 @@ import turnout
 from tests.flower.fake import Fate, by_name, cohorts, federation, model, value_of
 from turnout import Roster, StateFileError
 from turnout.environments import e3cs_world
-from turnout.experiment.folder import FolderError
 from turnout.integrations.flower import SelectingStrategy, checkpoint
 from turnout.policies import AdaptiveDeadline, FixedDeadline
+from turnout.runs.files import FolderError
 
 ROUNDS = 6
 
@@ -254,10 +254,13 @@ def save_one(tmp_path, **given):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"selector": "oort"}, 'selector is "e3cs" there and "oort" here'),
-        ({"selector": turnout.make("e3cs", quota=0.9)}, "parameters.quota is 0.5 there and 0.9"),
-        ({"seed": 6}, "seed is 5 there and 6 here"),
-        ({"inner": FedAvgM()}, 'strategy is "FedAvg" there and "FedAvgM" here'),
+        ({"selector": "oort"}, 'selector: the checkpoint has "e3cs", this run "oort"'),
+        (
+            {"selector": turnout.make("e3cs", quota=0.9)},
+            "quota: the checkpoint has 0.5, this run 0.9",
+        ),
+        ({"seed": 6}, "seed: the checkpoint has 5, this run 6"),
+        ({"inner": FedAvgM()}, 'strategy: the checkpoint has "FedAvg", this run "FedAvgM"'),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused_naming_both(ticking, tmp_path, given, message):
@@ -276,7 +279,7 @@ def test_a_checkpoint_of_another_model_is_refused(ticking, tmp_path):
 
     path = save_one(tmp_path)
     other = ArrayRecord([np.zeros(7), np.zeros((1, 1))])
-    with pytest.raises(StateFileError, match=r"model\[0\].* is 3 there and 7 here"):
+    with pytest.raises(StateFileError, match=r"model\[0\].*: the checkpoint has 3, this run 7"):
         selecting(path).start(federation(5), other, num_rounds=3)
 
 
@@ -292,7 +295,7 @@ def test_cohort_and_policy_may_change_and_that_is_said(ticking, tmp_path, logged
     resumed = selecting(path, cohort_size=2, policy=FixedDeadline(20.0))
     resumed.start(federation(5), model(), num_rounds=2)
     assert [len(chosen) for chosen in cohorts(resumed)] == [4, 2]
-    assert any("cohort_size is 4 there and 2 here" in line for line in logged)
+    assert any("cohort_size: the checkpoint has 4, this run 2" in line for line in logged)
 
 
 def test_a_setting_of_the_inner_strategy_may_change(ticking, tmp_path):

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from turnout.experiment import folder as files
 from turnout.experiment.cell_runner import CHECKPOINT_EVERY, OnRounds, Running
 from turnout.experiment.codec import encode
 from turnout.experiment.config import Experiment
-from turnout.experiment.folder import FolderError
+from turnout.experiment.folder import read_cell
 from turnout.experiment.variants import Variant, slug
 from turnout.experiment.worlds import class_names
+from turnout.runs import files
+from turnout.runs.files import FolderError
+from turnout.runs.settings import first_difference
 from turnout.training.callbacks import Callback
 
 __all__ = ["CellResult", "CellTask", "cell_config", "cell_folder", "run_cell"]
@@ -94,11 +96,11 @@ def _run(task: CellTask, on_rounds: OnRounds | None, callbacks: Sequence[Callbac
     config = cell_config(task)
     if (task.path / files.CONFIG).exists():
         there = files.read_json(task.path / files.CONFIG)
-        difference = files.first_difference(there, config)
+        difference = first_difference(there, config)
         if difference is not None:
             raise FolderError(f"{task.path} holds another run: {difference}.")
         if (task.path / files.SUMMARY).exists():
-            summary = files.read_cell(task.path).summary
+            summary = read_cell(task.path).summary
             return CellResult(task.variant.label, task.seed, "skipped", summary, _broken(summary))
     task.path.mkdir(parents=True, exist_ok=True)
     files.write_json(task.path / files.CONFIG, config)

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from turnout.experiment import folder as files
 from turnout.experiment.config import Experiment
-from turnout.experiment.folder import FolderError
 from turnout.experiment.recorder import Recorder
 from turnout.experiment.summary import curves, regret_bound, summarize, summarize_training
 from turnout.experiment.variants import Variant
 from turnout.persist import load, save
+from turnout.runs import files
+from turnout.runs.files import FolderError
 from turnout.simulate import Progress, RoundRecord, rounds
 from turnout.simulate.training import told
+from turnout.storage import write_npz
 from turnout.training import Federation
 from turnout.training.callbacks import Callback
 
@@ -152,7 +153,7 @@ class Running:
     def _write_scores(self, federation: Federation) -> None:
         scores, counts = federation.client_scores(), federation.data.num_samples
         columns = {"loss": scores.loss, "accuracy": scores.accuracy, "num_samples": counts}
-        files.write_arrays(self.path / files.CLIENT_SCORES, columns)
+        write_npz(self.path / files.CLIENT_SCORES, columns)
 
     def _flush(self, log: Any) -> None:
         lines = self.recorder.take_batch()
@@ -163,11 +164,11 @@ class Running:
     def _checkpoint(self, done: int, more: dict[str, Any] | None = None) -> None:
         path = self.path
         columns = self.recorder.columns() | (more or {})
-        digests = [files.write_arrays(path / files.SELECTIONS, columns)]
+        digests = [write_npz(path / files.SELECTIONS, columns)]
         save(self.selector, path / files.STATE)
         digests.append(files.digest_of(path / files.STATE))
         if self.federation is not None:
-            digests.append(files.write_arrays(path / files.MODEL, self.federation.state()))
+            digests.append(write_npz(path / files.MODEL, self.federation.state()))
         extra = {
             "cell.round": np.array(done),
             "cell.seconds": np.array(self._seconds()),
@@ -175,7 +176,7 @@ class Running:
             "cell.digests": np.array(digests),
         }
         regret = {f"regret.{name}": value for name, value in self.recorder.state().items()}
-        files.write_arrays(path / files.PROGRESS, self.progress.state() | extra | regret)
+        write_npz(path / files.PROGRESS, self.progress.state() | extra | regret)
 
     def _is_whole(self, saved: dict[str, Any]) -> bool:
         names = [files.SELECTIONS, files.STATE]

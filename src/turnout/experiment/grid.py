@@ -13,13 +13,15 @@ import numpy as np
 from turnout import require
 from turnout.environments import Environment
 from turnout.errors import InvalidInput
-from turnout.experiment import folder as files
 from turnout.experiment.cell import CellResult, CellTask, cell_folder
 from turnout.experiment.cell_runner import CHECKPOINT_EVERY
 from turnout.experiment.config import Experiment
-from turnout.experiment.folder import FolderError
 from turnout.experiment.pool import Advance, run_here, run_in_processes
 from turnout.experiment.variants import Variant
+from turnout.runs import files
+from turnout.runs.files import FolderError
+from turnout.runs.settings import first_difference
+from turnout.runs.versions import versions
 from turnout.selector import Selector
 from turnout.simulate import rounds
 from turnout.statistics import Estimate, estimate, paired_difference
@@ -90,9 +92,9 @@ def run_experiment(
     _check_that_it_runs(experiment, variants)
     every = require.integer("checkpoint_every", checkpoint_every, minimum=1)
     root = open_folder(experiment, folder)
-    versions = files.versions(*([] if experiment.training is None else ["torch"]))
+    ran_by = versions(*([] if experiment.training is None else ["torch"]))
     tasks = [
-        CellTask(experiment, one, seed, cell_folder(root, one.label, seed), versions, every)
+        CellTask(experiment, one, seed, cell_folder(root, one.label, seed), ran_by, every)
         for seed in experiment.seed_numbers  # cells of one seed share their data
         for one in variants
     ]
@@ -142,7 +144,7 @@ def open_folder(experiment: Experiment, folder: str | os.PathLike[str]) -> Path:
     resolved = {**experiment.table(), **experiment.data_content()}
     file = root / files.EXPERIMENT
     if file.exists():
-        difference = files.first_difference(files.read_json(file), resolved)
+        difference = first_difference(files.read_json(file), resolved)
         if difference is not None:
             raise FolderError(
                 f"{root} belongs to another experiment: {difference}. Choose another folder."

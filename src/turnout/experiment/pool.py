@@ -13,8 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from turnout.experiment import folder as files
 from turnout.experiment.cell import CellResult, CellTask, run_cell
+from turnout.runs import files
 from turnout.training.callbacks import Callback
 from turnout.training.federation import forget_data
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from turnout import metrics
 from turnout.experiment import Cell
-from turnout.experiment.folder import CLIENT_SCORES, read_arrays
+from turnout.runs.files import CLIENT_SCORES, read_arrays
 from turnout.types import FloatArray, IntArray
 
 __all__ = ["MEASURES", "Measure", "client_losses", "success_per_round"]

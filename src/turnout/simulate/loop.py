@@ -28,6 +28,7 @@ from turnout.environments import Environment, Fate, History
 from turnout.errors import InvalidInput, MissingColumn
 from turnout.policies import Closed, FixedDeadline, Observed, RoundPolicy
 from turnout.rng import Purpose, stream
+from turnout.runs.columns import RoundRow
 from turnout.selector import Selector
 from turnout.simulate.participants import Participants, Simulated
 from turnout.types import (
@@ -56,7 +57,7 @@ class RoundRecord:
     length_s: float  #: seconds that the round took
     spent: FloatArray  #: (s,) seconds that each chosen device worked
     fate: Fate  #: (n,) what would have happened to everyone
-    #: What training came to in this round: accuracy, loss, ...; empty without training.
+    #: What was measured after this round: accuracy, loss, ...; empty without training.
     measured: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
 
     @property
@@ -69,6 +70,20 @@ class RoundRecord:
         """(n,) who was available and would have answered before the deadline."""
         ready = self.fate.survived & self.context.available
         return ready & (self.fate.duration <= self.context.deadline)
+
+    @property
+    def row(self) -> RoundRow:
+        """What is kept of the round."""
+        return RoundRow(
+            self.selection.clients,
+            self.outcome.status,
+            self.outcome.duration,
+            self.spent,
+            self.selection.probability,
+            self.length_s,
+            self.context.pool.size,
+            self.measured,
+        )
 
 
 class Progress:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from turnout.environments import Environment
 from turnout.policies import RoundPolicy
 from turnout.registry import make
+from turnout.runs.run import Run
 from turnout.selector import Selector
 from turnout.simulate.loop import RoundRecord, rounds
-from turnout.simulate.run import Run
+from turnout.simulate.run import collect
 from turnout.types import Status
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def train(
     settings = {"selector": repr(chooser), "training": repr(training), "seed": number}
     n_clients = environment.n_clients
     with contextlib.closing(told(records, callbacks, settings)) as all_records:
-        return Run.from_records(all_records, n_clients, cohort_size, keep_fates=keep_fates)
+        return collect(all_records, n_clients, cohort_size, keep_fates=keep_fates)
 
 
 def told(

@@ -6,23 +6,20 @@ or the new one. Clients stand in it by stable id, never by node id.
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from turnout.errors import StateFileError
-from turnout.experiment.folder import first_difference
 from turnout.integrations.flower.inner_state import decode_arrays, encode_arrays
-from turnout.persist import write_atomically
+from turnout.runs.settings import first_difference
+from turnout.storage import UNREADABLE, read_npz, write_npz
 from turnout.types import Array
 
 __all__ = ["Checkpoint", "check_settings", "read_checkpoint", "write_checkpoint"]
@@ -31,10 +28,6 @@ __all__ = ["Checkpoint", "check_settings", "read_checkpoint", "write_checkpoint"
 FORMAT = 1
 _KIND = "turnout-flower"
 _HEADER = "header"
-_DAMAGED = (
-    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, MemoryError),
-    *(ValueError, KeyError, TypeError, AttributeError, IndexError),
-)
 
 #: What must be the same here and there; the rest may be changed between two runs.
 _FIXED = ("selector", "parameters", "seed", "strategy", "model")
@@ -68,41 +61,39 @@ def write_checkpoint(path: str | os.PathLike[str], saved: Checkpoint) -> None:
     header |= {name: getattr(saved, name) for name in _PLAIN}
     header["model"] = encode_arrays(saved.model, parts)
     header["counts"] = [len(parts), len(saved.inner_arrays)]
-    arrays: dict[str, Any] = {_HEADER: np.array(json.dumps(header))}
+    arrays: dict[str, Array] = {_HEADER: np.array(json.dumps(header))}
     arrays |= {f"model.{i}": part for i, part in enumerate(parts)}
     arrays |= {f"inner.{i}": part for i, part in enumerate(saved.inner_arrays)}
     for owner, table in saved.arrays.items():
         arrays |= {f"{owner}/{name}": values for name, values in table.items()}
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    write_atomically(Path(path), buffer.getvalue())
+    write_npz(path, arrays)
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Return what a file holds, or raise ``StateFileError``."""
     try:
-        with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as file:
-            header = json.loads(str(file[_HEADER]))
-            if header["kind"] != _KIND:
-                raise StateFileError(f"{path} is not a checkpoint of a Flower run.")
-            if header["format"] > FORMAT:
-                raise StateFileError(
-                    f"{path} has format {header['format']}, this turnout reads up to {FORMAT}: "
-                    "upgrade turnout."
-                )
-            n_model, n_inner = header["counts"]
-            model = decode_arrays(header["model"], [file[f"model.{i}"] for i in range(n_model)])
-            inner = [file[f"inner.{i}"] for i in range(n_inner)]
-            arrays: dict[str, dict[str, Array]] = {}
-            for name in file.files:
-                owner, slash, own = name.partition("/")
-                if slash:
-                    arrays.setdefault(owner, {})[own] = file[name]
+        saved = read_npz(path)
+        header = json.loads(str(saved[_HEADER]))
+        if header["kind"] != _KIND:
+            raise StateFileError(f"{path} is not a checkpoint of a Flower run.")
+        if header["format"] > FORMAT:
+            raise StateFileError(
+                f"{path} has format {header['format']}, this turnout reads up to {FORMAT}: "
+                "upgrade turnout."
+            )
+        n_model, n_inner = header["counts"]
+        model = decode_arrays(header["model"], [saved[f"model.{i}"] for i in range(n_model)])
+        inner = [saved[f"inner.{i}"] for i in range(n_inner)]
+        arrays: dict[str, dict[str, Array]] = {}
+        for name, values in saved.items():
+            owner, slash, own = name.partition("/")
+            if slash:
+                arrays.setdefault(owner, {})[own] = values
         plain = {name: header[name] for name in _PLAIN}
         return Checkpoint(model=model, inner_arrays=inner, arrays=arrays, **plain)
     except StateFileError:
         raise
-    except _DAMAGED as error:
+    except UNREADABLE as error:
         raise StateFileError(
             f"{path} is not a complete checkpoint ({type(error).__name__}: {error}); delete it to "
             "start again, or restore it from an earlier copy."
@@ -113,11 +104,12 @@ def check_settings(
     path: str | os.PathLike[str], saved: Mapping[str, Any], here: Mapping[str, Any]
 ) -> str | None:
     """Refuse a checkpoint of another selector; return a change that is allowed, in words."""
+    compare = partial(first_difference, saved_in="the checkpoint", wanted_by="this run")
     for name in _FIXED:
-        difference = first_difference({name: saved.get(name)}, {name: here.get(name)})
+        difference = compare(saved.get(name), here.get(name), name)
         if difference is not None:
             raise StateFileError(
                 f"{path} belongs to another run: {difference}. Give another checkpoint, or delete "
                 "it to start again."
             )
-    return first_difference(saved, here)
+    return compare(saved, here)

@@ -10,8 +10,8 @@ import numpy as np
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
-from turnout.experiment.folder import PER_CHOICE, PER_ROUND
 from turnout.policies import Closed
+from turnout.runs.columns import PER_CHOICE, PER_ROUND
 from turnout.simulate import Run
 from turnout.types import Array, FloatArray, Selection, Status
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from turnout.experiment import folder as files
 from turnout.experiment.cell import cell_folder
-from turnout.experiment.folder import FolderError
 from turnout.experiment.summary import curves, summarize
 from turnout.integrations.flower import clock
 from turnout.integrations.flower.journal import Journal
-from turnout.persist import write_atomically
+from turnout.runs import files
+from turnout.runs.files import FolderError
+from turnout.runs.versions import versions
+from turnout.storage import write_atomically, write_npz
 from turnout.types import IntArray
 
 __all__ = ["Records"]
@@ -50,7 +51,7 @@ class Records:
             )
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / files.SUMMARY).unlink(missing_ok=True)
-        files.write_json(self.path / files.VERSIONS, files.versions() | _flower_version())
+        files.write_json(self.path / files.VERSIONS, versions() | _flower_version())
         self._write_config(journal)
         lines = [_line(journal, t) for t in range(journal.n_rounds)]
         write_atomically(log, b"".join(lines))
@@ -91,7 +92,7 @@ class Records:
 
     def _write_choices(self, journal: Journal, more: dict[str, Any] | None = None) -> None:
         columns = journal.columns() | self._classes | (more or {})
-        files.write_arrays(self.path / files.SELECTIONS, columns)
+        write_npz(self.path / files.SELECTIONS, columns)
         self._flushed = clock.now()
 
 

@@ -10,13 +10,13 @@ from typing import Any, Literal
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
-from turnout.experiment import folder as files
 from turnout.experiment.codec import encode
 from turnout.integrations.flower import inner as within
 from turnout.integrations.flower.base import World
 from turnout.integrations.flower.replies import form_of_arrays
 from turnout.policies import FixedDeadline, RoundPolicy
 from turnout.registry import name_of
+from turnout.runs import files
 from turnout.selector import Selector
 
 __all__ = ["Settings"]

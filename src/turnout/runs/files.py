@@ -1,0 +1,189 @@
+"""The files of a run folder: their names, and how one is written and read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import TurnoutError
+from turnout.storage import UNREADABLE, read_npz, write_atomically
+from turnout.types import Array
+
+__all__ = [
+    "CLIENT_SCORES",
+    "CONFIG",
+    "EXPERIMENT",
+    "FORMAT",
+    "MODEL",
+    "PROGRESS",
+    "ROUNDS",
+    "SELECTIONS",
+    "STATE",
+    "SUMMARY",
+    "VERSIONS",
+    "DamagedFile",
+    "FolderError",
+    "digest_of",
+    "read_arrays",
+    "read_json",
+    "read_lines",
+    "write_json",
+]
+
+#: Version of the run folder's format; a larger number was written by a newer turnout.
+FORMAT = 1
+
+#: What a cell was run with, and by what.
+CONFIG, VERSIONS = "config.json", "versions.json"
+#: One line per round; every choice in columns; the numbers that a run is judged by, written last.
+ROUNDS, SELECTIONS, SUMMARY = "rounds.jsonl", "selections.npz", "summary.json"
+#: The last checkpoint: the selector, and everything else that the next round depends on.
+STATE, PROGRESS = "state.npz", "progress.npz"
+#: Only with training: the global model of the last checkpoint, every client's scores at the end.
+MODEL, CLIENT_SCORES = "model.npz", "client_scores.npz"
+#: In the folder above the cells: the settings of the whole experiment.
+EXPERIMENT = "experiment.json"
+
+#: Longest text of an error that is repeated in a message.
+_LONGEST_REASON = 120
+
+
+class FolderError(TurnoutError, ValueError):
+    """A run folder is damaged, or belongs to another experiment."""
+
+
+class DamagedFile(FolderError):
+    """A file of a run folder cannot be used.
+
+    Args:
+        path: the file.
+        fault: what is wrong, as it follows the file's name: ``" is missing"``.
+
+    """
+
+    def __init__(self, path: Path, fault: str) -> None:
+        super().__init__(f"{path}{fault}; delete the folder {path.parent} and run again.")
+        self.brief = f"{path.name}{fault}"  #: for a reader who sees the folder's name already
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Args:
+        path: the file.
+
+    Raises:
+        DamagedFile: if it is missing or holds anything else.
+
+    """
+    try:
+        table = json.loads(_content(path))
+    except (ValueError, RecursionError) as error:
+        raise DamagedFile(path, f" is not readable JSON ({_reason(error)})") from error
+    if not isinstance(table, dict):
+        raise DamagedFile(path, f" holds a {type(table).__name__}, not an object")
+    return table
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the JSON objects of a file with one per line, and how many lines hold none.
+
+    Args:
+        path: the file.
+
+    Raises:
+        DamagedFile: if it is missing or cannot be opened.
+
+    """
+    objects: list[dict[str, Any]] = []
+    lines = [line for line in _content(path).splitlines() if line.strip()]
+    for line in lines:
+        try:
+            table = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(table, dict):
+            objects.append(table)
+    return objects, len(lines) - len(objects)
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """Return the arrays of an ``.npz``.
+
+    Args:
+        path: the file.
+
+    Raises:
+        DamagedFile: if it is missing or not complete.
+
+    """
+    try:
+        _check_regular(path)
+        return read_npz(path)
+    except OSError as error:
+        raise _unopened(path, error) from error
+    except UNREADABLE as error:
+        raise DamagedFile(path, f" is not a complete .npz ({_reason(error)})") from error
+
+
+def write_json(path: Path, table: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically; numbers that are not finite become null.
+
+    Args:
+        path: the file.
+        table: plain data, NumPy scalars included.
+
+    """
+    text = json.dumps(_finite(table), indent=2, allow_nan=False)
+    write_atomically(path, (text + "\n").encode())
+
+
+def digest_of(path: Path) -> str:
+    """Return the digest of a file's bytes; empty if there is none.
+
+    Args:
+        path: the file.
+
+    """
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
+
+def _content(path: Path) -> bytes:
+    try:
+        _check_regular(path)
+        return path.read_bytes()
+    except OSError as error:
+        raise _unopened(path, error) from error
+
+
+def _check_regular(path: Path) -> None:
+    """Refuse a pipe or a device, which could block for ever."""
+    if path.exists() and not path.is_file():
+        raise OSError("not a regular file")
+
+
+def _unopened(path: Path, error: OSError) -> DamagedFile:
+    if isinstance(error, FileNotFoundError):
+        return DamagedFile(path, " is missing")
+    return DamagedFile(path, f" cannot be read ({_reason(error)})")
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:_LONGEST_REASON]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

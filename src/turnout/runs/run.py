@@ -1,0 +1,134 @@
+"""A whole run in columns, with the metrics a notebook asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout import metrics
+from turnout.errors import InvalidInput
+from turnout.runs.columns import PER_CHOICE, PER_ROUND, measured_of
+from turnout.types import Array, BoolArray, FloatArray, IntArray, Status
+
+__all__ = ["Run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run in columns: round t holds entries ``offsets[t] .. offsets[t + 1] - 1``."""
+
+    n_clients: int
+    cohort_size: int  #: answers wanted per round
+    offsets: IntArray  #: (T + 1,)
+    clients: IntArray  #: (choices,) the chosen of all rounds, one after the other
+    status: Array  #: (choices,) int8 of Status
+    duration: FloatArray  #: (choices,) seconds, NaN = unknown to the server
+    spent: FloatArray  #: (choices,) seconds that the device worked
+    probability: FloatArray  #: (choices,) inclusion probability as reported, NaN = none
+    length_s: FloatArray  #: (T,) seconds per round
+    n_available: IntArray  #: (T,)
+    in_time: BoolArray | None = None  #: (T, n) who would have succeeded, if kept
+    #: (T,) each: accuracy, loss, ... after the round, NaN = not measured; empty without training
+    measured: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    @classmethod
+    def from_columns(
+        cls,
+        n_clients: int,
+        cohort_size: int,
+        columns: Mapping[str, Array],
+        in_time: BoolArray | None = None,
+    ) -> Self:
+        """Return the run that columns of ``selections.npz`` hold; further columns are left out.
+
+        Args:
+            n_clients: size of the federation.
+            cohort_size: answers wanted per round.
+            columns: the columns by name.
+            in_time: (T, n) who would have succeeded in each round, if it was kept.
+
+        Raises:
+            KeyError: if a column is missing.
+
+        """
+        own: dict[str, Any] = {name: columns[name] for name in (*PER_CHOICE, *PER_ROUND)}
+        own |= {"offsets": columns["offsets"], "measured": measured_of(columns)}
+        return cls(n_clients, cohort_size, **own, in_time=in_time)
+
+    @property
+    def n_rounds(self) -> int:
+        """T."""
+        return self.offsets.size - 1
+
+    @property
+    def completed(self) -> BoolArray:
+        """(choices,) who answered in time."""
+        return np.equal(self.status, Status.COMPLETED)
+
+    @property
+    def success_ratio(self) -> float:
+        """Share of the chosen that answered in time."""
+        return metrics.success_ratio(self.completed)
+
+    @property
+    def cep(self) -> IntArray:
+        """(T,) cumulative effective participation."""
+        return metrics.cumulative_participation(self.completed, self.offsets)
+
+    @property
+    def counts(self) -> IntArray:
+        """(n,) how often each client was chosen."""
+        return metrics.selection_counts(self.clients, self.n_clients)
+
+    @property
+    def clock_s(self) -> FloatArray:
+        """(T,) virtual time at the end of each round."""
+        return np.cumsum(self.length_s)
+
+    @property
+    def accuracy(self) -> FloatArray:
+        """(T,) accuracy on the test set after each round, NaN where it was not measured."""
+        return self._learned("accuracy")
+
+    @property
+    def loss(self) -> FloatArray:
+        """(T,) loss on the test set after each round, NaN where it was not measured."""
+        return self._learned("loss")
+
+    def rounds_to(self, accuracy: float) -> float:
+        """Return after how many rounds an accuracy was first reached; NaN if it never was."""
+        return metrics.rounds_to(self.accuracy, accuracy)
+
+    def time_to(self, accuracy: float) -> float:
+        """Return the virtual time at which an accuracy was first reached; NaN if it never was."""
+        rounds = self.rounds_to(accuracy)
+        return rounds if np.isnan(rounds) else float(self.clock_s[int(rounds) - 1])
+
+    @property
+    def wasted_s(self) -> float:
+        """Device seconds spent by chosen clients that were not in time."""
+        return metrics.wasted_time(self.status, self.spent)
+
+    def chosen_in(self, round: int) -> IntArray:
+        """Return who was chosen in a round of this run, counted from its first."""
+        return self.clients[self.offsets[round] : self.offsets[round + 1]]
+
+    def backlog(self, rate: float = 0.15) -> metrics.Backlog:
+        """Return the fairness queues of RBCS-F for this record of selections."""
+        return metrics.queue_backlog(self.clients, self.offsets, self.n_clients, rate)
+
+    def regret(self, quota: npt.ArrayLike = 0.0) -> FloatArray:
+        """Return (T,) the regret of the choices made; needs ``keep_fates=True``."""
+        if self.in_time is None:
+            raise InvalidInput("in_time was not kept: simulate with keep_fates=True.")
+        played = metrics.selection_matrix(self.clients, self.offsets, self.n_clients)
+        return metrics.regret(self.in_time, played, self.cohort_size, quota)
+
+    def _learned(self, name: str) -> FloatArray:
+        if name not in self.measured:
+            raise InvalidInput(f"{name} was not measured: train with turnout.simulate.train(...).")
+        return self.measured[name]
