@@ -1,4 +1,4 @@
-"""Checks of arrays: each returns the array in its proper type or raises ``InvalidInput``."""
+"""Checks of arrays: each returns the array in the right type or raises ``InvalidInput``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-#: Largest magnitude of a reported number: products and squares of such numbers stay finite.
+#: Largest magnitude of a reported number; products and squares of such numbers stay finite.
 LARGEST_REPORT = 1e30
 
 #: Metrics that cannot be negative; every other metric only has to be a number.
@@ -37,7 +37,14 @@ COLUMN_LIMITS: Mapping[str, float] = MappingProxyType(
 
 
 def vector(name: str, values: Any, dtype: type[np.generic], size: int | None = None) -> Array:
-    """Return a one-dimensional array of the wanted type and length."""
+    """Return a one-dimensional array of a type and a length.
+
+    Args:
+        name: Field that an error names.
+        values: What to convert; integers become floats, nothing else changes its kind.
+        dtype: Type of the array.
+        size: Length of the array; None = any.
+    """
     array = as_array(name, values)
     wanted = np.dtype(dtype)
     if array.size == 0 and array.ndim == 1:
@@ -54,15 +61,26 @@ def vector(name: str, values: Any, dtype: type[np.generic], size: int | None = N
 
 
 def as_array(name: str, values: Any) -> Array:
-    """Return the values as an array; ragged lists are refused."""
+    """Return the values as an array; lists of unequal length are refused.
+
+    Args:
+        name: Field that an error names.
+        values: What to convert.
+    """
     try:
         return np.asarray(values)
-    except ValueError as error:  # ragged lists
+    except ValueError as error:  # lists of unequal length
         raise InvalidInput(f"{name} must be one-dimensional: {error}.", field=name) from error
 
 
 def client_indices(name: str, values: Any, n_clients: int | None) -> IntArray:
-    """Return client indices, checked against the number of clients if it is known."""
+    """Return client indices as int64.
+
+    Args:
+        name: Field that an error names.
+        values: The indices, each >= 0.
+        n_clients: Number of clients, which each index must be below; None = unknown.
+    """
     array = as_array(name, values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         got = f"shape {array.shape} of {array.dtype}"
@@ -78,7 +96,12 @@ def client_indices(name: str, values: Any, n_clients: int | None) -> IntArray:
 
 
 def statuses(values: Any, allowed: type[IntEnum]) -> Array:
-    """Return (s,) int8, each a member of ``allowed``."""
+    """Return statuses (s,) as int8.
+
+    Args:
+        values: The statuses, as numbers.
+        allowed: Enumeration whose values 0, 1, ... are allowed.
+    """
     array = as_array("status", values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InvalidInput(
@@ -87,18 +110,25 @@ def statuses(values: Any, allowed: type[IntEnum]) -> Array:
             field="status",
         )
     if array.size and (array.min() < 0 or array.max() >= len(allowed)):
-        known = ", ".join(f"{member.value} {member.name.lower()}" for member in allowed)
+        choices = ", ".join(f"{member.value} {member.name.lower()}" for member in allowed)
         bad = array[(array < 0) | (array >= len(allowed))][0]
-        raise InvalidInput(f"status must be one of {known}; got {bad}.", field="status")
+        raise InvalidInput(f"status must be one of {choices}; got {bad}.", field="status")
     return array.astype(np.int8, copy=False)
 
 
 def reports(name: str, values: Any, size: int, *, non_negative: bool) -> FloatArray:
-    """Return reported numbers; impossible ones are refused, NaN means not reported."""
+    """Return reported numbers (s,) as floats; impossible ones are refused.
+
+    Args:
+        name: Field that an error names.
+        values: The numbers, NaN = not reported.
+        size: s, number of clients.
+        non_negative: Whether negative numbers are impossible.
+    """
     array = vector(name, values, np.float64, size)
     least = 0.0 if non_negative else -LARGEST_REPORT
     if size == 0 or (array.min() >= least and array.max() <= LARGEST_REPORT):
-        return array  # the common case: everything reported, everything possible
+        return array  # the common case: everything reported and possible
     impossible = np.abs(array) > LARGEST_REPORT
     if non_negative:
         impossible |= array < 0.0
@@ -113,17 +143,24 @@ def reports(name: str, values: Any, size: int, *, non_negative: bool) -> FloatAr
 
 
 def contained(name: str, values: Any, size: int, *, non_negative: bool) -> FloatArray:
-    """Return untrusted numbers; what cannot be true becomes NaN."""
+    """Return untrusted numbers (s,) as floats; impossible ones become NaN.
+
+    Args:
+        name: Field that an error names.
+        values: What the clients sent, of any type.
+        size: s, number of clients.
+        non_negative: Whether negative numbers are impossible.
+    """
     if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable):
         raise InvalidInput(
             f"{name} must hold one report per chosen client, got {values!r}.", field=name
         )
-    given = list(values)
-    if len(given) != size:
+    sent = list(values)
+    if len(sent) != size:
         raise InvalidInput(
-            f"{name} must hold one report per chosen client: {size}, got {len(given)}.", field=name
+            f"{name} must hold one report per chosen client: {size}, got {len(sent)}.", field=name
         )
-    array = np.array([_as_float(value) for value in given], dtype=np.float64)
+    array = np.array([_as_float(value) for value in sent], dtype=np.float64)
     impossible = ~(np.abs(array) <= LARGEST_REPORT)
     if non_negative:
         impossible |= array < 0.0
@@ -141,7 +178,13 @@ def _as_float(value: Any) -> float:
 
 
 def check_column(name: str, column: Array, n_clients: int) -> None:
-    """Refuse a column that is not numeric, not of one row per client or outside its domain."""
+    """Refuse a column that is not numeric, has not one row per client or is outside its range.
+
+    Args:
+        name: Name of the column.
+        column: (n,) or (n, d) numbers.
+        n_clients: n, number of clients.
+    """
     if not isinstance(column, np.ndarray) or column.dtype.kind not in "fiub":
         kind = f"{column.dtype} array" if isinstance(column, np.ndarray) else type(column).__name__
         raise InvalidInput(

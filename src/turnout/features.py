@@ -4,8 +4,8 @@ Only the code leaves the client; the server puts one code per client into the co
 ``SimHash`` is for text and other bags of tokens, ``PStableLSH`` for dense vectors such as mean
 embeddings. Both are those of NCCB (Cao et al.): Eqs. (6)-(7) and Eq. (5).
 
-A code is shorter than the data and cannot be inverted, but it is no formal privacy: whoever knows
-the extractor can test a guess against it.
+A code is shorter than the data and cannot be turned back into it. That is no formal privacy:
+anyone who knows the extractor can test a guess against a code.
 """
 
 from __future__ import annotations
@@ -44,19 +44,24 @@ _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 
 @dataclass(frozen=True, slots=True)
 class SimHash:
-    """Bits of a bag of tokens; two bags differ in as many bits as their frequencies differ.
+    """Bits of a bag of tokens: the more the frequencies of two bags differ, the more bits differ.
 
     The hash of a token is its blake2b digest, the same on every machine and in every process. A
-    shorter code is the beginning of a longer one. No tokens at all give only zeros, which NCCB
-    reads as "nothing known".
+    shorter code is the beginning of a longer one. No tokens give only zeros, which NCCB reads as
+    "nothing known".
+
+    Args:
+        bits: Length of the code, from 1 to 512.
+        stop_words: Words that ``of_text`` leaves out, in lower case. Frequent words say little
+            about a client; try the 150 most frequent ones of the language.
 
     >>> code = SimHash(bits=8).of_text("the cat sat on the mat")
     >>> code.shape, code.dtype
     ((8,), dtype('uint8'))
     """
 
-    bits: int = 64  #: length of the code, at most 512
-    stop_words: Collection[str] = frozenset()  #: words that ``of_text`` leaves out, lower case
+    bits: int = 64
+    stop_words: Collection[str] = frozenset()
 
     def __post_init__(self) -> None:
         if require.integer("bits", self.bits, minimum=1) > MOST_BITS:
@@ -67,7 +72,11 @@ class SimHash:
             )
 
     def of_text(self, text: str) -> Bits:
-        """Return the code of a text: its lower-case words, weighted by frequency."""
+        """Return the code of a text: its lower-case words, weighted by frequency.
+
+        Args:
+            text: The text.
+        """
         if not isinstance(text, str):
             raise InvalidInput(f"text must be a string, got {type(text).__name__}.")
         left_out = frozenset(self.stop_words)
@@ -75,18 +84,26 @@ class SimHash:
         return self.of_counts(Counter(word for word in words if word not in left_out))
 
     def of_tokens(self, tokens: Iterable[str]) -> Bits:
-        """Return the code of tokens, each weighted by how often it occurs."""
+        """Return the code of tokens, each weighted by how often it occurs.
+
+        Args:
+            tokens: The tokens, in any order.
+        """
         if isinstance(tokens, str):
             raise InvalidInput("tokens must be a sequence of strings, got one string: use of_text.")
         return self.of_counts(Counter(tokens))
 
     def of_counts(self, counts: Mapping[str, float]) -> Bits:
-        """Return the code of tokens with weights >= 0."""
+        """Return the code of weighted tokens.
+
+        Args:
+            counts: Weight of each token, >= 0.
+        """
         for token, weight in counts.items():
             if not isinstance(token, str):
                 raise InvalidInput(f"tokens must be strings, got {token!r}.")
             require.number(f"weight of {token!r}", weight, minimum=0.0, maximum=LARGEST_REPORT)
-        tokens = sorted(counts)  # one order, one sum
+        tokens = sorted(counts)  # the sum must not depend on the order
         total = np.zeros(self.bits)
         for start in range(0, len(tokens), CHUNK):
             chunk = tokens[start : start + CHUNK]
@@ -101,16 +118,20 @@ class SimHash:
 
 
 def signed_sum(hashes: Array, weights: FloatArray) -> FloatArray:
-    """Return sum_i of +w_i where bit j of token i is 1 and of -w_i where it is 0, Eq. (6)."""
+    """Return (bits,) the sum of +w_i where token i has bit 1 and -w_i where it has 0, Eq. (6)."""
     column = weights[:, None]
     total: FloatArray = np.where(hashes == 1, column, -column).sum(axis=0)
     return total
 
 
 def fingerprint(hashes: Array, weights: Array) -> Bits:
-    """Return the SimHash bits of given token hashes (n, bits) and weights (n,), Eqs. (6)-(7).
+    """Return the SimHash bits of hashed tokens, Eqs. (6)-(7).
 
-    The paper leaves sign(0) open; a tie gives 0 here.
+    The paper does not define sign(0); a tie gives 0 here.
+
+    Args:
+        hashes: (n, bits) hash of each token, 0 or 1.
+        weights: (n,) weight of each token.
 
     >>> fingerprint(np.array([[1, 0, 0, 1], [0, 0, 1, 1]]), np.array([2, 1]))
     array([1, 0, 0, 1], dtype=uint8)
@@ -122,21 +143,32 @@ def fingerprint(hashes: Array, weights: Array) -> Bits:
 class PStableLSH:
     """Codes of dense vectors: random coordinates, each cut into steps from a random offset.
 
-    Server and clients agree on the four parameters; equal parameters give equal codes everywhere.
-    Coordinates are drawn without repetition until all are used, then again. The drawing uses
-    ``stream(seed, Purpose.PARTITION)`` and nothing else of that stream.
+    Equal parameters give equal codes everywhere, so server and clients must agree on all four.
+    Coordinates are drawn without repetition until all are used, then again. The draws come from
+    ``stream(seed, Purpose.PARTITION)``.
+
+    Args:
+        dimension: Length of the vectors, at least 1.
+        n_hashes: Length of the code, at least 1.
+        step: eta, the width of a step, above 0. Try the distance at which two vectors should count
+            as different.
+        seed: Seed of coordinates and offsets.
+
+    Attributes:
+        coordinates: (n_hashes,) i_1 ... i_n, the coordinate of each hash.
+        offsets: (n_hashes,) b_i, uniform in [0, eta).
 
     >>> lsh = PStableLSH(dimension=3, n_hashes=4, step=0.5, seed=1)
     >>> lsh.codes(np.array([0.1, 0.2, 0.3])).shape
     (4,)
     """
 
-    dimension: int  #: length of the vectors
-    n_hashes: int  #: length of the code
-    step: float  #: eta, the width of a step: about the distance at which vectors become different
+    dimension: int
+    n_hashes: int
+    step: float
     seed: int = 0
-    coordinates: IntArray = field(init=False, repr=False, compare=False)  #: i_1 ... i_n
-    offsets: FloatArray = field(init=False, repr=False, compare=False)  #: b_i, uniform in [0, eta)
+    coordinates: IntArray = field(init=False, repr=False, compare=False)
+    offsets: FloatArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require.integer("dimension", self.dimension, minimum=1)
@@ -149,7 +181,11 @@ class PStableLSH:
         object.__setattr__(self, "offsets", self.step * rng.random(self.n_hashes))
 
     def codes(self, vectors: Array) -> IntArray:
-        """Return floor((v - b) / eta) per hash, for one vector (d,) or for rows (n, d), Eq. (5)."""
+        """Return floor((v - b) / eta) per hash, Eq. (5).
+
+        Args:
+            vectors: (d,) one vector, or (n, d) one per row; finite.
+        """
         values = self._checked(vectors)
         steps = np.floor((values[..., self.coordinates] - self.offsets) / self.step)
         return np.clip(steps, -LARGEST_CODE, LARGEST_CODE).astype(np.int64)
@@ -157,8 +193,11 @@ class PStableLSH:
     def bits(self, vectors: Array) -> Bits:
         """Return one bit per code, to be used as features.
 
-        Equal codes give equal bits and different codes agree half the time, so the expected
-        number of different bits is half the number of different codes.
+        Equal codes give equal bits, and the bits of different codes agree half the time. So the
+        expected number of different bits is half the number of different codes.
+
+        Args:
+            vectors: (d,) one vector, or (n, d) one per row; finite.
         """
         position = np.arange(self.n_hashes, dtype=np.uint64)
         mixed = _mixed(self.codes(vectors).astype(np.uint64) + _mixed(position))
@@ -181,7 +220,7 @@ class PStableLSH:
 
 
 def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Return 64-bit numbers whose bits look random and depend on all bits given (splitmix64)."""
+    """Return 64-bit numbers whose bits look random and depend on all input bits (splitmix64)."""
     z = numbers + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

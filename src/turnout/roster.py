@@ -1,4 +1,4 @@
-"""Who is who: any hashable client id <-> an index that never changes."""
+"""Client ids and their indices: each id, of any hashable type, has an index that never changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["Roster"]
 
 
 class Roster:
-    """Maps client ids to indices 0 .. n-1. Clients join and leave; an index is never given away.
+    """Maps client ids to indices 0 .. n-1. Clients join and leave; no index is used twice.
+
+    Args:
+        ids: Clients that join at the start, each once; they get the indices 0, 1, ...
 
     >>> roster = Roster(["phone-a", "phone-b"])
     >>> roster.join("tablet"), roster.join("phone-a")
@@ -54,7 +57,11 @@ class Roster:
         return tuple(self._ids)
 
     def join(self, client: Hashable) -> int:
-        """Add a client, or bring it back under its old index."""
+        """Add a client, or bring it back under its old index; return the index.
+
+        Args:
+            client: Its id.
+        """
         index = self._index.get(client)
         if index is None:
             index = self._index[client] = len(self._ids)
@@ -64,28 +71,51 @@ class Roster:
         return index
 
     def leave(self, client: Hashable) -> None:
-        """Mark a client as gone; it keeps its index and what was learned about it."""
+        """Mark a client as gone; it keeps its index and what was learned about it.
+
+        Args:
+            client: Its id.
+        """
         self._present[self.index_of(client)] = False
 
     def index_of(self, client: Hashable) -> int:
-        """Return the index of a client."""
+        """Return the index of a client.
+
+        Args:
+            client: Its id.
+
+        Raises:
+            InvalidInput: The client never joined.
+        """
         try:
             return self._index[client]
         except KeyError:
             raise InvalidInput(f"client {client!r} is not on the roster: join it first.") from None
 
     def id_of(self, index: int) -> Hashable:
-        """Return the id behind an index."""
+        """Return the id of an index.
+
+        Args:
+            index: From 0 to n-1.
+        """
         if not 0 <= index < len(self._ids):
             raise InvalidInput(f"index must be inside [0, {len(self._ids)}), got {index}.")
         return self._ids[index]
 
     def indices(self, clients: Iterable[Hashable]) -> IntArray:
-        """Return the indices of several clients, in their order."""
+        """Return the indices of several clients, in their order.
+
+        Args:
+            clients: Their ids.
+        """
         return np.array([self.index_of(client) for client in clients], dtype=np.int64)
 
     def available(self, clients: Iterable[Hashable]) -> BoolArray:
-        """Return the (n,) mask of those who are named and present, for a ``RoundContext``."""
+        """Return (n,) which of the named clients are present, for a ``RoundContext``.
+
+        Args:
+            clients: Ids of clients that could take part.
+        """
         mask = np.zeros(len(self), dtype=np.bool_)
         mask[self.indices(clients)] = True
         return mask & self.present
@@ -98,7 +128,11 @@ class Roster:
 
     @classmethod
     def from_json(cls, text: str) -> Roster:
-        """Return the roster written by ``to_json``."""
+        """Return the roster written by ``to_json``.
+
+        Args:
+            text: The JSON.
+        """
         try:
             content = json.loads(text)
             roster = cls(_decode(client) for client in content["ids"])

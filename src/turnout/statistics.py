@@ -14,16 +14,23 @@ from turnout.types import FloatArray
 
 __all__ = ["Estimate", "estimate", "paired_difference", "student_quantile"]
 
-#: Of all intervals.
+#: Confidence of all intervals.
 CONFIDENCE = 0.95
 
 
 class Estimate(NamedTuple):
-    """A mean over seeds; spread and interval are NaN with a single seed."""
+    """A mean over seeds with its 95 % confidence interval.
+
+    Attributes:
+        mean: Mean over the seeds, NaN without any.
+        deviation: Standard deviation between seeds, NaN with fewer than two.
+        half_width: Half the width of the interval of the mean, NaN with fewer than two seeds.
+        n: Number of seeds.
+    """
 
     mean: float
-    deviation: float  #: standard deviation between seeds
-    half_width: float  #: of the 95 % confidence interval of the mean
+    deviation: float
+    half_width: float
     n: int
 
     @property
@@ -39,14 +46,18 @@ class Estimate(NamedTuple):
 
 @lru_cache(maxsize=256)
 def student_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
-    """Return t with P(abs(T) <= t) = confidence.
+    """Return t with P(abs(T) <= t) = confidence, for Student's T.
 
     With T = sqrt(f) tan(angle), the density of the angle is proportional to cos(angle)**(f - 1).
+
+    Args:
+        degrees: f, degrees of freedom, at least 1.
+        confidence: Probability, between 0 and 1.
 
     >>> round(student_quantile(9), 3)
     2.262
     """
-    widest = min(math.pi / 2, 12.0 / math.sqrt(degrees))  # the rest has no weight to speak of
+    widest = min(math.pi / 2, 12.0 / math.sqrt(degrees))  # the rest of the density is negligible
     angle = np.linspace(0.0, widest, 20_001)
     density = np.cos(angle) ** (degrees - 1)
     below = np.concatenate(([0.0], np.cumsum((density[1:] + density[:-1]) / 2)))
@@ -54,28 +65,36 @@ def student_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
 
 
 def estimate(values: Sequence[float] | FloatArray) -> Estimate:
-    """Return mean, standard deviation and 95 % interval; values that are missing are left out.
+    """Return mean, standard deviation and 95 % interval.
 
-    >>> found = estimate([1.0, 2.0, 3.0])
-    >>> found.mean, round(found.half_width, 3), found.n
+    Args:
+        values: One number per seed; NaN and infinite ones are left out.
+
+    >>> mean, deviation, half_width, n = estimate([1.0, 2.0, 3.0])
+    >>> mean, round(half_width, 3), n
     (2.0, 2.484, 3)
     """
-    known = np.asarray(values, dtype=np.float64)
-    known = known[np.isfinite(known)]
-    if known.size == 0:
+    finite = np.asarray(values, dtype=np.float64)
+    finite = finite[np.isfinite(finite)]
+    if finite.size == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
-    mean = float(known.mean())
-    if known.size == 1:
+    mean = float(finite.mean())
+    if finite.size == 1:
         return Estimate(mean, math.nan, math.nan, 1)
-    deviation = float(known.std(ddof=1))
-    half = student_quantile(known.size - 1) * deviation / math.sqrt(known.size)
-    return Estimate(mean, deviation, half, int(known.size))
+    deviation = float(finite.std(ddof=1))
+    half = student_quantile(finite.size - 1) * deviation / math.sqrt(finite.size)
+    return Estimate(mean, deviation, half, int(finite.size))
 
 
 def paired_difference(
     values: Sequence[float] | FloatArray, baseline: Sequence[float] | FloatArray
 ) -> Estimate:
-    """Return the difference to a baseline that saw the same seeds in the same order."""
+    """Return the mean difference to a baseline, seed by seed.
+
+    Args:
+        values: One number per seed.
+        baseline: Its numbers, for the same seeds in the same order.
+    """
     ours = np.asarray(values, dtype=np.float64)
     theirs = np.asarray(baseline, dtype=np.float64)
     if ours.shape != theirs.shape:

@@ -1,1 +1,1 @@
-"""What selectors learn with: vectorised over clients, plain arrays in and out."""
+"""What selectors learn with. All work on all clients at once, with plain arrays in and out."""

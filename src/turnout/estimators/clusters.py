@@ -13,10 +13,10 @@ from turnout.types import FloatArray, IntArray
 
 __all__ = ["k_means", "nearest_centroid"]
 
-#: Distinct vectors that k-means is fitted to; of more, this many are drawn.
+#: Most distinct vectors that k-means is fitted to; of more, this many are drawn at random.
 MOST_FITTED = 5_000
 
-#: Starts of k-means, of which the best counts.
+#: How often k-means is started; the best result is kept.
 N_STARTS = 3
 
 #: Decimals at which two centroids are equally near.
@@ -24,10 +24,14 @@ TIE_DECIMALS = 9
 
 
 def k_means(vectors: FloatArray, n_clusters: int, seed: int) -> FloatArray:
-    """Return at most ``n_clusters`` centroids of vectors (n, d) of length 1 or less.
+    """Return centroids (k, d), at most ``n_clusters`` and at most one per distinct vector.
 
-    Equal vectors are joined and sorted first, so the order of the clients does not matter. No more
-    clusters than distinct vectors are made.
+    Equal vectors are joined and sorted first, so the order of the clients does not matter.
+
+    Args:
+        vectors: (n, d) one row per client, of length 1 or less.
+        n_clusters: Number of clusters wanted, at least 1.
+        seed: Seed of the starts.
     """
     rows, counts = _distinct(vectors)
     if rows.shape[0] <= n_clusters:
@@ -45,7 +49,12 @@ def k_means(vectors: FloatArray, n_clusters: int, seed: int) -> FloatArray:
 
 
 def nearest_centroid(vectors: FloatArray, centroids: FloatArray) -> IntArray:
-    """Return the index of the nearest centroid per vector, the first one among equals."""
+    """Return (n,) the index of the nearest centroid; of equally near ones, the first.
+
+    Args:
+        vectors: (n, d) one row per client.
+        centroids: (k, d) as ``k_means`` returns them.
+    """
     closeness = 2.0 * vectors @ centroids.T - np.square(centroids).sum(axis=1)
     return np.asarray(np.argmax(np.round(closeness, TIE_DECIMALS), axis=1), dtype=np.int64)
 

@@ -1,4 +1,4 @@
-"""The clients' features, safe to compute with."""
+"""The clients' features, with unknown values and extreme sizes removed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ LONGEST_FEATURES = 1e6
 
 
 def known_features(ctx: RoundContext) -> FloatArray:
-    """Return the features of the pool as floats; unknown and impossible ones are 0."""
+    """Return (p, d) the features of the available clients; unknown and impossible ones are 0.
+
+    Args:
+        ctx: The round; it must have the column ``features``.
+    """
     features = np.asarray(ctx.of_pool(ctx.column("features")), dtype=np.float64)
     if features.ndim == 1:
         features = features[:, np.newaxis]

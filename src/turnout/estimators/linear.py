@@ -1,8 +1,8 @@
 """Ridge regression by recursive least squares, one model per client or one for all.
 
 The inverse of ``H = ridge I + sum c c'`` and the coefficients are kept up to date by rank-one
-updates (Sherman-Morrison), so nothing is inverted per round. Arrays put the clients last, so that
-each coefficient of a million clients is contiguous.
+updates (Sherman-Morrison), so no matrix is inverted in a round. In all arrays the last axis is the
+client, so that one coefficient of a million clients is contiguous in memory.
 """
 
 from __future__ import annotations
@@ -15,14 +15,25 @@ __all__ = ["rank_one_update", "ridge_start", "ridge_width"]
 
 
 def ridge_start(dimension: int, ridge: float, n_models: int) -> tuple[FloatArray, FloatArray]:
-    """Return the inverse (d, d, n) and the coefficients (d, n) before any observation."""
+    """Return the inverse (d, d, n) and the coefficients (d, n) before any observation.
+
+    Args:
+        dimension: d, length of a context.
+        ridge: Strength of the regularisation, above 0.
+        n_models: n, number of models: one per client, or 1 for all.
+    """
     inverse = np.zeros((dimension, dimension, n_models))
     inverse[np.arange(dimension), np.arange(dimension)] = 1.0 / ridge
     return inverse, np.zeros((dimension, n_models))
 
 
 def ridge_width(inverse: FloatArray, context: FloatArray) -> FloatArray:
-    """Return ``sqrt(c' H^-1 c)`` per model, for contexts (d, n)."""
+    """Return (n,) ``sqrt(c' H^-1 c)``, how uncertain each model is about its context.
+
+    Args:
+        inverse: (d, d, n) H^-1 of each model.
+        context: (d, n) context c of each model.
+    """
     squared = np.zeros(context.shape[1])
     row, term = np.empty_like(squared), np.empty_like(squared)
     for i in range(context.shape[0]):  # c_i (H_ii c_i + 2 sum_{j<i} H_ij c_j), H is symmetric
@@ -37,7 +48,14 @@ def ridge_width(inverse: FloatArray, context: FloatArray) -> FloatArray:
 def rank_one_update(
     inverse: FloatArray, coefficients: FloatArray, context: FloatArray, target: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return both arrays after one observation (context (d, n), target (n,)) of every model."""
+    """Return inverse and coefficients after every model has made one observation.
+
+    Args:
+        inverse: (d, d, n) H^-1 of each model.
+        coefficients: (d, n) coefficients of each model.
+        context: (d, n) context of each observation.
+        target: (n,) value observed.
+    """
     projected = np.einsum("ijn,jn->in", inverse, context)
     scale = 1.0 + np.einsum("in,in->n", context, projected)
     updated = inverse - projected[:, None] * projected[None, :] / scale

@@ -13,7 +13,13 @@ __all__ = ["Moments"]
 
 
 class Moments(NamedTuple):
-    """Count, mean and sum of squared deviations (Chan's parallel form of Welford)."""
+    """Count, mean and sum of squared deviations (Chan's parallel form of Welford's method).
+
+    Args:
+        n: Number of values so far.
+        mean: Their mean.
+        squares: Sum of their squared deviations from the mean.
+    """
 
     n: float = 0.0
     mean: float = 0.0
@@ -26,7 +32,11 @@ class Moments(NamedTuple):
         return deviation if deviation > 0.0 else 1.0
 
     def updated(self, values: FloatArray) -> Moments:
-        """Return the moments after more numbers."""
+        """Return the moments after more numbers.
+
+        Args:
+            values: (k,) the numbers.
+        """
         if values.size == 0:
             return self
         mean = float(values.mean())

@@ -1,22 +1,13 @@
-"""The network of NeuralUCB: its value, its gradients and the width of its confidence.
+"""NeuralUCB: upper confidence bounds from a network, the memory of its gradients, its training.
 
-``f(x) = sqrt(w) W_L relu(W_{L-1} ... relu(W_1 [x, x] / sqrt(2)))`` without biases. Doubling the
-input makes f = 0 at the initial weights. As the two halves of W_1 meet the same x, only
-``V = (left + right) / sqrt(2)`` has any effect, and training moves V exactly as it would move the
-halves. So V (w, d) is what is kept here in place of W_1 (w, 2d).
-
-The gradient of a layer is the outer product of what the layer receives, its input, and what it
-passes back, the delta of its pre-activation. Inner products, squares and quadratic forms of
-gradients all follow from these two factors, so that no gradient of the size of the network is ever
-built. Numpy arrays come in and go out; torch works in double precision on one thread of the CPU.
+Numpy arrays come in and go out; torch works in double precision on one thread of the CPU.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -31,96 +22,28 @@ try:
 except ImportError as error:
     raise MissingExtra("nccb needs PyTorch: pip install 'turnout[torch]'") from error
 
+from turnout.estimators.network import Factors, Network, as_tensor, gram, squared_length
+
 __all__ = ["BONUSES", "Bonus", "Network", "remember", "train", "upper_bounds"]
 
-#: Clients scored at a time; what is computed for them stays in the cache.
+#: Clients scored at a time, few enough that their numbers stay in the processor's cache.
 BLOCK = 512
 
 #: Smallest shift of the Gram matrix relative to its diagonal, so that it stays positive definite.
 RELATIVE_SHIFT = 1e-12
 
-#: The gradients of n rows, per layer: what it receives (n, in) and what it passes back (n, out).
-Factors = list[tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """The shape of the network; its weights are one flat array."""
-
-    dimension: int  #: d, number of features
-    width: int  #: w, units per hidden layer, even
-    depth: int  #: L, number of weight matrices, at least 2
-
-    @property
-    def shapes(self) -> tuple[tuple[int, int], ...]:
-        """The shapes of V, W_2 ... W_L."""
-        hidden = ((self.width, self.width),) * (self.depth - 2)
-        return ((self.width, self.dimension), *hidden, (1, self.width))
-
-    def initial(self, seed: int) -> FloatArray:
-        """Draw theta_0: two equal halves that cancel in the last layer."""
-        rng = np.random.default_rng(seed)
-        half, deviation = self.width // 2, math.sqrt(4.0 / self.width)
-        block = rng.normal(0.0, deviation, (half, self.dimension))
-        first = np.concatenate((block, block)) / math.sqrt(2.0)  # Eq. (11) for l = 1, as V
-        blocks = rng.normal(0.0, deviation, (self.depth - 2, half, half))
-        hidden = [np.kron(np.eye(2), block).ravel() for block in blocks]  # Eq. (11)
-        last = rng.normal(0.0, math.sqrt(2.0 / self.width), half)
-        return np.concatenate([first.ravel(), *hidden, last, -last])  # Eq. (12)
-
-    def layers(self, weights: FloatArray) -> list[Tensor]:
-        """Return the flat weights as the matrices V, W_2 ... W_L."""
-        parts = torch.split(_tensor(weights), [rows * columns for rows, columns in self.shapes])
-        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
-
-    def pre_activations(self, layers: Sequence[Tensor], x: Tensor) -> list[Tensor]:
-        """Return what each layer computes before its relu, Eq. (9)."""
-        before = [x @ layers[0].T]
-        if not before[0].requires_grad:
-            before[0].requires_grad_()
-        for layer in layers[1:]:
-            before.append(torch.relu(before[-1]) @ layer.T)
-        return before
-
-    def gradients(self, layers: Sequence[Tensor], x: Tensor) -> tuple[Tensor, Factors]:
-        """Return f and the factors of its gradient for every row of x."""
-        with torch.enable_grad():
-            before = self.pre_activations(layers, x)
-            value = math.sqrt(self.width) * before[-1][:, 0]
-            deltas = torch.autograd.grad(value.sum(), before)
-        hidden = [torch.relu(layer.detach()) for layer in before[:-1]]
-        return value.detach(), list(zip((x, *hidden), deltas, strict=True))
-
-    def unpacked(self, rows: FloatArray) -> Factors:
-        """Return the factors stored as one row per observation."""
-        sizes = [self.dimension, *[self.width] * (2 * self.depth - 2), 1]
-        parts = torch.split(_tensor(rows.reshape(-1, sum(sizes))), sizes, dim=1)
-        return list(zip(parts[::2], parts[1::2], strict=True))
-
-
-def gram(network: Network, a: Factors, b: Factors) -> Tensor:
-    """Return the inner products of gradients, <g_i, g_j> / w, as (len(a), len(b))."""
-    total = a[-1][0] @ b[-1][0].T  # the last layer passes sqrt(w) back to everyone
-    for (input_a, delta_a), (input_b, delta_b) in zip(a[:-1], b[:-1], strict=True):
-        total.addcmul_(input_a @ input_b.T, delta_a @ delta_b.T, value=1.0 / network.width)
-    return total
-
-
-def squared_length(network: Network, factors: Factors) -> Tensor:
-    """Return |g_i|^2 / w, the diagonal of the Gram matrix."""
-    lengths = [received.square().sum(1) * delta.square().sum(1) for received, delta in factors]
-    return torch.stack(lengths).sum(0) / network.width
-
-
 Width = Callable[[Factors], Tensor]
 
 
 class Bonus(NamedTuple):
-    """How past gradients are remembered, and the width sqrt(g' Z^-1 g / w) that follows."""
+    """How past gradients are remembered, and the width sqrt(g' Z^-1 g / w) that follows.
 
-    #: (network, evidence, gradients of new observations, memory) -> evidence
+    Args:
+        update: (network, evidence, gradients of new observations, memory) -> evidence.
+        width: (network, evidence, ridge) -> function from new gradients to their widths.
+    """
+
     update: Callable[[Network, FloatArray, Factors, int | None], FloatArray]
-    #: (network, evidence, ridge) -> width of new gradients
     width: Callable[[Network, FloatArray, float], Width]
 
 
@@ -195,14 +118,24 @@ def upper_bounds(
     explore: float,
     bonus: str,
 ) -> FloatArray:
-    """Return f(x) + explore * sqrt(g' Z^-1 g / w) for every row of x, Eq. (13)."""
+    """Return f(x) + explore * sqrt(g' Z^-1 g / w) for every row of x, Eq. (13).
+
+    Args:
+        network: Shape of the network.
+        weights: Its weights, flat.
+        evidence: Past gradients, as ``remember`` returns them.
+        x: (n, d) features.
+        ridge: lambda of Z, above 0.
+        explore: Weight of the width, >= 0.
+        bonus: Key of ``BONUSES``.
+    """
     bounds = np.empty(x.shape[0])
     with _alone():
         width_of = BONUSES[bonus].width(network, evidence, ridge)
         layers = network.layers(weights)
         for start in range(0, x.shape[0], BLOCK):
             block = slice(start, start + BLOCK)
-            value, new = network.gradients(layers, _tensor(x[block]))
+            value, new = network.gradients(layers, as_tensor(x[block]))
             bounds[block] = (value + explore * width_of(new)).numpy()
     return bounds
 
@@ -216,9 +149,18 @@ def remember(
     bonus: str,
     memory: int | None,
 ) -> FloatArray:
-    """Return the evidence after playing the rows of x at the present weights, Eq. (14)."""
+    """Return the evidence after the rows of x were chosen, Eq. (14).
+
+    Args:
+        network: Shape of the network.
+        weights: Its current weights, flat.
+        evidence: Past gradients so far.
+        x: (n, d) features of the chosen clients.
+        bonus: Key of ``BONUSES``.
+        memory: Number of observations to keep; None = all. The diagonal form keeps all.
+    """
     with _alone():
-        _, new = network.gradients(network.layers(weights), _tensor(x))
+        _, new = network.gradients(network.layers(weights), as_tensor(x))
         return BONUSES[bonus].update(network, evidence, new, memory)
 
 
@@ -236,13 +178,23 @@ def train(
     """Return the weights after gradient steps on Eq. (10).
 
     The step is ``learning_rate / (w (ridge + sum_i |g_i|^2 / w))``: the divisor bounds the
-    curvature while the network is nearly linear in its weights. A step that would not lower the
-    loss is not taken, and the next one is half as long; so nothing diverges.
+    curvature while the network is nearly linear in its weights. A step that would raise the loss is
+    not taken, and the next one is half as long, so training cannot diverge.
+
+    Args:
+        network: Shape of the network.
+        weights: Weights to start from, flat.
+        start: theta_0, the weights that the regularisation pulls towards.
+        x: (n, d) features of past observations.
+        target: (n,) their rewards.
+        ridge: lambda, strength of the regularisation, above 0.
+        learning_rate: Step size relative to the bound above.
+        steps: Number of gradient steps.
     """
     with _alone():
-        loss_and_slope = _objective(network, start, _tensor(x), _tensor(target), ridge)
+        loss_and_slope = _objective(network, start, as_tensor(x), as_tensor(target), ridge)
         layers = network.layers(weights)
-        _, gradients = network.gradients(layers, _tensor(x))
+        _, gradients = network.gradients(layers, as_tensor(x))
         bound = ridge + float(squared_length(network, gradients).sum())
         step = learning_rate / (network.width * bound)
         loss, slope = loss_and_slope(layers)
@@ -277,15 +229,11 @@ def _objective(
     return loss_and_slope
 
 
-def _tensor(values: FloatArray) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64, device="cpu")
-
-
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Work on one thread and outside the caller's gradient modes.
 
-    Sums are then made in one order whatever the number of threads, so that runs agree bit for bit.
+    Sums are then taken in the same order on every machine, so that runs agree bit for bit.
     """
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)

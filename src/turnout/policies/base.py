@@ -1,4 +1,4 @@
-"""What all round policies share: the contract, what a closed round holds, what was observed."""
+"""What all round policies share: the contract, the result of a round, the outcomes observed."""
 
 from __future__ import annotations
 
@@ -20,35 +20,51 @@ _COMPLETED, _LATE, _FAILED, _SILENT = (np.int8(status) for status in Status)
 
 
 class Closed(NamedTuple):
-    """How a round ended; arrays are aligned with the chosen clients."""
+    """How a round ended; arrays have one entry per chosen client.
 
-    status: Array  #: (s,) int8 of Status
-    duration: FloatArray  #: (s,) seconds as the server saw them, NaN = it never learned
-    length_s: float  #: seconds from selection to the end of the round
-    spent: FloatArray  #: (s,) seconds that each device worked for this round
-    ended_early: bool  #: enough had answered, so the late ones say nothing about the deadline
+    Attributes:
+        status: (s,) int8 of ``Status``.
+        duration: (s,) seconds as the server saw them, NaN = it never learned them.
+        length_s: Seconds from the selection to the end of the round.
+        spent: (s,) seconds that each device worked for this round.
+        ended_early: Whether the round ended because enough clients had answered. Then a late
+            client may still have met the deadline.
+    """
+
+    status: Array
+    duration: FloatArray
+    length_s: float
+    spent: FloatArray
+    ended_early: bool
 
 
 class Observed(Stateful):
     """The latest outcomes, as far as policies learn from them.
 
-    Durations of those who completed, infinity for those who missed the deadline, and whether each
-    client whose fate is known was in time. Clients cut off because enough others had answered
-    count as neither.
+    It keeps the durations of clients that completed, with infinity for those that missed the
+    deadline, and whether each client was in time. Clients that were cut off because enough others
+    had answered are left out of both.
+
+    Args:
+        capacity: Number of outcomes to remember, at least 1.
     """
 
     def __init__(self, *, capacity: int = 1000) -> None:
-        self.capacity = capacity  # outcomes that are remembered
+        self.capacity = capacity
 
     @classmethod
     def fresh(cls, capacity: int = 1000) -> Self:
-        """Return an empty one, ready for use."""
+        """Return one without outcomes, ready for use.
+
+        Args:
+            capacity: Number of outcomes to remember, at least 1.
+        """
         observed = cls(capacity=capacity)
         observed.reset(1)
         return observed
 
     def check_parameters(self) -> None:
-        """Room for at least one outcome."""
+        """Refuse a capacity below 1."""
         require.integer("capacity", self.capacity, minimum=1)
 
     def reset(self, n_clients: int) -> None:
@@ -61,33 +77,51 @@ class Observed(Stateful):
         self.deadline_ = math.inf
 
     def record(self, closed: Closed, deadline: float = math.inf) -> None:
-        """Add the outcome of a round that had the given deadline."""
+        """Add the outcome of a round.
+
+        Args:
+            closed: How the round ended.
+            deadline: Seconds that its clients had.
+        """
         completed, late = closed.status == _COMPLETED, closed.status == _LATE
         self.deadline_ = deadline
         if closed.ended_early:
-            is_known, is_timed = ~late, completed
+            is_judged, is_timed = ~late, completed
             seconds = closed.duration[is_timed]
         else:
-            is_known, is_timed = slice(None), completed | late
+            is_judged, is_timed = slice(None), completed | late
             seconds = np.where(late, math.inf, closed.duration)[is_timed]
         self.n_timed_ = _push(self.seconds_, self.n_timed_, seconds)
-        self.n_known_ = _push(self.in_time_, self.n_known_, completed[is_known])
+        self.n_known_ = _push(self.in_time_, self.n_known_, completed[is_judged])
 
     def seconds(self, window: int) -> FloatArray:
-        """Return the latest durations, at most ``window``; infinity = longer than the deadline."""
+        """Return the latest durations; infinity = longer than the deadline.
+
+        Args:
+            window: Number of durations to return at most.
+        """
         return _latest(self.seconds_, self.n_timed_, window)
 
     def success(self, window: int) -> float:
-        """Return the share that was in time among the latest, at most ``window``; 1 if none."""
+        """Return the share of the latest outcomes that were in time; 1 if there are none.
+
+        Args:
+            window: Number of outcomes to look at, at most.
+        """
         latest = _latest(self.in_time_, self.n_known_, window)
         return float(latest.mean()) if latest.size else 1.0
 
 
 class End(NamedTuple):
-    """When the server stops waiting."""
+    """When the server stops waiting.
 
-    at: float  #: seconds after the selection, infinity = when everyone has answered
-    is_enough: bool = False  #: because enough have answered
+    Args:
+        at: Seconds after the selection; infinity = when everyone has answered.
+        is_enough: Whether it stops because enough clients have answered.
+    """
+
+    at: float
+    is_enough: bool = False
 
 
 class RoundPolicy(ABC):
@@ -104,12 +138,21 @@ class RoundPolicy(ABC):
         """Whether clients are stopped when the round ends; their durations then stay unknown."""
 
     def select_size(self, cohort_size: int, observed: Observed | None = None) -> int:
-        """Return how many clients to select when ``cohort_size`` answers are wanted."""
+        """Return how many clients to select.
+
+        Args:
+            cohort_size: Number of answers wanted.
+            observed: Outcomes of earlier rounds; None = none.
+        """
         return cohort_size
 
     @abstractmethod
     def deadline(self, observed: Observed | None = None) -> float:
-        """Return the seconds that clients of the next round have, infinity = no limit."""
+        """Return the seconds that clients of the next round have, infinity = no limit.
+
+        Args:
+            observed: Outcomes of earlier rounds; None = none.
+        """
 
     def end(
         self,
@@ -118,7 +161,14 @@ class RoundPolicy(ABC):
         cohort_size: int,
         observed: Observed | None = None,
     ) -> End:
-        """Return when the server stops waiting for this cohort."""
+        """Return when the server stops waiting for this cohort.
+
+        Args:
+            duration: (s,) seconds until each client answers or crashes.
+            survived: (s,) whether each client finishes without a crash.
+            cohort_size: Number of answers wanted.
+            observed: Outcomes of earlier rounds; None = none.
+        """
         return End(self.deadline(observed))
 
     def close(
@@ -132,9 +182,12 @@ class RoundPolicy(ABC):
     ) -> Closed:
         """Turn durations and survivals of the chosen into statuses and the length of the round.
 
-        ``duration`` is the time until a client answers or crashes, NaN if that never came.
-        ``cohort_size`` is the number of answers wanted (everyone's by default), and
-        ``reports_failure`` tells whether a crash sends an error.
+        Args:
+            duration: (s,) seconds until each client answers or crashes, NaN = it did neither.
+            survived: (s,) whether each client finishes without a crash.
+            observed: Outcomes of earlier rounds; None = none.
+            cohort_size: Number of answers wanted; None = everyone's.
+            reports_failure: Whether a crash sends an error, for all clients or (s,) for each.
         """
         duration = np.asarray(duration, dtype=np.float64)
         survived = np.asarray(survived, dtype=np.bool_)
@@ -161,7 +214,7 @@ class RoundPolicy(ABC):
 
 
 def _push(ring: Array, count: int, values: Array) -> int:
-    """Write values behind the ``count`` already written, over the oldest; return the new count."""
+    """Append values to a ring that has seen ``count``, over the oldest; return the new count."""
     kept = values[-ring.size :]
     first = count + values.size - kept.size
     ring[(first + np.arange(kept.size)) % ring.size] = kept

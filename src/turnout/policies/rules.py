@@ -14,7 +14,7 @@ from turnout.types import BoolArray, FloatArray
 
 __all__ = ["AdaptiveDeadline", "FirstK", "FixedDeadline", "OverSelect", "OverSelectBySuccess"]
 
-#: Slack before a product of factor and cohort size is rounded up.
+#: Products of factor and cohort size may exceed an integer by this much without being rounded up.
 _CEIL_TOLERANCE = 1e-9
 
 
@@ -22,8 +22,10 @@ _CEIL_TOLERANCE = 1e-9
 class FixedDeadline(RoundPolicy):
     """Wait for everyone, at most until the deadline; late answers are dropped.
 
-    With ``force_stop`` late clients are stopped at the deadline and their durations stay unknown;
-    without, they work on to their end and the server learns how long they took.
+    Args:
+        seconds: The deadline, above 0; infinity = none.
+        force_stop: Whether late clients are stopped at the end of the round, so that their
+            durations stay unknown. Otherwise they finish and the server learns how long they took.
     """
 
     seconds: float = math.inf
@@ -41,14 +43,22 @@ class FixedDeadline(RoundPolicy):
 class FirstK(RoundPolicy):
     """End the round when enough clients have answered; whoever answers later is late.
 
-    Enough is ``count``, or ``share`` of the selected, or the number of answers wanted if neither is
-    given. Answers at the same instant as the last needed one are in time. If too few survive, the
-    round ends like one with a fixed deadline.
+    Answers at the same instant as the last needed one are in time. If too few survive, the round
+    ends at the deadline.
+
+    Args:
+        count: Number of answers that is enough, at least 1. Without ``count`` and ``share`` it is
+            the number of answers wanted.
+        share: Share of the selected clients that is enough, above 0 and up to 1; not together with
+            ``count``.
+        seconds: The deadline, above 0; infinity = none.
+        force_stop: Whether late clients are stopped at the end of the round, so that their
+            durations stay unknown.
     """
 
     count: int | None = None
     share: float | None = None
-    seconds: float = math.inf  #: deadline
+    seconds: float = math.inf
     force_stop: bool = True
 
     def __post_init__(self) -> None:
@@ -88,18 +98,27 @@ class FirstK(RoundPolicy):
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveDeadline(RoundPolicy):
-    """A deadline at a quantile of the durations observed lately.
+    """A deadline at a quantile of the latest durations.
 
-    Clients that missed a deadline count as slower than every duration, so that dropping the slow
-    does not tighten the deadline round after round. When the quantile falls among them, the last
-    deadline is prolonged by ``growth``.
+    Clients that missed a deadline count as slower than everyone else. Otherwise dropping the slow
+    ones would shorten the deadline round after round.
+
+    Args:
+        quantile: Share of the latest durations that the deadline admits, above 0 and up to 1.
+        window: Number of durations to look at, at least 1; ``Observed.capacity`` is the limit.
+        start: Deadline in seconds until a duration was observed.
+        growth: Factor on the last deadline when the quantile falls among clients that missed it;
+            above 1.
+        longest: Seconds that the deadline never exceeds.
+        force_stop: Whether late clients are stopped at the end of the round, so that their
+            durations stay unknown.
     """
 
     quantile: float = 0.9
-    window: int = 200  #: durations that are looked at, at most Observed.capacity
-    start: float = math.inf  #: seconds, until something was observed
+    window: int = 200
+    start: float = math.inf
     growth: float = 1.5
-    longest: float = math.inf  #: seconds that the deadline never exceeds
+    longest: float = math.inf
     force_stop: bool = True
 
     def __post_init__(self) -> None:
@@ -111,24 +130,29 @@ class AdaptiveDeadline(RoundPolicy):
 
     @property
     def uses_observed(self) -> bool:
-        """Learns from durations."""
+        """Always: it learns from durations."""
         return True
 
     def deadline(self, observed: Observed | None = None) -> float:
-        """Return the smallest duration that at least the quantile of the latest stayed within."""
+        """Return the smallest deadline that admits the wanted share of the latest durations."""
         seconds = np.zeros(0) if observed is None else observed.seconds(self.window)
         if observed is None or seconds.size == 0:
             return min(self.start, self.longest)
         rank = _ceil(self.quantile * seconds.size) - 1
-        found = float(np.partition(seconds, rank)[rank])
-        if found == math.inf:
-            found = self.growth * observed.deadline_
-        return min(max(found, np.finfo(np.float64).tiny), self.longest)
+        deadline = float(np.partition(seconds, rank)[rank])
+        if deadline == math.inf:
+            deadline = self.growth * observed.deadline_
+        return min(max(deadline, np.finfo(np.float64).tiny), self.longest)
 
 
 @dataclass(frozen=True, slots=True)
 class OverSelect(RoundPolicy):
-    """Select ``factor`` times as many as wanted, and close the round like another policy."""
+    """Select more clients than answers are wanted, and close the round like another policy.
+
+    Args:
+        inner: The policy that closes the round.
+        factor: Number of selected clients divided by the number of answers wanted, at least 1.
+    """
 
     inner: RoundPolicy = field(default_factory=FirstK)
     factor: float = 1.3
@@ -167,13 +191,18 @@ class OverSelect(RoundPolicy):
 
 @dataclass(frozen=True, slots=True)
 class OverSelectBySuccess(OverSelect):
-    """Select as many as it takes for the wanted number to succeed, by the success observed lately.
+    """Select as many clients as it takes for the wanted number to succeed.
 
-    That is cohort size / success rate, at most ``factor`` times the cohort size.
+    That is the number of answers wanted divided by the share of the latest clients in time.
+
+    Args:
+        inner: The policy that closes the round.
+        factor: Limit on the selected clients divided by the number of answers wanted, at least 1.
+        window: Number of outcomes to look at, at least 1; ``Observed.capacity`` is the limit.
     """
 
     factor: float = 3.0
-    window: int = 200  #: outcomes that are looked at, at most Observed.capacity
+    window: int = 200
 
     def __post_init__(self) -> None:
         require.number("factor", self.factor, minimum=1.0)
@@ -181,7 +210,7 @@ class OverSelectBySuccess(OverSelect):
 
     @property
     def uses_observed(self) -> bool:
-        """Learns from success and failure."""
+        """Always: it learns from success and failure."""
         return True
 
     def select_size(self, cohort_size: int, observed: Observed | None = None) -> int:

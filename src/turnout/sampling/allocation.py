@@ -18,25 +18,35 @@ from turnout.types import FloatArray, IntArray
 
 __all__ = ["Allocation", "capped_allocation"]
 
-#: Slack of the test ``floor <= size / n``, for floors computed as ``share * size / n``.
+#: Tolerance of the test ``floor <= size / n``, for floors computed as ``share * size / n``.
 FLOOR_TOLERANCE = 1e-12
 
-#: Up to so many clients the uncapped allocation is tried first.
+#: Up to this many clients, the allocation without a cap is tried first.
 FEW = 10_000
 
 
 class Allocation(NamedTuple):
-    """Inclusion probabilities that sum to the size."""
+    """Inclusion probabilities that sum to the size.
 
-    probability: FloatArray  #: (n,) inside [floor, 1]
-    overflow: IntArray  #: positions held at 1 because their share would exceed it (S_t)
+    Attributes:
+        probability: (n,) inside [floor, 1].
+        overflow: Positions held at 1 because their share would exceed it (S_t of E3CS).
+    """
+
+    probability: FloatArray
+    overflow: IntArray
 
 
 def capped_allocation(log_weight: FloatArray, size: int, floor: float = 0.0) -> Allocation:
     """Return p with sum ``size``, ``floor <= p <= 1`` and ``p = floor + tau * weight`` below 1.
 
-    Weights are given as logarithms, so that a spread of 1e5 and more is exact. At most ``size``
-    positions can be held at 1, so only the ``size`` largest weights are sorted.
+    At most ``size`` positions can be held at 1, so only the ``size`` largest weights are sorted.
+
+    Args:
+        log_weight: (n,) natural logarithms of the weights, finite. Logarithms keep weights exact
+            that differ by a factor of exp(1e5) and more.
+        size: Sum of the probabilities: how many positions will be drawn, from 0 to n.
+        floor: Smallest probability of each position, from 0 to ``size / n``.
 
     >>> capped_allocation(np.log([1.0, 1.0, 8.0]), 2).probability
     array([0.5, 0.5, 1. ])
@@ -55,11 +65,11 @@ def capped_allocation(log_weight: FloatArray, size: int, floor: float = 0.0) -> 
     if not (math.isfinite(largest) and math.isfinite(smallest)):
         raise InvalidInput("log_weight must be finite; give weights > 0 and below infinity.")
     residual = size - n * floor
-    if residual <= size * FLOOR_TOLERANCE:  # nothing to give by weight
+    if residual <= size * FLOOR_TOLERANCE:  # the floors use up everything
         return Allocation(np.full(n, size / n), nobody)
-    if size == n:  # everyone is in; whoever has more than the least weight would overflow
+    if size == n:  # everyone is drawn; all but the smallest weights would overflow
         return Allocation(np.ones(n), np.flatnonzero(log_weight > smallest))
-    if n <= FEW:  # try without a cap first; for many clients that would only be work done twice
+    if n <= FEW:  # try without a cap first; for many clients that would double the work
         weight = np.exp(log_weight - largest)
         tau = residual / float(weight.sum())
         if floor + tau <= 1.0:
@@ -80,7 +90,7 @@ def _capped(log_weight: FloatArray, size: int, floor: float) -> Allocation:
     rest = float(weight.sum())
     by_size = np.argsort(-top)
     large, top = large[by_size], top[by_size]
-    # Hold at 1 whoever would take more, and share what is left again, until nobody would.
+    # Hold at 1 whoever would exceed it, and share the rest again, until nobody exceeds it.
     n_capped = 0
     while True:
         shared = top[n_capped:]

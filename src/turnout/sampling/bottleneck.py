@@ -1,9 +1,9 @@
-"""The best set when one shared price is the worst member's: ``min V max(cost) - sum(gain)``.
+"""The best set when only its highest cost counts: ``min V max(cost) - sum(gain)``.
 
 Problem P4 of RBCS-F, Eq. (21). The optimum has a simple form: for some limit on the cost, the
 ``size`` largest gains among those within the limit. Alg. 1 of the paper tries every limit in
-O(n^2); here the clients are put into bins by cost, and only the bins that can hold the optimum are
-looked into.
+O(n^2). Here the clients are put into bins by cost, and only bins that can hold the optimum are
+searched.
 """
 
 from __future__ import annotations
@@ -19,16 +19,22 @@ from turnout.types import FloatArray, IntArray
 
 __all__ = ["bottleneck_limit"]
 
-#: Bins of the first pass, and how many clients it takes to open another one.
+#: Largest number of bins of the first pass, and clients per bin before there is another one.
 MOST_BINS = 512
 CLIENTS_PER_BIN = 256
 
-#: Edges are widened by this share of the range, far more than rounding can misplace a client.
+#: Edges are widened by this share of the range, far more than the error of rounding.
 EDGE_SLACK = 1e-9
 
 
 def bottleneck_limit(cost: FloatArray, gain: FloatArray, size: int, price: float) -> float:
     """Return the cost limit under which the ``size`` largest gains solve P4 exactly.
+
+    Args:
+        cost: (n,) cost of each client, such as its time; only the highest in the set counts.
+        gain: (n,) gain of each client; gains in the set are added up.
+        size: Number of clients in the set, from 1 to n.
+        price: V, the weight of the highest cost against the gains.
 
     >>> bottleneck_limit(np.array([1.0, 2.0, 9.0]), np.array([0.0, 3.0, 4.0]), 1, price=1.0)
     2.0
@@ -65,27 +71,27 @@ def _search(
     # Pass 1: the best gains up to the end of each bin bound the objective inside it from below.
     best = before
     promising: list[tuple[float, int, int, FloatArray]] = []
-    reached = math.inf  # an objective that is attained for certain
+    attained = math.inf  # an objective that some set certainly reaches
     start = 0
     for end, lower, upper in zip(ends, edges[:-1], edges[1:], strict=True):
         earlier, entering = best, by_bin[start:end]
         if best.size == size:
             entering = entering[entering > best.min()]
-        if entering.size:  # else a higher limit buys nothing
+        if entering.size:  # else a higher limit gains nothing
             best = _largest(np.concatenate((best, entering)), size)
             if best.size == size:
                 total = float(best.sum())
                 promising.append((price * lower - total, start, end, earlier))
-                reached = min(reached, price * upper - total)
+                attained = min(attained, price * upper - total)
         start = end
-    # Pass 2: look inside the bins that may hold the optimum, the most promising first.
-    found = _NONE
+    # Pass 2: search the bins that may hold the optimum, the most promising first.
+    optimum = _NONE
     for bound, start, end, earlier in sorted(promising, key=lambda item: item[0]):
-        if bound > min(reached, found.value):
+        if bound > min(attained, optimum.value):
             break
         inside = cost[order[start:end]]
-        found = min(found, _search(inside, by_bin[start:end], earlier, size, price))
-    return found
+        optimum = min(optimum, _search(inside, by_bin[start:end], earlier, size, price))
+    return optimum
 
 
 def _bins_by_cost(cost: FloatArray) -> tuple[IntArray, list[int], list[float]]:

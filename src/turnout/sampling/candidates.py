@@ -1,4 +1,4 @@
-"""Candidates in proportion to their data, also where the size of the data is unknown."""
+"""Draw candidates in proportion to their data, also where the size of the data is unknown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ __all__ = ["draw_candidates", "known_weights"]
 
 
 def known_weights(weight: FloatArray) -> FloatArray:
-    """Return the weights as floats with unknown ones (NaN) at the mean of the known."""
+    """Return the weights as floats, with the mean of the known ones in place of NaN.
+
+    Args:
+        weight: (n,) weights, NaN = unknown. If all are unknown, all become 1.
+    """
     weight = np.asarray(weight, dtype=np.float64)
     unknown = np.isnan(weight)
     if not unknown.any():
@@ -24,7 +28,17 @@ def known_weights(weight: FloatArray) -> FloatArray:
 def draw_candidates(
     ctx: RoundContext, candidates: int | None, rng: np.random.Generator
 ) -> IntArray:
-    """Draw d available clients without replacement in proportion to ``num_samples``."""
+    """Draw d available clients without replacement in proportion to ``num_samples``.
+
+    Args:
+        ctx: The round; it must have the column ``num_samples``.
+        candidates: d, at least the cohort size; None = twice the cohort. At most everyone available
+            is drawn.
+        rng: Generator of the draw.
+
+    Returns:
+        (d,) client indices, ascending.
+    """
     if candidates is not None and candidates < ctx.cohort_size:
         raise InvalidInput(
             f"candidates must be at least cohort_size = {ctx.cohort_size}, got {candidates}.",

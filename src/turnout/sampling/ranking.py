@@ -17,17 +17,26 @@ SAMPLE_SIZE = 4096
 
 
 class Ranking(NamedTuple):
-    """Positions of the best scores, with their chance of being among them."""
+    """Positions of the best scores, and the chance that each had to be among them.
 
-    chosen: IntArray  #: (m,) ascending
-    probability: FloatArray  #: (m,) 1 for a clear winner, below it for a tie at the border
+    Attributes:
+        chosen: (m,) positions, ascending.
+        probability: (m,) 1 above the border; below 1 where a tie at the border was drawn.
+    """
+
+    chosen: IntArray
+    probability: FloatArray
 
 
 def kth_largest(values: FloatArray, k: int) -> float:
-    """Return the k-th largest value, k from 1, in O(n) also when most values are equal.
+    """Return the k-th largest value in O(n), also when most values are equal.
 
-    Two pivots from a sample enclose the value first: ``np.partition`` alone is ten times slower
-    when a few values stand above a million equal ones, the usual state of a learner.
+    Two pivots from a sample enclose the value first. ``np.partition`` alone is ten times slower
+    when a few values are above a million equal ones, the usual state of a learner.
+
+    Args:
+        values: (n,) numbers without NaN.
+        k: Rank, from 1 (the largest) to n.
     """
     step = values.size // SAMPLE_SIZE
     if step > 1:
@@ -50,7 +59,12 @@ def kth_largest(values: FloatArray, k: int) -> float:
 
 
 def top_m(score: FloatArray, m: int, rng: np.random.Generator) -> Ranking:
-    """Return the ``m`` largest scores; among equals at the border everyone has the same chance.
+    """Return the positions of the largest scores; equal scores at the border are drawn at random.
+
+    Args:
+        score: (n,) scores without NaN; -inf ranks a client last.
+        m: Number of positions, from 0 to n.
+        rng: Generator for ties.
 
     >>> top_m(np.array([0.3, 0.9, 0.1]), 2, np.random.default_rng(0)).chosen
     array([0, 1])

@@ -1,10 +1,10 @@
 """Draw a set of fixed size from inclusion probabilities.
 
-Three draws are exact: position i is drawn with probability p_i, whatever the others do.
-``dependent_rounding`` is DepRound as E3CS prints it (arXiv Alg. 3) and the reference for the other
-two; ``systematic_draw`` is systematic sampling over a random order; ``exact_draw`` is the same with
-the small probabilities drawn in groups, fast for a million clients.
-``multinomial_without_replacement`` is the draw of the journal form of E3CS. It is **not** exact.
+Three draws are exact: position i is drawn with probability p_i. ``dependent_rounding`` is DepRound
+as E3CS prints it (arXiv Alg. 3), and the reference for the other two. ``systematic_draw`` is
+systematic sampling over a random order. ``exact_draw`` is the same with small probabilities drawn
+in groups, which is fast for a million clients. ``multinomial_without_replacement`` is the draw of
+the journal form of E3CS. It is **not** exact.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = [
     "uniform_draw",
 ]
 
-#: Probabilities closer than this to 0 or 1 are taken as settled; sums may be off by n times it.
+#: Probabilities closer than this to 0 or 1 count as 0 or 1; sums may be off by n times it.
 SETTLED = 1e-12
 
-#: Relative slack of the test that probabilities sum to an integer.
+#: Relative tolerance of the test that probabilities sum to an integer.
 SUM_TOLERANCE = 1e-6
 
-#: Number of groups of ``exact_draw``, a power of 2 below 65,536; up to four times as many positions
-#: are drawn one by one.
+#: Number of groups of ``exact_draw``, a power of 2 below 65,536. Up to four times as many positions
+#: are drawn without groups.
 N_GROUPS = 4096
 
 #: Positions that are added up at a time.
@@ -41,14 +41,28 @@ BLOCK = 65_536
 
 
 def uniform_draw(n: int, size: int, rng: np.random.Generator) -> IntArray:
-    """Return ``size`` of ``n`` positions, every set of them equally likely, ascending."""
+    """Return positions in ascending order; every set is equally likely.
+
+    Args:
+        n: Number of positions.
+        size: How many to draw, from 0 to n.
+        rng: Generator of the draw.
+    """
     return np.sort(rng.choice(n, size, replace=False, shuffle=False))
 
 
 def systematic_draw(probability: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Draw by systematic sampling over a random order; exact, ``sum(p)`` positions, ascending.
+    """Draw by systematic sampling over a random order; exact.
 
-    The probabilities are laid end to end in random order and hit by a comb of unit spacing.
+    The probabilities are laid end to end in random order. A comb with teeth one apart falls on
+    them, and the positions that it hits are drawn.
+
+    Args:
+        probability: (n,) inclusion probabilities, from 0 to 1, with an integer sum.
+        rng: Generator of the draw.
+
+    Returns:
+        ``sum(probability)`` positions, ascending.
     """
     _size_of(probability)
     order = rng.permutation(probability.size)
@@ -56,11 +70,18 @@ def systematic_draw(probability: FloatArray, rng: np.random.Generator) -> IntArr
 
 
 def exact_draw(probability: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Draw ``sum(p)`` positions with exact inclusion probabilities, ascending, in O(n).
+    """Draw with exact inclusion probabilities in O(n).
 
-    Everyone joins one of many groups at random. A group is drawn with the sum of its
-    probabilities, and then one member in proportion: p_i = P_group * p_i / P_group. Groups whose
-    sum exceeds 1 are drawn member by member.
+    Each position joins one of many groups at random. A group is drawn with the sum P of its
+    probabilities, and then one member in proportion, so p_i = P * p_i / P. Members of groups whose
+    sum exceeds 1 are drawn individually.
+
+    Args:
+        probability: (n,) inclusion probabilities, from 0 to 1, with an integer sum.
+        rng: Generator of the draw.
+
+    Returns:
+        ``sum(probability)`` positions, ascending.
     """
     n = probability.size
     if n <= 4 * N_GROUPS:
@@ -68,7 +89,7 @@ def exact_draw(probability: FloatArray, rng: np.random.Generator) -> IntArray:
     _size_of(probability)
     group = np.frombuffer(rng.bytes(2 * n), dtype="<u2") & (N_GROUPS - 1)
     total = _group_sums(group, probability)
-    is_whole = total <= 1.0  # of the other groups, every member is a unit of its own
+    is_whole = total <= 1.0  # members of the other groups are units of their own
     single = np.zeros(0, dtype=np.int64) if is_whole.all() else np.flatnonzero(~is_whole[group])
     if single.size > n // 2:
         return systematic_draw(probability, rng)
@@ -84,6 +105,13 @@ def dependent_rounding(probability: FloatArray, rng: np.random.Generator) -> Int
     """Draw by DepRound (Gandhi et al.; E3CS arXiv Alg. 3), two undecided positions at a time.
 
     A Python loop of n steps: the published draw and a reference, not for large federations.
+
+    Args:
+        probability: (n,) inclusion probabilities, from 0 to 1, with an integer sum.
+        rng: Generator of the draw.
+
+    Returns:
+        ``sum(probability)`` positions, ascending.
     """
     _size_of(probability)
     p = probability.tolist()
@@ -106,10 +134,18 @@ def multinomial_without_replacement(
 ) -> IntArray:
     """Draw one after the other in proportion to the weights left: journal E3CS Alg. 1, line 4.
 
-    The same law as ``torch.multinomial(weight, size, replacement=False)``, by the ``size`` smallest
-    of ``Exp(1) / weight``. Inclusion probabilities are **not** proportional to the weights: at
-    ``sum(weight) = size``, whoever has weight 1 is left out a part of the time. Zero weights are
-    drawn, uniformly, only when the positive ones run out.
+    The same distribution as ``torch.multinomial(weight, size, replacement=False)``, by the ``size``
+    smallest of ``Exp(1) / weight``. Inclusion probabilities are **not** proportional to the
+    weights: even when ``sum(weight) = size``, a weight of 1 is sometimes left out.
+
+    Args:
+        weight: (n,) finite weights >= 0. Zeros are drawn, uniformly, only when the positive weights
+            run out.
+        size: How many to draw, from 0 to n.
+        rng: Generator of the draw.
+
+    Returns:
+        ``size`` positions, ascending.
     """
     n = weight.size
     require.integer("size", size, minimum=0)
@@ -145,7 +181,7 @@ def _size_of(probability: FloatArray) -> int:
 
 
 def _comb(length: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Return the units hit by teeth at u, u+1, ... along units of the given lengths <= 1."""
+    """Return the units that teeth at u, u+1, ... hit, for units of length <= 1 laid end to end."""
     if length.size == 0 or length.max() < 1.0 - SETTLED:
         return _teeth(length, rng)
     is_sure = length >= 1.0 - SETTLED
@@ -154,17 +190,17 @@ def _comb(length: FloatArray, rng: np.random.Generator) -> IntArray:
 
 
 def _teeth(length: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Return the units that are hit, for units shorter than the comb's spacing."""
+    """Return the units that are hit, for units shorter than the distance between teeth."""
     end = np.cumsum(length)
     n_teeth = round(float(end[-1])) if end.size else 0
     if n_teeth == 0:
         return np.zeros(0, dtype=np.int64)
-    end *= n_teeth / end[-1]  # rounding errors of the sum must not cost a tooth
+    end *= n_teeth / end[-1]  # rounding errors of the sum must not lose a tooth
     last = math.nextafter(float(end[-1]), 0.0)
     while True:
         teeth = np.minimum(rng.random() + np.arange(n_teeth), last)
         hit: IntArray = np.searchsorted(end, teeth, side="right")
-        if (hit[1:] > hit[:-1]).all():  # else two teeth fell on a unit of almost 1, by rounding
+        if (hit[1:] > hit[:-1]).all():  # else rounding put two teeth on a unit of almost 1
             return hit
 
 
