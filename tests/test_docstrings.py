@@ -25,6 +25,7 @@ TO_DO = frozenset(
         "registry",
         "report",
         "rng",
+        "runs",
         "schedules",
         "selectors",
         "simulate",
