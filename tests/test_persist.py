@@ -499,6 +499,7 @@ def test_what_cannot_be_saved_leaves_no_file(tmp_path):
         ("e3cs", {"quota": turnout.Constant(np.float32(0.5))}),
         ("e3cs", {"quota": turnout.StepAfter(np.int64(3), 0.0, 0.5)}),
         ("e3cs", {"quota": turnout.Linear(0.1, 0.9, 10)}),
+        ("e3cs", {"quota": turnout.StepDecay(0.5, at=(3, np.int64(6)))}),
         ("rbcs-f", {"explore": turnout.Lemma1(1.0, 2.0, 3.0, delta=0.01)}),
         ("fedcs", {"by": "packing", "deadline": np.float64(3.5)}),
     ],
@@ -528,6 +529,26 @@ class Custom(turnout.Selector):
 
     def select(self, ctx, rng):
         return turnout.Selection(ctx.round, ctx.pool[: ctx.size])
+
+
+@pytest.mark.parametrize("level", [[1, (2, 3)], (np.float32(0.5), None), {"a": [1], 2: "b"}, {}])
+def test_containers_keep_their_type(tmp_path, level):
+    selector = Custom(level=level)
+    selector.reset(5)
+    turnout.save(selector, tmp_path / "state.npz")
+    loaded = turnout.load(tmp_path / "state.npz")
+    assert loaded.parameters["level"] == level
+    assert type(loaded.parameters["level"]) is type(level)
+
+
+def test_files_hold_dataclasses_as_they_always_did(tmp_path):
+    selector = turnout.make("e3cs", quota=turnout.StepAfter(3, 0.0, 0.5))
+    selector.reset(5)
+    turnout.save(selector, tmp_path / "state.npz")
+    header = json.loads(str(np.load(tmp_path / "state.npz")["header"]))
+    fields = {"rounds": 3, "before": 0.0, "after": 0.5}
+    expected = {"dataclass": "turnout.schedules:StepAfter", "fields": fields}
+    assert header["parameters"]["quota"] == expected
 
 
 def test_own_class_by_path(tmp_path):

@@ -6,12 +6,14 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from turnout.errors import StateFileError, TurnoutError
+from turnout.plain import CONTAINERS, CannotEncode, Codec, Record, Rule
 from turnout.registry import make, name_of
 from turnout.selector import Selector
 from turnout.storage import UNREADABLE, read_npz, write_npz
@@ -116,39 +118,47 @@ def _check_same(
 
 
 def _encode(name: str, value: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        kind = type(value)
-        fields = {
-            field.name: _encode(f"{name}.{field.name}", getattr(value, field.name))
-            for field in dataclasses.fields(value)
-        }
-        return {"dataclass": f"{kind.__module__}:{kind.__qualname__}", "fields": fields}
-    raise StateFileError(
-        f"{name} = {value!r} cannot be saved: use a number, a string or a dataclass of them."
-    )
-
-
-def _decode(name: str, value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    path, fields = value.get("dataclass"), value.get("fields")
-    if not (isinstance(path, str) and isinstance(fields, dict)):
-        raise StateFileError(f"{name} is damaged: {value!r} is not a dataclass with fields.")
-    _check_imported(name, path)
-    module_name, _, class_name = path.partition(":")
-    found: Any = sys.modules.get(module_name)
-    for part in class_name.split("."):
-        found = getattr(found, part, None)
-    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
-        raise StateFileError(f"{name}: {path} is not a dataclass.")
     try:
-        return found(**{key: _decode(f"{name}.{key}", item) for key, item in fields.items()})
+        return _PARAMETERS.encode(value)
+    except CannotEncode as error:
+        raise StateFileError(
+            f"{name} = {value!r} cannot be saved ({error}): use a number, a string, a list, a "
+            "tuple, a dict or a dataclass of them."
+        ) from error
+
+
+def _decode(name: str, plain: Any) -> Any:
+    try:
+        return _PARAMETERS.decode(plain)
+    except StateFileError as error:
+        raise StateFileError(f"{name}: {error}") from error
+    except (TypeError, ValueError, KeyError) as error:
+        raise StateFileError(f"{name} is damaged: {plain!r} ({error}).") from error
+
+
+def _write_record(record: Any, walk: Callable[[Any], Any]) -> dict[str, Any]:
+    cls = type(record)
+    fields = {field.name: walk(getattr(record, field.name)) for field in dataclasses.fields(record)}
+    return {"dataclass": f"{cls.__module__}:{cls.__qualname__}", "fields": fields}
+
+
+def _read_record(content: dict[str, Any], walk: Callable[[Any], Any]) -> Any:
+    path, fields = content["dataclass"], content["fields"]
+    _check_imported("its class", path)
+    module_name, _, class_name = path.partition(":")
+    cls: Any = sys.modules.get(module_name)
+    for part in class_name.split("."):
+        cls = getattr(cls, part, None)
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise StateFileError(f"{path} is not a dataclass.")
+    try:
+        return cls(**{name: walk(value) for name, value in fields.items()})
     except TypeError as error:
-        raise StateFileError(f"{name} does not fit {path}: {error}.") from error
+        raise StateFileError(f"its fields do not fit {path}: {error}.") from error
+
+
+#: Parameters of selectors: schedules and other dataclasses are named by their path.
+_PARAMETERS = Codec(*CONTAINERS, Rule(Record, _write_record, _read_record))
 
 
 def _check_imported(field: str, path: str) -> None:

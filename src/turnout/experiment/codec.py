@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Any, get_args, get_type_hints
+
+import numpy as np
 
 from turnout import data, environments, policies, schedules, training
 from turnout.environments import Environment
 from turnout.environments.timing import Noise
 from turnout.errors import InvalidInput
 from turnout.names import import_object, nearest
+from turnout.plain import CannotEncode, Codec, Record, Rule
 
 __all__ = ["ConfigError", "Key", "decode", "encode"]
 
@@ -117,29 +121,31 @@ SCHEDULES: dict[str, type] = {
 }
 
 
+def _write_record(record: Any, walk: Callable[[Any], Any]) -> dict[str, Any]:
+    parts = [field.name for field in dataclasses.fields(record) if field.init]
+    return _tagged(type(record)) | {name: walk(getattr(record, name)) for name in parts}
+
+
+_TABLES = Codec(
+    Rule(
+        (float, np.floating), lambda value, _: float(value) if math.isfinite(value) else str(value)
+    ),
+    Rule(Mapping, lambda table, walk: {str(name): walk(table[name]) for name in table}),
+    Rule((list, tuple), lambda items, walk: [walk(item) for item in items]),
+    Rule(Record, _write_record),
+    Rule(os.PathLike, lambda path, _: str(path)),
+)
+
+
 def encode(value: Any) -> Any:
     """Return a value as plain data: numbers, strings, lists and tables."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(name): encode(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [encode(item) for item in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {
-            field.name: encode(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-            if field.init
-        }
-        return _tagged(type(value)) | fields
-    if hasattr(value, "__fspath__"):
-        return str(value)
-    raise InvalidInput(
-        f"a {type(value).__name__} cannot be written to a configuration: use plain values, and for "
-        "a model of your own Custom('module:factory') instead of Ready(module)."
-    )
+    try:
+        return _TABLES.encode(value)
+    except CannotEncode as error:
+        raise InvalidInput(
+            f"a {error} cannot be written to a configuration: use plain values, and for a model "
+            "of your own Custom('module:factory') instead of Ready(module)."
+        ) from error
 
 
 def decode(table: Any, base: type, key: Key = ()) -> Any:

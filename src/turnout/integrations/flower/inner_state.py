@@ -8,9 +8,9 @@ set by hand and never changed is not saved, so a setting may be changed between 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from flwr.app import Array as FlowerArray
@@ -20,13 +20,21 @@ from flwr.serverapp.strategy import Strategy
 from turnout.errors import StateFileError
 from turnout.integrations.flower.inner import layers
 from turnout.integrations.flower.mailbox import log
+from turnout.plain import CONTAINERS, CannotEncode, Codec, Rule
 from turnout.types import Array
 
 __all__ = ["InnerState", "decode_arrays", "encode_arrays"]
 
+#: Kind of an object that is restored by its own ``load_state_dict``.
+_STATE = "state"
 
-class _CannotSave(Exception):
-    """A value has a type that is not saved."""
+
+@runtime_checkable
+class _HasState(Protocol):
+    """An object that gives its state and takes it back, such as an optimiser."""
+
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state: Any) -> Any: ...
 
 
 class InnerState:
@@ -56,26 +64,26 @@ class InnerState:
                 owner = type(layer).__name__
                 raise StateFileError(f"it has {attribute} of {owner}, which has none here.")
             parts = arrays[saved["first"] : saved["first"] + saved["count"]]
-            now = getattr(layer, attribute)
-            if isinstance(saved["value"], dict) and saved["value"].get("kind") == "state":
-                now.load_state_dict(_decode(saved["value"]["of"], parts))
+            decode, plain_value = _codec(parts).decode, saved["value"]
+            if isinstance(plain_value, dict) and plain_value.get("kind") == _STATE:
+                getattr(layer, attribute).load_state_dict(decode(plain_value["of"]))
             else:
-                setattr(layer, attribute, _decode(saved["value"], parts))
+                setattr(layer, attribute, decode(plain_value))
 
     def _everything(self) -> dict[str, tuple[Any, list[Array]]]:
-        found = {}
+        attributes = {}
         for number, layer in enumerate(self._layers):
             for attribute, value in vars(layer).items():
                 if _is_fixed(value):
                     continue
                 parts: list[Array] = []
                 try:
-                    found[f"{number}.{attribute}"] = (_encode(value, parts), parts)
-                except _CannotSave as error:
+                    attributes[f"{number}.{attribute}"] = (_codec(parts).encode(value), parts)
+                except CannotEncode as error:
                     self._tell(type(layer).__name__, attribute, error)
-        return found
+        return attributes
 
-    def _tell(self, owner: str, attribute: str, error: _CannotSave) -> None:
+    def _tell(self, owner: str, attribute: str, error: CannotEncode) -> None:
         name = f"{owner}.{attribute}"
         if name not in self._unsaved:
             self._unsaved.add(name)
@@ -96,11 +104,11 @@ def encode_arrays(record: ArrayRecord, parts: list[Array]) -> list[list[Any]]:
 
 def decode_arrays(table: list[list[Any]], parts: list[Array]) -> ArrayRecord:
     """Return the record that ``encode_arrays`` described, byte for byte."""
-    made = {
+    arrays = {
         key: FlowerArray(dtype=dtype, shape=tuple(shape), stype=stype, data=parts[i].tobytes())
         for key, dtype, shape, stype, i in table
     }
-    return ArrayRecord(made)
+    return ArrayRecord(arrays)
 
 
 def _is_fixed(value: Any) -> bool:
@@ -110,53 +118,48 @@ def _is_fixed(value: Any) -> bool:
     return callable(value) and not hasattr(value, "state_dict")
 
 
-def _encode(value: Any, parts: list[Array]) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, np.ndarray | np.generic):
-        parts.append(np.array(value))
-        return {"kind": "array", "of": len(parts) - 1}
-    if isinstance(value, bytes):
-        parts.append(np.frombuffer(value, dtype=np.uint8))
-        return {"kind": "bytes", "of": len(parts) - 1}
-    if isinstance(value, ArrayRecord):
-        return {"kind": "arrays", "of": encode_arrays(value, parts)}
-    if isinstance(value, MetricRecord | ConfigRecord):
-        kind = "metrics" if isinstance(value, MetricRecord) else "config"
-        return {"kind": kind, "of": _encode(dict(value), parts)}
-    if isinstance(value, list | tuple):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {"kind": kind, "of": [_encode(one, parts) for one in value]}
-    if isinstance(value, dict):
-        pairs = [[_encode(key, parts), _encode(one, parts)] for key, one in value.items()]
-        return {"kind": "dict", "of": pairs}
-    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-        return {"kind": "state", "of": _encode(value.state_dict(), parts)}
-    raise _CannotSave(type(value).__name__)
+def _codec(parts: list[Array]) -> Codec:
+    """Return the codec whose arrays and bytes are kept beside the plain data, in ``parts``."""
+
+    def put(array: Array) -> int:
+        parts.append(array)
+        return len(parts) - 1
+
+    return Codec(
+        Rule(float, lambda value, _: float(value)),  # also NumPy's own, which is one
+        Rule(
+            (np.ndarray, np.generic),
+            lambda value, _: put(np.array(value)),
+            lambda of, _: np.array(parts[of]),
+            "array",
+        ),
+        Rule(
+            bytes,
+            lambda value, _: put(np.frombuffer(value, dtype=np.uint8)),
+            lambda of, _: parts[of].tobytes(),
+            "bytes",
+        ),
+        Rule(
+            ArrayRecord,
+            lambda record, _: encode_arrays(record, parts),
+            lambda of, _: decode_arrays(of, parts),
+            "arrays",
+        ),
+        _of_dict(MetricRecord, "metrics"),
+        _of_dict(ConfigRecord, "config"),
+        *CONTAINERS,
+        Rule(_HasState, lambda value, walk: walk(value.state_dict()), kind=_STATE),
+    )
 
 
-def _decode(saved: Any, parts: list[Array]) -> Any:
-    if not isinstance(saved, dict):
-        return saved
-    return _DECODERS[saved["kind"]](saved["of"], parts)
+def _of_dict(cls: type[MetricRecord | ConfigRecord], kind: str) -> Rule:
+    return Rule(cls, lambda record, walk: walk(dict(record)), lambda of, walk: cls(walk(of)), kind)
 
 
-_DECODERS: dict[str, Callable[[Any, list[Array]], Any]] = {
-    "array": lambda of, parts: np.array(parts[of]),
-    "bytes": lambda of, parts: parts[of].tobytes(),
-    "arrays": decode_arrays,
-    "metrics": lambda of, parts: MetricRecord(_decode(of, parts)),
-    "config": lambda of, parts: ConfigRecord(_decode(of, parts)),
-    "list": lambda of, parts: [_decode(one, parts) for one in of],
-    "tuple": lambda of, parts: tuple(_decode(one, parts) for one in of),
-    "dict": lambda of, parts: {_decode(key, parts): _decode(one, parts) for key, one in of},
-}
-
-
-def _is_same(one: tuple[Any, list[Array]], other: tuple[Any, list[Array]]) -> bool:
-    if one[0] != other[0] or len(one[1]) != len(other[1]):
+def _is_same(before: tuple[Any, list[Array]], now: tuple[Any, list[Array]]) -> bool:
+    if before[0] != now[0] or len(before[1]) != len(now[1]):
         return False
     return all(
         a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-        for a, b in zip(one[1], other[1], strict=True)
+        for a, b in zip(before[1], now[1], strict=True)
     )
