@@ -16,7 +16,6 @@ import turnout
 #: Parts of the package that are still to be written; a part that is complete must leave the list.
 TO_DO = frozenset(
     {
-        "data",
         "experiment",
         "integrations",
         "metrics",

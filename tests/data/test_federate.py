@@ -268,6 +268,8 @@ def test_arrays_are_checked_when_they_are_given():
     x = np.zeros((5, 4), dtype=np.float32)
     with pytest.raises(InvalidInput, match=r"^y must hold"):
         Arrays(x, [0, 1], x, [0] * 5)
+    with pytest.raises(InvalidInput, match=r"^y_test must hold integer labels.*np\.searchsorted"):
+        Arrays(x, [0, 1, 2, 3, 4], x, ["cat"] * 5)
     with pytest.raises(InvalidInput, match=r"^y must be inside"):
         Arrays(x, [0, 1, 2, 3, 4], x, [0] * 5, n_classes=3)
     with pytest.raises(InvalidInput, match=r"^scale"):

@@ -105,7 +105,7 @@ def test_emnist_letters_are_upright_and_counted_from_zero(tmp_path, form):
 
 def test_emnist_labels_that_start_at_zero_are_not_letters(tmp_path):
     write_idx(tmp_path / "emnist-letters", LETTERS, images(26, n_classes=26), images(26))
-    with pytest.raises(DamagedFile, match="from 1"):
+    with pytest.raises(DamagedFile, match="start at 1"):
         loaded(EmnistLetters, tmp_path)
 
 
@@ -431,5 +431,8 @@ def test_arrays_in_a_file_of_the_users(tmp_path, monkeypatch):
         ArrayFile(path="mine.npz", group="owner").load(seed=0)
     with pytest.raises(DataMissing, match=r"yours\.npz"):
         ArrayFile(path="yours.npz").load(seed=0)
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    with pytest.raises(DamagedFile, match=r"table\.csv cannot be used: .*not an npz.*np\.savez"):
+        ArrayFile(path="table.csv").load(seed=0)
     with pytest.raises(DamagedFile, match=r"mine\.npz.*y must be inside 0 .. 2"):
         ArrayFile(path="mine.npz", n_classes=3).load(seed=0)

@@ -175,5 +175,5 @@ def test_power_law_skews_labels_only_if_asked():
 
 
 def test_power_law_with_too_few_examples():
-    with pytest.raises(InvalidInput, match=r"min_samples: .*a client with no data"):
+    with pytest.raises(InvalidInput, match=r"min_samples: .*a client would have no data"):
         counts_of(PowerLaw(min_samples=3), labelled([10, 10]), 7)

@@ -124,21 +124,23 @@ def test_texts_in_a_file_of_the_users(tmp_path, monkeypatch):
     with pytest.raises(InvalidInput, match=r"^path"):
         TextFile()
     (tmp_path / "mine.jsonl").write_text('{"sentences": []}\n', encoding="utf-8")
-    with pytest.raises(DamagedFile, match=r"^mine\.jsonl cannot be used: .*line 1 has no") as found:
+    with pytest.raises(
+        DamagedFile, match=r"^mine\.jsonl cannot be used: .*line 1 must have"
+    ) as raised:
         TextFile(path="mine.jsonl").load(seed=0)
-    assert "Correct the file" in str(found.value)
-    assert "Delete" not in str(found.value)  # it is the only one there is
+    assert "Correct the file" in str(raised.value)
+    assert "Delete" not in str(raised.value)  # it is the only one there is
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ('{"client": "a", "sentences": ["x y"]}\n{"client": "b", "sen', r"line 2"),
-        ('{"client": "a"}\n', r"line 1 has no 'client' or no 'sentences'"),
+        ('{"client": "a"}\n', r"line 1 must have the keys 'client' and 'sentences'"),
         ('["a"]\n', r"line 1 is not a JSON object"),
-        ('{"client": "a", "sentences": "x y"}\n', r"line 1: sentences must be a list"),
-        ('{"client": "a", "sentences": [1]}\n', r"TypeError"),
-        ('{"client": "a", "sentences": ["x"]}\n', r"no sentence of two words"),
+        ('{"client": "a", "sentences": "x y"}\n', r"line 1: sentences must be a list of strings"),
+        ('{"client": "a", "sentences": [1]}\n', r"line 1: sentences must be a list of strings"),
+        ('{"client": "a", "sentences": ["x"]}\n', r"no sentence has two words"),
         ("", r"no texts"),
     ],
 )
@@ -229,7 +231,9 @@ def test_posts_that_break_off(dump):
 
 
 def test_nobody_has_enough_posts(dump):
-    with pytest.raises(InvalidInput, match=r"^min_texts is 150, but .* is 2: lower min_texts"):
+    with pytest.raises(
+        InvalidInput, match=r"^min_texts is 150, but .* more than 2 texts: lower min_texts"
+    ):
         StackExchange(str(dump)).load(seed=0)
 
 

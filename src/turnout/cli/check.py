@@ -26,14 +26,14 @@ def check(
     results: list[CheckResult] = []
     with Progress(console=console, transient=True, disable=as_json) as progress:
         task = progress.add_task(f"checking {selector}", total=len(CHECKS))
-        for one in CHECKS:
-            progress.update(task, description=f"{selector}: {name_of_check(one)}")
-            results += check_selector(lambda: make(selector), checks=[one])
+        for rule in CHECKS:
+            progress.update(task, description=f"{selector}: {name_of_check(rule)}")
+            results += check_selector(lambda: make(selector), checks=[rule])
             progress.advance(task)
-    made = table(f"Contract of {selector}", "#", "check", "result", "seconds", numbers=("#",))
+    verdicts = table(f"Contract of {selector}", "#", "check", "result", "seconds", numbers=("#",))
     for result in results:
         verdict = "[green]passed[/]" if result.passed else f"[red]failed[/] {result.message}"
-        made.add_row(str(result.number), result.name, verdict, f"{result.seconds:.2f}")
+        verdicts.add_row(str(result.number), result.name, verdict, f"{result.seconds:.2f}")
     rows = [
         {
             "number": result.number,
@@ -44,6 +44,6 @@ def check(
         }
         for result in results
     ]
-    show(made, rows, as_json)
+    show(verdicts, rows, as_json)
     if not all(result.passed for result in results):
         raise typer.Exit(1)

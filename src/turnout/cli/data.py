@@ -1,4 +1,4 @@
-"""``turnout data``: what data is there, how to get it, and what a partition looks like."""
+"""``turnout data``: list datasets, download them, and show how a partition divides one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ app = typer.Typer(
     help="Datasets and how they are divided among clients.",
 )
 
-#: Clients if the user does not say and the data does not know.
+#: Number of clients if neither the user nor the data sets it.
 _DEFAULT_CLIENTS = 20
 
 _SourceArgument = Annotated[
@@ -40,23 +40,23 @@ _SourceArgument = Annotated[
 
 @app.command("list")
 def list_sources(as_json: AsJson = False) -> None:
-    """Show all datasets: which are there, where, and how to get the others.
+    """Show all datasets: which are present, where, and how to get the others.
 
     Example: [bold]turnout data list[/]
     """
     rows = [_source_row(name, cls) for name, cls in FAMILIES[Source].items()]
-    made = table("Datasets", "name", "what it is", "where")
-    made.columns[2].overflow = "fold"
+    listing = table("Datasets", "name", "what it is", "where")
+    listing.columns[2].overflow = "fold"
     for row in rows:
         status = row["status"]
         where = {
             "embedded": "[green]embedded[/]",
             "found": f"[green]{escape(row['path'] or '')}[/]",
-            "own": "[dim]where you say[/]",
+            "own": "[dim]the path you give[/]",
             "missing": f"[yellow]missing.[/] [dim]{escape(row['get_it'])}[/]",
         }[status]
-        made.add_row(f"[bold]{row['name']}[/]", escape(row["about"]), where)
-    show(made, rows, as_json)
+        listing.add_row(f"[bold]{row['name']}[/]", escape(row["about"]), where)
+    show(listing, rows, as_json)
 
 
 def _source_row(name: str, cls: type) -> dict[str, Any]:
@@ -81,9 +81,10 @@ def _source_row(name: str, cls: type) -> dict[str, Any]:
 def get(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(DOWNLOADS)}.")],
 ) -> None:
-    """Download a dataset into the data directory, and check it.
+    """Download a dataset into the data directory and check it.
 
-    NAME is fashion-mnist, cifar10 or emnist-letters. Set TURNOUT_DATA, or --data-dir in front.
+    NAME is fashion-mnist, cifar10 or emnist-letters. Set TURNOUT_DATA, or put --data-dir before
+    [bold]data[/].
 
     Example: [bold]turnout --data-dir data data get fashion-mnist[/]
     """
@@ -98,45 +99,54 @@ def show_partition(
         str | None,
         typer.Option(
             "--partition",
-            help=f"{', '.join(FAMILIES[Partition])}. Default: natural where the data has owners, "
-            "else iid.",
+            help=f"{', '.join(FAMILIES[Partition])}. Default: natural if the data has owners, "
+            "otherwise iid.",
         ),
     ] = None,
     param: Annotated[
         list[str] | None,
-        typer.Option("--param", help="key=value of the partition; may be given several times."),
+        typer.Option("--param", help="key=value of the partition; may be repeated."),
     ] = None,
     clients: Annotated[
-        int | None, typer.Option("--clients", min=1, help="Default: 20, or all owners.")
+        int | None,
+        typer.Option(
+            "--clients", min=1, help="Number of clients. Default: 20, or one for each owner."
+        ),
     ] = None,
     hold_out: Annotated[
-        float, typer.Option("--hold-out", help="Share that each client keeps for evaluation.")
+        float,
+        typer.Option(
+            "--hold-out",
+            help="Share of its examples that each client keeps for evaluation, from 0 to below 1.",
+        ),
     ] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes everything.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Number that fixes all random draws.")
+    ] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", help="Also write a figure: .png, .pdf or .svg.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who gets what when a dataset is divided among clients.
+    """Show which examples each client gets when a dataset is divided.
 
     SOURCE is a name from [bold]turnout data list[/], or name:key=value,... with its settings.
 
     Example: [bold]turnout data show digits --partition dirichlet --param alpha=0.3 --clients 20[/]
     """
-    wanted: Source = _decoded(source, [], Source)
-    dataset = wanted.load(seed)
+    origin: Source = _decoded(source, [], Source)
+    dataset = origin.load(seed)
     kind = partition or ("iid" if dataset.group is None else "natural")
     way: Partition = _decoded(kind, param or [], Partition)
     n_clients = clients or _n_clients(dataset.group, way)
     data = divide(dataset, way, n_clients, seed, hold_out)
-    found = division(data)
+    summary = division(data)
     if as_json:
-        print_json(_content(data, found, wanted, way, seed))
+        print_json(_content(data, summary, origin, way, seed))
     else:
-        print_division(data, found, f"{data.name}, {_spelled(way)}")
+        print_division(data, summary, f"{data.name}, {_described(way)}")
     if out is not None:
-        draw_division(data, out, f"{data.name}, {_spelled(way)}, {n_clients} clients")
+        draw_division(data, out, f"{data.name}, {_described(way)}, {n_clients} clients")
         if not as_json:
             console.print(f"Figure: {out}", highlight=False)
 
@@ -144,8 +154,8 @@ def show_partition(
 def _decoded(text: str, more: list[str], base: type) -> Any:
     """Return the source or partition of ``name`` or ``name:key=value,...``."""
     name, _, inner = text.partition(":")
-    given = parse_parameters(",".join(part for part in (inner, *more) if part))
-    return decode({"kind": name, **given}, base)
+    settings = parse_parameters(",".join(part for part in (inner, *more) if part))
+    return decode({"kind": name, **settings}, base)
 
 
 def _n_clients(group: Any, way: Partition) -> int:
@@ -154,8 +164,8 @@ def _n_clients(group: Any, way: Partition) -> int:
     return max(1, int((np.bincount(group) >= way.min_samples).sum()))
 
 
-def _spelled(way: Partition) -> str:
-    """Return a partition in words: its first setting, and what is not as usual."""
+def _described(way: Partition) -> str:
+    """Return a partition with its first setting and all that differ from the default."""
     fields: Any = dataclasses.fields(way)  # type: ignore[arg-type]
     shown = [
         f"{field.name} {getattr(way, field.name)}"
@@ -167,9 +177,9 @@ def _spelled(way: Partition) -> str:
 
 
 def _content(
-    data: FederatedData, found: Division, source: Source, way: Partition, seed: int
+    data: FederatedData, summary: Division, source: Source, way: Partition, seed: int
 ) -> dict[str, Any]:
-    labels = {} if data.is_text else {"label_counts": found.label_counts.tolist()}
+    labels = {} if data.is_text else {"label_counts": summary.label_counts.tolist()}
     return {
         "source": encode(source),
         "partition": encode(way),
@@ -177,7 +187,7 @@ def _content(
         "n_clients": data.n_clients,
         "n_classes": data.n_classes,
         "n_test": len(data.y_test),
-        "sizes": found.sizes.tolist(),
-        "skew": [round(float(value), 6) for value in found.skew],
+        "sizes": summary.sizes.tolist(),
+        "skew": [round(float(value), 6) for value in summary.skew],
         **labels,
     }

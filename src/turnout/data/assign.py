@@ -1,6 +1,6 @@
-"""Dealing examples to clients: pools of rows in, one row list per client out.
+"""Give the rows of a pool of examples to clients.
 
-All functions are vectorised over clients; they loop over labels or over passes through a pool.
+All functions are vectorised over clients. They loop over labels, or over passes through a pool.
 """
 
 from __future__ import annotations
@@ -22,17 +22,34 @@ __all__ = [
 
 
 def equal_offsets(n_rows: int, n_parts: int) -> IntArray:
-    """Return (n_parts + 1,) borders of parts whose sizes differ by at most one."""
+    """Return (n_parts + 1,) borders of parts whose sizes differ by at most one row.
+
+    Args:
+        n_rows: Rows to cut.
+        n_parts: How many parts to cut them into.
+
+    """
     return np.arange(n_parts + 1, dtype=np.int64) * n_rows // n_parts
 
 
 def offsets_of(counts: IntArray) -> IntArray:
-    """Return (n + 1,) where each client's rows begin."""
+    """Return (n + 1,) where the rows of each client begin.
+
+    Args:
+        counts: (n,) how many rows each client has.
+
+    """
     return np.concatenate(([0], np.cumsum(counts)))
 
 
 def rank_within(group: Array, rng: np.random.Generator) -> IntArray:
-    """Return (N,) the place of each row in a random order of its group, from 0."""
+    """Return (N,) the place of each row in a random order of its group, from 0.
+
+    Args:
+        group: (N,) the number of each row's group.
+        rng: Draws the order.
+
+    """
     order = np.lexsort((rng.random(group.size), group))
     ordered = group[order]
     is_first = np.concatenate(([True], ordered[1:] != ordered[:-1]))[: group.size]
@@ -44,10 +61,15 @@ def rank_within(group: Array, rng: np.random.Generator) -> IntArray:
 
 
 def whole(amounts: FloatArray, totals: IntArray) -> IntArray:
-    """Round rows of amounts (n, c) to integers that sum to ``totals``: largest remainders first.
+    """Round amounts to integers whose rows have given sums; largest remainders are rounded up.
+
+    Args:
+        amounts: (n, c) numbers >= 0.
+        totals: (n,) the sum of each row, already an integer up to rounding errors.
 
     >>> whole(np.array([[1.5, 2.25, 0.25]]), np.array([4])).tolist()
     [[2, 2, 0]]
+
     """
     counts = np.floor(amounts).astype(np.int64)
     missing = totals - counts.sum(axis=1)
@@ -59,11 +81,19 @@ def whole(amounts: FloatArray, totals: IntArray) -> IntArray:
 def deal(pool: IntArray, counts: IntArray, rng: np.random.Generator) -> IntArray:
     """Return (sum of counts,) rows of a pool, client after client.
 
-    The pool is shuffled and dealt. When it runs out it is shuffled anew, so a row goes to a second
-    client only after every row went to one. No client gets a row twice.
+    The pool is shuffled and given out. When it is empty it is filled and shuffled again, so a row
+    goes to a second client only after every row went to a first. No client gets a row twice.
+
+    Args:
+        pool: The row numbers to give out.
+        counts: (n,) how many rows each client gets, at most the size of the pool.
+        rng: Draws the order.
+
     """
     if counts.size and counts.max() > pool.size:
-        raise InvalidInput(f"a client asks for {counts.max()} of {pool.size} examples.")
+        raise InvalidInput(
+            f"counts: a client asks for {counts.max()} examples, but there are only {pool.size}."
+        )
     ends = np.cumsum(counts)
     total = int(ends[-1]) if ends.size else 0
     dealt = np.empty(total, dtype=np.int64)
@@ -78,7 +108,7 @@ def deal(pool: IntArray, counts: IntArray, rng: np.random.Generator) -> IntArray
 
 
 def _first_others(order: IntArray, held: IntArray, n_first: int) -> IntArray:
-    """Reorder so that the first rows are none of those held; the rest keeps its order."""
+    """Move ``n_first`` rows that are not in ``held`` to the front; the rest keeps its order."""
     first = np.flatnonzero(~np.isin(order, held))[:n_first]
     return np.concatenate((order[first], np.delete(order, first)))
 
@@ -86,7 +116,13 @@ def _first_others(order: IntArray, held: IntArray, n_first: int) -> IntArray:
 def deal_labels(labels: IntArray, counts: IntArray, rng: np.random.Generator) -> IntArray:
     """Return rows, client after client, so that client i has ``counts[i, c]`` of label c.
 
-    Each label is a pool of its own, dealt as ``deal`` does.
+    Each label is a pool of its own, given out as by ``deal``.
+
+    Args:
+        labels: (N,) the label of each row.
+        counts: (n, classes) how many rows of each label a client gets.
+        rng: Draws the order.
+
     """
     rows, owners = [], []
     for label in range(counts.shape[1]):
@@ -98,10 +134,16 @@ def deal_labels(labels: IntArray, counts: IntArray, rng: np.random.Generator) ->
 
 
 def deal_once(labels: IntArray, counts: IntArray, rng: np.random.Generator) -> IntArray:
-    """Like ``deal_labels``, but no row goes to two clients; the counts may ask for all rows.
+    """Return rows as ``deal_labels`` does, but give no row to two clients.
 
-    Where a label runs out, clients drawn at random get rows of the labels that are left instead:
-    everyone keeps its size.
+    Where a label runs out, randomly drawn clients get rows of the remaining labels instead. Every
+    client keeps its size.
+
+    Args:
+        labels: (N,) the label of each row.
+        counts: (n, classes) how many rows of each label a client asks for; their sum is at most N.
+        rng: Draws the order, and who is served first.
+
     """
     rows, owners, unserved, unused = [], [], [], []
     for label in range(counts.shape[1]):

@@ -1,9 +1,9 @@
-"""What data is here: a dataset, a way to divide it, and the examples of every client."""
+"""The types of the data layer: a dataset, a way to divide it, the examples of every client."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
@@ -16,14 +16,15 @@ from turnout.types import Array, FloatArray, IntArray
 
 __all__ = ["PADDING", "Dataset", "Draw", "FederatedData", "Partition", "Source"]
 
-#: Label of a position that does not count: behind the end of a text.
+#: Label of a position after the end of a text. It counts neither in training nor in tests.
 PADDING = -1
 
 
 class Draw(IntEnum):
-    """What a stream of the data is for. Numbers are part of the result: only append.
+    """What a random stream of the data layer is for.
 
-    0 is left to ``PStableLSH``.
+    The numbers are part of every result: append new ones, never change old ones. 0 belongs to
+    ``PStableLSH``.
     """
 
     CONTENT = 1  #: generated examples, the choice of test examples
@@ -31,7 +32,7 @@ class Draw(IntEnum):
     HOLD_OUT = 3  #: which of its examples a client holds out
 
     def rng(self, seed: int) -> np.random.Generator:
-        """Return the generator."""
+        """Return the generator of this purpose."""
         return stream(seed, Purpose.PARTITION, int(self))
 
 
@@ -40,9 +41,22 @@ class Dataset:
     """Examples before they are divided among clients.
 
     Images are (N, channels, height, width) of uint8, vectors (N, d) of float32, texts (N, length)
-    of word numbers. A model sees ``x * scale + shift`` (texts as they are). Labels are (N,), or
-    (N, length) for texts: the next word at each position, ``PADDING`` where there is none. Labels
-    are stored as int64, those of texts as int32.
+    of word numbers. Labels are stored as int64, those of texts as int32.
+
+    Args:
+        name: The name that results show.
+        x: Training examples.
+        y: Their labels: (N,) of integers, or (N, length) for texts. The label of a text position
+            is the next word, or ``PADDING`` where there is none.
+        x_test: Test examples, of the same shape as those in ``x``.
+        y_test: Their labels.
+        n_classes: Labels are 0 .. n_classes - 1. For texts this is the size of the vocabulary.
+        scale: A model sees ``x * scale + shift``. Texts are passed as they are.
+        shift: See ``scale``.
+        group: (N,) the number of the writer, author or role of each training example, from 0.
+        group_names: The name of each group.
+        words: The vocabulary of a text: the word of each number.
+
     """
 
     name: str
@@ -50,12 +64,12 @@ class Dataset:
     y: IntArray
     x_test: Array
     y_test: IntArray
-    n_classes: int  #: labels are 0 .. n_classes - 1; the size of the vocabulary for texts
+    n_classes: int
     scale: float = 1.0
     shift: float = 0.0
-    group: IntArray | None = None  #: (N,) whose example it is: writer, author, role
+    group: IntArray | None = None
     group_names: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()  #: the vocabulary of a text: the word of each number
+    words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require.integer("n_classes", self.n_classes, minimum=1)
@@ -104,28 +118,42 @@ class Dataset:
 
 
 class Source(ABC):
-    """Where a dataset comes from; a frozen dataclass of plain settings."""
+    """Where a dataset comes from. A subclass is a frozen dataclass of plain settings."""
 
     @abstractmethod
     def load(self, seed: int) -> Dataset:
-        """Return the dataset; the seed fixes what is generated and what is kept for the test."""
+        """Return the dataset.
+
+        Args:
+            seed: Fixes which examples are generated and which are kept for the test.
+
+        """
 
     def find(self) -> Path | None:
-        """Return the file or folder that ``load`` reads, None where it needs none.
+        """Return the file or folder that ``load`` reads, or None if it reads none.
 
-        Raises ``DataMissing`` if there is none in the data directory.
+        Raises:
+            DataMissing: The data directory does not hold it.
+
         """
         return None
 
 
 class Partition(ABC):
-    """How examples are divided among clients; a frozen dataclass of plain settings."""
+    """How examples are divided among clients. A subclass is a frozen dataclass of settings."""
 
     @abstractmethod
     def assign(
         self, dataset: Dataset, n_clients: int, rng: np.random.Generator
     ) -> tuple[IntArray, IntArray]:
-        """Return ``rows, offsets``: client i gets examples ``rows[offsets[i]:offsets[i + 1]]``."""
+        """Return ``rows, offsets``: client i gets examples ``rows[offsets[i]:offsets[i + 1]]``.
+
+        Args:
+            dataset: The examples to divide.
+            n_clients: How many clients share them.
+            rng: The source of all random draws.
+
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,34 +161,52 @@ class FederatedData:
     """The examples of every client, one client after the other.
 
     Client i trains on rows ``offsets[i] .. offsets[i + 1] - 1`` of ``x`` and ``y``. Its hold-out
-    rows, if any, are ``holdout_offsets[i] ..`` of ``x_holdout``: never trained on, used for
-    per-client evaluation.
+    rows start at ``holdout_offsets[i]`` of ``x_holdout``. They are never trained on: they serve to
+    evaluate each client. ``divide`` and ``federate`` build this class.
+
+    Args:
+        name: The name of the dataset.
+        x: Training examples of all clients.
+        y: Their labels.
+        offsets: (n + 1,) where the rows of each client begin.
+        x_holdout: Hold-out examples of all clients.
+        y_holdout: Their labels.
+        holdout_offsets: (n + 1,) where the hold-out rows of each client begin.
+        x_test: Test examples of the whole federation.
+        y_test: Their labels.
+        n_classes: Labels are 0 .. n_classes - 1. For texts this is the size of the vocabulary.
+        scale: A model sees ``x * scale + shift``.
+        shift: See ``scale``.
+        features: (n, bits) the hash code of each client's data.
+        client_names: (n,) the writer, author or role behind each client; empty if unknown.
+        words: The vocabulary of a text: the word of each number.
+
     """
 
     name: str
     x: Array
     y: IntArray
-    offsets: IntArray  #: (n + 1,)
+    offsets: IntArray
     x_holdout: Array
     y_holdout: IntArray
-    holdout_offsets: IntArray  #: (n + 1,)
+    holdout_offsets: IntArray
     x_test: Array
     y_test: IntArray
     n_classes: int
     scale: float = 1.0
     shift: float = 0.0
-    features: Array | None = field(default=None)  #: (n, bits) code of each client's data
-    client_names: tuple[str, ...] = ()  #: (n,) writer, author, role; empty where there is none
-    words: tuple[str, ...] = ()  #: the vocabulary of a text: the word of each number
+    features: Array | None = None
+    client_names: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
     @property
     def n_clients(self) -> int:
-        """How many clients."""
+        """Number of clients."""
         return self.offsets.size - 1
 
     @property
     def num_samples(self) -> IntArray:
-        """(n,) training examples of each client."""
+        """(n,) number of training examples of each client."""
         return np.diff(self.offsets)
 
     @property
@@ -187,7 +233,7 @@ class FederatedData:
 
     @property
     def label_counts(self) -> IntArray:
-        """(n, classes) training examples of each client with each label; words for texts."""
+        """(n, classes) how many training labels of each kind a client has; words for texts."""
         client = np.repeat(np.arange(self.n_clients), self.num_samples)
         key = client[:, None] * self.n_classes + self.y.reshape(client.size, -1)
         counts = np.bincount(

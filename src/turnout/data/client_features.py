@@ -1,4 +1,4 @@
-"""A short code of each client's data, as the client would make it: NCCB's features.
+"""A short hash code of each client's data, as the client itself would compute it (NCCB).
 
 A code depends on that client's training examples alone, and all clients use the same hash
 functions.
@@ -15,7 +15,7 @@ from turnout.types import Array, FloatArray, IntArray
 
 __all__ = ["mean_codes", "mean_vectors", "word_codes"]
 
-#: Numbers that are added up at a time.
+#: Numbers that are processed at a time.
 _CHUNK = 1 << 20
 
 #: Width of a step of the hash of mean vectors, as a model sees them.
@@ -23,9 +23,16 @@ STEP = 0.25
 
 
 def word_codes(x: Array, offsets: IntArray, words: tuple[str, ...], bits: int = 64) -> Array:
-    """Return (n, bits) SimHash of the words that each client reads, by frequency.
+    """Return (n, bits) the SimHash of each client's words, weighted by frequency.
 
-    Word 0 stands for unknown words and for padding, and does not count.
+    Word 0 stands for unknown words and for padding. It does not count.
+
+    Args:
+        x: (N, length) the word numbers of all clients, client after client.
+        offsets: (n + 1,) where the rows of each client begin.
+        words: The word of each number.
+        bits: Length of a code.
+
     """
     sign = 2.0 * np.array([SimHash(bits).of_tokens([word]) for word in words], np.float64) - 1.0
     sign[0] = 0.0
@@ -43,12 +50,24 @@ def word_codes(x: Array, offsets: IntArray, words: tuple[str, ...], bits: int = 
 
 
 def mean_codes(means: FloatArray, bits: int = 64) -> Array:
-    """Return (n, bits) p-stable hashes of mean vectors, NCCB Eq. (5)."""
+    """Return (n, bits) the p-stable hash of each mean vector, NCCB Eq. (5).
+
+    Args:
+        means: (n, d) a vector for each client.
+        bits: Length of a code.
+
+    """
     return PStableLSH(dimension=means.shape[1], n_hashes=bits, step=STEP).bits(means)
 
 
 def mean_vectors(x: Array, offsets: IntArray) -> FloatArray:
-    """Return (n, d) the mean example of each client."""
+    """Return (n, d) the mean example of each client.
+
+    Args:
+        x: (N, ...) the examples of all clients, client after client.
+        offsets: (n + 1,) where the rows of each client begin.
+
+    """
     d = int(np.prod(x.shape[1:]))
     total = np.empty((offsets.size - 1, d))
     for first, last in _chunks(offsets, d):

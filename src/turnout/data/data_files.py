@@ -1,4 +1,4 @@
-"""Files of the data directory: how they are found, and errors for missing and damaged ones."""
+"""Files of the data directory: how they are found, and errors for missing and damaged files."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = [
     "part_named",
 ]
 
-#: Of a file, so many blocks of so many bytes tell whether it has changed.
+#: A file has changed if its size or one of this many blocks, of this many bytes, has changed.
 _BLOCKS, _BLOCK = 64, 1 << 20
 
-#: What readers of damaged files raise.
+#: Exceptions that readers raise for damaged files.
 _DAMAGE = (
     EOFError,
     KeyError,
@@ -50,9 +50,13 @@ class DamagedFile(InvalidInput):
 
 
 def content_id(path: Path) -> str:
-    """Return 16 hexadecimal digits of what is in a file, or in all files of a folder.
+    """Return 16 hexadecimal digits that change when a file, or a file of a folder, changes.
 
-    Of a file beyond 64 MB, its size and 64 blocks of 1 MB count.
+    Files of up to 64 MB are read whole. Of larger ones the size and 64 blocks of 1 MB count.
+
+    Args:
+        path: A file or a folder.
+
     """
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -72,7 +76,7 @@ def _add_content(digest: hashlib._Hash, file: Path) -> None:
 
 
 class UnfitSetting(InvalidInput):
-    """A file is whole, but a setting asks for what is not in it."""
+    """A file is complete, but a setting asks for something that it does not hold."""
 
 
 T = TypeVar("T")
@@ -80,51 +84,60 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Files(Generic[T]):
-    """The forms in which a dataset may lie in the data directory, and how each is read."""
+    """The forms in which a dataset may be stored, and how each is read.
+
+    Args:
+        name: The name of the dataset.
+        forms: A reader for each path inside the data directory. The first path that exists is
+            used.
+        get_it: A sentence that says how to get the files.
+        is_own: Whether the user made the files. Then errors say "correct it", not "delete it".
+
+    """
 
     name: str
-    forms: Mapping[str, Callable[[Path], T]]  #: by path; the first that exists is taken
-    get_it: str  #: what to do when there is none
-    is_own: bool = False  #: whether the user made them, and would not want to hear "delete it"
+    forms: Mapping[str, Callable[[Path], T]]
+    get_it: str
+    is_own: bool = False
 
     def find(self, directory: str | Path | None = None) -> Path:
-        """Return the file or folder that is there, or raise ``DataMissing``."""
-        return self._found(directory)[0]
+        """Return the path of the first form that exists, or raise ``DataMissing``."""
+        return self._located(directory)[0]
 
     def read(self, directory: str | Path | None = None) -> tuple[Path, T]:
-        """Return the file or folder that is there, and its content."""
-        path, form = self._found(directory)
+        """Return the path of the first form that exists, and its content."""
+        path, form = self._located(directory)
         with self.reading(path):
             return path, self.forms[form](path)
 
-    def _found(self, directory: str | Path | None) -> tuple[Path, str]:
-        given = data_directory(directory)
+    def _located(self, directory: str | Path | None) -> tuple[Path, str]:
+        folder = data_directory(directory)
         wanted = " or ".join(self.forms)
-        if not given:
+        if not folder:
             raise DataMissing(
                 f"{self.name} is not embedded and {DATA_VARIABLE} is not set. Point "
                 f"{DATA_VARIABLE}, --data-dir or directory= at a folder with {wanted}. "
                 f"{self.get_it}"
             )
         for form in self.forms:
-            path = Path(given) / form
+            path = Path(folder) / form
             if path.exists():
                 return path, form
-        raise DataMissing(f"{self.name} is not in {given}: put {wanted} there. {self.get_it}")
+        raise DataMissing(f"{self.name} is not in {folder}: put {wanted} there. {self.get_it}")
 
     @contextlib.contextmanager
     def reading(self, path: Path) -> Iterator[None]:
-        """Turn what a damaged file raises into an error that names the file and the fix."""
+        """Turn the errors of a damaged file into one that names the file and the fix."""
         try:
             yield
         except (DamagedFile, DataMissing, UnfitSetting):
             raise
         except (*_DAMAGE, InvalidInput) as error:
-            raise DamagedFile(self._complaint(path, _spelled(error).rstrip("."))) from error
+            raise DamagedFile(self._message(path, _described(error).rstrip("."))) from error
         except OSError as error:
             raise DataMissing(f"{path} cannot be read ({error}). {self.get_it}") from error
 
-    def _complaint(self, path: Path, reason: str) -> str:
+    def _message(self, path: Path, reason: str) -> str:
         if self.is_own:
             return f"{path} cannot be used: {reason}. Correct the file."
         again = f"Delete it and put it there again. {self.get_it}"
@@ -133,7 +146,7 @@ class Files(Generic[T]):
 
 @contextlib.contextmanager
 def part_named(name: str) -> Iterator[str]:
-    """Make errors say which part of a folder or an archive is meant."""
+    """Add the name of a part of a folder or an archive to the errors that it raises."""
     try:
         yield name
     except Exception as error:
@@ -141,7 +154,7 @@ def part_named(name: str) -> Iterator[str]:
         raise
 
 
-def _spelled(error: Exception) -> str:
+def _described(error: Exception) -> str:
     part = "".join(f"{name}: " for name in getattr(error, "__notes__", ()))
     if isinstance(error, InvalidInput):
         return f"{part}{error}"

@@ -14,7 +14,7 @@ from turnout.types import Array, BoolArray, FloatArray, IntArray
 
 __all__ = ["Digits", "Synthetic", "held_back"]
 
-#: Rows whose labels are computed at a time.
+#: Rows that are generated at a time.
 _CHUNK = 4096
 
 
@@ -22,7 +22,10 @@ _CHUNK = 4096
 class Digits(Source):
     """1,797 handwritten digits of 8x8 grey pixels, from scikit-learn.
 
-    The seed chooses the test examples, the same share of each digit.
+    Args:
+        test_share: Share of each digit's examples that is kept for the test, inside (0, 1). The
+            seed chooses them.
+
     """
 
     test_share: float = 0.2
@@ -38,9 +41,9 @@ class Digits(Source):
             raise MissingExtra(
                 "Digits needs scikit-learn: pip install 'turnout[torch]' (or scikit-learn)."
             ) from error
-        found = load_digits()
-        x = found.images.astype(np.uint8)[:, None]
-        y = found.target.astype(np.int64)
+        digits = load_digits()
+        x = digits.images.astype(np.uint8)[:, None]
+        y = digits.target.astype(np.int64)
         is_test = held_back(y, self.test_share, Draw.CONTENT.rng(seed))
         kept = ~is_test
         return Dataset("digits", x[kept], y[kept], x[is_test], y[is_test], 10, scale=1.0 / 16.0)
@@ -48,21 +51,31 @@ class Digits(Source):
 
 @dataclass(frozen=True, slots=True)
 class Synthetic(Source):
-    """Synthetic(alpha, beta) of the FedProx paper: clients with linear models of their own.
+    """Synthetic(alpha, beta) of the FedProx paper: each client has its own linear model.
 
     Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
     Client k has a model ``y = argmax(softmax(W x + b))`` with ``W, b ~ N(u_k, 1)`` and inputs
     ``x ~ N(v_k, Sigma)``, ``v_k ~ N(B_k, 1)``, ``Sigma_jj = j ** -1.2``; ``u_k ~ N(0, alpha)``,
-    ``B_k ~ N(0, beta)``. As in the authors' generator alpha and beta are standard deviations, sizes
-    are ``50 + lognormal(4, 2)`` and a tenth of each client's examples is for the test. The group of
-    an example is its client: divide it with ``Natural()``.
+    ``B_k ~ N(0, beta)``. As in the authors' generator, alpha and beta are standard deviations and
+    sizes are ``50 + lognormal(4, 2)``. The group of an example is its client: divide the data with
+    ``Natural()``.
 
     As published, alpha changes nothing: ``u_k`` is added to the scores of all classes alike, and
     the largest stays the largest. Models differ between clients through the 1 in ``N(u_k, 1)``.
+
+    Args:
+        alpha: Spread of ``u_k``, >= 0. Kept because the dataset is named after it; it has no
+            effect.
+        beta: How much the clients' inputs differ, >= 0. Try 0 and 1.
+        n_clients: Number of clients whose data is generated.
+        dimension: Number of input features.
+        n_classes: Number of classes.
+        test_share: Share of each client's examples that is kept for the test, inside (0, 1).
+
     """
 
-    alpha: float = 1.0  #: spread of u_k; kept for the name, without effect
-    beta: float = 1.0  #: how much the clients' inputs differ
+    alpha: float = 1.0
+    beta: float = 1.0
     n_clients: int = 30
     dimension: int = 60
     n_classes: int = 10
@@ -104,12 +117,18 @@ class Synthetic(Source):
 
 
 def client_sizes(n_clients: int, rng: np.random.Generator) -> IntArray:
-    """Return (n,) sizes with a heavy tail, as the authors of Synthetic draw them."""
+    """Return (n,) sizes with a heavy tail, as the authors of Synthetic draw them.
+
+    Args:
+        n_clients: How many sizes to draw.
+        rng: Draws them.
+
+    """
     return 50 + rng.lognormal(4.0, 2.0, n_clients).astype(np.int64)
 
 
 def _labels(x: FloatArray, owner: IntArray, weight: FloatArray, bias: FloatArray) -> IntArray:
-    """Return the class whose score is largest; softmax keeps the order."""
+    """Return the class with the largest score; softmax would not change the order."""
     scores = [
         np.einsum("ij,ij->i", x, of_class[owner]) + offset[owner]
         for of_class, offset in zip(weight, bias, strict=True)
@@ -119,7 +138,14 @@ def _labels(x: FloatArray, owner: IntArray, weight: FloatArray, bias: FloatArray
 
 
 def held_back(group: Array, share: float, rng: np.random.Generator) -> BoolArray:
-    """Return (N,) which examples are for the test: a share of each group, never all of it."""
+    """Return (N,) which examples are kept for the test: a share of each group, never all of it.
+
+    Args:
+        group: (N,) the number of each example's group, for example its label or its author.
+        share: Share of each group, inside (0, 1).
+        rng: Chooses the examples.
+
+    """
     size = np.bincount(group)
     n_test = np.minimum(np.rint(share * size), size - 1)
     is_test: BoolArray = rank_within(group, rng) < n_test[group]
@@ -127,6 +153,11 @@ def held_back(group: Array, share: float, rng: np.random.Generator) -> BoolArray
 
 
 def check_test_share(share: float) -> None:
-    """Refuse a test share that leaves nothing to train or nothing to test."""
+    """Refuse a test share that leaves nothing to train on or nothing to test.
+
+    Args:
+        share: Must be inside (0, 1).
+
+    """
     if not 0.0 < require.fraction("test_share", share) < 1.0:
         raise InvalidInput(f"test_share must be inside (0, 1), got {share!r}.", field="test_share")

@@ -1,4 +1,4 @@
-"""Source and partition joined: the data of a federation."""
+"""Join a source and a partition: the data of a federation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,20 @@ def federate(
 ) -> FederatedData:
     """Load a dataset and divide it among clients.
 
-    ``hold_out`` is the share of its examples that each client keeps for its own evaluation; at
-    least one is left to train on. The same arguments give the same data.
+    The same arguments give the same data.
+
+    Args:
+        source: Where the examples come from.
+        partition: How they are divided.
+        n_clients: Number of clients, at least 1.
+        seed: Fixes all random draws.
+        hold_out: Share of its examples that each client keeps for its own evaluation, inside
+            [0, 1). At least one example is left to train on. Try 0.1 to see how clients fare.
 
     >>> from turnout.data import Iid, Synthetic
     >>> federate(Synthetic(), Iid(samples=50), n_clients=20, seed=0, hold_out=0.1).num_samples[:3]
     array([45, 45, 45])
+
     """
     return divide(source.load(seed), partition, n_clients, seed, hold_out)
 
@@ -32,7 +40,16 @@ def federate(
 def divide(
     dataset: Dataset, partition: Partition, n_clients: int, seed: int, hold_out: float = 0.0
 ) -> FederatedData:
-    """Divide a dataset that is loaded already."""
+    """Divide a dataset that is already loaded; otherwise like ``federate``.
+
+    Args:
+        dataset: The examples.
+        partition: How they are divided.
+        n_clients: Number of clients, at least 1.
+        seed: Fixes all random draws.
+        hold_out: Share of its examples that each client keeps for its own evaluation, in [0, 1).
+
+    """
     require.integer("n_clients", n_clients, minimum=1)
     if require.fraction("hold_out", hold_out) == 1.0:
         raise InvalidInput(

@@ -24,6 +24,9 @@ _CIFAR_TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 _CIFAR_TEST = ("test_batch",)
 _CIFAR_PIXELS = 3 * 32 * 32
 
+#: First bytes of a zip archive, which an npz file is.
+_ZIP_MAGIC = b"PK"
+
 #: Bytes that are read at a time.
 _CHUNK = 1 << 20
 
@@ -35,8 +38,8 @@ def _latin_1(text: str, encoding: str) -> bytes:
     return text.encode("latin-1")
 
 
-#: The only names that a CIFAR batch in Python's form needs.
-_HARMLESS: Mapping[tuple[str, str], Any] = {
+#: The only names that a pickled CIFAR batch needs; every other is refused.
+_ALLOWED: Mapping[tuple[str, str], Any] = {
     **{
         (f"numpy.{core}.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0]
         for core in ("core", "_core")
@@ -48,7 +51,17 @@ _HARMLESS: Mapping[tuple[str, str], Any] = {
 
 
 class Raw(NamedTuple):
-    """Arrays as a file holds them."""
+    """Arrays as a file holds them.
+
+    Args:
+        x: Training examples.
+        y: Their labels.
+        x_test: Test examples.
+        y_test: Their labels.
+        owner: (N,) the number of the writer, author or role of each training example.
+        owner_names: The name of each owner.
+
+    """
 
     x: Array
     y: Array
@@ -59,7 +72,16 @@ class Raw(NamedTuple):
 
 
 def read_npz(path: Path, owner: str | None = None) -> Raw:
-    """Read the plain form: x_train, y_train, x_test, y_test and, where there is one, the owner."""
+    """Read an npz file with the arrays x_train, y_train, x_test and y_test.
+
+    Args:
+        path: The file.
+        owner: If given, the array ``<owner>_train`` is read too: it says whose example each is.
+
+    """
+    with path.open("rb") as raw:
+        if raw.read(2) != _ZIP_MAGIC:
+            raise ValueError("not an npz file: write it with np.savez(path, x_train=x, ...)")
     with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
         names = ["x_train", "y_train", "x_test", "y_test", *([f"{owner}_train"] if owner else [])]
         for name in names:
@@ -73,17 +95,33 @@ def read_npz(path: Path, owner: str | None = None) -> Raw:
 
 
 def read_idx_folder(folder: Path, train: str, test: str) -> Raw:
-    """Read four idx files, packed with gzip or not; ``train`` and ``test`` begin their names."""
+    """Read four idx files, compressed with gzip or not.
+
+    Args:
+        folder: The folder with the files.
+        train: Beginning of the names of the training files.
+        test: Beginning of the names of the test files.
+
+    """
 
     def content(name: str) -> bytes:
         path = folder / name
-        return path.read_bytes() if path.exists() else gzip.decompress(_packed(path).read_bytes())
+        return (
+            path.read_bytes() if path.exists() else gzip.decompress(_compressed(path).read_bytes())
+        )
 
     return _idx_set(content, train, test)
 
 
 def read_idx_zip(path: Path, train: str, test: str) -> Raw:
-    """Read four gzip-packed idx files from a zip archive, as EMNIST is published."""
+    """Read four idx files, compressed with gzip, from a zip archive: EMNIST as published.
+
+    Args:
+        path: The archive.
+        train: Beginning of the names of the training files.
+        test: Beginning of the names of the test files.
+
+    """
     with zipfile.ZipFile(path) as archive:
         members = {name.rpartition("/")[2]: name for name in archive.namelist()}
         return _idx_set(
@@ -91,44 +129,56 @@ def read_idx_zip(path: Path, train: str, test: str) -> Raw:
         )
 
 
-def _packed(path: Path) -> Path:
-    packed = path.with_name(f"{path.name}.gz")
-    if not packed.exists():
-        raise ValueError(f"neither {path.name} nor {packed.name} is there")
-    return packed
+def _compressed(path: Path) -> Path:
+    compressed = path.with_name(f"{path.name}.gz")
+    if not compressed.exists():
+        raise ValueError(f"neither {path.name} nor {compressed.name} exists")
+    return compressed
 
 
 def _idx_set(content: Callable[[str], bytes], train: str, test: str) -> Raw:
-    found = []
+    arrays = []
     for begin in (train, test):
         for kind in ("images-idx3", "labels-idx1"):
             with part_named(f"{begin}-{kind}-ubyte") as name:
-                found.append(read_idx(content(name)))
-    x, y, x_test, y_test = found
+                arrays.append(read_idx(content(name)))
+    x, y, x_test, y_test = arrays
     return Raw(x, y, x_test, y_test)
 
 
 def read_idx(content: bytes) -> Array:
-    """Return the bytes of an idx file as the array of uint8 that its head describes."""
+    """Return the array of uint8 that an idx file holds.
+
+    Args:
+        content: The bytes of the file. Its head gives the shape.
+
+    """
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise ValueError("not an idx file of unsigned bytes")
     n_dims = content[3]
     head = 4 + 4 * n_dims
     shape = tuple(int(size) for size in np.frombuffer(content[4:head], dtype=">u4"))
     if len(shape) != n_dims or len(content) - head != math.prod(shape):
-        raise ValueError(f"{len(content) - head} bytes of content where the head says {shape}")
+        raise ValueError(
+            f"{len(content) - head} bytes of content, but its head gives the shape {shape}"
+        )
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
 
 
 def read_cifar(path: Path) -> Raw:
-    """Read CIFAR-10 in its binary or Python form, from a folder or the archive as published."""
+    """Read CIFAR-10 in its binary or Python form.
+
+    Args:
+        path: The folder with the batches, or the archive as published.
+
+    """
     if path.is_dir():
         batches = dict(_folder_batches(path))
     else:
         with gzip.open(path) as stream:
             with tarfile.open(fileobj=stream) as archive:
                 batches = dict(_archive_batches(archive))
-            while stream.read(_CHUNK):  # the checksum stands at the end
+            while stream.read(_CHUNK):  # the checksum is at the end
                 pass
     train, test = ([batches[name] for name in names] for names in (_CIFAR_TRAIN, _CIFAR_TEST))
     return Raw(*_joined(train), *_joined(test))
@@ -163,13 +213,13 @@ def _archive_batches(archive: tarfile.TarFile) -> Iterator[tuple[str, tuple[Arra
 
 def _binary_batch(content: bytes) -> tuple[Array, Array]:
     if not content or len(content) % (1 + _CIFAR_PIXELS):
-        raise ValueError(f"{len(content)} bytes are no whole number of CIFAR-10 images")
+        raise ValueError(f"{len(content)} bytes are not a whole number of CIFAR-10 images")
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, 1 + _CIFAR_PIXELS)
     return records[:, 1:], records[:, 0]
 
 
 def _pickled_batch(content: bytes) -> tuple[Array, Array]:
-    """Read a batch in Python's form; it can build arrays, lists and numbers and nothing else."""
+    """Read a pickled batch; it can build arrays, lists and numbers and nothing else."""
     batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
     x, y = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"])
     if x.dtype != np.uint8 or x.ndim != 2 or x.shape != (y.size, _CIFAR_PIXELS):
@@ -180,13 +230,18 @@ def _pickled_batch(content: bytes) -> tuple[Array, Array]:
 class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _HARMLESS[module, name]
+            return _ALLOWED[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"the file asks for {module}.{name}") from None
 
 
 def read_leaf(folder: Path) -> Raw:
-    """Read FEMNIST as LEAF writes it: ``train`` and ``test`` with JSON files keyed by writer."""
+    """Read FEMNIST as LEAF writes it: JSON files with the images of each writer.
+
+    Args:
+        folder: Holds the folders ``train`` and ``test``.
+
+    """
     writers: dict[str, int] = {}
     x, y, owner = _leaf_part(folder / "train", writers)
     names = tuple(writers)

@@ -25,7 +25,7 @@ from turnout.types import Array
 
 __all__ = ["Cifar10", "EmnistLetters", "EmnistLettersFeatures", "FashionMnist", "Femnist"]
 
-#: Bytes that are counted at a time.
+#: Pixels that are counted at a time.
 _CHUNK = 1 << 22
 
 _fashion = partial(read_idx_folder, train="train", test="t10k")
@@ -33,10 +33,10 @@ _letters = {"train": "emnist-letters-train", "test": "emnist-letters-test"}
 
 
 def _emnist(raw: Raw) -> Raw:
-    """Turn images that are stored by column upright, and count letters from 0."""
+    """Transpose the images, which are stored by column, and number the letters from 0."""
     upright = raw._replace(x=raw.x.swapaxes(1, 2), x_test=raw.x_test.swapaxes(1, 2))
     if min(raw.y.min(), raw.y_test.min()) < 1:
-        raise ValueError("EMNIST Letters counts its labels from 1, and there is a 0")
+        raise ValueError("the labels of EMNIST Letters start at 1, and there is a 0")
     return upright._replace(y=raw.y - 1, y_test=raw.y_test - 1)
 
 
@@ -50,16 +50,16 @@ def _emnist_zip(path: Path) -> Raw:
 
 @dataclass(frozen=True, slots=True)
 class _ImageSource(Source):
-    """Images in the data directory."""
+    """Images in the data directory. Subclasses explain the settings."""
 
     files: ClassVar[Files[Raw]]
     n_classes: ClassVar[int]
     shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
-    sha256: ClassVar[str] = ""  #: of all pixels and labels as published, where it is known
+    sha256: ClassVar[str] = ""  #: of all pixels and labels as published; empty if unknown
 
-    directory: str | None = None  #: default: the environment variable TURNOUT_DATA
-    standardise: bool = True  #: mean 0 and deviation 1 over all pixels; else pixels in 0 .. 1
-    verify: bool = True  #: compare with the published checksum; turn off for a variant
+    directory: str | None = None
+    standardise: bool = True
+    verify: bool = True
 
     def __post_init__(self) -> None:
         require.boolean("standardise", self.standardise)
@@ -105,7 +105,15 @@ class _ImageSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class FashionMnist(_ImageSource):
-    """Fashion-MNIST: 60,000 + 10,000 grey 28x28 images of clothing, 10 classes."""
+    """Fashion-MNIST: 60,000 + 10,000 grey 28x28 images of clothing, 10 classes.
+
+    Args:
+        directory: The data directory. Default: the environment variable ``TURNOUT_DATA``.
+        standardise: Give all training pixels together mean 0 and deviation 1. False: pixels are
+            from 0 to 1.
+        verify: Compare the content with the published checksum. False: read a variant of it.
+
+    """
 
     files: ClassVar[Files[Raw]] = Files(
         "fashion-mnist",
@@ -119,7 +127,15 @@ class FashionMnist(_ImageSource):
 
 @dataclass(frozen=True, slots=True)
 class Cifar10(_ImageSource):
-    """CIFAR-10: 50,000 + 10,000 colour 32x32 images, 10 classes."""
+    """CIFAR-10: 50,000 + 10,000 colour 32x32 images, 10 classes.
+
+    Args:
+        directory: The data directory. Default: the environment variable ``TURNOUT_DATA``.
+        standardise: Give all training pixels together mean 0 and deviation 1. False: pixels are
+            from 0 to 1.
+        verify: Compare the content with the published checksum. False: read a variant of it.
+
+    """
 
     files: ClassVar[Files[Raw]] = Files(
         "cifar10",
@@ -140,7 +156,15 @@ class Cifar10(_ImageSource):
 
 @dataclass(frozen=True, slots=True)
 class EmnistLetters(_ImageSource):
-    """EMNIST Letters: 124,800 + 20,800 grey 28x28 handwritten letters, 26 classes."""
+    """EMNIST Letters: 124,800 + 20,800 grey 28x28 handwritten letters, 26 classes.
+
+    Args:
+        directory: The data directory. Default: the environment variable ``TURNOUT_DATA``.
+        standardise: Give all training pixels together mean 0 and deviation 1. False: pixels are
+            from 0 to 1.
+        verify: Without effect here: no checksum of the content is published.
+
+    """
 
     files: ClassVar[Files[Raw]] = Files(
         "emnist-letters",
@@ -160,9 +184,16 @@ class EmnistLetters(_ImageSource):
 class Femnist(_ImageSource):
     """FEMNIST: grey 28x28 handwritten digits and letters by writer.
 
-    ``classes`` is "all" (62: digits, capitals, small letters), "digits" (10) or "letters" (26,
-    capitals and small letters merged). Many writers have few images: divide it with
-    ``Natural(min_samples=50)``.
+    Many writers have few images: divide the data with ``Natural(min_samples=50)``.
+
+    Args:
+        directory: The data directory. Default: the environment variable ``TURNOUT_DATA``.
+        standardise: Give all training pixels together mean 0 and deviation 1. False: pixels are
+            from 0 to 1.
+        verify: Without effect here: no checksum of the content is published.
+        classes: ``"all"`` (62: digits, capitals, small letters), ``"digits"`` (10) or
+            ``"letters"`` (26, capitals and small letters merged).
+
     """
 
     files: ClassVar[Files[Raw]] = Files(
@@ -180,30 +211,35 @@ class Femnist(_ImageSource):
         require.choice("classes", self.classes, ("all", "digits", "letters"))
 
     def load(self, seed: int) -> Dataset:
-        """Read the images of the classes asked for."""
-        found = _ImageSource.load(self, seed)
+        """Read the images of the chosen classes."""
+        dataset = _ImageSource.load(self, seed)
         if self.classes == "all":
-            return found
-        kept, kept_test = (_of_classes(y, self.classes) for y in (found.y, found.y_test))
-        assert found.group is not None
+            return dataset
+        is_digits = self.classes == "digits"
+        kept, kept_test = ((y < 10) == is_digits for y in (dataset.y, dataset.y_test))
+        assert dataset.group is not None
         return replace(
-            found,
+            dataset,
             name=f"femnist-{self.classes}",
-            x=found.x[kept],
-            y=_merged(found.y[kept]),
-            x_test=found.x_test[kept_test],
-            y_test=_merged(found.y_test[kept_test]),
-            n_classes=10 if self.classes == "digits" else 26,
-            group=found.group[kept],
+            x=dataset.x[kept],
+            y=_merged(dataset.y[kept]),
+            x_test=dataset.x_test[kept_test],
+            y_test=_merged(dataset.y_test[kept_test]),
+            n_classes=10 if is_digits else 26,
+            group=dataset.group[kept],
         )
 
 
 @dataclass(frozen=True, slots=True)
 class EmnistLettersFeatures(Source):
-    """EMNIST Letters as 20 shape features an image: NOT the images, and so named in results.
+    """EMNIST Letters as 20 shape features per image: NOT the images, and so named in results.
 
-    124,800 + 20,800 examples, 26 classes; features are standardised with the training examples'
-    mean and deviation.
+    124,800 + 20,800 examples, 26 classes. Features are standardised with the mean and the
+    deviation of the training examples.
+
+    Args:
+        directory: The data directory. Default: the environment variable ``TURNOUT_DATA``.
+
     """
 
     files: ClassVar[Files[Raw]] = Files(
@@ -212,7 +248,7 @@ class EmnistLettersFeatures(Source):
         "The file holds x_train (N, 20), y_train, x_test and y_test.",
     )
 
-    directory: str | None = None  #: default: the environment variable TURNOUT_DATA
+    directory: str | None = None
 
     def find(self) -> Path:
         """Return the file of the features."""
@@ -234,7 +270,7 @@ class EmnistLettersFeatures(Source):
 
 
 def _planes(x: Array, shape: tuple[int, int, int]) -> Array:
-    """Return (N, channels, height, width); images may have their colours last or none."""
+    """Return (N, channels, height, width). The input may have its colours last, or none."""
     if x.ndim == 3:
         x = x[:, None]
     if x.ndim == 4 and x.shape[1:] != shape and x.shape[1:] == (*shape[1:], shape[0]):
@@ -256,10 +292,6 @@ def _standard(x: Array) -> tuple[float, float]:
     return 1.0 / deviation, -float(mean) / deviation
 
 
-def _of_classes(y: Array, classes: str) -> Array:
-    return np.flatnonzero(y < 10 if classes == "digits" else y >= 10)
-
-
 def _merged(y: Array) -> Array:
-    """Count digits from 0, and letters from 0 with capitals and small ones merged."""
+    """Return digits from 0, and letters from 0 with capitals and small letters merged."""
     return np.where(y < 10, y, (y - 10) % 26)

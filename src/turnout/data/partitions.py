@@ -19,14 +19,18 @@ _CHOICES = ("random", "largest")
 
 @dataclass(frozen=True, slots=True)
 class Iid(Partition):
-    """Everyone draws from the same examples.
+    """Every client draws from the same examples.
 
-    Without ``samples`` all examples are divided equally (sizes differ by at most one). With it
-    each client gets that many: no example goes to two clients while there are enough, and to a
-    second one only after all went to one. No client has an example twice.
+    No client has an example twice. An example goes to a second client only after every example
+    went to a first, so with enough examples no two clients share one.
+
+    Args:
+        samples: Number of examples of each client. Default: all examples are divided equally, and
+            sizes differ by at most one.
+
     """
 
-    samples: int | None = None  #: examples of each client
+    samples: int | None = None
 
     def __post_init__(self) -> None:
         _check_samples(self.samples)
@@ -34,7 +38,7 @@ class Iid(Partition):
     def assign(
         self, dataset: Dataset, n_clients: int, rng: np.random.Generator
     ) -> tuple[IntArray, IntArray]:
-        """Deal shuffled examples."""
+        """Give out shuffled examples."""
         n_rows = len(dataset.y)
         if self.samples is None:
             return rng.permutation(n_rows), equal_offsets(n_rows, n_clients)
@@ -44,16 +48,23 @@ class Iid(Partition):
 
 @dataclass(frozen=True, slots=True)
 class PrimaryLabel(Partition):
-    """Each client has one primary label, as in E3CS: arXiv Sec. VI, journal Sec. VII.
+    """Each client has one primary label, as in E3CS: arXiv Sec. VI, journal Sec. VI-A.
 
-    The label is drawn uniformly and independently for each client. Of the client's examples a
-    share has this label; the rest is drawn uniformly from the examples with any other label. The
-    papers do not say whether clients may hold the same example. Here no example goes to a second
-    client before all examples of its label went to one, and no client has an example twice.
+    The label is drawn uniformly and independently for each client. The other examples of the
+    client are drawn uniformly from those with any other label. The papers do not say whether
+    clients may hold the same example. Here an example goes to a second client only after all
+    examples of its label went to a first. No client has an example twice.
+
+    Args:
+        share: Share of the primary label among a client's examples, alpha in the papers, inside
+            [0, 1]. The papers use 0.8; 1 gives clients with a single label.
+        samples: Number of examples of each client. Default: all examples divided by the number of
+            clients.
+
     """
 
-    share: float = 0.8  #: alpha, the share of the primary label
-    samples: int | None = None  #: examples of each client; default: all divided by the clients
+    share: float = 0.8
+    samples: int | None = None
 
     def __post_init__(self) -> None:
         require.fraction("share", self.share)
@@ -79,15 +90,15 @@ class PrimaryLabel(Partition):
         if room.min() < n_primary:
             label = int(primary[np.argmin(room)])
             raise InvalidInput(
-                f"samples: a client asks for {n_primary} examples of label {label}, which has "
-                f"{room.min()}; set samples to at most {int(room.min() / self.share)} (now {size}) "
-                f"or lower share (now {self.share})."
+                f"samples: a client asks for {n_primary} examples of label {label}, but there are "
+                f"only {room.min()}. Set samples to at most {int(room.min() / self.share)} (now "
+                f"{size}) or lower share (now {self.share})."
             )
         others = int(of_label.sum() - room.max())
         if others < size - n_primary:
             raise InvalidInput(
                 f"samples: a client asks for {size - n_primary} examples of other labels than "
-                f"its own and there are {others}; lower samples (now {size}) or raise share."
+                f"its own, but there are only {others}. Lower samples (now {size}) or raise share."
             )
 
 
@@ -95,10 +106,15 @@ class PrimaryLabel(Partition):
 class Shards(Partition):
     """Sorted by label and cut into equal shards, a few for each client (McMahan et al. 2017).
 
-    All examples are given, each once. Sizes of shards differ by at most one.
+    Every example goes to exactly one client. Sizes of shards differ by at most one.
+
+    Args:
+        per_client: Number of shards of each client, at least 1. With the paper's 2 most clients
+            have two labels; more shards make clients more alike.
+
     """
 
-    per_client: int = 2  #: shards of each client
+    per_client: int = 2
 
     def __post_init__(self) -> None:
         require.integer("per_client", self.per_client, minimum=1)
@@ -106,13 +122,14 @@ class Shards(Partition):
     def assign(
         self, dataset: Dataset, n_clients: int, rng: np.random.Generator
     ) -> tuple[IntArray, IntArray]:
-        """Deal shuffled shards."""
+        """Give out shuffled shards."""
         labels = labels_of(dataset, self)
         n_shards = n_clients * self.per_client
         if n_shards > labels.size:
             raise InvalidInput(
                 f"per_client: {n_clients} clients x {self.per_client} shards are more than the "
-                f"{labels.size} examples: a client with no data. Lower per_client or n_clients."
+                f"{labels.size} examples, so a client would have no data. Lower per_client "
+                "or n_clients."
             )
         by_label = np.lexsort((rng.random(labels.size), labels))
         border = equal_offsets(labels.size, n_shards)
@@ -127,14 +144,19 @@ class Shards(Partition):
 class Natural(Partition):
     """One client for each writer, author or role.
 
-    Those with fewer than ``min_samples`` examples are left out; of those with more than
-    ``max_samples`` that many are drawn at random. As many as there are clients are then chosen at
-    random or by size. Equal bounds give clients of equal size, as NCCB has them.
+    Equal bounds give clients of equal size, as in NCCB.
+
+    Args:
+        min_samples: Groups with fewer examples are left out, at least 1. Try 50 for FEMNIST.
+        max_samples: From larger groups this many examples are drawn at random. Default: no limit.
+        choose: Which groups become clients where there are more groups than clients:
+            ``"random"`` or ``"largest"``.
+
     """
 
     min_samples: int = 1
     max_samples: int | None = None
-    choose: str = "random"  #: or "largest"
+    choose: str = "random"
 
     def __post_init__(self) -> None:
         require.integer("min_samples", self.min_samples, minimum=1)
@@ -145,7 +167,7 @@ class Natural(Partition):
     def assign(
         self, dataset: Dataset, n_clients: int, rng: np.random.Generator
     ) -> tuple[IntArray, IntArray]:
-        """Choose groups; clients are in the order of their groups."""
+        """Choose groups. Clients are in the order of their groups."""
         if dataset.group is None:
             raise InvalidInput(
                 f"Natural needs examples that belong to someone, and {dataset.name} does not say "
@@ -177,7 +199,13 @@ class Natural(Partition):
 
 
 def labels_of(dataset: Dataset, partition: Partition) -> IntArray:
-    """Return (N,) the labels, or raise because a text has one at each position."""
+    """Return (N,) the labels. A text is refused: it has a label at each position.
+
+    Args:
+        dataset: The examples.
+        partition: Named in the error.
+
+    """
     if dataset.is_text:
         raise InvalidInput(
             f"{type(partition).__name__} divides by label, and {dataset.name} is text with a label "
@@ -187,15 +215,22 @@ def labels_of(dataset: Dataset, partition: Partition) -> IntArray:
 
 
 def examples_each(samples: int | None, n_rows: int, n_clients: int) -> int:
-    """Return the examples of each client: as many as asked for, or an equal part of all."""
+    """Return the number of examples of each client.
+
+    Args:
+        samples: The number that the user set, or None for an equal part of all.
+        n_rows: Number of examples.
+        n_clients: Number of clients.
+
+    """
     size = n_rows // n_clients if samples is None else samples
     if size == 0:
         raise InvalidInput(
-            f"n_clients: {n_clients} clients share {n_rows} examples: a client with no data. "
-            "Lower n_clients or set samples."
+            f"n_clients: {n_clients} clients share {n_rows} examples, so a client would have no "
+            "data. Lower n_clients or set samples."
         )
     if size > n_rows:
-        raise InvalidInput(f"samples is {samples}, but there are {n_rows} examples.")
+        raise InvalidInput(f"samples is {samples}, but there are only {n_rows} examples: lower it.")
     return size
 
 
@@ -207,14 +242,14 @@ def _check_samples(samples: int | None) -> None:
 def _others(
     of_label: IntArray, primary: IntArray, n_drawn: int, rng: np.random.Generator
 ) -> IntArray:
-    """Draw without replacement from all examples but the primary label's, counted by label."""
+    """Draw without replacement from the other labels' examples; return the counts by label."""
     clients = np.arange(primary.size)
     counts = np.zeros((primary.size, of_label.size), dtype=np.int64)
     left = np.full(primary.size, n_drawn)
-    behind = of_label.sum() - of_label[primary]
+    remaining = of_label.sum() - of_label[primary]
     for label in range(of_label.size):
         here = np.where(primary == label, 0, of_label[label])
-        behind = behind - here
-        counts[clients, label] = rng.hypergeometric(here, behind, left)
+        remaining = remaining - here
+        counts[clients, label] = rng.hypergeometric(here, remaining, left)
         left = left - counts[clients, label]
     return counts

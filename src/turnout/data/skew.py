@@ -1,4 +1,4 @@
-"""Ways to divide a dataset by draws: Dirichlet label proportions, power-law sizes."""
+"""Ways to divide a dataset unevenly: Dirichlet label proportions, power-law sizes."""
 
 from __future__ import annotations
 
@@ -18,35 +18,44 @@ __all__ = ["Dirichlet", "PowerLaw"]
 #: How often unequal sizes are drawn before the partition gives up.
 _MOST_DRAWS = 100
 
-#: How often proportions are fitted to the examples that there are.
+#: How often proportions are fitted to the number of examples of each label.
 _MOST_FITS = 100
 
-#: Smaller concentrations count as this: their draws are the same, and nothing overflows.
+#: Smaller concentrations are raised to this one: the draws are the same and nothing overflows.
 _LEAST_CONCENTRATION = 1e-100
 
 
 @dataclass(frozen=True, slots=True)
 class Dirichlet(Partition):
-    """Label proportions drawn from a Dirichlet distribution; small ``alpha`` is far from iid.
+    """Label proportions are drawn from a Dirichlet distribution.
 
     Equal sizes (Hsu et al. 2019, used by RBCS-F and UCB-CS): each client draws proportions
     ``q ~ Dir(alpha * C * prior)`` and gets ``q * samples`` examples, rounded to its exact size.
     ``prior`` is the share of each label and C the number of labels, so a balanced set has
     ``Dir(alpha * ones)`` as in RBCS-F; the alpha of Hsu et al., whose prior sums to one, is C times
-    ours. While there are enough examples none goes to two clients: where the clients ask for too
-    much of a label, all proportions are tilted as little as is needed. When the clients together
-    ask for more than there is, the proportions are exact, and an example goes to a second client
-    only after all of its label went to one.
+    ours. With enough examples none goes to two clients: where the clients ask for too much of a
+    label, all proportions are changed as little as is needed. When the clients together ask for
+    more than there is, the proportions are exact, and an example goes to a second client only after
+    all examples of its label went to a first.
 
     Unequal sizes (``equal_sizes=False``, the other reading of UCB-CS's Dir_K(alpha)): each label
     is divided among the clients by ``Dir(alpha * ones)`` over clients, every example once. The
-    draw is repeated until everyone has ``min_samples``.
+    draw is repeated until every client has ``min_samples``.
+
+    Args:
+        alpha: Concentration, > 0. Small values are far from iid: 0.1 gives clients with one or two
+            labels, 0.5 is a common choice, 100 is nearly iid.
+        samples: Number of examples of each client. Default: all examples divided by the number of
+            clients. Needs equal sizes.
+        equal_sizes: Whether all clients have the same number of examples.
+        min_samples: Smallest number of examples of a client with unequal sizes, at least 1.
+
     """
 
     alpha: float = 0.5
-    samples: int | None = None  #: examples of each client; default: all divided by the clients
+    samples: int | None = None
     equal_sizes: bool = True
-    min_samples: int = 1  #: least examples of a client with unequal sizes
+    min_samples: int = 1
 
     def __post_init__(self) -> None:
         require.number("alpha", self.alpha, above=0.0)
@@ -83,7 +92,8 @@ class Dirichlet(Partition):
             label = int(np.argmax((counts - of_label).max(axis=0)))
             raise InvalidInput(
                 f"samples: a client asks for {counts[:, label].max()} examples of label {label}, "
-                f"which has {of_label[label]}; lower samples (now {self.samples}) or raise alpha."
+                f"but there are only {of_label[label]}. Lower samples (now {self.samples}) or "
+                "raise alpha."
             )
 
     def _unequal(self, of_label: IntArray, n_clients: int, rng: np.random.Generator) -> IntArray:
@@ -104,11 +114,17 @@ class Dirichlet(Partition):
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw(Partition):
-    """Client sizes with a heavy tail: P(size > s) falls as ``s ** -exponent``.
+    """Client sizes have a heavy tail: P(size > s) falls as ``s ** -exponent``.
 
-    All examples are given, each once: everyone gets ``min_samples`` and the rest is divided in
-    proportion to Pareto draws. The examples are iid, or have Dirichlet label proportions with
-    ``alpha`` as in ``Dirichlet``.
+    Every example goes to exactly one client. Each client gets ``min_samples``; the rest is divided
+    in proportion to Pareto draws.
+
+    Args:
+        exponent: Exponent of the tail, > 0. Smaller is more unequal; try 1.5 first.
+        min_samples: Smallest number of examples of a client, at least 1.
+        alpha: Concentration of the label proportions as in ``Dirichlet``. Default: examples are
+            iid.
+
     """
 
     exponent: float = 1.5
@@ -135,12 +151,19 @@ class PowerLaw(Partition):
         return deal_once(labels, whole(fitted(amounts, of_label), sizes), rng), offsets_of(sizes)
 
     def sizes(self, n_rows: int, n_clients: int, rng: np.random.Generator) -> IntArray:
-        """Return (n,) sizes that sum to ``n_rows``."""
+        """Return (n,) sizes that sum to ``n_rows``.
+
+        Args:
+            n_rows: Number of examples.
+            n_clients: Number of clients.
+            rng: Draws the sizes.
+
+        """
         spare = n_rows - n_clients * self.min_samples
         if spare < 0:
             raise InvalidInput(
                 f"min_samples: {n_clients} clients x {self.min_samples} are more than the {n_rows} "
-                "examples: a client with no data. Lower min_samples or n_clients."
+                "examples, so a client would have no data. Lower min_samples or n_clients."
             )
         weight = rng.random(n_clients)
         log_weight = -np.log1p(-weight) / self.exponent  # of 1 / u ** (1 / exponent)
@@ -153,7 +176,15 @@ class PowerLaw(Partition):
 def label_amounts(
     of_label: IntArray, alpha: float, sizes: IntArray, rng: np.random.Generator
 ) -> FloatArray:
-    """Return (n, C) examples of each label, not rounded, for clients that draw proportions."""
+    """Return (n, C) how many examples of each label a client should have, not rounded.
+
+    Args:
+        of_label: (C,) number of examples of each label.
+        alpha: Concentration of the proportions that each client draws.
+        sizes: (n,) number of examples of each client.
+        rng: Draws the proportions.
+
+    """
     occurring = np.flatnonzero(of_label)
     prior = of_label[occurring] / of_label.sum()
     share = proportions(alpha * occurring.size * prior, sizes.size, rng)
@@ -163,10 +194,16 @@ def label_amounts(
 
 
 def fitted(amounts: FloatArray, of_label: IntArray) -> FloatArray:
-    """Tilt amounts (n, C) until no label is asked for more than it has; row sums stay.
+    """Change amounts until no label is asked for more often than it occurs; keep the row sums.
 
-    Labels that are asked for too much are scaled down and rows up again, in turns (iterative
-    proportional fitting). Ratios between clients stay, so they differ as much as they were drawn.
+    Labels that are asked for too often are scaled down, then rows are scaled up again, in turns
+    (iterative proportional fitting). Ratios between clients stay, so clients differ as much as
+    they were drawn.
+
+    Args:
+        amounts: (n, C) how many examples of each label a client should have.
+        of_label: (C,) number of examples of each label.
+
     """
     size = amounts.sum(axis=1, keepdims=True)
     for _ in range(_MOST_FITS):
@@ -179,9 +216,16 @@ def fitted(amounts: FloatArray, of_label: IntArray) -> FloatArray:
 
 
 def proportions(concentration: FloatArray, size: int, rng: np.random.Generator) -> FloatArray:
-    """Return (size, c) Dirichlet draws; concentrations near 0 put everything on one entry.
+    """Return (size, c) draws from a Dirichlet distribution.
 
-    Gamma draws in log space: with ordinary ones all entries of a row may underflow to 0.
+    Gamma variables are drawn in log space: otherwise all entries of a row may underflow to 0 when
+    concentrations are near 0.
+
+    Args:
+        concentration: (c,) parameters of the distribution, >= 0.
+        size: How many draws.
+        rng: Draws them.
+
     """
     concentration = np.maximum(concentration, _LEAST_CONCENTRATION)
     shape = (size, concentration.size)

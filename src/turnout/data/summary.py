@@ -11,33 +11,42 @@ from turnout.types import FloatArray, IntArray
 
 __all__ = ["Division", "division"]
 
-#: Numbers that are compared at a time.
+#: Numbers that are processed at a time.
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """What each client has to train on."""
+    """How much each client has to train on, and of which labels.
 
-    sizes: IntArray  #: (n,) examples
-    label_counts: IntArray  #: (n, classes) labels; words for texts
-    skew: FloatArray  #: (n,) how far a client's labels are from everyone's: 0 = the same, 1 = apart
+    Args:
+        sizes: (n,) number of examples of each client.
+        label_counts: (n, classes) how many labels of each kind a client has; words for texts.
+        skew: (n,) total variation distance between a client's labels and those of all clients:
+            0 if they are the same, 1 if they have none in common.
+        is_text: Whether labels are words.
+
+    """
+
+    sizes: IntArray
+    label_counts: IntArray
+    skew: FloatArray
     is_text: bool
 
     @property
     def n_labels(self) -> IntArray:
-        """(n,) labels of each client; at least 1, to divide by."""
+        """(n,) number of labels of each client; at least 1, to divide by."""
         n_labels: IntArray = np.maximum(self.label_counts.sum(axis=1), 1)
         return n_labels
 
     def shares(self, clients: IntArray) -> FloatArray:
-        """Return (clients, classes) the share of each label among a client's."""
+        """Return (clients, classes) the share of each label among a client's labels."""
         shares: FloatArray = self.label_counts[clients] / self.n_labels[clients, None]
         return shares
 
     @property
     def order(self) -> IntArray:
-        """(n,) the clients, those alike side by side: by main label, or by size for texts."""
+        """(n,) all clients, similar ones side by side: by main label, or by size for texts."""
         if self.is_text:
             return np.argsort(-self.sizes, kind="stable")
         largest = self.label_counts.max(axis=1) / self.n_labels
@@ -45,11 +54,11 @@ class Division:
 
     @property
     def ordered_by(self) -> str:
-        """What ``order`` goes by."""
+        """The quantity by which ``order`` sorts."""
         return "size" if self.is_text else "main label"
 
     def sample(self, n_shown: int) -> IntArray:
-        """Return the clients to show where all are too many: evenly from ``order``."""
+        """Return at most ``n_shown`` clients, taken evenly from ``order``."""
         n = self.sizes.size
         if n <= n_shown:
             return np.arange(n)
@@ -57,12 +66,17 @@ class Division:
 
 
 def division(data: FederatedData) -> Division:
-    """Return how the examples are divided; skew is the total variation distance."""
+    """Return how the examples are divided.
+
+    Args:
+        data: The divided dataset.
+
+    """
     counts = data.label_counts
-    found = Division(data.num_samples, counts, np.zeros(data.n_clients), data.is_text)
+    summary = Division(data.num_samples, counts, np.zeros(data.n_clients), data.is_text)
     everyone = counts.sum(axis=0) / max(counts.sum(), 1)
     n_at_once = max(1, _CHUNK // data.n_classes)
     for start in range(0, data.n_clients, n_at_once):
         some = np.arange(start, min(start + n_at_once, data.n_clients))
-        found.skew[some] = 0.5 * np.abs(found.shares(some) - everyone).sum(axis=1)
-    return found
+        summary.skew[some] = 0.5 * np.abs(summary.shares(some) - everyone).sum(axis=1)
+    return summary

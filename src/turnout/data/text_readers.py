@@ -1,6 +1,6 @@
 """Readers of texts by author: JSON lines, StackExchange's Posts.xml, Yelp's reviews.
 
-Each yields (author, sentences), one client or one text at a time, and keeps nothing.
+Each reader yields (author, sentences), one client or one text at a time. Nothing is kept in memory.
 """
 
 from __future__ import annotations
@@ -36,19 +36,29 @@ _POST_TYPES = frozenset({"1", "2"})
 
 
 def read_jsonl(path: Path) -> Texts:
-    """Read the plain form: a line ``{"client": name, "sentences": [...]}`` for each client."""
+    """Read a file with a line ``{"client": name, "sentences": [...]}`` for each client.
+
+    Args:
+        path: The file.
+
+    """
     with path.open(encoding="utf-8") as lines:
         for number, row in _json_rows(lines):
             if not {"client", "sentences"} <= row.keys():
-                raise ValueError(f"line {number} has no 'client' or no 'sentences'")
+                raise ValueError(f"line {number} must have the keys 'client' and 'sentences'")
             sentences = row["sentences"]
-            if not isinstance(sentences, list):
-                raise ValueError(f"line {number}: sentences must be a list")
+            if not isinstance(sentences, list) or not all(isinstance(s, str) for s in sentences):
+                raise ValueError(f"line {number}: sentences must be a list of strings")
             yield str(row["client"]), sentences
 
 
 def read_posts(path: Path) -> Texts:
-    """Read the questions and answers of a StackExchange dump, by ``OwnerUserId``."""
+    """Read the questions and answers of a StackExchange dump; authors are ``OwnerUserId``.
+
+    Args:
+        path: The file ``Posts.xml``.
+
+    """
     context = iter(ElementTree.iterparse(path, events=("start", "end")))
     _, root = next(context)
     for event, element in context:
@@ -61,17 +71,26 @@ def read_posts(path: Path) -> Texts:
 
 
 def sentences_of_post(body: str) -> list[str]:
-    """Return the sentences of a post: HTML stripped, code dropped.
+    """Return the sentences of a post, without HTML tags and without code.
+
+    Args:
+        body: The HTML of the post.
 
     >>> sentences_of_post("<p>Try <b>this</b>. It&#39;s short:</p><pre><code>ls -l</code></pre>")
     ['Try this', "It's short:"]
+
     """
     prose = _PARAGRAPH.sub("\n", _CODE.sub(" ", body))
     return sentences_of(html.unescape(_TAG.sub(" ", prose)))
 
 
 def read_reviews(path: Path) -> Texts:
-    """Read Yelp's reviews, by ``user_id``: JSON lines, or the tar archive that holds them."""
+    """Read Yelp's reviews; authors are ``user_id``.
+
+    Args:
+        path: The file of JSON lines, or the tar archive that holds it.
+
+    """
     with _review_lines(path) as lines:
         for _, row in _json_rows(lines):
             yield row["user_id"], [row["text"]]
@@ -80,8 +99,12 @@ def read_reviews(path: Path) -> Texts:
 def sentences_of(text: str) -> list[str]:
     """Return the sentences of running text.
 
+    Args:
+        text: Plain text. A sentence ends at a full stop, question or exclamation mark, or line end.
+
     >>> sentences_of("Good food. Would I go again? Yes!")
     ['Good food', 'Would I go again', 'Yes!']
+
     """
     parts = (" ".join(part.split()) for part in _SENTENCE_END.split(text))
     return [part for part in parts if part]
@@ -90,12 +113,22 @@ def sentences_of(text: str) -> list[str]:
 def prolific(
     read: Callable[[], Texts], at_least: int, split: Callable[[str], Iterable[str]]
 ) -> Texts:
-    """Yield the texts of authors with at least so many, in sentences; reads the file twice."""
+    """Yield the sentences of authors who wrote many texts.
+
+    Args:
+        read: Opens the file and yields (author, texts). It is called twice.
+        at_least: Authors with fewer texts are left out.
+        split: Cuts a text into sentences.
+
+    Raises:
+        UnfitSetting: No author wrote that many.
+
+    """
     n_texts = Counter(author for author, _ in read())
     most = max(n_texts.values(), default=at_least)
     if most < at_least:
         raise UnfitSetting(
-            f"min_texts is {at_least}, but the most that anyone wrote is {most}: lower min_texts."
+            f"min_texts is {at_least}, but no author wrote more than {most} texts: lower min_texts."
         )
     for author, texts in read():
         if n_texts[author] >= at_least:

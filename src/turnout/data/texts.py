@@ -33,18 +33,18 @@ _JSONL = 'The file has a line {"client": name, "sentences": [...]} for each '
 
 @dataclass(frozen=True, slots=True)
 class _TextSource(Source):
-    """Texts of many authors.
+    """Texts of many authors. Subclasses explain the settings.
 
-    The vocabulary is made of the training sentences of all authors. The seed chooses the test
-    sentences, the same share of each author.
+    The vocabulary comes from the training sentences of all authors. The seed chooses the test
+    sentences.
     """
 
-    directory: str | None = None  #: default: the environment variable TURNOUT_DATA
-    length: int = 20  #: words that a sequence reads
-    vocabulary: int = 10_000  #: most words, with <unk>
-    test_share: float = 0.1  #: of each author's sentences
-    predict_unknown: bool = False  #: whether <unk> is a label, or a position that does not count
-    stop_words: tuple[str, ...] = ()  #: words that are taken out of the texts first
+    directory: str | None = None
+    length: int = 20
+    vocabulary: int = 10_000
+    test_share: float = 0.1
+    predict_unknown: bool = False
+    stop_words: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require.integer("length", self.length, minimum=1)
@@ -54,13 +54,14 @@ class _TextSource(Source):
         words: Any = self.stop_words
         if isinstance(words, str) or not all(isinstance(word, str) for word in words):
             raise InvalidInput(
-                f"stop_words must be a list of words, got {words!r}.", field="stop_words"
+                f"stop_words must be a list of words, for example ['the', 'of'], got {words!r}.",
+                field="stop_words",
             )
 
     @property
     @abstractmethod
     def files(self) -> Files[Texts]:
-        """Where the texts may lie."""
+        """The files that may hold the texts."""
 
     def find(self) -> Path:
         """Return the file of the texts."""
@@ -72,20 +73,20 @@ class _TextSource(Source):
         with self.files.reading(path):
             corpus = tokenised(texts, self.stop_words)
             if corpus.author.size == 0:
-                raise ValueError("there is no sentence of two words")
+                raise ValueError("no sentence has two words")
         is_test = held_back(corpus.author, self.test_share, Draw.CONTENT.rng(seed))
         words, number = vocabulary(corpus, is_test, self.vocabulary)
-        made = sequences(corpus, number, self.length, self.predict_unknown)
-        for_test = is_test[made.sentence]
+        cut = sequences(corpus, number, self.length, self.predict_unknown)
+        for_test = is_test[cut.sentence]
         kept = ~for_test
         return Dataset(
             name=self.files.name,
-            x=made.x[kept],
-            y=made.y[kept],
-            x_test=made.x[for_test],
-            y_test=made.y[for_test],
+            x=cut.x[kept],
+            y=cut.y[kept],
+            x_test=cut.x[for_test],
+            y_test=cut.y[for_test],
             n_classes=len(words),
-            group=corpus.author[made.sentence[kept]],
+            group=corpus.author[cut.sentence[kept]],
             group_names=corpus.authors,
             words=words,
         )
@@ -93,22 +94,42 @@ class _TextSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class BlogAuthors(_TextSource):
-    """Sentences of bloggers, from the Blog Authorship Corpus (research use only)."""
+    """Sentences of bloggers, from the Blog Authorship Corpus (research use only).
+
+    Args:
+        directory: The data directory. Default: the environment variable ``TURNOUT_DATA``.
+        length: Number of words that a sequence reads, at least 1.
+        vocabulary: Largest number of words, ``<unk>`` included, at least 2.
+        test_share: Share of each author's sentences that is kept for the test, inside (0, 1).
+        predict_unknown: Whether ``<unk>`` is a label. If not, its positions do not count.
+        stop_words: Words that are removed from the texts first.
+
+    """
 
     @property
     def files(self) -> Files[Texts]:
-        """Where the texts may lie."""
+        """The files that may hold the texts."""
         get_it = _JSONL + "author; the corpus is by Schler, Koppel, Argamon and Pennebaker (2006)."
         return Files("blog-authors", {"blog-authors.jsonl": read_jsonl}, get_it)
 
 
 @dataclass(frozen=True, slots=True)
 class Shakespeare(_TextSource):
-    """The lines of Shakespeare's plays by speaking role."""
+    """The lines of Shakespeare's plays by speaking role.
+
+    Args:
+        directory: The data directory. Default: the environment variable ``TURNOUT_DATA``.
+        length: Number of words that a sequence reads, at least 1.
+        vocabulary: Largest number of words, ``<unk>`` included, at least 2.
+        test_share: Share of each author's sentences that is kept for the test, inside (0, 1).
+        predict_unknown: Whether ``<unk>`` is a label. If not, its positions do not count.
+        stop_words: Words that are removed from the texts first.
+
+    """
 
     @property
     def files(self) -> Files[Texts]:
-        """Where the texts may lie."""
+        """The files that may hold the texts."""
         get_it = _JSONL + "role."
         return Files("shakespeare", {"shakespeare.jsonl": read_jsonl}, get_it)
 
@@ -118,9 +139,19 @@ class TextFile(_TextSource):
     """Your own texts in a file: path=texts.jsonl.
 
     It has a line ``{"client": name, "sentences": [...]}`` for each client.
+
+    Args:
+        directory: The folder that a relative path starts from. Default: the current folder.
+        length: Number of words that a sequence reads, at least 1.
+        vocabulary: Largest number of words, ``<unk>`` included, at least 2.
+        test_share: Share of each author's sentences that is kept for the test, inside (0, 1).
+        predict_unknown: Whether ``<unk>`` is a label. If not, its positions do not count.
+        stop_words: Words that are removed from the texts first.
+        path: The file. It must be set.
+
     """
 
-    directory: str | None = "."  #: where the path starts
+    directory: str | None = "."
     path: str = ""
 
     def __post_init__(self) -> None:
@@ -129,7 +160,7 @@ class TextFile(_TextSource):
 
     @property
     def files(self) -> Files[Texts]:
-        """Where the file is."""
+        """The user's file."""
         return own_file(self.path, read_jsonl)
 
 
@@ -137,8 +168,18 @@ class TextFile(_TextSource):
 class StackExchange(_TextSource):
     """Questions and answers of a StackExchange site by user, from its Posts.xml.
 
-    Users with fewer than ``min_texts`` posts are left out, as NCCB does. The file is read twice
-    and never held in memory.
+    The file is read twice and never held in memory.
+
+    Args:
+        directory: The data directory. Default: the environment variable ``TURNOUT_DATA``.
+        length: Number of words that a sequence reads, at least 1.
+        vocabulary: Largest number of words, ``<unk>`` included, at least 2.
+        test_share: Share of each author's sentences that is kept for the test, inside (0, 1).
+        predict_unknown: Whether ``<unk>`` is a label. If not, its positions do not count.
+        stop_words: Words that are removed from the texts first.
+        site: The name of the site, which is the name of its folder.
+        min_texts: Users with fewer posts are left out, at least 1. NCCB uses 150.
+
     """
 
     site: str = "superuser.com"
@@ -149,12 +190,13 @@ class StackExchange(_TextSource):
         require.integer("min_texts", self.min_texts, minimum=1)
         if not isinstance(self.site, str) or not self.site or Path(self.site).name != self.site:
             raise InvalidInput(
-                f"site must be a site such as 'superuser.com', got {self.site!r}.", field="site"
+                f"site must be the name of a site such as 'superuser.com', got {self.site!r}.",
+                field="site",
             )
 
     @property
     def files(self) -> Files[Texts]:
-        """Where the dump may lie."""
+        """The files that may hold the dump."""
         read = partial(
             _prolific, read=read_posts, min_texts=self.min_texts, split=sentences_of_post
         )
@@ -169,8 +211,17 @@ class StackExchange(_TextSource):
 class Yelp(_TextSource):
     """Reviews of the Yelp Open Dataset by user.
 
-    Users with fewer than ``min_texts`` reviews are left out, as NCCB does. The file is read twice
-    and never held in memory.
+    The file is read twice and never held in memory.
+
+    Args:
+        directory: The data directory. Default: the environment variable ``TURNOUT_DATA``.
+        length: Number of words that a sequence reads, at least 1.
+        vocabulary: Largest number of words, ``<unk>`` included, at least 2.
+        test_share: Share of each author's sentences that is kept for the test, inside (0, 1).
+        predict_unknown: Whether ``<unk>`` is a label. If not, its positions do not count.
+        stop_words: Words that are removed from the texts first.
+        min_texts: Users with fewer reviews are left out, at least 1. NCCB uses 150.
+
     """
 
     min_texts: int = 150
@@ -181,7 +232,7 @@ class Yelp(_TextSource):
 
     @property
     def files(self) -> Files[Texts]:
-        """Where the dump may lie."""
+        """The files that may hold the dump."""
         read = partial(_prolific, read=read_reviews, min_texts=self.min_texts, split=sentences_of)
         member = "yelp_academic_dataset_review.json"
         return Files(

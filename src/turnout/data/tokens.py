@@ -1,7 +1,7 @@
 """Texts as numbers: words, a vocabulary, sequences of fixed length with next-word labels.
 
-A word is a run of letters and digits, with apostrophes inside, in lower case. Word 0 is
-``<unk>``: it stands for every word outside the vocabulary, and fills sequences up behind their end.
+A word is a run of letters and digits, with apostrophes inside, in lower case. Word 0 is ``<unk>``.
+It stands for every word outside the vocabulary. It also fills a sequence after its end.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from turnout.types import Array, BoolArray, IntArray
 
 __all__ = ["UNKNOWN", "Corpus", "Sequences", "sequences", "tokenised", "vocabulary"]
 
-#: Word 0.
+#: The text of word 0.
 UNKNOWN = "<unk>"
 
-#: What ends a sentence in a stream of words.
+#: Ends a sentence in a stream of words.
 _BREAK = "\n"
 _WORD = re.compile(r"\n|[^\W_]+(?:['\u2019][^\W_]+)*")
 
@@ -31,27 +31,46 @@ _CHUNK = 65_536
 
 
 class Corpus(NamedTuple):
-    """Sentences of all authors, one after the other; words are numbers of ``types``."""
+    """Sentences of all authors, one after the other.
 
-    words: Array  #: (words of all sentences,) of int32
-    offsets: IntArray  #: (sentences + 1,) where each sentence begins
-    author: IntArray  #: (sentences,)
-    types: tuple[str, ...]  #: every word that occurs
+    Args:
+        words: (words of all sentences,) numbers of ``types``, of int32.
+        offsets: (sentences + 1,) where each sentence begins.
+        author: (sentences,) numbers of ``authors``.
+        types: Every word that occurs.
+        authors: The name of each author.
+
+    """
+
+    words: Array
+    offsets: IntArray
+    author: IntArray
+    types: tuple[str, ...]
     authors: tuple[str, ...]
 
 
 class Sequences(NamedTuple):
-    """What a model reads, and the next word at each position."""
+    """What a model reads, and the next word at each position.
 
-    x: Array  #: (N, length) of int32
-    y: Array  #: (N, length) of int32, PADDING where there is no next word
-    sentence: IntArray  #: (N,) which sentence it is from
+    Args:
+        x: (N, length) word numbers, of int32.
+        y: (N, length) the next word of each, of int32; ``PADDING`` where there is none.
+        sentence: (N,) the sentence that each sequence comes from.
+
+    """
+
+    x: Array
+    y: Array
+    sentence: IntArray
 
 
 def tokenised(texts: Iterable[tuple[str, Sequence[str]]], left_out: Collection[str] = ()) -> Corpus:
-    """Return the words of (author, sentences) pairs; an author may come more than once.
+    """Return the words of all texts as numbers. Sentences of fewer than two words are dropped.
 
-    Words in ``left_out`` are dropped, and then sentences of fewer than two words.
+    Args:
+        texts: (author, sentences) pairs. An author may occur more than once.
+        left_out: Words that are removed first.
+
     """
     number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     author_number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
@@ -73,7 +92,7 @@ def tokenised(texts: Iterable[tuple[str, Sequence[str]]], left_out: Collection[s
 
 
 def _sentences(stream: Array, author: IntArray, unwanted: list[int]) -> Corpus:
-    """Cut a stream of word numbers, in which 0 ends a sentence."""
+    """Cut a stream of word numbers into sentences; 0 ends a sentence."""
     sentence = np.cumsum(stream == 0) - (stream == 0)
     kept = ~np.isin(stream, [0, *unwanted])
     size = np.bincount(sentence[kept], minlength=author.size)
@@ -84,9 +103,16 @@ def _sentences(stream: Array, author: IntArray, unwanted: list[int]) -> Corpus:
 
 
 def vocabulary(corpus: Corpus, is_test: BoolArray, size: int) -> tuple[tuple[str, ...], Array]:
-    """Return the words of the vocabulary and, for each type, its number there.
+    """Return the words of the vocabulary and, for each word type of the corpus, its number there.
 
-    The most frequent words of the training sentences, ties by alphabet; ``<unk>`` is one of them.
+    The vocabulary holds ``<unk>`` and the most frequent words of the training sentences. Ties are
+    broken by alphabet.
+
+    Args:
+        corpus: The sentences.
+        is_test: (sentences,) which are kept for the test.
+        size: Largest number of words.
+
     """
     is_test_word = np.repeat(is_test, np.diff(corpus.offsets))
     count = np.bincount(corpus.words[~is_test_word], minlength=len(corpus.types))
@@ -100,10 +126,17 @@ def vocabulary(corpus: Corpus, is_test: BoolArray, size: int) -> tuple[tuple[str
 
 
 def sequences(corpus: Corpus, number: Array, length: int, predict_unknown: bool) -> Sequences:
-    """Cut sentences into sequences; nothing is lost, and none reaches into the next sentence.
+    """Cut sentences into sequences. No word is lost, and no sequence reaches the next sentence.
 
-    Sequence j of a sentence reads words ``j * length ..`` and predicts the one behind each. Unknown
-    words are no labels unless ``predict_unknown``; sequences without any label are dropped.
+    Sequence j of a sentence reads the words from ``j * length`` on. The label of each word is the
+    next one. Sequences without any label are dropped.
+
+    Args:
+        corpus: The sentences.
+        number: (types,) the number of each word type in the vocabulary, 0 if it is not there.
+        length: Number of words that a sequence reads.
+        predict_unknown: Whether unknown words are labels.
+
     """
     n_labels = np.diff(corpus.offsets) - 1
     n_parts = -(-n_labels // length)
@@ -112,14 +145,14 @@ def sequences(corpus: Corpus, number: Array, length: int, predict_unknown: bool)
     part = np.arange(sentence.size) - np.repeat(first, n_parts)
     start = corpus.offsets[sentence] + part * length
     n_here = np.minimum(length, n_labels[sentence] - part * length)
-    behind = np.zeros(length + 1, np.int32)  # what is read past the end
-    words = np.concatenate((number[corpus.words], behind))
+    after_end = np.zeros(length + 1, np.int32)  # the last sequences read past the end
+    words = np.concatenate((number[corpus.words], after_end))
     least = PADDING if predict_unknown else 0  # labels are above it
-    made = [
+    chunks = [
         _cut(words, start[at : at + _CHUNK], n_here[at : at + _CHUNK], length, least)
         for at in range(0, sentence.size, _CHUNK)
     ]
-    x, y, kept = (np.concatenate(parts) for parts in zip(*made, strict=True))
+    x, y, kept = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
     return Sequences(x, y, sentence[kept])
 
 

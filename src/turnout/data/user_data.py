@@ -1,4 +1,4 @@
-"""Data of the user's own: arrays in memory or in a file."""
+"""The user's own data: arrays in memory or in a file."""
 
 from __future__ import annotations
 
@@ -24,23 +24,35 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrays(Source):
-    """The user's own arrays; the seed plays no part.
+    """The user's own arrays. The seed has no effect.
 
-    Images are (N, channels, height, width) or (N, height, width), vectors (N, d), texts (N, length)
-    of word numbers with ``y`` of the same shape. ``group`` says whose example each is, for
-    ``Natural()``. Configuration files cannot hold arrays: use ``ArrayFile`` there.
+    Configuration files cannot hold arrays: use ``ArrayFile`` there.
+
+    Args:
+        x: Training examples. Images are (N, channels, height, width) or (N, height, width), vectors
+            (N, d), texts (N, length) of word numbers.
+        y: Their labels: integers from 0, (N,), or of the shape of ``x`` for texts.
+        x_test: Test examples.
+        y_test: Their labels.
+        n_classes: Number of classes. Default: the largest label plus one.
+        scale: A model sees ``x * scale + shift``. Use 1/255 for pixels from 0 to 255.
+        shift: See ``scale``.
+        group: (N,) the number of the owner of each training example, from 0. ``Natural()`` makes
+            each owner a client.
+        name: The name that results show.
 
     >>> x, y = np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1])
     >>> Arrays(x, y, x, y).load(seed=0).n_classes
     2
+
     """
 
     x: Array
     y: Array
     x_test: Array
     y_test: Array
-    n_classes: int | None = None  #: default: the largest label plus one
-    scale: float = 1.0  #: a model sees x * scale + shift
+    n_classes: int | None = None
+    scale: float = 1.0
     shift: float = 0.0
     group: Array | None = None
     name: str = "arrays"
@@ -51,8 +63,8 @@ class Arrays(Source):
         self.load(0)
 
     def load(self, seed: int) -> Dataset:
-        """Return the arrays as a dataset, checked."""
-        y, y_test = np.asarray(self.y), np.asarray(self.y_test)
+        """Check the arrays and return them as a dataset."""
+        y, y_test = (_integer_labels(name, getattr(self, name)) for name in ("y", "y_test"))
         words = (self.x, self.x_test) if y.ndim == 2 else ()
         largest = max(np.max(part, initial=0) for part in (y, y_test, *words))
         n_classes = int(largest) + 1 if self.n_classes is None else self.n_classes
@@ -73,16 +85,26 @@ class Arrays(Source):
 class ArrayFile(Source):
     """Your own arrays in a file: path=data.npz.
 
-    It holds ``x_train``, ``y_train``, ``x_test`` and ``y_test`` as ``Arrays`` takes them, and with
-    ``group`` also an array of that name with ``_train`` behind it: whose example each is.
+    The file holds the arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``, of the form that
+    ``Arrays`` takes. Write it with ``np.savez(path, x_train=x, ...)``.
+
+    Args:
+        path: The npz file. It must be set.
+        directory: The folder that a relative path starts from. Default: the current folder.
+        n_classes: Number of classes. Default: the largest label plus one.
+        scale: A model sees ``x * scale + shift``. Use 1/255 = 0.003922 for pixels.
+        shift: See ``scale``.
+        group: Which further array says whose example each is: ``"writer"`` reads the array
+            ``writer_train``, of numbers or names. Then divide with ``Natural()``.
+
     """
 
-    path: str = ""  #: the npz file
-    directory: str | None = "."  #: where the path starts
-    n_classes: int | None = None  #: default: the largest label plus one
-    scale: float = 1.0  #: a model sees x * scale + shift; 1/255 = 0.003922 for pixels
+    path: str = ""
+    directory: str | None = "."
+    n_classes: int | None = None
+    scale: float = 1.0
     shift: float = 0.0
-    group: str | None = None  #: e.g. "writer" for the array writer_train
+    group: str | None = None
 
     def __post_init__(self) -> None:
         check_path(self.path)
@@ -91,7 +113,7 @@ class ArrayFile(Source):
 
     @property
     def files(self) -> Files[Raw]:
-        """Where the file is."""
+        """The user's file."""
         return own_file(self.path, partial(read_npz, owner=self.group))
 
     def find(self) -> Path:
@@ -117,16 +139,40 @@ class ArrayFile(Source):
 
 
 def own_file(path: str, read: Callable[[Path], T]) -> Files[T]:
-    """Return the one form of a file of the user's own."""
+    """Return the single form of a file that the user made.
+
+    Args:
+        path: The file.
+        read: Reads it.
+
+    """
     fix = "Give the path of a file that exists."
     return Files(Path(path).stem, {path: read}, fix, is_own=True)
 
 
 def check_path(path: str) -> None:
-    """Refuse a source that names no file."""
+    """Refuse a source without a file.
+
+    Args:
+        path: Must not be empty.
+
+    """
     if not isinstance(path, str | Path) or not str(path):
-        raise InvalidInput(f"path must name a file, got {path!r}.", field="path")
+        raise InvalidInput(
+            f"path must be set to a file, for example path=data.npz, got {path!r}.", field="path"
+        )
 
 
 def _with_channel(x: Array) -> Array:
     return x[:, None] if x.ndim == 3 else x
+
+
+def _integer_labels(name: str, labels: Array) -> Array:
+    array = np.asarray(labels)
+    if array.dtype.kind not in "iu":
+        raise InvalidInput(
+            f"{name} must hold integer labels from 0, got an array of {array.dtype}. Replace other "
+            f"values by numbers, for example np.searchsorted(np.unique(y), {name}).",
+            field=name,
+        )
+    return array
