@@ -43,7 +43,7 @@ def draw_division(data: FederatedData, path: Path, title: str = "") -> Path:
     """
     file_format = path.suffix.removeprefix(".")
     if file_format not in FORMATS:
-        raise InvalidInput(f"path must end in .{', .'.join(FORMATS)}, got {path}.")
+        raise InvalidInput(f"path must end in .{', .'.join(FORMATS)}, got {path}.", field="path")
     require_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def draw_division(data: FederatedData, path: Path, title: str = "") -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             canvas.savefig(path, metadata=FILE_METADATA[file_format])
         except OSError as error:
-            raise InvalidInput(f"path {path} cannot be written: {error}.") from error
+            raise InvalidInput(f"path {path} cannot be written: {error}.", field="path") from error
     return path
 
 

@@ -46,7 +46,13 @@ _DAMAGE = (
 
 
 class DamagedFile(InvalidInput):
-    """A data file is cut off, altered or not what its name says."""
+    """A data file is cut off, altered or not what its name says.
+
+    Args:
+        message: Names the file and the fix.
+        field: The parameter that is wrong; None if there is no single one.
+
+    """
 
 
 def content_id(path: Path) -> str:

@@ -93,12 +93,14 @@ def download(
     if name not in DOWNLOADS:
         raise InvalidInput(
             f"name must be one of {', '.join(DOWNLOADS)}: the others cannot be downloaded, "
-            f"got {name!r}. 'turnout data list' says how to get them."
+            f"got {name!r}. 'turnout data list' says how to get them.",
+            field="name",
         )
     folder = data_directory(directory)
     if not folder:
         raise InvalidInput(
-            f"directory: where should {name} go? Set {DATA_VARIABLE} or --data-dir to a folder."
+            f"directory: where should {name} go? Set {DATA_VARIABLE} or --data-dir to a folder.",
+            field="directory",
         )
     return [_fetch(file, Path(folder) / file.path, show_progress) for file in DOWNLOADS[name]]
 
