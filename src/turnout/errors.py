@@ -13,6 +13,7 @@ __all__ = [
     "MissingExtra",
     "MissingPoll",
     "NotReset",
+    "OutputError",
     "StateFileError",
     "TurnoutError",
     "UnknownParameter",
@@ -55,6 +56,10 @@ class MissingExtra(TurnoutError, ImportError):
 
 class NotReset(TurnoutError, RuntimeError):
     """A selector was used before ``reset(n_clients)``."""
+
+
+class OutputError(TurnoutError, OSError):
+    """A file cannot be written where the user asked for it."""
 
 
 class StateFileError(TurnoutError, ValueError):

@@ -73,6 +73,15 @@ def test_errors_have_exit_code_2_and_the_fix(what, small, tmp_path):
     assert not (tmp_path / "out.html").exists()
 
 
+def test_a_file_that_cannot_be_written_is_one_line_and_exit_code_1(small, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = run(small, "--out", tmp_path / "file" / "r.html")
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: cannot write {tmp_path / 'file' / 'r.html'} (")
+    assert line.endswith("choose another file with --out.")
+
+
 def test_mixed_worlds_can_be_allowed(small, tmp_path):
     write_cell(tmp_path / "mixed", config_of("random", 0, n_rounds=5, world_id="ffffffffffff"))
     result = run(small, tmp_path / "mixed", "--allow-mixed", "--out", tmp_path / "out.html")
@@ -93,6 +102,6 @@ def test_a_real_experiment_is_reported(tmp_path):
     assert result.exit_code == 0
     written = json.loads(result.stdout)
     assert written["problems"] == []
-    assert [row["selector"] for row in written["rows"]] == ["e3cs", "random"]
+    assert [row["selector"] for row in written["rows"]] == ["random", "e3cs"]  # as listed
     data = (tmp_path / "out.html").read_text(encoding="utf-8")
     assert '"w0-bound"' in data  # E3CS in its own world has a bound

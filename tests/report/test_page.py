@@ -1,19 +1,25 @@
 import ast
+import errno
+import html
 import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from jinja2 import nodes
 
 import turnout.report
 from tests.report.folders import config_of, write_cell
-from turnout.errors import InvalidInput, MissingExtra
+from turnout.errors import MissingExtra, OutputError
 from turnout.report import write_report
+from turnout.report.page import templates
 
 ALLOWED = (
     "turnout.errors",
     "turnout.metrics",
+    "turnout.names",
+    "turnout.persist",
     "turnout.report",
     "turnout.statistics",
     "turnout.types",
@@ -50,10 +56,10 @@ def test_the_page_loads_nothing(report):
     page = own_part(report.path.read_text(encoding="utf-8"))
     assert len(page) < 2_000_000
     assert not re.search(r"""(src|href|action)\s*=|url\(|@import|https?://|//cdn""", page)
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
-    assert "default-src &#x27;none&#x27;" in policy
+    policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1])
+    assert "default-src 'none'" in policy
     assert policy.count("sha256-") == 2
-    assert "script-src &#x27;sha256-" in policy
+    assert "script-src 'sha256-" in policy
 
 
 def test_the_same_cells_give_the_same_page(experiment, report, tmp_path):
@@ -111,19 +117,87 @@ def test_text_from_files_is_only_text(hostile, tmp_path):
     assert {tag for text in texts for tag in re.findall(r"<[^>]*>", text)} <= allowed
 
 
-def test_without_plotly_the_error_names_the_extra(small, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(MissingExtra, match=re.escape("pip install 'turnout[report]'")):
+def test_every_template_escapes_what_it_shows():
+    environment = templates()
+    names = environment.list_templates()
+    assert {"page.html", "world.html", "problems.html", "settings.html"} <= set(names)
+    for name in names:
+        source, _, _ = environment.loader.get_source(environment, name)
+        assert environment.get_template(name).environment.autoescape is True
+        tree = environment.parse(source)
+        assert not list(tree.find_all((nodes.EvalContextModifier, nodes.MarkSafe))), name
+        filters = {node.name for node in tree.find_all(nodes.Filter)}
+        assert filters <= {"capitalize", "groupby", "length", "tojson"}, name  # never "safe"
+    template = environment.from_string("{{ text }} {{ text | tojson }}")
+    assert "<" not in template.render(text=ATTACK)
+
+
+def test_only_packaged_files_are_trusted():
+    """``Markup`` is asked for once, and wraps the style sheet and the two scripts only."""
+    folder = Path(turnout.report.__file__).parent
+    sources = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
+    mentions = re.compile("Markup|markupsafe|__html__")
+    assert [name for name, source in sources.items() if mentions.search(source)] == ["page.py"]
+    page = sources["page.py"]
+    assert len(mentions.findall(page)) == 2  # the one line that gives it the name "trusted"
+    calls = [node for node in ast.walk(ast.parse(page)) if isinstance(node, ast.Call)]
+    wrapped = [ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func) == "trusted"]
+    assert wrapped == ["_packaged('report.css')", "script"]
+    assert "[trusted(script) for script in scripts]" in page
+    assert 'scripts = [_plotly_js(), _packaged("report.js")]' in page
+
+
+@pytest.mark.parametrize(("module", "name"), [("plotly.offline", "plotly"), ("jinja2", "jinja2")])
+def test_without_an_extra_the_error_names_it(module, name, small, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    fix = re.escape(f"the report needs {name}: pip install 'turnout[report]'")
+    with pytest.raises(MissingExtra, match=fix):
         write_report([small], tmp_path / "r.html")
 
 
 def test_a_file_that_cannot_be_written_is_an_error_with_the_fix(small, tmp_path):
     (tmp_path / "folder.html").mkdir()
-    with pytest.raises(InvalidInput, match=r"cannot write .*--out"):
-        write_report([small], tmp_path / "folder.html")
-    assert {path.name for path in tmp_path.iterdir()} == {"small", "folder.html"}
-    made = write_report([small], tmp_path / "new" / "deep.html")
-    assert made.path.exists()
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "folder.html", tmp_path / "file" / "r.html"):
+        with pytest.raises(OutputError, match=r"cannot write .*--out"):
+            write_report([small], out)
+    assert {path.name for path in tmp_path.iterdir()} == {"small", "folder.html", "file"}
+    report = write_report([small], tmp_path / "new" / "deep.html")
+    assert report.path.exists()
+
+
+def test_a_page_that_is_not_finished_leaves_nothing_behind(small, tmp_path, monkeypatch):
+    def refuse(source, target):
+        assert Path(source).parent == Path(target).parent
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    out = tmp_path / "r.html"
+    out.write_text("the old page")
+    monkeypatch.setattr("os.replace", refuse)
+    with pytest.raises(OutputError, match=r"Read-only file system"):
+        write_report([small], out)
+    assert {path.name for path in tmp_path.iterdir()} == {"small", "r.html"}
+    assert out.read_text() == "the old page"
+
+
+def test_a_read_only_page_is_kept(small, tmp_path, monkeypatch):
+    out = tmp_path / "r.html"
+    out.write_text("the old page")
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != out)  # root may write all
+    with pytest.raises(OutputError, match=r"the file is read-only"):
+        write_report([small], out)
+    assert out.read_text() == "the old page"
+
+
+def test_half_a_character_does_not_break_the_page(small, tmp_path):
+    cell = small / "random" / "seed-0"
+    (cell / "versions.json").write_text('{"turnout": "\\ud800", "\\udfff": 1}')
+    config = json.loads((cell / "config.json").read_text())
+    config["parameters"] = {"note": "\ud83d"}
+    (cell / "config.json").write_text(json.dumps(config))
+    page = write_report([small], tmp_path / "r.html").path.read_text(encoding="utf-8")
+    assert "turnout = ?" in page
+    assert "note = ?" in page
 
 
 def test_report_reads_files_and_knows_nothing_of_selectors():

@@ -9,10 +9,10 @@ from turnout.report import write_report
 from turnout.report.charts import sections
 from turnout.report.curves import N_POINTS
 from turnout.report.groups import gather
-from turnout.report.markup import target_table
 from turnout.report.reading import read_cells
 from turnout.report.summary import summary_rows
 from turnout.report.targets import reached, targets_of
+from turnout.report.views import target_table
 
 RECIPE = {
     "source": {"kind": "digits", "test_share": 0.2},
@@ -94,15 +94,14 @@ def test_who_lost_a_seed_is_not_the_first(tmp_path):
 def test_the_table_counts_the_seeds(tmp_path):
     write_paces(tmp_path, {"random": (1.0, 2.0), "e3cs-0.5": (2.0, 2.5), "fedcs": (0.5, 1.0)})
     world, _ = world_of(tmp_path)
-    order = {variant.name: number for number, variant in enumerate(world.variants)}
-    text = target_table(world, order)
-    rows = text.split("<tr ")[1:]
-    mine = next(row for row in rows if ">fedcs<" in row)
-    assert "1 of 2 seeds" in mine
-    assert "0 of 2 seeds" in mine
-    best = next(row for row in rows if ">e3cs-0.5<" in row)
-    assert "fewest rounds" in best
-    assert text.count("fewest rounds") == 1
+    table = target_table(world)
+    assert [heading.title[:11] for heading in table.headings[::2]] == ["0.3, rounds", "0.5, rounds"]
+    remarks = {name: [entry.remark for entry in entries] for name, entries in table.rows}
+    assert remarks == {
+        "e3cs-0.5": ["fewest rounds", "", "", ""],
+        "fedcs": ["1 of 2 seeds", "", "0 of 2 seeds", "0 of 2 seeds"],
+        "random": ["", "", "1 of 2 seeds", ""],
+    }
     page = write_report([tmp_path], tmp_path / "page.html").path.read_text(encoding="utf-8")
     assert "Rounds and time to an accuracy" in page
     assert "partition shards (per client 2)" in page
@@ -119,7 +118,7 @@ def test_targets_that_are_none_do_no_harm(given, tmp_path):
     write_cell(tmp_path, trained("random", 0, training={"target_accuracy": given}))
     world, _ = world_of(tmp_path)
     assert targets_of(world) == []
-    assert target_table(world, {"random": 0}) == ""
+    assert target_table(world) is None
 
 
 # losses of clients -----------------------------------------------------------------------------

@@ -14,13 +14,17 @@ from rich.markup import escape
 import turnout
 from turnout.cli import bench, check, compare, data, listing, report, reproduce, simulate, train
 from turnout.data_directory import DATA_VARIABLE
-from turnout.errors import InvalidInput, TurnoutError
+from turnout.errors import InvalidInput, OutputError, TurnoutError
 
 __all__ = ["app"]
 
 
 class _Commands(typer.core.TyperGroup):
-    """Turns turnout's own errors into one line and exit code 2."""
+    """Turns turnout's own errors into one line.
+
+    The exit code is 1 if the system refused to write a file, and 2 if the command asked for
+    something that cannot be done.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; selectors in the working directory are found as ``module:Class``."""
@@ -30,7 +34,7 @@ class _Commands(typer.core.TyperGroup):
         except TurnoutError as error:
             text = f"[bold red]error:[/] {escape(str(error))}"
             Console(stderr=True).print(text, highlight=False, soft_wrap=True)
-            sys.exit(2)
+            sys.exit(1 if isinstance(error, OutputError) else 2)
 
 
 app = typer.Typer(

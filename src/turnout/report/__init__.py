@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from turnout.errors import InvalidInput
+from turnout.errors import InvalidInput, OutputError
+from turnout.persist import write_atomically
 from turnout.report.groups import differences, gather, refuse_mixed
 from turnout.report.page import render
 from turnout.report.reading import Problem, read_cells
@@ -37,15 +39,26 @@ def write_report(
 ) -> Report:
     """Write the page for experiment folders and cell folders, and say what it is made of.
 
-    Runs of different worlds are refused, or get a section each with ``allow_mixed=True``.
+    Args:
+        paths: Run folders: experiments, single cells or folders above them.
+        out: The file to write; missing folders are made.
+        allow_mixed: Whether runs of different worlds get a section each. They are refused else.
+
+    Returns:
+        Where the page is, the rows of its summary and what it warns of.
+
+    Raises:
+        InvalidInput: If nothing can be shown, or the runs do not compare.
+        OutputError: If the file cannot be written.
+        MissingExtra: If Jinja2 or plotly is not installed.
     """
-    given = list(paths)
-    if not given:
+    folders = list(paths)
+    if not folders:
         raise InvalidInput("no run folder was given: name at least one, such as runs/NAME.")
-    cells, problems = read_cells(given)
+    cells, problems = read_cells(folders)
     worlds, remarks = gather(cells)
     if not worlds:
-        raise InvalidInput(_nothing(given, problems))
+        raise InvalidInput(_nothing(folders, problems))
     if not allow_mixed:
         refuse_mixed(worlds)
     if len(worlds) > 1:
@@ -55,10 +68,12 @@ def write_report(
     problems += remarks
     rows = [summary_rows(world) for world in worlds]
     path = _write(Path(out), render(worlds, rows, problems))
-    all_rows = [
-        (world.settings.world_id, row) for world, of in zip(worlds, rows, strict=True) for row in of
+    with_world = [
+        (world.settings.world_id, row)
+        for world, its_rows in zip(worlds, rows, strict=True)
+        for row in its_rows
     ]
-    return Report(path, all_rows, problems, sum(len(world.cells) for world in worlds))
+    return Report(path, with_world, problems, sum(len(world.cells) for world in worlds))
 
 
 def _nothing(paths: Iterable[str | os.PathLike[str]], problems: list[Problem]) -> str:
@@ -73,14 +88,14 @@ def _nothing(paths: Iterable[str | os.PathLike[str]], problems: list[Problem]) -
 
 
 def _write(out: Path, page: str) -> Path:
-    part = out.with_name(f".{out.name}.part")
+    """Write the page; a character that no file can hold, such as half an emoji, becomes ``?``."""
     try:
+        if out.exists() and not os.access(out, os.W_OK):
+            raise PermissionError(errno.EACCES, "the file is read-only")
         out.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(page.encode("utf-8"))
-        part.replace(out)
+        write_atomically(out, page.encode("utf-8", "replace"))
     except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InvalidInput(
+        raise OutputError(
             f"cannot write {out} ({error.strerror or error}): choose another file with --out."
         ) from error
     return out

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
-__all__ = ["Chart", "Section", "axes"]
+from turnout.names import shortened
+
+__all__ = ["Chart", "Section", "axes", "label"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,5 +33,24 @@ class Section:
 
 
 def axes(x: str, y: str, **more: Any) -> dict[str, Any]:
-    """Return a layout with titled axes."""
+    """Return a layout with titled axes.
+
+    Args:
+        x: Title of the horizontal axis.
+        y: Title of the vertical axis.
+        **more: Other settings of plotly's layout.
+    """
     return {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}, **more}
+
+
+def label(text: str, most: int = 28) -> str:
+    """Return a text from a file for a chart: short, and harmless.
+
+    Plotly reads a little HTML in names and ticks. They are escaped here; a template escapes only
+    what it shows itself.
+
+    Args:
+        text: Any text.
+        most: Characters that fit.
+    """
+    return escape(shortened(text, most))

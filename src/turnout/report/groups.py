@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from turnout.errors import InvalidInput
 from turnout.names import shortened
+from turnout.report.files import Damaged, read_object
 from turnout.report.reading import Cell, CellSettings, Problem
 
 __all__ = ["VariantCells", "WorldGroup", "differences", "gather", "refuse_mixed"]
@@ -54,30 +56,42 @@ def gather(cells: Sequence[Cell]) -> tuple[list[WorldGroup], list[Problem]]:
     """Return the worlds of the cells, in order of appearance, and what to know about them.
 
     Incomplete cells are left out as long as a world has a complete one; without any, all are cut
-    to the round that all reached.
+    to the round that all reached. Selectors stand in the order in which their experiment lists
+    them; those of no experiment follow by name.
+
+    Args:
+        cells: Cells of any worlds, as they were read.
+
+    Returns:
+        The worlds that have a cell to show, and what the reader must know about them.
     """
     worlds: list[WorldGroup] = []
     problems: list[Problem] = []
     by_world: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in cells:
         by_world.setdefault(_comparable(cell.settings), []).append(cell)
-    for together in by_world.values():
-        complete = [cell for cell in together if cell.is_complete]
-        started = complete or [cell for cell in together if cell.n_rounds]
+    ranks = _listed_labels(cells)
+    for same_world in by_world.values():
+        complete = [cell for cell in same_world if cell.is_complete]
+        started = complete or [cell for cell in same_world if cell.n_rounds]
         if not started:
             continue
         single, repeated = _without_repeats(started)
         lengths = [cell.n_rounds for cell in single]
         n_rounds = max(lengths) if complete else min(lengths)
         cut = [cell.first(min(n_rounds, cell.n_rounds)) for cell in single]
-        world = WorldGroup(single[0].settings, tuple(_variants(cut)), n_rounds, not complete)
+        world = WorldGroup(single[0].settings, tuple(_variants(cut, ranks)), n_rounds, not complete)
         worlds.append(world)
         problems += repeated + _remarks(world)
     return worlds, problems
 
 
 def differences(worlds: Sequence[WorldGroup]) -> list[str]:
-    """Return one line per setting that differs between worlds."""
+    """Return one line per setting that differs between worlds.
+
+    Args:
+        worlds: At least two worlds.
+    """
     flat = [dict(_flat("", _compared(world.settings))) for world in worlds]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     lines = []
@@ -89,12 +103,19 @@ def differences(worlds: Sequence[WorldGroup]) -> list[str]:
 
 
 def refuse_mixed(worlds: Sequence[WorldGroup]) -> None:
-    """Raise unless all cells are of one world."""
+    """Raise unless all cells are of one world.
+
+    Args:
+        worlds: The worlds of all cells.
+
+    Raises:
+        InvalidInput: If there are several; the message names the settings that differ.
+    """
     if len(worlds) < 2:
         return
-    found = differences(worlds)
-    shown = "; ".join(found[:_SHOWN_DIFFERENCES])
-    more = len(found) - _SHOWN_DIFFERENCES
+    lines = differences(worlds)
+    shown = "; ".join(lines[:_SHOWN_DIFFERENCES])
+    more = len(lines) - _SHOWN_DIFFERENCES
     rest = f"; and {more} more" if more > 0 else ""
     raise InvalidInput(
         f"these runs are of {len(worlds)} different worlds and do not compare: {shown}{rest}. "
@@ -121,11 +142,12 @@ def _compared(settings: CellSettings) -> dict[str, Any]:
 
 def _flat(key: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield dotted keys and short values of nested objects."""
-    left = [(key, value)]
-    while left:
-        key, value = left.pop(0)
+    pending = [(key, value)]
+    while pending:
+        key, value = pending.pop(0)
         if isinstance(value, Mapping) and value:
-            left = [(f"{key}.{name}" if key else name, item) for name, item in value.items()] + left
+            inner = [(f"{key}.{name}" if key else name, item) for name, item in value.items()]
+            pending = inner + pending
         else:
             yield key, shortened(json.dumps(value, default=str), 60)
 
@@ -143,11 +165,29 @@ def _without_repeats(cells: Iterable[Cell]) -> tuple[list[Cell], list[Problem]]:
 
 def _identity(cell: Cell) -> tuple[str, str]:
     settings = cell.settings
-    made_of = [settings.selector, settings.parameters, settings.cohort_size]
-    return settings.label, json.dumps(made_of, sort_keys=True)
+    essence = [settings.selector, settings.parameters, settings.cohort_size]
+    return settings.label, json.dumps(essence, sort_keys=True)
 
 
-def _variants(cells: Iterable[Cell]) -> list[VariantCells]:
+def _listed_labels(cells: Iterable[Cell]) -> dict[str, int]:
+    """Return the rank of each label in the experiments that the cells belong to."""
+    experiments = dict.fromkeys(cell.path.resolve().parent.parent for cell in cells)
+    labels = dict.fromkeys(label for folder in experiments for label in _labels(folder))
+    return {label: rank for rank, label in enumerate(labels)}
+
+
+def _labels(experiment: Path) -> list[str]:
+    """Return the labels that an experiment lists; none where its file does not tell."""
+    try:
+        selectors = read_object(experiment / "experiment.json").get("selectors")
+    except Damaged:
+        return []
+    tables = selectors if isinstance(selectors, list) else []
+    labels = [table.get("label") for table in tables if isinstance(table, dict)]
+    return [label for label in labels if isinstance(label, str)]
+
+
+def _variants(cells: Iterable[Cell], ranks: Mapping[str, int]) -> list[VariantCells]:
     by_identity: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         by_identity.setdefault(_identity(cell), []).append(cell)
@@ -161,13 +201,14 @@ def _variants(cells: Iterable[Cell]) -> list[VariantCells]:
         name = name if taken[name] == 1 else f"{name} #{taken[name]}"
         members.sort(key=lambda cell: cell.settings.seed)
         variants.append(VariantCells(name, tuple(members)))
-    return sorted(variants, key=lambda variant: _natural(variant.name))
+    return sorted(variants, key=lambda variant: _place(variant, ranks))
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Order names with their numbers by size: pow-d-9 before pow-d-10."""
-    parts = re.split(r"(\d+)", name.lower())
-    return [(int(part[:18]) if part.isdecimal() else 0, part) for part in parts]
+def _place(variant: VariantCells, ranks: Mapping[str, int]) -> tuple[int, list[tuple[int, str]]]:
+    """Order by rank, then by name with numbers by size: pow-d-9 before pow-d-10."""
+    parts = re.split(r"(\d+)", variant.name.lower())
+    natural = [(int(part[:18]) if part.isdecimal() else 0, part) for part in parts]
+    return ranks.get(variant.cells[0].settings.label, len(ranks)), natural
 
 
 def _remarks(world: WorldGroup) -> list[Problem]:
@@ -204,15 +245,15 @@ def _training_remarks(world: WorldGroup) -> list[str]:
             "totals such as CEP are of unequal lengths."
         )
     broken = {
-        variant.name: sum(int(max(cell.summary.get("broken_answers", 0), 0)) for cell in known)
+        variant.name: sum(int(count) for count in counts)
         for variant in world.variants
-        if (known := [c for c in variant.cells if c.summary.get("broken_answers", 0) > 0])
+        if (counts := [n for c in variant.cells if (n := c.summary.get("broken_answers", 0)) > 0])
     }
     if broken:
-        counts = ", ".join(f"{name}: {count:,}" for name, count in broken.items())
+        by_name = ", ".join(f"{name}: {count:,}" for name, count in broken.items())
         remarks.append(
             "some clients trained to a loss or weights that are not finite; their answers count as "
-            f"failed ({counts})."
+            f"failed ({by_name})."
         )
     return remarks
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 import numpy as np
 
+from turnout.report.figures import label
 from turnout.report.groups import WorldGroup
 from turnout.report.reading import Cell
 from turnout.types import Array, FloatArray, IntArray
@@ -21,27 +21,43 @@ _MOST_CLASSES = 12
 
 
 def classes_of(world: WorldGroup) -> IntArray | None:
-    """Return (n,) the class of each client, None without classes or with too many to draw."""
+    """Return (n,) the class of each client, None without classes or with too many to draw.
+
+    Args:
+        world: The cells that compare; the first that recorded classes is asked.
+    """
     recorded = [cell.choices.class_of for cell in world.cells if cell.choices is not None]
-    class_of = next((found for found in recorded if found is not None), None)
+    class_of = next((classes for classes in recorded if classes is not None), None)
     if class_of is None:
         return None
     return class_of if 2 <= np.unique(class_of).size <= _MOST_CLASSES else None
 
 
 def class_names(world: WorldGroup, classes: IntArray) -> list[str]:
-    """Return the names of class numbers, for a chart."""
-    given = world.settings.classes.get("names")
-    names = given if isinstance(given, list) else []
-    inside = [int(number) for number in classes]
+    """Return the names of classes, for a chart.
+
+    Args:
+        world: The cells that compare; their settings may name the classes.
+        classes: The numbers of the classes to name.
+    """
+    setting = world.settings.classes.get("names")
+    names = setting if isinstance(setting, list) else []
     return [
-        escape(str(names[number])[:28]) if 0 <= number < len(names) else f"class {number}"
-        for number in inside
+        label(str(names[number])) if 0 <= number < len(names) else f"class {number}"
+        for number in classes.tolist()
     ]
 
 
 def heat_map(world: WorldGroup, order: Mapping[str, int]) -> dict[str, Any] | None:
-    """Return the maps of all selectors, and what their rows and columns are."""
+    """Return the maps of all selectors, and what their rows and columns are.
+
+    Args:
+        world: The cells that compare.
+        order: The number of each selector, for colours and toggling.
+
+    Returns:
+        Data for the page's script; None if no cell recorded who was chosen.
+    """
     n, n_rounds = world.settings.n_clients, world.n_rounds
     class_of = classes_of(world)
     position = np.arange(n) if class_of is None else np.argsort(class_of, kind="stable")
@@ -71,7 +87,7 @@ def heat_map(world: WorldGroup, order: Mapping[str, int]) -> dict[str, Any] | No
 
 
 def _bins(n: int, most: int) -> IntArray:
-    """Return (n,) the bin of each of n things, equally many in each."""
+    """Return (n,) the bin of each of n clients or rounds, equally many in each."""
     return np.arange(n, dtype=np.int64) * min(n, most) // n
 
 
@@ -91,13 +107,13 @@ def _packed(shares: FloatArray) -> str:
     return base64.b64encode(levels.tobytes()).decode("ascii")
 
 
-def _labels(things: IntArray, bin_of: IntArray, word: str) -> list[str]:
-    """Return what a bin holds: one client, a range, or so many clients."""
+def _labels(members: IntArray, bin_of: IntArray, word: str) -> list[str]:
+    """Return what each bin holds: one client, a range, or so many clients."""
     starts = np.flatnonzero(np.diff(bin_of, prepend=-1))
-    return [_label(held, word) for held in np.split(things, starts[1:])]
+    return [_bin_label(held, word) for held in np.split(members, starts[1:])]
 
 
-def _label(held: Sequence[int] | Array, word: str) -> str:
+def _bin_label(held: Sequence[int] | Array, word: str) -> str:
     first, last = int(held[0]), int(held[-1])
     if len(held) == 1:
         return f"{word} {first}"

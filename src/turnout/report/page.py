@@ -1,142 +1,118 @@
-"""The page: template, style, script, plotly and data in one file that needs no network."""
+"""The page: templates, style, scripts and data in one file that needs no network."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import importlib
-import json
-import re
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Sequence
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnout.errors import MissingExtra
-from turnout.report.charts import sections
-from turnout.report.figures import Chart
 from turnout.report.groups import WorldGroup
-from turnout.report.markup import (
-    chips,
-    describe,
-    problem_list,
-    settings_of,
-    summary_table,
-    target_table,
-)
 from turnout.report.reading import Problem
 from turnout.report.summary import Row
+from turnout.report.views import WorldView, world_view
 
-__all__ = ["plotly_js", "render"]
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
-_TABLE_NOTE = (
-    "Mean over seeds ± half the 95 % confidence interval (Student). "
-    "Best: best mean. ≈ best: the paired difference to it over the shared seeds may be zero."
-)
-
-
-def plotly_js() -> str:
-    """Return plotly's own script, or say how to install it."""
-    try:
-        offline = importlib.import_module("plotly.offline")
-    except ImportError as error:
-        raise MissingExtra("the report needs plotly: pip install 'turnout[report]'") from error
-    script: str = offline.get_plotlyjs()
-    return script
+__all__ = ["render", "templates"]
 
 
 def render(
     worlds: Sequence[WorldGroup], rows: Sequence[Sequence[Row]], problems: Sequence[Problem]
 ) -> str:
-    """Return the page; the same cells give the same page, byte for byte."""
+    """Return the page; the same cells give the same page, byte for byte.
+
+    Args:
+        worlds: The groups of cells that compare, one section each.
+        rows: The summary of each world.
+        problems: What the reader must know first.
+
+    Raises:
+        MissingExtra: If Jinja2 or plotly is not installed.
+    """
     names = dict.fromkeys(variant.name for world in worlds for variant in world.variants)
-    order = {name: index for index, name in enumerate(names)}
-    data: dict[str, Any] = {"charts": {}, "maps": {}}
-    bodies = [
-        _world(world, rows[number], f"w{number}", order, data, len(worlds) > 1)
-        for number, world in enumerate(worlds)
+    order = {name: number for number, name in enumerate(names)}
+    views = [
+        world_view(world, rows[number], f"w{number}", order) for number, world in enumerate(worlds)
     ]
     experiments = dict.fromkeys(cell.settings.experiment for w in worlds for cell in w.cells)
-    title = ", ".join(name for name in experiments if name) or "turnout report"
-    scripts = [_script(plotly_js()), _script(_resource("report.js"))]
-    filled = {
-        "title": escape(title),
-        "policy": escape(_security_policy(scripts)),
-        "style": _resource("report.css"),
-        "problems": problem_list(problems),
-        "chips": chips(order),
-        "worlds": "\n".join(bodies),
-        "data": _json(data),
-        "plotly": scripts[0],
-        "script": scripts[1],
-    }
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: filled[match[1]], _resource("template.html"))
-
-
-def _world(
-    world: WorldGroup,
-    rows: Sequence[Row],
-    prefix: str,
-    order: Mapping[str, int],
-    data: dict[str, Any],
-    is_one_of_many: bool,
-) -> str:
-    """Return one world as HTML and put what its charts draw into ``data``."""
-    parts = [f'<article id="{prefix}">']
-    if is_one_of_many:
-        parts.append(f"<h2>World {int(prefix[1:]) + 1}</h2>")
-    parts.append(f'<p class="world">{escape(describe(world))}</p>')
-    parts.append(f"<section><h3>Summary</h3>{summary_table(rows, order)}")
-    parts.append(f'<p class="note">{_TABLE_NOTE}</p>{target_table(world, order)}</section>')
-    for section in sections(world, order):
-        figures = "\n".join(_figure(chart, prefix, data) for chart in section.charts)
-        heading = f"<h3>{escape(section.title)}</h3>"
-        parts.append(f'<section>{heading}<div class="charts">\n{figures}\n</div></section>')
-    parts.append(f"<section><h3>Settings and versions</h3>{settings_of(world)}</section></article>")
-    return "\n".join(parts)
-
-
-def _figure(chart: Chart, prefix: str, data: dict[str, Any]) -> str:
-    key = f"{prefix}-{chart.key}"
-    menus, kind = "", "wide" if chart.is_wide else ""
-    if chart.maps is None:
-        data["charts"][key] = {"traces": chart.traces, "layout": chart.layout}
-    else:
-        data["maps"][key] = chart.maps
-        kind += " map"
-        menus = (
-            f'<p class="menus"><label>Selector <select id="{key}-selector"></select></label> '
-            f'<label>Run <select id="{key}-run"></select></label></p>'
-        )
-    title, caption = escape(chart.title), escape(chart.caption)
+    scripts = [_plotly_js(), _packaged("report.js")]
+    trusted = _needed("markupsafe").Markup  # only for files that turnout and plotly ship
     return (
-        f'<figure class="{kind}"><h4>{title}</h4>{menus}'
-        f'<div class="drawing" id="{key}" role="img" aria-label="{title}. {caption}"></div>'
-        f"<figcaption>{caption}</figcaption></figure>"
+        templates()
+        .get_template("page.html")
+        .render(
+            title=", ".join(name for name in experiments if name) or "turnout report",
+            policy=_security_policy(scripts),
+            style=trusted(_packaged("report.css")),
+            scripts=[trusted(script) for script in scripts],
+            problems=problems,
+            order=order,
+            worlds=views,
+            data=_data(views),
+        )
     )
 
 
-def _json(data: Mapping[str, Any]) -> str:
-    """Return JSON that cannot end the element it stands in."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+def templates() -> Environment:
+    """Return the templates of the page; every value that they show is escaped.
+
+    Raises:
+        MissingExtra: If Jinja2 is not installed.
+    """
+    jinja2 = _needed("jinja2")
+    environment: Environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("turnout.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    return environment
 
 
-def _resource(name: str) -> str:
+def _data(views: Sequence[WorldView]) -> dict[str, dict[str, Any]]:
+    """Return what the script draws, by the id of the element it is drawn in."""
+    charts: dict[str, Any] = {}
+    maps: dict[str, Any] = {}
+    for view in views:
+        for chart in (chart for section in view.sections for chart in section.charts):
+            key = f"{view.id}-{chart.key}"
+            if chart.maps is None:
+                charts[key] = {"traces": chart.traces, "layout": chart.layout}
+            else:
+                maps[key] = chart.maps
+    return {"charts": charts, "maps": maps}
+
+
+def _needed(module: str) -> Any:
+    """Return a module of the extra ``report``, or say how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = module.partition(".")[0]
+        raise MissingExtra(f"the report needs {name}: pip install 'turnout[report]'") from error
+
+
+def _plotly_js() -> str:
+    """Return plotly's script as a browser will see it, so that its hash fits."""
+    script: str = _needed("plotly.offline").get_plotlyjs()
+    return script.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _packaged(name: str) -> str:
     return resources.files("turnout.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _script(text: str) -> str:
-    """Return a script as a browser will see it, so that its hash fits."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _security_policy(scripts: Sequence[str]) -> str:
     """Return a policy under which only these scripts run and nothing is fetched."""
     digests = (hashlib.sha256(script.encode("utf-8")).digest() for script in scripts)
-    allowed = " ".join(f"'sha256-{base64.b64encode(one).decode('ascii')}'" for one in digests)
+    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode('ascii')}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
