@@ -19,9 +19,10 @@ ALLOWED = (
     "turnout.errors",
     "turnout.metrics",
     "turnout.names",
-    "turnout.persist",
     "turnout.report",
+    "turnout.runs",
     "turnout.statistics",
+    "turnout.storage",
     "turnout.types",
 )
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from turnout.errors import InvalidInput, OutputError
-from turnout.persist import write_atomically
 from turnout.report.groups import differences, gather, refuse_mixed
 from turnout.report.page import render
 from turnout.report.reading import Problem, read_cells
 from turnout.report.summary import Row, summary_rows
+from turnout.storage import write_atomically
 
 __all__ = ["Problem", "Report", "Row", "write_report"]
 
