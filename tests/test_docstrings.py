@@ -28,7 +28,6 @@ TO_DO = frozenset(
         "schedules",
         "selectors",
         "simulate",
-        "testing",
         "training",
         "types",
     }

@@ -1,4 +1,4 @@
-"""Checks on a larger federation: no Python loop over clients, and a learner learns."""
+"""Checks with many clients: a round has no Python loop over them, and a learner learns."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ __all__ = ["LEARNING_MARGIN", "SLOWEST", "check_learns", "check_vectorised"]
 #: Clients and cohort of the loop detector.
 MANY_CLIENTS, MANY_CHOSEN = 100_000, 100
 
-#: How often the reference is timed, so that a coarse clock is enough.
+#: How often the reference computation is repeated, so that a coarse clock is enough.
 N_REFERENCES = 30
 
-#: Lines of Python that a round may run, per client; a loop over the available runs 0.8 and more.
+#: Lines of Python per client that a round may run. A loop over the available clients runs 0.8.
 LINES_PER_CLIENT = 0.7
 
-#: How many times slower a round may be than one draw and one partial sort of n numbers.
+#: Limit on the time of a round, in times of one draw and one partial sort of n numbers.
 SLOWEST = 3000.0
 
-#: How much more often than by ``random`` the good clients must be chosen: five standard deviations
-#: of what chance gives.
+#: A learner must choose good clients this many times as often as ``random`` does. Chance reaches
+#: it with the probability of five standard deviations.
 LEARNING_MARGIN = 1.3
 
 
 @contract
 def check_vectorised(subject: Subject) -> None:
-    """Play 100,000 clients: no Python loop over them, no quadratic time."""
+    """Play a round with 100,000 clients: no Python loop over them, no quadratic time."""
     toy = ToyFederation(MANY_CLIENTS, MANY_CHOSEN)
     selector = subject.ready(MANY_CLIENTS)
     toy.play(selector, range(1))
@@ -79,7 +79,7 @@ def _lines_run(call: Callable[[], object]) -> int:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """Return the processor time of a call, which other programs do not lengthen."""
+    """Return the processor time of a call; other programs do not change it."""
     start = time.process_time()
     call()
     return time.process_time() - start
@@ -95,8 +95,8 @@ def _reference() -> None:
 def check_learns(subject: Subject) -> None:
     """Compare with ``random``: a learner chooses good clients 1.3 times as often.
 
-    Both play the same worlds: 24 clients, 8 of them good, 2 seeds, the last 100 of 300 rounds. A
-    selector that overrides neither ``observe`` nor ``poll`` has nothing to learn from.
+    Both play in the same federations: 24 clients, 8 of them good, 2 seeds. The last 100 of 300
+    rounds count. A selector that overrides neither ``observe`` nor ``poll`` passes: it cannot learn.
     """
     cls = type(subject.fresh())
     if cls.observe is Selector.observe and cls.poll is Selector.poll:

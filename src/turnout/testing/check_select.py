@@ -1,4 +1,4 @@
-"""Checks of single rounds: what ``select`` returns, and what it leaves alone."""
+"""Checks of single rounds: what ``select`` returns, and what it must not change."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _whole_round(
 
 @contract
 def check_edge_rounds(subject: Subject) -> None:
-    """Odd rounds work, with a fresh state and after some rounds."""
+    """Unusual rounds work, with a fresh state and after some rounds."""
     lone = ToyFederation(1, 1)
     with doing("n = 1"):
         _edges_survive(subject, lone, {"n = 1": {"available": np.ones(1, dtype=np.bool_)}})
@@ -78,7 +78,7 @@ def _edges(toy: ToyFederation, selector: Selector) -> Mapping[str, Mapping[str, 
     """Return changes of the context by the name of the situation."""
     n = toy.n_clients
     everyone, nobody = np.ones(n, dtype=np.bool_), np.zeros(n, dtype=np.bool_)
-    one, few = np.arange(n) == 5, np.arange(n) % 4 == 1
+    single, few = np.arange(n) == 5, np.arange(n) % 4 == 1
     columns = toy.context(selector, 0).columns
     unknown = {name: np.full(values.shape, np.nan) for name, values in columns.items()}
     partly = {name: values.astype(np.float64) for name, values in columns.items()}
@@ -90,7 +90,7 @@ def _edges(toy: ToyFederation, selector: Selector) -> Mapping[str, Mapping[str, 
         "m = n": {"available": everyone, "cohort_size": n},
         "m > n": {"available": everyone, "cohort_size": n + 3},
         "m > available": {"available": few, "cohort_size": 8},
-        "one available": {"available": one},
+        "one available": {"available": single},
         "nobody available": {"available": nobody},
         "all columns NaN": {"available": everyone, "columns": unknown},
         "half of each column NaN": {"available": everyone, "columns": partly},
@@ -153,9 +153,9 @@ def _selections(selector: Selector, toy: ToyFederation, start: int) -> list[Sele
 
 
 def _expect_same(first: list[Selection], second: list[Selection], message: str) -> None:
-    for one, other in zip(first, second, strict=True):
-        odd = difference(arrays_of(one), arrays_of(other))
-        expect(not odd, f"{message} Round {one.round} differs in {odd}.")
+    for selection, repeated in zip(first, second, strict=True):
+        odd = difference(arrays_of(selection), arrays_of(repeated))
+        expect(not odd, f"{message} Round {selection.round} differs in {odd}.")
 
 
 def _expect_refused(selector: Selector, toy: ToyFederation, state: Mapping[str, Array]) -> None:
@@ -185,16 +185,16 @@ def check_inputs_untouched(subject: Subject) -> None:
             selector.poll(ctx, stream(0, Purpose.POLL, t))
             selection = selector.select(ctx, stream(0, Purpose.SELECT, t))
         outcome = toy.outcome(selection, selector.needs_metrics)
-        given = [*_arrays(ctx), *_arrays(selection), *_arrays(outcome)]
-        _freeze(given)
+        inputs = [*_arrays(ctx), *_arrays(selection), *_arrays(outcome)]
+        _freeze(inputs)
         with doing(
             "observe with read-only inputs (copy an input before changing it, and put copies of "
             "the state into a selection)"
         ):
             selector.observe(selection, outcome)
         state = selector.state()
-        for array in given:
-            _scribble(array)
+        for array in inputs:
+            _overwrite(array)
         odd = difference(state, selector.state())
         expect(not odd, f"{odd} changes when an input is reused: store a copy of the input.")
 
@@ -221,8 +221,8 @@ def _freeze(arrays: Iterable[Array]) -> None:
         array.setflags(write=False)
 
 
-def _scribble(array: Array) -> None:
-    """Overwrite an array, as a runner does that reuses its buffers."""
+def _overwrite(array: Array) -> None:
+    """Change an array, as a runner that reuses its buffers does."""
     if array.base is not None and not array.base.flags.writeable:
         return
     array.setflags(write=True)

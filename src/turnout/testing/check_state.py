@@ -1,4 +1,4 @@
-"""Checks of what is learned: feedback of every kind, late feedback, resuming, growth, long runs."""
+"""Checks of the learned state: any feedback, late feedback, resuming, growth, long runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _FEEDBACK: Mapping[str, Callable[..., Outcome]] = {
 
 @contract
 def check_observe_survives(subject: Subject) -> None:
-    """Whatever legal feedback comes, no NaN or infinity enters the state; bad input is refused."""
+    """No legal feedback brings NaN or infinity into the state; illegal feedback is refused."""
     toy = ToyFederation(12, 4)
     for situation, report in _FEEDBACK.items():
         for n_before in (0, 5):
@@ -130,7 +130,7 @@ def _expect_refused(subject: Subject, toy: ToyFederation) -> None:
 
 @contract
 def check_late_feedback(subject: Subject) -> None:
-    """Give feedback two rounds late and out of order; ``observe`` takes all from the selection."""
+    """Give feedback two rounds late and out of order; ``observe`` needs only the selection."""
     toy = ToyFederation(12, 4)
     selector = subject.ready(12)
     observer = twin(selector)  # gets the same feedback, but never selects
@@ -167,7 +167,7 @@ def _observe_late(
 
 @contract
 def check_save_and_load(subject: Subject) -> None:
-    """Save, load and continue equals the uninterrupted run bit for bit."""
+    """Compare a run that is saved, loaded and continued with an uninterrupted one, bit for bit."""
     toy = ToyFederation(12, 4)
     whole = subject.ready(12)
     toy.play(whole, range(12))
@@ -182,12 +182,12 @@ def check_save_and_load(subject: Subject) -> None:
             load(path, into=restored)
     expected = toy.play(whole, range(12, 24))
     for way, selector in {"load(path)": loaded, "load(path, into=...)": restored}.items():
-        for one, other in zip(expected, toy.play(selector, range(12, 24)), strict=True):
-            odd = difference(arrays_of(one), arrays_of(other))
+        for selection, resumed in zip(expected, toy.play(selector, range(12, 24)), strict=True):
+            odd = difference(arrays_of(selection), arrays_of(resumed))
             expect(
                 not odd,
-                f"after {way}, round {one.round} differs in {odd}: everything learned must be in "
-                "attributes whose names end in '_' and allocated in reset.",
+                f"after {way}, round {selection.round} differs in {odd}: everything learned must "
+                "be in attributes whose names end in '_' and allocated in reset.",
             )
         odd = difference(whole.state(), selector.state())
         expect(not odd, f"after {way} and 12 more rounds the state differs in {odd}.")
@@ -195,7 +195,7 @@ def check_save_and_load(subject: Subject) -> None:
 
 @contract
 def check_grow(subject: Subject) -> None:
-    """``grow`` keeps the old rows, and the new clients, who are the best, get chosen."""
+    """``grow`` keeps the old rows, and the new clients, which are the best, are chosen."""
     n_old, n_new = 8, 12
     before_growth = ToyFederation(n_old, 4, good=np.zeros(n_old, dtype=np.bool_))
     for n_before in (1, 2, 5, 10):
@@ -265,7 +265,7 @@ def check_long_run(subject: Subject) -> None:
 
 
 def _footprint(value: object) -> int:
-    """Return roughly how many bytes an attribute holds on to."""
+    """Return roughly how many bytes an attribute holds."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, str | bytes):

@@ -43,7 +43,7 @@ __all__ = [
     "yield_checks",
 ]
 
-#: The rules in the order of the handbook: number 1 comes first.
+#: All checks in the order of their numbers, from 1.
 CHECKS: tuple[Check, ...] = (
     check_parameters,
     check_selection,
@@ -66,17 +66,31 @@ CHECKS: tuple[Check, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """How one check went."""
+    """The result of a check.
 
-    name: str  #: of the check, without ``check_``
-    number: int  #: 1 .. 16
-    passed: bool  #: also true for a failure that is expected
-    message: str  #: what is wrong and how to mend it; empty if nothing is
+    Args:
+        name: The name of the check, without ``check_``.
+        number: Its number, from 1.
+        passed: Whether it passed. An expected failure counts as passed.
+        message: What is wrong and how to fix it, or a remark; empty if there is nothing to say.
+        seconds: How long it took.
+
+    """
+
+    name: str
+    number: int
+    passed: bool
+    message: str
     seconds: float
 
 
 def name_of_check(check: Check) -> str:
-    """Return the name under which a check is reported and expected to fail."""
+    """Return the name of a check in reports and in ``expected_check_failures``.
+
+    Args:
+        check: One of ``CHECKS``.
+
+    """
     return check.__name__.removeprefix("check_")
 
 
@@ -87,16 +101,16 @@ def check_selector(
     effort: float = 1.0,
     checks: Iterable[Check] | None = None,
 ) -> list[CheckResult]:
-    """Run the checks and return one result for each; nothing is raised for a failing check.
+    """Run the checks and return one result for each. A failing check raises nothing.
 
     Args:
-        make_selector: a zero-argument callable that returns a new selector, a selector class, or a
-            selector, which is cloned.
-        expected_failures: check name -> reason; the default is the selector's
-            ``expected_check_failures``.
-        effort: scales how often things are repeated, for selectors that take milliseconds to
-            observe. Margins stay at five standard deviations, the long run has at least 300 rounds.
-        checks: some of ``CHECKS``, for example one at a time to show progress; the default is all.
+        make_selector: A function without arguments that returns a new selector, a selector class,
+            or a selector, which is cloned.
+        expected_failures: The reason of each expected failure, by the name of its check. Default:
+            the selector's ``expected_check_failures``.
+        effort: Factor on the number of repetitions. Lower it for a slow selector, for example to
+            0.1. Margins stay at five standard deviations; the long run has at least 300 rounds.
+        checks: Some of ``CHECKS``, for example one at a time to show progress. Default: all.
 
     """
     expected = _expected(make_selector, expected_failures)
@@ -114,8 +128,13 @@ def yield_checks(
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield (name, callable) pairs, one per check, for ``pytest.mark.parametrize``.
 
-    A callable raises ``AssertionError`` if its check fails, or passes where it should fail. The
-    arguments are those of ``check_selector``.
+    A callable raises ``AssertionError`` if its check fails, or passes where it should fail.
+
+    Args:
+        make_selector: As for ``check_selector``.
+        expected_failures: As for ``check_selector``.
+        effort: As for ``check_selector``.
+
     """
     expected = _expected(make_selector, expected_failures)
     for check in CHECKS:
@@ -129,23 +148,31 @@ def assert_selector(
     expected_failures: Mapping[str, str] | None = None,
     effort: float = 1.0,
 ) -> None:
-    """Run all checks and raise one ``AssertionError`` that lists every failure."""
+    """Run all checks and raise one ``AssertionError`` that lists every failure.
+
+    Args:
+        make_selector: As for ``check_selector``.
+        expected_failures: As for ``check_selector``.
+        effort: As for ``check_selector``.
+
+    """
     results = check_selector(make_selector, expected_failures=expected_failures, effort=effort)
     failed = [f"{r.number}. {r.name}: {r.message}" for r in results if not r.passed]
     if failed:
         raise AssertionError(f"{len(failed)} of {len(results)} checks failed\n" + "\n".join(failed))
 
 
-def _expected(make_selector: MakeSelector, given: Mapping[str, str] | None) -> Mapping[str, str]:
-    if given is None:
-        given = Subject(make_selector).fresh().expected_check_failures
-    known = [name_of_check(check) for check in CHECKS]
-    unknown = sorted(given.keys() - set(known))
+def _expected(make_selector: MakeSelector, reasons: Mapping[str, str] | None) -> Mapping[str, str]:
+    if reasons is None:
+        reasons = Subject(make_selector).fresh().expected_check_failures
+    names = [name_of_check(check) for check in CHECKS]
+    unknown = sorted(reasons.keys() - set(names))
     if unknown:
         raise InvalidInput(
-            f"expected failures name no check: got {', '.join(unknown)}; known: {', '.join(known)}."
+            f"expected_failures has names of no check: {', '.join(unknown)}. Checks are "
+            f"{', '.join(names)}."
         )
-    return given
+    return reasons
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""Checks by counting: probabilities are frequencies, and no client is favoured for its index.
+"""Checks by counting: probabilities equal frequencies, and no index is favoured.
 
 A count is compared with its expectation by Bernstein's inequality at the level of five standard
 deviations of a normal variable. It holds for every probability, also where few hits are expected.
@@ -18,15 +18,20 @@ from turnout.types import Array, BoolArray, FloatArray, RoundContext
 
 __all__ = ["SIGMAS", "check_probability", "check_relabelling"]
 
-#: How many standard deviations a count may be off.
+#: How many standard deviations a count may differ from its expectation.
 SIGMAS = 5.0
 
-#: Two reports of the same probability may differ by rounding only.
+#: Two reports of the same probability may differ by this rounding error.
 ROUNDING = 1e-9
 
 
 def margin(variance: Array) -> FloatArray:
-    """Return how far a sum of independent hits may lie from its mean, by Bernstein's inequality."""
+    """Return how far a sum of independent hits may be from its mean, by Bernstein's inequality.
+
+    Args:
+        variance: The variance of the sum.
+
+    """
     a = SIGMAS**2 / 2.0
     return a / 3.0 + np.sqrt(a * a / 9.0 + 2.0 * a * variance)
 
@@ -68,17 +73,19 @@ def _expect_frequencies(selector: Selector, ctx: RoundContext, repeats: int) -> 
     p = reported[seen]
     expect(bool(np.all((p > 0.0) & (p <= 1.0))), "probability is outside (0, 1].")
     odd = seen[_is_off(hits[:, seen], p)]
-    told = [f"client {i} reported {reported[i]:.4f}, chosen {hits[:, i].mean():.4f}" for i in odd]
+    details = [
+        f"client {i} reported {reported[i]:.4f}, chosen {hits[:, i].mean():.4f}" for i in odd
+    ]
     expect(
-        not told,
+        not details,
         f"probability is not the frequency of being chosen over {repeats} draws (5 sigma): "
-        f"{'; '.join(told)}. Draw with turnout.sampling.exact_draw, or report None.",
+        f"{'; '.join(details)}. Draw with turnout.sampling.exact_draw, or report None.",
     )
     _expect_no_tilt(hits[:, seen], p)
 
 
 def _is_off(hits: FloatArray, p: FloatArray) -> BoolArray:
-    """Compare client by client."""
+    """Return which clients were hit too often or too rarely."""
     repeats = hits.shape[0]
     off = np.abs(hits.sum(axis=0) - repeats * p)
     allowed = np.where(p >= 1.0 - ROUNDING, 0.5, margin(repeats * p * (1.0 - p)))
@@ -87,7 +94,7 @@ def _is_off(hits: FloatArray, p: FloatArray) -> BoolArray:
 
 
 def _expect_no_tilt(hits: FloatArray, p: FloatArray) -> None:
-    """Compare all clients at once: a draw that favours the unlikely a little shows in the sum.
+    """Compare the sum over all clients: it shows a draw that slightly favours unlikely clients.
 
     Clients that are hit or missed fewer than 25 times are left out: their sum is not normal.
     """
@@ -117,20 +124,20 @@ def check_relabelling(subject: Subject) -> None:
     variance = 2.0 * expected * (1.0 - expected / repeats)
     off = np.abs(plain[:, labels] - renamed)
     rounds, clients = np.nonzero(off > margin(variance))
-    told = [
+    details = [
         f"client {i} in round {t}: {renamed[t, i] / repeats:.3f}, under its other name "
         f"{plain[t, labels[i]] / repeats:.3f}"
         for t, i in zip(rounds, clients, strict=True)
     ]
     expect(
-        not told,
+        not details,
         f"the chance of being chosen depends on the index (5 sigma over {repeats} runs): "
-        f"{'; '.join(told)}. Break ties at random, for example with turnout.sampling.top_m.",
+        f"{'; '.join(details)}. Break ties at random, for example with turnout.sampling.top_m.",
     )
 
 
 def _expect_equal_chances(subject: Subject) -> None:
-    """All columns and all answers are equal, so everyone must be chosen equally often."""
+    """Make all columns and answers equal: all clients must be chosen equally often."""
     toy, n = ToyFederation(12, 4), 12
     selector = subject.fresh()
     row = int(np.flatnonzero(toy.good)[0])

@@ -1,4 +1,4 @@
-"""What all checks share: the selector under test, comparisons, and how a failure is told."""
+"""What all checks share: the selector under test, comparisons, and failure messages."""
 
 from __future__ import annotations
 
@@ -32,20 +32,26 @@ class Check(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The selector under test, made anew whenever a check asks."""
+    """The selector under test, built anew whenever a check asks for it.
+
+    Args:
+        make: A function without arguments, a selector class, or a selector that is cloned.
+        effort: Factor on the number of repetitions of a check.
+
+    """
 
     make: MakeSelector
     effort: float = 1.0
 
     def fresh(self) -> Selector:
         """Return a new selector without state."""
-        made = self.make.clone() if isinstance(self.make, Selector) else self.make()
+        selector = self.make.clone() if isinstance(self.make, Selector) else self.make()
         expect(
-            isinstance(made, Selector),
-            f"make_selector returned {type(made).__name__}: return an instance of a subclass of "
-            "turnout.Selector.",
+            isinstance(selector, Selector),
+            f"make_selector returned {type(selector).__name__}: return an instance of a subclass "
+            "of turnout.Selector.",
         )
-        return made
+        return selector
 
     def ready(self, n_clients: int, seed: int = 0) -> Selector:
         """Return a new selector with state for ``n_clients``."""
@@ -55,7 +61,7 @@ class Subject:
         return selector
 
     def times(self, count: int, *, least: int = 1) -> int:
-        """Return how often to repeat something."""
+        """Return ``count`` scaled by the effort, at least ``least``."""
         return max(least, round(count * self.effort))
 
 
@@ -82,14 +88,25 @@ def contract(check: Callable[[Subject], None]) -> Check:
 
 
 def expect(condition: object, message: str) -> None:
-    """Raise ``AssertionError`` with the message unless the condition holds."""
+    """Raise ``AssertionError`` unless the condition holds.
+
+    Args:
+        condition: What must be true.
+        message: What is wrong otherwise, and how to fix it.
+
+    """
     if not condition:
         raise AssertionError(message)
 
 
 @contextlib.contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Say in the failure what was being done."""
+    """Put what was being done in front of every failure inside the block.
+
+    Args:
+        what: The action, for example ``"round 3"``.
+
+    """
     try:
         yield
     except AssertionError as error:
@@ -99,7 +116,12 @@ def doing(what: str) -> Iterator[None]:
 
 
 def twin(selector: Selector) -> Selector:
-    """Return a new selector with a copy of the state, and of nothing else."""
+    """Return a new selector with the same parameters and a copy of the state, nothing else.
+
+    Args:
+        selector: The original.
+
+    """
     other = selector.clone()
     other.reset(selector.n_clients)
     other.load_state(selector.state())
@@ -107,7 +129,13 @@ def twin(selector: Selector) -> Selector:
 
 
 def difference(before: Mapping[str, Array], after: Mapping[str, Array]) -> str:
-    """Return the names whose arrays are not bit-identical, or an empty string."""
+    """Return the names whose arrays are not bit-identical, or an empty string.
+
+    Args:
+        before: Arrays by name.
+        after: Arrays by name.
+
+    """
     odd = {
         name
         for name in before.keys() & after.keys()
@@ -119,7 +147,12 @@ def difference(before: Mapping[str, Array], after: Mapping[str, Array]) -> str:
 
 
 def arrays_of(selection: Selection) -> dict[str, Array]:
-    """Return copies of all arrays of a selection by name."""
+    """Return copies of all arrays of a selection by name.
+
+    Args:
+        selection: The selection.
+
+    """
     arrays: dict[str, Any] = {"round": selection.round, "clients": selection.clients}
     if selection.probability is not None:
         arrays["probability"] = selection.probability
@@ -128,7 +161,12 @@ def arrays_of(selection: Selection) -> dict[str, Array]:
 
 
 def expect_finite(selector: Selector) -> None:
-    """Check that no NaN and no infinity is in the state."""
+    """Check that no NaN and no infinity is in the state.
+
+    Args:
+        selector: The selector whose state is checked.
+
+    """
     state = selector.state()
     odd = sorted(
         name
@@ -143,7 +181,14 @@ def expect_finite(selector: Selector) -> None:
 
 
 def expect_valid(selector: Selector, ctx: RoundContext, selection: object) -> None:
-    """Check that the selection is one that the context allows."""
+    """Check that the context allows the selection.
+
+    Args:
+        selector: The selector that made it.
+        ctx: The context of the round.
+        selection: What ``select`` returned.
+
+    """
     if not isinstance(selection, Selection):
         raise AssertionError(
             f"select returned {type(selection).__name__}: return Selection(ctx.round, clients)."

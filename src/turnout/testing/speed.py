@@ -1,8 +1,8 @@
-"""How long a round takes: select + observe, beside a floor measured in the same run.
+"""Measure how long a round takes, select + observe, and a floor in the same run.
 
 The floor is one ``rng.random(n)`` plus one ``np.argpartition`` of n floats: what any ranking of all
-clients costs at least. Selectors are measured in a warm state in which every client has been seen
-(learners on features: some hundred), which is their slowest.
+clients costs at least. Selectors are measured in their slowest state: every client has been seen
+(a few hundred for learners on features).
 """
 
 from __future__ import annotations
@@ -27,21 +27,35 @@ N_FEATURES = 64
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """One measurement."""
+    """A measurement.
+
+    Args:
+        n_clients: Number of clients.
+        round_s: Median seconds of select + observe.
+        floor_s: Seconds of the floor, measured before and after.
+        bytes_per_client: Bytes of learned state for each client.
+
+    """
 
     n_clients: int
-    round_s: float  #: seconds of select + observe, the median
-    floor_s: float  #: seconds of the floor, around the same time
-    bytes_per_client: float  #: of learned state
+    round_s: float
+    floor_s: float
+    bytes_per_client: float
 
     @property
     def ratio(self) -> float:
-        """Rounds cost so many floors."""
+        """Time of a round divided by the floor."""
         return self.round_s / self.floor_s
 
 
 def seconds(action: Callable[[], object], repeats: int) -> float:
-    """Return the median time of an action, after one that does not count."""
+    """Return the median seconds of an action. A first call does not count.
+
+    Args:
+        action: What is timed.
+        repeats: How many calls count.
+
+    """
     action()
     times = []
     for _ in range(repeats):
@@ -52,14 +66,29 @@ def seconds(action: Callable[[], object], repeats: int) -> float:
 
 
 def floor(n_clients: int, cohort_size: int, repeats: int) -> float:
-    """Return the median time of one random vector and one partition of it."""
+    """Return the median seconds of one random vector and one partition of it.
+
+    Args:
+        n_clients: Length of the vector.
+        cohort_size: Where it is partitioned.
+        repeats: How many calls count.
+
+    """
     rng = np.random.default_rng(0)
     kth = n_clients - min(cohort_size, n_clients)
     return seconds(lambda: np.argpartition(rng.random(n_clients), kth), repeats)
 
 
 def measure(selector: Selector, n_clients: int, cohort_size: int = 100, repeats: int = 15) -> Speed:
-    """Time rounds of a selector with everyone available; it is prepared afresh."""
+    """Time rounds of a selector with all clients available.
+
+    Args:
+        selector: The selector. Its state is replaced.
+        n_clients: Number of clients.
+        cohort_size: How many clients a round chooses.
+        repeats: How many rounds count.
+
+    """
     gc.collect()
     before = floor(n_clients, cohort_size, repeats)
     with warnings.catch_warnings():
@@ -78,9 +107,15 @@ def measure(selector: Selector, n_clients: int, cohort_size: int = 100, repeats:
 
 
 def warm_columns(selector: Selector, n_clients: int) -> dict[str, Array]:
-    """Return random columns, as far as the selector declares them."""
+    """Return random values of the columns that the selector declares.
+
+    Args:
+        selector: The selector.
+        n_clients: Number of clients.
+
+    """
     rng = np.random.default_rng(1)
-    known: dict[str, Callable[[], Array]] = {
+    makers: dict[str, Callable[[], Array]] = {
         "num_samples": lambda: rng.integers(10, 1_000, n_clients).astype(np.float64),
         "features": lambda: rng.integers(0, 2, (n_clients, N_FEATURES)).astype(np.float64),
         "context": lambda: rng.uniform(0.5, 10.0, (n_clients, 3)),
@@ -88,13 +123,22 @@ def warm_columns(selector: Selector, n_clients: int) -> dict[str, Array]:
         "success_rate": lambda: rng.random(n_clients),
     }
     wanted = selector.needs_columns | selector.uses_columns
-    return {name: make() for name, make in known.items() if name in wanted}
+    return {name: make() for name, make in makers.items() if name in wanted}
 
 
 def play_round(
     selector: Selector, t: int, size: int, available: BoolArray, columns: dict[str, Array]
 ) -> float:
-    """Play a round with random outcomes; return the seconds of poll, select and observe alone."""
+    """Play a round with random outcomes; return the seconds of poll, select and observe alone.
+
+    Args:
+        selector: The selector.
+        t: Number of the round.
+        size: How many clients to choose.
+        available: (n,) which clients can be chosen.
+        columns: What is known of the clients before the round.
+
+    """
     rng = np.random.default_rng(t)
     ctx = RoundContext(t, size, available, columns=columns)
     start = time.perf_counter()
@@ -117,7 +161,7 @@ def play_round(
 def _warm_up(
     selector: Selector, n_clients: int, cohort_size: int, columns: dict[str, Array]
 ) -> None:
-    """Let everyone take part in ten large cohorts; learners on features see a few small ones."""
+    """Let all clients take part in ten large cohorts; learners on features see ten small ones."""
     learns_features = "features" in selector.needs_columns
     size = cohort_size if learns_features else max(1, n_clients // 10)
     tenth = np.arange(n_clients) % 10

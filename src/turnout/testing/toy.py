@@ -1,8 +1,8 @@
-"""A toy federation that can feed any selector, and a third of whose clients are good.
+"""A toy federation for any selector; a third of its clients are good.
 
-Good clients answer more often, are faster and have the higher loss, so that every learner, whatever
-it learns from, should come to prefer them. What would happen to each client in a round is drawn
-for all clients from ``stream(seed, Purpose.ENV, round)``: it is the same whoever selects.
+Good clients answer more often, are faster and have a higher loss. So every learner should prefer
+them, whatever it learns from. What would happen to each client in a round is drawn for all clients
+from ``stream(seed, Purpose.ENV, round)``. It does not depend on the selection.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from turnout.types import (
 
 __all__ = ["ToyFate", "ToyFederation"]
 
-#: Seconds a client has.
+#: Seconds that a client has in a round.
 DEADLINE = 4.3
 
-#: The world repeats itself after so many rounds, which makes long runs cheap.
+#: The federation repeats itself after this many rounds, which makes long runs cheap.
 PERIOD = 200
 
 #: Share of clients available in a round, and share of polled clients that do not answer.
@@ -43,7 +43,7 @@ AVAILABILITY, NO_ANSWER = 0.8, 0.1
 #: Seconds per unit of the three context features: work, cold start, transfer.
 SECONDS = np.array([1.5, 0.3, 0.8])
 
-#: Metrics that are reported unless others are named, and what they are of the loss.
+#: Metrics that are reported by default, and the factor between each and the loss.
 METRICS = ("loss", "loss_std", "loss_rms")
 SHARE_OF_LOSS = {"loss": 1.0, "loss_std": 0.1, "loss_rms": math.hypot(1.0, 0.1)}
 
@@ -51,23 +51,42 @@ _N_BITS = 64
 
 
 class ToyFate(NamedTuple):
-    """What happens to each client that is chosen in a round, (n,) each; ``context`` is (n, 3)."""
+    """What happens to each client that is chosen in a round.
+
+    Args:
+        available: (n,) which clients can be chosen.
+        status: (n,) how the round ends for each.
+        duration: (n,) seconds, NaN for silent clients.
+        loss: (n,) NaN for clients that report nothing.
+        polled_loss: (n,) NaN for clients that do not answer a poll.
+        context: (n, 3) work, cold start and transfer of the round.
+
+    """
 
     available: BoolArray
     status: Array
-    duration: FloatArray  #: NaN for the silent
-    loss: FloatArray  #: NaN for those who report nothing
-    polled_loss: FloatArray  #: NaN for those who do not answer a poll
+    duration: FloatArray
+    loss: FloatArray
+    polled_loss: FloatArray
     context: FloatArray
 
 
 class ToyFederation:
-    """Clients with fixed qualities and fates that are drawn anew in every round.
+    """Clients with fixed qualities, and with outcomes that are drawn anew in every round.
 
-    It knows the columns ``num_samples``, ``features`` (64 bits), ``context`` (3 numbers),
+    It has the columns ``num_samples``, ``features`` (64 bits), ``context`` (3 numbers),
     ``expected_duration``, ``upload_duration``, ``download_duration`` and ``success_rate``. Any
     other column that a selector declares holds a fixed number from [0, 1) per client, and any
     other metric equals the loss.
+
+    Args:
+        n_clients: Number of clients.
+        cohort_size: How many clients a round chooses.
+        seed: Fixes everything that is drawn.
+        good: (n,) which clients are good. Default: a third, drawn at random.
+        labels: Renames the clients: client i behaves like client ``labels[i]`` of the federation
+            without labels.
+
     """
 
     def __init__(
@@ -79,10 +98,6 @@ class ToyFederation:
         good: BoolArray | None = None,
         labels: IntArray | None = None,
     ) -> None:
-        """Set the size; ``good`` fixes who is good, ``labels`` renames the clients.
-
-        With labels, client i fares like client ``labels[i]`` of the federation without them.
-        """
         self.n_clients = require.integer("n_clients", n_clients, minimum=1)
         self.cohort_size = require.integer("cohort_size", cohort_size, minimum=1)
         self.seed = seed
@@ -96,7 +111,7 @@ class ToyFederation:
 
     @property
     def good(self) -> BoolArray:
-        """(n,) who is reliable, fast and has much to learn from."""
+        """(n,) which clients are reliable, fast and have a high loss."""
         return self._good[self.labels]
 
     def fate(self, round: int) -> ToyFate:
@@ -108,7 +123,7 @@ class ToyFederation:
         return self._fates[key]
 
     def column(self, name: str, round: int) -> Array:
-        """Return a column as it is known before a round; only ``context`` changes by round."""
+        """Return a column as it is before a round; only ``context`` changes from round to round."""
         if name == "context":
             return self.fate(round).context
         if name not in self._columns:
@@ -138,7 +153,7 @@ class ToyFederation:
         return dataclasses.replace(ctx, polled=polled, polled_loss=answers)
 
     def outcome(self, selection: Selection, metrics: Iterable[str] = METRICS) -> Outcome:
-        """Return what happened to the chosen, with the named metrics."""
+        """Return what happened to the chosen clients, with the named metrics."""
         fate, chosen = self.fate(selection.round), selection.clients
         loss = fate.loss[chosen]
         reports = {name: SHARE_OF_LOSS.get(name, 1.0) * loss for name in metrics}
@@ -198,7 +213,7 @@ class ToyFederation:
         return np.column_stack((work, np.full(self.n_clients, 0.5), transfer))
 
     def _bits(self) -> Array:
-        """Good clients have nearly one code, the others nearly another."""
+        """Return codes: all good clients have similar ones, and so have all others."""
         rng = stream(self.seed, Purpose.INIT)
         code = rng.integers(0, 2, (2, _N_BITS), dtype=np.uint8)
         is_flipped = rng.random((self.n_clients, _N_BITS)) < 0.05
