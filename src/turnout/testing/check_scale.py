@@ -96,7 +96,8 @@ def check_learns(subject: Subject) -> None:
     """Compare with ``random``: a learner chooses good clients 1.3 times as often.
 
     Both play in the same federations: 24 clients, 8 of them good, 2 seeds. The last 100 of 300
-    rounds count. A selector that overrides neither ``observe`` nor ``poll`` passes: it cannot learn.
+    rounds count. A selector that overrides neither ``observe`` nor ``poll`` cannot learn and is
+    excused.
     """
     cls = type(subject.fresh())
     if cls.observe is Selector.observe and cls.poll is Selector.poll:
