@@ -2,15 +2,36 @@ import doctest
 import importlib
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import turnout
+from turnout.cli import app
 
 ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs" / "howto").glob("*.md")),
+    *sorted((ROOT / "docs" / "papers").glob("*.md")),
+]
+
+#: What makes a printed command short: the last value of an option counts.
+SHORT = {
+    "simulate": ["--rounds", "3"],
+    "train": ["--rounds", "3"],
+    "compare": ["--rounds", "3", "--seeds", "1", "--jobs", "1"],
+    "data": [],
+    "report": [],
+}
+
+#: Data that is not embedded, and a path on a server.
+NOT_HERE = {"fashion-mnist", "/var/lib/app/runs"}
 
 
 def test_selector_pages_are_made_from_the_current_docstrings():
@@ -32,20 +53,50 @@ def test_selector_pages_are_made_from_the_current_docstrings():
     ),
 )
 def test_docstring_examples_run(module):
-    found = importlib.import_module(module)
-    assert doctest.testmod(found, extraglobs={"turnout": turnout}).failed == 0
+    tested = importlib.import_module(module)
+    assert doctest.testmod(tested, extraglobs={"turnout": turnout}).failed == 0
 
 
-def python_blocks(path: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_readme_examples_run_as_printed(tmp_path, monkeypatch):
+# The other how-tos run in the tests of what they are about.
+@pytest.mark.parametrize("name", ["README.md", "docs/howto/data.md"])
+def test_python_examples_run_as_printed(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = python_blocks(ROOT / "README.md")
-    assert blocks
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+    examples = blocks(ROOT / name, "python")
+    assert examples
+    for example in examples:
+        exec(compile(example, name, "exec"), {})
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Return the arguments of each turnout command in the page's blocks of commands."""
+    text = "".join(blocks(page, "(?:sh|console)")).replace("\\\n", " ")
+    lines = [shlex.split(line, comments=True) for line in text.splitlines()]
+    return [words[1:] for words in lines if words[:1] == ["turnout"]]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if commands(page)], ids=lambda page: page.stem
+)
+def test_printed_commands_have_these_options(page):
+    for arguments in commands(page):
+        result = CliRunner().invoke(app, [*arguments, "--help"])
+        assert result.exit_code == 0, f"{arguments}: {result.output}"
+
+
+@pytest.mark.parametrize("name", ["README", "data", "experiments", "report", "training"])
+def test_printed_commands_run(name, tmp_path, monkeypatch):
+    (page,) = (page for page in PAGES if page.stem == name)
+    monkeypatch.chdir(tmp_path)
+    for text in blocks(page, "toml"):
+        Path("experiment.toml").write_text(text, encoding="utf-8")
+    for arguments in commands(page):
+        if arguments[0] in SHORT and not any(word in NOT_HERE for word in arguments):
+            result = CliRunner().invoke(app, [*arguments, *SHORT[arguments[0]]])
+            assert result.exit_code == 0, f"{arguments}: {result.output}"
 
 
 def test_every_public_name_is_documented():
@@ -55,6 +106,6 @@ def test_every_public_name_is_documented():
 
 
 def test_links_between_pages_resolve():
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
+    for page in [*PAGES, *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} -> {target}"
