@@ -166,7 +166,8 @@ def _table(title: str, experiment: Experiment, summary: dict[str, Any]) -> Table
         title += f" (stopped at its target after {summary['rounds_run']} rounds)"
     made = table(escape(title), "what", "value", numbers=("value",))
     for name, (what, form) in (_BEFORE | reached | _AFTER).items():
-        value = summary[name]
+        if name not in summary:  # clients hold nothing out
+            continue
         missing = "not reached" if name in reached else "-"
-        made.add_row(what, missing if value is None else format(value, form))
+        made.add_row(what, missing if summary[name] is None else format(summary[name], form))
     return made
