@@ -65,17 +65,11 @@ def parameters(member):
         return {field.name for field in dataclasses.fields(member) if field.init}
     if hasattr(member, "_fields"):  # a named tuple
         return set(member._fields)
-    ignored = set()
     if inspect.isclass(member):
         member = member.__init__
-        if not inspect.isfunction(member):
+        if not getattr(member, "__module__", "").startswith("turnout"):  # object's, or an enum's
             return set()
-        ignored = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
-    return {
-        argument.name
-        for argument in inspect.signature(member).parameters.values()
-        if argument.name != "self" and argument.kind not in ignored
-    }
+    return inspect.signature(member).parameters.keys() - {"self"}
 
 
 def entries(docstring, *headings):
