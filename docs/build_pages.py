@@ -5,72 +5,50 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 import sys
 from pathlib import Path
 
 import turnout
-from turnout.registry import find
+from turnout.describe import HEADINGS, Description, describe
 
 FOLDER = Path(__file__).parent / "selectors"
-HEADINGS = re.compile(r"^([A-Z][a-z]+):\s+", re.MULTILINE)
-ORDER = {
-    "Idea": "What it picks",
-    "Setting": "What it needs to see",
-    "Limits": "When it fails",
-    "Deviations": "Deviations from the paper",
-    "Equations": "Where the equations are",
-    "Symbols": "Symbols",
-    "Cost": "Cost",
-    "Checked": "How it was checked",
-    "Paper": "Paper",
-}
 
 
-def sections(docstring: str) -> tuple[str, dict[str, str]]:
-    """Return the title and the text under each heading of a selector's module docstring."""
-    title, _, body = inspect.cleandoc(docstring).partition("\n")
-    parts = HEADINGS.split(body.strip())
-    texts = dict(zip(parts[1::2], parts[2::2], strict=True))
-    return title, {name: inspect.cleandoc(text) for name, text in texts.items()}
-
-
-def unwrapped(text: str) -> str:
-    """Return text with its lines joined; a line that starts with a number starts a point."""
-    return re.sub(r"\s*\n\s*(?!\s|\d+\. )", " ", text).strip()
-
-
-def page(name: str) -> str:
+def page(description: Description) -> str:
     """Return the page of one selector."""
-    cls = find(name)
-    module = sys.modules[cls.__module__]
-    title, texts = sections(module.__doc__ or "")
-    signature = inspect.signature(cls.__init__)
-    parameters = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
-    lines = [f"# {title.rstrip('.')}", ""]
-    shown = ", ".join(f"{p.name}={p.default!r}" for p in parameters)
-    lines += ["```python", f"turnout.make({name!r}{', ' if shown else ''}{shown})", "```", ""]
-    for heading, caption in ORDER.items():
-        if heading in texts:
-            lines += [f"## {caption}", "", unwrapped(texts[heading]), ""]
-    lines += [f"Source: `{cls.__module__.replace('.', '/')}.py`. This page is made from it.", ""]
+    lines = [f"# {description.title.rstrip('.')}", "", "```python", description.call, "```", ""]
+    if description.parameters:
+        lines += [
+            "## Parameters",
+            "",
+            "| name | default | allowed | meaning |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            f"| `{p.name}` | `{p.default!r}` | {p.allowed} | {p.meaning} |"
+            for p in description.parameters
+        ]
+        lines.append("")
+    for heading, caption in HEADINGS.items():
+        lines += [f"## {caption}", "", description.texts[heading], ""]
+    source = description.module.replace(".", "/")
+    lines += [f"Try it: `{description.command}`", ""]
+    lines += [f"Source: `{source}.py`. This page is made from it.", ""]
     return "\n".join(lines)
 
 
-def index() -> str:
+def index(descriptions: list[Description]) -> str:
     """Return the table of all selectors."""
     lines = ["# Selectors", "", "| name | what it is |", "|---|---|"]
-    for name in turnout.names(plugins=False):
-        title, _ = sections(sys.modules[find(name).__module__].__doc__ or "")
-        lines.append(f"| [`{name}`]({name}.md) | {title.partition(': ')[2]} |")
+    lines += [f"| [`{d.name}`]({d.name}.md) | {d.summary}. |" for d in descriptions]
     return "\n".join([*lines, ""])
 
 
 def main() -> None:
     """Write or compare all pages."""
-    pages = {f"{name}.md": page(name) for name in turnout.names(plugins=False)}
-    pages["index.md"] = index()
+    descriptions = [describe(name) for name in turnout.names(plugins=False)]
+    pages = {f"{description.name}.md": page(description) for description in descriptions}
+    pages["index.md"] = index(descriptions)
     stale = [
         name
         for name, text in pages.items()

@@ -7,11 +7,11 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
-import re
 
 import pytest
 
 import turnout
+from turnout.docstrings import entries
 
 #: Parts of the package that are still to be written; a part that is complete must leave the list.
 TO_DO = frozenset(
@@ -26,7 +26,6 @@ TO_DO = frozenset(
         "rng",
         "runs",
         "schedules",
-        "selectors",
         "simulate",
         "training",
         "types",
@@ -72,17 +71,6 @@ def parameters(member):
     return inspect.signature(member).parameters.keys() - {"self"}
 
 
-def entries(docstring, *headings):
-    """Return the names that the sections under these headings explain."""
-    names, is_inside = set(), False
-    for line in inspect.cleandoc(docstring or "").splitlines():
-        if line.strip() and not line.startswith(" "):
-            is_inside = line in headings
-        elif is_inside and (entry := re.match(r" {4}\*{0,2}(\w+(?:, \w+)*): \S", line)):
-            names.update(entry.group(1).split(", "))
-    return names
-
-
 PARTS = public_names()
 
 
@@ -91,7 +79,11 @@ def test_every_parameter_is_explained(part):
     missing = {
         name: unexplained
         for name, member in PARTS[part].items()
-        if (unexplained := parameters(member) - entries(member.__doc__, "Args:", "Attributes:"))
+        if (
+            unexplained := parameters(member)
+            - entries(member.__doc__).keys()
+            - entries(member.__doc__, "Attributes").keys()
+        )
     }
     if part in TO_DO:
         assert missing, f"{part} is complete: take it from TO_DO"
@@ -104,7 +96,7 @@ def test_only_parameters_are_explained(part):
     stale = {
         name: extra
         for name, member in PARTS[part].items()
-        if (extra := entries(member.__doc__, "Args:") - parameters(member))
+        if (extra := entries(member.__doc__).keys() - parameters(member))
     }
     assert not stale
 

@@ -151,7 +151,7 @@ def at_round(
     """Return a fixed or scheduled parameter in a round, checked against its domain."""
     if not callable(value):
         return require.number(field, value, minimum=minimum, maximum=maximum)
-    if not isinstance(value, Hashable):
+    if isinstance(value, type) or not isinstance(value, Hashable):
         raise InvalidInput(
             f"{field} must be a number or a frozen dataclass, got {value!r}.", field=field
         )

@@ -18,6 +18,7 @@ class StickToWinners(Selector):
     Symbols:    won_ = 1 if the last answer came in time.
     Equations:  none.
     Deviations: none.
+    Limits:     whoever was lucky once keeps its place.
     Cost:       O(n) select, O(m) observe, state 8n bytes.
     Checked:    by the contract.
     """

@@ -10,7 +10,7 @@ import pytest
 import turnout
 from tests.contract import broken
 from tests.contract.broken import LearnsNothing, StickToWinners, Uniform
-from turnout import Purpose, Selection, Selector, Status, stream
+from turnout import Purpose, Selection, Selector, Status, registry, stream
 from turnout.testing import (
     CHECKS,
     ToyFederation,
@@ -108,7 +108,7 @@ CAUGHT = {
         "LearnsNothing": "a learner must reach 1.3 times",
         "PrefersLosers": "a learner must reach 1.3 times",
     },
-    "docstring": {"SaysNothing": "lacks Paper, Setting"},
+    "docstring": {"SaysNothing": "lack Idea, Setting, Limits, Deviations"},
 }
 CASES = [
     pytest.param(check, name, message, id=f"{check}-{name}")
@@ -142,6 +142,45 @@ def test_quadratic_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scale_module, "SLOWEST", 1e-3)
     with pytest.raises(AssertionError, match="times as long as one draw"):
         BY_NAME["vectorised"](StickToWinners)
+
+
+class WithParameter(StickToWinners):
+    __doc__ = StickToWinners.__doc__
+
+    def __init__(self, *, eta: float = 0.5) -> None:
+        self.eta = eta
+
+
+class Explained(WithParameter):
+    __doc__ = f"{StickToWinners.__doc__}\n    Args:\n        eta: Learning rate.\n    "
+
+
+class ExplainsAnother(WithParameter):
+    __doc__ = f"{StickToWinners.__doc__}\n    Args:\n        tau (number): Rate.\n    "
+
+
+def docstring_result(cls) -> tuple[bool, str]:
+    (result,) = check_selector(cls, checks=[BY_NAME["docstring"]])
+    return result.passed, result.message
+
+
+def test_a_parameter_without_words_is_a_remark_for_outsiders() -> None:
+    passed, message = docstring_result(WithParameter)
+    assert passed
+    assert "Args: in the docstring of WithParameter lacks eta" in message
+    assert docstring_result(Explained) == (True, "")
+
+
+def test_a_parameter_without_words_fails_once_the_class_is_registered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    classes = {"with": WithParameter, "explained": Explained, "another": ExplainsAnother}
+    monkeypatch.setattr(registry, "_registered", registry._registered | classes)
+    assert docstring_result(Explained) == (True, "")
+    assert docstring_result(WithParameter)[0] is False
+    passed, message = docstring_result(ExplainsAnother)
+    assert not passed
+    assert "lacks eta and explains what is no parameter: tau" in message
 
 
 def test_results_are_numbered_and_timed() -> None:

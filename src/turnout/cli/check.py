@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import Progress
 
 from turnout.cli.output import AsJson, console, show, table
@@ -32,7 +33,8 @@ def check(
             progress.advance(task)
     verdicts = table(f"Contract of {selector}", "#", "check", "result", "seconds", numbers=("#",))
     for result in results:
-        verdict = "[green]passed[/]" if result.passed else f"[red]failed[/] {result.message}"
+        verdict = "[green]passed[/]" if result.passed else "[red]failed[/]"
+        verdict += f" {escape(result.message)}"
         verdicts.add_row(str(result.number), result.name, verdict, f"{result.seconds:.2f}")
     rows = [
         {

@@ -1,45 +1,102 @@
-"""``turnout list``: the selectors that can be used here."""
+"""``turnout list``: the selectors that can be used here, and one of them in detail."""
 
 from __future__ import annotations
 
-import inspect
-import sys
-from typing import Any
+import json
+from dataclasses import asdict
+from typing import Annotated, Any
 
-from turnout.cli.output import AsJson, show, table
-from turnout.registry import find, names
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from turnout.cli.output import AsJson, console, show, table
+from turnout.describe import HEADINGS, Description, describe
+from turnout.errors import TurnoutError
+from turnout.registry import names
 
 __all__ = ["list_selectors"]
 
+#: Longer lines are hard to read.
+_WIDEST = 100
 
-def list_selectors(as_json: AsJson = False) -> None:
-    """Show all selectors, what they need and their parameters.
+Name = Annotated[
+    str | None,
+    typer.Argument(help="A selector to show in detail; without it all are listed.", metavar="NAME"),
+]
 
-    Example: [bold]turnout list[/]
+
+def list_selectors(name: Name = None, as_json: AsJson = False) -> None:
+    """Show all selectors, or one of them in detail: parameters, needs, limits and an example.
+
+    Examples: [bold]turnout list[/] or [bold]turnout list e3cs[/]
     """
-    rows = [_row(name) for name in names()]
-    made = table("Selectors and their parameters", "name", "what it is", "needs")
-    for row in rows:
-        parameters = ", ".join(f"{name}={value}" for name, value in row["parameters"].items())
-        about = row["summary"] + (f"\n[dim]{parameters}[/]" if parameters else "")
-        needs = ", ".join(row["needs_columns"] + row["needs_metrics"])
-        made.add_row(f"[bold]{row['name']}[/]", about, needs)
-    show(made, rows, as_json)
+    if name is not None:
+        _show_one(describe(name), as_json)
+        return
+    overview, rows = table("Selectors", "name", "what it is", "needs"), []
+    for each in names():
+        try:
+            description = describe(each)
+        except TurnoutError as error:  # somebody's plug-in; the others can be used
+            overview.add_row(f"[bold]{escape(each)}[/]", f"[red]{escape(str(error))}[/]", "")
+            rows.append({"name": each, "error": str(error)})
+            continue
+        parameters = ", ".join(parameter.name for parameter in description.parameters)
+        about = escape(description.summary) + (f"\n[dim]{parameters}[/]" if parameters else "")
+        needs = ", ".join(description.needs_columns + description.needs_metrics)
+        overview.add_row(f"[bold]{escape(each)}[/]", about, needs)
+        rows.append(_plain(description))
+    show(overview, rows, as_json)
+    if not as_json:
+        console.print("[bold]turnout list NAME[/] explains one, with its parameters.")
 
 
-def _row(name: str) -> dict[str, Any]:
-    cls = find(name)
-    selector = cls()
-    docstring = inspect.getdoc(sys.modules[cls.__module__]) or inspect.getdoc(cls) or ""
-    first = docstring.splitlines()[0] if docstring else ""
+def _show_one(description: Description, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(_plain(description), indent=2))
+        return
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column(max_width=_WIDEST, overflow="fold")
+    for label, text in _facts(description).items():
+        facts.add_row(label, text.replace("``", "") + "\n")
+    console.print(f"[bold]{escape(description.title)}[/]\n", highlight=False)
+    console.print(facts, highlight=False)
+
+
+def _facts(description: Description) -> dict[str, str]:
+    """Return the rows of the detail view, as markup."""
+    needs = {
+        "columns": description.needs_columns,
+        "columns, where there are any": description.uses_columns,
+        "reports of clients": description.needs_metrics,
+        "polls clients for their loss on": (description.polls,) if description.polls else (),
+    }
+    parameters = [
+        f"[bold]{p.name}[/] = {escape(repr(p.default))}  [dim]({escape(p.allowed)})[/]\n"
+        f"{escape(p.meaning)}"
+        for p in description.parameters
+    ]
+    texts = {heading: escape(description.texts.get(heading, "-")) for heading in HEADINGS}
     return {
-        "name": name,
-        "summary": first.partition(": ")[2].rstrip(".") or first,
-        "needs_columns": sorted(selector.needs_columns),
-        "needs_metrics": sorted(selector.needs_metrics),
-        "parameters": {key: _plain(value) for key, value in selector.parameters.items()},
+        HEADINGS["Idea"]: texts["Idea"],
+        "Parameters": "\n\n".join(parameters) or "none",
+        "Needs": "\n".join(f"{what}: {', '.join(those)}" for what, those in needs.items() if those)
+        or "nothing",
+        HEADINGS["Limits"]: texts["Limits"],
+        "Deviations": f"{description.n_deviations} from the paper; python -m pydoc "
+        f"{description.module} explains them"
+        if description.n_deviations
+        else "none",
+        "Paper": texts["Paper"],
+        "In Python": escape(description.call),
+        "Try it": escape(description.command),
     }
 
 
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+def _plain(description: Description) -> dict[str, Any]:
+    """Return the description as JSON holds it; a schedule is the call that makes it."""
+    extra = {"summary": description.summary, "command": description.command}
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(description) | extra, default=repr))
+    return plain

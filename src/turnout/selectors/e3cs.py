@@ -127,7 +127,7 @@ class E3CS(Selector):
         at_round("quota", self.quota, 0, maximum=1.0)
         require.choice("draw", self.draw, DRAWS)
         require.choice("estimate", self.estimate, ESTIMATES)
-        if self.eta != "theorem-1":
+        if not (isinstance(self.eta, str) and self.eta == "theorem-1"):
             require.number("eta", self.eta, above=0.0)
         elif self.horizon is None:
             raise InvalidInput(

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from turnout.describe import HEADINGS, headed_texts
+from turnout.docstrings import entries
 from turnout.errors import MissingColumn, NotReset
+from turnout.registry import name_of
 from turnout.rng import Purpose, stream
 from turnout.selector import Selector
 from turnout.testing.harness import Subject, contract, difference, doing, expect, expect_valid, twin
 from turnout.testing.toy import METRICS, ToyFederation
 from turnout.types import Array, Outcome, RoundContext
 
-__all__ = ["HEADINGS", "check_declarations", "check_docstring", "check_parameters"]
-
-#: Headings that the docstring of a selector has.
-HEADINGS = (
-    "Paper",
-    "Setting",
-    "Idea",
-    "Symbols",
-    "Equations",
-    "Deviations",
-    "Cost",
-    "Checked",
-)
+__all__ = ["check_declarations", "check_docstring", "check_parameters"]
 
 
 @contract
@@ -187,21 +176,28 @@ def _expect_only_declared_metrics(subject: Subject, toy: ToyFederation) -> None:
 
 
 @contract
-def check_docstring(subject: Subject) -> None:
-    """Find the template's headings in the module's docstring; outside turnout also the class's."""
+def check_docstring(subject: Subject) -> str | None:
+    """Find the template's headings, and ``Args:`` for the parameters if the class is registered."""
     cls = type(subject.fresh())
-    texts = [sys.modules[cls.__module__].__doc__ or ""]
-    is_own = cls.__module__.partition(".")[0] == "turnout"
-    if not is_own:
-        texts.append(cls.__doc__ or "")
-    missing = [
-        [heading for heading in HEADINGS if not re.search(rf"(?m)^\s*{heading}:\s+\S", text)]
-        for text in texts
-    ]
-    fewest = min(missing, key=len)
-    where = f"the docstring of module {cls.__module__}" + ("" if is_own else f" or {cls.__name__}")
+    _, texts = headed_texts(cls)
+    missing = [heading for heading in HEADINGS if not texts.get(heading)]
     expect(
-        not fewest,
-        f"{where} lacks {', '.join(fewest)}: write one line 'Heading: text' for each of "
-        f"{', '.join(HEADINGS)}.",
+        not missing,
+        f"the docstrings of module {cls.__module__} and of {cls.__name__} lack "
+        f"{', '.join(missing)}: write one line 'Heading: text' for each of {', '.join(HEADINGS)}, "
+        "all in one of the two.",
     )
+    explained = entries(cls.__doc__)
+    problem = _difference_of_names(cls.parameter_names(), explained)
+    if not problem:
+        return None
+    advice = f"Args: in the docstring of {cls.__name__} {problem}: explain every parameter there."
+    expect(":" in name_of(cls), advice)
+    return advice
+
+
+def _difference_of_names(parameters: Collection[str], explained: Collection[str]) -> str:
+    missing = [name for name in parameters if name not in explained]
+    extra = [name for name in explained if name not in parameters]
+    problems = {"lacks": missing, "explains what is no parameter:": extra}
+    return " and ".join(f"{what} {', '.join(those)}" for what, those in problems.items() if those)

@@ -195,8 +195,7 @@ def _run(
 def _judge(check: Check, make_selector: MakeSelector, effort: float, reason: str | None) -> str:
     """Run a check; return a remark, or raise if it does not go as expected."""
     if reason is None:
-        check(make_selector, effort)
-        return ""
+        return check(make_selector, effort) or ""
     name = name_of_check(check)
     if not reason.strip():
         raise AssertionError(f"the expected failure of {name!r} has no reason: give one.")

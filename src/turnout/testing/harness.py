@@ -25,8 +25,8 @@ class Check(Protocol):
 
     __name__: str
 
-    def __call__(self, make_selector: MakeSelector, effort: float = 1.0) -> None:
-        """Run the check; ``effort`` scales its repetitions, not its margins."""
+    def __call__(self, make_selector: MakeSelector, effort: float = 1.0) -> str | None:
+        """Run the check and return a remark; ``effort`` scales repetitions, not margins."""
         ...
 
 
@@ -65,7 +65,7 @@ class Subject:
         return max(least, round(count * self.effort))
 
 
-def contract(check: Callable[[Subject], None]) -> Check:
+def contract(check: Callable[[Subject], str | None]) -> Check:
     """Turn a function of a subject into a check of whatever makes selectors.
 
     numpy's warnings about overflow and NaN count as errors. ``UserWarning`` is ignored: a selector
@@ -73,12 +73,12 @@ def contract(check: Callable[[Subject], None]) -> Check:
     """
 
     @functools.wraps(check)
-    def run(make_selector: MakeSelector, effort: float = 1.0) -> None:
+    def run(make_selector: MakeSelector, effort: float = 1.0) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             warnings.simplefilter("error", RuntimeWarning)
             try:
-                check(Subject(make_selector, effort))
+                return check(Subject(make_selector, effort))
             except AssertionError:
                 raise
             except Exception as error:
