@@ -46,7 +46,7 @@ from turnout.training import (
 from turnout.training.aggregate import aggregate
 from turnout.training.callbacks import Callback, MLflow, TensorBoard, WandB
 from turnout.training.reference import ReferenceTrainer
-from turnout.types import RoundContext, Selection, Status
+from turnout.types import LARGEST_REPORT, RoundContext, Selection, Status
 
 N = 10
 LOCAL = LocalWork(epochs=1, batch_size=20, lr=0.1)
@@ -217,6 +217,36 @@ def test_a_step_size_that_breaks_everything_is_survived() -> None:
     assert (run.status != Status.COMPLETED).all()
     assert run.accuracy.shape == (4,)
     assert (run.accuracy == run.accuracy[0]).all()  # nothing was aggregated
+
+
+def test_a_model_that_diverged_is_the_worst_and_never_missing() -> None:
+    federation = Federation(recipe(hold_out=0.3), N)
+    sound = federation.measure(0, is_last=True)
+    for value in (math.nan, math.inf, 3e38):
+        federation.reset()
+        federation.weights = torch.full_like(federation.weights, value)
+        lost = federation.measure(0, is_last=True)
+        assert lost.keys() == sound.keys()
+        for name in ("loss", "holdout_loss", "local_loss"):
+            assert lost[name] == LARGEST_REPORT
+        for name in ("accuracy", "holdout_accuracy", "worst_accuracy"):
+            assert lost[name] == 0.0
+        assert lost["jain_of_losses"] == 1 / N
+
+
+def test_one_client_on_whom_the_model_diverged_decides() -> None:
+    federation = Federation(RECIPE, N)
+    x = federation.data.x.astype(np.float32)
+    first, last = federation.data.offsets[3:5]
+    x[first:last] = math.nan
+    federation.data = dataclasses.replace(federation.data, x=x)
+    federation.trainer.data = federation.data  # type: ignore[attr-defined]
+    scores, numbers = federation.client_scores(), federation.client_numbers()
+    assert np.flatnonzero(scores.loss == LARGEST_REPORT).tolist() == [3]
+    assert (scores.accuracy[3], numbers["worst_accuracy"]) == (0.0, 0.0)  # a tenth of ten
+    assert numbers["jain_of_losses"] == 1 / N
+    share = federation.data.share[3]
+    assert numbers["local_loss"] == pytest.approx(share * LARGEST_REPORT)
 
 
 def test_polls_see_the_current_model() -> None:

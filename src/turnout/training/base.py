@@ -38,7 +38,11 @@ class Updates:
 
 @dataclass(frozen=True)
 class Scores:
-    """A model on one set of examples."""
+    """A model on one set of examples; NaN without any.
+
+    A loss that is not finite is ``LARGEST_REPORT`` with accuracy 0: a model that diverged is the
+    worst there is, and never missing.
+    """
 
     loss: float
     accuracy: float
@@ -46,7 +50,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class ClientScores:
-    """A model on each client's own examples; NaN for a client without any."""
+    """A model on each client's own examples, as in ``Scores``; NaN for a client without any."""
 
     loss: FloatArray  #: (n,)
     accuracy: FloatArray  #: (n,)

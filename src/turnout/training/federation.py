@@ -136,15 +136,20 @@ class Federation:
         return self._scores
 
     def client_numbers(self) -> dict[str, float]:
-        """Return what the scores of all clients come to; empty if none is finite."""
+        """Return what the scores of all clients come to; empty if nobody has examples.
+
+        A client on whose examples the model diverged counts at its worst: loss ``LARGEST_REPORT``,
+        accuracy 0. With any such client Jain's index is the lowest there is, 1 / clients.
+        """
         scores = self.client_scores()
         is_known = np.isfinite(scores.loss)
         if not is_known.any():
             return {}
         loss = scores.loss[is_known]
+        has_diverged = bool(loss.max() >= LARGEST_REPORT)
         return {
             "local_loss": float(np.average(loss, weights=self.data.num_samples[is_known])),
-            "jain_of_losses": metrics.jain_of_losses(loss),
+            "jain_of_losses": 1 / loss.size if has_diverged else metrics.jain_of_losses(loss),
             "worst_accuracy": metrics.worst_mean(scores.accuracy[is_known]),
         }
 

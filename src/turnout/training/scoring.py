@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from turnout.arrays import LARGEST_REPORT
 from turnout.data.base import PADDING, FederatedData
 from turnout.training.base import ClientScores
 from turnout.training.modules import input_tensor, label_tensor
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["Scorer", "client_rows", "one_by_one"]
+__all__ = ["Scorer", "at_worst", "client_rows", "one_by_one"]
 
 #: Examples that are scored at a time, and the largest number of scores they may have together.
 ROWS, SCORES = 256, 1 << 21
@@ -68,6 +69,18 @@ class Scorer:
             np.bincount(group, loss, n_groups) / labels,
             np.bincount(group, correct, n_groups) / labels,
         )
+
+
+def at_worst(scores: ClientScores) -> ClientScores:
+    """Return scores in which a model that diverged is the worst there is, not missing.
+
+    A loss that is not finite, or above ``LARGEST_REPORT``, becomes ``LARGEST_REPORT`` with
+    accuracy 0. Clients without labels have no accuracy, and stay NaN.
+    """
+    is_lost = ~np.isnan(scores.accuracy) & ~(scores.loss <= LARGEST_REPORT)
+    return ClientScores(
+        np.where(is_lost, LARGEST_REPORT, scores.loss), np.where(is_lost, 0.0, scores.accuracy)
+    )
 
 
 def _sums(scores: Tensor, labels: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from turnout.training.batches import BatchPlan, client_plan, polled_rows
 from turnout.training.local import LocalWork
 from turnout.training.models import Model
 from turnout.training.modules import device_named, initial_module, load_weights, read_weights
-from turnout.training.scoring import Scorer, client_rows
+from turnout.training.scoring import Scorer, at_worst, client_rows
 from turnout.types import Array, FloatArray, IntArray
 
 __all__ = ["TorchTrainer"]
@@ -106,7 +106,7 @@ class TorchTrainer(ABC):
             offsets = self.data.holdout_offsets
         rows, group = client_rows(offsets, clients)
         self._use(weights)
-        return self.scorer.of_groups(x, y, rows, group, clients.size)
+        return at_worst(self.scorer.of_groups(x, y, rows, group, clients.size))
 
     def checked_clients(self, clients: IntArray) -> IntArray:
         """Return client indices, or say which one does not exist."""
@@ -115,7 +115,7 @@ class TorchTrainer(ABC):
     def _score(self, weights: Tensor, x: Array, y: IntArray) -> Scores:
         self._use(weights)
         rows = np.arange(x.shape[0])
-        scores = self.scorer.of_groups(x, y, rows, np.zeros_like(rows), 1)
+        scores = at_worst(self.scorer.of_groups(x, y, rows, np.zeros_like(rows), 1))
         return Scores(float(scores.loss[0]), float(scores.accuracy[0]))
 
     def _use(self, weights: Tensor) -> None:
