@@ -61,6 +61,7 @@ OTHERS = [
     Variant("k-linucb", {"standardize": False, "explore": 500.0}, effort=0.15),  # raw rewards
     Variant("oort", {"max_participation": 3}, CAPPED, effort=0.15),
     Variant("oort", {"normalize": False}, effort=0.15),
+    Variant("oort", {"rules": "fedscale", "fairness": 0.3}, effort=0.15),
     Variant("oort", {"preferred_duration": 2.0}, effort=0.15),
     Variant("rbcs-f", {"clip": False}, effort=0.15),
 ]

@@ -20,6 +20,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedcs by=packing": ("fedcs", {"by": "packing"}),
     "nccb bonus=diagonal": ("nccb", {"bonus": "diagonal"}),
     "oort normalize=False": ("oort", {"normalize": False}),
+    "oort rules=fedscale": ("oort", {"rules": "fedscale"}),
 }
 
 

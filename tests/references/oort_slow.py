@@ -127,3 +127,52 @@ class SlowOort:
             latest = sum(self.collected[done - w :])
             if before > latest:
                 self.pace += 1
+
+
+class SlowFedScale:
+    """The scores, the preferred duration and the pacer of the authors' code, one client at a time.
+
+    ``reward`` and ``duration`` of a client that was not tried are its size and expected duration.
+    """
+
+    def __init__(self, sizes: list[float], expected: list[float], window: int) -> None:
+        self.reward, self.duration = list(sizes), list(expected)
+        self.last: dict[int, int] = {}
+        self.window, self.threshold = window, 30.0
+        self.history = [0.0]  # mean utility of the exploited, an empty round first
+
+    def preferred(self) -> float:
+        if self.threshold >= 100.0:
+            return math.inf
+        ordered = sorted(self.duration)
+        return ordered[min(int(len(ordered) * self.threshold / 100.0), len(ordered) - 1)]
+
+    def scores(self, pool: list[int], round_index: int) -> dict[int, float]:
+        ordered = sorted(self.reward[i] for i in pool if self.reward[i] > 0)
+        clip = ordered[min(int(len(ordered) * 0.95), len(ordered) - 1)]
+        low = 0.999 * ordered[0]
+        width = max(ordered[-1] - low, 1e-4)
+        result = {}
+        for i in pool:
+            if i in self.last:
+                score = (min(self.reward[i], clip) - low) / width
+                score += math.sqrt(0.1 * math.log(round_index + 1) / self.last[i])
+                if self.duration[i] > self.preferred():
+                    score *= (self.preferred() / self.duration[i]) ** 2
+                result[i] = abs(score)
+        return result
+
+    def feedback(
+        self, t: int, exploited: list[int], reported: dict[int, tuple[float, float]]
+    ) -> None:
+        for i, (utility, seconds) in reported.items():
+            self.reward[i], self.duration[i], self.last[i] = utility, seconds, t + 1
+        useful = [self.reward[i] for i in exploited if i in reported]
+        self.history.append(sum(useful) / len(useful) if useful else 0.0)
+        done, w = len(self.history), self.window
+        if done >= 2 * w and done % w == 0:
+            before, latest = sum(self.history[-2 * w : -w]), sum(self.history[-w:])
+            if abs(latest - before) <= 0.1 * before:
+                self.threshold = min(100.0, self.threshold + 5.0)
+            elif abs(latest - before) >= 5.0 * before:
+                self.threshold = max(5.0, self.threshold - 5.0)

@@ -13,52 +13,54 @@ Symbols:    utility_ = U(i), last_round_ = L(i) (from 1; 0 = never tried), durat
             window = W.
 Equations:  select: Alg. 1 (exploitation, cut-off, exploration), Eq. (1) utility and system penalty,
             Sec. 4.4 clipping and participation cap. observe: Alg. 1 UpdateWithFeedback, pacer.
-Deviations: 1. normalize=True scales the clipped utilities to [0, 1] before the bonus is added, as
-            the authors' code does; Alg. 1 adds it to raw utilities, where it vanishes beside
-            |B| = 500. normalize=False restores Alg. 1.
+Deviations: 1. normalize=True scales the clipped utilities to [0, 1] before the bonus is added;
+            Alg. 1 adds it to raw utilities, where it vanishes beside |B| = 500. normalize=False
+            restores Alg. 1.
             2. preferred_duration=None takes T as the 30th percentile of the durations seen, plus 5
-            points per pacer step, as the authors' code does. A number is Alg. 1: T starts there and
-            grows by as much per pacer step.
+            points per pacer step. A number is Alg. 1: T starts there and grows by as much per
+            pacer step.
             3. The pacer compares the last two windows once per window, not in every round.
             4. The bonus for staleness applies to every tried client at the time of choice; the
             public copies give it only when a client reports.
             5. A client that was tried and reported nothing has utility 0 and counts as tried.
             6. max_participation (off by default) excludes clients from the choice; they fill places
             only when nobody else is left, where the public copies crash.
+            7. rules="fedscale" follows the authors' code (FedScale, thirdparty/oort) instead:
+            utilities are scaled by their unclipped maximum and 0.999 x their minimum, over untried
+            clients too, which count with their size; T is a percentile over all registered clients
+            (expected_duration for the untried), none at 100 %; the pacer relaxes when two windows
+            of the exploited clients' mean utility differ by at most 10 %, tightens at 5 times; at
+            least 10 clients per place are admitted; untried clients are drawn by size and speed.
+            There cutoff is 0.05 and explore_min 0.3. Bonus and cap stay as above.
+            8. Fairness of the paper, (1 - f) utility + f fairness, has fairness = how much less
+            often than the most chosen, as a share of that, times the largest score: a unit-free f.
 Limits:     Trusts reported losses up to the clipping. Until the exploration share has fallen, most
             of the cohort is untried clients.
 Cost:       O(n) select, O(m) observe, state 32n bytes.
-Checked:    by hand and against a slow implementation of Alg. 1: tests/test_oort.py.
+Checked:    by hand and against slow implementations of Alg. 1 and of the code's rules:
+            tests/test_oort.py, tests/test_oort_rules.py.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 
 from turnout import require
+from turnout.errors import InvalidInput
 from turnout.registry import register
-from turnout.sampling import (
-    known_weights,
-    kth_largest,
-    multinomial_without_replacement,
-    uniform_draw,
-)
+from turnout.sampling import known_weights, multinomial_without_replacement, uniform_draw
 from turnout.selector import Selector
+from turnout.selectors._oort_rules import FedScaleRules, PaperRules
 from turnout.types import FloatArray, IntArray, Outcome, RoundContext, Selection
-
-#: Percentile of seen durations that T starts at, and what a pacer step adds (authors' code).
-FIRST_PERCENTILE, PERCENTILE_STEP = 0.30, 0.05
 
 #: Weight of the bonus for staleness, sqrt(0.1 log R / L(i)) (Alg. 1).
 STALENESS = 0.1
 
 #: Duration of a client that has never reported one.
 UNKNOWN = -1.0
-
-#: Share of utilities that is not clipped (Sec. 4.4).
-CLIP_QUANTILE = 0.95
 
 
 @register("oort")
@@ -83,6 +85,10 @@ class Oort(Selector):
             limit. Set it where clients may lie about their loss.
         normalize (True or False): Whether utilities are scaled to [0, 1] before the bonus for
             staleness is added. False is Alg. 1 as printed, see deviation 1. Keep True.
+        fairness (number in [0, 1]): How much being chosen seldom counts against utility; f in the
+            paper. 1 chooses among tried clients by that alone. Start with 0.
+        rules ("paper" or "fedscale"): Whose steps are taken where the paper and the authors' code
+            differ, see deviation 7. Keep "paper".
 
     """
 
@@ -102,6 +108,8 @@ class Oort(Selector):
         preferred_duration: float | None = None,
         max_participation: int | None = None,
         normalize: bool = True,
+        fairness: float = 0.0,
+        rules: Literal["paper", "fedscale"] = "paper",
     ) -> None:
         self.explore = explore
         self.explore_decay = explore_decay
@@ -112,10 +120,12 @@ class Oort(Selector):
         self.preferred_duration = preferred_duration
         self.max_participation = max_participation
         self.normalize = normalize
+        self.fairness = fairness
+        self.rules = rules
 
     def check_parameters(self) -> None:
         """Check all domains."""
-        for name in ("explore", "explore_decay", "explore_min", "cutoff"):
+        for name in ("explore", "explore_decay", "explore_min", "cutoff", "fairness"):
             require.fraction(name, getattr(self, name))
         require.number("penalty", self.penalty, minimum=0.0)
         require.integer("window", self.window, minimum=1)
@@ -124,6 +134,13 @@ class Oort(Selector):
             require.number("preferred_duration", self.preferred_duration, above=0.0)
         if self.max_participation is not None:
             require.integer("max_participation", self.max_participation, minimum=1)
+        require.choice("rules", self.rules, ("paper", "fedscale"))
+        if self.rules == "fedscale" and (self.preferred_duration or not self.normalize):
+            raise InvalidInput(
+                "rules='fedscale' always normalizes and takes the preferred duration from a "
+                f"percentile, got normalize={self.normalize} and preferred_duration="
+                f"{self.preferred_duration}: leave both at their defaults or use rules='paper'."
+            )
 
     def reset(self, n_clients: int) -> None:
         """Nobody has been tried."""
@@ -146,8 +163,8 @@ class Oort(Selector):
         if self.max_participation is not None:
             is_open &= ctx.of_pool(self.n_chosen_) < self.max_participation
         tried = np.flatnonzero(is_open)
-        epsilon = max(self.explore_min, self.explore * self.explore_decay**ctx.round)
-        n_exploit = min(tried.size, round((1.0 - epsilon) * ctx.size))
+        shares = (self.explore, self.explore_decay, self.explore_min)
+        n_exploit = min(tried.size, self._rules.n_exploit(ctx.size, *shares, ctx.round))
         n_explore = min(untried.size, ctx.size - n_exploit)
         n_exploit = min(tried.size, ctx.size - n_explore)
         chosen = [
@@ -159,8 +176,11 @@ class Oort(Selector):
             capped = np.flatnonzero((last > 0.0) & ~is_open)
             chosen.append(pool[capped[uniform_draw(capped.size, n_left, rng)]])
         clients = np.sort(np.concatenate(chosen))
-        samples = known_weights(ctx.column("num_samples"))[clients]
-        return Selection(ctx.round, clients, memo={"num_samples": samples})
+        memo = {
+            "num_samples": known_weights(ctx.column("num_samples"))[clients],
+            "is_exploited": np.isin(clients, chosen[0]),
+        }
+        return Selection(ctx.round, clients, memo=memo)
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Update utility, duration and last round of the chosen, and the pacer."""
@@ -175,11 +195,17 @@ class Oort(Selector):
         self.last_round_[clients] = np.maximum(self.last_round_[clients], selection.round + 1)
         self.n_chosen_[clients] += 1
         self.n_rounds_ += 1
-        self.this_window_ += float(utility[reported].sum())
-        if self.n_rounds_ % self.window == 0:  # pacer
-            if self.n_rounds_ > self.window and self.last_window_ > self.this_window_:
-                self.pace_ += 1
+        self.this_window_ += self._rules.collected(utility, selection.recall("is_exploited"))
+        n_seen = self.n_rounds_ + self._rules.rounds_before
+        if n_seen % self.window == 0:  # pacer
+            if n_seen > self.window:
+                before, latest = self.last_window_, self.this_window_
+                self.pace_ = self._rules.pacer_step(before, latest, self.pace_)
             self.last_window_, self.this_window_ = self.this_window_, 0.0
+
+    @property
+    def _rules(self) -> PaperRules:
+        return FedScaleRules() if self.rules == "fedscale" else PaperRules(self.normalize)
 
     def _exploit(
         self, tried: IntArray, size: int, ctx: RoundContext, rng: np.random.Generator
@@ -187,53 +213,61 @@ class Oort(Selector):
         """Admit the scores near the best ``size``, draw from them in proportion (Alg. 1)."""
         if size == 0:
             return tried[:0]
-        score = self._scores(tried, ctx.round + 1)
-        border = kth_largest(score, size)
-        admitted = np.flatnonzero(score >= self.cutoff * border)
+        score = self._scores(tried, ctx)
+        admitted = self._rules.admitted(score, size, self.cutoff)
         return tried[admitted[multinomial_without_replacement(score[admitted], size, rng)]]
 
-    def _scores(self, tried: IntArray, round_number: int) -> FloatArray:
+    def _scores(self, tried: IntArray, ctx: RoundContext) -> FloatArray:
         """Return utility with bonus for staleness and penalty for slowness."""
         rows = slice(None) if tried.size == self.n_clients else tried  # no copies if it is everyone
-        utility, last, duration = self.utility_[rows], self.last_round_[rows], self.duration_[rows]
-        clip = _lower_quantile(utility, CLIP_QUANTILE) if utility.size > 2 else np.inf
-        score = np.minimum(utility, clip)
-        if self.normalize:
-            lowest, highest = float(score.min()), float(score.max())
-            score -= lowest
-            score /= max(highest - lowest, np.finfo(np.float64).tiny)
-        factor = np.divide(STALENESS * math.log(round_number), last)
-        score += np.sqrt(factor, out=factor)
-        preferred = self._preferred()
-        if preferred > 0.0:  # (T / D(i))^alpha where D(i) is above T, in place: n is large
-            np.maximum(duration, preferred, out=factor)
-            np.divide(preferred, factor, out=factor)
-            factor **= self.penalty
-            score *= factor
-        return score
+        duration = self._rules.durations(self.duration_, ctx.columns.get("expected_duration"))
 
-    def _preferred(self) -> float:
+        def sizes() -> FloatArray:
+            is_untried = ctx.of_pool(self.last_round_) == 0.0
+            return ctx.of_pool(known_weights(ctx.column("num_samples")))[is_untried]
+
+        score = self._rules.scaled(self.utility_[rows], sizes)
+        factor = np.divide(STALENESS * math.log(ctx.round + 1), self.last_round_[rows])
+        score += np.sqrt(factor, out=factor)
+        score *= self._slowness(duration[rows], self._preferred(duration))
+        np.abs(score, out=score)  # below 0 only for utility 0 under the rules of the code
+        return self._with_fairness(score, self.n_chosen_[rows]) if self.fairness else score
+
+    def _with_fairness(self, score: FloatArray, n_chosen: IntArray) -> FloatArray:
+        """Return (1 - f) score + f fairness, Sec. 4.4."""
+        most = max(1, int(self.n_chosen_.max()))
+        fairness = float(score.max()) * (1.0 - n_chosen / most)
+        mixed: FloatArray = (1.0 - self.fairness) * score + self.fairness * fairness
+        return mixed
+
+    def _preferred(self, duration: FloatArray) -> float:
         """Return T; 0 while no duration is known."""
         if self.preferred_duration is not None:
             return self.preferred_duration * (1 + self.pace_)
-        known = self.duration_
-        if known.min() == UNKNOWN:
-            known = known[known != UNKNOWN]
-        share = min(1.0, FIRST_PERCENTILE + PERCENTILE_STEP * self.pace_)
-        return _lower_quantile(known, share) if known.size else 0.0
+        return self._rules.preferred(duration, self.pace_)
+
+    def _slowness(self, duration: FloatArray, preferred: float) -> FloatArray | float:
+        """Return (T / D(i))^alpha where D(i) is above T, else 1."""
+        if not 0.0 < preferred < np.inf:
+            return 1.0
+        factor = np.maximum(duration, preferred)
+        np.divide(preferred, factor, out=factor)
+        factor **= self.penalty
+        return factor
 
     def _explore(
         self, untried: IntArray, size: int, ctx: RoundContext, rng: np.random.Generator
     ) -> IntArray:
-        """Draw untried clients, the fast more often where expected durations are known."""
-        if "expected_duration" not in ctx.columns:
-            return untried[uniform_draw(untried.size, size, rng)]
-        duration = known_weights(ctx.column("expected_duration")[untried])
-        speed = 1.0 / np.maximum(duration, np.finfo(np.float64).tiny)
-        return untried[multinomial_without_replacement(speed / speed.max(initial=0.0), size, rng)]
+        """Draw untried clients."""
+        if size == 0:
+            return untried[:0]
+        column = ctx.columns.get("expected_duration")
 
+        def reward() -> FloatArray:
+            duration = self._rules.durations(self.duration_, column)
+            slowness = self._slowness(duration[untried], self._preferred(duration))
+            scaled: FloatArray = known_weights(ctx.column("num_samples"))[untried] * slowness
+            return scaled
 
-def _lower_quantile(values: FloatArray, share: float) -> float:
-    """Return the quantile from below, so that one liar among few clients is clipped too."""
-    position = math.floor(share * (values.size - 1))
-    return kth_largest(values, values.size - position)
+        expected = None if column is None else column[untried]
+        return untried[self._rules.explore(untried.size, size, expected, reward, rng)]
