@@ -312,3 +312,38 @@ def test_reported_probability_is_the_frequency():
         assert_frequencies(counts, trials, stated)
     selection = made(3, "packing").select(context(3, 2, 9.0, expected_duration=[1.0] * 3), rng)
     assert selection.probability is None
+
+
+def test_packing_among_the_clients_that_were_asked():
+    # 10 clients, C = 0.3: three are asked; the deadline admits all of them.
+    n, trials, counts = 10, 3000, np.zeros(10)
+    selector, rng = made(n, "packing", request=0.3), np.random.default_rng(0)
+    ctx = context(n, n, 1e6, expected_duration=np.arange(1.0, 11.0))
+    for _ in range(trials):
+        chosen = selector.select(ctx, rng).clients
+        assert chosen.size == 3
+        counts[chosen] += 1
+    assert_frequencies(counts, trials, [0.3] * n)  # speed plays no part in who is asked
+
+
+def test_packing_among_the_asked_keeps_the_deadline_and_the_pool():
+    n, available = 100, np.arange(100) % 2 == 0
+    duration = np.arange(1.0, 101.0)
+    for request, n_asked in ((0.07, 7), (0.061, 7), (1.0, 50)):
+        selector = made(n, "packing", request=request)
+        ctx = context(n, n, 60.0, available, expected_duration=duration)
+        for seed in range(20):
+            chosen = np.array(chosen_by(selector, ctx, seed))
+            assert chosen.size <= n_asked
+            assert duration[chosen].sum() < 60.0
+            assert available[chosen].all()
+    everybody = made(n, "packing")
+    assert chosen_by(made(n, "packing", request=1.0), ctx) == chosen_by(everybody, ctx)
+
+
+def test_only_packing_requests_resources():
+    for request in (0.0, 1.5, NAN):
+        with pytest.raises(turnout.InvalidInput, match="request"):
+            turnout.make("fedcs", by="packing", request=request)
+    with pytest.raises(turnout.InvalidInput, match=r"request.*packing"):
+        turnout.make("fedcs", by="success-rate", request=0.5)

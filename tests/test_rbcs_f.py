@@ -317,6 +317,26 @@ def test_an_infeasible_rate_is_warned_about() -> None:
         selector.select(context(0, 3, np.ones((10, 3))), np.random.default_rng(0))
 
 
+def played_with_availability(share: float, rounds: int = 60) -> None:
+    """N = 40, m = 8, beta = 0.15: six places a round are promised."""
+    selector, rng = fresh(40, rate=0.15), np.random.default_rng(0)
+    for t in range(rounds):
+        available = rng.random(40) < share
+        ctx = context(t, 8, np.ones((40, 3)), available.tolist())
+        selection = selector.select(ctx, rng)
+        s = selection.clients.size
+        selector.observe(selection, Outcome([0] * s, [1.0] * s))
+
+
+def test_a_rate_that_availability_makes_infeasible_is_warned_about() -> None:
+    with pytest.warns(Warning, match=r"needs 6 places a round.*available.*a cohort has [34]"):
+        played_with_availability(0.1)  # the mean cohort is about 4
+
+
+def test_a_rate_that_availability_leaves_feasible_is_not_warned_about() -> None:
+    played_with_availability(0.3)  # the mean cohort is about 7.8, single rounds are below 6
+
+
 def test_a_feasible_rate_is_not_warned_about() -> None:
     # The border itself is feasible, also where rate * n is above it by rounding: 0.07 * 100 > 7.
     for rate, m, n in ((0.3, 3, 10), (0.0, 1, 10), (0.29, 3, 10), (0.15, 6, 40), (0.07, 7, 100)):

@@ -292,6 +292,56 @@ def test_gamma_zero_uses_the_latest_loss_only():
     assert selector.select(context([1.0] * 2, 1, 2), np.random.default_rng(0)).clients[0] == 1
 
 
+def printed_rounds(sizes, choices, discount):
+    """Alg. 1 as printed: play these cohorts, return the selector and the list A before each."""
+    n = len(sizes)
+    selector, slow = made(n, discount=discount, stored_index=True), SlowUCBCS(n, discount)
+    stored, rng = dict.fromkeys(range(n), math.inf), np.random.default_rng(0)
+    for t, clients in enumerate(choices):
+        yield selector, dict(stored)
+        available = np.isin(np.arange(n), clients)
+        selection = selector.select(context(sizes, len(clients), t, available), rng)
+        loss, std = rng.random(len(clients)) + 0.5, rng.random(len(clients))
+        metrics = {"loss": loss, "loss_std": std}
+        outcome = turnout.Outcome([0] * len(clients), [1.0] * len(clients), metrics)
+        stored = {k: discount * value if value < math.inf else value for k, value in stored.items()}
+        selector.observe(selection, outcome)
+        slow.observe(list(clients), loss.tolist(), std.tolist())
+        for k in clients:  # lines 5-6: only those who report are computed anew
+            stored[k] = slow.index(k, list(sizes))
+    yield selector, dict(stored)
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.7, 1.0])
+def test_algorithm_1_as_printed_discounts_the_stored_index(discount):
+    rng = np.random.default_rng(5)
+    choices = [sorted(rng.choice(5, 2, replace=False).tolist()) for _ in range(30)]
+    for t, (selector, stored) in enumerate(
+        printed_rounds([9.0, 3.0, 5.0, 1.0, 2.0], choices, discount)
+    ):
+        assert_sets_are_tops(ranking(selector, [9.0, 3.0, 5.0, 1.0, 2.0], t), stored)
+        finite = {k: value for k, value in stored.items() if value < math.inf}
+        assert selector.index_[list(finite)] == pytest.approx(list(finite.values()), rel=1e-9)
+
+
+def test_a_neglected_client_falls_back_as_printed_and_comes_back_in_equation_4():
+    # Client 0 reports a high loss once; then only 1 and 2 are there for ten rounds.
+    returned = {}
+    for is_stored in (False, True):
+        selector = made(3, discount=0.7, stored_index=is_stored)
+        rng = np.random.default_rng(0)
+        for t in range(12):
+            available = [t == 0, t > 0, t > 0]
+            selection = selector.select(context([1.0] * 3, 2, t, available), rng)
+            s = selection.clients.size
+            loss, std = np.where(selection.clients == 0, 2.0, 1.0), np.ones(s)
+            metrics = {"loss": loss, "loss_std": std}
+            selector.observe(selection, turnout.Outcome([0] * s, [1.0] * s, metrics))
+        returned[is_stored] = selector.select(context([1.0] * 3, 1, 12), rng).clients.tolist()
+    assert returned[False] == [0]
+    assert returned[True] != [0]
+
+
 @pytest.mark.parametrize("discount", [-0.1, 1.1, NAN, math.inf, "x", None, True])
 def test_bad_discount(discount):
     with pytest.raises(turnout.InvalidInput, match="discount"):

@@ -56,6 +56,7 @@ OTHERS = [
     Variant("e3cs", {"eta": "theorem-1", "horizon": 300}, effort=0.15),
     Variant("fedcs", {"by": "expected-duration"}, effort=0.15),
     Variant("fedcs", {"by": "packing"}, effort=0.15),
+    Variant("fedcs", {"by": "packing", "request": 0.5}, effort=0.15),
     Variant("data-weighted", {"replacement": True}, effort=0.15),
     Variant("dirichlet", {"concentration": 0.5}, effort=0.15),
     Variant("k-linucb", {"standardize": False, "explore": 500.0}, effort=0.15),  # raw rewards
@@ -64,6 +65,7 @@ OTHERS = [
     Variant("oort", {"rules": "fedscale", "fairness": 0.3}, effort=0.15),
     Variant("oort", {"preferred_duration": 2.0}, effort=0.15),
     Variant("rbcs-f", {"clip": False}, effort=0.15),
+    Variant("ucb-cs", {"stored_index": True}, effort=0.15),
 ]
 VARIANTS = [*REGISTERED, *NEURAL, *OTHERS]
 

@@ -17,7 +17,9 @@ Deviations: 1. Never more than cohort_size clients; RBCS-F has no such limit, wh
             2. packing: without the column upload_duration the whole expected_duration occupies the
             shared channel, so times are packed one after the other. T_cs and T_agg are 0; subtract
             them from the deadline.
-            3. Unknown values (NaN) rank last: rate 0, infinite time.
+            3. packing looks at every available client; Nishio first requests the resources of
+            ceil(K C) random ones, and packs among those: request=C restores it.
+            4. Unknown values (NaN) rank last: rate 0, infinite time.
 Limits:     Needs to know beforehand what the others learn. Clients below the border are never
             chosen, so their data is lost.
 Cost:       O(n) select, packing O(m n); no state.
@@ -26,6 +28,8 @@ Checked:    by hand and against a slow implementation of Alg. 3: tests/test_fedc
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -33,10 +37,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from turnout import require
+from turnout.errors import InvalidInput
 from turnout.registry import register
-from turnout.sampling import Ranking, kth_largest, top_m
+from turnout.sampling import Ranking, kth_largest, top_m, uniform_draw
 from turnout.selector import Selector
 from turnout.types import FloatArray, RoundContext, Selection
+
+#: Slack of products that round up, such as 0.07 x 100.
+SLACK = 1e-9
 
 
 def _most_reliable(ctx: RoundContext, deadline: float, rng: np.random.Generator) -> Ranking:
@@ -76,6 +84,14 @@ def _packed(ctx: RoundContext, deadline: float, rng: np.random.Generator) -> Ran
         upload[x] = np.inf
     chosen = np.sort(worth[np.array(packed, dtype=np.int64)])
     return Ranking(chosen, np.ones(chosen.size))
+
+
+def _requested(ctx: RoundContext, size: int, rng: np.random.Generator) -> RoundContext:
+    """Return the context with only the clients that the server asks: Nishio, Protocol 2."""
+    asked = ctx.pool[uniform_draw(ctx.pool.size, min(size, ctx.pool.size), rng)]
+    available = np.zeros(ctx.n_clients, dtype=np.bool_)
+    available[asked] = True
+    return dataclasses.replace(ctx, available=available)
 
 
 def _times(ctx: RoundContext, name: str) -> FloatArray:
@@ -119,6 +135,9 @@ class FedCS(Selector):
             that of RBCS-F, or the published one. Take the one whose column you have.
         deadline (number > 0 or None): Seconds that a round may take; T_round in the paper. None
             takes the deadline of the round. "success-rate" does not use it.
+        request (number in (0, 1] or None): Share of all clients, drawn at random, that are asked
+            for their resources before packing; C in the paper, 0.1 there. None asks everybody.
+            Start with None. The other readings refuse it.
 
     """
 
@@ -127,15 +146,25 @@ class FedCS(Selector):
         *,
         by: Literal["success-rate", "expected-duration", "packing"] = "success-rate",
         deadline: float | None = None,
+        request: float | None = None,
     ) -> None:
         self.by = by
         self.deadline = deadline
+        self.request = request
 
     def check_parameters(self) -> None:
         """Check the reading and the deadline."""
         require.choice("by", self.by, READINGS)
         if self.deadline is not None:
             require.number("deadline", self.deadline, above=0.0)
+        if self.request is not None:
+            require.number("request", self.request, above=0.0, maximum=1.0)
+            if self.by != "packing":
+                raise InvalidInput(
+                    f"request is {self.request} and by is {self.by!r}: only packing requests "
+                    "resources; leave request at None or set by='packing'.",
+                    field="request",
+                )
 
     @property
     def needs_columns(self) -> frozenset[str]:  # type: ignore[override]  # depends on a parameter
@@ -156,6 +185,8 @@ class FedCS(Selector):
         """Choose by the reading."""
         reading = READINGS[self.by]
         deadline = ctx.deadline if self.deadline is None else self.deadline
+        if self.request is not None:
+            ctx = _requested(ctx, math.ceil(self.request * ctx.n_clients - SLACK), rng)
         if ctx.size == 0:
             return Selection(ctx.round, ctx.pool)
         chosen, probability = reading.choose(ctx, deadline, rng)

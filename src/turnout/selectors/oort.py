@@ -139,7 +139,8 @@ class Oort(Selector):
             raise InvalidInput(
                 "rules='fedscale' always normalizes and takes the preferred duration from a "
                 f"percentile, got normalize={self.normalize} and preferred_duration="
-                f"{self.preferred_duration}: leave both at their defaults or use rules='paper'."
+                f"{self.preferred_duration}: leave both at their defaults or use rules='paper'.",
+                field="rules",
             )
 
     def reset(self, n_clients: int) -> None:

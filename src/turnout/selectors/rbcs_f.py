@@ -26,10 +26,10 @@ Deviations: 1. Optimistic times are clipped at 0 as in Eq. (19); Alg. 2 line 9 d
             counts as taking until the deadline or, without one, the median of its cohort;
             otherwise the silent would look fast for ever.
             6. Unknown or impossible contexts (NaN, beyond 1e30) count as zero.
-Limits:     If rate times n exceeds the cohort no schedule can keep the promise: it warns, and the
-            queues grow. Assumes that durations are linear in the context. Late clients must report
-            a duration, or their slowness stays unknown. A client that claims to take for ever is
-            never chosen, whatever its queue.
+Limits:     If rate times n exceeds the cohort, or the mean cohort that availability leaves, no
+            schedule can keep the promise: it warns, and the queues grow. Assumes that durations are
+            linear in the context. Late clients must report a duration, or their slowness stays
+            unknown. A client that claims to take for ever is never chosen, whatever its queue.
 Cost:       O(n log n) select, O(n) observe (the queues), state (8 d^2 + 8 d + 8) n bytes:
             104 n for d = 3.
 Checked:    by hand, P4 against brute force and Alg. 1, the regression against a direct solve:
@@ -54,6 +54,9 @@ from turnout.types import LARGEST_REPORT, FloatArray, Outcome, RoundContext, Sel
 
 #: Slack of the test whether the guaranteed rates fit the cohort, for products that round up.
 RATE_TOLERANCE = 1e-9
+
+#: Rounds before the mean cohort is trusted, and how far it may fall short by chance.
+ROUNDS_TO_JUDGE, CHANCE = 30, 0.05
 
 
 @register("rbcs-f")
@@ -109,6 +112,7 @@ class RBCSF(Selector):
         super().reset(n_clients)
         self.queue_ = np.zeros(n_clients)
         self.inverse_, self.theta_ = ridge_start(self.dimension, self.ridge, n_clients)
+        self.n_rounds_ = self.n_served_ = 0
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Solve P4 for the optimistic times."""
@@ -141,6 +145,8 @@ class RBCSF(Selector):
             self.inverse_[:, :, clients], self.theta_[:, clients], c[:, known], duration[known]
         )  # Alg. 2, lines 15-16
         self.inverse_[:, :, clients], self.theta_[:, clients] = inverse, theta
+        self.n_rounds_ += 1
+        self.n_served_ += selection.clients.size
         served = np.zeros(self.n_clients)
         served[selection.clients] = 1.0
         self.queue_ = np.maximum(self.queue_ + self.rate - served, 0.0)  # Eq. (6)
@@ -158,14 +164,21 @@ class RBCSF(Selector):
         return columns
 
     def _warn_if_infeasible(self, ctx: RoundContext) -> None:
-        if self.rate * ctx.n_clients > ctx.cohort_size * (1.0 + RATE_TOLERANCE):
-            needed = self.rate * ctx.n_clients
-            warnings.warn(
-                f"rate = {self.rate} for {ctx.n_clients} clients needs {needed:g} places a round, "
-                f"but cohort_size is {ctx.cohort_size}: queues will grow without bound. Lower rate "
-                "or raise cohort_size.",
-                stacklevel=4,  # the caller of select
-            )
+        needed = self.rate * ctx.n_clients
+        if needed > ctx.cohort_size * (1.0 + RATE_TOLERANCE):
+            places = f"cohort_size is {ctx.cohort_size}"
+        elif self.n_rounds_ >= ROUNDS_TO_JUDGE and needed > self._mean_cohort() * (1.0 + CHANCE):
+            places = f"so few clients are available that a cohort has {self._mean_cohort():.3g}"
+        else:
+            return
+        warnings.warn(
+            f"rate = {self.rate} for {ctx.n_clients} clients needs {needed:g} places a round, but "
+            f"{places}: queues will grow without bound. Lower rate or raise cohort_size.",
+            stacklevel=4,  # the caller of select
+        )
+
+    def _mean_cohort(self) -> float:
+        return self.n_served_ / self.n_rounds_
 
 
 def _assumed(duration: FloatArray, deadline: float) -> FloatArray:

@@ -13,7 +13,8 @@ Equations:  select: Eqs. (4), (7), Alg. 1 line 7. observe: Eqs. (5), (6), (7).
 Deviations: 1. Eqs. (5)-(7) discount per local iteration, Alg. 1 line 8 once per round; ours is once
             per round. discount=gamma**tau restores the iteration count.
             2. Alg. 1 line 8 discounts the stored index of a neglected client, which contradicts
-            Eq. (4), where its bonus grows. Ours is Eq. (4) for every client in every round.
+            Eq. (4), where its bonus grows. Ours is Eq. (4) for every client in every round;
+            stored_index=True is Alg. 1 as printed.
             3. Never chosen = infinite index, ties at random (the paper leaves round 0 open).
             4. A chosen client that reports no loss counts as tried at its own mean, 0 if it has
             none; otherwise a client that never answers would stay at infinity and be chosen
@@ -35,7 +36,10 @@ from turnout import require
 from turnout.registry import register
 from turnout.sampling import known_weights, top_m
 from turnout.selector import Selector
-from turnout.types import Outcome, RoundContext, Selection
+from turnout.types import LARGEST_REPORT, FloatArray, Outcome, RoundContext, Selection
+
+#: Stored index of a client that was never chosen.
+NEVER = -1.0
 
 
 @register("ucb-cs")
@@ -46,18 +50,23 @@ class UCBCS(Selector):
         discount (number in [0, 1]): How much of the past counts after a round; gamma in the paper,
             0.7 for Synthetic(1,1). Lower follows changing losses faster and is noisier. Try 0.7
             first.
+        stored_index (True or False): Whether the index of a client is computed when it reports,
+            and multiplied by the discount after each round, as Alg. 1 line 8 prints it. False
+            computes Eq. (4) for everyone in every round. Keep False.
 
     """
 
     needs_columns = frozenset({"num_samples"})
     needs_metrics = frozenset({"loss", "loss_std"})
 
-    def __init__(self, *, discount: float = 0.7) -> None:
+    def __init__(self, *, discount: float = 0.7, stored_index: bool = False) -> None:
         self.discount = discount
+        self.stored_index = stored_index
 
     def check_parameters(self) -> None:
-        """Gamma lies inside [0, 1]."""
+        """Gamma lies inside [0, 1]; stored_index is True or False."""
         require.fraction("discount", self.discount)
+        require.boolean("stored_index", self.stored_index)
 
     def reset(self, n_clients: int) -> None:
         """Nobody has reported yet."""
@@ -66,21 +75,21 @@ class UCBCS(Selector):
         self.count_ = np.zeros(n_clients)
         self.rounds_ = 0.0
         self.spread_ = 0.0
+        if self.stored_index:
+            self.index_ = np.full(n_clients, NEVER)
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Take the m largest indices."""
         size = known_weights(ctx.column("num_samples"))
         share = ctx.of_pool(size) / max(float(size.sum()), np.finfo(np.float64).tiny)
-        count = ctx.of_pool(self.count_)
-        bonus = 2.0 * self.spread_**2 * math.log(max(1.0, self.rounds_))
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            index = np.sqrt(bonus / count)  # Eq. (7)
-            index += ctx.of_pool(self.mean_loss_)
-            index *= share  # Eq. (4)
-        index[share == 0.0] = 0.0  # also where the bonus of a long forgotten client overflows
-        index[count == 0.0] = np.inf
+        if self.stored_index:
+            index = ctx.of_pool(self.index_)
+            index = np.where(index == NEVER, np.inf, index)
+        else:
+            index = self._index(share, ctx.of_pool(self.count_), ctx.of_pool(self.mean_loss_))
         ranking = top_m(index, ctx.size, rng)
-        return Selection(ctx.round, ctx.pool[ranking.chosen], ranking.probability)
+        memo = {"share": share[ranking.chosen]}
+        return Selection(ctx.round, ctx.pool[ranking.chosen], ranking.probability, memo)
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Discount everything by one round and add what the chosen reported."""
@@ -95,3 +104,19 @@ class UCBCS(Selector):
         spread = outcome.metric("loss_std")
         if not np.isnan(spread).all():
             self.spread_ = float(np.nanmax(spread))
+        if self.stored_index:
+            self.index_ = np.where(self.index_ == NEVER, NEVER, self.discount * self.index_)
+            count, mean = self.count_[chosen], self.mean_loss_[chosen]
+            index = self._index(selection.recall("share"), count, mean)  # Alg. 1, lines 5-6
+            self.index_[chosen] = np.minimum(index, LARGEST_REPORT)
+
+    def _index(self, share: FloatArray, count: FloatArray, mean_loss: FloatArray) -> FloatArray:
+        """Return Eq. (4); infinite for clients that were never chosen."""
+        bonus = 2.0 * self.spread_**2 * math.log(max(1.0, self.rounds_))
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            index: FloatArray = np.sqrt(bonus / count)  # Eq. (7)
+            index += mean_loss
+            index *= share  # Eq. (4)
+        index[share == 0.0] = 0.0  # also where the bonus of a long forgotten client overflows
+        index[count == 0.0] = np.inf
+        return index
