@@ -225,7 +225,8 @@ class Oort(Selector):
 
         def sizes() -> FloatArray:
             is_untried = ctx.of_pool(self.last_round_) == 0.0
-            return ctx.of_pool(known_weights(ctx.column("num_samples")))[is_untried]
+            untried: FloatArray = ctx.of_pool(known_weights(ctx.column("num_samples")))[is_untried]
+            return untried
 
         score = self._rules.scaled(self.utility_[rows], sizes)
         factor = np.divide(STALENESS * math.log(ctx.round + 1), self.last_round_[rows])
