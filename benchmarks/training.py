@@ -1,4 +1,4 @@
-"""Speed of federated training: a plain PyTorch loop, our two trainers, Flower's simulation.
+"""Speed of federated training: a plain PyTorch loop, our trainers, Flower's simulation.
 
 The same job for all, see ``training_job.py``. Everything is measured in one run: rounds of the loop
 and of the trainers take turns, and Flower (a process of its own, two actors of one core each) runs
@@ -46,6 +46,7 @@ from training_job import (
 )
 
 from turnout.training.aggregate import aggregate
+from turnout.training.batched.functional import Functional
 from turnout.training.fast import FastTrainer
 from turnout.training.modules import load_weights, read_weights
 from turnout.training.reference import ReferenceTrainer
@@ -96,11 +97,14 @@ def compare(model: str, momentum: float, repeats: int) -> dict[str, tuple[list[f
     data, local, cores = make_data(), local_work(momentum), os.cpu_count() or 1
     reference = ReferenceTrainer(data, MODELS[model], local, SEED)
     fast = FastTrainer(data, MODELS[model], local, SEED, threads=cores)
+    by_torch_func = FastTrainer(data, MODELS[model], local, SEED, threads=cores)
+    by_torch_func.engine = Functional(by_torch_func.module, data)
     rounds = {
         "plain loop, 1 thread": plain_rounds(model, momentum, 1),
         f"plain loop, {cores} threads": plain_rounds(model, momentum, cores),
         "turnout reference": trainer_rounds(reference, cores),
         "turnout fast": trainer_rounds(fast, cores),
+        "turnout fast, gradients by torch.func": trainer_rounds(by_torch_func, cores),
     }
     weights = dict.fromkeys(rounds, fast.initial_weights())
     seconds: dict[str, list[float]] = {name: [] for name in rounds}
@@ -192,16 +196,16 @@ def add_rows(table: Table, model: str, arguments: argparse.Namespace) -> None:
     flower: list[float] = []
     if not arguments.no_flower:
         flower += flower_seconds(model, arguments.momentum, arguments.repeats)
-    found = compare(model, arguments.momentum, arguments.repeats)
+    results = compare(model, arguments.momentum, arguments.repeats)
     if not arguments.no_flower:
         flower += flower_seconds(model, arguments.momentum, arguments.repeats)
-        found["Flower simulation, 2 actors"] = flower, float("nan")
-    fast = statistics.median(found["turnout fast"][0])
-    for name, (seconds, far) in found.items():
+        results["Flower simulation, 2 actors"] = flower, float("nan")
+    fast = statistics.median(results["turnout fast"][0])
+    for name, (seconds, far) in results.items():
         median = statistics.median(seconds)
         cells = f"{median:.3f} ({min(seconds):.3f})", f"{median / fast:.1f}x", f"{far:.1e}"
         table.add_row(model, name, *cells)
-    plain = min(statistics.median(found[name][0]) for name in found if name.startswith("plain"))
+    plain = min(statistics.median(results[name][0]) for name in results if name.startswith("plain"))
     to_flower, to_plain = TARGETS[model]
     reached = f"loop {plain / fast:.1f}x (target {to_plain:g}x)"
     if flower:

@@ -173,7 +173,7 @@ def test_a_run_may_be_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
         (("--local", "batch_size=4000"), ["batch_size is 4000", "no client has more than"]),
         (("--local", "steps=3,epochs=2"), ["epochs and steps"]),
         (("--aggregation", "median"), ["--aggregation median", "keep-global"]),
-        (("--device", "cuda:9"), ["device 'cuda:9' is not there", "cpu"]),
+        (("--device", "cuda:9"), ["device 'cuda:9' cannot be used", "cpu"]),
         (("--target", "1.5"), ["target_accuracy", "1.5"]),
         (("--stop-at-target",), ["stop_at_target needs a target_accuracy"]),
         (("--track", "paper"), ["--track must be one of", "mlflow"]),

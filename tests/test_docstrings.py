@@ -27,7 +27,6 @@ TO_DO = frozenset(
         "runs",
         "schedules",
         "simulate",
-        "training",
         "types",
     }
 )

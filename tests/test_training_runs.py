@@ -484,7 +484,7 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        (recipe(device="cuda:7"), "device 'cuda:7' is not there"),
+        (recipe(device="cuda:7"), "device 'cuda:7' cannot be used"),
         (recipe(local=LocalWork(batch_size=5000)), "batch_size is 5000"),
         (recipe(partition=Iid(samples=9000)), "samples is 9000"),
         (recipe(model=Custom("torch.nn:Linear", {"in_features": 3, "out_features": 2})), "model"),

@@ -224,8 +224,12 @@ def test_a_ready_module_keeps_its_weights_and_is_not_touched(handed):
     [
         (OneLayer(3, 10), vectors(), r"^model gives 10 scores per label but toy has 4 classes"),
         (OneLayer(3, 2), vectors(), r"^model gives 2 scores per label but toy has 4 classes"),
-        (OneLayer(5, 4), vectors(), r"^model cannot take examples of shape \(3,\)"),
-        (nn.Linear(28, 4), letters(), r"^model gives scores of shape \(2, 1, 28, 4\) for 2 ex"),
+        (OneLayer(5, 4), vectors(), r"^model refuses examples of shape \(3,\)"),
+        (
+            nn.Linear(28, 4),
+            letters(),
+            r"^model must return scores of shape .* for 2 examples, got \(2, 1, 28, 4\)",
+        ),
         (nn.LSTM(3, 4), vectors(), r"^model must return a tensor of scores, got tuple"),
         (nn.Flatten(), vectors(), r"^model Flatten has no weights"),
         (OneLayer().double(), vectors(), r"^model must hold float32 weights, got torch.float64"),
@@ -276,9 +280,9 @@ def test_recipes_are_plain_values():
 
 @pytest.mark.parametrize("name", ["cuda:99", "cpu:5", "meta", "warp", 3.5])
 def test_a_device_that_is_not_there(name):
-    with pytest.raises(InvalidInput, match=r"^device .* is not there; this machine has: cpu"):
+    with pytest.raises(InvalidInput, match=r"^device .* cannot be used: this machine has cpu"):
         device_named(name)
-    with pytest.raises(InvalidInput, match=r"^device .* is not there"):
+    with pytest.raises(InvalidInput, match=r"^device .* cannot be used"):
         ReferenceTrainer(vectors(), Logistic(), LocalWork(batch_size=4), device=name)
 
 

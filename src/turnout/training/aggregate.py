@@ -1,7 +1,7 @@
-"""How the models that came back become the next global model.
+"""How the returned models become the next global model.
 
 Every rule is a list of coefficients: new = global + server_lr * sum_i c_i (w_i - global), the sum
-running over the clients that came back. A client drawn twice counts like two with the same model
+running over the clients that returned. A client drawn twice counts like two with the same model
 (Cho et al., arXiv:2010.01243), except where the rule already divides by its probability.
 
 ===================== ========================= =============================================
@@ -33,7 +33,7 @@ __all__ = ["Aggregation", "InverseProbability", "KeepGlobal", "MeanReturned", "a
 
 
 class Aggregation(ABC):
-    """The weight of each model that came back; a frozen dataclass of plain settings."""
+    """The weight of each returned model. A subclass is a frozen dataclass of plain settings."""
 
     @abstractmethod
     def coefficients(
@@ -43,17 +43,26 @@ class Aggregation(ABC):
         total_examples: int,
         times: IntArray | int = 1,
     ) -> FloatArray:
-        """Return (s,) c_i of the s clients that came back.
+        """Return (s,) the coefficients c_i of the s returned models.
 
-        ``probability`` is their inclusion probability, None if the selector knows none;
-        ``total_examples`` counts the training examples of all clients, chosen or not; ``times`` is
-        how often each was drawn, more than once only in draws with replacement.
+        Args:
+            num_examples: (s,) training examples of each returned client.
+            probability: (s,) their inclusion probabilities; None if the selector reports none.
+            total_examples: Training examples of all clients, chosen or not.
+            times: How often each client was drawn; above 1 only in draws with replacement.
+
         """
 
 
 @dataclass(frozen=True, slots=True)
 class MeanReturned(Aggregation):
-    """The mean of the models that came back, weighted by data (FedAvg) or all alike."""
+    """The mean of the returned models.
+
+    Args:
+        by: ``"data"`` weights each model by its number of examples (FedAvg), ``"equal"`` gives
+            every model the same weight.
+
+    """
 
     by: Literal["data", "equal"] = "data"
 
@@ -75,10 +84,10 @@ class MeanReturned(Aggregation):
 
 @dataclass(frozen=True, slots=True)
 class KeepGlobal(Aggregation):
-    """The mean over all clients; whoever did not come back stands in with the global model.
+    """The mean over all clients; a client that did not return counts with the global model.
 
-    E3CS, journal Eq. (5), arXiv Alg. 1 line 13. It equals ``MeanReturned("data")`` with a server
-    step shrunk to the share of data that came back: more returns, a larger step.
+    E3CS, journal Eq. (5), arXiv Alg. 1 line 13. It equals ``MeanReturned("data")`` with the server
+    step multiplied by the share of data that returned: the more returns, the larger the step.
     """
 
     def coefficients(
@@ -95,13 +104,17 @@ class KeepGlobal(Aggregation):
 
 @dataclass(frozen=True, slots=True)
 class InverseProbability(Aggregation):
-    """Each model weighs its share of all data over its inclusion probability (Horvitz-Thompson).
+    """Weight = share of all data / inclusion probability (Horvitz-Thompson).
 
-    On average over the selector's draws this is the step of all clients together, if everybody
-    who is chosen comes back. A client that fails is missing from the sum, so that its data counts
-    only as often as it succeeds. The probability is that of being drawn at all, so whoever was
-    drawn twice counts once. ``normalise`` divides by the sum of the coefficients (Hajek): a full
-    step every round, at the price of a small bias.
+    On average over the selector's draws this is the step of all clients together, if every chosen
+    client returns. A client that fails is missing from the sum, so its data counts only as often
+    as it succeeds. The probability is that of being drawn at all, so a client that was drawn twice
+    counts once.
+
+    Args:
+        normalise: Divide by the sum of the coefficients (Hajek). Every round then takes a full
+            step, at the price of a small bias. Try it when steps vary too much.
+
     """
 
     normalise: bool = False
@@ -119,7 +132,7 @@ class InverseProbability(Aggregation):
         """Return share of data / probability."""
         if probability is None:
             raise InvalidInput(
-                "aggregation InverseProbability needs inclusion probabilities, and this selector "
+                "aggregation InverseProbability needs inclusion probabilities, but this selector "
                 "reports none. Use MeanReturned() or a selector with exact probabilities (random, "
                 "e3cs)."
             )
@@ -132,7 +145,13 @@ def aggregate(
 ) -> Tensor:
     """Return weights + server_lr * sum_i c_i (updates_i - weights), summed in double precision.
 
-    Rows with coefficient 0 are not read. Without any row the weights come back bit for bit.
+    Args:
+        weights: (P,) the global model.
+        updates: (s, P) the local models. Rows with coefficient 0 are not read.
+        coefficients: (s,) the weight of each row. If all are 0 the weights are returned bit for
+            bit.
+        server_lr: Factor on the step.
+
     """
     import torch
 

@@ -20,28 +20,42 @@ __all__ = ["ClientScores", "Scores", "Trainer", "Updates"]
 
 @dataclass(frozen=True)
 class Updates:
-    """What a cohort sends back, aligned with the clients that were asked.
+    """What a cohort sends back, in the order of the clients that were asked.
 
     A client whose loss or weights are not finite has NaN in its three losses and the global model
-    as its weights: it cannot poison an average, and the caller marks it failed. Losses are
+    as its weights. So it cannot spoil an average, and the caller marks it as failed. Losses are
     cross-entropy only, without the terms of FedProx and weight decay. In texts every word counts
     as one loss.
+
+    Args:
+        weights: (s, P) local models after training.
+        num_examples: (s,) training examples of each client.
+        loss: (s,) mean of the mini-batch losses during training.
+        loss_std: (s,) their standard deviation (of the population: 0 for one step).
+        loss_rms: (s,) root of the mean squared loss per label, Oort's utility / |B|.
+        steps: (s,) SGD steps.
+
     """
 
-    weights: torch.Tensor  #: (s, P) local models after training
-    num_examples: IntArray  #: (s,) training examples of each client
-    loss: FloatArray  #: (s,) mean of the mini-batch losses seen during training
-    loss_std: FloatArray  #: (s,) their standard deviation (of the population: 0 for one step)
-    loss_rms: FloatArray  #: (s,) root of the mean squared loss per label, Oort's utility / |B|
-    steps: IntArray  #: (s,) SGD steps taken
+    weights: torch.Tensor
+    num_examples: IntArray
+    loss: FloatArray
+    loss_std: FloatArray
+    loss_rms: FloatArray
+    steps: IntArray
 
 
 @dataclass(frozen=True)
 class Scores:
-    """A model on one set of examples; NaN without any.
+    """The quality of a model on one set of examples; NaN if the set is empty.
 
-    A loss that is not finite is ``LARGEST_REPORT`` with accuracy 0: a model that diverged is the
-    worst there is, and never missing.
+    A model that diverged is never missing, it is the worst: a loss that is not finite becomes
+    ``LARGEST_REPORT`` with accuracy 0.
+
+    Args:
+        loss: Mean cross-entropy of the labels.
+        accuracy: Share of labels that are predicted correctly, inside [0, 1].
+
     """
 
     loss: float
@@ -50,10 +64,18 @@ class Scores:
 
 @dataclass(frozen=True)
 class ClientScores:
-    """A model on each client's own examples, as in ``Scores``; NaN for a client without any."""
+    """The quality of a model on each client's own examples; NaN for a client without any.
 
-    loss: FloatArray  #: (n,)
-    accuracy: FloatArray  #: (n,)
+    A model that diverged counts as in ``Scores``.
+
+    Args:
+        loss: (n,) mean cross-entropy of the labels.
+        accuracy: (n,) share of labels that are predicted correctly, inside [0, 1].
+
+    """
+
+    loss: FloatArray
+    accuracy: FloatArray
 
 
 class Trainer(Protocol):
@@ -61,7 +83,7 @@ class Trainer(Protocol):
 
     @property
     def n_weights(self) -> int:
-        """P."""
+        """Number of weights, P."""
         ...
 
     @property
@@ -74,7 +96,7 @@ class Trainer(Protocol):
         ...
 
     def train(self, weights: torch.Tensor, clients: IntArray, round: int) -> Updates:
-        """Let clients train from the global model; they start from the same weights."""
+        """Let each client train, starting from the global model."""
         ...
 
     def polled_loss(

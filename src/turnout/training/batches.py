@@ -1,8 +1,8 @@
 """Which examples a client uses in which step: the same for every trainer.
 
-A pass over the client's examples is a fresh permutation, cut into mini-batches; the last one of a
-pass holds what is left and may be smaller. Steps go on over as many passes as they need. A batch
-larger than the client's data is all of its data.
+A pass over the client's examples is a fresh permutation, cut into mini-batches. The last mini-batch
+of a pass holds the rest and may be smaller. Steps continue over as many passes as they need. A
+batch size above the client's number of examples means all of them.
 """
 
 from __future__ import annotations
@@ -26,22 +26,34 @@ class BatchPlan:
 
     Step j uses the client's examples ``order[bounds[j]:bounds[j + 1]]``, counted from the client's
     first one.
+
+    Args:
+        order: The examples of all steps, one after the other.
+        bounds: (steps + 1,) where the mini-batch of each step begins.
+        noise_seed: Seed of dropout and other noise inside the model.
+
     """
 
     order: IntArray
-    bounds: IntArray  #: (steps + 1,)
-    noise_seed: int  #: seed of dropout and other noise inside the model
+    bounds: IntArray
+    noise_seed: int
 
     @property
     def n_steps(self) -> int:
-        """How many mini-batches."""
+        """Number of mini-batches."""
         return self.bounds.size - 1
 
 
 def batch_plan(
     n_examples: int, batch_size: int | None, n_steps: int, rng: np.random.Generator
 ) -> BatchPlan:
-    """Return the mini-batches of ``n_steps`` steps over ``n_examples`` examples.
+    """Return mini-batches of some examples.
+
+    Args:
+        n_examples: Number of examples.
+        batch_size: Examples of a mini-batch; None for all.
+        n_steps: Number of mini-batches.
+        rng: Draws the permutations.
 
     >>> plan = batch_plan(5, 2, 4, np.random.default_rng(0))
     >>> plan.bounds.tolist(), sorted(plan.order[:5].tolist()), plan.order.size
@@ -58,7 +70,12 @@ def batch_plan(
 
 
 def examples_seen(num_samples: IntArray, batch_size: int | None, steps: IntArray) -> IntArray:
-    """Return how many examples clients go through in their steps, those of all passes.
+    """Return how many examples clients process in their steps, over all passes.
+
+    Args:
+        num_samples: (n,) training examples of each client.
+        batch_size: Examples of a mini-batch; None for all.
+        steps: (n,) steps of each client.
 
     >>> examples_seen(np.array([5, 5, 1]), 2, np.array([3, 4, 2])).tolist()
     [5, 7, 2]
@@ -72,7 +89,17 @@ def examples_seen(num_samples: IntArray, batch_size: int | None, steps: IntArray
 def client_plan(
     n_examples: int, batch_size: int | None, n_steps: int, seed: int, round: int, client: int
 ) -> BatchPlan:
-    """Return the mini-batches of a client in a round, fixed by the seed."""
+    """Return the mini-batches of a client in a round; the seed fixes them.
+
+    Args:
+        n_examples: Training examples of the client.
+        batch_size: Examples of a mini-batch; None for all.
+        n_steps: Number of mini-batches.
+        seed: Seed of the run.
+        round: Number of the round.
+        client: Number of the client.
+
+    """
     rng = stream(seed, Purpose.TRAIN, round, client)
     return batch_plan(n_examples, batch_size, n_steps, rng)
 
@@ -80,6 +107,15 @@ def client_plan(
 def polled_rows(
     n_examples: int, batch_size: int | None, seed: int, round: int, client: int
 ) -> IntArray:
-    """Return the examples of the one mini-batch on which a polled client evaluates (cpow-d)."""
+    """Return the examples of the mini-batch on which a polled client evaluates (cpow-d).
+
+    Args:
+        n_examples: Training examples of the client.
+        batch_size: Examples of the mini-batch; None for all.
+        seed: Seed of the run.
+        round: Number of the round.
+        client: Number of the client.
+
+    """
     size = n_examples if batch_size is None else min(batch_size, n_examples)
     return stream(seed, Purpose.POLL, round, client).permutation(n_examples)[:size]

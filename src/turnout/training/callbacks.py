@@ -1,4 +1,4 @@
-"""Told of every round: TensorBoard, MLflow, Weights & Biases, or a callback of your own.
+"""Send the numbers of every round to TensorBoard, MLflow, Weights & Biases or your own code.
 
 >>> class Print(Callback):
 ...     def round(self, round, values):
@@ -18,20 +18,25 @@ __all__ = ["Callback", "MLflow", "TensorBoard", "WandB"]
 
 
 class Callback:
-    """Does nothing; overwrite what you need."""
+    """Receives the numbers of a run. It does nothing: override the methods that you need."""
 
     def start(self, settings: Mapping[str, Any]) -> None:
-        """Begin a run with these settings."""
+        """Begin a run; ``settings`` describe it."""
 
     def round(self, round: int, values: Mapping[str, float]) -> None:
-        """Take in the numbers of a round: accuracy, loss, completed, clock_s, ..."""
+        """Receive the numbers of a round: accuracy, loss, completed, clock_s and so on."""
 
     def end(self) -> None:
-        """Close what was opened; called also when the run fails."""
+        """End the run. It is also called when the run fails."""
 
 
 class TensorBoard(Callback):
-    """Writes every number as a scalar; needs ``pip install tensorboard``."""
+    """Writes every number as a scalar; needs ``pip install tensorboard``.
+
+    Args:
+        folder: Where the event file goes.
+
+    """
 
     def __init__(self, folder: str | os.PathLike[str] = "runs/tensorboard") -> None:
         self.folder = folder
@@ -56,7 +61,11 @@ class TensorBoard(Callback):
 class MLflow(Callback):
     """Logs to MLflow; needs ``pip install mlflow``.
 
-    ``tracking_uri`` is a server or a folder, by default what MLflow itself takes.
+    Args:
+        experiment: Name of the MLflow experiment. Default: MLflow's own.
+        run_name: Name of the run. Default: MLflow invents one.
+        tracking_uri: A server or a folder. Default: MLflow's own.
+
     """
 
     def __init__(
@@ -90,7 +99,13 @@ class MLflow(Callback):
 
 
 class WandB(Callback):
-    """Logs to Weights & Biases; needs ``pip install wandb``. Options go to ``wandb.init``."""
+    """Logs to Weights & Biases; needs ``pip install wandb``.
+
+    Args:
+        project: Name of the project.
+        options: Further arguments of ``wandb.init``.
+
+    """
 
     def __init__(self, project: str = "turnout", **options: Any) -> None:
         self.project = project
@@ -114,4 +129,4 @@ def _needed(module: str, what: str, package: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingExtra(f"{what} needs another package: pip install {package}") from error
+        raise MissingExtra(f"{what} needs another package: pip install {package}.") from error

@@ -1,6 +1,7 @@
 """The fast trainer: clients side by side, one tile of them on each core.
 
-Same mini-batches as the reference, same numbers to float tolerance; tested against it.
+It uses the same mini-batches as the reference and gives the same numbers to float tolerance. Tests
+compare the two.
 """
 
 from __future__ import annotations
@@ -37,9 +38,18 @@ __all__ = ["FastTrainer"]
 
 
 class FastTrainer(TorchTrainer):
-    """Trains a cohort in tiles of clients on ``threads`` cores.
+    """Trains a cohort in tiles of clients, one tile on each core.
 
-    ``how`` says which way the model is trained, ``why`` what forbade faster ones.
+    ``how`` names the engine that trains the model, ``why`` the reason against a faster one.
+
+    Args:
+        data: The examples of all clients.
+        model: What is trained: a recipe or a module.
+        local: How long and by which rule a client trains.
+        seed: Fixes the first model and all mini-batches.
+        device: A device of PyTorch such as ``"cpu"`` or ``"cuda"``.
+        threads: Cores to use on a CPU. Default: as many as PyTorch uses.
+
     """
 
     def __init__(
@@ -52,9 +62,9 @@ class FastTrainer(TorchTrainer):
         threads: int | None = None,
     ) -> None:
         super().__init__(data, model, local, seed, device)
-        wanted = torch.get_num_threads() if threads is None else threads
-        wanted = require.integer("threads", wanted, minimum=1)
-        self.threads = wanted if self.device.type == "cpu" else 1
+        n_threads = torch.get_num_threads() if threads is None else threads
+        n_threads = require.integer("threads", n_threads, minimum=1)
+        self.threads = n_threads if self.device.type == "cpu" else 1
         reference = ReferenceTrainer(data, self.module, local, seed, device)
         largest = int(data.num_samples.max())
         batch_size = largest if local.batch_size is None else min(local.batch_size, largest)
@@ -66,11 +76,11 @@ class FastTrainer(TorchTrainer):
 
     @property
     def how(self) -> str:
-        """The way the model is trained."""
+        """Name of the engine that trains the model."""
         return self.engine.name
 
     def train(self, weights: Tensor, clients: IntArray, round: int) -> Updates:
-        """Let clients train from the global model; they start from the same weights."""
+        """Let each client train, starting from the global model."""
         clients = self.checked_clients(clients)
         weights = weights.detach().to(self.device)
         local = torch.empty(clients.size, self.n_weights, device=self.device)
@@ -109,5 +119,7 @@ class FastTrainer(TorchTrainer):
     def _run(self, tasks: list[Task]) -> list[Losses]:
         if self.engine.is_serial or self.device.type != "cpu":
             return [self.engine.train(task) for task in tasks]
-        with torch.random.fork_rng(devices=[]):  # engines may touch the generator of all threads
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # engines may use the generator that all threads share
             return spread(self.engine.train, tasks, self.threads)

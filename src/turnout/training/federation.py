@@ -1,4 +1,4 @@
-"""The clients of the round loop that train a real model together."""
+"""The clients of the round loop when they train a real model together."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from turnout import metrics
 from turnout.arrays import LARGEST_REPORT
 from turnout.data import FederatedData, federate
 from turnout.errors import InvalidInput
+from turnout.names import import_object
 from turnout.training.aggregate import aggregate
 from turnout.training.base import ClientScores, Trainer, Updates
 from turnout.training.batches import examples_seen
-from turnout.training.recipe import Training
+from turnout.training.recipe import TRAINERS, Training
 from turnout.types import Array, BoolArray, FloatArray, IntArray, Selection
 
 if TYPE_CHECKING:
@@ -25,24 +26,30 @@ if TYPE_CHECKING:
 
 __all__ = ["Federation", "Trained", "forget_data"]
 
-_TRAINERS = {
-    "fast": ("turnout.training.fast", "FastTrainer"),
-    "reference": ("turnout.training.reference", "ReferenceTrainer"),
-}
-
 
 class Trained(NamedTuple):
-    """What the chosen clients did in a round; arrays are aligned with the selection."""
+    """What the chosen clients did in a round; arrays are in the order of the selection.
 
-    is_broken: BoolArray  #: (s,) trained to a loss or weights that are not finite: failed
-    metrics: Mapping[str, FloatArray]  #: (s,) each, NaN for those who did not train
+    Args:
+        is_broken: (s,) which clients trained to a loss or weights that are not finite. They count
+            as failed.
+        metrics: The reports by name, (s,) each; NaN for clients that did not train.
+
+    """
+
+    is_broken: BoolArray
+    metrics: Mapping[str, FloatArray]
 
 
 class Federation:
     """A global model and the clients that train it, for ``turnout.simulate.rounds``.
 
-    ``seed`` fixes the data of a generated set, its division, the first model and every mini-batch.
-    ``data`` may be given instead of the recipe's source and partition.
+    Args:
+        training: The recipe.
+        n_clients: Number of clients.
+        seed: Fixes generated data, its division, the first model and every mini-batch.
+        data: The divided data, in place of the recipe's source and partition.
+
     """
 
     def __init__(
@@ -57,7 +64,8 @@ class Federation:
         self.data = _federated(training, n_clients, seed) if data is None else data
         if self.data.n_clients != n_clients:
             raise InvalidInput(
-                f"data is of {self.data.n_clients} clients, wanted {n_clients}.", field="data"
+                f"data has {self.data.n_clients} clients, but n_clients is {n_clients}.",
+                field="data",
             )
         self.trainer = _trainer(training, self.data, seed)
         self.columns: Mapping[str, Array] = _columns(self.data)
@@ -76,11 +84,11 @@ class Federation:
     def polled_loss(
         self, round: int, clients: IntArray, data: Literal["all", "mini-batch"]
     ) -> FloatArray:
-        """Return the loss of the global model on these clients' data; NaN if it is not finite."""
+        """Return the loss of the global model on the data of some clients; NaN if not finite."""
         return _possible(self.trainer.polled_loss(self.weights, clients, round, data))
 
     def work(self, selection: Selection, is_completed: BoolArray) -> Trained:
-        """Train those who completed, and nobody else; then aggregate what can be used."""
+        """Train the clients that completed the round, then aggregate the usable models."""
         is_broken = np.zeros(is_completed.size, dtype=np.bool_)
         names = ("loss", "loss_std", "loss_rms")
         reported = {name: np.full(is_completed.size, np.nan) for name in names}
@@ -105,7 +113,7 @@ class Federation:
         return Trained(is_broken, reported)
 
     def measure(self, round: int, is_last: bool) -> dict[str, float]:
-        """Return how good the model is, in the rounds in which the recipe looks at it.
+        """Return how good the model is, in the rounds in which the recipe evaluates it.
 
         ``accuracy`` and ``loss`` are on the test set, ``holdout_accuracy`` and ``holdout_loss`` on
         what all clients hold out, pooled (the test of E3CS; missing without a hold-out).
@@ -113,21 +121,21 @@ class Federation:
         about every client's own examples: ``local_loss`` by data, ``jain_of_losses`` (UCB-CS,
         Eq. (3)), and ``worst_accuracy``, the mean over the worst tenth of the clients.
         """
-        training, found = self.training, {"train_loss": self._train_loss}
+        training, values = self.training, {"train_loss": self._train_loss}
         if is_last or (round + 1) % training.evaluate_every == 0:
             scores = self.trainer.test(self.weights)
-            found |= {"accuracy": scores.accuracy, "loss": scores.loss}
+            values |= {"accuracy": scores.accuracy, "loss": scores.loss}
             if self.data.has_holdout:
                 pooled = self.trainer.test_holdout(self.weights)
-                found |= {"holdout_accuracy": pooled.accuracy, "holdout_loss": pooled.loss}
-            is_there = bool(training.target_accuracy) and (
+                values |= {"holdout_accuracy": pooled.accuracy, "holdout_loss": pooled.loss}
+            has_reached = bool(training.target_accuracy) and (
                 scores.accuracy >= max(training.target_accuracy)
             )
-            self.is_done = training.stop_at_target and is_there
+            self.is_done = training.stop_at_target and has_reached
         is_last = is_last or self.is_done
         if is_last or (round + 1) % training.evaluate_clients_every == 0:
-            found |= self.client_numbers()
-        return {name: value for name, value in found.items() if math.isfinite(value)}
+            values |= self.client_numbers()
+        return {name: value for name, value in values.items() if math.isfinite(value)}
 
     def client_scores(self) -> ClientScores:
         """Return loss and accuracy of the global model on each client's own examples."""
@@ -154,7 +162,7 @@ class Federation:
         }
 
     def module(self) -> torch.nn.Module:
-        """Return a copy of the model with the global weights, to keep or to use."""
+        """Return a copy of the model with the global weights."""
         from turnout.training.modules import initial_module, load_weights
 
         module = initial_module(self.training.model, self.data, seed=0)
@@ -162,7 +170,7 @@ class Federation:
         return module.eval()
 
     def state(self) -> dict[str, Array]:
-        """Return the global model and what was counted, as arrays."""
+        """Return the global model and the counters as arrays."""
         return {
             "weights": self.weights.cpu().numpy(),
             "n_broken": np.array(self.n_broken),
@@ -170,7 +178,7 @@ class Federation:
         }
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Continue from what ``state`` returned."""
+        """Continue from the result of ``state``."""
         import torch
 
         self.reset()
@@ -206,19 +214,18 @@ class Federation:
 
 def _trainer(training: Training, data: FederatedData, seed: int) -> Trainer:
     importlib.import_module("turnout.training.modules")  # says what to install without PyTorch
-    module, name = _TRAINERS[training.trainer]
-    made: Trainer = getattr(importlib.import_module(module), name)(
+    trainer: Trainer = import_object(TRAINERS[training.trainer])(
         data, training.model, training.local, seed, training.device
     )
-    return made
+    return trainer
 
 
 def _federated(training: Training, n_clients: int, seed: int) -> FederatedData:
-    """Return the data; the latest is kept, so that selectors of one seed share it."""
+    """Return the data. The latest is kept in memory, so that selectors of one seed share it."""
     parts = (training.source, training.partition, n_clients, seed, training.hold_out)
     try:
         return _kept(*parts)
-    except TypeError:  # a source of the user's own need not be hashable
+    except TypeError:  # a user's source need not be hashable
         return federate(*parts)
 
 
@@ -226,15 +233,15 @@ _kept = lru_cache(maxsize=1)(federate)
 
 
 def forget_data() -> None:
-    """Let go of the data that is kept for the next federation."""
+    """Release the data that is kept in memory for the next federation."""
     _kept.cache_clear()
 
 
 def _columns(data: FederatedData) -> dict[str, Array]:
-    known: dict[str, Array] = {"num_samples": data.num_samples}
-    return known if data.features is None else known | {"features": data.features}
+    columns: dict[str, Array] = {"num_samples": data.num_samples}
+    return columns if data.features is None else columns | {"features": data.features}
 
 
 def _possible(values: FloatArray) -> FloatArray:
-    """Return reports with NaN in place of what is not finite or too large to count with."""
+    """Return reports with NaN in place of values that are not finite or too large."""
     return np.where(np.abs(values) <= LARGEST_REPORT, values, np.nan)

@@ -1,4 +1,4 @@
-"""What a client does with the global model: how long it trains, and by which rule.
+"""Local training: how long a client trains, and by which rule.
 
 FedAvg is plain SGD on the cross-entropy. FedProx adds ``proximal / 2 * ||w - w_global||^2`` to it;
 that is gamma of E3CS's journal form and mu of the FedProx paper. Momentum starts at zero in every
@@ -23,7 +23,10 @@ __all__ = ["Amount", "LocalWork", "PerClient"]
 
 @dataclass(frozen=True, slots=True)
 class PerClient:
-    """An amount of work for each client, in the order of the clients.
+    """An amount of work for each client.
+
+    Args:
+        values: An integer >= 1 for each client, in the order of the clients.
 
     >>> LocalWork(epochs=PerClient([1, 2, 4])).steps_of(np.array([80, 80, 80]), seed=0).tolist()
     [2, 4, 8]
@@ -35,7 +38,7 @@ class PerClient:
         object.__setattr__(self, "values", _counts("values", self.values))
 
 
-#: One number for everybody, a tuple to draw each client's own number from, or one per client.
+#: One number for all clients, a tuple to draw each client's number from, or one per client.
 Amount = int | tuple[int, ...] | PerClient
 
 
@@ -43,21 +46,30 @@ Amount = int | tuple[int, ...] | PerClient
 class LocalWork:
     """Local training: epochs or SGD steps, the batch, the step size, FedAvg or FedProx.
 
-    Work is one pass unless ``epochs`` or ``steps`` says otherwise. A tuple such as
-    ``(1, 2, 3, 4)`` gives each client a number drawn from it once, fixed by the seed (E3CS,
-    journal form).
+    For ``epochs`` and ``steps`` a tuple such as ``(1, 2, 3, 4)`` gives each client a number that is
+    drawn from it once, fixed by the seed (E3CS, journal form).
+
+    Args:
+        epochs: Passes over the client's examples, >= 1. Default: 1, unless ``steps`` is set.
+        steps: SGD steps, >= 1, over as many reshuffled passes as they need. Set either epochs or
+            steps.
+        batch_size: Examples of a step, >= 1. None: all examples of the client.
+        lr: Step size: a number or a schedule over rounds. Try 0.01 to 0.1.
+        momentum: Momentum of SGD, inside [0, 1]. It starts at zero in every round.
+        proximal: Coefficient of FedProx, >= 0; 0 is FedAvg. The FedProx paper tries 0.001 to 1.
+        weight_decay: Adds ``weight_decay * w`` to the gradient, >= 0.
 
     >>> LocalWork(epochs=2, batch_size=40).steps_of(np.array([100, 40, 7]), seed=0).tolist()
     [6, 2, 2]
     """
 
-    epochs: Amount | None = None  #: passes over the client's examples; 1 if steps are not given
-    steps: Amount | None = None  #: SGD steps, over as many reshuffled passes as they need
-    batch_size: int | None = 40  #: examples of a step; None = all the examples of the client
-    lr: float | Schedule = 0.01  #: a number or a schedule over rounds
+    epochs: Amount | None = None
+    steps: Amount | None = None
+    batch_size: int | None = 40
+    lr: float | Schedule = 0.01
     momentum: float = 0.0
-    proximal: float = 0.0  #: FedProx coefficient; 0 is FedAvg
-    weight_decay: float = 0.0  #: adds ``weight_decay * w`` to the gradient
+    proximal: float = 0.0
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
@@ -78,7 +90,13 @@ class LocalWork:
         require.number("weight_decay", self.weight_decay, minimum=0.0)
 
     def steps_of(self, num_samples: IntArray, seed: int) -> IntArray:
-        """Return (n,) the SGD steps that each client takes in a round."""
+        """Return (n,) the SGD steps that each client takes in a round.
+
+        Args:
+            num_samples: (n,) training examples of each client.
+            seed: Fixes the numbers that are drawn from a tuple.
+
+        """
         if self.steps is not None:
             return _per_client("steps", self.steps, num_samples.size, seed)
         assert self.epochs is not None

@@ -1,8 +1,8 @@
-"""Models as recipes: what to build for the data at hand.
+"""Recipes of models.
 
-A recipe is a frozen dataclass of plain settings and needs no PyTorch until ``build``. Sizes follow
-the data: the shape of an example and the number of classes. Weights start as PyTorch's layers start
-them. What the papers leave open about a network is said in its class.
+A recipe is a frozen dataclass of plain settings and needs no PyTorch until ``build``. Input and
+output sizes follow from the data. Weights are initialised as PyTorch does it. The docstring of each
+network says what its paper leaves open.
 """
 
 from __future__ import annotations
@@ -40,11 +40,16 @@ SMALLEST_SIDE = 16
 
 
 class Model(ABC):
-    """Builds a module for data; a frozen dataclass of plain settings."""
+    """Builds a module for some data. A subclass is a frozen dataclass of plain settings."""
 
     @abstractmethod
     def build(self, data: FederatedData) -> nn.Module:
-        """Return a new module with random weights; the caller has seeded torch."""
+        """Return a new module with random weights. The caller has seeded torch.
+
+        Args:
+            data: Gives the shape of an example and the number of classes.
+
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,12 @@ class Logistic(Model):
 
 @dataclass(frozen=True, slots=True)
 class Mlp(Model):
-    """Multi-layer perceptron with ReLU (UCB-CS on Fashion-MNIST; the widths are ours)."""
+    """Multi-layer perceptron with ReLU (UCB-CS on Fashion-MNIST; the widths are ours).
+
+    Args:
+        hidden: Width of each hidden layer. An empty list is logistic regression.
+
+    """
 
     hidden: tuple[int, ...] = (200, 200)
 
@@ -113,7 +123,13 @@ class FashionCnn(Model):
 class StackedLstm(Model):
     """Next-word prediction by a stacked LSTM (NCCB: 200, 200 and 2 layers; 5 layers for Yelp).
 
-    Ours: no dropout, and the output layer has weights of its own.
+    Choices of ours: no dropout, and the output layer has its own weights.
+
+    Args:
+        embedding: Width of the word embedding, >= 1.
+        hidden: Width of each LSTM layer, >= 1.
+        layers: Number of LSTM layers, >= 1.
+
     """
 
     embedding: int = 200
@@ -138,10 +154,15 @@ class StackedLstm(Model):
 
 @dataclass(frozen=True, slots=True)
 class Custom(Model):
-    """A module of your own: ``path`` names a class or function, called with ``parameters``.
+    """Your own module, by the name of the class or function that builds it.
 
-    If it takes ``example_shape`` or ``n_classes`` and ``parameters`` does not give them, they are
-    filled in from the data. It returns a ``torch.nn.Module`` that gives one score per class.
+    The class or function returns a ``torch.nn.Module`` that gives one score per class.
+
+    Args:
+        path: Its name as ``"package.module:Name"``.
+        parameters: Its arguments. ``example_shape`` and ``n_classes`` are filled in from the data
+            if it takes them and they are not set here.
+
     """
 
     path: str
@@ -158,16 +179,16 @@ class Custom(Model):
     def build(self, data: FederatedData) -> nn.Module:
         """Import the factory and call it."""
         factory = self._factory()
-        known = {"example_shape": data.example_shape, "n_classes": data.n_classes}
+        of_data = {"example_shape": data.example_shape, "n_classes": data.n_classes}
         signature = inspect.signature(factory)
-        filled = {name: known[name] for name in known if name in signature.parameters}
-        given = filled | dict(self.parameters)
+        filled = {name: of_data[name] for name in of_data if name in signature.parameters}
+        arguments = filled | dict(self.parameters)
         try:
-            signature.bind(**given)
+            signature.bind(**arguments)
         except TypeError as error:
             raise InvalidInput(f"parameters do not fit {self.path}: {error}.") from error
         try:
-            module: nn.Module = factory(**given)
+            module: nn.Module = factory(**arguments)
         except Exception as error:  # the user's own code
             what = f"{type(error).__name__}: {error}"
             raise InvalidInput(f"path {self.path!r} was called and failed: {what}.") from error
@@ -182,9 +203,13 @@ class Custom(Model):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ready(Model):
-    """A module that is there already, with the weights it has: every seed starts from them.
+    """A module that exists already. Every seed starts from its weights.
 
-    For Python only: a module cannot be written to a configuration, ``Custom`` can.
+    For Python only: a configuration cannot hold a module. Use ``Custom`` there.
+
+    Args:
+        module: The module. It is copied.
+
     """
 
     module: nn.Module

@@ -1,7 +1,7 @@
-"""A module for the data at hand: built from a seed, checked against the labels, read as a vector.
+"""Modules of PyTorch: built from a seed, checked against the data, read as a vector.
 
 Everything that trainers must do in the same way is here: how examples become tensors, how the loss
-of a label is measured, in which order the weights stand.
+of a label is measured, in which order the weights are.
 """
 
 from __future__ import annotations
@@ -36,14 +36,18 @@ __all__ = [
     "seeded",
 ]
 
-#: Examples that go through a new module to see what it answers.
+#: Number of examples on which a new module is tried.
 PROBE = 2
 
 
 def initial_module(model: Model | nn.Module, data: FederatedData, seed: int) -> nn.Module:
-    """Return the module of a recipe with weights fixed by the seed, checked against the data.
+    """Return the module of a recipe, checked against the data.
 
-    A ready module is copied and keeps the weights it has.
+    Args:
+        model: A recipe, or a module, which is copied and keeps its weights.
+        data: The examples that it must accept.
+        seed: Fixes the weights of a recipe.
+
     """
     if isinstance(model, nn.Module):
         model = Ready(model)
@@ -58,7 +62,13 @@ def initial_module(model: Model | nn.Module, data: FederatedData, seed: int) -> 
 
 @contextlib.contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Seed torch's own generators inside the block and put them back afterwards."""
+    """Seed torch's own generators inside the block and restore them afterwards.
+
+    Args:
+        seed: The seed.
+        device: A GPU whose generator is seeded too.
+
+    """
     on_gpu = device is not None and device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if on_gpu else []):
         torch.default_generator.manual_seed(seed)
@@ -69,19 +79,36 @@ def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
 
 
 def device_named(name: str | torch.device) -> torch.device:
-    """Return the device, or say that it is not there."""
+    """Return a device of PyTorch.
+
+    Args:
+        name: Its name, for example ``"cpu"`` or ``"cuda:0"``.
+
+    Raises:
+        InvalidInput: This machine does not have it.
+
+    """
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).tolist()
-        if device.type == "cpu" and device.index:  # PyTorch takes any number
-            raise RuntimeError("there is one cpu")
+        if device.type == "cpu" and device.index:  # PyTorch accepts any number
+            raise RuntimeError("the cpu has no number")
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        raise InvalidInput(f"device {str(name)!r} is not there; {_devices()}.") from error
+        raise InvalidInput(
+            f"device {str(name)!r} cannot be used: this machine has {_devices()}.", field="device"
+        ) from error
     return device
 
 
 def input_tensor(data: FederatedData, x: Array, device: torch.device | None = None) -> Tensor:
-    """Return examples as a model sees them: ``x * scale + shift``, or word numbers."""
+    """Return examples as a model sees them: ``x * scale + shift``, or word numbers.
+
+    Args:
+        data: Gives scale and shift.
+        x: The examples.
+        device: Where the tensor goes.
+
+    """
     if data.is_text:
         return torch.from_numpy(x.astype(np.int64)).to(device)
     values = torch.from_numpy(x.astype(np.float32)).to(device)
@@ -93,12 +120,24 @@ def input_tensor(data: FederatedData, x: Array, device: torch.device | None = No
 
 
 def label_tensor(y: IntArray, device: torch.device | None = None) -> Tensor:
-    """Return labels as torch wants them."""
+    """Return labels as a tensor of int64.
+
+    Args:
+        y: The labels.
+        device: Where the tensor goes.
+
+    """
     return torch.from_numpy(y.astype(np.int64)).to(device)
 
 
 def label_losses(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of each label that counts: one per example, or per word."""
+    """Return the cross-entropy of each label that counts: one per example, or per word.
+
+    Args:
+        scores: (n, classes) or, for texts, (n, length, classes).
+        labels: (n,) or (n, length). ``PADDING`` does not count.
+
+    """
     if labels.ndim == 1:
         return functional.cross_entropy(scores, labels, reduction="none")
     counts = labels != PADDING
@@ -106,13 +145,24 @@ def label_losses(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def read_weights(module: nn.Module) -> Tensor:
-    """Return a new (P,) vector of the weights, in the order of ``module.parameters()``."""
+    """Return a new (P,) vector of the weights, in the order of ``module.parameters()``.
+
+    Args:
+        module: The module to read.
+
+    """
     with torch.no_grad():
         return torch.cat([weight.reshape(-1) for weight in module.parameters()])
 
 
 def load_weights(module: nn.Module, weights: Tensor) -> None:
-    """Copy a (P,) vector into the module."""
+    """Copy a (P,) vector into the module.
+
+    Args:
+        module: The module to change.
+        weights: Its new weights.
+
+    """
     parameters = list(module.parameters())
     parts = torch.split(weights.detach(), [weight.numel() for weight in parameters])
     with torch.no_grad():
@@ -123,7 +173,7 @@ def load_weights(module: nn.Module, weights: Tensor) -> None:
 def _devices() -> str:
     cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     mps = ["mps"] if torch.backends.mps.is_available() else []
-    return f"this machine has: {', '.join(['cpu', *cuda, *mps])}"
+    return ", ".join(["cpu", *cuda, *mps])
 
 
 def _check_weights(module: object) -> None:
@@ -131,14 +181,16 @@ def _check_weights(module: object) -> None:
         raise InvalidInput(f"model must build a torch.nn.Module, got {module!r}.")
     kinds = {weight.dtype for weight in module.parameters()}
     if not kinds:
-        raise InvalidInput(f"model {type(module).__name__} has no weights to train.")
+        raise InvalidInput(
+            f"model {type(module).__name__} has no weights to train: add a layer with parameters."
+        )
     if kinds != {torch.float32}:
-        found = ", ".join(sorted(str(kind) for kind in kinds))
-        raise InvalidInput(f"model must hold float32 weights, got {found}: call module.float().")
+        types = ", ".join(sorted(str(kind) for kind in kinds))
+        raise InvalidInput(f"model must hold float32 weights, got {types}: call module.float().")
 
 
 def _check_answers(module: nn.Module, data: FederatedData) -> None:
-    """Send a few examples through the module: its answer must fit the labels."""
+    """Try the module on a few examples: its output must fit the labels."""
     n = min(PROBE, data.x.shape[0])
     before = [buffer.clone() for buffer in module.buffers()]
     module.train()
@@ -147,7 +199,7 @@ def _check_answers(module: nn.Module, data: FederatedData) -> None:
             answer = module(input_tensor(data, data.x[:n]))
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise InvalidInput(
-                f"model cannot take examples of shape {data.example_shape} ({data.name}): {error}"
+                f"model refuses examples of shape {data.example_shape} ({data.name}): {error}"
             ) from error
     wanted = (n, *data.y.shape[1:], data.n_classes)
     if not isinstance(answer, Tensor) or tuple(answer.shape) != wanted:
@@ -155,7 +207,7 @@ def _check_answers(module: nn.Module, data: FederatedData) -> None:
     if not all(torch.equal(a, b) for a, b in zip(before, module.buffers(), strict=True)):
         raise InvalidInput(
             f"model {type(module).__name__} changes its buffers while it trains (batch "
-            "normalisation does): they are no weights and would not be averaged. Use GroupNorm "
+            "normalisation does). Buffers are not weights and would not be averaged. Use GroupNorm "
             "or LayerNorm, or BatchNorm(track_running_stats=False)."
         )
 
@@ -169,4 +221,4 @@ def _misfit(answer: object, wanted: tuple[int, ...], data: FederatedData) -> str
             f"model gives {got[-1]} scores per label but {data.name} has {data.n_classes} classes:"
             " give its last layer one output per class."
         )
-    return f"model gives scores of shape {got} for {wanted[0]} examples, wanted {wanted}."
+    return f"model must return scores of shape {wanted} for {wanted[0]} examples, got {got}."

@@ -1,6 +1,6 @@
-"""The networks behind the recipes of ``models.py``, in PyTorch.
+"""The networks of the recipes in ``models.py``, in PyTorch.
 
-All return logits; the softmax is part of the loss. Those of images and vectors are plain
+All return logits: the softmax is part of the loss. Networks for images and vectors are a plain
 ``Sequential`` of standard layers, so that a trainer can read them layer by layer.
 """
 
@@ -20,7 +20,14 @@ __all__ = ["NextWord", "cnn", "mlp"]
 
 
 def mlp(n_inputs: int, hidden: Sequence[int], n_classes: int) -> nn.Sequential:
-    """Return a multi-layer perceptron with ReLU; without hidden layers, logistic regression."""
+    """Return a multi-layer perceptron with ReLU; without hidden layers, logistic regression.
+
+    Args:
+        n_inputs: Numbers in an example.
+        hidden: Width of each hidden layer.
+        n_classes: Number of outputs.
+
+    """
     widths = [n_inputs, *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in itertools.pairwise(widths):
@@ -31,7 +38,15 @@ def mlp(n_inputs: int, hidden: Sequence[int], n_classes: int) -> nn.Sequential:
 def cnn(
     shape: Sequence[int], channels: Sequence[int], hidden: Sequence[int], n_classes: int
 ) -> nn.Sequential:
-    """Return 5x5 convolutions, each with ReLU and 2x2 max pooling, then a perceptron."""
+    """Return 5x5 convolutions, each with ReLU and 2x2 max pooling, then a perceptron.
+
+    Args:
+        shape: Channels, height and width of an image.
+        channels: Channels of each convolution.
+        hidden: Width of each hidden layer of the perceptron.
+        n_classes: Number of outputs.
+
+    """
     before, height, width = shape
     layers: list[nn.Module] = []
     for after in channels:
@@ -41,7 +56,15 @@ def cnn(
 
 
 class NextWord(nn.Module):
-    """Embedding, stacked LSTM, one score per word of the vocabulary at each position."""
+    """Embedding, stacked LSTM, one score per word of the vocabulary at each position.
+
+    Args:
+        n_words: Size of the vocabulary.
+        embedding: Width of the embedding.
+        hidden: Width of each LSTM layer.
+        layers: Number of LSTM layers.
+
+    """
 
     def __init__(self, n_words: int, embedding: int, hidden: int, layers: int) -> None:
         super().__init__()

@@ -1,8 +1,10 @@
-"""What is trained, on which data, by which rules: one recipe of plain settings."""
+"""The recipe of a training: data, model, local work and aggregation as plain settings."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from turnout import require
@@ -15,10 +17,15 @@ from turnout.training.models import Mlp, Model
 
 __all__ = ["OBSERVATION", "TRAINERS", "Training"]
 
-#: Trainers by name; the first is the default.
-TRAINERS = ("fast", "reference")
+#: The class of each trainer, imported only when something is trained. The first is the default.
+TRAINERS: Mapping[str, str] = MappingProxyType(
+    {
+        "fast": "turnout.training.fast:FastTrainer",
+        "reference": "turnout.training.reference:ReferenceTrainer",
+    }
+)
 
-#: Settings that say how a run is computed and looked at, and do not change what it is about.
+#: Settings of how a run is computed and evaluated. They do not change what is trained.
 OBSERVATION = frozenset(
     {"evaluate_every", "evaluate_clients_every", "target_accuracy", "stop_at_target"}
     | {"trainer", "device"}
@@ -27,9 +34,27 @@ OBSERVATION = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Data, its division, model, local work and aggregation of a federation.
+    """Everything that defines a federated training, except clients, selector and environment.
 
-    Imports without PyTorch. The defaults train an MLP on the embedded digits.
+    It can be built without PyTorch. The defaults train an MLP on the embedded digits.
+
+    Args:
+        source: The dataset.
+        partition: How it is divided among clients. Try ``Dirichlet(alpha=0.5)`` first.
+        hold_out: Share of its examples that each client keeps for evaluation, inside [0, 1).
+        model: What is trained.
+        local: How long and by which rule a client trains. The default is E = 5 and B = 10 of
+            FedAvg (McMahan et al. 2017): small clients have small batches.
+        aggregation: How the returned models become the next global model.
+        server_lr: Factor on the step of the global model, > 0.
+        evaluate_every: Rounds between two evaluations on the test set. The last round is always
+            evaluated.
+        evaluate_clients_every: The same for each client's own examples. It is slower.
+        target_accuracy: One accuracy or several, inside (0, 1]. The rounds and the time to each
+            are reported.
+        stop_at_target: Whether the run ends when the highest target is reached.
+        trainer: ``"fast"``, or ``"reference"``, which trains one client after the other.
+        device: A device of PyTorch such as ``"cpu"`` or ``"cuda"``.
 
     >>> Training(target_accuracy=0.9).target_accuracy
     (0.9,)
@@ -37,18 +62,16 @@ class Training:
 
     source: Source = field(default_factory=Digits)
     partition: Partition = field(default_factory=Dirichlet)
-    hold_out: float = 0.0  #: share of its examples that each client keeps for evaluation
+    hold_out: float = 0.0
     model: Model = field(default_factory=Mlp)
-    #: E = 5 and B = 10 of FedAvg (McMahan et al. 2017); small clients have small batches.
     local: LocalWork = field(default_factory=lambda: LocalWork(epochs=5, batch_size=10, lr=0.05))
     aggregation: Aggregation = field(default_factory=MeanReturned)
-    server_lr: float = 1.0  #: factor on the step of the global model
-    evaluate_every: int = 1  #: rounds between two looks at the test set; always after the last
-    evaluate_clients_every: int = 10  #: the same for every client's own examples
-    #: One accuracy or several whose rounds and time are reported.
+    server_lr: float = 1.0
+    evaluate_every: int = 1
+    evaluate_clients_every: int = 10
     target_accuracy: tuple[float, ...] = ()
-    stop_at_target: bool = False  #: whether the run ends when the highest target is reached
-    trainer: str = TRAINERS[0]  #: "fast", or "reference": one client after the other
+    stop_at_target: bool = False
+    trainer: str = next(iter(TRAINERS))
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -62,9 +85,8 @@ class Training:
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 hint = " Ready(module) holds a torch.nn.Module." if name == "model" else ""
-                given = _shown(self, name)
                 raise InvalidInput(
-                    f"{name} must be a {kind.__name__}, got {given}.{hint}", field=name
+                    f"{name} must be a {kind.__name__}, got {_shown(self, name)}.{hint}", field=name
                 )
         if not 0.0 <= require.number("hold_out", self.hold_out) < 1.0:
             raise InvalidInput(
@@ -78,16 +100,17 @@ class Training:
             raise InvalidInput(
                 "stop_at_target needs a target_accuracy, such as 0.9.", field="stop_at_target"
             )
-        require.choice("trainer", self.trainer, TRAINERS)
+        require.choice("trainer", self.trainer, tuple(TRAINERS))
         if not isinstance(self.device, str) or not self.device:
             raise InvalidInput(
-                f"device must be a name such as 'cpu' or 'cuda', got {self.device}.", field="device"
+                f"device must be a name such as 'cpu' or 'cuda', got {self.device!r}.",
+                field="device",
             )
 
 
-def _targets(given: Any) -> tuple[float, ...]:
-    several = given if isinstance(given, list | tuple) else (given,)
-    checked = (require.number("target_accuracy", one, above=0.0, maximum=1.0) for one in several)
+def _targets(setting: Any) -> tuple[float, ...]:
+    targets = setting if isinstance(setting, list | tuple) else (setting,)
+    checked = (require.number("target_accuracy", t, above=0.0, maximum=1.0) for t in targets)
     return tuple(sorted(set(checked)))
 
 

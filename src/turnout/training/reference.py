@@ -1,6 +1,6 @@
-"""The reference: one client after the other, autograd and ``torch.optim.SGD``, nothing clever.
+"""The reference trainer: one client after the other, with autograd and ``torch.optim.SGD``.
 
-Fast trainers are tested against this one.
+It is simple on purpose. Fast trainers are tested against it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from turnout.training.modules import (
     read_weights,
     seeded,
 )
-from turnout.training.reports import LossReport, collect
+from turnout.training.reports import ClientLosses, collect
 from turnout.training.torch_trainer import TorchTrainer
 from turnout.types import IntArray
 
@@ -30,10 +30,10 @@ __all__ = ["ReferenceTrainer"]
 
 
 class ReferenceTrainer(TorchTrainer):
-    """Trains clients one by one in plain PyTorch."""
+    """Trains one client after the other in plain PyTorch; see ``TorchTrainer`` for arguments."""
 
     def train(self, weights: Tensor, clients: IntArray, round: int) -> Updates:
-        """Let clients train from the global model; they start from the same weights."""
+        """Let each client train, starting from the global model."""
         clients = self.checked_clients(clients)
         weights = weights.to(self.device)
         local = torch.empty(clients.size, self.n_weights, device=self.device)
@@ -43,7 +43,7 @@ class ReferenceTrainer(TorchTrainer):
             local[row] = read_weights(self.module)
         return collect(weights, local, self.data.num_samples[clients], reports)
 
-    def _train_client(self, weights: Tensor, client: int, round: int) -> LossReport:
+    def _train_client(self, weights: Tensor, client: int, round: int) -> ClientLosses:
         x, y = self._examples(client)
         plan = self.plan(client, round)
         load_weights(self.module, weights)
@@ -54,7 +54,7 @@ class ReferenceTrainer(TorchTrainer):
             weight_decay=self.local.weight_decay,
         )
         start = [weight.detach().clone() for weight in self.module.parameters()]
-        report = LossReport()
+        report = ClientLosses()
         self.module.train()
         with seeded(plan.noise_seed, self.device):
             for step in range(plan.n_steps):

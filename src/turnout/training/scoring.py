@@ -1,4 +1,4 @@
-"""How good a model is, on all clients at once: loss and accuracy of groups of examples."""
+"""Loss and accuracy of a model on groups of examples, for all clients at once."""
 
 from __future__ import annotations
 
@@ -17,20 +17,32 @@ from turnout.types import Array, FloatArray, IntArray
 
 __all__ = ["Scorer", "at_worst", "client_rows", "one_by_one"]
 
-#: Examples that are scored at a time, and the largest number of scores they may have together.
+#: Most examples, and most scores, that are computed at a time.
 ROWS, SCORES = 256, 1 << 21
 
-#: What is computed for some rows: sums of losses, right labels, labels that count; (3, rows).
+#: Returns for some rows, (3, rows): sum of losses, number of right labels, number of labels.
 ScoreRows = Callable[[IntArray], FloatArray]
 
 
 def one_by_one(part: ScoreRows, items: list[IntArray]) -> list[FloatArray]:
-    """Compute one part after the other."""
+    """Compute one part after the other.
+
+    Args:
+        part: Computes a part.
+        items: The rows of each part.
+
+    """
     return [part(item) for item in items]
 
 
 def client_rows(offsets: IntArray, clients: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the rows of some clients, and for each row the position of its client."""
+    """Return the rows of some clients, and for each row the position of its client.
+
+    Args:
+        offsets: (n + 1,) where the rows of each client begin.
+        clients: Which clients.
+
+    """
     sizes = np.diff(offsets)[clients]
     group = np.repeat(np.arange(clients.size), sizes)
     shift = offsets[clients] - (np.cumsum(sizes) - sizes)
@@ -39,11 +51,19 @@ def client_rows(offsets: IntArray, clients: IntArray) -> tuple[IntArray, IntArra
 
 @dataclass(frozen=True)
 class Scorer:
-    """Scores examples, a few at a time; ``each`` may compute several parts at once."""
+    """Scores examples, a few at a time.
+
+    Args:
+        data: Says how examples become tensors.
+        device: Where they are scored.
+        answer: Returns the scores of examples by the current model.
+        each: Computes all parts; it may compute several at once.
+
+    """
 
     data: FederatedData
     device: torch.device
-    answer: Callable[[Tensor], Tensor]  #: scores of examples, by the model at hand
+    answer: Callable[[Tensor], Tensor]
     each: Callable[[ScoreRows, list[IntArray]], list[FloatArray]] = one_by_one
 
     def of_groups(
@@ -54,9 +74,9 @@ class Scorer:
         def part(some: IntArray) -> FloatArray:
             with torch.inference_mode():
                 scores = self.answer(input_tensor(self.data, x[some], self.device))
-                found = _sums(scores, label_tensor(y[some], self.device))
-            sums: FloatArray = found.cpu().numpy()
-            return sums
+                sums = _sums(scores, label_tensor(y[some], self.device))
+            array: FloatArray = sums.cpu().numpy()
+            return array
 
         per_row = int(np.prod(y.shape[1:])) * self.data.n_classes
         at_a_time = max(1, min(ROWS, SCORES // per_row))

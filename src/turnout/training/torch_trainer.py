@@ -24,7 +24,16 @@ __all__ = ["TorchTrainer"]
 
 
 class TorchTrainer(ABC):
-    """A trainer around one module that is filled with the weights at hand; see ``base.Trainer``."""
+    """Base of the trainers on PyTorch; see ``base.Trainer``. It loads weights into one module.
+
+    Args:
+        data: The examples of all clients.
+        model: What is trained: a recipe or a module.
+        local: How long and by which rule a client trains.
+        seed: Fixes the first model and all mini-batches.
+        device: A device of PyTorch such as ``"cpu"`` or ``"cuda"``.
+
+    """
 
     def __init__(
         self,
@@ -48,7 +57,7 @@ class TorchTrainer(ABC):
 
     @property
     def n_weights(self) -> int:
-        """P."""
+        """Number of weights, P."""
         return self._initial.numel()
 
     def initial_weights(self) -> Tensor:
@@ -57,7 +66,7 @@ class TorchTrainer(ABC):
 
     @abstractmethod
     def train(self, weights: Tensor, clients: IntArray, round: int) -> Updates:
-        """Let clients train from the global model; they start from the same weights."""
+        """Let each client train, starting from the global model."""
 
     def plan(self, client: int, round: int) -> BatchPlan:
         """Return the mini-batches of a client in a round."""
@@ -81,8 +90,8 @@ class TorchTrainer(ABC):
             rows = np.concatenate(batches)
             group = np.repeat(np.arange(clients.size), [batch.size for batch in batches])
         self._use(weights)
-        found = self.scorer.of_groups(self.data.x, self.data.y, rows, group, clients.size)
-        return np.where(np.isfinite(found.loss), found.loss, np.nan)
+        scores = self.scorer.of_groups(self.data.x, self.data.y, rows, group, clients.size)
+        return np.where(np.isfinite(scores.loss), scores.loss, np.nan)
 
     def test(self, weights: Tensor) -> Scores:
         """Return loss and accuracy on the test set; NaN without one."""
@@ -95,8 +104,7 @@ class TorchTrainer(ABC):
     def test_clients(self, weights: Tensor, clients: IntArray | None = None) -> ClientScores:
         """Return loss and accuracy on each client's hold-out, or its training data without one.
 
-        If the federation holds out anything, it is the hold-out for everybody: a client that has
-        none gets NaN.
+        If any client holds out examples, only hold-outs count: a client without any gets NaN.
         """
         everybody = np.arange(self.data.n_clients)
         clients = everybody if clients is None else self.checked_clients(clients)
@@ -109,7 +117,7 @@ class TorchTrainer(ABC):
         return at_worst(self.scorer.of_groups(x, y, rows, group, clients.size))
 
     def checked_clients(self, clients: IntArray) -> IntArray:
-        """Return client indices, or say which one does not exist."""
+        """Return client indices, or raise an error that names one that does not exist."""
         return client_indices("clients", clients, self.data.n_clients)
 
     def _score(self, weights: Tensor, x: Array, y: IntArray) -> Scores:

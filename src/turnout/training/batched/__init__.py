@@ -1,6 +1,6 @@
-"""Training many clients at once: stacked weights, hand-written gradients, one client tile a core.
+"""Train many clients at once: stacked weights, hand-written gradients, a tile of clients per core.
 
-``fast.FastTrainer`` picks an engine for the model. Each file is one engine or one of its parts:
+``merged.engine_for`` picks an engine for a model. Each file is an engine or a part of one:
 ``chain`` (``Sequential`` of dense and convolution layers), ``text`` (next-word LSTM),
-``functional`` (any module under ``torch.func``), ``copies`` (the reference in threads).
+``functional`` (any module under ``torch.func``), ``per_client`` (the reference in threads).
 """

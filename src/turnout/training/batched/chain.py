@@ -23,14 +23,22 @@ from turnout.types import IntArray
 
 __all__ = ["Chain"]
 
-#: Bytes that the clients of a tile use together. More clients save calls, up to about this.
+#: Bytes that the clients of a tile use together. Larger tiles save no more time.
 TILE_BYTES = 1 << 26
 
 FLOAT = 4  # bytes
 
 
 class Chain(Engine):
-    """Stacked weights and gradients written out, layer after layer."""
+    """Trains with stacked weights and hand-written gradients, layer after layer.
+
+    Args:
+        parts: The layers of the module.
+        module: The module.
+        data: The examples of all clients.
+        batch_size: Examples of the largest mini-batch.
+
+    """
 
     name: ClassVar[str] = "stacked layers"
     is_shareable: ClassVar[bool] = True
@@ -41,12 +49,12 @@ class Chain(Engine):
         self.parts = parts
         self.module = module
         self.data = data
-        self.batch_size = batch_size  #: examples of the largest mini-batch
+        self.batch_size = batch_size
         self.takes_images = len(parts[0].shape) == 3
         self.x = np.asarray(data.x).reshape(data.x.shape[0], -1)
 
     def limit(self) -> int:
-        """Return how many clients fit into the room of a tile."""
+        """Return how many clients fit into the memory of a tile."""
         values = sum(weight.numel() for weight in self.module.parameters())
         values += self.batch_size * sum(part.values for part in self.parts)
         return max(1, TILE_BYTES // (FLOAT * values))
@@ -74,7 +82,7 @@ class Chain(Engine):
         return losses_of(losses.squeeze(3), tile)
 
     def scores(self, x: Tensor) -> Tensor:
-        """Return the answer of the module to examples."""
+        """Return the scores of the module for examples."""
         if not self.takes_images:
             answer: Tensor = self.module(x)
             return answer
@@ -94,7 +102,7 @@ class Chain(Engine):
         )
 
     def _read(self, rows: IntArray, x: Tensor) -> None:
-        """Write the examples behind (a, n) rows to where the first layer wants them."""
+        """Write the examples of (a, n) rows to the input of the first layer."""
         self._arrange(torch.from_numpy(self.x.take(rows, axis=0)), x)
         if self.data.scale != 1.0:
             x.mul_(self.data.scale)
@@ -102,7 +110,7 @@ class Chain(Engine):
             x.add_(self.data.shift)
 
     def _arrange(self, examples: Tensor, x: Tensor) -> None:
-        """Write flat examples, (a, n, values), as numbers; images with the examples last."""
+        """Write flat examples, (a, n, values), to the input; images have the examples last."""
         if self.takes_images:
             x.flatten(1, 3).copy_(examples.transpose(1, 2))
         else:
@@ -110,18 +118,18 @@ class Chain(Engine):
 
 
 class _Net:
-    """All layers of a few clients, one connected to the next."""
+    """All layers of a few clients, connected with each other."""
 
     def __init__(
         self, parts: Sequence[LayerPlan], weights: Sequence[Stacked], x: Tensor, space: Space
     ) -> None:
         self.x = self.out = x
         self.layers: list[Layer] = []
-        left = iter(weights)
+        remaining = iter(weights)
         for part in parts:
             layer: Layer
             if part.n_weights:
-                weight, bias = next(left), next(left) if part.n_weights == 2 else None
+                weight, bias = next(remaining), next(remaining) if part.n_weights == 2 else None
                 layer = part.build(self.out, space, weight, bias, is_first=not self.layers)
             else:
                 layer = part.build(self.out, space)
@@ -130,7 +138,7 @@ class _Net:
         self.shape = tuple(self.out.shape[:2])  #: clients, examples of each
 
     def connect(self, gradient: Tensor | None) -> None:
-        """Note where the gradient of the scores will be."""
+        """Tell the layers where the gradient of the scores will be."""
         for layer in reversed(self.layers):
             if gradient is not None:
                 gradient = layer.connect(gradient)
@@ -141,7 +149,7 @@ class _Net:
             layer.forward()
 
     def backward(self) -> None:
-        """Move the weights of all layers, the last one first."""
+        """Update the weights of all layers, the last layer first."""
         for layer in reversed(self.layers):
             layer.backward()
 
@@ -163,7 +171,7 @@ class _CrossEntropy:
 
 
 def _shares(size: IntArray, device: torch.device) -> Tensor | float:
-    """Return the weight of each example in the mean loss of its mini-batch, (a, n, 1) or one."""
+    """Return the weight of each example in the mean loss of its mini-batch, (a, n, 1) or scalar."""
     n = int(size.max())
     if size.min() == n:
         return 1.0 / n

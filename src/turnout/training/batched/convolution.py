@@ -3,12 +3,12 @@
 With a kernel of k x k, the four outputs under one pooling window depend on one (k + 1) x (k + 1)
 patch of the input. So all patches, 2 apart, become the columns of a matrix, and each kernel
 becomes four rows: itself at its four places inside the patch, zero elsewhere. The product has the
-four values of each pooling window in four blocks; pooling is a maximum of blocks. That costs
-((k + 1) / k)^2 of the arithmetic but copies 1 / 2.8 of what unfolding into k x k patches does (for
-k = 5), and with few channels copying is what takes the time.
+four values of each pooling window in four blocks; pooling is a maximum of blocks. Compared with
+unfolding into k x k patches this multiplies the arithmetic by ((k + 1) / k)^2 but divides the
+copying by 2.8 (for k = 5). With few channels copying takes most of the time.
 
-Examples stand last: (a, channels, height, width, n). Everything that is copied or added is then a
-run of n numbers.
+Examples are the last axis: (a, channels, height, width, n). Everything that is copied or added is
+then a run of n numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,17 @@ __all__ = ["ConvReluPool"]
 
 
 class ConvReluPool(Layer):
-    """Convolution with an odd kernel and stride 1, ReLU, 2x2 max pooling."""
+    """Convolution with an odd kernel and stride 1, ReLU, 2x2 max pooling.
+
+    Args:
+        x: (a, channels, height, width, n) the inputs.
+        space: Gives memory.
+        weight: (a, out, channels, k, k) the kernels.
+        bias: (a, out) or None.
+        is_first: Whether no layer below needs a gradient.
+        padding: Zeros around the inputs.
+
+    """
 
     def __init__(
         self,
@@ -68,18 +78,18 @@ class ConvReluPool(Layer):
         self._pool()
 
     def connect(self, gradient: Tensor) -> Tensor | None:
-        """Note where the gradient of the outputs will be; return where that of the inputs will."""
+        """Store the place of the gradient of the outputs; return that of the inputs."""
         self.gradient = gradient.view(self.pooled.shape)
         self.lower = self.space.take(*self.pooled.shape)
         self.of_rows = self.space.take(*self.rows.shape)
-        (one, two), (three, four) = (
+        (top_left, top_right), (bottom_left, bottom_right) = (
             half.unbind(1) for half in self._kernels(self.of_rows).unbind(1)
         )
-        self.of_kernels = one, two, three, four
+        self.of_kernels = top_left, top_right, bottom_left, bottom_right
         return None if self.is_first else self._connect_below()
 
     def backward(self) -> None:
-        """Move kernels and bias."""
+        """Update kernels and bias."""
         where_above_0(self.gradient, self.pooled, 0.0, grad_input=self.gradient)
         if self.bias is not None:
             self.bias.descend(self.gradient.sum(2))
@@ -87,11 +97,11 @@ class ConvReluPool(Layer):
         torch.bmm(self.products, self.columns_turned, out=self.of_rows)
         if not self.is_first:
             self._back_to_inputs()
-        one, two, three, four = self.of_kernels
-        self.weight.descend((one + two).add_(three).add_(four))
+        top_left, top_right, bottom_left, bottom_right = self.of_kernels
+        self.weight.descend((top_left + top_right).add_(bottom_left).add_(bottom_right))
 
     def _padded(self) -> Tensor:
-        """Return where the inputs stand with zeros around them."""
+        """Return the memory of the inputs with zeros around them."""
         p = self.padding
         if not p:
             return self.x
@@ -112,34 +122,34 @@ class ConvReluPool(Layer):
         return rows.as_strided(shape, strides)
 
     def _pool(self) -> None:
-        """Compute relu(maximum of the four blocks + bias); note which block came first."""
-        one, two, three, four = self.blocks
-        two_wins, four_wins, lower_wins = self.wins
-        torch.sub(two, one, out=two_wins)
-        torch.sub(four, three, out=four_wins)
-        torch.maximum(one, two, out=one)
-        torch.maximum(three, four, out=three)
-        torch.sub(three, one, out=lower_wins)
-        torch.maximum(one, three, out=self.pooled)
+        """Compute relu(maximum of the four blocks + bias); store which block is largest."""
+        top_left, top_right, bottom_left, bottom_right = self.blocks
+        top_right_wins, bottom_right_wins, bottom_wins = self.wins
+        torch.sub(top_right, top_left, out=top_right_wins)
+        torch.sub(bottom_right, bottom_left, out=bottom_right_wins)
+        torch.maximum(top_left, top_right, out=top_left)
+        torch.maximum(bottom_left, bottom_right, out=bottom_left)
+        torch.sub(bottom_left, top_left, out=bottom_wins)
+        torch.maximum(top_left, bottom_left, out=self.pooled)
         if self.offset is not None:
             self.pooled.add_(self.offset)
         self.pooled.relu_()
 
     def _unpool(self) -> None:
-        """Write the gradient of the four blocks over them: only the first largest gets any."""
-        one, two, three, four = self.blocks
-        two_wins, four_wins, lower_wins = self.wins
-        where_above_0(self.gradient, lower_wins, 0.0, grad_input=self.lower)
+        """Overwrite the four blocks with their gradient: only the first largest gets any."""
+        top_left, top_right, bottom_left, bottom_right = self.blocks
+        top_right_wins, bottom_right_wins, bottom_wins = self.wins
+        where_above_0(self.gradient, bottom_wins, 0.0, grad_input=self.lower)
         upper = self.gradient.sub_(self.lower)
-        where_above_0(upper, two_wins, 0.0, grad_input=two)
-        torch.sub(upper, two, out=one)
-        where_above_0(self.lower, four_wins, 0.0, grad_input=four)
-        torch.sub(self.lower, four, out=three)
+        where_above_0(upper, top_right_wins, 0.0, grad_input=top_right)
+        torch.sub(upper, top_right, out=top_left)
+        where_above_0(self.lower, bottom_right_wins, 0.0, grad_input=bottom_right)
+        torch.sub(self.lower, bottom_right, out=bottom_left)
 
     def _connect_below(self) -> Tensor:
         """Pair each part of the patches with the place in the inputs that it came from.
 
-        Even and odd rows and columns stand apart, so that what is added is in one piece.
+        Even and odd rows and columns are kept apart, so that each sum is over adjacent numbers.
         """
         a, channels, height, width, n = self.padded.shape
         h, w = self.patches.shape[4:6]

@@ -1,4 +1,4 @@
-"""What an engine is: it trains the clients of one tile, and scores examples."""
+"""The contract of engines: train the clients of a tile, and score examples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ __all__ = ["Engine", "Losses", "Task", "losses_of"]
 
 
 class Losses(NamedTuple):
-    """What each client of a tile reports; see ``base.Updates``."""
+    """What each client of a tile reports; see ``base.Updates``.
+
+    Args:
+        mean: (g,) mean loss of the mini-batches.
+        std: (g,) their standard deviation.
+        rms: (g,) root mean square of the losses of single labels.
+
+    """
 
     mean: FloatArray
     std: FloatArray
@@ -29,22 +36,33 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """A tile to train."""
+    """A tile of g clients to train.
 
-    weights: Tensor  #: (P,) the global model
-    clients: IntArray  #: (g,) the longest work first
+    Args:
+        weights: (P,) the global model.
+        clients: (g,) the clients, those with the most steps first.
+        round: Number of the round.
+        plans: The mini-batches of each client.
+        first_rows: (g,) where the examples of each client begin.
+        rule: How a step changes the weights.
+        out: g vectors (P,) that receive the local models.
+
+    """
+
+    weights: Tensor
+    clients: IntArray
     round: int
     plans: Sequence[BatchPlan]
-    first_rows: IntArray  #: (g,) where the examples of each client begin
+    first_rows: IntArray
     rule: Rule
-    out: Sequence[Tensor]  #: g times (P,): where the local models go
+    out: Sequence[Tensor]
 
     def tile(self) -> Tile:
         """Return the mini-batches of all clients side by side."""
         return stack(self.plans, self.first_rows)
 
     def stacked(self, shapes: Sequence[torch.Size]) -> list[Stacked]:
-        """Return every weight array of all clients; those of a single client stand in ``out``."""
+        """Return every weight array of all clients; a single client uses the memory of ``out``."""
         sizes = [shape.numel() for shape in shapes]
         starts = [
             start.view(shape)
@@ -66,7 +84,7 @@ class Task:
 
 
 class Engine(ABC):
-    """Trains tiles of clients; several threads use it at once."""
+    """Trains tiles of clients. Several threads use an engine at once."""
 
     name: ClassVar[str]
     is_serial: ClassVar[bool] = False  #: whether tiles must be trained one after the other
@@ -82,15 +100,23 @@ class Engine(ABC):
 
     @abstractmethod
     def scores(self, x: Tensor) -> Tensor:
-        """Return the answer of the module at hand to examples."""
+        """Return the scores of the module for examples."""
 
 
 def losses_of(losses: Tensor, tile: Tile) -> Losses:
-    """Return the reports of clients from the loss of each example, (g, steps, width)."""
+    """Return the reports of the clients of a tile.
+
+    Args:
+        losses: (g, steps, width) the loss of each example.
+        tile: Says which examples count.
+
+    """
     each = np.where(tile.counts, losses.cpu().numpy(), 0.0)
     at_work = tile.size > 0
     n_steps = at_work.sum(1)
-    with np.errstate(invalid="ignore", over="ignore"):  # clients that broke are marked later
+    with np.errstate(
+        invalid="ignore", over="ignore"
+    ):  # losses that are not finite are marked later
         batch = each.sum(2) / np.maximum(tile.size, 1)
         mean = batch.sum(1) / n_steps
         spread = np.where(at_work, batch - mean[:, None], 0.0)

@@ -1,7 +1,7 @@
 """Any other module: all clients of a tile at once under ``torch.func``.
 
-Clients whose mini-batches have the same size go through the module together, so that a layer that
-looks at its whole mini-batch sees what it would see alone.
+Clients whose mini-batches have the same size go through the module together. So a layer that uses
+its whole mini-batch sees the same examples as if the client trained alone.
 """
 
 from __future__ import annotations
@@ -27,15 +27,21 @@ __all__ = ["Functional", "why_not"]
 #: Gradients and losses of a group of clients, from their weights, examples and labels.
 Gradients = Callable[[list[Tensor], Tensor, Tensor], tuple[Sequence[Tensor], Tensor]]
 
-#: Bytes of weights that a tile may have.
+#: Bytes of weights in a tile, at most.
 TILE_BYTES = 1 << 24
 
-#: Examples that are tried before the engine is used, and by how much answers may differ.
+#: Number of examples on which the engine is tried, and how much gradients may differ.
 PROBE, TOLERANCE = 3, 1e-4
 
 
 class Functional(Engine):
-    """Trains the clients of a tile with one call of the module a step."""
+    """Trains the clients of a tile with one call of the module per step.
+
+    Args:
+        module: The module.
+        data: The examples of all clients.
+
+    """
 
     name: ClassVar[str] = "vmap"
 
@@ -44,7 +50,7 @@ class Functional(Engine):
         self.data = data
 
     def limit(self) -> int:
-        """Return how many clients fit into the room of a tile."""
+        """Return how many clients fit into the memory of a tile."""
         return max(1, TILE_BYTES // sum(weight.nbytes for weight in self.module.parameters()))
 
     def train(self, task: Task) -> Losses:
@@ -59,9 +65,9 @@ class Functional(Engine):
             for n in np.unique(size):
                 group = np.flatnonzero(size == n)
                 x, y = self._examples(tile.rows[group, step, :n], losses.device)
-                found, loss = gradients([weight.value[group] for weight in weights], x, y)
+                steps, loss = gradients([weight.value[group] for weight in weights], x, y)
                 losses[group, step, :n] = loss
-                for move, gradient in zip(moves, found, strict=True):
+                for move, gradient in zip(moves, steps, strict=True):
                     move[group] = gradient
             for weight, move in zip(weights, moves, strict=True):
                 weight.first(size.size).descend(move)
@@ -69,7 +75,7 @@ class Functional(Engine):
         return losses_of(losses, tile)
 
     def scores(self, x: Tensor) -> Tensor:
-        """Return the answer of the module to examples."""
+        """Return the scores of the module for examples."""
         scores: Tensor = self.module(x)
         return scores
 
@@ -93,9 +99,14 @@ def _gradients(module: nn.Module) -> Gradients:
 
 
 def why_not(module: nn.Module, data: FederatedData) -> str:
-    """Return why a module cannot be trained here, or "".
+    """Return why this engine cannot train a module, or an empty string.
 
     Two clients with different weights must get the gradients that autograd gives to each.
+
+    Args:
+        module: The module.
+        data: The examples that it is tried on.
+
     """
     if data.is_text:
         return "texts have a label at each position"
@@ -106,15 +117,15 @@ def why_not(module: nn.Module, data: FederatedData) -> str:
     y = label_tensor(data.y[:n], device).expand(2, n)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # PyTorch warns where it would be slow
-            found, _ = _gradients(module)(weights, x, y)
-            wanted = [
+            warnings.simplefilter("error")  # PyTorch warns if it would be slow
+            by_vmap, _ = _gradients(module)(weights, x, y)
+            by_autograd = [
                 _by_autograd(module, [weight[i] for weight in weights], x[i], y[i]) for i in (0, 1)
             ]
     except Exception as error:  # a user's module may fail in any way
         return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
-    ours = torch.cat([part.flatten(1) for part in found], dim=1)
-    theirs = torch.stack([torch.cat([part.flatten() for part in parts]) for parts in wanted])
+    ours = torch.cat([part.flatten(1) for part in by_vmap], dim=1)
+    theirs = torch.stack([torch.cat([part.flatten() for part in parts]) for parts in by_autograd])
     if not torch.allclose(ours, theirs, rtol=0.0, atol=TOLERANCE * float(theirs.abs().max())):
         return "torch.func gives other gradients than autograd"
     return ""

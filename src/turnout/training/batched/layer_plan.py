@@ -1,7 +1,7 @@
-"""Reads a module layer by layer: which ``Sequential`` can be trained with stacked weights.
+"""Read a module layer by layer, to see whether it can be trained with stacked weights.
 
-Only layers whose class is exactly a standard one are read: a subclass, a hook, a shared or a frozen
-weight may mean anything.
+Only layers whose class is exactly a standard one are read. A subclass, a hook, a shared or a frozen
+weight may change what a layer does.
 """
 
 from __future__ import annotations
@@ -14,32 +14,59 @@ from functools import partial
 from torch import nn
 
 from turnout.training.batched.convolution import ConvReluPool
-from turnout.training.batched.layers import Flatten, Layer, Linear, Relu, Tanh
+from turnout.training.batched.layers import Dense, Flatten, Layer, Relu, Tanh
 
 __all__ = ["LayerPlan", "Unreadable", "read_layer_plans"]
 
 Shape = tuple[int, ...]
 
-KNOWN = {nn.Identity, nn.Dropout, nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.Conv2d, nn.MaxPool2d}
+READABLE = {
+    nn.Identity,
+    nn.Dropout,
+    nn.Flatten,
+    nn.Linear,
+    nn.ReLU,
+    nn.Tanh,
+    nn.Conv2d,
+    nn.MaxPool2d,
+}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Unreadable(Exception):
-    """A module is not a chain of layers known here; says why."""
+    """A module is not a chain of layers that can be read. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """A layer before it has weights."""
+    """A layer before it has weights.
 
-    build: Callable[..., Layer]  #: from inputs, space; weight, bias and ``is_first`` if any
-    shape: Shape  #: of one example behind it
-    values: int = 0  #: numbers that it holds for each example while it trains
-    n_weights: int = 0  #: 2 for weight and bias, 1 for a weight alone
+    Args:
+        build: Makes the layer from its inputs and the space; a layer with weights also takes
+            weight, bias and ``is_first``.
+        shape: The shape of an example after the layer.
+        values: Numbers that it holds for each example while it trains.
+        n_weights: 2 for weight and bias, 1 for a weight alone, 0 for none.
+
+    """
+
+    build: Callable[..., Layer]
+    shape: Shape
+    values: int = 0
+    n_weights: int = 0
 
 
 def read_layer_plans(module: nn.Module, example_shape: Shape) -> list[LayerPlan]:
-    """Return the parts of a module, or raise ``Unreadable``."""
+    """Return the layers of a module.
+
+    Args:
+        module: The module.
+        example_shape: The shape of an example.
+
+    Raises:
+        Unreadable: A layer is not known.
+
+    """
     layers = list(_leaves(module))
     if sum(len(list(layer.parameters())) for layer in layers) > len(list(module.parameters())):
         raise Unreadable("layers share weights")
@@ -48,23 +75,23 @@ def read_layer_plans(module: nn.Module, example_shape: Shape) -> list[LayerPlan]
         shape, layers = (math.prod(shape),), layers[1:]
     parts: list[LayerPlan] = []
     while layers:
-        layers, found = _next(layers, shape)
-        parts += found
+        layers, plans = _next(layers, shape)
+        parts += plans
         shape = parts[-1].shape if parts else shape
-    if not parts or parts[-1].build is not Linear or not parts[0].n_weights:
+    if not parts or parts[-1].build is not Dense or not parts[0].n_weights:
         raise Unreadable("it does not begin with weights or end with a linear layer")
     return parts
 
 
 def _next(layers: list[nn.Module], shape: Shape) -> tuple[list[nn.Module], list[LayerPlan]]:
-    """Return the layers that are left, and the part that was read from those that are not."""
+    """Read the first layer or layers; return the remaining ones and what was read."""
     is_flat = len(shape) == 1
     match layers:
         case [nn.Identity(), *rest] | [nn.Dropout(p=0.0), *rest]:
             return rest, []
         case [nn.Linear() as linear, *rest] if shape == (linear.in_features,):
             width = linear.out_features
-            return rest, [LayerPlan(Linear, (width,), shape[0] + width, _n_weights(linear))]
+            return rest, [LayerPlan(Dense, (width,), shape[0] + width, _n_weights(linear))]
         case [nn.ReLU(), *rest] if is_flat:
             return rest, [LayerPlan(Relu, shape)]
         case [nn.Tanh(), *rest] if is_flat:
@@ -74,7 +101,9 @@ def _next(layers: list[nn.Module], shape: Shape) -> tuple[list[nn.Module], list[
         case [nn.Conv2d() as conv, nn.ReLU(), nn.MaxPool2d() as pool, *rest]:
             if len(shape) == 3 and _is_plain(conv) and _is_2x2(pool):
                 return rest, [_convolution(conv, shape)]
-    raise Unreadable(f"{layers[0]} on examples of shape {shape} is not among the layers known here")
+    raise Unreadable(
+        f"{layers[0]} on examples of shape {shape} is not among the layers that can be read"
+    )
 
 
 def _convolution(conv: nn.Conv2d, shape: Shape) -> LayerPlan:
@@ -88,7 +117,7 @@ def _convolution(conv: nn.Conv2d, shape: Shape) -> LayerPlan:
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:
-    """Whether a convolution has a square odd kernel, stride 1 and zeros around, or nothing."""
+    """Whether a convolution has a square odd kernel, stride 1 and no padding or zeros."""
     k, p = conv.kernel_size, conv.padding
     return (
         (k[0] == k[1] and k[0] % 2 == 1)
@@ -123,7 +152,7 @@ def _leaves(module: nn.Module) -> Iterator[nn.Module]:
     if type(module) is nn.Sequential:
         for layer in module:
             yield from _leaves(layer)
-    elif type(module) in KNOWN:
+    elif type(module) in READABLE:
         yield module
     else:
-        raise Unreadable(f"{name} is not among the layers known here")
+        raise Unreadable(f"{name} is not among the layers that can be read")

@@ -1,8 +1,8 @@
-"""Dense layers of several clients at once, with their gradients written out.
+"""Dense layers of several clients at once, with hand-written gradients.
 
-A layer is built for one shape: it knows where its inputs stand, where its outputs go and where the
-gradients will be. A step then is a short list of calls on tensors that are already there; with two
-threads every call more is another chance to wait for Python's lock.
+A layer is built for one shape: it holds references to its inputs, its outputs and their gradients.
+A step is then a short list of calls on tensors that exist already. Fewer calls matter: with two
+threads each call may have to wait for Python's lock.
 
 Between dense layers values are (a, n, features): a clients at work, n examples each.
 """
@@ -16,14 +16,19 @@ from torch import Tensor
 
 from turnout.training.batched.weights import Stacked
 
-__all__ = ["Flatten", "Layer", "Linear", "Relu", "Space", "Tanh", "where_above_0"]
+__all__ = ["Dense", "Flatten", "Layer", "Relu", "Space", "Tanh", "where_above_0"]
 
 #: ``where_above_0(values, by, 0.0, grad_input=out)`` keeps values where ``by`` is above 0.
 where_above_0 = torch.ops.aten.threshold_backward.grad_input
 
 
 class Space:
-    """Blocks of memory that are handed out in order, and again after ``rewind``."""
+    """Blocks of memory that are given out in order, and again after ``rewind``.
+
+    Args:
+        device: Where the memory is.
+
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -31,7 +36,7 @@ class Space:
         self._used = 0
 
     def rewind(self) -> None:
-        """Hand out the first block next."""
+        """Give out the first block next."""
         self._used = 0
 
     def take(self, *shape: int) -> Tensor:
@@ -48,7 +53,7 @@ class Space:
 class Layer(ABC):
     """One layer of several clients, for one shape of its inputs."""
 
-    out: Tensor  #: where ``forward`` leaves the outputs
+    out: Tensor  #: where ``forward`` writes the outputs
 
     @abstractmethod
     def forward(self) -> None:
@@ -56,15 +61,24 @@ class Layer(ABC):
 
     @abstractmethod
     def connect(self, gradient: Tensor) -> Tensor | None:
-        """Note where the gradient of the outputs will be; return where that of the inputs will."""
+        """Store the place of the gradient of the outputs; return that of the inputs."""
 
     @abstractmethod
     def backward(self) -> None:
-        """Move the weights and compute the gradient of the inputs."""
+        """Update the weights and compute the gradient of the inputs."""
 
 
-class Linear(Layer):
-    """``y = x W' + b``."""
+class Dense(Layer):
+    """``y = x W' + b``.
+
+    Args:
+        x: (a, n, inputs) the inputs.
+        space: Gives memory.
+        weight: (a, outputs, inputs) the matrices.
+        bias: (a, outputs) or None.
+        is_first: Whether no layer below needs a gradient.
+
+    """
 
     def __init__(
         self, x: Tensor, space: Space, weight: Stacked, bias: Stacked | None, is_first: bool
@@ -86,14 +100,14 @@ class Linear(Layer):
             torch.baddbmm(self.offset, self.x, self.turned, out=self.out)
 
     def connect(self, gradient: Tensor) -> Tensor | None:
-        """Note where the gradient of the outputs will be; return where that of the inputs will."""
+        """Store the place of the gradient of the outputs; return that of the inputs."""
         self.gradient = gradient
         self.gradient_turned = gradient.transpose(1, 2)
         self.below = None if self.is_first else self.space.take(*self.x.shape)
         return self.below
 
     def backward(self) -> None:
-        """Move weight and bias."""
+        """Update weight and bias."""
         if self.below is not None:
             torch.bmm(self.gradient, self.weight.value, out=self.below)
         self.weight.descend_product(self.gradient_turned, self.x)
@@ -102,13 +116,13 @@ class Linear(Layer):
 
 
 class _Elementwise(Layer):
-    """A function of each number, computed where the numbers stand."""
+    """A function of each number, computed in place."""
 
     def __init__(self, x: Tensor, space: Space) -> None:
         self.out = x
 
     def connect(self, gradient: Tensor) -> Tensor:
-        """Note where the gradient of the outputs will be; that of the inputs takes its place."""
+        """Store the place of the gradient of the outputs; that of the inputs is the same."""
         self.gradient = gradient
         return gradient
 
@@ -146,10 +160,10 @@ class Flatten(Layer):
         self.out = x.flatten(1, 3).transpose(1, 2)
 
     def forward(self) -> None:
-        """Do nothing: the outputs are the inputs seen in another way."""
+        """Do nothing: the outputs are a view of the inputs."""
 
     def connect(self, gradient: Tensor) -> Tensor:
-        """Note where the gradient of the outputs will be; return where that of the inputs will."""
+        """Store the place of the gradient of the outputs; return that of the inputs."""
         self.gradient = gradient
         below = self.space.take(*self.shape)
         self.below_flat = below.flatten(1, 3).transpose(1, 2)

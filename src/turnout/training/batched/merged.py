@@ -1,4 +1,4 @@
-"""Which engine trains a model: the fastest that gives the numbers of the reference."""
+"""Choose the engine of a model: the fastest that gives the numbers of the reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ __all__ = ["engine_for"]
 
 
 def engine_for(reference: ReferenceTrainer, batch_size: int) -> tuple[Engine, str]:
-    """Return the engine for the module of a trainer, and why it is no faster one."""
+    """Return the engine for a module, and the reason against a faster one (empty if there is none).
+
+    Args:
+        reference: The reference trainer of the module.
+        batch_size: Examples of the largest mini-batch.
+
+    """
     module, data = reference.module, reference.data
     if type(module) is NextWord:
         return Text(module, data), ""

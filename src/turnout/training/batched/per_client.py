@@ -1,4 +1,4 @@
-"""Any module: the reference trainer on copies of it, in threads or one client after the other."""
+"""Any module: the reference trainer on copies of it, in threads or one after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ CLIENTS = 4
 
 
 class Copies(Engine):
-    """Trains one client in each thread, with autograd."""
+    """Trains one client in each thread, with autograd.
+
+    Args:
+        reference: The reference trainer of the module.
+
+    """
 
     name: ClassVar[str] = "one client per thread"
 
@@ -41,20 +46,26 @@ class Copies(Engine):
         return Losses(updates.loss, updates.loss_std, updates.loss_rms)
 
     def scores(self, x: Tensor) -> Tensor:
-        """Return the answer of the module to examples."""
+        """Return the scores of the module for examples."""
         scores: Tensor = self.reference.module(x)
         return scores
 
 
 class OneByOne(Copies):
-    """The same without threads: noise inside a module comes from one generator for all threads."""
+    """``Copies`` without threads, because all threads share the generator of a module's noise."""
 
     name: ClassVar[str] = "one client after the other"
     is_serial: ClassVar[bool] = True
 
 
 def is_noisy(module: nn.Module, data: FederatedData) -> bool:
-    """Whether a module draws random numbers while it trains, as dropout does."""
+    """Whether a module draws random numbers while it trains, as dropout does.
+
+    Args:
+        module: The module.
+        data: The examples that it is tried on.
+
+    """
     device = next(module.parameters()).device
     x = input_tensor(data, data.x[:2], device)
     with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -1,8 +1,8 @@
-"""Next-word prediction: everything around the LSTM written out, the LSTM left to PyTorch.
+"""Next-word prediction: PyTorch computes the LSTM, everything around it is written by hand.
 
-Most of the work is the layer that scores every word of the vocabulary. Here it sees only positions
-that have a next word, one block of them at a time, and its scores turn into their gradient where
-they stand. Of the embedding only the words that occurred are touched, where the rule allows it.
+Most of the work is in the layer that scores every word of the vocabulary. Here it processes only
+positions that have a next word, one block of them at a time, and its scores are replaced by their
+gradient in place. Only the words that occur are updated in the embedding, if the rule allows it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turnout.training.batched.engine import Engine, Losses, Task
 from turnout.training.batched.weights import Stacked
 from turnout.training.modules import input_tensor, label_tensor
 from turnout.training.nets import NextWord
-from turnout.training.reports import LossReport
+from turnout.training.reports import ClientLosses
 
 __all__ = ["Text"]
 
@@ -28,7 +28,13 @@ BLOCK = 1 << 20
 
 
 class Text(Engine):
-    """Trains ``NextWord``, one client in each thread."""
+    """Trains ``NextWord``, one client in each thread.
+
+    Args:
+        module: The module.
+        data: The texts of all clients.
+
+    """
 
     name: ClassVar[str] = "text"
     is_shareable: ClassVar[bool] = True
@@ -38,14 +44,14 @@ class Text(Engine):
         self.data = data
 
     def limit(self) -> int:
-        """Return 1: the weights of one client are more than a cache holds."""
+        """Return 1: the weights of one client already exceed a cache."""
         return 1
 
     def train(self, task: Task) -> Losses:
         """Train the client of a tile and write its model to ``task.out``."""
         tile, device = task.tile(), task.weights.device
         client = _Client(self.module, task)
-        report = LossReport()
+        report = ClientLosses()
         for step in range(tile.n_steps):
             rows = tile.rows[0, step, : tile.size[0, step]]
             words = input_tensor(self.data, self.data.x[rows], device)
@@ -55,7 +61,7 @@ class Text(Engine):
         return _losses(report)
 
     def scores(self, x: Tensor) -> Tensor:
-        """Return the answer of the module to texts."""
+        """Return the scores of the module for texts."""
         scores: Tensor = self.module(x)
         return scores
 
@@ -77,7 +83,7 @@ class _Client:
 
     def step(self, words: Tensor, labels: Tensor) -> Tensor:
         """Take a step on texts (n, length); return the losses of the labels that count."""
-        length = _length(labels)  # what is behind the last label changes nothing
+        length = _length(labels)  # words after the last label change nothing
         words, labels = words[:, :length], labels[:, :length]
         has_label = labels != PADDING
         embedded = self.embedding.value[0][words].requires_grad_()
@@ -93,7 +99,7 @@ class _Client:
         return losses
 
     def _output_step(self, states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Move the output layer; return the losses and the gradient of the states, (labels, h)."""
+        """Update the output layer; return losses and the gradient of the states, (labels, h)."""
         weight, bias = self.output.value[0], self.bias.value[0]
         of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
         below = torch.empty_like(states)
@@ -124,13 +130,13 @@ class _Client:
             self.embedding.value[0].index_add_(0, words, gradient, alpha=-self.rule.lr)
 
     def finish(self) -> None:
-        """Put the weights of the LSTM where those of the other layers are already."""
+        """Copy the weights of the LSTM to the place of those of the other layers."""
         for values, weight in zip(self.in_out, self.of_lstm, strict=True):
             values.value.copy_(weight.value)
 
 
-def _losses(report: LossReport) -> Losses:
-    with np.errstate(invalid="ignore", over="ignore"):  # a client that broke is marked later
+def _losses(report: ClientLosses) -> Losses:
+    with np.errstate(invalid="ignore", over="ignore"):  # a loss that is not finite is marked later
         mean, std = np.mean(report.batch_losses), np.std(report.batch_losses)
     rms = (report.squares / max(1, report.n_labels)) ** 0.5
     return Losses(np.array([mean]), np.array([std]), np.array([rms]))

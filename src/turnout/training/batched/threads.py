@@ -1,9 +1,9 @@
 """Worker threads that each use one core.
 
-PyTorch lets go of Python's lock inside its kernels, so two threads that each run kernels of one
-thread keep two cores busy. Kernels that share their own work among cores wait for each other many
-times per mini-batch, and each time for a core that another process may have taken; these threads
-wait once per tile of clients.
+PyTorch releases Python's lock inside its kernels. So two threads, each running kernels on one core,
+keep two cores busy. Kernels that share their own work among cores wait for each other many times
+per mini-batch, each time for a core that another process may use. These threads wait once per tile
+of clients.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ Result = TypeVar("Result")
 def spread(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> list[Result]:
     """Return ``[function(item) for item in items]``, computed by threads of one core each.
 
-    A single item is computed right here, by one core as well.
+    A single item is computed in the calling thread, by one core as well.
+
+    Args:
+        function: What is computed.
+        items: For what.
+        threads: How many threads.
+
     """
     items = list(items)
     if len(items) == 1:
@@ -38,18 +44,18 @@ def spread(function: Callable[[Item], Result], items: Iterable[Item], threads: i
 
 @contextmanager
 def _one_core() -> Iterator[None]:
-    everywhere_else = torch.get_num_threads()
+    threads_before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(everywhere_else)
+        torch.set_num_threads(threads_before)
 
 
 @functools.cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     """Return the workers of this process; a forked child has none of its parent's threads."""
-    everywhere_else = torch.get_num_threads()
+    threads_before = torch.get_num_threads()
     are_ready = threading.Barrier(threads + 1)
 
     def use_one_core() -> None:
@@ -61,5 +67,5 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     for _ in range(threads):  # no worker is idle before all are ready, so each call starts one
         pool.submit(int)
     are_ready.wait()
-    torch.set_num_threads(everywhere_else)  # the call in a worker also set it for new threads
+    torch.set_num_threads(threads_before)  # the call in a worker also set it for new threads
     return pool

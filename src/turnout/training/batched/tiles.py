@@ -1,8 +1,7 @@
-"""Cohorts cut into tiles: clients that train side by side on one core.
+"""Cut cohorts into tiles: clients that train side by side on one core.
 
-The clients of a tile stand in order of their steps, the most first, so that those still at work are
-always the first few. Shorter mini-batches are filled up with an example of their own that counts
-nothing.
+The clients of a tile are sorted by their steps, the most first, so the clients that are still at
+work are always the first few. Shorter mini-batches are filled with an example that does not count.
 """
 
 from __future__ import annotations
@@ -17,30 +16,37 @@ from turnout.types import BoolArray, IntArray
 
 __all__ = ["Tile", "cut", "stack"]
 
-#: Clients whose mini-batches are below this share of the largest in a tile go to another one.
+#: A client whose mini-batches are below this share of the largest in a tile goes to another tile.
 LEAST_SHARE = 0.5
 
-#: Cohorts up to this share of the largest tile are not cut: threads whose kernels are that short
-#: wait for Python's lock longer than they compute.
+#: Cohorts up to this share of the largest tile are not cut: their kernels are so short that threads
+#: would wait for Python's lock longer than they compute.
 LITTLE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The mini-batches of g clients."""
+    """The mini-batches of g clients.
 
-    rows: IntArray  #: (g, steps, width) row of the data behind each example
-    size: IntArray  #: (g, steps) examples of each mini-batch; 0 once a client is done
-    noise_seed: IntArray  #: (g,) seed of noise inside the model
+    Args:
+        rows: (g, steps, width) the row of each example in the data.
+        size: (g, steps) examples of each mini-batch; 0 after a client's last step.
+        noise_seed: (g,) seed of noise inside the model.
+
+    """
+
+    rows: IntArray
+    size: IntArray
+    noise_seed: IntArray
 
     @property
     def n_clients(self) -> int:
-        """How many clients."""
+        """Number of clients."""
         return int(self.size.shape[0])
 
     @property
     def n_steps(self) -> int:
-        """Steps of the longest client."""
+        """Steps of the client with the most."""
         return int(self.size.shape[1])
 
     @property
@@ -51,10 +57,16 @@ class Tile:
 
 
 def cut(plans: Sequence[BatchPlan], limit: int, threads: int) -> list[IntArray]:
-    """Return the positions of the clients of each tile, at most ``limit``, the most steps first.
+    """Return the positions of the clients of each tile, those with the most steps first.
 
-    Clients of a tile have mini-batches of similar size. Little work is one tile; otherwise it is
-    dealt out in turns, so that every thread gets about as much.
+    Clients of a tile have mini-batches of similar size. A small cohort is one tile. Otherwise
+    clients go to the tiles in turns, so that every thread gets about as much work.
+
+    Args:
+        plans: The mini-batches of each client.
+        limit: Most clients of a tile.
+        threads: How many tiles are trained at once.
+
     """
     width = np.array([np.diff(plan.bounds).max() for plan in plans], dtype=np.int64)
     steps = np.array([plan.n_steps for plan in plans], dtype=np.int64)
@@ -72,7 +84,13 @@ def cut(plans: Sequence[BatchPlan], limit: int, threads: int) -> list[IntArray]:
 
 
 def stack(plans: Sequence[BatchPlan], first_rows: IntArray) -> Tile:
-    """Return the tile of clients whose examples begin at ``first_rows`` of the data."""
+    """Return a tile.
+
+    Args:
+        plans: The mini-batches of each client, those with the most steps first.
+        first_rows: (g,) where the examples of each client begin in the data.
+
+    """
     sizes = [np.diff(plan.bounds) for plan in plans]
     width = max(int(size.max()) for size in sizes)
     shape = len(plans), plans[0].n_steps

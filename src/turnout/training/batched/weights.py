@@ -1,4 +1,4 @@
-"""One weight array of several clients, and the rule that moves it.
+"""A weight array of several clients, and the rule of a step.
 
 The rule is that of ``torch.optim.SGD`` with FedProx's pull: the gradient plus
 ``weight_decay * w + proximal * (w - w_global)``, through momentum if there is any.
@@ -16,7 +16,15 @@ __all__ = ["Rule", "Stacked"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How a step moves the weights."""
+    """How a step changes the weights.
+
+    Args:
+        lr: Step size.
+        momentum: Momentum of SGD.
+        proximal: Coefficient of FedProx.
+        weight_decay: Adds ``weight_decay * w`` to the gradient.
+
+    """
 
     lr: float
     momentum: float = 0.0
@@ -31,12 +39,20 @@ class Rule:
 
 @dataclass(slots=True)
 class Stacked:
-    """The same weight array of several clients."""
+    """The same weight array of several clients.
 
-    start: Tensor  #: (...) in the global model
-    value: Tensor  #: (a, ...)
+    Args:
+        start: (...) the array in the global model.
+        value: (a, ...) the arrays of the clients; steps change them.
+        rule: How a step changes them.
+        velocity: (a, ...) sum of past gradients, with momentum only. Default: zero.
+
+    """
+
+    start: Tensor
+    value: Tensor
     rule: Rule
-    velocity: Tensor | None = None  #: (a, ...) with momentum, zero at first
+    velocity: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.velocity is None and self.rule.momentum:
@@ -48,7 +64,7 @@ class Stacked:
         return cls(start, start.expand(n_clients, *start.shape).clone(), rule)
 
     def first(self, a: int) -> Stacked:
-        """Return the weights of the first ``a`` clients: the same numbers, not copies."""
+        """Return the weights of the first ``a`` clients: the same memory, not copies."""
         velocity = None if self.velocity is None else self.velocity[:a]
         return Stacked(self.start, self.value[:a], self.rule, velocity)
 
