@@ -88,6 +88,12 @@ def test_entries_of_a_section(indent):
     assert entries("\n".join(lines), "Returns") == {"fourth": Entry("", "is no parameter.")}
 
 
+@pytest.mark.parametrize("allowed", ["number in (0, 1]", "number in [0, 1)", "in (0, 1) or None"])
+def test_half_open_ranges_are_allowed_values(allowed):
+    docstring = f"T.\n\nArgs:\n    a ({allowed}): one (so): x.\n    b: two."
+    assert entries(docstring) == {"a": Entry(allowed, "one (so): x."), "b": Entry("", "two.")}
+
+
 def test_one_entry_alone_keeps_its_second_line():
     assert entries("T.\n\nArgs:\n    a: one\n        b: two") == {"a": Entry("", "one b: two")}
 

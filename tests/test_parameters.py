@@ -16,7 +16,8 @@ from turnout.describe import describe
 WORDS = re.compile(
     r'"(?P<text>[^"]+)"|(?P<constant>True|False|None)|(?P<schedule>schedule)'
     r"|(?P<even>even )?(?P<kind>number|integer)"
-    r"(?: (?P<sign>>=|>) (?P<bound>[\d.e-]+)| in \[(?P<low>[\d.]+), (?P<high>[\d.]+)\])"
+    r"(?: (?P<sign>>=|>) (?P<bound>[\d.e-]+)"
+    r"| in (?P<left>[\[(])(?P<low>[\d.]+), (?P<high>[\d.]+)\])"
 )
 
 NUMBERS = (-math.inf, -1.0, -1, -1e-12, 0, 0.0, 1e-12, 1e-9, 0.5, 1, 1.0, 1.5, 2, 3, 4, 1e12)
@@ -29,6 +30,8 @@ VALUES = (
     *(Constant(number) for number in (*NUMBERS, math.nan, None, "0.5")),
     *(Constant, float, turnout.StepAfter(5, before=0.5, after=0.5)),
 )
+#: Parameters that another one needs to be of any use.
+OTHERS = {("e3cs", "eta"): {"horizon": 9}, ("fedcs", "request"): {"by": "packing"}}
 CASES = [
     pytest.param(name, parameter, id=f"{name}-{parameter.name}")
     for name in turnout.names()
@@ -56,7 +59,7 @@ def admits(word, value, words):
     if word["even"] and value % 2:
         return False
     low = float(word["bound"] or word["low"])
-    above = value > low if word["sign"] == ">" else value >= low
+    above = value > low if word["sign"] == ">" or word["left"] == "(" else value >= low
     return above and value <= float(word["high"] or "inf") and math.isfinite(value)
 
 
@@ -66,7 +69,7 @@ def test_what_is_documented_is_what_is_enforced(name, parameter):
     assert words, parameter.allowed
     assert set(re.split("(, | or )", WORDS.sub("", parameter.allowed))) <= {"", ", ", " or "}
     assert is_allowed(parameter.default, words)
-    others = {"horizon": 9} if name == "e3cs" and parameter.name == "eta" else {}
+    others = OTHERS.get((name, parameter.name), {})
     values = [*VALUES, *(word["text"] for word in words if word["text"])]
     assert {is_allowed(value, words) for value in values} == {True, False}
     refused = {i: refused_field(name, {**others, parameter.name: v}) for i, v in enumerate(values)}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 __all__ = ["Entry", "entries", "sections"]
 
 _SECTION = re.compile(r"^([A-Z][a-z]+):(?=\s)(.*(?:\n(?:[ \t].*|$))*)", re.MULTILINE)
-_ENTRY = re.compile(r"^\*{0,2}(\w+(?:, \w+)*)(?: \(([^()]*)\))?:(?=\s)", re.MULTILINE)
+_ENTRY = re.compile(r"^\*{0,2}(\w+(?:, \w+)*)(?: \(((?:[^)]|\)(?!:))*)\))?:(?=\s)", re.MULTILINE)
 
 
 class Entry(NamedTuple):
