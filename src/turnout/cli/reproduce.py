@@ -1,8 +1,7 @@
-"""``turnout reproduce``: a paper's numerical figures, with ours beside its claims."""
+"""``turnout reproduce``: a paper's experiments, with ours beside its claims."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,30 +13,29 @@ from turnout.cli.options import (
     Jobs,
     end_badly_on_problems,
     numbers,
-    plus_minus,
     print_json,
     run_shown,
 )
 from turnout.cli.output import AsJson, console, table
-from turnout.experiment import Experiment, Grid, estimate
+from turnout.experiment import Grid
 from turnout.experiment.variants import parse_parameters
-from turnout.papers import (
-    Claim,
-    Finding,
-    Preset,
-    Results,
-    Verdict,
-    judge,
-    load_preset,
-    preset_names,
-)
-from turnout.papers.measures import MEASURES
+from turnout.papers import Preset, ResultsFile, Verdict, load_preset, preset_names
+from turnout.papers.collect import collect, run_folder
 from turnout.papers.plots import draw, require_matplotlib
-from turnout.papers.presets import NumbersTable
+from turnout.papers.presets import Setting
+from turnout.papers.tables import (
+    Judged,
+    TextTable,
+    all_tables,
+    claims_table,
+    count_sentence,
+    judged_claims,
+)
+from turnout.runs.versions import versions
 
 __all__ = ["reproduce"]
 
-_COLOURS = {Verdict.HOLDS: "green", Verdict.WITHIN: "yellow", Verdict.FAILS: "bold red"}
+_COLOURS = {Verdict.HOLDS: "green", Verdict.UNDECIDED: "yellow", Verdict.FAILS: "bold red"}
 
 Paper = Annotated[str, typer.Argument(help=f"One of {', '.join(preset_names())}.")]
 More = Annotated[list[int] | None, typer.Argument(hidden=True)]
@@ -45,16 +43,28 @@ FigureNumbers = Annotated[
     list[int] | None,
     typer.Option("--figure", help="Figures of the paper, e.g. --figure 2 3; default: all."),
 ]
-Seeds = Annotated[int, typer.Option("--seeds", min=2, help="Runs per scheme.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--setting", help="Label of a setting; may be given several times."),
+]
+Seeds = Annotated[
+    int, typer.Option("--seeds", min=0, help="Runs per scheme; 0 = as the preset says.")
+]
 Rounds = Annotated[
     int, typer.Option("--rounds", min=0, help="Shorter runs for a quick look; 0 = as the paper.")
 ]
-Out = Annotated[Path, typer.Option("--out", help="Where the run folder goes.")]
+Out = Annotated[Path, typer.Option("--out", help="Where the run folders go.")]
+KeepIn = Annotated[
+    Path | None,
+    typer.Option("--results", help="Folder of the results file; default: as --out."),
+]
+Only = Annotated[
+    bool, typer.Option("--collect", help="Run nothing: judge and draw what is complete.")
+]
 Extras = Annotated[
     bool,
     typer.Option("--extras/--no-extras", help="Published forms, their cost, regret and bound."),
 ]
-
 Retrained = Annotated[
     str,
     typer.Option(
@@ -63,208 +73,159 @@ Retrained = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class _Judged:
-    claim: Claim
-    ours: Finding
-    published: Finding | None
-
-
 def reproduce(
     paper: Paper,
     more: More = None,
     figure: FigureNumbers = None,
-    seeds: Seeds = 10,
+    setting: Settings = None,
+    seeds: Seeds = 0,
     rounds: Rounds = 0,
     training: Retrained = "",
     out: Out = Path("runs"),
+    results: KeepIn = None,
+    only: Only = False,
     extras: Extras = True,
     jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a paper's numerical experiments, judge its claims and draw its figures.
+    """Run a paper's experiments, judge its claims and draw its figures.
 
-    Exit code 1 if a claim fails. Figures are written as PDF, SVG and PNG into the run folder.
+    Results are kept in a small JSON file, figures as PDF, SVG and PNG beside the runs. Exit code 1
+    if a claim fails.
 
     Example: [bold]turnout reproduce rbcs-f --figure 2 3 4[/]
     """
     require_matplotlib()
-    changes = parse_parameters(training)
-    preset = load_preset(paper, seeds=seeds, rounds=rounds, training=changes)
+    preset = load_preset(paper, seeds=seeds, rounds=rounds, training=parse_parameters(training))
     chosen = tuple(dict.fromkeys([*(figure or []), *(more or [])]))
-    wanted = chosen or tuple(one.number for one in preset.figures)
+    wanted = chosen or tuple(drawing.number for drawing in preset.figures)
     drawings = [preset.figure(number) for number in wanted]
-    results = _run(preset, paper, wanted, changes, out, extras, jobs, as_json)
-    folder = results[1].grid.folder
-    files = [path for drawing in drawings for path in draw(drawing, results[1], folder)]
-    judged = [_judged(claim, preset, results, extras) for claim in preset.claims_of(wanted)]
+    settings = [preset.setting(label) for label in setting or []] or list(preset.settings)
+    file = _opened(preset, results)
+    folder = _run(preset, settings, wanted, file, out, extras, None if only else (jobs, as_json))
+    if results is not None:
+        results.mkdir(parents=True, exist_ok=True)
+    file.write((results or out) / f"{paper}.json")
+    judged = judged_claims(preset, file, wanted, extras=extras)
+    drawn = {
+        one.label: file.parts[(one.label, 1)] for one in settings if (one.label, 1) in file.parts
+    }
+    written = [path for drawing in drawings for path in draw(drawing, drawn, folder)]
     if as_json:
-        print_json(_content(preset, results, judged, files, extras))
+        print_json(_content(preset, file, judged, folder, written))
     else:
-        _print(preset, results[1], judged, files, extras)
-    if any(one.ours.verdict == Verdict.FAILS for one in judged):
+        _print(preset, file, judged, written, extras)
+    if any(one.verdict == Verdict.FAILS for one in judged):
         raise typer.Exit(1)
+
+
+def _opened(preset: Preset, results: Path | None) -> ResultsFile:
+    """Return the kept results, or a new file."""
+    path = None if results is None else results / f"{preset.name}.json"
+    if path is None or not path.exists():
+        return ResultsFile(preset.name)
+    return ResultsFile.read(path, preset.name)
 
 
 def _run(
     preset: Preset,
-    paper: str,
+    settings: list[Setting],
     wanted: tuple[int, ...],
-    changes: dict[str, Any],
+    file: ResultsFile,
     out: Path,
     extras: bool,
-    jobs: int | None,
-    quiet: bool,
-) -> dict[int, Results]:
-    """Run what is needed at each length, the paper's own first; complete runs are kept."""
-    lengths = sorted({1} | {claim.times for claim in preset.claims_of(wanted)})
-    base = preset.experiment
-    grids: dict[int, Grid] = {}
-    for times in lengths:
-        sized = preset
-        if times > 1:
-            seeds = len(base.seed_numbers)
-            longer = times * base.n_rounds
-            sized = load_preset(paper, seeds=seeds, rounds=longer, training=changes)
-        experiment: Experiment = sized.experiment
-        name = f"{paper}-{experiment.n_rounds}x{len(experiment.seed_numbers)}"
-        name += f"-{experiment.world_id[:6]}" if changes else ""
-        labels = sized.schemes_for(wanted, times=times, extras=extras)
-        grids[times] = run_shown(experiment, out / name, quiet=quiet, n_jobs=jobs, labels=labels)
-    end_badly_on_problems(*grids.values())
-    return {times: Results(grid) for times, grid in grids.items()}
-
-
-def _judged(claim: Claim, preset: Preset, results: dict[int, Results], extras: bool) -> _Judged:
-    runs = results[claim.times]
-    has_published = extras and claim.has_published
-    published = judge(claim, runs, preset.published) if has_published else None
-    return _Judged(claim, judge(claim, runs), published)
+    running: tuple[int | None, bool] | None,
+) -> Path:
+    """Run each setting at each length; complete runs are kept. Return the folder of the figures."""
+    grids: list[Grid] = []
+    plans = [
+        (setting, times)
+        for setting in settings
+        for times in sorted({1} | {claim.times for claim in preset.claims_in(setting, wanted)})
+    ]
+    for setting, times in plans:
+        experiment = preset.experiment_of(setting, times)
+        file.check(setting.label, times, experiment.table())
+        labels = preset.schemes_for(setting, wanted, times=times, extras=extras)
+        folder = out / run_folder(preset, experiment, setting.label)
+        if running is not None:
+            jobs, quiet = running
+            grids.append(run_shown(experiment, folder, quiet=quiet, n_jobs=jobs, labels=labels))
+        file.update(setting.label, times, collect(preset, experiment, folder, labels))
+    file.made_with = versions(*(["torch"] if "training" in preset.base else []))
+    end_badly_on_problems(*grids)
+    place = out / run_folder(preset, preset.experiment_of(settings[0]), "")
+    place.mkdir(parents=True, exist_ok=True)
+    return place
 
 
 def _print(
-    preset: Preset, results: Results, judged: list[_Judged], files: list[Path], extras: bool
+    preset: Preset, file: ResultsFile, judged: list[Judged], written: list[Path], extras: bool
 ) -> None:
     console.print(f"[bold]{preset.title}[/]: {preset.paper}", highlight=False)
     for note in preset.notes:
         console.print(f"  {note}", highlight=False)
-    console.print(_overview(preset, results), _claims(judged))
-    if extras and preset.cost is not None:
-        console.print(_cost(preset, results))
-    if extras and preset.regret is not None:
-        console.print(_regret(preset, results))
-    if preset.numbers is not None:
-        console.print(_numbers(preset.numbers, results))
-    console.print("Figures: " + ", ".join(str(path) for path in files), highlight=False)
+    for text in all_tables(preset, file, extras=extras):
+        console.print(_rich(text))
+    console.print(_rich(claims_table(judged)))
+    console.print(count_sentence(judged), highlight=False)
+    console.print("Figures: " + ", ".join(str(path) for path in written), highlight=False)
 
 
-def _overview(preset: Preset, results: Results) -> Table:
-    """Return every scheme of the figures, and of the extras those that no other table shows."""
-    experiment = results.grid.experiment
-    headings = tuple(MEASURES[name].what for name in preset.overview)
-    title = f"{experiment.n_rounds} rounds, {len(experiment.seed_numbers)} seeds, mean ± 95 %"
-    made = table(title, "scheme", *headings, numbers=headings)
-    for label in _overview_labels(preset, results):
-        values = (plus_minus(results.estimate(label, n), MEASURES[n].form) for n in preset.overview)
-        made.add_row(escape(label), *values)
-    return made
+def _rich(text: TextTable) -> Table:
+    is_claims = "verdict" in text.headings
+    right = () if is_claims else text.headings[1:]
+    shown = table(text.title, *text.headings, numbers=right)
+    for row in text.rows:
+        shown.add_row(*(_coloured(cell) if is_claims else escape(cell) for cell in row))
+    return shown
 
 
-def _overview_labels(preset: Preset, results: Results) -> list[str]:
-    drawn = {label for figure in preset.figures for label in figure.schemes}
-    elsewhere = set(() if preset.cost is None else preset.cost.schemes) - drawn
-    return [label for label in results.grid.labels if label not in elsewhere]
-
-
-def _claims(judged: list[_Judged]) -> Table:
-    has_published = any(one.published for one in judged)
-    last = ("as published",) if has_published else ()
-    made = table("Claims", "fig.", "the paper says", "ours", "verdict", *last)
-    for one in judged:
-        reading = f"\n[dim]{escape(one.claim.reading)}[/]" if one.claim.reading else ""
-        cells = [escape(one.claim.says) + reading, escape(one.ours.ours), _coloured(one.ours)]
-        if has_published:
-            cells.append(_of_published(one.published))
-        made.add_row(str(one.claim.figure), *cells)
-    return made
-
-
-def _coloured(finding: Finding) -> str:
-    return f"[{_COLOURS[finding.verdict]}]{finding.verdict}[/]"
-
-
-def _of_published(finding: Finding | None) -> str:
-    """Return the verdict on the published form, with its numbers where it fails."""
-    if finding is None:
-        return ""
-    numbers_too = f"\n[dim]{escape(finding.ours)}[/]" if finding.verdict == Verdict.FAILS else ""
-    return _coloured(finding) + numbers_too
-
-
-def _cost(preset: Preset, results: Results) -> Table:
-    assert preset.cost is not None
-    cost = preset.cost
-    form = MEASURES[cost.measure].form
-    made = table(cost.title, "scheme", *cost.columns, numbers=cost.columns)
-    for name, *labels in cost.rows:
-        values = (plus_minus(results.estimate(label, cost.measure), form) for label in labels)
-        made.add_row(name, *values)
-    return made
-
-
-def _regret(preset: Preset, results: Results) -> Table:
-    assert preset.regret is not None
-    headings = ("regret", "bound", "regret / bound")
-    made = table(preset.regret.title, "scheme", *headings, numbers=headings)
-    for label in preset.regret.schemes:
-        found, bound = (results.values(label, name) for name in ("regret", "regret-bound"))
-        parts = ((found, ".0f"), (bound, ".0f"), (found / bound, ".3f"))
-        made.add_row(label, *(plus_minus(estimate(values), form) for values, form in parts))
-    return made
-
-
-def _numbers(printed: NumbersTable, results: Results) -> Table:
-    """Return the paper's numbers beside ours, for the schemes that were run."""
-    headings = ("the paper", "ours")
-    made = table(printed.title, "scheme", *headings, numbers=headings)
-    form = MEASURES[printed.measure].form
-    for label, value in printed.rows:
-        if label in results.grid.labels:
-            ours = plus_minus(results.estimate(label, printed.measure), form)
-            made.add_row(escape(label), f"{value:g}", ours)
-    return made
+def _coloured(cell: str) -> str:
+    colour = next((_COLOURS[verdict] for verdict in Verdict if cell.startswith(verdict)), "")
+    return f"[{colour}]{escape(cell)}[/]" if colour else escape(cell)
 
 
 def _content(
-    preset: Preset,
-    results: dict[int, Results],
-    judged: list[_Judged],
-    files: list[Path],
-    extras: bool,
+    preset: Preset, file: ResultsFile, judged: list[Judged], folder: Path, written: list[Path]
 ) -> dict[str, Any]:
-    runs = results[1]
-    shown = [*preset.overview, *(("regret", "regret-bound") if extras else ())]
     return {
         "paper": preset.paper,
-        "n_rounds": runs.grid.experiment.n_rounds,
-        "seeds": list(runs.grid.experiment.seed_numbers),
-        "folder": str(runs.grid.folder),
-        "figures": [str(path) for path in files],
-        "schemes": {
-            label: {name: numbers(runs.estimate(label, name)) for name in shown}
-            for label in runs.grid.labels
-        },
+        "folder": str(folder),
+        "figures": [str(path) for path in written],
+        "settings": [
+            {
+                "setting": setting,
+                "times": times,
+                "n_rounds": results.n_rounds,
+                "schemes": {
+                    label: {
+                        "seeds": list(scheme.seeds),
+                        **{
+                            name: numbers(results.estimate(label, name)) for name in scheme.measures
+                        },
+                    }
+                    for label, scheme in results.schemes.items()
+                },
+            }
+            for (setting, times), results in file.parts.items()
+        ],
         "claims": [
             {
                 "figure": one.claim.figure,
+                "setting": one.setting,
                 "says": one.claim.says,
                 "reading": one.claim.reading,
+                "by_construction": one.claim.by_construction,
                 "ours": one.ours.ours,
                 "verdict": one.ours.verdict.value,
+                "verdict_among_all": one.verdict.value,
+                "seeds": one.ours.n_seeds,
                 "as_published": None
                 if one.published is None
                 else {"found": one.published.ours, "verdict": one.published.verdict.value},
             }
             for one in judged
         ],
+        "count": count_sentence(judged),
     }

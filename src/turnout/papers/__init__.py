@@ -1,13 +1,16 @@
-"""The papers' numerical experiments: presets, claims and figures."""
+"""The papers' experiments: presets, results, claims and figures."""
 
-from turnout.papers.claims import Claim, Finding, Results, Verdict, judge
-from turnout.papers.presets import Preset, load_preset, preset_names
+from turnout.papers.claims import Claim, Finding, Verdict, judge
+from turnout.papers.presets import Preset, Setting, load_preset, preset_names
+from turnout.papers.results import Results, ResultsFile
 
 __all__ = [
     "Claim",
     "Finding",
     "Preset",
     "Results",
+    "ResultsFile",
+    "Setting",
     "Verdict",
     "judge",
     "load_preset",

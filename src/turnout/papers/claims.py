@@ -1,227 +1,349 @@
 """What a paper says, put beside what was measured, with a verdict for each claim.
 
-A verdict is about means over seeds and their 95 % intervals, paired by seed where two schemes are
-compared. *holds*: the interval is on the claimed side. *fails*: it is on the other side. *within
-CI*: what is claimed lies inside the interval, or the interval reaches to both sides of the border.
+Verdicts are about means over seeds, paired by seed where two schemes are compared (see
+``turnout.papers.evidence``). *holds*: the data speak for the claim. *fails*: they speak against it.
+*undecided*: the interval reaches to both sides, a run diverged, or there is one seed only.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
-from itertools import pairwise
-from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from turnout.errors import InvalidInput
-from turnout.experiment import Cell, Estimate, Grid, estimate, paired_difference, read_cell
-from turnout.experiment.cell import cell_folder
-from turnout.papers.measures import MEASURES
+from turnout.papers.evidence import LEVEL, Evidence, above, all_of, holm, inside, later, same
+from turnout.papers.measures import Measure, measure_named
+from turnout.papers.results import Results
+from turnout.statistics import Estimate, estimate, student_quantile
 from turnout.types import FloatArray
 
-__all__ = ["RELATIONS", "Claim", "Finding", "Results", "Verdict", "judge", "steps_of"]
+__all__ = ["RELATIONS", "Claim", "Finding", "Verdict", "corrected", "judge", "steps_of"]
+
+#: More seeds than this are not worth naming.
+_MOST_SEEDS = 200
 
 
 class Verdict(StrEnum):
     """How a claim fared."""
 
     HOLDS = "holds"
-    WITHIN = "within CI"
+    UNDECIDED = "undecided"
     FAILS = "fails"
-
-
-_FROM_WORST = (Verdict.FAILS, Verdict.WITHIN, Verdict.HOLDS)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper, and how it is judged."""
+    """A sentence of a paper, and how it is judged.
+
+    Args:
+        figure: Number of the figure or table that the sentence is about.
+        says: The sentence.
+        relation: A name of ``RELATIONS``.
+        measure: What is compared, a name that ``measure_named`` knows.
+        order: For "order": labels joined by > (more), >= (not less, within the margin), ~ (equal,
+            within the margin) or = (the same runs). ``A & B`` stands for both, ``others`` for
+            every other scheme of the figure.
+        schemes: For "above", "below" and "is": the labels that are judged.
+        limit: For "above", "below" and "is": the border.
+        margin: The largest difference that still counts as none, for >=, ~ and "is".
+        factor: For > between times: how many times as long.
+        settings: Labels of the settings in which it is judged; empty = in all.
+        reading: How the sentence was read, where it leaves room.
+        times: Judged on runs so many times as long as the paper's.
+        has_published: Whether it is judged for the published forms too.
+        by_construction: Why our model of the world makes it true; empty = it does not.
+    """
 
     figure: int
-    says: str  #: as the paper has it
-    relation: str  #: a name of ``RELATIONS``
-    measure: str  #: a name of ``MEASURES``
-    order: str = ""  #: for "order": labels joined by >, >=, = (the same runs) or ~ (a tie)
-    schemes: tuple[str, ...] = ()  #: for the other relations
-    limit: float = 0.0  #: for "below", "above" and "is"
-    reading: str = ""  #: how the sentence was read, where it leaves room
-    times: int = 1  #: judged on runs so many times as long as the paper's
-    has_published: bool = False  #: whether it is judged for the published forms too
+    says: str
+    relation: str
+    measure: str
+    order: str = ""
+    schemes: tuple[str, ...] = ()
+    limit: float = 0.0
+    margin: float = 0.0
+    factor: float = 1.0
+    settings: tuple[str, ...] = ()
+    reading: str = ""
+    times: int = 1
+    has_published: bool = False
+    by_construction: str = ""
 
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
             raise InvalidInput(f"relation must be one of {', '.join(RELATIONS)}.", field="relation")
-        if self.measure not in MEASURES:
-            raise InvalidInput(f"measure must be one of {', '.join(MEASURES)}.", field="measure")
+        measure_named(self.measure)
+        needs_margin = {">=", "~"}.intersection(steps_of(self.order)[1] if self.order else ())
+        if needs_margin and self.margin <= 0.0:
+            sign = min(needs_margin)
+            raise InvalidInput(
+                f"margin must be above 0: {sign} needs to say how large a difference counts.",
+                field="margin",
+            )
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The schemes that must have been run."""
-        return steps_of(self.order)[0] if self.order else self.schemes
+    def labels(self, drawn: Sequence[str]) -> tuple[str, ...]:
+        """Return the schemes that must have been run.
+
+        Args:
+            drawn: The schemes of the figure, for ``others``.
+        """
+        if not self.order:
+            return self.schemes
+        groups, _ = self.groups(drawn)
+        return tuple(dict.fromkeys(label for group in groups for label in group))
+
+    def groups(self, drawn: Sequence[str]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+        """Return the groups of the order with ``others`` filled in, and the signs between them.
+
+        Args:
+            drawn: The schemes of the figure.
+        """
+        groups, signs = steps_of(self.order)
+        named = {label for group in groups for label in group}
+        others = tuple(label for label in drawn if label not in named)
+        return [others if group == ("others",) else group for group in groups], signs
 
 
 class Finding(NamedTuple):
-    """What was measured for a claim."""
+    """What was measured for a claim.
+
+    Args:
+        ours: The numbers, as text.
+        evidence: What speaks for the claim and against it.
+        n_seeds: Seeds behind it, the fewest of any scheme involved.
+        seeds_needed: Seeds that would decide it if the spread stayed as it is; None if it is
+            decided or cannot be said.
+    """
 
     ours: str
-    verdict: Verdict
+    evidence: Evidence
+    n_seeds: int
+    seeds_needed: int | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on this claim alone."""
+        return _verdict(self.evidence.speaks_for, self.evidence.speaks_against, LEVEL / 2)
 
 
-class Results:
-    """The runs of a grid, read back from its folder as they are asked for."""
+def judge(
+    claim: Claim,
+    results: Results,
+    drawn: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+) -> Finding:
+    """Judge a claim.
 
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
-        self._read: Callable[[Path], Cell] = cache(read_cell)
-        self._known: dict[tuple[str, str], FloatArray] = {}
-
-    def cells(self, label: str) -> list[Cell]:
-        """Return the runs of a scheme, one per seed."""
-        seeds = self.grid.experiment.seed_numbers
-        return [self._read(cell_folder(self.grid.folder, label, seed)) for seed in seeds]
-
-    def values(self, label: str, measure: str) -> FloatArray:
-        """Return a measure of a scheme, one per seed."""
-        key = (label, measure)
-        if key not in self._known:
-            compute = MEASURES[measure].compute
-            self._known[key] = np.array([compute(cell) for cell in self.cells(label)])
-        return self._known[key]
-
-    def estimate(self, label: str, measure: str) -> Estimate:
-        """Return the mean over seeds with its interval."""
-        return estimate(self.values(label, measure))
-
-
-def judge(claim: Claim, results: Results, rename: Mapping[str, str] | None = None) -> Finding:
-    """Judge a claim; ``rename`` replaces schemes by others, such as their published forms."""
+    Args:
+        claim: What is judged.
+        results: What was measured.
+        drawn: The schemes of the claim's figure.
+        rename: Replaces schemes by others, such as their published forms.
+    """
     names = dict(rename or {})
-    return RELATIONS[claim.relation](claim, results, lambda label: names.get(label, label))
+    return RELATIONS[claim.relation](claim, results, drawn, lambda label: names.get(label, label))
 
 
-def steps_of(order: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the labels and the signs between them.
+def corrected(findings: Sequence[Finding]) -> list[Verdict]:
+    """Return the verdicts with Holm's correction for how many claims are judged together.
 
-    >>> steps_of("FedCS > E3CS-inc ~ E3CS-0.8")
-    (('FedCS', 'E3CS-inc', 'E3CS-0.8'), ('>', '~'))
+    Args:
+        findings: Everything that one page judges.
+    """
+    tested = [i for i, finding in enumerate(findings) if not finding.evidence.is_exact]
+    p_values = holm(2.0 * min(findings[i].evidence[:2]) for i in tested)
+    verdicts = [finding.verdict for finding in findings]
+    for i, p_value in zip(tested, p_values, strict=True):
+        if p_value > LEVEL:
+            verdicts[i] = Verdict.UNDECIDED
+    return verdicts
+
+
+def steps_of(order: str) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+    """Return the groups of labels and the signs between them.
+
+    Args:
+        order: As in ``Claim.order``.
+
+    >>> steps_of("FedCS & pow-d > E3CS-inc ~ E3CS-0.8")
+    ((('FedCS', 'pow-d'), ('E3CS-inc',), ('E3CS-0.8',)), ('>', '~'))
     """
     parts = re.split(r"\s+(>=|>|=|~)\s+", order.strip())
-    return tuple(parts[0::2]), tuple(parts[1::2])
+    groups = tuple(tuple(re.split(r"\s+&\s+", part)) for part in parts[0::2])
+    return groups, tuple(parts[1::2])
 
 
-def _order(claim: Claim, results: Results, name: Callable[[str], str]) -> Finding:
-    labels, signs = steps_of(claim.order)
-    values = [results.values(name(label), claim.measure) for label in labels]
-    form = MEASURES[claim.measure].form
-    verdicts = [_SIGNS[sign](values, i) for i, sign in enumerate(signs)]
-    steps = [paired_difference(*pair) for pair in pairwise(values)]
-    weakest = min(
-        range(len(steps)),
-        key=lambda i: (_FROM_WORST.index(verdicts[i]), signs[i] == "=", steps[i].low),
-    )
-    step = f"{labels[weakest]} - {labels[weakest + 1]} = {_written(steps[weakest], form)}"
-    means = [format(float(np.mean(value)), form) for value in values]
-    chain = " ".join(part for pair in zip(means, (*signs, ""), strict=True) for part in pair)
-    return Finding(f"{chain.strip()}; weakest step: {step}", _worst(verdicts))
+class _Step(NamedTuple):
+    """One comparison of a claim: its name, the differences and what they speak for."""
+
+    name: str
+    differences: FloatArray
+    distance: float  #: of the mean from the border that decides
+    evidence: Evidence
 
 
-def _is_above(values: Sequence[FloatArray], i: int) -> Verdict:
-    return _side(paired_difference(values[i], values[i + 1]), 0.0)
+def _order(
+    claim: Claim, results: Results, drawn: Sequence[str], name: Callable[[str], str]
+) -> Finding:
+    groups, signs = claim.groups(drawn)
+    measure = measure_named(claim.measure)
+    steps = [
+        _step(claim, measure, sign, first, second, results, name)
+        for left, sign, right in zip(groups, signs, groups[1:], strict=False)
+        for first in left
+        for second in right
+    ]
+    shown = [
+        " & ".join(_shown(results.values(name(label), claim.measure), measure) for label in group)
+        for group in groups
+    ]
+    chain = " ".join(part for pair in zip(shown, (*signs, ""), strict=True) for part in pair)
+    n_seeds = min(results.n_seeds(name(label)) for group in groups for label in group)
+    return _finding(chain.strip(), steps, measure, n_seeds)
 
 
-def _is_not_below(values: Sequence[FloatArray], i: int) -> Verdict:
-    step = paired_difference(values[i], values[i + 1])
-    return Verdict.FAILS if step.high < 0.0 else Verdict.HOLDS
+def _step(
+    claim: Claim,
+    measure: Measure,
+    sign: str,
+    first: str,
+    second: str,
+    results: Results,
+    name: Callable[[str], str],
+) -> _Step:
+    ours, theirs = results.paired(name(first), name(second), claim.measure)
+    label = f"{first} - {second}"
+    if measure.is_time:
+        longest = results.longest(claim.measure)
+        ratio = np.log(np.minimum(ours, longest)) - np.log(np.minimum(theirs, longest))
+        evidence = later(ours, theirs, longest, claim.factor)
+        return _Step(
+            f"log({first} / {second})", ratio, _mean(ratio) - math.log(claim.factor), evidence
+        )
+    differences = ours - theirs
+    distance, evidence = _SIGNS[sign](differences, claim.margin)
+    return _Step(label, differences, distance, evidence)
 
 
-def _is_same(values: Sequence[FloatArray], i: int) -> Verdict:
-    return _meets(paired_difference(values[i], values[i + 1]), 0.0)
-
-
-def _is_tied(values: Sequence[FloatArray], i: int) -> Verdict:
-    """Judge a tie: the two are closer to each other than to their neighbours in the order."""
-    pair = np.stack((values[i], values[i + 1]))
-    gaps = [values[i - 1] - pair.max(axis=0)] if i > 0 else []
-    gaps += [pair.min(axis=0) - values[i + 2]] if i + 2 < len(values) else []
-    spare = np.minimum.reduce(gaps) - np.abs(pair[0] - pair[1])
-    return _side(estimate(spare), 0.0)
-
-
-_SIGNS: Mapping[str, Callable[[Sequence[FloatArray], int], Verdict]] = MappingProxyType(
-    {">": _is_above, ">=": _is_not_below, "=": _is_same, "~": _is_tied}
+_SIGNS: Mapping[str, Callable[[FloatArray, float], tuple[float, Evidence]]] = MappingProxyType(
+    {
+        ">": lambda step, _: (_mean(step), above(step)),
+        ">=": lambda step, margin: (_mean(step) + margin, above(step, -margin)),
+        "=": lambda step, _: (_mean(step), same(step)),
+        "~": lambda step, margin: (margin - abs(_mean(step)), inside(step, margin)),
+    }
 )
 
 
-def _below(claim: Claim, results: Results, name: Callable[[str], str]) -> Finding:
-    return _each(claim, results, name, lambda found: _side(found, claim.limit, -1.0))
+def _finding(shown: str, steps: Sequence[_Step], measure: Measure, n_seeds: int) -> Finding:
+    evidence = all_of([step.evidence for step in steps])
+    verdict = _verdict(evidence.speaks_for, evidence.speaks_against, LEVEL / 2)
+    if verdict == Verdict.FAILS:
+        weakest = min(steps, key=lambda step: step.evidence.speaks_against)
+    else:
+        weakest = max(steps, key=lambda step: step.evidence.speaks_for)
+    form = ".2f" if measure.is_time else measure.form
+    step_shown = f"{weakest.name} = {_written(estimate(weakest.differences), form)}"
+    n_diverged = int(np.isnan(weakest.differences).sum())
+    if n_diverged:
+        step_shown += f", diverged in {n_diverged} of {weakest.differences.size} seeds"
+    needed = _seeds_needed(weakest) if verdict == Verdict.UNDECIDED else None
+    return Finding(f"{shown}; weakest: {step_shown}", evidence, n_seeds, needed)
 
 
-def _above(claim: Claim, results: Results, name: Callable[[str], str]) -> Finding:
-    return _each(claim, results, name, lambda found: _side(found, claim.limit))
+def _seeds_needed(step: _Step) -> int | None:
+    """Return how many seeds would decide a step whose mean and spread stay as they are."""
+    values = step.differences
+    if values.size < 2 or not np.isfinite(values).all() or step.distance == 0.0:
+        return None
+    spread = float(values.std(ddof=1)) / abs(step.distance)
+    enough = (n for n in range(2, _MOST_SEEDS + 1) if student_quantile(n - 1) * spread < n**0.5)
+    return next((n for n in enough if n > values.size), None)
 
 
-def _is(claim: Claim, results: Results, name: Callable[[str], str]) -> Finding:
-    return _each(claim, results, name, lambda found: _meets(found, claim.limit))
+def _limited(sign: float) -> Callable[..., Finding]:
+    """Return the judge of "above the limit" (sign 1) or "below the limit" (sign -1)."""
+
+    def judge_limit(
+        claim: Claim, results: Results, drawn: Sequence[str], name: Callable[[str], str]
+    ) -> Finding:
+        return _each(
+            claim, results, name, lambda distance: (sign * _mean(distance), above(sign * distance))
+        )
+
+    return judge_limit
+
+
+def _is(
+    claim: Claim, results: Results, drawn: Sequence[str], name: Callable[[str], str]
+) -> Finding:
+    if claim.margin <= 0.0:
+        return _each(claim, results, name, lambda distance: (_mean(distance), same(distance)))
+    return _each(
+        claim,
+        results,
+        name,
+        lambda distance: (claim.margin - abs(_mean(distance)), inside(distance, claim.margin)),
+    )
 
 
 def _each(
     claim: Claim,
     results: Results,
     name: Callable[[str], str],
-    verdict_of: Callable[[Estimate], Verdict],
+    test: Callable[[FloatArray], tuple[float, Evidence]],
 ) -> Finding:
-    form = MEASURES[claim.measure].form
-    found = {label: results.estimate(name(label), claim.measure) for label in claim.schemes}
-    verdicts = {label: verdict_of(value) for label, value in found.items()}
-    parts = [
-        f"{label} {_written(value, form)}"
-        + ("" if verdicts[label] == Verdict.HOLDS else f" ({verdicts[label]})")
-        for label, value in found.items()
-    ]
-    return Finding("; ".join(parts), _worst(verdicts.values()))
-
-
-def _equal(claim: Claim, results: Results, name: Callable[[str], str]) -> Finding:
-    first, second = claim.schemes
-    step = paired_difference(
-        results.values(name(first), claim.measure), results.values(name(second), claim.measure)
-    )
-    text = f"{first} - {second} = {_written(step, MEASURES[claim.measure].form)}"
-    return Finding(text, _meets(step, 0.0))
+    """Judge each scheme by its distance from the limit."""
+    measure = measure_named(claim.measure)
+    steps, shown = [], []
+    for label in claim.schemes:
+        values = results.values(name(label), claim.measure)
+        distance, evidence = test(values - claim.limit)
+        steps.append(_Step(label, values, distance, evidence))
+        verdict = _verdict(evidence.speaks_for, evidence.speaks_against, LEVEL / 2)
+        remark = "" if verdict == Verdict.HOLDS else f" ({verdict})"
+        shown.append(f"{label} {_shown(values, measure)}{remark}")
+    evidence = all_of([step.evidence for step in steps])
+    n_seeds = min(results.n_seeds(name(label)) for label in claim.schemes)
+    is_undecided = _verdict(evidence.speaks_for, evidence.speaks_against, LEVEL / 2)
+    weakest = max(steps, key=lambda step: step.evidence.speaks_for)
+    needed = _seeds_needed(weakest) if is_undecided == Verdict.UNDECIDED else None
+    return Finding("; ".join(shown), evidence, n_seeds, needed)
 
 
 #: How a claim can be judged.
-RELATIONS: Mapping[str, Callable[[Claim, Results, Callable[[str], str]], Finding]] = (
-    MappingProxyType(
-        {"order": _order, "below": _below, "above": _above, "is": _is, "equal": _equal}
-    )
+RELATIONS: Mapping[str, Callable[..., Finding]] = MappingProxyType(
+    {"order": _order, "above": _limited(1.0), "below": _limited(-1.0), "is": _is}
 )
 
 
-def _side(found: Estimate, border: float, sign: float = 1.0) -> Verdict:
-    """Judge "above the border" (or below it, with sign -1)."""
-    low, high = sorted((sign * (found.low - border), sign * (found.high - border)))
-    if low > 0.0:
+def _verdict(speaks_for: float, speaks_against: float, level: float) -> Verdict:
+    if speaks_for <= level:
         return Verdict.HOLDS
-    return Verdict.FAILS if high < 0.0 else Verdict.WITHIN
+    return Verdict.FAILS if speaks_against <= level else Verdict.UNDECIDED
 
 
-def _meets(found: Estimate, target: float) -> Verdict:
-    if found.low == found.high == target:
-        return Verdict.HOLDS
-    return Verdict.WITHIN if found.low <= target <= found.high else Verdict.FAILS
+def _mean(values: FloatArray) -> float:
+    return float(values.mean()) if values.size else math.nan
 
 
-def _worst(verdicts: Iterable[Verdict]) -> Verdict:
-    return min(verdicts, key=_FROM_WORST.index)
+def _shown(values: FloatArray, measure: Measure) -> str:
+    """Return values over seeds as text; times by their median, with how many never got there."""
+    n_never = int(np.isinf(values).sum())
+    if measure.is_time:
+        middle = float(np.median(values))
+        text = format(middle, measure.form) if math.isfinite(middle) else "never"
+        return f"{text} ({n_never} of {values.size} never)" if n_never else text
+    return _written(estimate(values), measure.form)
 
 
-def _written(found: Estimate, form: str) -> str:
-    mean = format(found.mean, form)
-    return mean if found.n < 2 else f"{mean} ± {format(found.half_width, form)}"
+def _written(values: Estimate, form: str) -> str:
+    mean = format(values.mean, form)
+    return mean if values.n < 2 else f"{mean} ± {format(values.half_width, form)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -10,19 +11,29 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout import metrics
+from turnout.errors import InvalidInput
 from turnout.experiment import Cell
+from turnout.names import nearest
 from turnout.runs.files import CLIENT_SCORES, read_arrays
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["MEASURES", "Measure", "client_losses", "success_per_round"]
+__all__ = ["MEASURES", "Measure", "client_losses", "measure_named", "success_per_round"]
 
 
 class Measure(NamedTuple):
-    """A number of a run, and how it is written."""
+    """A number of a run, and how it is written.
+
+    Args:
+        compute: NaN means that the run diverged, infinity that it never got there.
+        form: Format of the number.
+        what: Heading.
+        is_time: Whether it is a time to a target, which a run may never reach.
+    """
 
     compute: Callable[[Cell], float]
     form: str
     what: str
+    is_time: bool = False
 
 
 def success_per_round(cell: Cell) -> FloatArray:
@@ -112,54 +123,75 @@ def _shortfall_fall(cell: Cell) -> float:
     return float(longest[half - 1] / half - longest[-1] / longest.size)
 
 
-def _cohort_offset(cell: Cell) -> float:
-    """Return how far the mean cohort is from 8, in standard deviations between rounds."""
-    sizes = np.diff(cell.run.offsets)
-    spread = float(sizes.std())
-    return abs(float(sizes.mean()) - 8.0) / spread if spread > 0.0 else math.inf
-
-
 def _cohort_mean(cell: Cell) -> float:
     return float(np.diff(cell.run.offsets).mean())
 
 
-def _measured(cell: Cell, name: str) -> FloatArray:
-    """Return what training measured, without the rounds in which nobody looked."""
+def _looked_at(cell: Cell, name: str) -> tuple[IntArray, FloatArray]:
+    """Return the rounds in which training looks at something, and what it saw.
+
+    A value that is not finite stays NaN: the model had diverged by then.
+    """
+    training = cell.config["training"]
+    every = training["evaluate_clients_every" if name == "local_loss" else "evaluate_every"]
+    n_rounds = int(cell.config["n_rounds"])
+    rounds = np.unique(np.append(np.arange(every, n_rounds + 1, every), n_rounds))
     values = cell.run.measured.get(name, np.zeros(0))
-    return values[np.isfinite(values)]
+    padded = np.full(n_rounds, np.nan)
+    padded[: values.size] = values
+    return rounds, padded[rounds - 1]
 
 
-def _global_loss(cell: Cell) -> float:
-    """Return the mean global loss, Eq. (1) of UCB-CS, over the last tenth of the run."""
-    loss = _measured(cell, "local_loss")
-    return float(loss[-max(loss.size // 10, 1) :].mean()) if loss.size else math.nan
+def _window(name: str, first: float, last: float, worst: float) -> Callable[[Cell], float]:
+    """Return the mean of a curve between two shares of the planned rounds.
+
+    ``worst`` counts for a round in which the model had diverged; NaN makes the run a divergence.
+    """
+
+    def mean(cell: Cell) -> float:
+        rounds, values = _looked_at(cell, name)
+        share = rounds / int(cell.config["n_rounds"])
+        inside = values[(share > first) & (share <= last)]
+        inside = inside if inside.size else values[-1:]
+        return float(np.where(np.isfinite(inside), inside, worst).mean())
+
+    return mean
 
 
-def _global_loss_early(cell: Cell) -> float:
-    """Return the mean global loss over the first quarter of the run."""
-    loss = _measured(cell, "local_loss")
-    return float(loss[: max(loss.size // 4, 1)].mean()) if loss.size else math.nan
+def _rounds_to(name: str, level: float) -> Callable[[Cell], float]:
+    """Return the first round in which a curve is at least at a level; infinity if it never is."""
+
+    def first(cell: Cell) -> float:
+        rounds, values = _looked_at(cell, name)
+        reached = np.flatnonzero(np.nan_to_num(values, nan=-np.inf) >= level)
+        return float(rounds[reached[0]]) if reached.size else math.inf
+
+    return first
+
+
+def _time_to(name: str, level: float) -> Callable[[Cell], float]:
+    """Return the virtual time of the first round in which a curve is at least at a level."""
+    rounds_to = _rounds_to(name, level)
+
+    def first(cell: Cell) -> float:
+        rounds = rounds_to(cell)
+        return float(cell.run.clock_s[int(rounds) - 1]) if math.isfinite(rounds) else math.inf
+
+    return first
 
 
 def _worst_client_loss(cell: Cell) -> float:
-    return float(np.nanmax(client_losses(cell)))
-
-
-def _final_accuracy(cell: Cell) -> float:
-    """Return the mean test accuracy over the last twentieth of the run."""
-    accuracy = _measured(cell, "accuracy")
-    return float(accuracy[-max(accuracy.size // 20, 1) :].mean()) if accuracy.size else math.nan
-
-
-def _early_accuracy(cell: Cell) -> float:
-    """Return the mean test accuracy over the first quarter: the higher, the faster."""
-    accuracy = _measured(cell, "accuracy")
-    return float(accuracy[: max(accuracy.size // 4, 1)].mean()) if accuracy.size else math.nan
+    return float(np.max(client_losses(cell)))
 
 
 def _log(compute: Callable[[Cell], float]) -> Callable[[Cell], float]:
     """Return the logarithm of a measure, for values whose scale differs between seeds."""
     return lambda cell: math.log(max(compute(cell), math.ulp(0.0)))
+
+
+#: Mean global loss, Eq. (1) of UCB-CS, over the last tenth and the first quarter of the run.
+_GLOBAL_LOSS = _window("local_loss", 0.9, 1.0, math.nan)
+_EARLY_LOSS = _window("local_loss", 0.0, 0.25, math.nan)
 
 
 def _summary(name: str) -> Callable[[Cell], float]:
@@ -194,18 +226,61 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
         "backlog-growth": Measure(_backlog_growth, ".2f", "growth exponent, last T/5"),
         "time-constant": Measure(_time_constant, ".0f", "time constant, rounds"),
         "shortfall-fall": Measure(_shortfall_fall, ".4f", "fall of longest queue / t, T/2 to T"),
-        "cohort-offset": Measure(_cohort_offset, ".2f", "deviations of the cohort size from 8"),
-        "global-loss": Measure(_global_loss, ".4f", "global loss, last T/10"),
-        "global-loss-early": Measure(_global_loss_early, ".4f", "global loss, first T/4"),
-        "log-global-loss": Measure(_log(_global_loss), ".3f", "log global loss, last T/10"),
-        "log-global-loss-early": Measure(
-            _log(_global_loss_early), ".3f", "log global loss, first T/4"
-        ),
+        "global-loss": Measure(_GLOBAL_LOSS, ".4f", "global loss, last T/10"),
+        "global-loss-early": Measure(_EARLY_LOSS, ".4f", "global loss, first T/4"),
+        "log-global-loss": Measure(_log(_GLOBAL_LOSS), ".3f", "log global loss, last T/10"),
+        "log-global-loss-early": Measure(_log(_EARLY_LOSS), ".3f", "log global loss, first T/4"),
         "jain-of-losses": Measure(_summary("jain_of_losses"), ".3f", "Jain of local losses"),
         "worst-client-loss": Measure(_worst_client_loss, ".3f", "largest local loss"),
         "test-accuracy": Measure(_summary("accuracy"), ".4f", "test accuracy"),
-        "final-accuracy": Measure(_final_accuracy, ".4f", "accuracy, last T/20"),
-        "early-accuracy": Measure(_early_accuracy, ".4f", "accuracy, first T/4"),
+        "final-accuracy": Measure(
+            _window("accuracy", 0.95, 1.0, 0.0), ".4f", "accuracy, last T/20"
+        ),
+        "early-accuracy": Measure(
+            _window("accuracy", 0.0, 0.25, 0.0), ".4f", "accuracy, first T/4"
+        ),
+        "final-hold-out": Measure(
+            _window("holdout_accuracy", 0.95, 1.0, 0.0), ".4f", "hold-out accuracy, last T/20"
+        ),
+        "early-hold-out": Measure(
+            _window("holdout_accuracy", 0.0, 0.25, 0.0), ".4f", "hold-out accuracy, first T/4"
+        ),
         "cohort-mean": Measure(_cohort_mean, ".2f", "mean cohort"),
     }
 )
+
+#: Times to an accuracy, by the beginning of their name; the rest is the accuracy, as a share.
+_TIMES: Mapping[str, tuple[Callable[[str, float], Callable[[Cell], float]], str, str]] = (
+    MappingProxyType(
+        {
+            "rounds-to-hold-out-": (
+                _rounds_to,
+                "holdout_accuracy",
+                "rounds to {:.0%} on the hold-out",
+            ),
+            "rounds-to-": (_rounds_to, "accuracy", "rounds to {:.0%}"),
+            "time-to-": (_time_to, "accuracy", "time to {:.0%}, s"),
+        }
+    )
+)
+
+
+def measure_named(name: str) -> Measure:
+    """Return a measure by its name.
+
+    Args:
+        name: A name of ``MEASURES``, or a time to an accuracy: ``rounds-to-0.75``,
+            ``rounds-to-hold-out-0.75``, ``time-to-0.75``.
+
+    >>> measure_named("rounds-to-0.75").what
+    'rounds to 75%'
+    """
+    if name in MEASURES:
+        return MEASURES[name]
+    for start, (compute, curve, what) in _TIMES.items():
+        level = name.removeprefix(start)
+        if level != name and re.fullmatch(r"0?\.\d+", level):
+            share = float(level)
+            return Measure(compute(curve, share), ".0f", what.format(share), is_time=True)
+    known = (*MEASURES, *(f"{start}0.8" for start in _TIMES))
+    raise InvalidInput(f"unknown measure {name!r}.{nearest(name, known)}", field="measure")

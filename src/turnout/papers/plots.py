@@ -1,4 +1,4 @@
-"""The papers' figures, drawn from run folders with matplotlib: PDF, SVG and PNG.
+"""The papers' figures, drawn from results with matplotlib: PDF, SVG and PNG.
 
 Lines are means over seeds, bands reach from the lowest to the highest seed. Colours are the palette
 of Okabe and Ito, which stays apart for colour-blind readers; line styles differ as well.
@@ -10,18 +10,23 @@ import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from turnout.errors import MissingExtra
-from turnout.experiment import Cell
-from turnout.papers.claims import Results
-from turnout.papers.measures import client_losses
 from turnout.papers.presets import Figure
-from turnout.types import FloatArray
+from turnout.papers.results import Results
 
-__all__ = ["DRAWINGS", "FILE_METADATA", "FORMATS", "STYLE", "draw", "require_matplotlib"]
+__all__ = [
+    "DRAWINGS",
+    "FILE_METADATA",
+    "FORMATS",
+    "STYLE",
+    "Drawing",
+    "draw",
+    "require_matplotlib",
+]
 
 FORMATS = ("pdf", "svg", "png")
 
@@ -50,9 +55,6 @@ STYLE: Mapping[str, Any] = MappingProxyType(
     }
 )
 
-#: Points drawn of a curve; more make files large and no picture better.
-_MOST_POINTS = 400
-
 #: Left out of each format: dates would make every file differ from the last.
 FILE_METADATA: Mapping[str, dict[str, None]] = MappingProxyType(
     {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
@@ -65,36 +67,47 @@ def require_matplotlib() -> None:
         raise MissingExtra("Figures need matplotlib: pip install 'turnout[plot]'.")
 
 
-def draw(figure: Figure, results: Results, folder: Path) -> list[Path]:
-    """Draw a figure from the runs and return the files that were written."""
+def draw(
+    figure: Figure, results: Mapping[str, Results], folder: Path, formats: Sequence[str] = FORMATS
+) -> list[Path]:
+    """Draw a figure and return the files that were written.
+
+    Args:
+        figure: What is drawn.
+        results: The results of each setting, by its label; those that are missing are left out.
+        folder: Where the files go.
+        formats: Some of ``FORMATS``.
+    """
     require_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    settings: Any = dict(STYLE)
-    with matplotlib.rc_context(settings):
+    shown = {name: part for name, part in results.items() if name in (figure.settings or results)}
+    drawing, written = DRAWINGS[figure.draws], []
+    style: Any = dict(STYLE)
+    with matplotlib.rc_context(style):
         canvas = Canvas(layout="constrained")
-        DRAWINGS[figure.draws](canvas, figure.schemes, results)
-        written = []
-        for form in FORMATS:
+        drawing.draw(canvas, figure.schemes, shown)
+        for form in formats:
             path = folder / f"figure-{figure.number}.{form}"
             canvas.savefig(path, format=form, metadata=FILE_METADATA[form])
             written.append(path)
     return written
 
 
-def _selections_by_class(canvas: Any, schemes: Sequence[str], results: Results) -> None:
+def _selections_by_class(
+    canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]
+) -> None:
     """Box plots of selection counts per class, one panel per scheme, one scale."""
+    results = _only(settings)
     n_columns = 3 if len(schemes) <= 6 else 4
     n_rows = -(-len(schemes) // n_columns)
     canvas.set_size_inches(7.0, 2.1 * n_rows)
     panels = canvas.subplots(n_rows, n_columns, sharey=True, squeeze=False).ravel()
+    names, class_of = results.classes["names"], np.array(results.classes["of"])
     for panel, scheme in zip(panels, schemes, strict=False):
-        cells = results.cells(scheme)
-        names = cells[0].config["classes"]["names"]
-        classes = cells[0].columns["class_of"]
-        counts = np.stack([cell.run.counts for cell in cells])
-        boxes = [counts[:, classes == number].ravel() for number in range(len(names))]
+        counts = results.schemes[scheme].clients["counts"]
+        boxes = [counts[:, class_of == number].ravel() for number in range(len(names))]
         drawn = panel.boxplot(boxes, widths=0.6, patch_artist=True, flierprops={"markersize": 2})
         for box, colour in zip(drawn["boxes"], _COLOURS, strict=False):
             box.set(facecolor=colour, alpha=0.6)
@@ -105,16 +118,17 @@ def _selections_by_class(canvas: Any, schemes: Sequence[str], results: Results) 
         panel.grid(axis="x", visible=False)
     for panel in panels[len(schemes) :]:
         panel.set_visible(False)
-    canvas.supxlabel(f"{cells[0].config['classes']['what']} of the class", fontsize=9)
-    canvas.supylabel(f"times selected in {results.grid.experiment.n_rounds} rounds", fontsize=9)
+    canvas.supxlabel(f"{results.classes['what']} of the class", fontsize=9)
+    canvas.supylabel(f"times selected in {results.n_rounds} rounds", fontsize=9)
 
 
-def _success_and_cep(canvas: Any, schemes: Sequence[str], results: Results) -> None:
+def _success_and_cep(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]) -> None:
     """Success ratio so far above, cumulative effective participation below."""
+    results = _only(settings)
     canvas.set_size_inches(5.0, 5.6)
     top, bottom = canvas.subplots(2, 1, sharex=True)
-    _lines(top, schemes, results, _success_so_far)
-    _lines(bottom, schemes, results, lambda cell: cell.run.cep.astype(np.float64))
+    _lines(top, schemes, results, "success ratio")
+    _lines(bottom, schemes, results, "participation")
     top.set_ylabel("success ratio")
     top.set_ylim(0.0, 1.0)
     top.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
@@ -122,97 +136,97 @@ def _success_and_cep(canvas: Any, schemes: Sequence[str], results: Results) -> N
     bottom.set_xlabel("communication round")
 
 
-def _queues(canvas: Any, schemes: Sequence[str], results: Results) -> None:
-    """Mean queue over the rounds."""
-    canvas.set_size_inches(5.0, 3.4)
-    panel = canvas.subplots()
-    _lines(panel, schemes, results, lambda cell: cell.columns["backlog_mean"])
-    panel.set_ylabel("mean length of the queues")
-    panel.set_xlabel("federated round")
-    panel.legend(frameon=False)
+def _single(curve: str, label: str) -> Callable[[Any, Sequence[str], Mapping[str, Results]], None]:
+    """Return the drawing of one curve over the rounds."""
+
+    def draw_curve(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]) -> None:
+        canvas.set_size_inches(5.0, 3.4)
+        panel = canvas.subplots()
+        _lines(panel, schemes, _only(settings), curve)
+        panel.set_ylabel(label)
+        panel.set_xlabel("federated round")
+        panel.legend(frameon=False)
+
+    return draw_curve
 
 
-def _training_time(canvas: Any, schemes: Sequence[str], results: Results) -> None:
-    """Virtual time over the rounds."""
-    canvas.set_size_inches(5.0, 3.4)
-    panel = canvas.subplots()
-    _lines(panel, schemes, results, lambda cell: cell.run.clock_s)
-    panel.set_ylabel("training time, s")
-    panel.set_xlabel("federated round")
-    panel.legend(frameon=False)
-
-
-def _pull_record(canvas: Any, schemes: Sequence[str], results: Results) -> None:
+def _pull_record(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]) -> None:
     """Draw one strip per scheme: clients in ascending order of pulls, mean over seeds."""
+    results = _only(settings)
     canvas.set_size_inches(5.6, 0.42 * len(schemes) + 1.1)
     panel = canvas.subplots()
-    pulls = np.stack(
-        [
-            np.mean([np.sort(cell.run.counts) for cell in results.cells(scheme)], axis=0)
-            for scheme in schemes
-        ]
-    )
+    counts = (results.schemes[scheme].clients["counts"] for scheme in schemes)
+    pulls = np.stack([np.sort(values, axis=1).mean(axis=0) for values in counts])
     image = panel.imshow(pulls, aspect="auto", cmap="viridis", interpolation="nearest")
     panel.set_yticks(range(len(schemes)), schemes)
     panel.set_xlabel("clients, in ascending order of pulls")
     panel.grid(visible=False)
-    canvas.colorbar(image, ax=panel, label=f"pulls in {results.grid.experiment.n_rounds} rounds")
+    canvas.colorbar(image, ax=panel, label=f"pulls in {results.n_rounds} rounds")
 
 
-def _global_loss(canvas: Any, schemes: Sequence[str], results: Results) -> None:
+def _global_loss(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]) -> None:
     """Global loss over the rounds on a logarithmic scale, one panel per cohort size."""
-    groups = _by_cohort(schemes, results)
+    results = _only(settings)
+    groups: dict[int, list[str]] = {}
+    for scheme in schemes:
+        groups.setdefault(results.schemes[scheme].cohort_size, []).append(scheme)
     canvas.set_size_inches(2.5 * len(groups) + 0.4, 2.9)
     panels = canvas.subplots(1, len(groups), sharey=True, squeeze=False).ravel()
-    for panel, (size, members) in zip(panels, groups.items(), strict=True):
-        _measured_lines(panel, members, results, "local_loss")
+    for panel, size in zip(panels, sorted(groups), strict=True):
+        _lines(panel, groups[size], results, "global loss")
         panel.set_title(f"m = {size}")
         panel.set_yscale("log")
         panel.set_xlabel("communication round")
     panels[0].set_ylabel("global loss")
-    names = [_family(scheme) for scheme in groups[min(groups)]]
-    lines = panels[0].get_lines()
-    canvas.legend(lines, names, ncols=len(names), loc="outside upper center", frameon=False)
+    _legend_above(canvas, panels[0], [_family(scheme) for scheme in groups[min(groups)]])
 
 
-def _client_losses(canvas: Any, schemes: Sequence[str], results: Results) -> None:
+def _client_losses(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]) -> None:
     """Histogram of the clients' losses after the last round, all seeds, one panel per scheme."""
+    results = _only(settings)
     canvas.set_size_inches(7.0, 2.4)
     panels = canvas.subplots(1, len(schemes), sharey=True, squeeze=False).ravel()
-    losses = {
-        scheme: np.concatenate([client_losses(cell) for cell in results.cells(scheme)])
-        for scheme in schemes
-    }
+    losses = {scheme: results.schemes[scheme].clients["losses"].ravel() for scheme in schemes}
     largest = max(float(np.nanquantile(values, 0.99)) for values in losses.values())
     edges = np.linspace(0.0, largest, 21)
-    labels = results.grid.experiment.labels
     for panel, scheme in zip(panels, schemes, strict=True):
         values = np.minimum(losses[scheme], largest)
         share = np.full(values.size, 1.0 / values.size)
-        colour = _COLOURS[labels.index(scheme) % len(_COLOURS)]
-        panel.hist(values, edges, weights=share, color=colour)
+        panel.hist(values, edges, weights=share, color=_look(scheme, results)["color"])
         panel.axvline(float(np.nanmedian(values)), color="black", linestyle="--", linewidth=0.8)
         panel.set_title(scheme)
         panel.set_xlabel("local loss")
     panels[0].set_ylabel("share of clients")
 
 
-def _accuracy(canvas: Any, schemes: Sequence[str], results: Results) -> None:
-    """Test accuracy over the rounds."""
-    canvas.set_size_inches(5.0, 3.6)
-    panel = canvas.subplots()
-    _measured_lines(panel, schemes, results, "accuracy")
-    panel.set_ylabel("test accuracy")
-    panel.set_xlabel("communication round")
-    panel.legend(ncols=2, loc="lower right", frameon=False)
+def _by_setting(
+    rows: Mapping[str, str], x: str = "rounds"
+) -> Callable[[Any, Sequence[str], Mapping[str, Results]], None]:
+    """Return a drawing with a column per setting and a row per curve.
+
+    ``rows`` names the curves and their axes; ``x`` is "rounds" or the name of a curve of times.
+    """
+
+    def draw_settings(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]) -> None:
+        n_columns = len(settings)
+        canvas.set_size_inches(max(3.4 * n_columns, 5.0), 2.7 * len(rows) + 0.5)
+        grid = canvas.subplots(len(rows), n_columns, sharey="row", squeeze=False)
+        for line, (curve, label) in zip(grid, rows.items(), strict=True):
+            line[0].set_ylabel(label)
+            for panel, (name, results) in zip(line, settings.items(), strict=True):
+                known = [scheme for scheme in schemes if scheme in results.schemes]
+                _lines(panel, known, results, curve, x)
+                panel.set_title(name)
+        for panel in grid[-1]:
+            panel.set_xlabel("communication round" if x == "rounds" else "virtual time, s")
+        _legend_above(canvas, grid[0][0], list(schemes))
+
+    return draw_settings
 
 
-def _by_cohort(schemes: Sequence[str], results: Results) -> dict[int, list[str]]:
-    """Return the schemes by the size of their cohorts."""
-    groups: dict[int, list[str]] = {}
-    for scheme in schemes:
-        groups.setdefault(int(results.cells(scheme)[0].config["cohort_size"]), []).append(scheme)
-    return dict(sorted(groups.items()))
+def _only(settings: Mapping[str, Results]) -> Results:
+    (results,) = settings.values()
+    return results
 
 
 def _family(scheme: str) -> str:
@@ -220,55 +234,77 @@ def _family(scheme: str) -> str:
     return scheme.split(",")[0]
 
 
-def _measured_lines(panel: Any, schemes: Sequence[str], results: Results, name: str) -> None:
-    """Draw what training measured, in the rounds in which it looked."""
-    families = list(dict.fromkeys(_family(label) for label in results.grid.experiment.labels))
-    for scheme in schemes:
-        number = families.index(_family(scheme))
-        colour, style = _COLOURS[number % len(_COLOURS)], _STYLES[number % len(_STYLES)]
-        curves = np.stack([cell.run.measured[name] for cell in results.cells(scheme)])
-        rounds = np.flatnonzero(np.isfinite(curves).all(axis=0))
-        seen = curves[:, rounds]
-        panel.fill_between(
-            rounds + 1, seen.min(axis=0), seen.max(axis=0), color=colour, alpha=0.15, linewidth=0
-        )
-        panel.plot(rounds + 1, seen.mean(axis=0), color=colour, linestyle=style, label=scheme)
-    panel.set_xlim(0, curves.shape[1])
-
-
-def _success_so_far(cell: Cell) -> FloatArray:
-    share: FloatArray = cell.run.cep / np.maximum(cell.run.offsets[1:], 1)
-    return share
+def _look(scheme: str, results: Results) -> dict[str, Any]:
+    """Return colour and style: a scheme looks the same in every figure."""
+    families = list(dict.fromkeys(_family(label) for label in results.labels))
+    number = families.index(_family(scheme))
+    return {
+        "color": _COLOURS[number % len(_COLOURS)],
+        "linestyle": _STYLES[number % len(_STYLES)],
+    }
 
 
 def _lines(
-    panel: Any, schemes: Sequence[str], results: Results, curve: Callable[[Cell], FloatArray]
+    panel: Any, schemes: Sequence[str], results: Results, curve: str, x: str = "rounds"
 ) -> None:
-    labels = results.grid.experiment.labels  # a scheme looks the same in every figure
+    """Draw means over seeds, with bands from the lowest to the highest seed."""
     for scheme in schemes:
-        number = labels.index(scheme)
-        curves = np.stack([curve(cell) for cell in results.cells(scheme)])
-        points = np.unique(np.linspace(0, curves.shape[1] - 1, _MOST_POINTS).astype(np.int64))
-        curves, rounds = curves[:, points], points + 1
-        colour = _COLOURS[number % len(_COLOURS)]
-        style = _STYLES[number % len(_STYLES)]
+        curves = results.schemes[scheme].curves
+        rounds, values = curves[curve]
+        places = rounds if x == "rounds" else curves[x].values.mean(axis=0)
+        is_whole = np.isfinite(values).all(axis=0)
+        places, values = places[is_whole], values[:, is_whole]
+        look = _look(scheme, results)
         panel.fill_between(
-            rounds, curves.min(axis=0), curves.max(axis=0), color=colour, alpha=0.2, linewidth=0
+            places,
+            values.min(axis=0),
+            values.max(axis=0),
+            color=look["color"],
+            alpha=0.15,
+            linewidth=0,
         )
-        panel.plot(rounds, curves.mean(axis=0), color=colour, linestyle=style, label=scheme)
-    panel.set_xlim(0, rounds[-1])
+        panel.plot(places, values.mean(axis=0), label=scheme, **look)
+    panel.set_xlim(left=0)
 
+
+def _legend_above(canvas: Any, panel: Any, names: Sequence[str]) -> None:
+    lines = panel.get_lines()
+    n_columns = min(len(names), 4)
+    canvas.legend(lines, names, ncols=n_columns, loc="outside upper center", frameon=False)
+
+
+class Drawing(NamedTuple):
+    """How a figure is drawn, and what results must keep for it.
+
+    Args:
+        draw: Fills a canvas with schemes of some settings.
+        curves: Names of ``turnout.papers.results.CURVES``.
+        clients: "counts", "losses".
+    """
+
+    draw: Callable[[Any, Sequence[str], Mapping[str, Results]], None]
+    curves: tuple[str, ...] = ()
+    clients: tuple[str, ...] = ()
+
+
+_ACCURACY = {"accuracy": "test accuracy"}
+_ACCURACY_AND_LOSS = {**_ACCURACY, "global loss": "training loss"}
 
 #: What can be drawn, by the name that presets use.
-DRAWINGS: Mapping[str, Callable[[Any, Sequence[str], Results], None]] = MappingProxyType(
+DRAWINGS: Mapping[str, Drawing] = MappingProxyType(
     {
-        "selections-by-class": _selections_by_class,
-        "success-and-cep": _success_and_cep,
-        "queues": _queues,
-        "training-time": _training_time,
-        "pull-record": _pull_record,
-        "global-loss": _global_loss,
-        "client-losses": _client_losses,
-        "accuracy": _accuracy,
+        "selections-by-class": Drawing(_selections_by_class, clients=("counts",)),
+        "success-and-cep": Drawing(_success_and_cep, ("success ratio", "participation")),
+        "queues": Drawing(_single("queue", "mean length of the queues"), ("queue",)),
+        "training-time": Drawing(_single("time", "training time, s"), ("time",)),
+        "pull-record": Drawing(_pull_record, clients=("counts",)),
+        "global-loss": Drawing(_global_loss, ("global loss",)),
+        "client-losses": Drawing(_client_losses, clients=("losses",)),
+        "accuracy": Drawing(_by_setting(_ACCURACY), ("accuracy",)),
+        "hold-out-accuracy": Drawing(
+            _by_setting({"hold-out accuracy": "accuracy on the hold-out"}), ("hold-out accuracy",)
+        ),
+        "accuracy-and-loss": Drawing(_by_setting(_ACCURACY_AND_LOSS), ("accuracy", "global loss")),
+        "accuracy-by-time": Drawing(_by_setting(_ACCURACY, x="time"), ("accuracy", "time")),
     }
 )

@@ -1,4 +1,4 @@
-"""The papers' numerical experiments as data: what is run, drawn and claimed."""
+"""The papers' experiments as data: what is run, drawn and claimed."""
 
 from __future__ import annotations
 
@@ -19,18 +19,44 @@ __all__ = [
     "NumbersTable",
     "Preset",
     "RegretTable",
+    "Setting",
     "load_preset",
     "preset_names",
 ]
 
 
 @dataclass(frozen=True)
+class Setting:
+    """One of the settings in which a paper runs the same schemes, such as iid and non-iid data.
+
+    Args:
+        label: Its name; empty if there is only one.
+        training: What it changes in the training table.
+        has_published: Whether the published forms are run here too.
+    """
+
+    label: str = ""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    has_published: bool = True
+
+
+@dataclass(frozen=True)
 class Figure:
-    """A figure of the paper."""
+    """A figure of the paper.
+
+    Args:
+        number: As in the paper.
+        draws: A name of ``turnout.papers.plots.DRAWINGS``.
+        schemes: What is drawn.
+        settings: Labels of the settings that are its panels; empty = all.
+        caption: A sentence for the page.
+    """
 
     number: int
-    draws: str  #: a name of ``turnout.papers.plots.DRAWINGS``
+    draws: str
     schemes: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+    caption: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,56 +84,122 @@ class RegretTable:
 
 @dataclass(frozen=True)
 class NumbersTable:
-    """A table of the paper: one number per scheme, shown beside ours."""
+    """A table of the paper: one number per scheme, shown beside ours.
+
+    Args:
+        title: Heading.
+        measure: What ours is measured by.
+        rows: Scheme, and what the paper prints: a number, or "never".
+        settings: Labels of the settings that are shown beside it; empty = all.
+    """
 
     title: str
     measure: str
-    rows: tuple[tuple[str, float], ...]  #: scheme, what the paper prints
+    rows: tuple[tuple[str, float | str], ...]
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A paper's numerical section."""
+    """A paper's section with experiments.
 
+    Args:
+        name: By which it is asked for.
+        title: For people.
+        paper: Where it stands.
+        base: The experiment as plain data, before a setting changes it.
+        figures: What is drawn.
+        claims: What is judged.
+        overview: Measures shown for every scheme.
+        settings: At least one.
+        notes: Sentences shown with it.
+        published: Scheme -> its published form.
+        cost: A table of variants side by side.
+        regret: Schemes whose regret is shown.
+        numbers: Tables of the paper beside ours.
+        n_seeds: Runs per scheme; 0 = as ``base`` says.
+        n_rounds: Length of a run; 0 = as ``base`` says. Schedules keep their place.
+        changes: Entries of the training table that replace those of base and setting.
+    """
+
+    name: str
     title: str
     paper: str
-    experiment: Experiment
+    base: Mapping[str, Any]
     figures: tuple[Figure, ...]
     claims: tuple[Claim, ...]
-    overview: tuple[str, ...]  #: measures shown for every scheme
+    overview: tuple[str, ...]
+    settings: tuple[Setting, ...] = (Setting(),)
     notes: tuple[str, ...] = ()
-    published: Mapping[str, str] = field(default_factory=dict)  #: scheme -> its published form
+    published: Mapping[str, str] = field(default_factory=dict)
     cost: CostTable | None = None
     regret: RegretTable | None = None
-    numbers: NumbersTable | None = None
+    numbers: tuple[NumbersTable, ...] = ()
+    n_seeds: int = 0
+    n_rounds: int = 0
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_table(
-        cls,
-        table: Mapping[str, Any],
-        *,
-        seeds: int,
-        rounds: int,
-        training: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """Return the preset of a table, changed as ``load_preset`` says."""
+    def from_table(cls, name: str, table: Mapping[str, Any], **changed: Any) -> Self:
+        """Return the preset of a table.
+
+        Args:
+            name: By which it is asked for.
+            table: As the TOML file has it.
+            **changed: ``n_seeds``, ``n_rounds``, ``changes``.
+        """
         tables = dict(table)
-        experiment = _resized(tables.pop("experiment"), seeds, rounds)
-        if training:
-            experiment = _retrained(experiment, training)
-        figures = tuple(_made(Figure, figure) for figure in tables.pop("figures"))
-        claims = tuple(_made(Claim, claim) for claim in tables.pop("claims"))
-        optional = {"cost": CostTable, "regret": RegretTable, "numbers": NumbersTable}
-        shown = {
-            name: _made(kind, tables.pop(name)) for name, kind in optional.items() if name in tables
+        several = {"figures": Figure, "claims": Claim, "settings": Setting, "numbers": NumbersTable}
+        single = {"cost": CostTable, "regret": RegretTable}
+        parts: dict[str, Any] = {
+            key: tuple(_made(kind, part) for part in tables.pop(key))
+            for key, kind in several.items()
+            if key in tables
         }
-        return cls(
-            experiment=Experiment.from_table(experiment),
-            figures=figures,
-            claims=claims,
-            **shown,
-            **{name: _frozen(value) for name, value in tables.items()},
-        )
+        parts |= {
+            key: _made(kind, tables.pop(key)) for key, kind in single.items() if key in tables
+        }
+        base = tables.pop("experiment")
+        plain = {key: _frozen(value) for key, value in tables.items()}
+        return cls(name=name, base=base, **parts, **plain, **changed)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment of the first setting."""
+        return self.experiment_of(self.settings[0])
+
+    def experiment_of(self, setting: Setting, times: int = 1) -> Experiment:
+        """Return the experiment of a setting.
+
+        Args:
+            setting: One of ``settings``.
+            times: How many times as long as the paper's; schedules keep their place.
+        """
+        table = dict(self.base)
+        if setting.training or self.changes:
+            table = _retrained(table, {**setting.training, **self.changes})
+        n_rounds = times * (self.n_rounds or table["n_rounds"])
+        return Experiment.from_table(_resized(table, self.n_seeds, n_rounds))
+
+    def setting(self, label: str) -> Setting:
+        """Return a setting by its label, or say which there are.
+
+        Args:
+            label: Its label.
+        """
+        for setting in self.settings:
+            if setting.label == label:
+                return setting
+        known = [setting.label for setting in self.settings]
+        raise InvalidInput(f"{self.title} has no setting {label!r}.{nearest(label, known)}")
+
+    def drawn(self, number: int) -> tuple[str, ...]:
+        """Return the schemes of a figure, for claims that speak of all others.
+
+        Args:
+            number: Of the figure.
+        """
+        return self.figure(number).schemes
 
     def figure(self, number: int) -> Figure:
         """Return a figure, or say which there are."""
@@ -117,24 +209,50 @@ class Preset:
         known = ", ".join(str(figure.number) for figure in self.figures)
         raise InvalidInput(f"{self.title} has no figure {number} here; choose from {known}.")
 
-    def claims_of(self, numbers: tuple[int, ...]) -> tuple[Claim, ...]:
-        """Return the claims about some of the figures."""
-        return tuple(claim for claim in self.claims if claim.figure in numbers)
-
-    def schemes_for(self, numbers: tuple[int, ...], *, times: int, extras: bool) -> list[str]:
+    def schemes_for(
+        self, setting: Setting, numbers: tuple[int, ...], *, times: int, extras: bool
+    ) -> list[str]:
         """Return the schemes that must run for some figures, in the preset's order.
 
-        ``times`` = 1 is the paper's own length; longer runs serve only the claims that ask for
-        them. ``extras`` adds the published forms, the cost table and the regret table.
+        Args:
+            setting: In which they run.
+            numbers: Of the figures.
+            times: 1 is the paper's own length; longer runs serve only the claims that ask for
+                them.
+            extras: Adds the published forms, the cost table and the regret table.
         """
-        claims = [claim for claim in self.claims_of(numbers) if claim.times == times]
-        wanted = {label for claim in claims for label in claim.labels}
+        claims = [claim for claim in self.claims_in(setting, numbers) if claim.times == times]
+        wanted = {label for claim in claims for label in claim.labels(self.drawn(claim.figure))}
+        labels = self.experiment.labels
         if times == 1:
-            for number in numbers:
-                wanted.update(self.figure(number).schemes)
+            wanted.update(label for number in numbers for label in self.figure(number).schemes)
             if extras:
-                wanted.update(self.experiment.labels)
-        return [label for label in self.experiment.labels if label in wanted]
+                unwanted = () if setting.has_published else tuple(self.published.values())
+                wanted.update(label for label in labels if label not in unwanted)
+        return [label for label in labels if label in wanted]
+
+    def claims_in(self, setting: Setting, numbers: tuple[int, ...]) -> tuple[Claim, ...]:
+        """Return the claims about some of the figures that are judged in a setting.
+
+        Args:
+            setting: One of ``settings``.
+            numbers: Of the figures.
+        """
+        return tuple(
+            claim
+            for claim in self.claims
+            if claim.figure in numbers
+            if not claim.settings or setting.label in claim.settings
+        )
+
+    def measures(self) -> tuple[str, ...]:
+        """Return every measure that claims and tables need."""
+        names = [*self.overview, *(claim.measure for claim in self.claims)]
+        names += [table.measure for table in self.numbers]
+        names += [] if self.cost is None else [self.cost.measure]
+        names += [] if self.regret is None else ["regret", "regret-bound"]
+        names += ["total-time"] if any(name.startswith("time-to") for name in names) else []
+        return tuple(dict.fromkeys(names))
 
 
 def preset_names() -> tuple[str, ...]:
@@ -147,23 +265,29 @@ def preset_names() -> tuple[str, ...]:
 def load_preset(
     name: str, *, seeds: int = 0, rounds: int = 0, training: Mapping[str, Any] | None = None
 ) -> Preset:
-    """Return a preset by name; ``seeds`` and ``rounds`` change its size, 0 leaves it.
+    """Return a preset by name.
 
-    ``training`` replaces entries of its training table, e.g. ``{"aggregation": "keep-global"}``.
+    Args:
+        name: One of ``preset_names()``.
+        seeds: Runs per scheme; 0 = as the preset says.
+        rounds: Length of a run; 0 = as the preset says.
+        training: Entries that replace those of its training table, e.g.
+            ``{"aggregation": "keep-global"}``.
     """
     if name not in preset_names():
         raise InvalidInput(f"unknown paper {name!r}.{nearest(name, preset_names())}")
     text = resources.files("turnout.papers").joinpath(f"{name}.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
-    return Preset.from_table(table, seeds=seeds, rounds=rounds, training=training)
+    changed = {"n_seeds": seeds, "n_rounds": rounds, "changes": dict(training or {})}
+    return Preset.from_table(name, table, **changed)
 
 
 def _resized(experiment: dict[str, Any], seeds: int, rounds: int) -> dict[str, Any]:
     """Change seeds and rounds; schedules keep their place in the run."""
     resized = experiment | ({"seeds": seeds} if seeds else {})
-    if not rounds:
-        return resized
     before = experiment["n_rounds"]
+    if rounds == before:
+        return resized
     selectors = [
         {name: _rescaled(value, rounds, before) for name, value in selector.items()}
         for selector in experiment["selectors"]

@@ -1,0 +1,61 @@
+"""From run folders to results: reads what is complete and computes what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from turnout.experiment import Cell, Experiment, read_cell
+from turnout.experiment.cell import cell_folder
+from turnout.papers.plots import DRAWINGS
+from turnout.papers.presets import Preset
+from turnout.papers.results import Results, SchemeResults
+from turnout.runs.files import SUMMARY
+
+__all__ = ["collect", "run_folder"]
+
+
+def run_folder(preset: Preset, experiment: Experiment, setting: str) -> str:
+    """Return the name of the folder that the runs of a setting go to.
+
+    Args:
+        preset: What is reproduced.
+        experiment: In one of its settings and lengths.
+        setting: Label of the setting.
+    """
+    from turnout.experiment.variants import slug
+
+    name = f"{preset.name}-{experiment.n_rounds}x{len(experiment.seed_numbers)}"
+    name += f"-{experiment.world_id[:6]}" if preset.changes else ""
+    return f"{name}/{slug(setting)}" if setting else name
+
+
+def collect(preset: Preset, experiment: Experiment, folder: Path, labels: Sequence[str]) -> Results:
+    """Return what is kept of the runs in a folder that are complete.
+
+    Args:
+        preset: Says which measures and curves are kept.
+        experiment: What was run.
+        folder: Where.
+        labels: The schemes; one without a complete run is left out.
+    """
+    drawings = [(DRAWINGS[figure.draws], figure.schemes) for figure in preset.figures]
+    schemes: dict[str, SchemeResults] = {}
+    classes: dict[str, object] = {}
+    for label in labels:
+        cells = _complete(experiment, folder, label)
+        if not cells:
+            continue
+        drawn = [drawing for drawing, members in drawings if label in members]
+        curves = dict.fromkeys(name for drawing in drawn for name in drawing.curves)
+        clients = dict.fromkeys(name for drawing in drawn for name in drawing.clients)
+        schemes[label] = SchemeResults.from_cells(cells, preset.measures(), curves, clients)
+        if "class_of" in cells[0].columns:
+            names = cells[0].config["classes"]
+            classes = {**names, "of": cells[0].columns["class_of"].tolist()}
+    return Results(experiment.table(), schemes, classes)
+
+
+def _complete(experiment: Experiment, folder: Path, label: str) -> list[Cell]:
+    paths = [cell_folder(folder, label, seed) for seed in experiment.seed_numbers]
+    return [read_cell(path) for path in paths if (path / SUMMARY).exists()]

@@ -1,0 +1,152 @@
+"""What speaks for a claim and what against it: the tests behind the verdicts.
+
+Each test looks at differences between two schemes, one per seed, and gives two one-sided p-values.
+A claim *holds* when data like these would be rare if it were untrue, it *fails* when they would be
+rare if it were true, and it is *undecided* otherwise. One seed decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from turnout.errors import MissingExtra
+from turnout.types import FloatArray
+
+__all__ = ["LEVEL", "Evidence", "above", "all_of", "holm", "inside", "later", "same"]
+
+#: Chance of a wrong verdict on a claim: half of it on each side.
+LEVEL = 0.05
+
+
+class Evidence(NamedTuple):
+    """Two one-sided p-values of a claim.
+
+    Args:
+        speaks_for: Chance of data as favourable as these if the claim were untrue.
+        speaks_against: Chance of data as unfavourable as these if the claim were true.
+        is_exact: Whether the claim is about identical runs, so that chance plays no part.
+    """
+
+    speaks_for: float
+    speaks_against: float
+    is_exact: bool = False
+
+
+_NOTHING = Evidence(1.0, 1.0)
+
+
+def above(differences: FloatArray, border: float = 0.0) -> Evidence:
+    """Test that the mean difference is above a border, with Student's t.
+
+    Args:
+        differences: One number per seed. Fewer than two, or one that is not finite (a run that
+            diverged), decide nothing.
+        border: 0 for "more", minus the margin for "not less".
+
+    >>> above(np.array([1.0, 2.0, 3.0, 2.0])).speaks_for < 0.025
+    True
+    """
+    if differences.size < 2 or not np.isfinite(differences).all():
+        return _NOTHING
+    mean, deviation = float(differences.mean()) - border, float(differences.std(ddof=1))
+    if deviation == 0.0:
+        return Evidence(float(mean <= 0.0), float(mean >= 0.0))
+    statistic = mean / (deviation / math.sqrt(differences.size))
+    degrees = differences.size - 1
+    return Evidence(_student_tail(statistic, degrees), _student_tail(-statistic, degrees))
+
+
+def inside(differences: FloatArray, margin: float) -> Evidence:
+    """Test that the mean difference is between ``-margin`` and ``margin``.
+
+    These are the two one-sided tests of equivalence. The claim fails if the difference is
+    outside on either side.
+
+    Args:
+        differences: One number per seed.
+        margin: The largest difference that still counts as none; must be above 0.
+    """
+    low, high = above(differences, -margin), above(-differences, -margin)
+    outside = 2.0 * min(low.speaks_against, high.speaks_against)
+    return Evidence(max(low.speaks_for, high.speaks_for), min(1.0, outside))
+
+
+def same(differences: FloatArray) -> Evidence:
+    """Test that runs are identical: every difference is exactly 0.
+
+    Args:
+        differences: One number per seed.
+    """
+    if differences.size < 2:
+        return _NOTHING
+    is_same = not differences.any()
+    return Evidence(float(not is_same), float(is_same), is_exact=True)
+
+
+def later(times: FloatArray, others: FloatArray, longest: float, factor: float = 1.0) -> Evidence:
+    """Test that times are longer than others by more than a factor; infinity = never got there.
+
+    A run that never reached its target is censored: its time is at least ``longest``. Each side
+    of the test takes the value that is least favourable to it, so that a censored run can weaken
+    a verdict and never make one.
+
+    Args:
+        times: One time per seed, in the order of the seeds.
+        others: The times of the other scheme for the same seeds.
+        longest: How long the runs were, in the same unit.
+        factor: 1 for "later"; 2 for "takes more than twice as long".
+    """
+    if np.isnan(times).any() or np.isnan(others).any():  # a run that diverged
+        return _NOTHING
+    ratio = np.log(np.minimum(times, longest)) - np.log(np.minimum(others, longest))
+    evidence = above(ratio, math.log(factor))
+    return Evidence(
+        1.0 if np.isinf(others).any() else evidence.speaks_for,
+        1.0 if np.isinf(times).any() else evidence.speaks_against,
+    )
+
+
+def all_of(parts: Sequence[Evidence]) -> Evidence:
+    """Join the tests of a claim that says several things at once.
+
+    It holds only if every part does, so the weakest part counts. It fails if any part does; with
+    several parts one of them looks bad by chance more easily, so that p-value is multiplied.
+
+    Args:
+        parts: The tests; at least one.
+    """
+    tested = [part for part in parts if not part.is_exact]
+    against = min((part.speaks_against for part in tested), default=1.0) * len(tested)
+    exact = min((part.speaks_against for part in parts if part.is_exact), default=1.0)
+    speaks_for = max(part.speaks_for for part in parts)
+    return Evidence(speaks_for, min(1.0, against, exact), is_exact=not tested)
+
+
+def holm(p_values: Iterable[float]) -> list[float]:
+    """Return p-values corrected for how many there are (Holm 1979), in the order given.
+
+    Args:
+        p_values: One per claim of a page.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    values = list(p_values)
+    corrected = [0.0] * len(values)
+    largest = 0.0
+    for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[index]))
+        corrected[index] = largest
+    return corrected
+
+
+def _student_tail(statistic: float, degrees: int) -> float:
+    try:
+        from scipy.stats import t as student
+    except ImportError as error:
+        raise MissingExtra("Verdicts need scipy: pip install 'turnout[plot]'.") from error
+    return float(student.sf(statistic, degrees))

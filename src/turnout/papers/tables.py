@@ -1,0 +1,269 @@
+"""The tables of a reproduction as plain text cells, for the terminal and for the pages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from turnout.papers.claims import Claim, Finding, Verdict, corrected, judge
+from turnout.papers.evidence import LEVEL
+from turnout.papers.measures import measure_named
+from turnout.papers.presets import CostTable, NumbersTable, Preset, RegretTable
+from turnout.papers.results import Results, ResultsFile
+from turnout.statistics import Estimate, estimate
+from turnout.types import FloatArray
+
+__all__ = ["Judged", "TextTable", "all_tables", "claims_table", "count_sentence", "judged_claims"]
+
+
+class TextTable(NamedTuple):
+    """A table of texts.
+
+    Args:
+        title: Heading.
+        headings: One per column.
+        rows: Cells.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+class Judged(NamedTuple):
+    """A claim in one setting.
+
+    Args:
+        claim: What was judged.
+        setting: Label of the setting.
+        ours: What we measured.
+        verdict: With Holm's correction for all claims that are judged together.
+        published: The same for the published forms, if there are any.
+    """
+
+    claim: Claim
+    setting: str
+    ours: Finding
+    verdict: Verdict
+    published: Finding | None
+
+
+def judged_claims(
+    preset: Preset, file: ResultsFile, numbers: tuple[int, ...] = (), *, extras: bool = True
+) -> list[Judged]:
+    """Judge every claim in every setting that was run.
+
+    Args:
+        preset: The claims.
+        file: The results.
+        numbers: Of the figures; empty = all.
+        extras: Whether the published forms are judged too.
+    """
+    figures = numbers or tuple(figure.number for figure in preset.figures)
+    found: list[tuple[Claim, str, Finding, Finding | None]] = []
+    for setting in preset.settings:
+        for claim in preset.claims_in(setting, figures):
+            results = file.parts.get((setting.label, claim.times))
+            drawn = preset.drawn(claim.figure)
+            if results is None or not set(claim.labels(drawn)) <= set(results.labels):
+                continue
+            has_published = extras and claim.has_published and setting.has_published
+            is_there = set(preset.published.values()) <= set(results.labels)
+            published = (
+                judge(claim, results, drawn, preset.published)
+                if has_published and is_there
+                else None
+            )
+            found.append((claim, setting.label, judge(claim, results, drawn), published))
+    verdicts = corrected([ours for _, _, ours, _ in found])
+    return [
+        Judged(claim, setting, ours, verdict, published)
+        for (claim, setting, ours, published), verdict in zip(found, verdicts, strict=True)
+    ]
+
+
+def count_sentence(judged: Sequence[Judged]) -> str:
+    """Return how many claims hold, and how many would be wrong by chance.
+
+    Args:
+        judged: What a page judges.
+    """
+    counted = [one for one in judged if not one.claim.by_construction]
+    counts = Counter(one.verdict for one in counted)
+    parts = ", ".join(
+        f"{counts[verdict]} {_plural(verdict, counts[verdict])}" for verdict in Verdict
+    )
+    by_chance = LEVEL * sum(not one.ours.evidence.is_exact for one in counted)
+    changed = sum(one.verdict != one.ours.verdict for one in counted)
+    text = (
+        f"{len(counted)} verdicts: {parts}. Each alone would be wrong in at most {LEVEL:.0%} of "
+        f"cases, about {by_chance:.1f} of them together; Holm's correction, which is applied here, "
+        f"keeps the chance of even one at {LEVEL:.0%}"
+    )
+    text += f" and makes {changed} more undecided." if changed else "."
+    n_given = len(judged) - len(counted)
+    return text + (f" {n_given} by construction are not counted." if n_given else "")
+
+
+def claims_table(judged: Sequence[Judged], title: str = "Claims") -> TextTable:
+    """Return claims, numbers and verdicts.
+
+    Args:
+        judged: What is shown.
+        title: Heading.
+    """
+    has_settings = len({one.setting for one in judged}) > 1
+    has_published = any(one.published for one in judged)
+    headings = (
+        "fig.",
+        "the paper says",
+        *(("setting",) if has_settings else ()),
+        "ours",
+        "verdict",
+        *(("as published",) if has_published else ()),
+    )
+    rows = []
+    for one in judged:
+        says = one.claim.says + (f" [{one.claim.reading}]" if one.claim.reading else "")
+        row = [str(one.claim.figure), says]
+        row += [one.setting] if has_settings else []
+        row += [one.ours.ours, _verdict_text(one)]
+        row += [_published_text(one.published)] if has_published else []
+        rows.append(tuple(row))
+    return TextTable(title, headings, tuple(rows))
+
+
+def all_tables(preset: Preset, file: ResultsFile, *, extras: bool = True) -> list[TextTable]:
+    """Return every table beside the claims, for the settings that were run.
+
+    Args:
+        preset: What is shown.
+        file: The results.
+        extras: Whether cost and regret are shown.
+    """
+    tables = []
+    for setting in preset.settings:
+        results = file.parts.get((setting.label, 1))
+        if results is None:
+            continue
+        tables.append(_overview(preset, setting.label, results))
+        if extras and preset.cost and set(preset.cost.schemes) <= set(results.labels):
+            tables.append(_cost(preset.cost, results))
+        if extras and preset.regret and set(preset.regret.schemes) <= set(results.labels):
+            tables.append(_regret(preset.regret, results))
+    tables += [_numbers(table, preset, file) for table in preset.numbers]
+    return tables
+
+
+def plus_minus(values: Estimate, form: str) -> str:
+    """Return mean ± half the 95 % interval.
+
+    Args:
+        values: The estimate.
+        form: Format of the numbers.
+    """
+    mean = format(values.mean, form)
+    return mean if values.n < 2 else f"{mean} ± {format(values.half_width, form)}"
+
+
+def _shown(values: FloatArray, measure: str) -> str:
+    """Return a measure over seeds: mean and interval, or median of times."""
+    kind = measure_named(measure)
+    if not kind.is_time:
+        n_diverged = int(np.isnan(values).sum())
+        text = plus_minus(estimate(values), kind.form)
+        return f"{text} ({n_diverged} of {values.size} diverged)" if n_diverged else text
+    n_never = int(np.isinf(values).sum())
+    if n_never == values.size:
+        return "never"
+    middle = float(np.median(values))
+    text = format(middle, kind.form) if np.isfinite(middle) else "never"
+    return f"{text} ({n_never} of {values.size} never)" if n_never else text
+
+
+def _overview(preset: Preset, setting: str, results: Results) -> TextTable:
+    """Return every scheme of the figures, and of the extras those that no other table shows."""
+    drawn = {label for figure in preset.figures for label in figure.schemes}
+    elsewhere = set(() if preset.cost is None else preset.cost.schemes) - drawn
+    labels = [label for label in results.labels if label not in elsewhere]
+    n_seeds = sorted({results.n_seeds(label) for label in labels})
+    seeds = " to ".join(str(n) for n in dict.fromkeys((n_seeds[0], n_seeds[-1])))
+    where = f"{setting}: " if setting else ""
+    title = f"{where}{results.n_rounds} rounds, {seeds} seeds, mean ± 95 %"
+    if any(measure_named(name).is_time for name in preset.overview):
+        title += ", times: median"
+    rows = tuple(
+        (label, *(_shown(results.values(label, name), name) for name in preset.overview))
+        for label in labels
+    )
+    return TextTable(title, ("scheme", *(measure_named(n).what for n in preset.overview)), rows)
+
+
+def _cost(cost: CostTable, results: Results) -> TextTable:
+    rows = tuple(
+        (name, *(_shown(results.values(label, cost.measure), cost.measure) for label in labels))
+        for name, *labels in cost.rows
+    )
+    return TextTable(cost.title, ("scheme", *cost.columns), rows)
+
+
+def _regret(regret: RegretTable, results: Results) -> TextTable:
+    rows = []
+    for label in regret.schemes:
+        ours, bound = (results.values(label, name) for name in ("regret", "regret-bound"))
+        parts = ((ours, ".0f"), (bound, ".0f"), (ours / bound, ".3f"))
+        rows.append((label, *(plus_minus(estimate(values), form) for values, form in parts)))
+    return TextTable(regret.title, ("scheme", "regret", "bound", "regret / bound"), tuple(rows))
+
+
+def _numbers(printed: NumbersTable, preset: Preset, file: ResultsFile) -> TextTable:
+    """Return the paper's numbers beside ours, for the schemes and settings that were run."""
+    labels = [setting.label for setting in preset.settings]
+    shown = {
+        label: file.parts[(label, 1)]
+        for label in (printed.settings or labels)
+        if (label, 1) in file.parts
+    }
+    rows = tuple(
+        (
+            scheme,
+            f"{value:g}" if isinstance(value, int | float) else value,
+            *(
+                _shown(results.values(scheme, printed.measure), printed.measure)
+                if scheme in results.labels
+                else ""
+                for results in shown.values()
+            ),
+        )
+        for scheme, value in printed.rows
+    )
+    ours = tuple(f"ours, {label}" if label else "ours" for label in shown)
+    return TextTable(printed.title, ("scheme", "the paper", *ours), rows)
+
+
+def _verdict_text(one: Judged) -> str:
+    text: str = one.verdict
+    if one.claim.by_construction:
+        return f"{text}, by construction: {one.claim.by_construction}"
+    if one.verdict != one.ours.verdict:
+        text += f" ({one.ours.verdict} alone)"
+    if one.ours.n_seeds < 2:
+        text += " (one seed; 2 are the least)"
+    elif one.ours.seeds_needed is not None:
+        text += f" (about {one.ours.seeds_needed} seeds would decide)"
+    return text
+
+
+def _published_text(finding: Finding | None) -> str:
+    if finding is None:
+        return ""
+    numbers = f": {finding.ours}" if finding.verdict == Verdict.FAILS else ""
+    return f"{finding.verdict}{numbers}"
+
+
+def _plural(verdict: Verdict, count: int) -> str:
+    words = {Verdict.HOLDS: ("holds", "hold"), Verdict.FAILS: ("fails", "fail")}
+    return words.get(verdict, (verdict, verdict))[count != 1]
