@@ -188,6 +188,11 @@ class _Step(NamedTuple):
     distance: float  #: of the mean from the border that decides
     evidence: Evidence
 
+    @property
+    def weakness(self) -> tuple[float, bool, float]:
+        """Orders steps: what speaks least for the claim is largest; exact ones are small."""
+        return self.evidence.speaks_for, not self.evidence.is_exact, -self.distance
+
 
 def _order(
     claim: Claim, results: Results, drawn: Sequence[str], name: Callable[[str], str]
@@ -245,10 +250,9 @@ _SIGNS: Mapping[str, Callable[[FloatArray, float], tuple[float, Evidence]]] = Ma
 def _finding(shown: str, steps: Sequence[_Step], measure: Measure, n_seeds: int) -> Finding:
     evidence = all_of([step.evidence for step in steps])
     verdict = _verdict(evidence.speaks_for, evidence.speaks_against, LEVEL / 2)
-    if verdict == Verdict.FAILS:
-        weakest = min(steps, key=lambda step: step.evidence.speaks_against)
-    else:
-        weakest = max(steps, key=lambda step: step.evidence.speaks_for)
+    weakest = min(steps, key=lambda step: step.evidence.speaks_against)
+    if verdict != Verdict.FAILS:
+        weakest = max(steps, key=lambda step: step.weakness)
     form = ".2f" if measure.is_time else measure.form
     step_shown = f"{weakest.name} = {_written(estimate(weakest.differences), form)}"
     n_diverged = int(np.isnan(weakest.differences).sum())

@@ -120,7 +120,8 @@ def all_of(parts: Sequence[Evidence]) -> Evidence:
         parts: The tests; at least one.
     """
     tested = [part for part in parts if not part.is_exact]
-    against = min((part.speaks_against for part in tested), default=1.0) * len(tested)
+    smallest = min((part.speaks_against for part in tested), default=1.0)
+    against = smallest * max(len(tested), 1)
     exact = min((part.speaks_against for part in parts if part.is_exact), default=1.0)
     speaks_for = max(part.speaks_for for part in parts)
     return Evidence(speaks_for, min(1.0, against, exact), is_exact=not tested)

@@ -278,6 +278,8 @@ def load_preset(
         raise InvalidInput(f"unknown paper {name!r}.{nearest(name, preset_names())}")
     text = resources.files("turnout.papers").joinpath(f"{name}.toml").read_text(encoding="utf-8")
     table = tomllib.loads(text)
+    if training and "training" not in table["experiment"]:
+        raise InvalidInput(f"{name} trains nothing: leave --training out.", field="training")
     changed = {"n_seeds": seeds, "n_rounds": rounds, "changes": dict(training or {})}
     return Preset.from_table(name, table, **changed)
 
@@ -312,8 +314,6 @@ def _rescaled(value: Any, rounds: int, before: int) -> Any:
 
 
 def _retrained(experiment: dict[str, Any], training: Mapping[str, Any]) -> dict[str, Any]:
-    if "training" not in experiment:
-        raise InvalidInput(f"{experiment['name']} trains nothing: leave --training out.")
     return experiment | {"training": experiment["training"] | dict(training)}
 
 

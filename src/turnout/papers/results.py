@@ -20,7 +20,7 @@ import numpy as np
 from turnout.errors import InvalidInput, TurnoutError
 from turnout.experiment import Cell, Estimate, estimate
 from turnout.papers.measures import client_losses, measure_named
-from turnout.persist import write_atomically
+from turnout.storage import write_atomically
 from turnout.runs.settings import first_difference
 from turnout.types import FloatArray, IntArray
 

@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turnout.errors import InvalidInput
+from turnout.papers import Claim, Finding, Results, Verdict, judge
+from turnout.papers.claims import RELATIONS, corrected, steps_of
+from turnout.papers.evidence import Evidence, above, all_of, holm, inside, later, same
+from turnout.papers.results import SchemeResults
+
+
+def results(values: dict[str, list[float]], measure: str = "cep", n_rounds: int = 100) -> Results:
+    schemes = {
+        label: SchemeResults(tuple(range(len(v))), 2, {measure: np.array(v)}, {}, {})
+        for label, v in values.items()
+    }
+    return Results({"n_rounds": n_rounds}, schemes, {})
+
+
+def finding(relation: str, values: dict[str, list[float]], **fields: Any) -> Finding:
+    measure = fields.pop("measure", "cep")
+    claim = Claim(1, "as the paper says", relation, measure, **fields)
+    return judge(claim, results(values, measure), tuple(values))
+
+
+def test_orders_are_read() -> None:
+    groups, signs = steps_of("A & F, m=1 > B(1) >= C-0.5 = D ~ E")
+    assert groups == (("A", "F, m=1"), ("B(1)",), ("C-0.5",), ("D",), ("E",))
+    assert signs == (">", ">=", "=", "~")
+
+
+UP, SAME, DOWN = [3.0, 3.1, 3.2], [1.0, 1.1, 1.2], [0.0, 0.1, 0.2]
+NOISY = [0.0, 2.4, 1.1]
+VALUES = {"up": UP, "same": SAME, "down": DOWN, "noisy": NOISY}
+
+
+@pytest.mark.parametrize(
+    ("order", "margin", "expected"),
+    [
+        ("up > same > down", 0.0, "holds"),
+        ("same > up", 0.0, "fails"),
+        ("same > noisy", 0.0, "undecided"),
+        ("up > same > noisy", 0.0, "undecided"),
+        ("noisy > same > up", 0.0, "fails"),
+        ("up > same & down", 0.0, "holds"),
+        ("up & same > down", 0.0, "holds"),
+        ("up > same & noisy", 0.0, "undecided"),
+        ("same >= noisy", 0.1, "undecided"),  # not less? the interval says neither
+        ("same >= noisy", 9.0, "holds"),
+        ("same >= up", 0.1, "fails"),
+        ("same >= up", 2.5, "holds"),
+        ("same ~ noisy", 0.5, "undecided"),
+        ("same ~ down", 1.5, "holds"),
+        ("same ~ down", 0.5, "fails"),
+        ("same = same", 0.0, "holds"),
+        ("same = noisy", 0.0, "fails"),
+        ("same = same > down", 0.0, "holds"),
+    ],
+)
+def test_orders_are_judged_by_paired_differences(order: str, margin: float, expected: str) -> None:
+    assert finding("order", VALUES, order=order, margin=margin).verdict == expected
+
+
+def test_noise_of_either_sign_never_holds() -> None:
+    # "not less" once held for differences -20, 14, -15, 9, -10
+    step = {"a": [-20.0, 14.0, -15.0, 9.0, -10.0], "b": [0.0] * 5}
+    assert finding("order", step, order="a >= b", margin=1.0).verdict == Verdict.UNDECIDED
+    assert finding("order", step, order="b >= a", margin=1.0).verdict == Verdict.UNDECIDED
+
+
+def test_false_verdicts_are_as_rare_as_they_claim_to_be() -> None:
+    rng = np.random.default_rng(1)
+    verdicts = [
+        finding("order", {"a": list(rng.normal(size=5)), "b": list(rng.normal(size=5))}, order=o)
+        for o in ("a > b",) * 2000
+    ]
+    wrong = np.mean([one.verdict != Verdict.UNDECIDED for one in verdicts])
+    assert 0.035 < wrong < 0.065  # 5 %, the two sides together
+
+
+def test_the_lowest_is_the_lowest_of_all_others() -> None:
+    claim = {"order": "others > down"}
+    assert finding("order", {"up": UP, "same": SAME, "down": DOWN}, **claim).verdict == "holds"
+    assert finding("order", VALUES, **claim).verdict == "undecided"  # noisy may be lower
+
+
+@pytest.mark.parametrize("bad", [[math.nan] * 3, [1.0, math.nan, 1.2]])
+def test_a_run_that_diverged_decides_nothing_and_is_counted(bad: list[float]) -> None:
+    for order in ("up > bad", "bad > up", "up ~ bad"):
+        found = finding("order", {"up": UP, "bad": bad}, order=order, margin=1.0)
+        assert found.verdict == Verdict.UNDECIDED
+        assert f"diverged in {int(np.isnan(bad).sum())} of 3 seeds" in found.ours
+
+
+def test_one_seed_is_never_a_verdict() -> None:
+    values = {"a": [5.0], "b": [1.0]}
+    for order in ("a > b", "a = a", "b > a"):
+        assert finding("order", values, order=order).verdict == Verdict.UNDECIDED
+    assert finding("above", values, schemes=("a",), limit=1.0).verdict == Verdict.UNDECIDED
+
+
+def test_only_seeds_that_both_have_are_compared() -> None:
+    schemes = {
+        "a": SchemeResults((0, 1, 2, 3), 2, {"cep": np.array([3.0, 3.1, 3.2, 0.0])}, {}, {}),
+        "b": SchemeResults((2, 0, 1), 2, {"cep": np.array([2.2, 2.0, 2.1])}, {}, {}),
+    }
+    known = Results({"n_rounds": 9}, schemes, {})
+    ours, theirs = known.paired("a", "b", "cep")
+    assert (ours - theirs).tolist() == pytest.approx([1.0, 1.0, 1.0])
+    assert judge(Claim(1, "says", "order", "cep", order="a > b"), known).verdict == "holds"
+
+
+@pytest.mark.parametrize(
+    ("order", "step"),
+    [
+        ("up > same > down", "same - down"),
+        ("noisy > same > up", "same - up"),  # fails, though the other step is closer
+        ("up > same > noisy", "same - noisy"),
+        ("up = up > same", "up - same"),
+    ],
+)
+def test_the_step_that_decides_is_named(order: str, step: str) -> None:
+    assert f"weakest: {step} = " in finding("order", VALUES, order=order).ours
+
+
+@pytest.mark.parametrize(
+    ("relation", "limit", "margin", "expected"),
+    [
+        ("below", 5.0, 0.0, "holds"),
+        ("below", 1.1, 0.0, "undecided"),
+        ("below", 0.0, 0.0, "fails"),
+        ("above", 5.0, 0.0, "fails"),
+        ("above", 1.1, 0.0, "undecided"),
+        ("above", 0.0, 0.0, "holds"),
+        ("is", 1.1, 0.5, "holds"),
+        ("is", 1.1, 0.1, "undecided"),
+        ("is", 5.0, 0.5, "fails"),
+        ("is", 1.1, 0.0, "fails"),  # without a margin it means exactly
+    ],
+)
+def test_limits(relation: str, limit: float, margin: float, expected: str) -> None:
+    found = finding(relation, {"same": SAME}, schemes=("same",), limit=limit, margin=margin)
+    assert found.verdict == expected
+
+
+def test_about_8_is_not_8_point_8() -> None:
+    cohort = {"FedCS(3)": [8.75, 8.8, 8.9, 8.85, 8.8]}
+    about = {"schemes": ("FedCS(3)",), "limit": 8.0, "margin": 0.5}
+    assert finding("is", cohort, measure="cohort-mean", **about).verdict == Verdict.FAILS
+
+
+def test_one_scheme_that_fails_is_a_claim_that_fails() -> None:
+    found = finding("below", {"up": UP, "down": DOWN}, schemes=("up", "down"), limit=1.0)
+    assert found.verdict == Verdict.FAILS
+    assert found.ours.startswith("up 3 ± 0 (fails); down")
+
+
+def test_published_forms_take_the_place_of_ours() -> None:
+    claim = Claim(1, "says", "order", "cep", order="a > b")
+    values = results({"a": UP, "b": SAME, "a published": DOWN})
+    assert judge(claim, values).verdict == Verdict.HOLDS
+    assert judge(claim, values, rename={"a": "a published"}).verdict == Verdict.FAILS
+
+
+def test_a_claim_says_what_it_needs() -> None:
+    with pytest.raises(InvalidInput, match="relation"):
+        Claim(1, "says", "beats", "cep")
+    with pytest.raises(InvalidInput, match="unknown measure 'elegance'"):
+        Claim(1, "says", "order", "elegance")
+    for order in ("a >= b", "a ~ b"):
+        with pytest.raises(InvalidInput, match="margin must be above 0"):
+            Claim(1, "says", "order", "cep", order=order)
+    assert set(RELATIONS) == {"order", "below", "above", "is"}
+
+
+# times -----------------------------------------------------------------------------------------
+
+NEVER = math.inf
+SLOW, FAST = [80.0, 85.0, 90.0, 82.0], [40.0, 41.0, 44.0, 42.0]
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast", "factor", "expected"),
+    [
+        (SLOW, FAST, 1.0, "holds"),
+        (SLOW, FAST, 1.5, "holds"),
+        (SLOW, FAST, 3.0, "fails"),
+        ([*SLOW[:3], NEVER], FAST, 1.0, "holds"),  # at least the length of the run
+        ([NEVER] * 4, FAST, 1.0, "holds"),
+        (SLOW, [*FAST[:3], NEVER], 1.0, "undecided"),  # who never got there cannot be sooner
+        ([NEVER] * 4, [NEVER] * 4, 1.0, "undecided"),
+        (FAST, [NEVER] * 4, 1.0, "fails"),
+        ([NEVER] * 4, FAST, 3.0, "undecided"),  # 100 / 42 is less than 3, but 100 is a bound
+    ],
+)
+def test_times_are_censored(
+    slow: list[float], fast: list[float], factor: float, expected: str
+) -> None:
+    values = {"slow": slow, "fast": fast}
+    found = finding("order", values, measure="rounds-to-0.8", order="slow > fast", factor=factor)
+    assert found.verdict == expected
+    n_never = slow.count(NEVER)
+    if n_never:
+        assert f"({n_never} of 4 never)" in found.ours
+
+
+# evidence --------------------------------------------------------------------------------------
+
+
+def test_student_by_hand() -> None:
+    # mean 2, deviation 1, n = 4: t = 4 with 3 degrees, one-sided p = 0.014004
+    found = above(np.array([1.0, 2.0, 2.0, 3.0]) * math.sqrt(1.5) - 2.0 * math.sqrt(1.5) + 2.0)
+    assert found.speaks_for == pytest.approx(0.014004, abs=1e-6)
+    assert found.speaks_against == pytest.approx(1.0 - 0.014004, abs=1e-6)
+
+
+def test_without_spread_the_side_decides() -> None:
+    assert above(np.array([2.0, 2.0]))[:2] == (0.0, 1.0)
+    assert above(np.array([-2.0, -2.0]))[:2] == (1.0, 0.0)
+    assert above(np.array([0.0, 0.0]))[:2] == (1.0, 1.0)
+
+
+def test_equivalence_is_two_tests() -> None:
+    steps = np.array([0.1, -0.1, 0.05, 0.0])
+    both = inside(steps, 0.3)
+    assert both.speaks_for == max(above(steps, -0.3).speaks_for, above(-steps, -0.3).speaks_for)
+    assert both.speaks_for < 0.025
+
+
+def test_parts_of_a_claim_are_joined() -> None:
+    parts = [Evidence(0.01, 0.99), Evidence(0.04, 0.96)]
+    assert all_of(parts) == (0.04, 1.0, False)
+    assert all_of([Evidence(0.99, 0.01), Evidence(0.5, 0.5)]).speaks_against == 0.02
+    exact = same(np.zeros(3))
+    assert all_of([exact]) == (0.0, 1.0, True)
+    assert all_of([Evidence(0.01, 0.99), same(np.array([0.0, 1.0]))]).speaks_against == 0.0
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.6, 0.5]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_many_verdicts_are_corrected() -> None:
+    weak, strong = Evidence(0.02, 0.98), Evidence(1e-6, 1.0)
+    findings = [Finding("", weak, 5), Finding("", strong, 5)]
+    assert [one.verdict for one in findings] == [Verdict.HOLDS, Verdict.HOLDS]
+    assert corrected(findings) == [Verdict.HOLDS, Verdict.HOLDS]
+    many = [Finding("", weak, 5)] * 3 + [Finding("", strong, 5)]
+    assert corrected(many) == [Verdict.UNDECIDED] * 3 + [Verdict.HOLDS]
+    exact = Finding("", Evidence(1.0, 0.0, is_exact=True), 5)
+    assert corrected([exact, *many])[0] == Verdict.FAILS  # chance has no part in it
+
+
+def test_seeds_that_would_decide_are_named() -> None:
+    found = finding("order", {"a": [1.0, 3.0, -0.5], "b": [0.0] * 3}, order="a > b")
+    assert found.verdict == Verdict.UNDECIDED
+    assert found.seeds_needed is not None
+    assert 3 < found.seeds_needed < 30
+    assert finding("order", VALUES, order="up > same").seeds_needed is None
+
+
+def test_later_is_undecided_without_pairs() -> None:
+    assert later(np.zeros(0), np.zeros(0), 10.0)[:2] == (1.0, 1.0)
+    assert later(np.array([math.nan, 1.0]), np.ones(2), 10.0)[:2] == (1.0, 1.0)

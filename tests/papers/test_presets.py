@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from turnout import StepAfter, StepDecay, make
+from turnout.data import Iid, PrimaryLabel, Synthetic
+from turnout.environments import e3cs_world
+from turnout.errors import InvalidInput
+from turnout.papers import load_preset, preset_names
+from turnout.papers.measures import measure_named
+from turnout.papers.plots import DRAWINGS
+from turnout.papers.schemes import FixedFedCS, ParticipationPowD
+from turnout.simulate import simulate
+from turnout.training import KeepGlobal, LocalWork, MeanReturned
+
+NUMERICAL = ("e3cs-arxiv", "e3cs-journal", "rbcs-f")
+TRAINED = ("e3cs-training", "ucb-cs", "ucb-cs-fmnist")
+PAPERS = tuple(sorted((*NUMERICAL, *TRAINED)))
+
+# presets ---------------------------------------------------------------------------------------
+
+
+def test_the_papers_can_be_named() -> None:
+    assert preset_names() == PAPERS
+    with pytest.raises(InvalidInput, match=r"'rbcs-f'\?"):
+        load_preset("rbcsf")
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_preset_is_complete(name: str) -> None:
+    preset = load_preset(name)
+    labels = set(preset.experiment.labels)
+    assert len(preset.experiment.seed_numbers) >= (5 if name in TRAINED else 10)
+    numbers = {figure.number for figure in preset.figures}
+    settings = {setting.label for setting in preset.settings}
+    assert {claim.figure for claim in preset.claims} == numbers
+    for claim in preset.claims:
+        named = claim.labels(preset.drawn(claim.figure))
+        assert set(named) <= labels
+        assert len(named) >= 1
+        assert set(claim.settings) <= settings
+    for figure in preset.figures:
+        assert figure.draws in DRAWINGS
+        assert set(figure.schemes) <= labels
+        assert set(figure.settings) <= settings
+    assert all(measure_named(name).what for name in preset.measures())
+    assert set(preset.published) | set(preset.published.values()) <= labels
+    if preset.cost is not None:
+        assert set(preset.cost.schemes) <= labels
+        assert all(len(row) == len(preset.cost.columns) + 1 for row in preset.cost.rows)
+    if preset.regret is not None:
+        assert set(preset.regret.schemes) <= labels
+    for table in preset.numbers:
+        assert {scheme for scheme, _ in table.rows} <= labels
+        assert set(table.settings) <= settings
+
+
+def test_the_presets_are_the_papers_settings() -> None:
+    arxiv, journal, rbcs = (load_preset(name).experiment for name in NUMERICAL)
+    assert (arxiv.n_clients, arxiv.cohort_size, arxiv.n_rounds) == (100, 20, 2000)
+    assert (journal.n_clients, journal.cohort_size, journal.n_rounds) == (100, 20, 2500)
+    assert (rbcs.n_clients, rbcs.cohort_size, rbcs.n_rounds) == (40, 8, 500)
+    for experiment, eta in ((arxiv, 0.6), (journal, 0.5)):
+        assert experiment.environment(4) == e3cs_world(seed=4)
+        made = {variant.label: variant.make() for variant in experiment.variants}
+        quarter = experiment.n_rounds // 4
+        for label, quota in (("E3CS-0", 0.0), ("E3CS-0.5", 0.5), ("E3CS-0.8", 0.8)):
+            assert made[label].parameters == make("e3cs", eta=eta, quota=quota).parameters
+        assert made["E3CS-inc"].parameters["quota"] == StepAfter(quarter, 0.0, 1.0)
+    published = {v.label: v.parameters for v in journal.variants}["E3CS-0.5 as published"]
+    assert (published["draw"], published["estimate"]) == ("multinomial", "gain")
+    published = {v.label: v.parameters for v in arxiv.variants}["E3CS-0.5 as published"]
+    assert (published["draw"], published["estimate"]) == ("dependent-rounding", "loss")
+    made = {variant.label: variant for variant in rbcs.variants}
+    assert [made[f"RBCS-F({v})"].parameters["penalty"] for v in (1, 5, 10, 20, 50)] == [
+        1.0,
+        5.0,
+        10.0,
+        20.0,
+        50.0,
+    ]
+    assert made["FedCS(3)"].cohort_size == 40
+
+
+def test_a_shorter_preset_keeps_its_shape() -> None:
+    preset = load_preset("e3cs-arxiv", seeds=2, rounds=40)
+    quota = {v.label: v.parameters.get("quota") for v in preset.experiment.variants}
+    assert preset.experiment.n_rounds == 40
+    assert preset.experiment.seed_numbers == (0, 1)
+    assert quota["E3CS-inc"]["rounds"] == 10
+    assert quota["E3CS-0.8"] == 0.8
+
+
+def test_the_settings_of_the_papers_that_train() -> None:
+    ucb = load_preset("ucb-cs").experiment
+    recipe = ucb.recipe()
+    assert recipe is not None
+    assert recipe.local == LocalWork(steps=30, batch_size=50, lr=StepDecay(0.05, at=(300, 600)))
+    assert recipe.aggregation == MeanReturned(by="equal")  # Eq. (2)
+    assert recipe.source == Synthetic(1.0, 1.0, n_clients=30)
+    sizes = {variant.label: variant.cohort_size for variant in ucb.variants}
+    assert [sizes[f"UCB-CS, m={m}"] for m in (1, 2, 3)] == [1, 2, 3]
+    for variant in ucb.variants:
+        if variant.name.endswith("pow-d"):
+            assert variant.parameters["candidates"] == 2 * variant.cohort_size  # d = 2m
+    assert ucb.environment(3).fate(5).survived.all()
+    e3cs = load_preset("e3cs-training").experiment
+    recipe = e3cs.recipe()
+    assert recipe is not None
+    assert recipe.local == LocalWork(epochs=(1, 2, 3, 4), batch_size=40, lr=0.01, momentum=0.9)
+    assert recipe.partition == PrimaryLabel(share=0.8, samples=500)
+    assert (recipe.aggregation, recipe.hold_out) == (KeepGlobal(), 0.1)
+    assert e3cs.environment(2) == e3cs_world(seed=2)
+
+
+def test_what_is_trained_can_be_changed() -> None:
+    changed = load_preset("e3cs-training", training={"aggregation": "mean-returned"}).experiment
+    recipe = changed.recipe()
+    assert recipe is not None
+    assert recipe.aggregation == MeanReturned()
+    assert changed.world_id != load_preset("e3cs-training").experiment.world_id
+    short = load_preset("ucb-cs", rounds=80).experiment.recipe()
+    assert short is not None
+    assert short.local.lr == StepDecay(0.05, at=(30, 60))
+    with pytest.raises(InvalidInput, match="rbcs-f trains nothing"):
+        load_preset("rbcs-f", training={"model": "mlp"})
+
+
+def test_only_what_a_figure_needs_is_run() -> None:
+    preset = load_preset("rbcs-f")
+    (only,) = preset.settings
+    queues = [f"RBCS-F({v})" for v in (1, 5, 10, 20, 50)]
+    assert preset.schemes_for(only, (2,), times=1, extras=False) == queues
+    assert preset.schemes_for(only, (2,), times=4, extras=True) == queues
+    assert preset.schemes_for(only, (3,), times=4, extras=True) == []
+    journal = load_preset("e3cs-journal")
+    assert len(journal.schemes_for(only, (3,), times=1, extras=True)) == 18
+    assert len(journal.schemes_for(only, (3,), times=1, extras=False)) == 7
+    trained = load_preset("e3cs-training")
+    first, *others = trained.settings
+    assert len(trained.schemes_for(first, (5,), times=1, extras=True)) == 11
+    assert all(len(trained.schemes_for(other, (5,), times=1, extras=True)) == 7 for other in others)
+    with pytest.raises(InvalidInput, match="no figure 9 here; choose from 2, 3, 4"):
+        preset.figure(9)
+
+
+def test_a_setting_changes_what_is_trained_and_options_change_both() -> None:
+    preset = load_preset("ucb-cs-fmnist", rounds=30)
+    strong, mild = (preset.experiment_of(setting) for setting in preset.settings)
+    recipes = [experiment.recipe() for experiment in (strong, mild)]
+    assert [recipe.partition.alpha for recipe in recipes] == [0.3, 2.0]
+    assert recipes[1].local.lr == StepDecay(0.005, at=(15,))
+    changed = load_preset("ucb-cs-fmnist", training={"partition": "iid"})
+    assert {changed.experiment_of(one).recipe().partition for one in changed.settings} == {Iid()}
+    assert preset.setting("alpha = 2") == preset.settings[1]
+    with pytest.raises(InvalidInput, match=r"no setting 'alpha = 3'\. Did you mean"):
+        preset.setting("alpha = 3")
+
+
+def test_a_longer_run_keeps_the_shape_of_its_schedules() -> None:
+    preset = load_preset("ucb-cs")
+    recipe = preset.experiment_of(preset.settings[0], times=2).recipe()
+    assert recipe.local.lr == StepDecay(0.05, at=(600, 1200))
+
+
+# schemes ---------------------------------------------------------------------------------------
+
+
+def test_fixed_fedcs_never_changes_its_choice() -> None:
+    run = simulate(FixedFedCS(), e3cs_world(), cohort_size=20, n_rounds=30)
+    assert run.counts[75:95].tolist() == [30] * 20
+    assert run.counts.sum() == 600
+
+
+def test_participation_pow_d_equalises_aggregated_updates() -> None:
+    scheme = ParticipationPowD(candidates=100)
+    run = simulate(scheme, e3cs_world(seed=1), cohort_size=20, n_rounds=400)
+    # it always takes the clients with the fewest updates, so nobody runs away from the others
+    assert np.ptp(scheme.n_aggregated_) <= np.ptp(run.counts)
+    by_class = run.counts.reshape(4, 25).mean(axis=1)
+    # equal numbers of successes need 1 / rate attempts: the first class is three times the second
+    assert by_class[0] > 2.0 * by_class[1] > 4.0 * by_class[3]
+    assert scheme.n_aggregated_.sum() == run.cep[-1]
