@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 # What "make deployment" runs; CI leaves out the example's script, which repeats it at length.
 DEPLOYMENT ?= tests/flower
 
-.PHONY: demo test deployment check bench peers docs golden browser clean
+.PHONY: demo test quick deployment check bench peers docs papers golden browser clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,6 +32,7 @@ check: $(READY)  ## ruff, mypy strict, import-linter
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/build_pages.py --check
+	$(BIN)/python docs/build_papers.py --check
 
 bench: $(READY)  ## speed: selectors at 1e3 .. 1e6 clients, the loop, training, Flower; as tables
 	$(BIN)/python benchmarks/speed.py
@@ -44,6 +45,9 @@ peers: $(READY)  ## our Oort and pow-d beside the public ones, where those are i
 
 docs: $(READY)  ## the pages of the selectors, from their docstrings
 	$(BIN)/python docs/build_pages.py
+
+papers: $(READY)  ## pages and figures of docs/papers, from results/*.json
+	$(BIN)/python docs/build_papers.py
 
 golden: $(READY)  ## rewrite the golden file; explain the change in CHANGELOG.md
 	$(BIN)/python -m tests.golden

@@ -223,10 +223,34 @@ def test_reproduce_prints_claims_and_draws_figures() -> None:
     forms = ("pdf", "svg", "png")
     assert drawn == {f"figure-{number}.{form}" for number in (3, 4) for form in forms}
     content = run_json(*arguments, "--jobs", "1", exit_code=result.exit_code)
-    verdicts = [claim["verdict"] for claim in content["claims"]]
+    verdicts = [claim["verdict_among_all"] for claim in content["claims"]]
     assert len(verdicts) == 3
     assert (result.exit_code == 1) == ("fails" in verdicts)
-    assert content["schemes"].keys() >= {"RBCS-F(50)", "FedCS(3)", "random"}
+    (setting,) = content["settings"]
+    assert setting["schemes"].keys() >= {"RBCS-F(50)", "FedCS(3)", "random"}
+    assert "regret" not in setting["schemes"]["random"]  # E3CS's, and not this paper's
+    assert Path("runs/rbcs-f.json").exists()
+
+
+def test_results_are_kept_and_judged_without_running_again() -> None:
+    arguments = ("reproduce", "rbcs-f", "--figure", "4", "--rounds", "30", "--seeds", "2")
+    kept = Path("kept/rbcs-f.json")
+    first = run(*arguments, "--jobs", "1", "--results", "kept")
+    content = kept.read_bytes()
+    again = run(*arguments, "--collect", "--results", "kept")
+    assert (again.exit_code, again.stdout) == (first.exit_code, first.stdout)
+    assert kept.read_bytes() == content
+    other = run("reproduce", "rbcs-f", "--rounds", "31", "--seeds", "2", "--results", "kept")
+    assert other.exit_code == 2
+    assert "another protocol: n_rounds" in other.output
+    assert kept.read_bytes() == content
+
+
+def test_one_setting_can_be_chosen() -> None:
+    arguments = ("reproduce", "ucb-cs-fmnist", "--setting", "alpha = 7")
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "no setting 'alpha = 7'" in result.output
 
 
 def test_a_claim_that_fails_is_printed_as_failed_with_exit_code_1(

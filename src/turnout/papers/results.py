@@ -20,8 +20,8 @@ import numpy as np
 from turnout.errors import InvalidInput, TurnoutError
 from turnout.experiment import Cell, Estimate, estimate
 from turnout.papers.measures import client_losses, measure_named
-from turnout.storage import write_atomically
 from turnout.runs.settings import first_difference
+from turnout.storage import write_atomically
 from turnout.types import FloatArray, IntArray
 
 __all__ = ["CURVES", "Curve", "Results", "ResultsError", "ResultsFile", "SchemeResults"]
