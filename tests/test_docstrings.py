@@ -19,7 +19,6 @@ TO_DO = frozenset(
         "experiment",
         "integrations",
         "metrics",
-        "papers",
         "persist",
         "registry",
         "report",
