@@ -1,163 +1,101 @@
-"""Run folders as an experiment writes them, made from short simulations."""
+"""Real run folders, made by tiny experiments, and ways to change what stands in them."""
 
 import json
-import math
 
 import numpy as np
 
-import turnout
-from turnout import metrics
-from turnout.environments import Bernoulli, ByClass, Environment, LinearContextual
+from turnout.data import Shards
+from turnout.experiment import Experiment, Variant, run_experiment
 from turnout.simulate import simulate
-from turnout.types import Status
+from turnout.training import LocalWork, Logistic, Training
+from turnout.training.callbacks import Callback
 
 N_CLIENTS, COHORT, N_ROUNDS = 40, 8, 60
-SELECTORS = {
-    "random": ("random", {}),
-    "round-robin": ("round-robin", {}),
-    "fedcs": ("fedcs", {}),
-    "e3cs-0.5": ("e3cs", {"quota": 0.5}),
-    "e3cs-0": ("e3cs", {"quota": 0.0}),
-    "ucb-cs": ("ucb-cs", {}),
-    "rbcs-f": ("rbcs-f", {}),
-}
-WORLD = {
-    "kind": "environment",
-    "availability": {"kind": "bernoulli", "rate": 0.9},
-    "volatility": {"kind": "by-class", "rates": [0.1, 0.3, 0.6, 0.9]},
-    "timing": {"kind": "linear-contextual", "log_base": 2.0},
-}
-VERSIONS = {
-    "turnout": "0.1.0",
-    "numpy": "2.0.0",
-    "python": "3.11.0",
-    "platform": "Linux-6.1.0-x86_64-with-glibc2.36",
-    "git": "0123456789abcdef0123456789abcdef01234567",
-    "dirty": True,
-}
+WORLD = {"preset": "volatile", "availability": {"kind": "always"}}  # so that E3CS has its bound
+RECIPE = Training(
+    partition=Shards(2),
+    model=Logistic(),
+    local=LocalWork(epochs=1, batch_size=20, lr=0.1),
+    evaluate_every=5,
+    target_accuracy=(0.3, 0.5),
+)
+VARIANTS = (
+    Variant("random"),
+    Variant("round-robin"),
+    Variant("fedcs"),
+    Variant("e3cs", "e3cs-0.5", {"quota": 0.5}),
+    Variant("e3cs", "e3cs-0", {"quota": 0.0}),
+    Variant("ucb-cs"),
+    Variant("rbcs-f"),
+)
+LABELS = tuple(variant.label for variant in VARIANTS)
 
 
-def config_of(label, seed, *, n_rounds=N_ROUNDS, world_id="0123456789ab", **changes):
-    selector, parameters = SELECTORS.get(label, (label, {}))
-    config = {
-        "format": 1,
-        "kind": "simulation",
-        "experiment": "demo",
-        "label": label,
-        "selector": selector,
-        "parameters": parameters,
-        "seed": seed,
-        "n_clients": N_CLIENTS,
-        "cohort_size": COHORT,
-        "n_rounds": n_rounds,
-        "world": WORLD,
-        "world_id": world_id,
-        "policy": {"kind": "fixed-deadline", "seconds": "inf"},
-        "classes": {"names": ["0.1", "0.3", "0.6", "0.9"], "what": "success rate"},
-    }
-    return config | changes
-
-
-def run_of(config):
-    environment = Environment(
-        config["n_clients"], config["seed"], Bernoulli(0.9), ByClass(), LinearContextual()
+def experiment_of(*selectors, **changes):
+    """An experiment with some of ``VARIANTS``, by label, or with variants of one's own."""
+    by_label = dict(zip(LABELS, VARIANTS, strict=True))
+    sizes = {"n_clients": N_CLIENTS, "cohort_size": COHORT, "n_rounds": N_ROUNDS, "seeds": 3}
+    return Experiment(
+        [by_label[item] if isinstance(item, str) else item for item in selectors],
+        **({"name": "demo", "world": WORLD} | sizes | changes),
     )
-    name = config["selector"] if config["selector"] in turnout.names() else "random"
-    selector = turnout.make(name, **(config["parameters"] if name == "e3cs" else {}))
-    run = simulate(
-        selector,
-        environment,
-        cohort_size=config["cohort_size"],
-        n_rounds=config["n_rounds"],
-        keep_fates=True,
-    )
-    return run, environment
 
 
-def write_cell(root, config, *, extra=None, complete=True, scores=None, rounds_run=None):
-    """Write a cell; ``extra(t)`` adds columns to rounds.jsonl, as training does.
-
-    ``scores`` are (loss, accuracy) of the clients at the end, ``rounds_run`` ends a run early.
-    """
-    planned, config = config, config | {"n_rounds": rounds_run or config["n_rounds"]}
-    run, environment = run_of(config)
-    folder = root / config["label"].replace("/", "-") / f"seed-{config['seed']}"
-    folder.mkdir(parents=True)
-    regret, backlog = run.regret(), run.backlog()
-    columns = {
-        name: getattr(run, name)
-        for name in ("offsets", "clients", "status", "duration", "spent", "probability")
-    }
-    columns |= {"length_s": run.length_s, "n_available": run.n_available}
-    columns |= {"class_of": environment.classes, "regret": regret}
-    columns |= {"backlog_mean": backlog.mean, "backlog_max": backlog.largest}
-    if config["selector"] == "e3cs":
-        columns["bound"] = metrics.theorem1_bound(
-            config["parameters"]["quota"], run.n_rounds, run.cohort_size, run.n_clients, 0.5
-        )
-    (folder / "config.json").write_text(json.dumps(planned), encoding="utf-8")
-    (folder / "versions.json").write_text(json.dumps(VERSIONS), encoding="utf-8")
-    np.savez(folder / "selections.npz", **columns)
-    lines = [json.dumps(line(run, t, regret, extra)) for t in range(run.n_rounds)]
-    (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    if complete:
-        summary = summary_of(run, regret, columns.get("bound"))
-        summary |= {} if rounds_run is None else {"rounds_run": rounds_run}
-        if scores is not None:
-            np.savez(folder / "client_scores.npz", loss=scores[0], accuracy=scores[1])
-        (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    return folder
-
-
-def line(run, t, regret, extra):
-    inside = slice(run.offsets[t], run.offsets[t + 1])
-    status = run.status[inside]
-    count = {state: int((status == state).sum()) for state in Status}
-    wasted = float(run.spent[inside][status != Status.COMPLETED].sum())
-    return {
-        "round": t,
-        "available": int(run.n_available[t]),
-        "chosen": int(status.size),
-        "completed": count[Status.COMPLETED],
-        "late": count[Status.LATE],
-        "failed": count[Status.FAILED],
-        "silent": count[Status.SILENT],
-        "length_s": float(run.length_s[t]),
-        "wasted_s": wasted,
-        "regret": float(regret[t]),
-    } | (extra(t) if extra else {})
-
-
-def summary_of(run, regret, bound):
-    return {
-        "success_ratio": run.success_ratio,
-        "cep": int(run.cep[-1]),
-        "regret": float(regret[-1]),
-        "regret_bound": None if bound is None else float(bound[-1]),
-        "jain_of_counts": metrics.jain_of_counts(run.counts),
-        "gini_of_counts": metrics.gini_of_counts(run.counts),
-        "minimum_rate": metrics.minimum_rate(run.counts, run.n_rounds),
-        "round_time_s": float(run.length_s.mean()),
-        "total_time_s": float(run.length_s.sum()),
-        "wasted_s": run.wasted_s,
-        "backlog_per_round": float(run.backlog().per_round[-1]),
-        "seconds": 0.1,
-    }
-
-
-def write_experiment(root, labels=tuple(SELECTORS), seeds=(0, 1, 2), **changes):
-    for label in labels:
-        for seed in seeds:
-            write_cell(root, config_of(label, seed, **changes))
+def run_folder(root, *selectors, **changes):
+    """Run such an experiment and return its folder."""
+    run_experiment(experiment_of(*selectors, **changes), root, n_jobs=1)
     return root
 
 
-def learning(seed):
-    """Columns as training adds them: measured every fifth round, null in between."""
+def run_cell(root, selector, seed=0, **changes):
+    """Run a single cell and return its folder."""
+    (cell,) = run_folder(root, selector, seeds=[seed], **changes).glob("*/seed-*")
+    return cell
 
-    def extra(t):
-        if t % 5:
-            return {"accuracy": None, "loss": None}
-        return {"accuracy": 1 - 0.9 * math.exp(-t / (20 + seed)), "loss": math.exp(-t / 30)}
 
-    return extra
+class _StopAfter(Callback):
+    def __init__(self, n_rounds):
+        self.n_rounds = n_rounds
+
+    def round(self, round, values):
+        if round + 1 > self.n_rounds:
+            raise RuntimeError("pulled the plug")
+
+
+def interrupt_folder(root, *selectors, n_rounds_done, **changes):
+    """Begin an experiment whose cells end early, in ``n_rounds_done[label, seed]`` rounds."""
+    run_experiment(
+        experiment_of(*selectors, **changes),
+        root,
+        n_jobs=1,
+        checkpoint_every=1,
+        callbacks=lambda label, seed: [_StopAfter(n_rounds_done[label, seed])],
+    )
+    return root
+
+
+def simulated(label, seed, **changes):
+    """The run that a cell holds, from the simulator itself, and its world."""
+    experiment = experiment_of(label, **changes)
+    world = experiment.environment(seed)
+    sizes = {"cohort_size": experiment.cohort_size, "n_rounds": experiment.n_rounds}
+    run = simulate(experiment.variants[0].make(), world, **sizes, keep_fates=True)
+    return run, world
+
+
+def change_json(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_rounds(cell, change, n_rounds=None):
+    """Add ``change(t)`` to each line of rounds.jsonl, and keep the first lines only."""
+    lines = [json.loads(line) for line in (cell / "rounds.jsonl").read_text().splitlines()]
+    changed = [json.dumps(line | change(line["round"])) for line in lines[:n_rounds]]
+    (cell / "rounds.jsonl").write_text("\n".join(changed) + "\n")
+
+
+def change_arrays(path, keep=None, **changes):
+    """Change arrays of an ``.npz``, and keep only those that are named, if any are."""
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in keep or file.files}
+    np.savez(path, **(arrays | changes))

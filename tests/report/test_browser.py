@@ -1,18 +1,11 @@
 """The page in a real Chromium, from the file system and without a network."""
 
-import numpy as np
 import pytest
 
-from tests.report.browser import BrowserError, find_chromium
-from tests.report.folders import (
-    N_CLIENTS,
-    SELECTORS,
-    config_of,
-    learning,
-    write_cell,
-    write_experiment,
-)
+from tests.report.browser import chromium, complaints, find_chromium, open_page, point_at, wait
+from tests.report.folders import LABELS, change_json, change_rounds, run_cell, run_folder
 from tests.report.test_page import ATTACK
+from turnout.experiment import Variant
 from turnout.report import write_report
 
 CHARTS = [
@@ -41,35 +34,52 @@ DRAWN = """Object.fromEntries([...document.querySelectorAll('.drawing')].map((pl
 
 
 @pytest.fixture(scope="module")
+def browser():
+    """Open for this module only: Playwright's event loop would be in the way of others."""
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
 def page(browser, report):
-    page = browser.open(report.path)
-    yield page
-    page.close()
+    return open_page(browser, report.path)
 
 
 @pytest.fixture(autouse=True)
-def no_complaints(request):
-    """Whatever a test does to the page, the page must not complain."""
+def no_complaints(browser):
+    """Whatever a test does to a page, the page must not complain."""
     yield
-    if "page" in request.fixturenames:
-        page = request.getfixturevalue("page")
-        assert page.complaints() == []
+    pages = [page for context in browser.contexts for page in context.pages]
+    assert [complaint for page in pages for complaint in complaints(page)] == []
 
 
-def press_chip(page, number, shift="false"):
-    page.evaluate(
-        f"document.querySelectorAll('.chip')[{number}].dispatchEvent("
-        f"new MouseEvent('click', {{bubbles: true, shiftKey: {shift}}}))"
-    )
+@pytest.fixture
+def visit(browser):
+    """Opens pages that are closed after the test, when they have been asked for complaints."""
+    pages = []
+
+    def visit(path, **view):
+        pages.append(open_page(browser, path, **view))
+        return pages[-1]
+
+    yield visit
+    for page in pages:
+        assert complaints(page) == []
+        page.context.close()
+
+
+def press_chip(page, number, modifiers=()):
+    page.locator(".chip").nth(number).click(modifiers=modifiers)
 
 
 def wait_for_shown(page, numbers):
     """Wait until every chart shows exactly these selectors, the map one of them."""
     wanted = sorted(numbers)
-    page.wait(
+    wait(
+        page,
         f"Object.entries({SHOWN}).every(([id, shown]) => id.endsWith('-map') "
         f"? (shown.length === 1 && {wanted}.includes(shown[0])) "
-        f": JSON.stringify(shown) === JSON.stringify({wanted}))"
+        f": JSON.stringify(shown) === JSON.stringify({wanted}))",
     )
 
 
@@ -77,16 +87,16 @@ def test_every_chart_is_drawn(page):
     drawn = page.evaluate(DRAWN)
     assert list(drawn) == [f"w0-{key}" for key in (*CHARTS[:6], "map", *CHARTS[6:])]
     for key, (n_marks, width, height) in drawn.items():
-        assert n_marks >= (1 if key == "w0-map" else len(SELECTORS)), key
+        assert n_marks >= (1 if key == "w0-map" else len(LABELS)), key
         assert width > 300, key
         assert height > 200, key
 
 
 def test_nothing_is_asked_of_the_network(page):
     assert page.evaluate("navigator.onLine") is False
-    others = [url for url in page.requested() if not url.startswith(("data:", "blob:"))]
-    assert len(others) == 1
-    assert others[0].startswith("file://")
+    urls = [request.url for request in page.requests()]
+    (own,) = [url for url in urls if not url.startswith(("data:", "blob:"))]
+    assert own.startswith("file://")
     buttons = page.evaluate(
         "[...new Set([...document.querySelectorAll('.modebar-btn')]"
         ".map((one) => one.dataset.title))]"
@@ -97,7 +107,7 @@ def test_nothing_is_asked_of_the_network(page):
 
 
 def test_a_chip_toggles_its_selector_in_every_chart(page):
-    everyone = range(len(SELECTORS))
+    everyone = range(len(LABELS))
     wait_for_shown(page, everyone)
     press_chip(page, 2)
     wait_for_shown(page, [0, 1, 3, 4, 5, 6])
@@ -106,20 +116,20 @@ def test_a_chip_toggles_its_selector_in_every_chart(page):
     press_chip(page, 2)
     wait_for_shown(page, everyone)
     assert page.evaluate("document.querySelectorAll('.chip')[2].ariaPressed") == "true"
-    press_chip(page, 4, shift="true")  # alone
+    press_chip(page, 4, modifiers=["Shift"])  # alone
     wait_for_shown(page, [4])
-    page.evaluate("document.getElementById('show-all').click()")
+    page.click("#show-all")
     wait_for_shown(page, everyone)
 
 
 def test_chips_work_from_the_keyboard(page):
-    page.evaluate("document.querySelectorAll('.chip')[0].focus()")
-    page.press("Tab", "Tab", 9)
+    page.locator(".chip").first.focus()
+    page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.dataset.selector") == "1"
-    page.press(" ", "Space", 32, " ")
+    page.keyboard.press("Space")
     wait_for_shown(page, [0, 2, 3, 4, 5, 6])
-    page.press("Enter", "Enter", 13, "\r")
-    wait_for_shown(page, range(len(SELECTORS)))
+    page.keyboard.press("Enter")
+    wait_for_shown(page, range(len(LABELS)))
 
 
 def test_a_selector_has_one_colour_everywhere(page):
@@ -138,60 +148,55 @@ def test_a_selector_has_one_colour_everywhere(page):
       }
       return [own, [...used]];
     })""")
-    assert len({own for own, _ in colours}) == len(SELECTORS)
+    assert len({own for own, _ in colours}) == len(LABELS)
     for own, used in colours:
         assert used == [own]
 
 
 def test_hovering_names_the_selectors(page):
     hover = "document.querySelector('#w0-{} .hoverlayer').textContent"
-    page.point_at("#w0-cep .nsewdrag")
-    for label in SELECTORS:
-        page.wait(f"{hover.format('cep')}.includes({label!r})")
-    page.point_at("#w0-round-time .nsewdrag")
-    page.wait(f"{hover.format('round-time')}.includes('nine in ten')")
-    page.point_at("#w0-map .nsewdrag", down=0.01)
-    page.wait(f"{hover.format('map')}.includes('client 39, round ')")
+    point_at(page, "#w0-cep .nsewdrag")
+    for label in LABELS:
+        wait(page, f"{hover.format('cep')}.includes({label!r})")
+    point_at(page, "#w0-round-time .nsewdrag")
+    wait(page, f"{hover.format('round-time')}.includes('nine in ten')")
+    point_at(page, "#w0-map .nsewdrag", down=0.01)
+    wait(page, f"{hover.format('map')}.includes('client 39, round ')")
 
 
 def test_a_drag_zooms_and_survives_a_toggle(page):
     visible = "document.getElementById('w0-cep')._fullLayout.xaxis.range"
-    page.drag("#w0-cep .nsewdrag", 0.25, 0.5)
-    page.wait(f"{visible}[1] < 40")
+    point_at(page, "#w0-cep .nsewdrag", across=0.25)
+    page.mouse.down()
+    point_at(page, "#w0-cep .nsewdrag", across=0.5)
+    page.mouse.up()
+    wait(page, f"{visible}[1] < 40")
     zoomed = page.evaluate(visible)
     assert zoomed == pytest.approx([60 / 4, 60 / 2], abs=2)
     press_chip(page, 1)
     wait_for_shown(page, [0, 2, 3, 4, 5, 6])
     assert page.evaluate(visible) == zoomed
     press_chip(page, 1)
-    wait_for_shown(page, range(len(SELECTORS)))
-    page.evaluate(
-        "document.querySelector('#w0-cep [data-val=reset]').dispatchEvent(new MouseEvent('click'))"
-    )
-    page.wait(f"{visible}[1] > 59")
+    wait_for_shown(page, range(len(LABELS)))
+    page.locator("#w0-cep [data-val=reset]").dispatch_event("click")
+    wait(page, f"{visible}[1] > 59")
 
 
 def test_the_map_follows_its_menus(page):
-    def choose(menu, value):
-        page.evaluate(
-            f"(() => {{ const menu = document.getElementById('w0-map-{menu}');"
-            f"menu.value = {value!r}; menu.dispatchEvent(new Event('change')); }})()"
-        )
-
     of_map = "document.getElementById('w0-map')._fullData[0]"
-    choose("selector", "3")
-    page.wait(f"{of_map}.meta.selector === 3")
+    page.select_option("#w0-map-selector", "3")
+    wait(page, f"{of_map}.meta.selector === 3")
     before = page.evaluate(f"{of_map}.z.flat().reduce((a, b) => a + b)")
-    choose("run", "mean of 3 seeds")
-    page.wait(f"new Set({of_map}.z.flat()).size > 2")
+    page.select_option("#w0-map-run", "mean of 3 seeds")
+    wait(page, f"new Set({of_map}.z.flat()).size > 2")
     # 8 of 40 are chosen in each of 60 rounds, whichever way they are averaged
     after = page.evaluate(f"{of_map}.z.flat().reduce((a, b) => a + b)")
     assert before == 8 * 60
     assert after == pytest.approx(before, rel=0.01)
     press_chip(page, 3)  # the one on the map is hidden: the map takes another
-    page.wait(f"{of_map}.meta.selector !== 3")
+    wait(page, f"{of_map}.meta.selector !== 3")
     press_chip(page, 3)
-    page.wait(f"{of_map}.meta.selector === 3")
+    wait(page, f"{of_map}.meta.selector === 3")
 
 
 def test_dark_mode_repaints_page_and_charts(page):
@@ -199,8 +204,8 @@ def test_dark_mode_repaints_page_and_charts(page):
     line = "document.getElementById('w0-cep')._fullData.at(-1).line.color"
     text = "document.getElementById('w0-cep')._fullLayout.font.color"
     light = [page.evaluate(one) for one in (background, line, text)]
-    page.theme(dark=True)
-    page.wait(f"{text} !== {light[2]!r}")
+    page.emulate_media(color_scheme="dark")
+    wait(page, f"{text} !== {light[2]!r}")
     dark = [page.evaluate(one) for one in (background, line, text)]
     assert all(before != after for before, after in zip(light, dark, strict=True))
 
@@ -209,8 +214,8 @@ def test_dark_mode_repaints_page_and_charts(page):
         return int(red) + int(green) + int(blue)
 
     assert brightness(dark[0]) < 150 < 600 < brightness(light[0])
-    page.theme(dark=False)
-    page.wait(f"{text} === {light[2]!r}")
+    page.emulate_media(color_scheme="light")
+    wait(page, f"{text} === {light[2]!r}")
 
 
 FITS = """(() => {
@@ -224,57 +229,66 @@ FITS = """(() => {
 
 def test_no_screen_scrolls_sideways(page):
     for width in (768, 1920, 1280):
-        page.resize(width)
-        page.wait(f"window.innerWidth === {width} && {FITS}")
+        page.set_viewport_size({"width": width, "height": 900})
+        wait(page, f"window.innerWidth === {width} && {FITS}")
 
 
-def test_a_phone_shows_everything_upright_and_turned(browser, report):
-    page = browser.open(report.path, width=360, height=740, mobile=True)
+def test_a_phone_shows_everything_upright_and_turned(visit, report):
+    page = visit(report.path, width=360, height=740, mobile=True)
     assert page.evaluate("window.innerWidth") == 360
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.evaluate(FITS)
     assert all(n_marks for n_marks, _, _ in page.evaluate(DRAWN).values())
-    page.resize(740, 360, mobile=True)
-    page.wait(f"window.innerWidth === 740 && {FITS}")
-    page.resize(360, 740, mobile=True)
-    page.wait(f"window.innerWidth === 360 && {FITS}")
-    assert page.complaints() == []
-    page.close()
+    page.set_viewport_size({"width": 740, "height": 360})
+    wait(page, f"window.innerWidth === 740 && {FITS}")
+    page.set_viewport_size({"width": 360, "height": 740})
+    wait(page, f"window.innerWidth === 360 && {FITS}")
 
 
 def test_printing_is_light_and_comes_back(page):
     text = "document.getElementById('w0-cep')._fullLayout.font.color"
-    page.theme(dark=True)
-    page.wait(f"{text} === '#e7ebf0'")
+    page.emulate_media(color_scheme="dark")
+    wait(page, f"{text} === '#e7ebf0'")
     page.evaluate(f"window.addEventListener('beforeprint', () => {{ window.printed = {text}; }})")
     assert page.pdf().startswith(b"%PDF")
     assert page.evaluate("window.printed") == "#1d2430"
-    page.wait(f"{text} === '#e7ebf0'")
-    page.theme(dark=False)
-    page.wait(f"{text} === '#1d2430'")
+    wait(page, f"{text} === '#e7ebf0'")
+    page.emulate_media(color_scheme="light")
+    wait(page, f"{text} === '#1d2430'")
 
 
-def test_a_hostile_folder_is_harmless(browser, tmp_path):
-    config = config_of("random", 0, n_rounds=5, experiment=ATTACK, parameters={ATTACK: ATTACK})
-    config |= {"classes": {"names": [ATTACK] * 4, "what": ATTACK}, "label": "x"}
-    folder = write_cell(tmp_path / "runs", config, extra=lambda t: {ATTACK: 1.0})
-    text = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(text.replace('"label": "x"', '"label": "<img src=x>"'))
-    out = write_report([tmp_path / "runs"], tmp_path / "r.html").path
-    page = browser.open(out)
-    assert page.complaints() == []
+def test_a_hostile_folder_is_harmless(visit, tmp_path):
+    cell = run_cell(tmp_path / "runs", "random", n_rounds=5)
+    hostile = {"experiment": ATTACK, "parameters": {ATTACK: ATTACK}, "label": "<img src=x>"}
+    classes = {"names": [ATTACK] * 4, "what": ATTACK}
+    change_json(cell / "config.json", **hostile, classes=classes)
+    change_rounds(cell, lambda t: {ATTACK: 1.0})
+    page = visit(write_report([tmp_path / "runs"], tmp_path / "r.html").path)
     assert page.evaluate("document.querySelector('.chip').textContent.trim()") == "<img src=x>"
     assert page.evaluate("document.querySelectorAll('img, main script').length") == 0
     assert "<img src=x>" in page.evaluate("document.querySelector('#w0-round-time').textContent")
-    assert len([url for url in page.requested() if url.startswith("file:")]) == 1
-    page.close()
+    urls = [request.url for request in page.requests()]
+    assert len([url for url in urls if url.startswith("file:")]) == 1
 
 
-def test_many_selectors_training_and_mixed_worlds_draw(browser, training, tmp_path):
+def test_a_script_that_is_not_ours_does_not_run(browser, report):
+    page = open_page(browser, report.path)
+    page.evaluate("""() => {
+      const script = document.createElement('script');
+      script.textContent = 'window.ran = true';
+      document.body.append(script);
+    }""")
+    assert page.evaluate("window.ran") is None
+    assert "Content Security Policy" in complaints(page)[0]
+    page.context.close()
+
+
+def test_many_selectors_training_and_mixed_worlds_draw(visit, training, tmp_path):
     labels = [f"variant-{number}-with-quite-a-long-name-indeed" for number in range(18)]
-    write_experiment(tmp_path / "many", labels, (0,), n_rounds=5)
+    variants = [Variant("random", label) for label in labels]
+    run_folder(tmp_path / "many", *variants, seeds=1, n_rounds=5)
     paths = [training, tmp_path / "many"]
-    page = browser.open(write_report(paths, tmp_path / "r.html", allow_mixed=True).path, width=360)
+    page = visit(write_report(paths, tmp_path / "r.html", allow_mixed=True).path, width=360)
     drawn = page.evaluate(DRAWN)
     assert {"w0-extra-0", "w0-extra-0-time", "w1-cep"} <= drawn.keys()
     assert all(n_marks for n_marks, _, _ in drawn.values())
@@ -283,20 +297,14 @@ def test_many_selectors_training_and_mixed_worlds_draw(browser, training, tmp_pa
     )
     assert len(set(dashes)) == 3  # beyond eight colours, other dashes
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    assert page.complaints() == []
-    page.close()
 
 
-def test_losses_of_clients_and_rounds_to_an_accuracy(browser, tmp_path):
-    rng = np.random.default_rng(0)
-    for label in ("random", "e3cs-0.5"):
-        for seed in (0, 1):
-            config = config_of(label, seed, n_rounds=21, kind="training")
-            config["training"] = {"target_accuracy": [0.3, 0.99]}
-            scores = (rng.random(N_CLIENTS), rng.random(N_CLIENTS))
-            write_cell(tmp_path, config, extra=learning(seed), scores=scores)
+def test_losses_of_clients_and_rounds_to_an_accuracy(visit, trained, tmp_path):
+    for config in trained.glob("*/*/config.json"):
+        change_json(config, training={"target_accuracy": [0.3, 0.99]})
+    report = write_report([trained / "random", trained / "e3cs-0.5"], tmp_path / "r.html")
     for width in (1280, 360):
-        page = browser.open(write_report([tmp_path], tmp_path / "r.html").path, width=width)
+        page = visit(report.path, width=width)
         n_marks, chart_width, _ = page.evaluate(DRAWN)["w0-local-loss"]
         assert n_marks == 2  # a step line for each selector
         assert chart_width > 0.7 * width
@@ -311,12 +319,10 @@ def test_losses_of_clients_and_rounds_to_an_accuracy(browser, tmp_path):
         )
         assert off == [1, 1]  # its row in both tables
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.complaints() == []
-        page.close()
 
 
 def test_a_missing_chromium_fails_with_the_remedy(monkeypatch):
     monkeypatch.delenv("CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(BrowserError, match="make browser"):
+    with pytest.raises(AssertionError, match="make browser"):
         find_chromium()

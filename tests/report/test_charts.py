@@ -1,4 +1,5 @@
 import base64
+import json
 
 import numpy as np
 import plotly.graph_objects as go
@@ -6,12 +7,13 @@ import pytest
 
 from tests.report.folders import (
     COHORT,
+    LABELS,
     N_CLIENTS,
     N_ROUNDS,
-    SELECTORS,
-    config_of,
-    run_of,
-    write_cell,
+    change_arrays,
+    change_json,
+    run_cell,
+    simulated,
 )
 from turnout.environments import e3cs_world
 from turnout.report.charts import sections
@@ -35,7 +37,11 @@ def charts(experiment):
 
 @pytest.fixture(scope="module")
 def runs():
-    return [run_of(config_of("e3cs-0.5", seed))[0] for seed in (0, 1, 2)]
+    return [simulated("e3cs-0.5", seed)[0] for seed in (0, 1, 2)]
+
+
+def rounds_of(cell):
+    return [json.loads(line) for line in (cell / "rounds.jsonl").read_text().splitlines()]
 
 
 def trace(chart, selector, role="line"):
@@ -82,7 +88,7 @@ def test_lines_are_means_over_seeds_and_bands_their_range(charts, runs):
     np.testing.assert_allclose(trace(found["success"], me)["y"], ratio.mean(axis=0), rtol=1e-4)
     hours = np.array([run.clock_s for run in runs]) / 60
     np.testing.assert_allclose(trace(found["time"], me)["y"], hours.mean(axis=0), rtol=1e-4)
-    regret = np.array([run.regret() for run in runs])
+    regret = np.array([run.regret(0.5) for run in runs])
     np.testing.assert_allclose(trace(found["regret"], me)["y"], regret.mean(axis=0), rtol=1e-4)
     backlog = np.array([run.backlog().largest for run in runs])
     y = trace(found["backlog-max"], me)["y"]
@@ -127,7 +133,7 @@ def unpacked(text, n_rows):
 
 def test_the_map_holds_who_was_chosen_when(charts, runs):
     maps = charts[0]["map"].maps
-    assert [one["name"] for one in maps["maps"]] == sorted(SELECTORS)
+    assert [one["name"] for one in maps["maps"]] == list(LABELS)
     mine = next(one for one in maps["maps"] if one["name"] == "e3cs-0.5")
     assert list(mine["runs"]) == ["seed 0", "mean of 3 seeds"]
     chosen = np.zeros((N_CLIENTS, N_ROUNDS))
@@ -142,25 +148,21 @@ def test_the_map_holds_who_was_chosen_when(charts, runs):
 
 
 def test_the_map_groups_clients_by_class(tmp_path):
-    config = config_of("e3cs-0", 0, n_rounds=20)
-    folder = write_cell(tmp_path, config)
-    with np.load(folder / "selections.npz") as file:
-        columns = dict(file)
-    columns["class_of"] = np.arange(N_CLIENTS) % 4  # neighbours are of different classes
-    np.savez(folder / "selections.npz", **columns)
+    cell = run_cell(tmp_path, "e3cs-0", n_rounds=20)
+    classes = np.arange(N_CLIENTS) % 4  # neighbours are of different classes
+    change_arrays(cell / "selections.npz", class_of=classes)
     maps = charts_of(tmp_path)[0]["map"].maps
     assert maps["rows"][:3] == ["client 0", "client 4", "client 8"]
     assert maps["rows"][10] == "client 1"
     assert [group["first"] for group in maps["groups"]] == [0, 10, 20, 30]
     shares = unpacked(maps["maps"][0]["runs"]["seed 0"], N_CLIENTS)
-    counts = run_of(config)[0].counts
+    counts = simulated("e3cs-0", 0, n_rounds=20)[0].counts
     clients = [int(row.removeprefix("client ")) for row in maps["rows"]]
     np.testing.assert_array_equal(shares.sum(axis=1), counts[clients])
 
 
 def test_a_large_run_is_binned(tmp_path):
-    config = config_of("random", 0, n_rounds=600, n_clients=250, cohort_size=50)
-    write_cell(tmp_path, config)
+    run_cell(tmp_path, "random", n_rounds=600, n_clients=250, cohort_size=50)
     found, _ = charts_of(tmp_path)
     maps = found["map"].maps
     assert (len(maps["rows"]), len(maps["columns"]), len(maps["x"])) == (N_ROWS, N_COLUMNS, 125)
@@ -199,30 +201,34 @@ def test_round_times_have_words_of_their_own(charts, runs):
 def test_accuracy_is_drawn_by_round_and_by_time(training):
     found, order = charts_of(training)
     keys = [key for key in found if key.startswith("extra")]
-    assert keys == ["extra-0", "extra-0-time", "extra-1", "extra-1-time"]
+    assert keys == [f"extra-{number}{by}" for number in range(6) for by in ("", "-time")]
     assert [found[key].title for key in keys[:3]] == [
         "Accuracy by round", "Accuracy by time", "Loss by round",
     ]  # fmt: skip
+    rounds = [rounds_of(training / "random" / f"seed-{seed}") for seed in (0, 1)]
     line = trace(found["extra-0"], order["random"])
     known = {x: y for x, y in zip(line["x"], line["y"], strict=True) if y is not None}
-    assert list(known) == [1, 6, 11, 16, 21]
-    expected = np.mean([1 - 0.9 * np.exp(-10 / 20), 1 - 0.9 * np.exp(-10 / 21)])
-    assert known[11] == pytest.approx(expected, rel=1e-4)
+    assert list(known) == [5, 10, 15, 20, 25, 30, 35, 40]
+    expected = np.mean([lines[9]["accuracy"] for lines in rounds])
+    assert known[10] == pytest.approx(expected, rel=1e-4)
     timed = trace(found["extra-0-time"], order["random"])
-    y = [value for value in timed["y"] if value is not None]
-    assert y == sorted(y)  # a step at every measurement, never back
-    finals = [run_of(config_of("random", seed, n_rounds=21))[0].clock_s[-1] for seed in (0, 1)]
+    finals = [sum(line["length_s"] for line in lines) for lines in rounds]
     unit = {"time (s)": 1, "time (min)": 60}[found["extra-0-time"].layout["xaxis"]["title"]["text"]]
     assert timed["x"][-1] == pytest.approx(min(finals) / unit, rel=1e-4)
+    # a step at every measurement: between the ends of round 10 and of round 15, that of round 10
+    clocks = [np.cumsum([line["length_s"] for line in lines]) / unit for lines in rounds]
+    start, end = max(clock[9] for clock in clocks), min(clock[14] for clock in clocks)
+    held = [y for x, y in zip(timed["x"], timed["y"], strict=True) if start < x < end]
+    assert held
+    assert held == pytest.approx([expected] * len(held), rel=1e-4)
 
 
 def test_a_bare_training_run_has_what_it_has(tmp_path):
-    folder = write_cell(tmp_path, config_of("random", 0, n_rounds=8, classes=None))
-    with np.load(folder / "selections.npz") as file:
-        columns = {name: file[name] for name in ("offsets", "clients")}
-    np.savez(folder / "selections.npz", **columns)
-    text = (folder / "rounds.jsonl").read_text()
-    (folder / "rounds.jsonl").write_text(text.replace('"regret"', '"other_number"'))
+    cell = run_cell(tmp_path, "random", n_rounds=8)
+    change_json(cell / "config.json", classes=None)
+    change_arrays(cell / "selections.npz", keep=("offsets", "clients"))
+    text = (cell / "rounds.jsonl").read_text()
+    (cell / "rounds.jsonl").write_text(text.replace('"regret"', '"other_number"'))
     found, _ = charts_of(tmp_path)
     assert "regret" not in found
     assert "backlog-mean" not in found

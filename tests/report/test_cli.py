@@ -3,9 +3,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from tests.report.folders import config_of, write_cell
+from tests.report.folders import run_folder
 from turnout.cli import app
-from turnout.experiment import Experiment, run_experiment
 
 
 def run(*arguments):
@@ -60,7 +59,7 @@ def test_damage_goes_to_stderr_and_the_rest_is_shown(small, tmp_path):
 @pytest.mark.parametrize("what", ["missing", "empty", "mixed"])
 def test_errors_have_exit_code_2_and_the_fix(what, small, tmp_path):
     (tmp_path / "empty").mkdir()
-    write_cell(tmp_path / "mixed", config_of("random", 0, n_rounds=5, world_id="ffffffffffff"))
+    run_folder(tmp_path / "mixed", "random", n_rounds=5, seeds=1)
     given = {
         "missing": [tmp_path / "nowhere"],
         "empty": [tmp_path / "empty"],
@@ -83,7 +82,7 @@ def test_a_file_that_cannot_be_written_is_one_line_and_exit_code_1(small, tmp_pa
 
 
 def test_mixed_worlds_can_be_allowed(small, tmp_path):
-    write_cell(tmp_path / "mixed", config_of("random", 0, n_rounds=5, world_id="ffffffffffff"))
+    run_folder(tmp_path / "mixed", "random", n_rounds=5, seeds=1)
     result = run(small, tmp_path / "mixed", "--allow-mixed", "--out", tmp_path / "out.html")
     assert result.exit_code == 0
     assert "2 worlds" in result.stderr
@@ -93,15 +92,3 @@ def test_help_has_an_example():
     result = run("--help")
     assert result.exit_code == 0
     assert "turnout report runs/demo --out demo.html" in " ".join(result.stdout.split())
-
-
-def test_a_real_experiment_is_reported(tmp_path):
-    experiment = Experiment(selectors=["random", "e3cs"], world="e3cs", seeds=2, n_rounds=10)
-    run_experiment(experiment, tmp_path / "runs", n_jobs=1)
-    result = run(tmp_path / "runs", "--out", tmp_path / "out.html", "--json")
-    assert result.exit_code == 0
-    written = json.loads(result.stdout)
-    assert written["problems"] == []
-    assert [row["selector"] for row in written["rows"]] == ["random", "e3cs"]  # as listed
-    data = (tmp_path / "out.html").read_text(encoding="utf-8")
-    assert '"w0-bound"' in data  # E3CS in its own world has a bound

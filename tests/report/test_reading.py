@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.report.folders import config_of, run_of, write_cell
+from tests.report.folders import change_arrays, change_json, run_cell, simulated
 from turnout.errors import InvalidInput
 from turnout.report import write_report
 from turnout.report.charts import sections
@@ -22,20 +22,19 @@ def only_problem(folder):
 
 
 def test_a_cell_is_read_as_it_was_run(tmp_path):
-    config = config_of("e3cs-0.5", 3, n_rounds=15)
-    folder = write_cell(tmp_path, config)
-    run, environment = run_of(config)
+    folder = run_cell(tmp_path, "e3cs-0.5", seed=3, n_rounds=15)
+    run, world = simulated("e3cs-0.5", 3, n_rounds=15)
     (cell,), problems = read_cells([folder])
     assert problems == []
     assert cell.settings.seed == 3
-    assert cell.settings.parameters == {"quota": 0.5}
+    assert cell.settings.parameters["quota"] == 0.5
     assert cell.is_complete
     assert cell.n_rounds == 15
     np.testing.assert_array_equal(cell.choices.clients, run.clients)
-    np.testing.assert_array_equal(cell.choices.class_of, environment.classes)
+    np.testing.assert_array_equal(cell.choices.class_of, world.classes)
     np.testing.assert_array_equal(np.cumsum(cell.series["completed"]), run.cep)
     np.testing.assert_array_equal(cell.series["length_s"], run.length_s)
-    np.testing.assert_array_equal(cell.choices.per_round["regret"], run.regret())
+    np.testing.assert_array_equal(cell.choices.per_round["regret"], run.regret(0.5))
 
 
 def test_folders_of_any_level_are_found_once(small):
@@ -99,13 +98,9 @@ def test_a_truncated_npz_is_damaged(small):
 )
 def test_arrays_that_do_not_fit_are_damage(small, change, message):
     path = small / "random" / "seed-1" / "selections.npz"
-    with np.load(path) as file:
-        columns = dict(file)
-    columns["offsets"] = np.arange(13) * 8
-    columns["clients"] = np.tile(np.arange(8), 12)
-    np.savez(path, **columns)
+    change_arrays(path, offsets=np.arange(13) * 8, clients=np.tile(np.arange(8), 12))
     assert read_cells([small])[1] == []
-    np.savez(path, **(columns | change))
+    change_arrays(path, **change)
     cells, problem = only_problem(small)
     assert (len(cells), problem.kind) == (3, "damaged")
     assert message in problem.message
@@ -128,7 +123,7 @@ def test_arrays_that_do_not_fit_are_damage(small, change, message):
 )
 def test_settings_of_the_wrong_kind_are_damage(small, key, value):
     path = small / "random" / "seed-1" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    change_json(path, **{key: value})
     cells, problem = only_problem(small)
     assert (len(cells), problem.kind) == (3, "damaged")
     assert f"config.json: {key} must be" in problem.message
@@ -136,7 +131,7 @@ def test_settings_of_the_wrong_kind_are_damage(small, key, value):
 
 def test_a_newer_format_asks_for_an_upgrade(small):
     path = small / "random" / "seed-1" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
+    change_json(path, format=2)
     _, problem = only_problem(small)
     assert "upgrade turnout" in problem.message
 
@@ -205,7 +200,7 @@ FILES = ("config.json", "rounds.jsonl", "selections.npz", "summary.json")
 
 @pytest.fixture(scope="module")
 def victim(tmp_path_factory):
-    folder = write_cell(tmp_path_factory.mktemp("fuzz"), config_of("e3cs-0.5", 0, n_rounds=6))
+    folder = run_cell(tmp_path_factory.mktemp("fuzz"), "e3cs-0.5", n_rounds=6)
     return folder, {name: (folder / name).read_bytes() for name in FILES}
 
 
