@@ -23,6 +23,9 @@ demo: $(READY)  ## train on the embedded digits with volatile clients, compare s
 test: $(READY) browser  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not deployment"
 
+quick: $(READY)  ## under a minute while working: no browser, no Flower, no training
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not deployment and not slow"
+
 deployment: $(READY)  ## Flower on loopback: SuperLink, three SuperNodes, kills and restarts
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m deployment $(DEPLOYMENT)
 
