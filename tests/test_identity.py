@@ -72,9 +72,10 @@ IDENTITIES = {
 PRESETS = {
     "e3cs-arxiv": ("25cf9dd28f7a", "99becadd7041"),
     "e3cs-journal": ("356df5a7b663", "756e5df7e111"),
-    "e3cs-training": ("6496b4a71c42", "2b5dc8664f08"),
+    "e3cs-training": ("1217ee1887f0", "037d374cac7d"),
     "rbcs-f": ("1a0b69abb960", "3a57c38d1187"),
     "ucb-cs": ("ba4cce55c060", "dbc67d0f7ab5"),
+    "ucb-cs-fmnist": ("620fd258c0e2", "8fdcdf8ed658"),
 }
 
 
