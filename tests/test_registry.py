@@ -95,7 +95,7 @@ def test_every_selector_of_the_folder_is_registered_and_exported():
 def test_make_with_parameters():
     selector = turnout.make("ucb-cs", discount=0.25)
     assert selector.parameters == {"discount": 0.25, "stored_index": False}
-    assert repr(selector) == "UCBCS(discount=0.25)"
+    assert repr(selector) == "UCBCS(discount=0.25, stored_index=False)"
     assert turnout.make("oort", window=3).window == 3
 
 
