@@ -286,7 +286,7 @@ def test_reviews_by_user(tmp_path, form):
 def test_an_archive_without_reviews(tmp_path):
     with tarfile.open(tmp_path / "yelp_dataset.tar", "w"):
         pass
-    with pytest.raises(DamagedFile, match=f"there is no {MEMBER}"):
+    with pytest.raises(DamagedFile, match=f"does not contain {MEMBER}"):
         Yelp(str(tmp_path), min_texts=1).load(seed=0)
 
 

@@ -114,7 +114,7 @@ def _numbers(data: FederatedData, summary: Division) -> Table:
     if sizes.max() - sizes.min() > 1:
         numbers.add_row("clients by size, from least to most", _histogram(sizes))
     numbers.add_row(f"{labels} of a client, mean", f"{n_labels:.1f} of {data.n_classes}")
-    meaning = "0 = labels as everyone's, 1 = none in common"
+    meaning = "0 = the same labels as all clients together, 1 = none in common"
     numbers.add_row(f"skew, mean ({meaning})", f"{summary.skew.mean():.3f}")
     return numbers
 

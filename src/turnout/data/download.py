@@ -1,6 +1,6 @@
 """Downloads of published files with pooch.
 
-A file is checked before it appears under its name, so a file that is there is complete.
+A file is checked before it appears under its name, so every file under its name is complete.
 """
 
 from __future__ import annotations

@@ -74,9 +74,9 @@ def division(data: FederatedData) -> Division:
     """
     counts = data.label_counts
     summary = Division(data.num_samples, counts, np.zeros(data.n_clients), data.is_text)
-    everyone = counts.sum(axis=0) / max(counts.sum(), 1)
+    overall = counts.sum(axis=0) / max(counts.sum(), 1)
     n_at_once = max(1, _CHUNK // data.n_classes)
     for start in range(0, data.n_clients, n_at_once):
         some = np.arange(start, min(start + n_at_once, data.n_clients))
-        summary.skew[some] = 0.5 * np.abs(summary.shares(some) - everyone).sum(axis=1)
+        summary.skew[some] = 0.5 * np.abs(summary.shares(some) - overall).sum(axis=1)
     return summary

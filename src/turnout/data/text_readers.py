@@ -158,4 +158,4 @@ def _review_lines(path: Path) -> Iterator[IO[str]]:
             if file is not None:
                 yield io.TextIOWrapper(file, encoding="utf-8")
                 return
-    raise ValueError(f"there is no {_YELP_MEMBER} in it")
+    raise ValueError(f"it does not contain {_YELP_MEMBER}")

@@ -7,7 +7,7 @@ running over the clients that returned. A client drawn twice counts like two wit
 ===================== ========================= =============================================
 rule                  c_i                       the step
 ===================== ========================= =============================================
-MeanReturned("data")  n_i / sum over returned   full, whoever came back (FedAvg)
+MeanReturned("data")  n_i / sum over returned   full, whoever returned (FedAvg)
 MeanReturned("equal") 1 / number returned       full, every client counts alike
 KeepGlobal            n_i / sum over all        shrunk to the share of data returned (E3CS)
 InverseProbability    n_i / sum over all / p_i  full on average (Horvitz-Thompson)

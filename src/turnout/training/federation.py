@@ -144,10 +144,11 @@ class Federation:
         return self._scores
 
     def client_numbers(self) -> dict[str, float]:
-        """Return what the scores of all clients come to; empty if nobody has examples.
+        """Return a summary of the scores of all clients; empty if no client has examples.
 
-        A client on whose examples the model diverged counts at its worst: loss ``LARGEST_REPORT``,
-        accuracy 0. With any such client Jain's index is the lowest there is, 1 / clients.
+        A client on whose examples the model diverged counts with the worst scores: loss
+        ``LARGEST_REPORT``, accuracy 0. With any such client Jain's index has its lowest value,
+        1 / clients.
         """
         scores = self.client_scores()
         is_known = np.isfinite(scores.loss)

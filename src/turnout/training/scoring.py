@@ -92,10 +92,14 @@ class Scorer:
 
 
 def at_worst(scores: ClientScores) -> ClientScores:
-    """Return scores in which a model that diverged is the worst there is, not missing.
+    """Return scores in which a model that diverged has the worst scores instead of none.
 
     A loss that is not finite, or above ``LARGEST_REPORT``, becomes ``LARGEST_REPORT`` with
-    accuracy 0. Clients without labels have no accuracy, and stay NaN.
+    accuracy 0. Clients without labels have no accuracy. They stay NaN.
+
+    Args:
+        scores: The scores of each client.
+
     """
     is_lost = ~np.isnan(scores.accuracy) & ~(scores.loss <= LARGEST_REPORT)
     return ClientScores(

@@ -15,7 +15,7 @@ __all__ = ["engine_for"]
 
 
 def engine_for(reference: ReferenceTrainer, batch_size: int) -> tuple[Engine, str]:
-    """Return the engine for a module, and the reason against a faster one (empty if there is none).
+    """Return the engine for a module, and why no faster one fits (or an empty string).
 
     Args:
         reference: The reference trainer of the module.
