@@ -17,16 +17,9 @@ from turnout.docstrings import entries
 TO_DO = frozenset(
     {
         "experiment",
-        "integrations",
         "metrics",
-        "persist",
-        "registry",
         "report",
-        "rng",
         "runs",
-        "schedules",
-        "simulate",
-        "types",
     }
 )
 

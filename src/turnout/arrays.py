@@ -36,6 +36,15 @@ COLUMN_LIMITS: Mapping[str, float] = MappingProxyType(
 )
 
 
+class Status(IntEnum):
+    """How a chosen client ended; every chosen client gets exactly one."""
+
+    COMPLETED = 0  #: answered in time
+    LATE = 1  #: answered after the deadline
+    FAILED = 2  #: answered with an error
+    SILENT = 3  #: did not answer at all
+
+
 def vector(name: str, values: Any, dtype: type[np.generic], size: int | None = None) -> Array:
     """Return a one-dimensional array of a type and a length.
 
@@ -95,12 +104,11 @@ def client_indices(name: str, values: Any, n_clients: int | None) -> IntArray:
     return array
 
 
-def statuses(values: Any, allowed: type[IntEnum]) -> Array:
+def statuses(values: Any) -> Array:
     """Return statuses (s,) as int8.
 
     Args:
         values: The statuses, as numbers.
-        allowed: Enumeration whose values 0, 1, ... are allowed.
     """
     array = as_array("status", values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
@@ -109,9 +117,9 @@ def statuses(values: Any, allowed: type[IntEnum]) -> Array:
             f"{array.dtype}.",
             field="status",
         )
-    if array.size and (array.min() < 0 or array.max() >= len(allowed)):
-        choices = ", ".join(f"{member.value} {member.name.lower()}" for member in allowed)
-        bad = array[(array < 0) | (array >= len(allowed))][0]
+    if array.size and (array.min() < 0 or array.max() >= len(Status)):
+        choices = ", ".join(f"{member.value} {member.name.lower()}" for member in Status)
+        bad = array[(array < 0) | (array >= len(Status))][0]
         raise InvalidInput(f"status must be one of {choices}; got {bad}.", field="status")
     return array.astype(np.int8, copy=False)
 

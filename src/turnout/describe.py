@@ -40,7 +40,6 @@ class Parameter:
         default: Its value unless it is given.
         allowed: The values that are allowed, in words; empty if the docstring does not say.
         meaning: What it does and what to try first; empty if the docstring does not say.
-
     """
 
     name: str
@@ -63,7 +62,6 @@ class Description:
         polls: What a polled client evaluates its loss on; None if nobody is polled.
         texts: The text under each heading of its docstring, numbered points on lines of their own.
         module: Where its code is.
-
     """
 
     name: str
@@ -112,7 +110,6 @@ def describe(name: str) -> Description:
 
     Raises:
         UnknownSelector: There is no such selector; the message names the nearest.
-
     """
     cls = find(name)
     selector = make(name)
@@ -142,7 +139,6 @@ def headed_texts(cls: type[Selector]) -> tuple[str, dict[str, str]]:
 
     Returns:
         Those of its module, or of the class itself where the module describes something else.
-
     """
     of_module = sections(sys.modules[cls.__module__].__doc__)
     return of_module if "Idea" in of_module[1] else sections(cls.__doc__)

@@ -18,7 +18,6 @@ class Entry(NamedTuple):
     Attributes:
         allowed: The values that are allowed; empty if the entry does not say.
         meaning: The text, on one line.
-
     """
 
     allowed: str
@@ -36,7 +35,6 @@ def sections(docstring: str | None) -> tuple[str, dict[str, str]]:
 
     >>> sections("Title.\n\nIdea:  first,\n       then.\nCost:  none.")
     ('Title.', {'Idea': 'first,\nthen.', 'Cost': 'none.'})
-
     """
     title, _, body = inspect.cleandoc(docstring or "").partition("\n")
     texts = dict(_SECTION.findall(body))
@@ -55,7 +53,6 @@ def entries(docstring: str | None, heading: str = "Args") -> dict[str, Entry]:
 
     >>> entries("Title.\n\nArgs:\n    eta (number > 0): Learning\n        rate.")
     {'eta': Entry(allowed='number > 0', meaning='Learning rate.')}
-
     """
     _, *parts = _ENTRY.split(sections(docstring)[1].get(heading, ""))
     triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)

@@ -23,7 +23,6 @@ def import_object(path: str) -> Any:
 
     Raises:
         InvalidInput: The module cannot be imported, or has no such name.
-
     """
     module_name, _, names = path.partition(":")
     try:
@@ -49,7 +48,6 @@ def nearest(word: object, options: Iterable[str]) -> str:
 
     >>> nearest("UCB_CS", ["oort", "ucb-cs"])
     " Did you mean 'ucb-cs'? Known: oort, ucb-cs."
-
     """
     options = tuple(options)
     spellings = (str(word).lower().replace("_", "-"), str(word))
@@ -70,6 +68,5 @@ def shortened(text: str, most: int) -> str:
 
     >>> shortened("a long name", 7)
     'a long…'
-
     """
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -29,7 +29,15 @@ _HEADER_KEYS = ("selector", "n_clients", "parameters")
 
 
 def save(selector: Selector, path: str | os.PathLike[str]) -> None:
-    """Write a selector's parameters and state; a crash leaves the old file or the new one."""
+    """Write a selector's parameters and state; a crash leaves the old file or the new one.
+
+    Args:
+        selector: A selector that has been reset.
+        path: The file, by custom ``*.npz``.
+
+    Raises:
+        StateFileError: A parameter cannot be saved.
+    """
     header = {
         "format": FORMAT,
         "selector": name_of(type(selector)),
@@ -43,7 +51,13 @@ def save(selector: Selector, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str], *, into: Selector | None = None) -> Selector:
     """Return the saved selector, or restore the state of ``into`` if it is the same selector.
 
-    Nothing changes in ``into`` unless the file fits its class, its parameters and its size.
+    Args:
+        path: A file that ``save`` wrote.
+        into: A selector whose state is replaced. Nothing changes in it unless the file fits its
+            class, its parameters and its size.
+
+    Raises:
+        StateFileError: The file is missing, damaged, too new, or does not fit.
     """
     header, state = _read(Path(path))
     name, n_clients = header["selector"], header["n_clients"]

@@ -24,7 +24,11 @@ _plugins: dict[str, type[Selector]] = {}  # loaded through entry points
 
 
 def register(name: str) -> Callable[[_S], _S]:
-    """Register a selector class under a lower-case name."""
+    """Return a decorator that registers a selector class.
+
+    Args:
+        name: What ``make`` and the command line call it: lower case, words joined by ``-``.
+    """
 
     def add(cls: _S) -> _S:
         if _registered.get(name, cls) is not cls:
@@ -37,13 +41,21 @@ def register(name: str) -> Callable[[_S], _S]:
 
 
 def names(*, plugins: bool = True) -> tuple[str, ...]:
-    """Return the names of all selectors, by default with those of installed plug-ins."""
+    """Return the names of all selectors.
+
+    Args:
+        plugins: Whether to list those of installed plug-ins too.
+    """
     of_plugins = {entry.name for entry in _entry_points()} if plugins else set()
     return tuple(sorted(_registered.keys() | of_plugins))
 
 
 def name_of(cls: type[Selector]) -> str:
-    """Return the registered name of a class, or its path ``module:Class``."""
+    """Return the registered name of a class, or its path ``module:Class``.
+
+    Args:
+        cls: A class of selectors.
+    """
     for name, registered in (_registered | _plugins).items():
         if registered is cls:
             return name
@@ -51,7 +63,14 @@ def name_of(cls: type[Selector]) -> str:
 
 
 def find(name: str) -> type[Selector]:
-    """Return the class behind a registered name or a path ``module:Class``."""
+    """Return the class behind a name.
+
+    Args:
+        name: A registered name, or a path ``package.module:Class``.
+
+    Raises:
+        UnknownSelector: There is none; the message names the nearest.
+    """
     if not isinstance(name, str):
         raise UnknownSelector(f"a selector's name must be a string, got {name!r}.")
     if name in _registered:
@@ -74,6 +93,15 @@ def find(name: str) -> type[Selector]:
 
 def make(name: str, **parameters: Any) -> Selector:
     """Make a selector by name, with its parameters checked.
+
+    Args:
+        name: A registered name, or a path ``package.module:Class``.
+        **parameters: Those of the class; ``turnout list NAME`` explains them.
+
+    Raises:
+        UnknownSelector: There is no such selector.
+        UnknownParameter: It has no such parameter.
+        InvalidInput: A parameter is outside its domain.
 
     >>> make("random")
     Random()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 from turnout.errors import InvalidInput
+
+_Choice = TypeVar("_Choice", bound=str)
 
 
 def integer(field: str, value: Any, *, minimum: int) -> int:
@@ -50,9 +52,9 @@ def boolean(field: str, value: Any) -> bool:
     return value
 
 
-def choice(field: str, value: Any, options: Collection[str]) -> str:
+def choice(field: str, value: _Choice, options: Collection[str]) -> _Choice:
     """Return ``value`` if it is one of ``options``."""
     if not isinstance(value, str) or value not in options:
         allowed = ", ".join(repr(option) for option in options)
         raise InvalidInput(f"{field} must be one of {allowed}, got {value!r}.", field=field)
-    return str(value)
+    return value

@@ -34,7 +34,16 @@ _PURPOSES = frozenset(Purpose)
 def stream(
     seed: int, purpose: Purpose, round: int = 0, client: int | None = None
 ) -> np.random.Generator:
-    """Return the generator of one purpose in one round (and for one client, where it matters).
+    """Return the generator of one purpose in one round.
+
+    Args:
+        seed: The seed of the run, from 0.
+        purpose: What the numbers are for.
+        round: The round, from 0.
+        client: The client, for numbers that each client draws by itself.
+
+    Returns:
+        A new generator; the same arguments give the same numbers.
 
     >>> stream(7, Purpose.SELECT, 3).random() == stream(7, Purpose.SELECT, 3).random()
     True
@@ -44,8 +53,8 @@ def stream(
     require.integer("seed", seed, minimum=0)
     require.integer("round", round, minimum=0)
     if purpose not in _PURPOSES:
-        known = ", ".join(f"Purpose.{member.name}" for member in Purpose)
-        raise InvalidInput(f"purpose must be one of {known}; got {purpose!r}.")
+        options = ", ".join(f"Purpose.{member.name}" for member in Purpose)
+        raise InvalidInput(f"purpose must be one of {options}; got {purpose!r}.")
     key: tuple[int, ...] = (int(purpose), round)
     if client is not None:
         key += (require.integer("client", client, minimum=0),)

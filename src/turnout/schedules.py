@@ -40,7 +40,11 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The same value in every round."""
+    """The same value in every round.
+
+    Args:
+        value: The value.
+    """
 
     value: float
 
@@ -51,9 +55,14 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class StepAfter:
-    """``before`` for the first ``rounds`` rounds, then ``after``.
+    """One value for the first rounds, then another.
 
     E3CS-inc over 2,500 rounds is ``StepAfter(625, before=0.0, after=1.0)``.
+
+    Args:
+        rounds: How many rounds have the first value.
+        before: The value in rounds 0 .. rounds - 1.
+        after: The value from then on.
     """
 
     rounds: int
@@ -61,13 +70,19 @@ class StepAfter:
     after: float = 1.0
 
     def __call__(self, round: int) -> float:
-        """Return ``before`` in rounds 0 .. rounds-1 and ``after`` from then on."""
+        """Return ``before`` or ``after``."""
         return self.before if round < self.rounds else self.after
 
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """A straight line from ``start`` in round 0 to ``end`` in round ``rounds``, then flat."""
+    """A straight line, then flat.
+
+    Args:
+        start: The value in round 0.
+        end: The value in round ``rounds`` and later.
+        rounds: Where the line ends.
+    """
 
     start: float
     end: float
@@ -81,9 +96,14 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class StepDecay:
-    """``start``, multiplied by ``factor`` at each of the rounds ``at``.
+    """A value that is multiplied by a factor at some rounds.
 
     The step size of UCB-CS on Synthetic(1,1) is ``StepDecay(0.05, at=(300, 600))``.
+
+    Args:
+        start: The value in round 0.
+        at: The rounds from which on one more factor counts.
+        factor: The factor.
     """
 
     start: float
@@ -105,7 +125,12 @@ class StepDecay:
 
 @dataclass(frozen=True, slots=True)
 class ExponentialDecay:
-    """``start * factor ** round``; the step size of NCCB is ``ExponentialDecay(0.002, 0.9993)``."""
+    """``start * factor ** round``; the step size of NCCB is ``ExponentialDecay(0.002, 0.9993)``.
+
+    Args:
+        start: The value in round 0.
+        factor: The factor per round, at least 0.
+    """
 
     start: float
     factor: float
@@ -123,7 +148,12 @@ class ExponentialDecay:
 class Lemma1:
     """RBCS-F, Lemma 1: ``alpha_t = R sqrt(3 log((1 + t L^2 / lambda) / delta)) + sqrt(lambda) S``.
 
-    ``noise`` is R, ``context_bound`` L, ``coefficient_bound`` S, ``ridge`` lambda.
+    Args:
+        noise: R, the scale of the noise of durations.
+        context_bound: L, the greatest length of a context.
+        coefficient_bound: S, the greatest length of the coefficients.
+        ridge: lambda, the ``ridge`` of RBCS-F.
+        delta: The chance that the bound fails.
     """
 
     noise: float
@@ -148,7 +178,18 @@ def at_round(
     minimum: float = 0.0,
     maximum: float = math.inf,
 ) -> float:
-    """Return a fixed or scheduled parameter in a round, checked against its domain."""
+    """Return a fixed or scheduled parameter in a round, checked against its domain.
+
+    Args:
+        field: The name of the parameter, for the message.
+        value: A number or a schedule.
+        round: The round, from 0.
+        minimum: The least value that is allowed.
+        maximum: The greatest value that is allowed.
+
+    Raises:
+        InvalidInput: The value is no number or schedule, or outside its domain in this round.
+    """
     if not callable(value):
         return require.number(field, value, minimum=minimum, maximum=maximum)
     if isinstance(value, type) or not isinstance(value, Hashable):

@@ -73,28 +73,58 @@ class Selector(Stateful, ABC):
     poll_data: Literal["all", "mini-batch"] = "all"
 
     def reset(self, n_clients: int) -> None:
-        """Allocate the state for ``n_clients``; overrides call ``super().reset`` first."""
+        """Allocate the state; overrides call ``super().reset`` first.
+
+        Args:
+            n_clients: The number of clients, available or not.
+        """
         super().reset(n_clients)
 
     def randomize(self, rng: np.random.Generator) -> None:
-        """Redraw the random part of the initial state; runners call it once after ``reset``."""
+        """Redraw the random part of the initial state; runners call it once after ``reset``.
+
+        Args:
+            rng: The only source of randomness.
+        """
 
     @abstractmethod
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
-        """Choose at most ``ctx.size`` of the available clients; the state stays as it is."""
+        """Choose who takes part; the state stays as it is.
+
+        Args:
+            ctx: What is known before the round.
+            rng: The only source of randomness.
+
+        Returns:
+            At most ``ctx.size`` of the available clients.
+        """
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
-        """Learn from what happened to a selection; the default learns nothing."""
+        """Learn from what happened to a selection; the default learns nothing.
+
+        Args:
+            selection: What ``select`` returned, in whatever round.
+            outcome: What happened, aligned with ``selection.clients``.
+        """
 
     def poll(self, ctx: RoundContext, rng: np.random.Generator) -> IntArray | None:
         """Return the clients whose current loss ``select`` wants to see; the default asks nobody.
 
         The runner asks them, and calls ``select`` with ``polled`` and ``polled_loss`` filled in.
+
+        Args:
+            ctx: What is known before the round.
+            rng: The only source of randomness.
         """
         return None
 
     def prepare(self, n_clients: int, seed: int = 0) -> None:
-        """Reset, and draw the random part of the initial state from the seed's INIT stream."""
+        """Reset, and draw the random part of the initial state.
+
+        Args:
+            n_clients: The number of clients, available or not.
+            seed: The seed of the run, whose INIT stream is used.
+        """
         self.reset(n_clients)
         self.randomize(stream(seed, Purpose.INIT))
 

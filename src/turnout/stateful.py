@@ -27,7 +27,11 @@ class Stateful:
     n_clients_: int
 
     def reset(self, n_clients: int) -> None:
-        """Forget everything and allocate the state for ``n_clients``; call ``super().reset``."""
+        """Forget everything and allocate the state; overrides call ``super().reset`` first.
+
+        Args:
+            n_clients: The number of clients, available or not.
+        """
         self.check_parameters()
         self.n_clients_ = require.integer("n_clients", n_clients, minimum=1)
 
@@ -59,7 +63,14 @@ class Stateful:
         return {name: np.array(value) for name, value in self._learned().items()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Replace the state by a saved one of the same size; nothing changes if it does not fit."""
+        """Replace the state by a saved one; nothing changes if it does not fit.
+
+        Args:
+            state: What ``state()`` returned for the same number of clients.
+
+        Raises:
+            StateFileError: Names, types or sizes differ.
+        """
         fresh = self.clone()
         fresh.reset(self.n_clients)
         expected = fresh._learned()
@@ -82,6 +93,9 @@ class Stateful:
         """Make room for more clients; the known ones keep their state, the new ones start fresh.
 
         An array whose shape depends on the number of clients is per client, any other is shared.
+
+        Args:
+            n_clients: The new number of clients, not below the present one.
         """
         n_clients = require.integer("n_clients", n_clients, minimum=1)
         if n_clients < self.n_clients:

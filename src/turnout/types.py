@@ -10,7 +10,6 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +23,7 @@ from turnout.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
+    Status,
     check_column,
     client_indices,
     contained,
@@ -48,32 +48,35 @@ __all__ = [
 _NOTHING: Mapping[str, Array] = MappingProxyType({})
 
 
-class Status(IntEnum):
-    """How a chosen client ended; every chosen client gets exactly one."""
-
-    COMPLETED = 0  #: answered in time
-    LATE = 1  #: answered after the deadline
-    FAILED = 2  #: answered with an error
-    SILENT = 3  #: did not answer at all
-
-
 @dataclass(frozen=True, slots=True)
 class RoundContext:
     """What the server knows before it chooses.
+
+    Args:
+        round: The number of the round, from 0; t in papers.
+        cohort_size: The most clients that may be chosen; m or k in papers.
+        available: (n,) who can be chosen.
+        deadline: Seconds that a client has; infinity if there is no limit.
+        columns: What is known of each client, by name: (n,) or (n, d), NaN where it is unknown.
+        polled: The clients that ``poll`` asked for; None if nobody was asked.
+        polled_loss: What they answered, NaN for no answer.
+
+    Attributes:
+        pool: The indices of the available clients.
 
     >>> ctx = RoundContext(round=0, cohort_size=2, available=[True, False, True, True])
     >>> ctx.n_clients, ctx.size, ctx.pool.tolist()
     (4, 2, [0, 2, 3])
     """
 
-    round: int  #: t, from 0
-    cohort_size: int  #: m, an upper bound on the number of chosen clients
-    available: BoolArray  #: (n,) who can be chosen
-    deadline: float = math.inf  #: seconds a client has
-    columns: Mapping[str, Array] = field(default_factory=lambda: _NOTHING)  #: (n,) or (n, d) each
-    polled: IntArray | None = None  #: the clients that ``poll`` asked for ...
-    polled_loss: FloatArray | None = None  #: ... and what they answered, NaN = no answer
-    pool: IntArray = field(init=False, repr=False, compare=False)  #: indices of the available
+    round: int
+    cohort_size: int
+    available: BoolArray
+    deadline: float = math.inf
+    columns: Mapping[str, Array] = field(default_factory=lambda: _NOTHING)
+    polled: IntArray | None = None
+    polled_loss: FloatArray | None = None
+    pool: IntArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require.integer("round", self.round, minimum=0)
@@ -115,18 +118,39 @@ class RoundContext:
         return min(self.cohort_size, self.pool.size)
 
     def of_pool(self, values: Array, axis: int = 0) -> Array:
-        """Return the entries of the available clients; no copy when everyone is available."""
+        """Return the entries of the available clients; no copy when everyone is available.
+
+        Args:
+            values: An array with one entry per client.
+            axis: The axis of the clients.
+        """
         return values if self.pool.size == self.n_clients else values.take(self.pool, axis=axis)
 
     def column(self, name: str) -> Array:
-        """Return a column, or raise ``MissingColumn`` saying what to add."""
+        """Return a column.
+
+        Args:
+            name: Its name in ``columns``.
+
+        Raises:
+            MissingColumn: There is none of this name; the message says what to add.
+        """
         try:
             return self.columns[name]
         except KeyError:
-            raise MissingColumn(_missing_column(name, self.columns)) from None
+            raise MissingColumn(
+                f"columns[{name!r}] is missing (the context has: "
+                f"{', '.join(sorted(self.columns)) or 'none'}). Pass RoundContext(..., "
+                f"columns={{{name!r}: array with one row per client}})."
+            ) from None
 
     def with_answers(self, polled: IntArray, reports: Any) -> RoundContext:
-        """Return the context with the polled clients' answers, impossible ones as not answered."""
+        """Return the context with the polled clients' answers.
+
+        Args:
+            polled: The clients that ``poll`` returned.
+            reports: What each of them answered; what cannot be a loss counts as no answer.
+        """
         loss = contained("polled_loss", reports, np.size(polled), non_negative=True)
         return dataclasses.replace(self, polled=polled, polled_loss=loss)
 
@@ -144,14 +168,19 @@ class RoundContext:
 class Selection:
     """The decision of one round. It travels back to ``observe`` with what happened.
 
+    Args:
+        round: The round of the context.
+        clients: (s,) the chosen clients, unique and ascending.
+        probability: (s,) the chance that each had to be chosen; None if it has no closed form.
+        memo: What ``observe`` needs to remember of the moment of choice, as arrays of any shape.
+
     >>> Selection(round=3, clients=[1, 4], probability=[0.5, 0.25]).clients
     array([1, 4])
     """
 
     round: int
-    clients: IntArray  #: (s,) unique, ascending
-    probability: FloatArray | None = None  #: (s,) inclusion probability; None = no closed form
-    #: What ``observe`` needs to remember of the moment of choice (context, quota); any arrays.
+    clients: IntArray
+    probability: FloatArray | None = None
     memo: Mapping[str, Array] = field(default_factory=lambda: _NOTHING)
 
     def __post_init__(self) -> None:
@@ -178,7 +207,11 @@ class Selection:
         return np.ones(self.clients.size, dtype=np.int64) if drawn is None else drawn
 
     def recall(self, name: str) -> Array:
-        """Return an entry of the memo, or raise ``InvalidInput`` if this is not the selection."""
+        """Return an entry of the memo; none means that ``select`` did not make this selection.
+
+        Args:
+            name: Its name in ``memo``.
+        """
         try:
             return self.memo[name]
         except KeyError:
@@ -195,17 +228,22 @@ class Outcome:
     The constructor refuses impossible numbers. Reports that come from clients go through
     ``Outcome.from_reports``, which turns impossible numbers into missing ones instead.
 
+    Args:
+        status: (s,) how each client ended, a ``Status``.
+        duration: (s,) seconds that each took, NaN if unknown.
+        metrics: What clients reported, by name: (s,) each, NaN for no report.
+
     >>> outcome = Outcome(status=[0, 2], duration=[1.5, float("nan")], metrics={"loss": [0.7, 0]})
     >>> outcome.completed.tolist()
     [True, False]
     """
 
-    status: Array  #: (s,) int8 of Status
-    duration: FloatArray  #: (s,) seconds, NaN = unknown
-    metrics: Mapping[str, FloatArray] = field(default_factory=lambda: _NOTHING)  #: (s,), NaN = none
+    status: Array
+    duration: FloatArray
+    metrics: Mapping[str, FloatArray] = field(default_factory=lambda: _NOTHING)
 
     def __post_init__(self) -> None:
-        status = statuses(self.status, Status)
+        status = statuses(self.status)
         _store(self, "status", status)
         duration = reports("duration", self.duration, status.size, non_negative=True)
         _store(self, "duration", duration)
@@ -225,10 +263,15 @@ class Outcome:
     ) -> Outcome:
         """Build an outcome from untrusted reports: what cannot be true counts as not reported.
 
+        Args:
+            status: (s,) how each client ended, as the server saw it.
+            duration: (s,) seconds, as reported.
+            metrics: What clients reported, by name: (s,) each, of any type.
+
         >>> Outcome.from_reports([0, 0], [2.0, -1.0], {"loss": [float("inf"), "x"]}).metrics["loss"]
         array([nan, nan])
         """
-        status = statuses(status, Status)
+        status = statuses(status)
         clean = {
             name: contained(name, values, status.size, non_negative=name in NON_NEGATIVE_METRICS)
             for name, values in (metrics or {}).items()
@@ -242,18 +285,14 @@ class Outcome:
         return np.equal(self.status, Status.COMPLETED)
 
     def metric(self, name: str) -> FloatArray:
-        """Return a metric; all NaN when nobody reported it."""
+        """Return a metric; all NaN when nobody reported it.
+
+        Args:
+            name: Its name in ``metrics``.
+        """
         values = self.metrics.get(name)
         return np.full(self.status.size, np.nan) if values is None else values
 
 
 def _store(instance: object, name: str, value: object) -> None:
     object.__setattr__(instance, name, value)  # the dataclasses are frozen
-
-
-def _missing_column(name: str, columns: Mapping[str, Array]) -> str:
-    have = ", ".join(sorted(columns)) or "none"
-    return (
-        f"columns[{name!r}] is missing (the context has: {have}). "
-        f"Pass RoundContext(..., columns={{{name!r}: array with one row per client}})."
-    )

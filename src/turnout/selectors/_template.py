@@ -27,7 +27,6 @@ class Template(Selector):
     Args:
         memory (number in [0, 1]): How much of the score is kept in a round; mu in the paper. Say
             what it does, and which value to try first.
-
     """
 
     needs_columns = frozenset[str]()  # columns that must be in the context

@@ -27,7 +27,6 @@ class CPowD(PowD):
     Args:
         candidates (integer >= 1 or None): Number of clients that are polled; d in the paper. At
             least the cohort size. None polls twice the cohort.
-
     """
 
     poll_data = "mini-batch"

@@ -39,7 +39,6 @@ class DataWeighted(Selector):
     Args:
         replacement (True or False): Whether a client can be drawn twice, as in the paper. True may
             give a smaller cohort, see deviation 1. Keep False unless you reproduce a paper.
-
     """
 
     needs_columns = frozenset({"num_samples"})

@@ -36,7 +36,6 @@ class Dirichlet(Selector):
     Args:
         concentration (number > 0): How even the chances are; gamma_2 in the paper. 0.1 gives a few
             clients nearly all places, 100 is close to the uniform draw. Try 1 first.
-
     """
 
     def __init__(self, *, concentration: float = 1.0) -> None:

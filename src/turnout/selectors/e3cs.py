@@ -104,7 +104,6 @@ class E3CS(Selector):
             "loss" is the arXiv text's form and "gain" the journal's. Keep "loss".
         horizon (integer >= 1 or None): Number of rounds; T in the paper. Only eta="theorem-1"
             needs it.
-
     """
 
     def __init__(

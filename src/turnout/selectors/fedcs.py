@@ -138,7 +138,6 @@ class FedCS(Selector):
         request (number in (0, 1] or None): Share of all clients, drawn at random, that are asked
             for their resources before packing; C in the paper, 0.1 there. None asks everybody.
             Start with None. The other readings refuse it.
-
     """
 
     def __init__(

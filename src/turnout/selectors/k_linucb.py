@@ -46,7 +46,6 @@ class KLinUCB(Selector):
         ridge (number > 0): Strength of the regularisation; lambda, 1 in the paper. Keep 1.
         standardize (True or False): Whether rewards are scaled by their running mean and deviation.
             False is the published form. Keep True.
-
     """
 
     needs_columns = frozenset({"features", "num_samples"})

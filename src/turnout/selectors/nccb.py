@@ -102,7 +102,6 @@ class NCCB(Selector):
             does, or once a round. Keep False: it is faster by the size of the cohort.
         standardize (True or False): Whether rewards are scaled by the mean and deviation of the
             remembered ones. False is the published form. Keep True.
-
     """
 
     needs_columns = frozenset({"features", "num_samples"})

@@ -89,7 +89,6 @@ class Oort(Selector):
             paper. 1 chooses among tried clients by that alone. Start with 0.
         rules ("paper" or "fedscale"): Whose steps are taken where the paper and the authors' code
             differ, see deviation 7. Keep "paper".
-
     """
 
     needs_columns = frozenset({"num_samples"})

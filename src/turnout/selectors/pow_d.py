@@ -34,7 +34,6 @@ class PowD(Selector):
         candidates (integer >= 1 or None): Number of clients that are polled; d in the paper. At
             least the cohort size. None polls twice the cohort. A larger number prefers high losses
             more strongly and costs more evaluations.
-
     """
 
     needs_columns = frozenset({"num_samples"})

@@ -76,7 +76,6 @@ class RBCSF(Selector):
             fit the column.
         clip (True or False): Whether optimistic times below 0 count as 0, as in Eq. (19). False is
             Alg. 2 as printed, see deviation 1. Keep True.
-
     """
 
     needs_columns = frozenset({"context"})

@@ -39,7 +39,6 @@ class RPowD(Selector):
         candidates (integer >= 1 or None): Number of clients that are compared; d in the paper. At
             least the cohort size. None compares twice the cohort. A larger number prefers high
             losses more strongly, and costs nothing here.
-
     """
 
     needs_columns = frozenset({"num_samples"})

@@ -53,7 +53,6 @@ class UCBCS(Selector):
         stored_index (True or False): Whether the index of a client is computed when it reports,
             and multiplied by the discount after each round, as Alg. 1 line 8 prints it. False
             computes Eq. (4) for everyone in every round. Keep False.
-
     """
 
     needs_columns = frozenset({"num_samples"})

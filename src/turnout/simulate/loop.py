@@ -49,15 +49,24 @@ _NOTHING: Mapping[str, float] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One round, seen from above: what the server knew, what it did, what happened."""
+    """One round as a simulation sees it: what the server knew, what it did, what happened.
+
+    Attributes:
+        context: What the selector knew.
+        selection: Whom it chose.
+        outcome: What happened to them.
+        length_s: Seconds that the round took.
+        spent: (s,) seconds that each chosen device worked.
+        fate: (n,) what would have happened to everyone.
+        measured: What was measured after the round, such as accuracy; empty without training.
+    """
 
     context: RoundContext
     selection: Selection
     outcome: Outcome
-    length_s: float  #: seconds that the round took
-    spent: FloatArray  #: (s,) seconds that each chosen device worked
-    fate: Fate  #: (n,) what would have happened to everyone
-    #: What was measured after this round: accuracy, loss, ...; empty without training.
+    length_s: float
+    spent: FloatArray
+    fate: Fate
     measured: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
 
     @property
@@ -87,7 +96,11 @@ class RoundRecord:
 
 
 class Progress:
-    """What the loop itself remembers between rounds; save it beside the selector to resume."""
+    """What the loop itself remembers between rounds; save it beside the selector to resume.
+
+    Args:
+        n_clients: The number of clients of the environment.
+    """
 
     def __init__(self, n_clients: int) -> None:
         self.history = History.fresh(n_clients)
@@ -104,7 +117,12 @@ class Progress:
 
     @classmethod
     def from_state(cls, n_clients: int, state: Mapping[str, Array]) -> Self:
-        """Return the progress that ``state()`` saved."""
+        """Return the progress that ``state()`` saved.
+
+        Args:
+            n_clients: The number of clients of the environment.
+            state: What ``state()`` returned.
+        """
         progress = cls(n_clients)
         for name in ("history", "observed"):
             part = {
@@ -128,16 +146,28 @@ def rounds(
     progress: Progress | None = None,
     participants: Participants | None = None,
 ) -> Iterator[RoundRecord]:
-    """Yield the records of rounds ``start`` .. ``n_rounds - 1``.
+    """Run rounds and yield the record of each.
 
-    ``seed`` is the selector's (default: the environment's). ``participants`` do the clients' work:
-    a ``turnout.training.Federation`` trains a model; without one clients report the synthetic
-    losses of the environment. The run ends early when the participants are done.
+    Selector, participants and progress are up to date whenever a record is yielded. Saved together,
+    they resume to the same run, bit for bit.
 
-    With ``start=0`` selector and participants are prepared afresh. A later start continues with
-    their state as it is; worlds and policies that look back then need the ``progress`` of the
-    earlier rounds. All three are up to date whenever a record is yielded: saved together, they
-    resume to the same run, bit for bit.
+    Args:
+        selector: Who chooses.
+        environment: Who is available, how long clients take and whether they fail.
+        cohort_size: How many clients to choose, at most the number of clients.
+        n_rounds: The number of rounds, with those before ``start``.
+        seed: The seed of the selector; None takes that of the environment.
+        policy: When a round ends; None waits for everyone.
+        start: The first round. 0 prepares selector and participants afresh; a later one continues
+            with their state as it is.
+        progress: What the loop remembers of the rounds before ``start``. Environments and policies
+            that look back need it.
+        participants: Who does the clients' work: a ``turnout.training.Federation`` trains a model.
+            None reports the synthetic losses of the environment. The run ends early when they are
+            done.
+
+    Yields:
+        The records of rounds ``start`` .. ``n_rounds - 1``.
     """
     require.integer("cohort_size", cohort_size, minimum=1)
     if cohort_size > environment.n_clients:
@@ -235,12 +265,12 @@ class _Loop:
 def _check_columns(
     selector: Selector, environment: Environment, participants: Participants
 ) -> None:
-    known = environment.columns.union(participants.columns)
-    missing = sorted(selector.needs_columns - known)
+    provided = environment.columns.union(participants.columns)
+    missing = sorted(selector.needs_columns - provided)
     if missing:
         raise MissingColumn(
             f"{type(selector).__name__} needs the column {missing[0]!r}, and this environment has: "
-            f"{', '.join(sorted(known))}. Timing LinearContextual() fills 'context'."
+            f"{', '.join(sorted(provided))}. Timing LinearContextual() fills 'context'."
         )
 
 

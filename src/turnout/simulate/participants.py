@@ -59,15 +59,31 @@ class Participants(Protocol):
     def polled_loss(
         self, round: int, clients: IntArray, data: Literal["all", "mini-batch"]
     ) -> FloatArray:
-        """Return the loss of these clients, without any work; NaN = no answer."""
+        """Return the loss of some clients, without any work; NaN for no answer.
+
+        Args:
+            round: The round.
+            clients: Who is asked.
+            data: What they evaluate the model on.
+        """
         ...
 
     def work(self, selection: Selection, is_completed: BoolArray) -> Work:
-        """Let those who completed do the work of a round; the others do nothing at all."""
+        """Let those who completed do the work of a round; the others do nothing at all.
+
+        Args:
+            selection: Who was chosen.
+            is_completed: (s,) who completes in time.
+        """
         ...
 
     def measure(self, round: int, is_last: bool) -> Mapping[str, float]:
-        """Return what there is to say at the end of a round; empty if nothing was measured."""
+        """Return what was measured at the end of a round, by name; empty if nothing was.
+
+        Args:
+            round: The round.
+            is_last: Whether the run ends with it.
+        """
         ...
 
     def state(self) -> dict[str, Array]:
@@ -75,7 +91,11 @@ class Participants(Protocol):
         ...
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Continue from what ``state`` returned."""
+        """Continue from a saved state.
+
+        Args:
+            state: What ``state`` returned.
+        """
         ...
 
 
@@ -85,7 +105,12 @@ class _Reports(NamedTuple):
 
 
 class Simulated:
-    """Clients that train nothing: they report the synthetic losses of their world."""
+    """Clients that train nothing: they report the synthetic losses of their environment.
+
+    Args:
+        environment: The environment.
+        wanted: The metrics to report.
+    """
 
     columns: Mapping[str, Array] = MappingProxyType({})
     workload: FloatArray | None = None
@@ -93,7 +118,7 @@ class Simulated:
 
     def __init__(self, environment: Environment, wanted: frozenset[str]) -> None:
         self._environment = environment
-        self._wanted = wanted  # metrics that the selector asks for
+        self._wanted = wanted
 
     def reset(self) -> None:
         """Nothing to forget."""

@@ -34,11 +34,21 @@ def train(
     callbacks: Sequence[Callback] = (),
     keep_fates: bool = False,
 ) -> Run:
-    """Train with a selector, or the selector of that name, and collect everything.
+    """Train a model with a selector and collect everything.
 
-    The seed (default: the environment's) also fixes the data and the first model. ``callbacks`` are
-    told of every round. To look at the model on the way, or to stop by a rule of your own, iterate
-    over ``rounds(..., participants=Federation(training, n_clients, seed))`` instead.
+    To look at the model on the way, or to stop by a rule of your own, iterate over
+    ``rounds(..., participants=Federation(training, n_clients, seed))`` instead.
+
+    Args:
+        selector: Who chooses: a selector, or its name.
+        training: The data, the model, the local work and the aggregation.
+        environment: Who is available, how long clients take and whether they fail.
+        cohort_size: How many clients to choose, at most the number of clients.
+        n_rounds: The number of rounds.
+        seed: Fixes selection, data and first model; None takes that of the environment.
+        policy: When a round ends; None waits for everyone.
+        callbacks: They get the numbers of every round.
+        keep_fates: Whether to keep who would have answered in time, for the regret.
 
     >>> from turnout.environments import e3cs_world
     >>> from turnout.training import Training

@@ -41,15 +41,20 @@ def describe(
 ) -> None:
     """Let the server ask this client who it is and what selectors want to know.
 
-    ``stable_id`` is a text or a number that stays the same when the node restarts and is different
-    for every client. ``num_examples`` fills the column num_samples. ``features`` is a code of the
-    data, such as SimHash bits, and ``context`` the state of the device; ``columns`` fills any other
-    column by its name, such as expected_duration. ``loss`` is a function that evaluates the model
-    in ``message.content["arrays"]``, on all data or on a mini-batch as
-    ``message.content["config"]["poll-data"]`` says.
+    A value is plain, or a function of ``(message, context)``. A function for ``context`` or in
+    ``columns`` is called before every round, if the selector needs it; everything else is asked
+    once.
 
-    A function for ``context`` or in ``columns`` is called before every round, if the selector needs
-    it; everything else is asked once.
+    Args:
+        app: The app of the client.
+        stable_id: A text or a number that stays the same when the node restarts and is different
+            for every client.
+        num_examples: The number of examples, for the column num_samples.
+        features: A code of the data, such as SimHash bits.
+        context: The state of the device.
+        columns: Any other column by its name, such as expected_duration.
+        loss: A function that evaluates the model in ``message.content["arrays"]``, on all data or
+            on a mini-batch as ``message.content["config"]["poll-data"]`` says.
     """
     known = {"num_samples": num_examples, "features": features, "context": context}
     given = {name: value for name, value in known.items() if value is not None}

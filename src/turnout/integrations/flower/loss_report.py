@@ -36,10 +36,12 @@ class LossReport:
         self._squares = 0.0  # sum over examples
 
     def add(self, loss: Any, n: int = 1) -> None:
-        """Add a mini-batch: its mean loss and how many examples it has, or the loss of each.
+        """Add a mini-batch.
 
-        With the loss of each example (``reduction="none"``) the root mean square is exact; with the
-        mean alone every example counts with the mean of its mini-batch.
+        Args:
+            loss: The loss of each example (``reduction="none"``), which makes the root mean square
+                exact, or their mean, which then counts for every example.
+            n: How many examples the mean is of.
         """
         if hasattr(loss, "detach"):  # a tensor
             loss = loss.detach().cpu()

@@ -45,18 +45,25 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 class SelectingStrategy(Strategy):
     """Chooses nodes by a selector; arrays, aggregation and evaluation are the inner strategy's.
 
-    ``cohort_size`` answers are wanted per round; ``policy`` ends a round, by default at ``start``'s
-    timeout. ``checkpoint`` is written after each round, and ``start`` goes on from it. ``records``
-    is a folder for ``turnout report``. ``durations`` tells whether the selector sees the seconds
-    that the server measured or those that clients report; ``metric_keys`` names keys of your own
-    for the selector's metrics. Nodes that do not say who they are go by their node id or, with
-    ``unidentified="exclude"``, stay out. With a ``world`` time is virtual, for simulations.
-
-    Nothing waits for ever: the first round waits at most ``start_s`` until enough nodes have come
-    and said who they are, later ones ``wait_for_nodes_s``; questions to clients take at most
-    ``ask_s``, client evaluation at most ``evaluate_s`` (default: as long as training). A late node
-    is busy until it answers, or until its message expires ``late_s`` after the deadline (default:
-    as long as the deadline). Replies are looked for every ``poll_s``.
+    Args:
+        inner: A strategy of ``flwr.serverapp.strategy``, for example ``FedAvg()``.
+        selector: Who chooses: a selector, or its name.
+        cohort_size: How many answers are wanted per round.
+        policy: When a round ends; None ends it at the timeout of ``start``.
+        seed: The seed of the selection, from 0.
+        roster: Clients of an earlier run; None starts with none.
+        checkpoint: A file that is written after each round; ``start`` goes on from it.
+        records: A folder for ``turnout report``.
+        label: The name of this run in the report; None takes the selector's.
+        world: Simulates time, availability and failures; None takes them as they are.
+        durations: Whose seconds the selector sees: as measured here, or as clients report them.
+        metric_keys: The key of a metric in the replies, by the metric's name, if it is your own.
+        unidentified: Nodes that do not say who they are go by their node id, or are excluded.
+        start_s, wait_for_nodes_s: Seconds to wait for enough nodes, in the first round and later.
+        ask_s: Seconds that a question to clients takes at most.
+        late_s: Seconds after the deadline that a late node may stay busy; None: as many as before.
+        evaluate_s: Seconds that evaluation by clients takes at most; None takes those of training.
+        poll_s: Seconds between two looks for replies.
     """
 
     def __init__(
@@ -101,15 +108,17 @@ class SelectingStrategy(Strategy):
             checkpoint=None if checkpoint is None else Path(checkpoint),
             records=None if records is None else Path(records),
             label=label or name_of(type(self.selector)).rpartition(":")[2],
-            durations=_choice("durations", durations, ("server", "client")),
+            durations=require.choice("durations", durations, ("server", "client")),
             metric_keys=dict(metric_keys or {}),
-            unidentified=_choice("unidentified", unidentified, ("node-id", "exclude")),
+            unidentified=require.choice("unidentified", unidentified, ("node-id", "exclude")),
             start_s=require.number("start_s", start_s, minimum=0.0),
             wait_for_nodes_s=require.number("wait_for_nodes_s", wait_for_nodes_s, minimum=0.0),
             ask_s=require.number("ask_s", ask_s, above=0.0),
             late_s=None if late_s is None else require.number("late_s", late_s, minimum=0.0),
-            evaluate_s=None if evaluate_s is None else _seconds("evaluate_s", evaluate_s),
-            poll_s=_seconds("poll_s", poll_s),
+            evaluate_s=None
+            if evaluate_s is None
+            else require.number("evaluate_s", evaluate_s, above=0.0),
+            poll_s=require.number("poll_s", poll_s, above=0.0),
         )
         self._given_roster = roster
         self._world = VirtualWorld(world) if isinstance(world, Environment) else world
@@ -195,9 +204,8 @@ class SelectingStrategy(Strategy):
         """Let the inner strategy aggregate what can be used, then learn and save."""
         session = self._running
         usable = session.received(replies)
-        arrays, metrics = None, None
-        if usable:
-            arrays, metrics = self._own["aggregate_train"](session.round, usable)
+        aggregate = self._own["aggregate_train"]
+        arrays, metrics = aggregate(session.round, usable) if usable else (None, None)
         session.close_round(arrays, metrics)
         return arrays, metrics
 
@@ -289,11 +297,3 @@ _HOOKS = (
     "aggregate_evaluate",
     "summary",
 )
-
-
-def _choice(field: str, value: Any, options: tuple[str, ...]) -> Any:
-    return require.choice(field, value, options)
-
-
-def _seconds(field: str, value: Any) -> float:
-    return require.number(field, value, above=0.0)

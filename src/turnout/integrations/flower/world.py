@@ -31,10 +31,14 @@ __all__ = ["VirtualWorld"]
 class VirtualWorld(World):
     """Plays an environment to a strategy, round by round, as ``turnout.simulate`` would.
 
-    ``ids`` are the stable ids of the clients, in the environment's order; by default 0 to n - 1,
-    the partition ids of Flower's simulation. ``columns`` are facts about the clients that replace
-    what the environment would make up, such as the real ``num_samples``. With ``synthetic_losses``
-    the selector sees the environment's losses in place of the reported ones.
+    Args:
+        environment: Who is available, how long clients take and whether they fail.
+        ids: The stable ids of the clients, in the order of the environment; None takes 0 to n - 1,
+            the partition ids of Flower's simulation.
+        columns: Facts about the clients that replace what the environment would make up, such as
+            the real ``num_samples``.
+        synthetic_losses: Whether the selector sees the environment's losses in place of the
+            reported ones.
 
     >>> from turnout.environments import e3cs_world
     >>> world = VirtualWorld(e3cs_world(n_clients=3, seed=1))
