@@ -1,4 +1,4 @@
-"""Tiers of the tests: ``make quick`` leaves out what is marked slow here, ``make test`` runs all."""
+"""Tiers of the tests: ``make quick`` leaves out all marked slow here; ``make test`` runs all."""
 
 from __future__ import annotations
 
@@ -31,5 +31,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(place) for place in slow):
             item.add_marker(pytest.mark.slow)
-
-

@@ -79,7 +79,10 @@ def test_whole_files_are_not_fetched_again(tmp_path, monkeypatch):
     offer(monkeypatch, "http://127.0.0.1:9/closed")
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "part-0.bin").write_bytes(CONTENT)
-    assert download("a-set", tmp_path)[0].read_bytes() == CONTENT
+    (tmp_path / "set" / "part-0.bin").chmod(0o600)
+    (path,) = download("a-set", tmp_path)
+    assert path.read_bytes() == CONTENT
+    assert path.stat().st_mode & 0o777 == 0o600  # and may belong to somebody else
 
 
 def test_damaged_files_are_replaced(server, tmp_path, monkeypatch):

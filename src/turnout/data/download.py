@@ -113,8 +113,7 @@ def _fetch(file: Download, path: Path, show_progress: bool) -> Path:
     downloader = pooch.HTTPDownloader(show_progress, chunk_size=_CHUNK, timeout=_TIMEOUT_S)
     is_new_folder = not path.parent.exists()
     try:
-        pooch.retrieve(file.url, file.checksum, path.name, path.parent, downloader=downloader)
-        path.chmod(0o644)  # pooch leaves a file that only its owner can read
+        pooch.retrieve(file.url, file.checksum, path.name, path.parent, _make_readable, downloader)
     except (OSError, ValueError) as error:  # the errors of requests are OSErrors
         raise DownloadFailed(
             f"{file.url} cannot be fetched ({error}). Try again, or fetch it by other means and "
@@ -124,4 +123,11 @@ def _fetch(file: Download, path: Path, show_progress: bool) -> Path:
         if is_new_folder and not path.exists():  # an empty folder would look like a dataset
             with contextlib.suppress(OSError):
                 path.parent.rmdir()
+    return path
+
+
+def _make_readable(path: str, action: str, pooch: object) -> str:
+    """Let everybody read a new file: pooch leaves it to its owner alone."""
+    if action != "fetch":  # "fetch" means that the file was there already
+        Path(path).chmod(0o644)
     return path
