@@ -32,6 +32,7 @@ PROSE = {
     "e3cs-journal": "e3cs",
     "e3cs-training": "e3cs",
     "rbcs-f": "rbcs-f",
+    "rbcs-f-training": "rbcs-f",
     "ucb-cs": "ucb-cs",
     "ucb-cs-fmnist": "ucb-cs",
 }

@@ -74,6 +74,7 @@ PRESETS = {
     "e3cs-journal": ("356df5a7b663", "756e5df7e111"),
     "e3cs-training": ("1217ee1887f0", "037d374cac7d"),
     "rbcs-f": ("1a0b69abb960", "3a57c38d1187"),
+    "rbcs-f-training": ("eb584a37677b", "70353560110e"),
     "ucb-cs": ("ba4cce55c060", "dbc67d0f7ab5"),
     "ucb-cs-fmnist": ("620fd258c0e2", "8fdcdf8ed658"),
 }

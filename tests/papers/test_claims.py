@@ -266,5 +266,28 @@ def test_seeds_that_would_decide_are_named() -> None:
 
 
 def test_later_is_undecided_without_pairs() -> None:
-    assert later(np.zeros(0), np.zeros(0), 10.0)[:2] == (1.0, 1.0)
-    assert later(np.array([math.nan, 1.0]), np.ones(2), 10.0)[:2] == (1.0, 1.0)
+    none, two = np.zeros(0), np.full(2, 10.0)
+    assert later(none, none, (none, none))[:2] == (1.0, 1.0)
+    assert later(np.array([math.nan, 1.0]), np.ones(2), (two, two))[:2] == (1.0, 1.0)
+
+
+def test_a_run_that_never_got_there_took_at_least_its_own_length() -> None:
+    # in seconds: the slow scheme's runs were short, so that "never" says little about it
+    schemes = {
+        "short": SchemeResults(
+            (0, 1, 2),
+            2,
+            {"time-to-0.8": np.full(3, NEVER), "total-time": np.array([9.0, 9.5, 10.0])},
+            {},
+            {},
+        ),
+        "long": SchemeResults(
+            (0, 1, 2),
+            2,
+            {"time-to-0.8": np.array([20.0, 21.0, 22.0]), "total-time": np.full(3, 99.0)},
+            {},
+            {},
+        ),
+    }
+    claim = Claim(1, "says", "order", "time-to-0.8", order="short > long")
+    assert judge(claim, Results({"n_rounds": 5}, schemes, {})).verdict == Verdict.UNDECIDED

@@ -18,7 +18,17 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout.errors import InvalidInput
-from turnout.papers.evidence import LEVEL, Evidence, above, all_of, holm, inside, later, same
+from turnout.papers.evidence import (
+    LEVEL,
+    Evidence,
+    above,
+    all_of,
+    holm,
+    inside,
+    later,
+    log_ratio,
+    same,
+)
 from turnout.papers.measures import Measure, measure_named
 from turnout.papers.results import Results
 from turnout.statistics import Estimate, estimate, student_quantile
@@ -226,9 +236,9 @@ def _step(
     ours, theirs = results.paired(name(first), name(second), claim.measure)
     label = f"{first} - {second}"
     if measure.is_time:
-        longest = results.longest(claim.measure)
-        ratio = np.log(np.minimum(ours, longest)) - np.log(np.minimum(theirs, longest))
-        evidence = later(ours, theirs, longest, claim.factor)
+        bounds = results.lengths(name(first), name(second), claim.measure)
+        ratio = log_ratio(ours, theirs, bounds)
+        evidence = later(ours, theirs, bounds, claim.factor)
         return _Step(
             f"log({first} / {second})", ratio, _mean(ratio) - math.log(claim.factor), evidence
         )

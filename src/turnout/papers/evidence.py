@@ -16,7 +16,7 @@ import numpy as np
 from turnout.errors import MissingExtra
 from turnout.types import FloatArray
 
-__all__ = ["LEVEL", "Evidence", "above", "all_of", "holm", "inside", "later", "same"]
+__all__ = ["LEVEL", "Evidence", "above", "all_of", "holm", "inside", "later", "log_ratio", "same"]
 
 #: Chance of a wrong verdict on a claim: half of it on each side.
 LEVEL = 0.05
@@ -87,27 +87,46 @@ def same(differences: FloatArray) -> Evidence:
     return Evidence(float(not is_same), float(is_same), is_exact=True)
 
 
-def later(times: FloatArray, others: FloatArray, longest: float, factor: float = 1.0) -> Evidence:
+def later(
+    times: FloatArray,
+    others: FloatArray,
+    bounds: tuple[FloatArray, FloatArray],
+    factor: float = 1.0,
+) -> Evidence:
     """Test that times are longer than others by more than a factor; infinity = never got there.
 
-    A run that never reached its target is censored: its time is at least ``longest``. Each side
-    of the test takes the value that is least favourable to it, so that a censored run can weaken
-    a verdict and never make one.
+    A run that never reached its target is censored: its time is at least its length. Each side of
+    the test takes the value that is least favourable to it, so that a censored run can weaken a
+    verdict and never make one.
 
     Args:
         times: One time per seed, in the order of the seeds.
         others: The times of the other scheme for the same seeds.
-        longest: How long the runs were, in the same unit.
+        bounds: How long the runs of both were, one per seed, in the same unit.
         factor: 1 for "later"; 2 for "takes more than twice as long".
     """
     if np.isnan(times).any() or np.isnan(others).any():  # a run that diverged
         return _NOTHING
-    ratio = np.log(np.minimum(times, longest)) - np.log(np.minimum(others, longest))
-    evidence = above(ratio, math.log(factor))
+    evidence = above(log_ratio(times, others, bounds), math.log(factor))
     return Evidence(
         1.0 if np.isinf(others).any() else evidence.speaks_for,
         1.0 if np.isinf(times).any() else evidence.speaks_against,
     )
+
+
+def log_ratio(
+    times: FloatArray, others: FloatArray, bounds: tuple[FloatArray, FloatArray]
+) -> FloatArray:
+    """Return the logarithms of times over others, with lengths for what never got there.
+
+    Args:
+        times: One time per seed.
+        others: The times of the other scheme.
+        bounds: How long the runs of both were.
+    """
+    ours, theirs = np.minimum(times, bounds[0]), np.minimum(others, bounds[1])
+    ratio: FloatArray = np.log(ours) - np.log(theirs)
+    return ratio
 
 
 def all_of(parts: Sequence[Evidence]) -> Evidence:

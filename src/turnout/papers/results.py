@@ -217,15 +217,18 @@ class Results:
         """
         return estimate(self.values(label, measure))
 
-    def longest(self, measure: str) -> float:
-        """Return how long runs were in the unit of a time: what a run that never got there took.
+    def lengths(self, label: str, other: str, measure: str) -> tuple[FloatArray, FloatArray]:
+        """Return how long the runs of two schemes were, for the seeds that both have.
 
         Args:
-            measure: "rounds-to-..." or "time-to-...".
+            label: The first scheme.
+            other: The second scheme.
+            measure: "rounds-to-..." counts in rounds, "time-to-..." in virtual seconds.
         """
-        if measure.startswith("rounds"):
-            return float(self.n_rounds)
-        return max(float(np.max(scheme.measures["total-time"])) for scheme in self.schemes.values())
+        if measure.startswith("time"):
+            return self.paired(label, other, "total-time")
+        length = np.full(self.paired(label, other, measure)[0].size, float(self.n_rounds))
+        return length, length
 
     def _scheme(self, label: str) -> SchemeResults:
         if label not in self.schemes:
