@@ -152,11 +152,17 @@ def _run(
             jobs, quiet = running
             grids.append(run_shown(experiment, folder, quiet=quiet, n_jobs=jobs, labels=labels))
         file.update(setting.label, times, collect(preset, experiment, folder, labels))
-    file.made_with = versions(*(["torch"] if "training" in preset.base else []))
+    file.made_with = _tools("training" in preset.base)
     end_badly_on_problems(*grids)
     place = out / run_folder(preset, preset.experiment_of(settings[0]), "")
     place.mkdir(parents=True, exist_ok=True)
     return place
+
+
+def _tools(trains: bool) -> dict[str, Any]:
+    """Return the versions that results depend on; the machine is nobody's business."""
+    found = versions(*(["torch"] if trains else []))
+    return {name: found[name] for name in ("turnout", "numpy", "torch", "python") if name in found}
 
 
 def _print(
