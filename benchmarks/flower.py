@@ -1,9 +1,9 @@
 """What a round costs with SelectingStrategy against plain FedAvg, on Flower's simulation engine.
 
-Both run in the same simulation and take turns, a round of one, a round of the other, so that they
-share the machine's weather. Clients do next to nothing: with real training the share is smaller.
-The first rounds, in which nodes say who they are, are not counted. Both look for replies at the
-same interval. Target: less than 5 % of a plain round.
+Both run in the same simulation and take turns, a round of one, then a round of the other, so that
+other load on the machine slows both. Clients do almost nothing; with real training our share of a
+round is smaller. The first rounds, in which nodes send their ids, are not counted. Both check for
+replies at the same interval. Target: less than 5 % of a plain round.
 
     python benchmarks/flower.py [--nodes 100 1000] [--rounds 60] [--weights 10] [--poll 0.1]
 """
@@ -131,7 +131,7 @@ def compare(n_nodes: int, options: argparse.Namespace) -> FloatArray:
 
 
 def report(costs: FloatArray) -> None:
-    """Print the medians, and the difference between neighbours in time."""
+    """Print the medians, and the difference between rounds that followed each other."""
     for name, rounds in zip(("FedAvg", "SelectingStrategy"), costs, strict=True):
         wall, cpu = 1e3 * np.median(rounds, axis=0)
         print(f"  {name:<18} {len(rounds)} rounds, median {wall:6.1f} ms, server CPU {cpu:5.1f} ms")
@@ -155,11 +155,11 @@ def main() -> None:
     parser.add_argument("--cohort", type=int, default=20)
     parser.add_argument("--weights", type=int, default=10)
     parser.add_argument("--selector", default="e3cs")
-    parser.add_argument("--poll", type=float, default=0.1, help="seconds between two looks")
+    parser.add_argument("--poll", type=float, default=0.1, help="seconds between two checks")
     options = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.ERROR)
     for n_nodes in options.nodes:
-        what = f"{options.weights:,} weights, a look every {options.poll:g} s"
+        what = f"{options.weights:,} weights, a check every {options.poll:g} s"
         print(f"{n_nodes:,} nodes, cohort {options.cohort}, {what}", flush=True)
         report(compare(n_nodes, options))
 

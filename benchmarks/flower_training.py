@@ -5,7 +5,7 @@ Run by ``training.py`` as a process of its own::
     python benchmarks/flower_training.py mlp --rounds 10
 
 Each actor loads the data once and uses one core. Rounds are timed on the server, from the choice of
-clients to the new model, without evaluation; the first ones, in which actors start, are left out.
+clients to the new model, without evaluation. The first rounds, in which actors start, are left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Speed of federated training: a plain PyTorch loop, our trainers, Flower's simulation.
 
-The same job for all, see ``training_job.py``. Everything is measured in one run: rounds of the loop
-and of the trainers take turns, and Flower (a process of its own, two actors of one core each) runs
-once before and once after them. Medians of seconds a round, aggregation included::
+All do the same job, see ``training_job.py``. Everything is measured in one run. Rounds of the loop
+and of the trainers take turns. Flower (a process of its own, two actors of one core each) runs once
+before and once after them. Printed are medians of seconds per round, aggregation included::
 
     python benchmarks/training.py
     python benchmarks/training.py --models cnn --repeats 5 --no-flower
@@ -51,7 +51,7 @@ from turnout.training.fast import FastTrainer
 from turnout.training.modules import load_weights, read_weights
 from turnout.training.reference import ReferenceTrainer
 
-#: Faster than Flower's simulation, and than the plain loop, by at least so much.
+#: How many times faster than Flower's simulation, and than the plain loop, we want to be.
 TARGETS = {"logistic": (8.0, 4.0), "mlp": (5.0, 3.0), "cnn": (2.5, 2.0)}
 
 #: A round: global weights and round in, global weights out.
@@ -93,7 +93,7 @@ def trainer_rounds(trainer: ReferenceTrainer | FastTrainer, threads: int) -> Rou
 
 
 def compare(model: str, momentum: float, repeats: int) -> dict[str, tuple[list[float], float]]:
-    """Return for each contestant the seconds of its rounds, and how far from the loop it ends."""
+    """Return for each trainer the seconds of its rounds, and how far it is from the loop."""
     data, local, cores = make_data(), local_work(momentum), os.cpu_count() or 1
     reference = ReferenceTrainer(data, MODELS[model], local, SEED)
     fast = FastTrainer(data, MODELS[model], local, SEED, threads=cores)

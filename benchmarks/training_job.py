@@ -1,6 +1,6 @@
-"""The job that ``training.py`` gives to everybody: 20 of 100 clients, 440 images of 28x28 each.
+"""The job of all trainers in ``training.py``: 20 of 100 clients, 440 images of 28x28 each.
 
-One epoch, mini-batches of 40, SGD. The images are made up: bright shapes on a black ground.
+One epoch, mini-batches of 40, SGD. The images are artificial: bright shapes on a black background.
 """
 
 from __future__ import annotations

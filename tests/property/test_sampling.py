@@ -536,7 +536,7 @@ def test_uniform_draw_is_uniform_over_clients_and_pairs() -> None:
 
 # --- multinomial without replacement -------------------------------------------------------------
 
-# Three of eight, targets that sum to 3; the handbook's example of what the journal draw loses.
+# Three of eight, targets that sum to 3; an example of what the journal draw loses.
 TARGETS = np.array([1.0, 0.45, 0.4, 0.3, 0.265, 0.22, 0.2, 0.165])
 
 

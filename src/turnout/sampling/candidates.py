@@ -21,8 +21,8 @@ def known_weights(weight: FloatArray) -> FloatArray:
     unknown = np.isnan(weight)
     if not unknown.any():
         return weight
-    known = weight[~unknown]
-    return np.where(unknown, known.mean() if known.size else 1.0, weight)
+    reported = weight[~unknown]
+    return np.where(unknown, reported.mean() if reported.size else 1.0, weight)
 
 
 def draw_candidates(
