@@ -14,8 +14,8 @@ from turnout.cli import app
 from turnout.cli.compare import compare
 from turnout.cli.reproduce import reproduce
 from turnout.cli.simulate import simulate
-from turnout.experiment.cell import cell_folder
 from turnout.papers import Claim, Preset, load_preset
+from turnout.runs.files import cell_folder
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from turnout.cli import app
 from turnout.cli.output import console
 from turnout.cli.train import train
-from turnout.experiment.cell import cell_folder
+from turnout.runs.files import cell_folder
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,6 @@ TO_DO = frozenset(
         "experiment",
         "metrics",
         "report",
-        "runs",
     }
 )
 

@@ -36,11 +36,10 @@ from turnout.experiment import (
     read_cell,
     run_experiment,
 )
-from turnout.experiment.cell import cell_folder
 from turnout.experiment.codec import FAMILIES, SCHEDULES, decode, decode_parameter, encode
 from turnout.experiment.lines import line_of
-from turnout.experiment.variants import slug
 from turnout.experiment.worlds import class_names, environment
+from turnout.runs.files import cell_folder, slug
 from turnout.runs.regret import RunningRegret
 from turnout.runs.settings import first_difference
 from turnout.runs.versions import versions
@@ -452,8 +451,8 @@ def test_a_cell_is_the_simulation(tmp_path: Path) -> None:
     for name in ("offsets", "clients", "status", "duration", "spent", "probability", "length_s"):
         np.testing.assert_array_equal(getattr(cell.run, name), getattr(expected, name))
     np.testing.assert_array_equal(cell.run.n_available, expected.n_available)
-    np.testing.assert_allclose(cell.columns["regret"], expected.regret(0.8), atol=1e-9)
-    np.testing.assert_array_equal(cell.columns["backlog_mean"], expected.backlog().mean)
+    np.testing.assert_allclose(cell.curves["regret"], expected.regret(0.8), atol=1e-9)
+    np.testing.assert_array_equal(cell.curves["backlog_mean"], expected.backlog().mean)
     summary = grid.cells[1].summary
     assert summary is not None
     assert summary == cell.summary
@@ -479,14 +478,16 @@ def test_the_folder_is_as_agreed(tmp_path: Path) -> None:
     }
     assert config["world_id"] == made.world_id
     lines = [json.loads(line) for line in (cell / "rounds.jsonl").read_text().splitlines()]
-    run, columns = read_cell(cell).run, read_cell(cell).columns
+    back = read_cell(str(cell))
+    run, columns = back.run, back.curves
     assert [line["round"] for line in lines] == list(range(60))
     assert sum(line["completed"] for line in lines) == run.cep[-1]
     assert sum(line["wasted_s"] for line in lines) == pytest.approx(run.wasted_s)
     assert [line["regret"] for line in lines] == columns["regret"].tolist()
     statuses = ("completed", "late", "failed", "silent")
     assert all(sum(line[name] for name in statuses) == line["chosen"] for line in lines)
-    assert columns["class_of"].tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+    assert back.class_of is not None
+    assert back.class_of.tolist() == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
     assert columns["bound"].shape == columns["backlog_max"].shape == (60,)
     expected = metrics.theorem1_bound(0.5, 60, 3, 12, 0.5)
     np.testing.assert_array_equal(columns["bound"], expected)
@@ -512,7 +513,7 @@ def test_a_selector_may_have_its_own_cohort(tmp_path: Path) -> None:
     narrow, wider = (read_cell(cell_of(tmp_path, label, 0)) for label in ("random", "wide"))
     assert set(np.diff(narrow.run.offsets)) == {3}
     assert set(np.diff(wider.run.offsets)) == {9}
-    assert narrow.config["world_id"] == wider.config["world_id"]
+    assert narrow.settings.world_id == wider.settings.world_id
 
 
 def test_a_cohort_is_at_most_everyone(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from turnout.data import Dataset, Digits, Iid, PowerLaw, PrimaryLabel, Shards, S
 from turnout.environments import ByClass, DeviceTimes, Environment, Reliable
 from turnout.errors import InvalidInput, MissingExtra
 from turnout.experiment import Experiment, FolderError, read_cell, run_experiment
-from turnout.experiment.cell import cell_folder
 from turnout.experiment.codec import encode
+from turnout.runs.files import cell_folder
 from turnout.schedules import StepDecay
 from turnout.selector import Selector
 from turnout.simulate import rounds, train
@@ -314,7 +314,7 @@ def test_the_pooled_hold_out_is_in_the_files_of_a_run(tmp_path: Path) -> None:
         assert f'"{name}":' in (cell.path / "rounds.jsonl").read_text()
     run_experiment(dataclasses.replace(made, training=RECIPE), tmp_path / "without", n_jobs=1)
     bare = read_cell(cell_folder(tmp_path / "without", "random", 4))
-    assert not any("holdout" in name for name in (*bare.summary, *bare.columns))
+    assert not any("holdout" in name for name in (*bare.summary, *bare.run.measured))
 
 
 def test_numbers_about_clients_are_those_of_their_scores() -> None:
@@ -596,8 +596,8 @@ def test_a_training_cell_is_the_run(tmp_path: Path) -> None:
     assert not grid.remarks
     cell = read_cell(cell_folder(tmp_path, "ucb-cs", 4))
     run = train("ucb-cs", training, made.environment(4), cohort_size=4, n_rounds=12)
-    assert cell.config["kind"] == "training"
-    assert cell.config["training"] == encode(training)
+    assert cell.settings.kind == "training"
+    assert cell.settings.training == encode(training)
     np.testing.assert_array_equal(cell.run.clients, run.clients)
     assert cell.run.measured.keys() == run.measured.keys()
     for name, values in run.measured.items():

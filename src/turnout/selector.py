@@ -47,7 +47,7 @@ import numpy as np
 from turnout.errors import InvalidInput, MissingColumn
 from turnout.rng import Purpose, stream
 from turnout.stateful import Stateful
-from turnout.types import IntArray, Outcome, RoundContext, Selection
+from turnout.types import FloatArray, IntArray, Outcome, RoundContext, Selection
 
 __all__ = ["Selector"]
 
@@ -115,6 +115,35 @@ class Selector(Stateful, ABC):
         Args:
             ctx: What is known before the round.
             rng: The only source of randomness.
+        """
+        return None
+
+    def quota_at(self, round: int) -> float:
+        """Return the share of the cohort that is given by equal chances in a round; 0 by default.
+
+        Regret is measured against the best fixed allocation that keeps the same share.
+
+        Args:
+            round: The round, counted from 0.
+        """
+        return 0.0
+
+    def guaranteed_rate(self) -> float | None:
+        """Return the share of rounds that every client is promised; None, by default, without one.
+
+        Fairness queues are counted at this rate.
+        """
+        return None
+
+    def regret_bound(self, n_rounds: int, cohort_size: int, n_clients: int) -> FloatArray | None:
+        """Return (T,) a proven bound on regret after 1 .. T rounds; None, by default, without one.
+
+        It holds for a federation whose clients are all available in every round.
+
+        Args:
+            n_rounds: T.
+            cohort_size: Clients wanted per round.
+            n_clients: Size of the federation.
         """
         return None
 

@@ -34,24 +34,26 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
     """Return all arrays of an ``.npz`` without unpickling anything.
 
     Args:
-        path: the file.
+        path: The file.
 
     Raises:
-        Exception: one of ``UNREADABLE``; the caller says what to do about its file.
+        Exception: One of ``UNREADABLE``; the caller says what to do about its file.
 
     """
     with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("it holds a single array, not an archive")
-        return {name: archive[name] for name in archive.files}
+        arrays = {name: archive[name] for name in archive.files}
+    for name, values in arrays.items():
+        if not isinstance(values, np.ndarray):  # NumPy returns what it does not know as bytes
+            raise ValueError(f"{name} is not an array")
+    return arrays
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> str:
     """Write an ``.npz`` atomically and return the digest of its bytes.
 
     Args:
-        path: the file; its folder must exist.
-        arrays: the arrays by name.
+        path: The file; its folder must exist.
+        arrays: The arrays by name.
 
     """
     buffer = io.BytesIO()
@@ -66,11 +68,11 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
     Args:
-        path: the file; a link keeps pointing to its target.
-        content: all of its bytes.
+        path: The file; a link keeps pointing to its target.
+        content: All of its bytes.
 
     Raises:
-        StateFileError: if the folder does not exist.
+        StateFileError: If the folder does not exist.
 
     """
     path = Path(os.path.realpath(path))

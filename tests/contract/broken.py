@@ -6,7 +6,7 @@ import numpy as np
 
 from turnout import Outcome, RoundContext, Selection, Selector
 from turnout.sampling import top_m, uniform_draw
-from turnout.types import IntArray
+from turnout.types import FloatArray, IntArray
 
 
 class StickToWinners(Selector):
@@ -368,6 +368,21 @@ class DriftsToInfinity(StickToWinners):
 
 
 # 13 declarations
+
+
+class PromisesEveryRound(Uniform):
+    def guaranteed_rate(self) -> float:
+        return 15.0
+
+
+class QuotaInClients(Uniform):
+    def quota_at(self, round: int) -> float:
+        return 5.0
+
+
+class BoundsTheEndOnly(Uniform):
+    def regret_bound(self, n_rounds: int, cohort_size: int, n_clients: int) -> FloatArray:
+        return np.array([float(n_rounds)])
 
 
 class UndeclaredColumn(Uniform):

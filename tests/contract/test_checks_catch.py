@@ -92,6 +92,9 @@ CAUGHT = {
         "DriftsToInfinity": "overflow|NaN or infinity",
     },
     "declarations": {
+        "PromisesEveryRound": "guaranteed_rate must be in",
+        "QuotaInClients": "quota_at\\(0\\) must be in",
+        "BoundsTheEndOnly": "one number >= 0 for each of 20 rounds",
         "UndeclaredColumn": "'num_samples' is used but not declared",
         "AsksForUndeclaredColumn": "'num_samples' is used but not declared",
         "GetsUndeclaredColumn": "'num_samples' is used but not declared",

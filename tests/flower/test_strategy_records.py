@@ -9,10 +9,9 @@ from flwr.serverapp.strategy import FedAvg
 
 from tests.flower.fake import Fate, by_name, cohorts, federation, model, training_app
 from turnout.environments import e3cs_world
-from turnout.experiment.folder import read_cell
 from turnout.integrations.flower import SelectingStrategy
 from turnout.policies import FixedDeadline
-from turnout.report.reading import read_cells
+from turnout.runs.reader import read_cell, read_cells
 
 COUNTS = ("completed", "late", "failed", "silent")
 
@@ -152,5 +151,5 @@ def test_a_virtual_world_is_described_with_its_classes(ticking, tmp_path):
     (cell,), problems = read_cells([tmp_path])
     assert problems == []
     assert cell.settings.world
-    assert cell.choices.class_of.tolist() == world.classes.tolist()
+    assert cell.class_of.tolist() == world.classes.tolist()
     assert cell.settings.classes["names"]

@@ -10,20 +10,38 @@ import pytest
 from turnout.errors import InvalidInput
 from turnout.experiment import Cell
 from turnout.papers.measures import measure_named
+from turnout.runs.columns import PER_CHOICE, PER_ROUND
+from turnout.runs.run import Run
+from turnout.runs.settings import CellSettings
 
 # measures --------------------------------------------------------------------------------------
 
 
 def cell(**columns: Any) -> Cell:
     n_rounds = max(len(values) for values in columns.values())
-    empty = {"clients": np.int64, "status": np.int8}
-    empty |= dict.fromkeys(("duration", "spent", "probability"), np.float64)
-    made: dict[str, Any] = {name: np.zeros(0, kind) for name, kind in empty.items()}
-    made |= {"offsets": np.zeros(n_rounds + 1, np.int64), "n_available": np.zeros(n_rounds)}
-    made |= {"length_s": np.zeros(n_rounds)}
+    made: dict[str, Any] = {name: np.zeros(0, kind) for name, kind in PER_CHOICE.items()}
+    made |= {name: np.zeros(n_rounds, kind) for name, kind in PER_ROUND.items()}
+    made |= {"offsets": np.zeros(n_rounds + 1, np.int64)}
+    made |= {name: np.asarray(values) for name, values in columns.items()}
     training = {"evaluate_every": 5, "evaluate_clients_every": 10}
-    config = {"n_clients": 4, "cohort_size": 2, "n_rounds": n_rounds, "training": training}
-    return Cell(Path(), config, {}, made | {k: np.asarray(v) for k, v in columns.items()})
+    settings = CellSettings(
+        experiment="paper",
+        kind="training",
+        label="random",
+        selector="random",
+        parameters={},
+        seed=0,
+        n_clients=4,
+        cohort_size=2,
+        n_rounds=n_rounds,
+        world={},
+        world_id="",
+        policy={},
+        classes={},
+        training=training,
+    )
+    run = Run.from_columns(4, 2, made)
+    return Cell(Path(), settings, {}, {}, {}, run, made, made.get("class_of"), {}, n_rounds, True)
 
 
 def of(measure: str, given: Cell) -> float:

@@ -20,7 +20,8 @@ from turnout.report.charts import sections
 from turnout.report.curves import N_POINTS, time_unit
 from turnout.report.groups import gather
 from turnout.report.heatmap import N_COLUMNS, N_ROWS
-from turnout.report.reading import read_cells
+from turnout.runs.columns import PER_CHOICE, PER_ROUND
+from turnout.runs.reader import read_cells
 
 
 def charts_of(path):
@@ -226,7 +227,7 @@ def test_accuracy_is_drawn_by_round_and_by_time(training):
 def test_a_bare_training_run_has_what_it_has(tmp_path):
     cell = run_cell(tmp_path, "random", n_rounds=8)
     change_json(cell / "config.json", classes=None)
-    change_arrays(cell / "selections.npz", keep=("offsets", "clients"))
+    change_arrays(cell / "selections.npz", keep=("offsets", *PER_CHOICE, *PER_ROUND))
     text = (cell / "rounds.jsonl").read_text()
     (cell / "rounds.jsonl").write_text(text.replace('"regret"', '"other_number"'))
     found, _ = charts_of(tmp_path)

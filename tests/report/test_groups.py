@@ -15,7 +15,7 @@ from turnout.errors import InvalidInput
 from turnout.experiment import Variant
 from turnout.report import write_report
 from turnout.report.groups import gather
-from turnout.report.reading import read_cells
+from turnout.runs.reader import read_cells
 
 
 def test_different_worlds_are_refused_with_the_keys(tmp_path):

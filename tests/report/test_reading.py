@@ -11,8 +11,8 @@ from turnout.errors import InvalidInput
 from turnout.report import write_report
 from turnout.report.charts import sections
 from turnout.report.groups import gather
-from turnout.report.reading import read_cells
 from turnout.report.summary import summary_rows
+from turnout.runs.reader import read_cells
 
 
 def only_problem(folder):
@@ -31,10 +31,10 @@ def test_a_cell_is_read_as_it_was_run(tmp_path):
     assert cell.is_complete
     assert cell.n_rounds == 15
     np.testing.assert_array_equal(cell.choices.clients, run.clients)
-    np.testing.assert_array_equal(cell.choices.class_of, world.classes)
+    np.testing.assert_array_equal(cell.class_of, world.classes)
     np.testing.assert_array_equal(np.cumsum(cell.series["completed"]), run.cep)
     np.testing.assert_array_equal(cell.series["length_s"], run.length_s)
-    np.testing.assert_array_equal(cell.choices.per_round["regret"], run.regret(0.5))
+    np.testing.assert_array_equal(cell.curves["regret"], run.regret(0.5))
 
 
 def test_folders_of_any_level_are_found_once(small):

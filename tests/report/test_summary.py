@@ -8,8 +8,8 @@ import scipy.stats
 from tests.report.folders import LABELS, run_cell, run_folder
 from turnout.report import write_report
 from turnout.report.groups import gather
-from turnout.report.reading import read_cells
 from turnout.report.summary import COLUMNS, summary_rows
+from turnout.runs.reader import read_cells
 from turnout.statistics import estimate, student_quantile
 
 

@@ -18,10 +18,11 @@ from turnout.report import write_report
 from turnout.report.charts import sections
 from turnout.report.curves import N_POINTS
 from turnout.report.groups import gather
-from turnout.report.reading import read_cells
 from turnout.report.summary import summary_rows
 from turnout.report.targets import reached, targets_of
 from turnout.report.views import target_table
+from turnout.runs.columns import PER_CHOICE
+from turnout.runs.reader import read_cells
 from turnout.training import Mlp
 
 
@@ -34,12 +35,11 @@ def end_early(cell, n_rounds):
     """Cut a complete run as if it had reached its target after so many rounds."""
     change_rounds(cell, rising(1.0), n_rounds)
     with np.load(cell / "selections.npz") as file:
-        arrays = {name: file[name] for name in ("offsets", "clients", "class_of")}
-        per_round = ("regret", "backlog_mean", "backlog_max")
-        arrays |= {name: file[name][:n_rounds] for name in per_round}
-    arrays["offsets"] = arrays["offsets"][: n_rounds + 1]
-    arrays["clients"] = arrays["clients"][: arrays["offsets"][-1]]
-    np.savez(cell / "selections.npz", **arrays)
+        arrays = dict(file)
+    n_choices = arrays["offsets"][n_rounds]
+    ends = dict.fromkeys(PER_CHOICE, n_choices) | {"offsets": n_rounds + 1, "class_of": None}
+    cut = {name: values[: ends.get(name, n_rounds)] for name, values in arrays.items()}
+    np.savez(cell / "selections.npz", **cut)
     change_json(cell / "summary.json", rounds_run=n_rounds)
 
 

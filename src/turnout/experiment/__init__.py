@@ -8,11 +8,12 @@
 from turnout.experiment.cell import CellResult
 from turnout.experiment.codec import ConfigError
 from turnout.experiment.config import Experiment
-from turnout.experiment.folder import Cell, read_cell
 from turnout.experiment.grid import Advance, Grid, run_experiment
 from turnout.experiment.variants import Variant, parse_variant
 from turnout.experiment.worlds import WORLDS
+from turnout.runs.cell import Cell
 from turnout.runs.files import FolderError
+from turnout.runs.reader import read_cell
 from turnout.statistics import Estimate, estimate, paired_difference
 
 __all__ = [

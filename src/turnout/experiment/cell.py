@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
-from turnout.experiment.cell_runner import CHECKPOINT_EVERY, OnRounds, Running
+import numpy as np
+
+from turnout.environments import Always
 from turnout.experiment.codec import encode
 from turnout.experiment.config import Experiment
-from turnout.experiment.folder import read_cell
-from turnout.experiment.variants import Variant, slug
+from turnout.experiment.summary import backlog_rate, curves, summarize, summarize_training
+from turnout.experiment.variants import Variant
 from turnout.experiment.worlds import class_names
+from turnout.persist import load, save
 from turnout.runs import files
-from turnout.runs.files import FolderError
+from turnout.runs.files import DamagedFile, FolderError
+from turnout.runs.reader import read_cell
+from turnout.runs.run import Run
 from turnout.runs.settings import first_difference
+from turnout.runs.writer import CellWriter
+from turnout.simulate import Progress, RoundRecord, rounds
+from turnout.simulate.training import told
+from turnout.storage import write_npz
 from turnout.training.callbacks import Callback
+from turnout.types import Array, FloatArray
 
-__all__ = ["CellResult", "CellTask", "cell_config", "cell_folder", "run_cell"]
+__all__ = ["CHECKPOINT_EVERY", "CellResult", "CellTask", "cell_config", "run_cell"]
+
+#: Called with the number of rounds done and what was measured in the last of them.
+OnRounds = Callable[[int, Mapping[str, float]], None]
+
+#: Rounds between two checkpoints, unless that would make more than ``_MOST_CHECKPOINTS``.
+CHECKPOINT_EVERY = 200
+_MOST_CHECKPOINTS = 20
+#: Training is saved at least this often, in seconds.
+_CHECKPOINT_SECONDS = 15.0
+
+#: Lines are written every so many rounds, or sooner after so many seconds.
+_FLUSH_ROUNDS, _FLUSH_SECONDS = 50, 0.5
+#: The fates of at most so many clients x rounds wait to be written.
+_PENDING_ENTRIES = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -51,11 +78,6 @@ class CellResult:
     message: str = ""
 
 
-def cell_folder(root: Path, label: str, seed: int) -> Path:
-    """Return the folder of a cell."""
-    return root / slug(label) / f"seed-{seed}"
-
-
 def cell_config(task: CellTask) -> dict[str, Any]:
     """Return everything that makes a cell, as plain data."""
     experiment, variant = task.experiment, task.variant
@@ -82,7 +104,13 @@ def cell_config(task: CellTask) -> dict[str, Any]:
 def run_cell(
     task: CellTask, on_rounds: OnRounds | None = None, callbacks: Sequence[Callback] = ()
 ) -> CellResult:
-    """Run a cell as far as it is not done; errors become part of the result."""
+    """Run a cell as far as it is not done; errors become part of the result.
+
+    Args:
+        task: What to run.
+        on_rounds: Called now and then with the number of rounds done.
+        callbacks: Called with the numbers of every round.
+    """
     label, seed = task.variant.label, task.seed
     try:
         return _run(task, on_rounds, callbacks)
@@ -94,26 +122,133 @@ def run_cell(
 
 def _run(task: CellTask, on_rounds: OnRounds | None, callbacks: Sequence[Callback]) -> CellResult:
     config = cell_config(task)
-    if (task.path / files.CONFIG).exists():
-        there = files.read_json(task.path / files.CONFIG)
-        difference = first_difference(there, config)
+    label, seed, path = task.variant.label, task.seed, task.path
+    if (path / files.CONFIG).exists():
+        difference = first_difference(files.read_json(path / files.CONFIG), config)
         if difference is not None:
-            raise FolderError(f"{task.path} holds another run: {difference}.")
-        if (task.path / files.SUMMARY).exists():
-            summary = read_cell(task.path).summary
-            return CellResult(task.variant.label, task.seed, "skipped", summary, _broken(summary))
-    task.path.mkdir(parents=True, exist_ok=True)
-    files.write_json(task.path / files.CONFIG, config)
-    files.write_json(task.path / files.VERSIONS, task.versions)
-    running = Running(
-        task.experiment, task.variant, task.seed, task.path, task.cohort_size, task.checkpoint_every
-    )
-    start, note = running.restore()
-    running.go(start, on_rounds, callbacks, config)
+            raise FolderError(f"{path} holds another run: {difference}.")
+        if (path / files.SUMMARY).exists():
+            summary = dict(read_cell(path).summary)
+            return CellResult(label, seed, "skipped", summary, _broken(summary))
+    path.mkdir(parents=True, exist_ok=True)
+    files.write_json(path / files.CONFIG, config)
+    files.write_json(path / files.VERSIONS, task.versions)
+    running = _Running(task)
+    try:
+        start, note = running.resume()
+    except KeyError as error:
+        raise DamagedFile(path / files.PROGRESS, f" lacks {error}") from error
+    records = running.records(start)
+    clock_s = float(running.writer.rounds.columns()["length_s"].sum())
+    with contextlib.closing(told(records, callbacks, config, clock_s)) as all_records:
+        running.write(all_records, on_rounds)
     summary = running.finish()
-    note = f"{note} {_broken(summary)}".strip()
     status: Literal["complete", "resumed"] = "resumed" if start else "complete"
-    return CellResult(task.variant.label, task.seed, status, summary, note)
+    return CellResult(label, seed, status, summary, f"{note} {_broken(summary)}".strip())
+
+
+class _Running:
+    """A cell at work: the selector, its world and its federation, and who writes their rounds."""
+
+    def __init__(self, task: CellTask) -> None:
+        self._task = task
+        self._selector = task.variant.make()
+        self._world = task.experiment.environment(task.seed)
+        self._federation = task.experiment.federation(task.seed)
+        self._progress = Progress(self._world.n_clients)
+        self._started = time.perf_counter()
+        parts = [files.STATE] if self._federation is None else [files.STATE, files.MODEL]
+        n_clients, quota_at = self._world.n_clients, self._selector.quota_at
+        self.writer = CellWriter(task.path, n_clients, task.cohort_size, quota_at, parts)
+
+    def resume(self) -> tuple[int, str]:
+        """Go back to the last checkpoint; return its round and what there is to say about it."""
+        saved, note = self.writer.resume()
+        if saved is None:
+            return 0, note
+        path, n_clients = self._task.path, self._world.n_clients
+        self._progress = Progress.from_state(n_clients, saved)
+        self._selector.prepare(n_clients, self._task.seed)
+        load(path / files.STATE, into=self._selector)
+        if self._federation is not None:
+            self._federation.load_state(files.read_arrays(path / files.MODEL))
+        self._started -= float(saved["cell.seconds"])
+        return self.writer.rounds.n_rounds, note
+
+    def records(self, start: int) -> Iterator[RoundRecord]:
+        """Return the rounds that are left."""
+        return rounds(
+            self._selector,
+            self._world,
+            cohort_size=self._task.cohort_size,
+            n_rounds=self._task.experiment.n_rounds,
+            policy=self._task.experiment.round_policy(),
+            start=start,
+            progress=self._progress,
+            participants=self._federation,
+        )
+
+    def write(self, records: Iterator[RoundRecord], on_rounds: OnRounds | None) -> None:
+        """Run the rounds and write them on the way."""
+        most = max(1, min(_FLUSH_ROUNDS, _PENDING_ENTRIES // self._world.n_clients))
+        flushed = saved = time.perf_counter()
+        for record in records:
+            self.writer.add(record.row, record.in_time)
+            now = time.perf_counter()
+            is_checkpoint = self._is_checkpoint(record.round + 1, now - saved)
+            is_full = self.writer.n_pending >= most
+            if not (is_checkpoint or is_full) and now - flushed < _FLUSH_SECONDS:
+                continue
+            self.writer.flush()
+            flushed = time.perf_counter()
+            if is_checkpoint:
+                self._checkpoint()
+                saved = time.perf_counter()
+            if on_rounds is not None:
+                on_rounds(record.round + 1, record.measured)
+        self.writer.flush()
+
+    def finish(self) -> dict[str, Any]:
+        """Write the end: all columns, the last state, and the summary last."""
+        experiment, path = self._task.experiment, self._task.path
+        columns = self.writer.rounds.columns()
+        run = Run.from_columns(self._world.n_clients, self._task.cohort_size, columns)
+        rate = backlog_rate(self._selector.guaranteed_rate())
+        at_end = curves(run, rate, self.writer.regret, self._bound(run))
+        classes = self._world.classes
+        self._checkpoint(at_end | ({"class_of": classes} if classes.any() else {}))
+        summary = summarize(run, at_end, self._seconds()) | {"backlog_rate": rate}
+        if self._federation is not None:
+            scores = self._federation.client_scores()
+            counts = self._federation.data.num_samples
+            by_client = {"loss": scores.loss, "accuracy": scores.accuracy, "num_samples": counts}
+            write_npz(path / files.CLIENT_SCORES, by_client)
+            summary = summarize_training(run, self._federation, experiment.n_rounds) | summary
+        files.write_json(path / files.SUMMARY, summary)
+        return files.read_json(path / files.SUMMARY)
+
+    def _bound(self, run: Run) -> FloatArray | None:
+        """Return the selector's bound on regret; bounds assume that everyone is available."""
+        if not isinstance(self._world.availability, Always):
+            return None
+        return self._selector.regret_bound(run.n_rounds, run.cohort_size, run.n_clients)
+
+    def _is_checkpoint(self, n_done: int, seconds: float) -> bool:
+        """Return whether to save here: every so many rounds, in training also by the clock."""
+        n_rounds = self._task.experiment.n_rounds
+        every = max(self._task.checkpoint_every, n_rounds // _MOST_CHECKPOINTS)
+        is_late = self._federation is not None and seconds >= _CHECKPOINT_SECONDS
+        return (n_done % every == 0 or is_late) and n_done < n_rounds
+
+    def _checkpoint(self, more: Mapping[str, Array] = MappingProxyType({})) -> None:
+        save(self._selector, self._task.path / files.STATE)
+        if self._federation is not None:
+            write_npz(self._task.path / files.MODEL, self._federation.state())
+        seconds = {"cell.seconds": np.array(self._seconds())}
+        self.writer.checkpoint(self._progress.state() | seconds, more)
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._started
 
 
 def _broken(summary: Mapping[str, Any]) -> str:

@@ -18,10 +18,11 @@ from turnout.environments import Environment
 from turnout.errors import InvalidInput
 from turnout.experiment.codec import ConfigError, decode, encode
 from turnout.experiment.lines import line_of
-from turnout.experiment.variants import Variant, slug, variant_of
+from turnout.experiment.variants import Variant, variant_of
 from turnout.experiment.worlds import WORLDS, environment, resolved_world
 from turnout.names import nearest
 from turnout.policies import FixedDeadline, RoundPolicy
+from turnout.runs.files import slug
 from turnout.training import Federation, Training
 from turnout.training.recipe import OBSERVATION
 

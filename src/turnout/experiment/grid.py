@@ -13,13 +13,12 @@ import numpy as np
 from turnout import require
 from turnout.environments import Environment
 from turnout.errors import InvalidInput
-from turnout.experiment.cell import CellResult, CellTask, cell_folder
-from turnout.experiment.cell_runner import CHECKPOINT_EVERY
+from turnout.experiment.cell import CHECKPOINT_EVERY, CellResult, CellTask
 from turnout.experiment.config import Experiment
 from turnout.experiment.pool import Advance, run_here, run_in_processes
 from turnout.experiment.variants import Variant
 from turnout.runs import files
-from turnout.runs.files import FolderError
+from turnout.runs.files import FolderError, cell_folder
 from turnout.runs.settings import first_difference
 from turnout.runs.versions import versions
 from turnout.selector import Selector

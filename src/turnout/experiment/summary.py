@@ -7,50 +7,46 @@ from typing import Any
 import numpy as np
 
 from turnout import metrics
-from turnout.environments import Always, Environment
-from turnout.schedules import at_round
-from turnout.selector import Selector
-from turnout.selectors.e3cs import E3CS
-from turnout.simulate import Run
+from turnout.runs.run import Run
 from turnout.training import Federation
 from turnout.types import Array, FloatArray
 
 __all__ = [
-    "BACKLOG_RATE",
+    "REFERENCE_RATE",
+    "backlog_rate",
     "curves",
-    "quotas",
-    "regret_bound",
     "summarize",
     "summarize_training",
     "to_target",
 ]
 
-#: Guaranteed rate that backlogs are counted for: beta of RBCS-F.
-BACKLOG_RATE = 0.15
+#: The rate that backlogs are counted at for a selector that promises none: beta of RBCS-F.
+REFERENCE_RATE = 0.15
 
 
-def quotas(selector: Selector, start: int, stop: int) -> FloatArray:
-    """Return the fairness quota that each round's regret is measured at; 0 without one."""
-    quota = getattr(selector, "quota", 0.0)
-    when = range(start, stop)
-    return np.array([at_round("quota", quota, t, maximum=1.0) for t in when], dtype=np.float64)
+def backlog_rate(promised: float | None) -> float:
+    """Return the rate that backlogs are counted at.
+
+    Args:
+        promised: The share of rounds that the selector promises every client, if it promises one.
+    """
+    return REFERENCE_RATE if promised is None else promised
 
 
-def regret_bound(selector: Selector, run: Run, world: Environment) -> FloatArray | None:
-    """Return E3CS Theorem 1's bound after each round, where the theorem speaks."""
-    if not isinstance(selector, E3CS) or not isinstance(world.availability, Always):
-        return None
-    eta = None if selector.eta == "theorem-1" else float(selector.eta)
-    share = quotas(selector, 0, run.n_rounds)
-    k = min(run.cohort_size, run.n_clients)
-    return metrics.theorem1_bound(share, run.n_rounds, k, run.n_clients, eta)
+def curves(
+    run: Run, rate: float, regret: FloatArray, bound: FloatArray | None = None
+) -> dict[str, Array]:
+    """Return the columns that are computed at the end of a run.
 
-
-def curves(run: Run, regret: FloatArray, bound: FloatArray | None) -> dict[str, Array]:
-    """Return the columns that are computed at the end of a run."""
-    backlog = run.backlog(BACKLOG_RATE)
-    made = {"regret": regret, "backlog_mean": backlog.mean, "backlog_max": backlog.largest}
-    return made if bound is None else made | {"bound": bound}
+    Args:
+        run: The run.
+        rate: The rate that backlogs are counted at.
+        regret: (T,) the regret after each round.
+        bound: (T,) the selector's bound on it.
+    """
+    backlog = run.backlog(rate)
+    at_end = {"regret": regret, "backlog_mean": backlog.mean, "backlog_max": backlog.largest}
+    return at_end if bound is None else at_end | {"bound": bound}
 
 
 def summarize(run: Run, made: dict[str, Array], seconds: float) -> dict[str, Any]:

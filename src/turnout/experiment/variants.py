@@ -15,7 +15,7 @@ from turnout.names import nearest
 from turnout.registry import find, make
 from turnout.selector import Selector
 
-__all__ = ["Variant", "parse_parameters", "parse_spec", "parse_variant", "slug"]
+__all__ = ["Variant", "parse_parameters", "parse_spec", "parse_variant"]
 
 _LABELLED = re.compile(r"^(?P<label>[^:=]+)=(?P<rest>.+)$")
 _SPEC = re.compile(r"^(?P<name>.+?)(?::(?P<parameters>[A-Za-z_]\w*\s*=.*))?$")
@@ -123,15 +123,6 @@ def parse_parameters(text: str) -> dict[str, Any]:
             'or anything of TOML; quote texts with other signs: key="a b".',
         ) from error
     return table
-
-
-def slug(label: str) -> str:
-    """Return a label as the name of a folder.
-
-    >>> slug("RBCS-F(50)")
-    'rbcs-f-50'
-    """
-    return re.sub(r"[^a-z0-9._-]+", "-", label.lower()).strip("-.") or "selector"
 
 
 def _default_label(name: str, parameters: Mapping[str, Any]) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from turnout.experiment import Cell, Experiment, read_cell
-from turnout.experiment.cell import cell_folder
 from turnout.papers.plots import DRAWINGS
 from turnout.papers.presets import Preset
 from turnout.papers.results import Results, SchemeResults
-from turnout.runs.files import SUMMARY
+from turnout.runs.files import SUMMARY, cell_folder, slug
 
 __all__ = ["collect", "run_folder"]
 
@@ -23,8 +22,6 @@ def run_folder(preset: Preset, experiment: Experiment, setting: str) -> str:
         experiment: In one of its settings and lengths.
         setting: Label of the setting.
     """
-    from turnout.experiment.variants import slug
-
     name = f"{preset.name}-{experiment.n_rounds}x{len(experiment.seed_numbers)}"
     name += f"-{experiment.world_id[:6]}" if preset.changes else ""
     return f"{name}/{slug(setting)}" if setting else name
@@ -50,9 +47,8 @@ def collect(preset: Preset, experiment: Experiment, folder: Path, labels: Sequen
         curves = dict.fromkeys(name for drawing in drawn for name in drawing.curves)
         clients = dict.fromkeys(name for drawing in drawn for name in drawing.clients)
         schemes[label] = SchemeResults.from_cells(cells, preset.measures(), curves, clients)
-        if "class_of" in cells[0].columns:
-            names = cells[0].config["classes"]
-            classes = {**names, "of": cells[0].columns["class_of"].tolist()}
+        if cells[0].class_of is not None:
+            classes = {**cells[0].settings.classes, "of": cells[0].class_of.tolist()}
     return Results(experiment.table(), schemes, classes)
 
 

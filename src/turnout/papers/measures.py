@@ -14,7 +14,7 @@ from turnout import metrics
 from turnout.errors import InvalidInput
 from turnout.experiment import Cell
 from turnout.names import nearest
-from turnout.runs.files import CLIENT_SCORES, read_arrays
+from turnout.runs.files import CLIENT_SCORES, FolderError
 from turnout.types import FloatArray, IntArray
 
 __all__ = ["MEASURES", "Measure", "client_losses", "measure_named", "success_per_round"]
@@ -46,7 +46,9 @@ def success_per_round(cell: Cell) -> FloatArray:
 
 def client_losses(cell: Cell) -> FloatArray:
     """Return (n,) the loss of the last model on each client's own examples."""
-    return read_arrays(cell.path / CLIENT_SCORES)["loss"]
+    if not cell.scores:
+        raise FolderError(f"{cell.path} has no {CLIENT_SCORES}: nothing was trained there.")
+    return cell.scores["loss"]
 
 
 def _cep_first_quarter(cell: Cell) -> float:
@@ -61,7 +63,9 @@ def _success_last_quarter(cell: Cell) -> float:
 
 def _by_class(cell: Cell) -> list[IntArray]:
     """Return the selection counts of each class, in the order of success rates."""
-    counts, classes = cell.run.counts, cell.columns["class_of"]
+    counts, classes = cell.run.counts, cell.class_of
+    if classes is None:
+        raise FolderError(f"{cell.path}: the clients of this world have no classes.")
     return [counts[classes == number] for number in range(int(classes.max()) + 1)]
 
 
@@ -92,7 +96,7 @@ def _turn_offset(cell: Cell) -> float:
 
 
 def _last_fifth(cell: Cell) -> tuple[FloatArray, FloatArray]:
-    backlog = cell.columns["backlog_mean"]
+    backlog = cell.curves["backlog_mean"]
     size = max(backlog.size // 5, 2)
     rounds: FloatArray = np.arange(backlog.size - size + 1, backlog.size + 1, dtype=np.float64)
     return rounds, backlog[-size:]
@@ -113,12 +117,12 @@ def _backlog_growth(cell: Cell) -> float:
 def _time_constant(cell: Cell) -> float:
     """Return the first round in which the backlog reaches 1 - 1/e of its final level."""
     level = (1.0 - math.exp(-1.0)) * _backlog_level(cell)
-    return float(np.argmax(cell.columns["backlog_mean"] >= level) + 1)
+    return float(np.argmax(cell.curves["backlog_mean"] >= level) + 1)
 
 
 def _shortfall_fall(cell: Cell) -> float:
     """Return longest queue / rounds at T/2, minus the same at T."""
-    longest = cell.columns["backlog_max"]
+    longest = cell.curves["backlog_max"]
     half = max(longest.size // 2, 1)
     return float(longest[half - 1] / half - longest[-1] / longest.size)
 
@@ -132,9 +136,9 @@ def _looked_at(cell: Cell, name: str) -> tuple[IntArray, FloatArray]:
 
     A value that is not finite stays NaN: the model had diverged by then.
     """
-    training = cell.config["training"]
+    training = cell.settings.training
     every = training["evaluate_clients_every" if name == "local_loss" else "evaluate_every"]
-    n_rounds = int(cell.config["n_rounds"])
+    n_rounds = cell.settings.n_rounds
     rounds = np.unique(np.append(np.arange(every, n_rounds + 1, every), n_rounds))
     values = cell.run.measured.get(name, np.zeros(0))
     padded = np.full(n_rounds, np.nan)
@@ -150,7 +154,7 @@ def _window(name: str, first: float, last: float, worst: float) -> Callable[[Cel
 
     def mean(cell: Cell) -> float:
         rounds, values = _looked_at(cell, name)
-        share = rounds / int(cell.config["n_rounds"])
+        share = rounds / cell.settings.n_rounds
         inside = values[(share > first) & (share <= last)]
         inside = inside if inside.size else values[-1:]
         return float(np.where(np.isfinite(inside), inside, worst).mean())

@@ -45,7 +45,7 @@ CURVES: Mapping[str, Callable[[Cell], FloatArray]] = MappingProxyType(
     {
         "success ratio": lambda cell: cell.run.cep / np.maximum(cell.run.offsets[1:], 1),
         "participation": lambda cell: cell.run.cep.astype(np.float64),
-        "queue": lambda cell: cell.columns["backlog_mean"],
+        "queue": lambda cell: cell.curves["backlog_mean"],
         "time": lambda cell: cell.run.clock_s,
         "accuracy": lambda cell: cell.run.measured["accuracy"],
         "hold-out accuracy": lambda cell: cell.run.measured["holdout_accuracy"],
@@ -109,8 +109,8 @@ class SchemeResults:
             clients: "counts", "losses".
         """
         return cls(
-            tuple(int(cell.config["seed"]) for cell in cells),
-            int(cells[0].config["cohort_size"]),
+            tuple(cell.settings.seed for cell in cells),
+            cells[0].settings.cohort_size,
             {
                 name: np.array([measure_named(name).compute(cell) for cell in cells])
                 for name in measures

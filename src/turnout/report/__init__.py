@@ -15,8 +15,8 @@ from typing import NamedTuple
 from turnout.errors import InvalidInput, OutputError
 from turnout.report.groups import differences, gather, refuse_mixed
 from turnout.report.page import render
-from turnout.report.reading import Problem, read_cells
 from turnout.report.summary import Row, summary_rows
+from turnout.runs.reader import Problem, read_cells
 from turnout.storage import write_atomically
 
 __all__ = ["Problem", "Report", "Row", "write_report"]

@@ -19,8 +19,8 @@ from turnout.report.curves import (
 from turnout.report.distributions import boxes, chosen, fairness
 from turnout.report.figures import Chart, Section, axes
 from turnout.report.groups import VariantCells, WorldGroup
-from turnout.report.reading import Cell
 from turnout.report.targets import loss_histogram
+from turnout.runs.cell import Cell
 from turnout.types import FloatArray
 
 __all__ = ["sections"]
@@ -178,7 +178,7 @@ def _written(name: str) -> Callable[[Cell], FloatArray | None]:
 
 def _recorded(name: str) -> Callable[[Cell], FloatArray | None]:
     """Return a reader of a column of ``selections.npz``."""
-    return lambda cell: None if cell.choices is None else cell.choices.per_round.get(name)
+    return lambda cell: cell.curves.get(name)
 
 
 def _regret_of(cell: Cell) -> FloatArray | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from turnout.names import shortened
 from turnout.report.groups import VariantCells, WorldGroup
-from turnout.report.reading import Cell
+from turnout.runs.cell import Cell
 from turnout.types import Array, FloatArray
 
 __all__ = [

@@ -11,8 +11,10 @@ from typing import Any
 
 from turnout.errors import InvalidInput
 from turnout.names import shortened
-from turnout.report.files import Damaged, read_object
-from turnout.report.reading import Cell, CellSettings, Problem
+from turnout.runs.cell import Cell
+from turnout.runs.files import EXPERIMENT, DamagedFile, read_json
+from turnout.runs.reader import Problem
+from turnout.runs.settings import CellSettings
 
 __all__ = ["VariantCells", "WorldGroup", "differences", "gather", "refuse_mixed"]
 
@@ -179,8 +181,8 @@ def _listed_labels(cells: Iterable[Cell]) -> dict[str, int]:
 def _labels(experiment: Path) -> list[str]:
     """Return the labels that an experiment lists; none where its file does not tell."""
     try:
-        selectors = read_object(experiment / "experiment.json").get("selectors")
-    except Damaged:
+        selectors = read_json(experiment / EXPERIMENT).get("selectors")
+    except DamagedFile:
         return []
     tables = selectors if isinstance(selectors, list) else []
     labels = [table.get("label") for table in tables if isinstance(table, dict)]

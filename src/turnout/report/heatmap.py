@@ -10,7 +10,7 @@ import numpy as np
 
 from turnout.report.figures import label
 from turnout.report.groups import WorldGroup
-from turnout.report.reading import Cell
+from turnout.runs.cell import Cell
 from turnout.types import Array, FloatArray, IntArray
 
 __all__ = ["class_names", "classes_of", "heat_map"]
@@ -26,7 +26,7 @@ def classes_of(world: WorldGroup) -> IntArray | None:
     Args:
         world: The cells that compare; the first that recorded classes is asked.
     """
-    recorded = [cell.choices.class_of for cell in world.cells if cell.choices is not None]
+    recorded = [cell.class_of for cell in world.cells]
     class_of = next((classes for classes in recorded if classes is not None), None)
     if class_of is None:
         return None

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from turnout.errors import MissingExtra
 from turnout.report.groups import WorldGroup
-from turnout.report.reading import Problem
 from turnout.report.summary import Row
 from turnout.report.views import WorldView, world_view
+from turnout.runs.reader import Problem
 
 if TYPE_CHECKING:
     from jinja2 import Environment

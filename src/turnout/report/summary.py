@@ -11,7 +11,7 @@ import numpy as np
 
 from turnout import metrics
 from turnout.report.groups import VariantCells, WorldGroup
-from turnout.report.reading import Cell
+from turnout.runs.cell import Cell
 from turnout.statistics import Estimate, estimate
 from turnout.types import FloatArray, IntArray
 

@@ -12,7 +12,7 @@ from turnout import metrics
 from turnout.report.curves import Trace, clock, identity, plain
 from turnout.report.figures import Chart, axes
 from turnout.report.groups import VariantCells, WorldGroup
-from turnout.report.reading import Cell
+from turnout.runs.cell import Cell
 from turnout.statistics import Estimate, estimate
 from turnout.types import FloatArray
 

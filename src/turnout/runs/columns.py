@@ -32,16 +32,27 @@ _NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 class RoundRow(NamedTuple):
-    """One round as it is recorded."""
+    """One round as it is recorded.
 
-    clients: IntArray  #: (s,) the chosen
-    status: Array  #: (s,) int8 of Status
-    duration: FloatArray  #: (s,) seconds, NaN = unknown to the server
-    spent: FloatArray  #: (s,) seconds that the device worked
-    probability: FloatArray | None  #: (s,) inclusion probability as reported
-    length_s: float  #: seconds that the round took
+    Attributes:
+        clients: (s,) the chosen.
+        status: (s,) int8 of ``Status``.
+        duration: (s,) seconds, NaN = unknown to the server.
+        spent: (s,) seconds that the device worked.
+        probability: (s,) inclusion probability as reported.
+        length_s: Seconds that the round took.
+        n_available: Clients that could be chosen.
+        measured: accuracy, loss, ... after the round; empty without training.
+    """
+
+    clients: IntArray
+    status: Array
+    duration: FloatArray
+    spent: FloatArray
+    probability: FloatArray | None
+    length_s: float
     n_available: int
-    measured: Mapping[str, float] = _NOTHING  #: accuracy, loss, ...; empty without training
+    measured: Mapping[str, float] = _NOTHING
 
 
 class Collector:
@@ -63,7 +74,7 @@ class Collector:
         """Add a round.
 
         Args:
-            row: what is recorded of it.
+            row: What is recorded of it.
 
         """
         chance = row.probability
@@ -89,10 +100,10 @@ class Collector:
         """Return a collector that goes on behind saved rounds.
 
         Args:
-            columns: what ``columns()`` returned, or ``selections.npz`` holds.
+            columns: What ``columns()`` returned, or ``selections.npz`` holds.
 
         Raises:
-            KeyError: if a column is missing.
+            KeyError: If a column is missing.
 
         """
         collector = cls()
@@ -110,7 +121,7 @@ class Collector:
         """Return who was chosen in a round.
 
         Args:
-            round: the round, counted from 0.
+            round: The round, counted from 0.
 
         """
         offsets = self._offsets.values
@@ -122,9 +133,9 @@ class Collector:
         """Return the rounds ``start`` .. ``stop - 1`` as JSON lines of ``rounds.jsonl``.
 
         Args:
-            start: the first round.
-            stop: the round behind the last one.
-            more: further columns of these rounds, one entry each.
+            start: The first round.
+            stop: The round behind the last one.
+            more: Further columns of these rounds, one entry each.
 
         """
         n_rounds = stop - start
@@ -139,7 +150,7 @@ class Collector:
             "round": np.arange(start, stop),
             "available": self._columns["n_available"].values[start:stop],
             "chosen": sizes,
-            **dict(zip(_STATUSES, counts.reshape(n_rounds, -1).T, strict=True)),
+            **dict(zip(_STATUSES, counts.reshape(n_rounds, len(_STATUSES)).T, strict=True)),
             "length_s": self._columns["length_s"].values[start:stop],
             "wasted_s": np.bincount(rows, lost, minlength=n_rounds),
             **more,
@@ -158,7 +169,7 @@ def measured_of(columns: Mapping[str, Array]) -> dict[str, FloatArray]:
     """Return the measured columns under their own names.
 
     Args:
-        columns: columns as they stand in ``selections.npz``.
+        columns: Columns as they stand in ``selections.npz``.
 
     """
     return {

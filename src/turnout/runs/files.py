@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,12 @@ __all__ = [
     "VERSIONS",
     "DamagedFile",
     "FolderError",
+    "cell_folder",
     "digest_of",
     "read_arrays",
     "read_json",
     "read_lines",
+    "slug",
     "write_json",
 ]
 
@@ -62,8 +65,8 @@ class DamagedFile(FolderError):
     """A file of a run folder cannot be used.
 
     Args:
-        path: the file.
-        fault: what is wrong, as it follows the file's name: ``" is missing"``.
+        path: The file.
+        fault: What is wrong, as it follows the file's name: ``" is missing"``.
 
     """
 
@@ -72,18 +75,42 @@ class DamagedFile(FolderError):
         self.brief = f"{path.name}{fault}"  #: for a reader who sees the folder's name already
 
 
+def slug(label: str) -> str:
+    """Return a label as the name of a folder.
+
+    Args:
+        label: The label of a selector.
+
+    >>> slug("RBCS-F(50)")
+    'rbcs-f-50'
+    """
+    return re.sub(r"[^a-z0-9._-]+", "-", label.lower()).strip("-.") or "selector"
+
+
+def cell_folder(root: Path, label: str, seed: int) -> Path:
+    """Return the folder of a cell.
+
+    Args:
+        root: The folder of the experiment.
+        label: The label of the selector.
+        seed: The seed.
+    """
+    return root / slug(label) / f"seed-{seed}"
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file.
 
     Args:
-        path: the file.
+        path: The file.
 
     Raises:
-        DamagedFile: if it is missing or holds anything else.
+        DamagedFile: If it is missing or holds anything else.
 
     """
+    content = _content(path)
     try:
-        table = json.loads(_content(path))
+        table = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise DamagedFile(path, f" is not readable JSON ({_reason(error)})") from error
     if not isinstance(table, dict):
@@ -95,10 +122,10 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the JSON objects of a file with one per line, and how many lines hold none.
 
     Args:
-        path: the file.
+        path: The file.
 
     Raises:
-        DamagedFile: if it is missing or cannot be opened.
+        DamagedFile: If it is missing or cannot be opened.
 
     """
     objects: list[dict[str, Any]] = []
@@ -117,10 +144,10 @@ def read_arrays(path: Path) -> dict[str, Array]:
     """Return the arrays of an ``.npz``.
 
     Args:
-        path: the file.
+        path: The file.
 
     Raises:
-        DamagedFile: if it is missing or not complete.
+        DamagedFile: If it is missing or not complete.
 
     """
     try:
@@ -136,8 +163,8 @@ def write_json(path: Path, table: Mapping[str, Any]) -> None:
     """Write a JSON object atomically; numbers that are not finite become null.
 
     Args:
-        path: the file.
-        table: plain data, NumPy scalars included.
+        path: The file.
+        table: Plain data, NumPy scalars included.
 
     """
     text = json.dumps(_finite(table), indent=2, allow_nan=False)
@@ -148,7 +175,7 @@ def digest_of(path: Path) -> str:
     """Return the digest of a file's bytes; empty if there is none.
 
     Args:
-        path: the file.
+        path: The file.
 
     """
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""

@@ -16,6 +16,10 @@ class RunningRegret:
 
     What it remembers is the size of one round: how often each client would have succeeded, weighted
     by what the round had to give beyond the quota.
+
+    Args:
+        n_clients: Size of the federation.
+        cohort_size: Answers wanted per round.
     """
 
     def __init__(self, n_clients: int, cohort_size: int) -> None:
@@ -27,10 +31,12 @@ class RunningRegret:
         self._gained = 0.0
 
     def add(self, success: BoolArray, gained: Array, quota: FloatArray) -> FloatArray:
-        """Return the regret after each of the new rounds.
+        """Return (B,) the regret after each of B new rounds.
 
-        ``success`` (B, n) is everyone's fate, ``gained`` (B,) how many of the chosen would have
-        succeeded, ``quota`` (B,) = sigma_t K / k.
+        Args:
+            success: (B, n) who would have succeeded.
+            gained: (B,) how many of the chosen would have succeeded.
+            quota: (B,) share of the cohort that is given by equal chances, sigma_t K / k.
         """
         n, k = self._n, self._k
         sigma = quota * k / n
@@ -54,7 +60,11 @@ class RunningRegret:
         return {"gains": self._gains.copy(), "scalars": scalars}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Continue from what ``state()`` saved."""
+        """Continue from what ``state()`` saved.
+
+        Args:
+            state: What it returned.
+        """
         self._gains = np.array(state["gains"])
         self._reserved, self._cap, self._gained = (float(value) for value in state["scalars"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -19,20 +20,35 @@ __all__ = ["Run"]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run in columns: round t holds entries ``offsets[t] .. offsets[t + 1] - 1``."""
+    """A run in columns: round t holds entries ``offsets[t] .. offsets[t + 1] - 1``.
+
+    Attributes:
+        n_clients: Size of the federation.
+        cohort_size: Answers wanted per round.
+        offsets: (T + 1,) where each round starts.
+        clients: (choices,) the chosen of all rounds, one after the other.
+        status: (choices,) int8 of ``Status``.
+        duration: (choices,) seconds, NaN = unknown to the server.
+        spent: (choices,) seconds that the device worked.
+        probability: (choices,) inclusion probability as reported, NaN = none.
+        length_s: (T,) seconds per round.
+        n_available: (T,) available clients per round.
+        in_time: (T, n) who would have succeeded, if it was kept.
+        measured: (T,) each: accuracy, loss, ... after the round, NaN = not measured; empty without
+            training.
+    """
 
     n_clients: int
-    cohort_size: int  #: answers wanted per round
-    offsets: IntArray  #: (T + 1,)
-    clients: IntArray  #: (choices,) the chosen of all rounds, one after the other
-    status: Array  #: (choices,) int8 of Status
-    duration: FloatArray  #: (choices,) seconds, NaN = unknown to the server
-    spent: FloatArray  #: (choices,) seconds that the device worked
-    probability: FloatArray  #: (choices,) inclusion probability as reported, NaN = none
-    length_s: FloatArray  #: (T,) seconds per round
-    n_available: IntArray  #: (T,)
-    in_time: BoolArray | None = None  #: (T, n) who would have succeeded, if kept
-    #: (T,) each: accuracy, loss, ... after the round, NaN = not measured; empty without training
+    cohort_size: int
+    offsets: IntArray
+    clients: IntArray
+    status: Array
+    duration: FloatArray
+    spent: FloatArray
+    probability: FloatArray
+    length_s: FloatArray
+    n_available: IntArray
+    in_time: BoolArray | None = None
     measured: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
@@ -46,13 +62,13 @@ class Run:
         """Return the run that columns of ``selections.npz`` hold; further columns are left out.
 
         Args:
-            n_clients: size of the federation.
-            cohort_size: answers wanted per round.
-            columns: the columns by name.
+            n_clients: Size of the federation.
+            cohort_size: Answers wanted per round.
+            columns: The columns by name.
             in_time: (T, n) who would have succeeded in each round, if it was kept.
 
         Raises:
-            KeyError: if a column is missing.
+            KeyError: If a column is missing.
 
         """
         own: dict[str, Any] = {name: columns[name] for name in (*PER_CHOICE, *PER_ROUND)}
@@ -116,6 +132,24 @@ class Run:
     def chosen_in(self, round: int) -> IntArray:
         """Return who was chosen in a round of this run, counted from its first."""
         return self.clients[self.offsets[round] : self.offsets[round + 1]]
+
+    def first(self, n_rounds: int) -> Self:
+        """Return the first rounds of this run.
+
+        Args:
+            n_rounds: Rounds to keep.
+        """
+        offsets = self.offsets[: n_rounds + 1]
+        choices: dict[str, Any] = {name: getattr(self, name)[: offsets[-1]] for name in PER_CHOICE}
+        rounds: dict[str, Any] = {name: getattr(self, name)[:n_rounds] for name in PER_ROUND}
+        return dataclasses.replace(
+            self,
+            offsets=offsets,
+            **choices,
+            **rounds,
+            in_time=None if self.in_time is None else self.in_time[:n_rounds],
+            measured={name: values[:n_rounds] for name, values in self.measured.items()},
+        )
 
     def backlog(self, rate: float = 0.15) -> metrics.Backlog:
         """Return the fairness queues of RBCS-F for this record of selections."""

@@ -21,7 +21,7 @@ def versions(*packages: str) -> dict[str, Any]:
     """Return what ran: versions, platform, and the state of turnout's own repository if any.
 
     Args:
-        packages: names of further packages whose version counts.
+        packages: Names of further packages whose version counts.
 
     """
     sha, dirty = _git_state(_PACKAGE)

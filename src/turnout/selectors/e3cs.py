@@ -48,6 +48,7 @@ import numpy as np
 
 from turnout import require
 from turnout.errors import InvalidInput
+from turnout.metrics import theorem1_bound
 from turnout.registry import register
 from turnout.sampling import (
     capped_allocation,
@@ -143,8 +144,7 @@ class E3CS(Selector):
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Allocate probability by weight above the floor, then draw."""
         k, n_pool = ctx.size, ctx.pool.size  # k, K
-        quota = at_round("quota", self.quota, ctx.round, maximum=1.0)
-        sigma = quota * k / max(1, n_pool)
+        sigma = self.quota_at(ctx.round) * k / max(1, n_pool)
         p, overflow = capped_allocation(ctx.of_pool(self.log_weight_), k, sigma)  # Alg. 1, line 3
         drawn = DRAWS[self.draw](p, k, rng)  # Alg. 1, line 4
         step = self._rate(n_pool, k) * (k - n_pool * sigma) / max(1, n_pool)  # of Eq. (11)
@@ -167,6 +167,16 @@ class E3CS(Selector):
             change[np.isin(selection.clients, overflow)] = 0.0  # its own success does not count
             self.log_weight_[overflow] += step * of_overflow
         self.log_weight_[selection.clients] += step * change  # Eq. (11) | Eq. (16)
+
+    def quota_at(self, round: int) -> float:
+        """Return the quota of a round."""
+        return at_round("quota", self.quota, round, maximum=1.0)
+
+    def regret_bound(self, n_rounds: int, cohort_size: int, n_clients: int) -> FloatArray:
+        """Return the bound of Theorem 1."""
+        eta = None if self.eta == "theorem-1" else self.eta
+        quota = np.array([self.quota_at(t) for t in range(n_rounds)])
+        return theorem1_bound(quota, n_rounds, min(cohort_size, n_clients), n_clients, eta)
 
     def _rate(self, n_pool: int, k: int) -> float:
         if self.eta != "theorem-1":

@@ -150,6 +150,10 @@ class RBCSF(Selector):
         served[selection.clients] = 1.0
         self.queue_ = np.maximum(self.queue_ + self.rate - served, 0.0)  # Eq. (6)
 
+    def guaranteed_rate(self) -> float:
+        """Return beta."""
+        return self.rate
+
     def _context(self, ctx: RoundContext) -> FloatArray:
         context = ctx.column("context")
         if context.ndim != 2 or context.shape[1] != self.dimension:

@@ -31,13 +31,13 @@ def simulate(
     """Run a selector from its first round and collect everything.
 
     Args:
-        selector: the selector, or its name.
-        environment: who is available, who fails, how long it takes.
-        cohort_size: answers wanted per round.
-        n_rounds: rounds to run.
-        seed: of the selector's draws; the environment's by default.
-        policy: how a round ends; without one the server waits for all answers.
-        keep_fates: also keep what would have happened to everyone, n bytes a round; ``Run.regret``
+        selector: The selector, or its name.
+        environment: Who is available, who fails, how long it takes.
+        cohort_size: Answers wanted per round.
+        n_rounds: Rounds to run.
+        seed: Of the selector's draws; the environment's by default.
+        policy: How a round ends; without one the server waits for all answers.
+        keep_fates: Also keep what would have happened to everyone, n bytes a round; ``Run.regret``
             needs it.
 
     >>> from turnout.environments import e3cs_world
@@ -59,10 +59,10 @@ def collect(
     """Collect records of rounds into a run.
 
     Args:
-        records: the rounds, one after the other.
-        n_clients: size of the federation.
-        cohort_size: answers wanted per round.
-        keep_fates: also keep what would have happened to everyone, n bytes a round.
+        records: The rounds, one after the other.
+        n_clients: Size of the federation.
+        cohort_size: Answers wanted per round.
+        keep_fates: Also keep what would have happened to everyone, n bytes a round.
 
     """
     collector = Collector()

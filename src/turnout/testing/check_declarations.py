@@ -105,11 +105,12 @@ class _PolicedColumns(Mapping[str, Array]):
 
 @contract
 def check_declarations(subject: Subject) -> None:
-    """Only declared columns and metrics matter; a missing column is named, an optional one may."""
+    """Only declared columns and metrics matter, a missing column is named, promises can be kept."""
     toy = ToyFederation(12, 4)
     _expect_only_declared_columns(subject, toy)
     _expect_missing_is_named(subject, toy)
     _expect_only_declared_metrics(subject, toy)
+    _expect_promises(subject)
 
 
 def _expect_only_declared_columns(subject: Subject, toy: ToyFederation) -> None:
@@ -173,6 +174,20 @@ def _expect_only_declared_metrics(subject: Subject, toy: ToyFederation) -> None:
             f"{odd} depends on a metric that is not declared; needs_metrics is "
             f"{sorted(selector.needs_metrics)}: add the metric to it.",
         )
+
+
+def _expect_promises(subject: Subject) -> None:
+    selector, n_rounds = subject.ready(12), 20
+    for t in (0, 1, 5_000):
+        quota = selector.quota_at(t)
+        expect(0.0 <= quota <= 1.0, f"quota_at({t}) must be in [0, 1], got {quota!r}.")
+    rate = selector.guaranteed_rate()
+    expect(rate is None or 0.0 <= rate <= 1.0, f"guaranteed_rate must be in [0, 1], got {rate!r}.")
+    bound = selector.regret_bound(n_rounds, 4, 12)
+    expect(
+        bound is None or (bound.shape == (n_rounds,) and bool((bound >= 0.0).all())),
+        f"regret_bound must return one number >= 0 for each of {n_rounds} rounds, got {bound!r}.",
+    )
 
 
 @contract

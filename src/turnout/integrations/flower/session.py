@@ -86,8 +86,8 @@ class Session:
         self.journal = Journal(settings.cohort_size)
         config = settings.config(selector, self.policy, world, n_rounds)
         classes = None if world is None else world.classes
-        root = settings.records
-        self._records = None if root is None else Records(root, config, classes)
+        root, rate = settings.records, selector.guaranteed_rate()
+        self._records = None if root is None else Records(root, config, classes, rate)
         self._opened: OpenRound | None = None
         self._pending: list[Message] = []
 

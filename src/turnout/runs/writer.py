@@ -1,0 +1,203 @@
+"""Who writes the folder of a run: the log of rounds, checkpoints, and the way back to the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from turnout.runs import files
+from turnout.runs.columns import Collector, RoundRow
+from turnout.runs.regret import RunningRegret
+from turnout.storage import write_atomically, write_npz
+from turnout.types import Array, BoolArray, FloatArray
+
+__all__ = ["CellWriter", "RoundLog"]
+
+_NOTHING: Mapping[str, Array] = MappingProxyType({})
+#: How the names of what the running regret remembers begin in ``progress.npz``.
+_REGRET = "regret."
+
+
+class RoundLog:
+    """``rounds.jsonl``: lines are added at its end, and the last one may be written again.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._last_at = 0  # bytes before the last line
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the file; -1 if there is none."""
+        return self.path.stat().st_size if self.path.exists() else -1
+
+    def begin(self, lines: Sequence[str] = ()) -> None:
+        """Start the file anew.
+
+        Args:
+            lines: The lines to start with.
+        """
+        content = _encoded(lines)
+        write_atomically(self.path, content)
+        self._last_at = len(content) - len(_encoded(lines[-1:]))
+
+    def append(self, lines: Sequence[str]) -> None:
+        """Add lines at the end.
+
+        Args:
+            lines: The lines, without their ends.
+        """
+        with self.path.open("ab") as log:
+            log.write(_encoded(lines))
+            self._last_at = log.tell() - len(_encoded(lines[-1:]))
+
+    def replace_last(self, line: str) -> None:
+        """Write the last line again.
+
+        Args:
+            line: What it says now.
+        """
+        with self.path.open("rb+") as log:
+            log.seek(self._last_at)
+            log.write(_encoded([line]))
+            log.truncate()
+
+    def cut(self, n_bytes: int) -> None:
+        """Forget everything behind a place.
+
+        Args:
+            n_bytes: Size of what is kept.
+        """
+        with self.path.open("rb+") as log:
+            log.truncate(n_bytes)
+
+
+class CellWriter:
+    """Writes the rounds of one cell; ``checkpoint`` saves what ``resume`` goes back to.
+
+    Args:
+        path: The folder of the cell.
+        n_clients: Size of the federation.
+        cohort_size: Answers wanted per round.
+        quota_at: The share of the cohort that the selector gives by equal chances in a round.
+        parts: Names of the files that their owners write before a checkpoint.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        n_clients: int,
+        cohort_size: int,
+        quota_at: Callable[[int], float],
+        parts: Sequence[str],
+    ) -> None:
+        self.rounds = Collector()
+        self._path = path
+        self._log = RoundLog(path / files.ROUNDS)
+        self._quota_at = quota_at
+        self._parts = tuple(parts)
+        self._running = RunningRegret(n_clients, cohort_size)
+        self._regret: list[FloatArray] = [np.zeros(0)]
+        self._fates: list[BoolArray] = []
+
+    @property
+    def n_pending(self) -> int:
+        """Rounds that are not in the log yet."""
+        return len(self._fates)
+
+    @property
+    def regret(self) -> FloatArray:
+        """(T,) the regret after each round in the log."""
+        self._regret = [np.concatenate(self._regret)]
+        return self._regret[0]
+
+    def add(self, row: RoundRow, in_time: BoolArray) -> None:
+        """Take in a round; ``flush`` writes it.
+
+        Args:
+            row: What is recorded of it.
+            in_time: (n,) who would have answered in time.
+        """
+        self.rounds.add(row)
+        self._fates.append(in_time)
+
+    def flush(self) -> None:
+        """Write the pending rounds into the log."""
+        if not self._fates:
+            return
+        stop = self.rounds.n_rounds
+        pending = range(stop - self.n_pending, stop)
+        fates = np.array(self._fates)
+        chosen = (self.rounds.clients_of(t) for t in pending)
+        gained = np.array(
+            [fate[clients].sum() for fate, clients in zip(fates, chosen, strict=True)]
+        )
+        quota = np.array([self._quota_at(t) for t in pending])
+        regret = self._running.add(fates, gained, quota)
+        self._log.append(self.rounds.lines(pending.start, stop, {"regret": regret}))
+        self._regret.append(regret)
+        self._fates = []
+
+    def checkpoint(self, state: Mapping[str, Array], more: Mapping[str, Array] = _NOTHING) -> None:
+        """Save all rounds, and everything that the next one depends on.
+
+        ``progress.npz`` is written last and holds digests of the other files, so that a checkpoint
+        torn by a crash is noticed.
+
+        Args:
+            state: What the caller needs to go on, by name.
+            more: Further columns of ``selections.npz``.
+        """
+        self.flush()
+        columns = self.rounds.columns() | {"regret": self.regret} | dict(more)
+        write_npz(self._path / files.SELECTIONS, columns)
+        own = {
+            "cell.round": np.array(self.rounds.n_rounds),
+            "cell.log_bytes": np.array(self._log.n_bytes),
+            "cell.digests": np.array(self._digests()),
+        }
+        own |= {f"{_REGRET}{name}": value for name, value in self._running.state().items()}
+        write_npz(self._path / files.PROGRESS, {**state, **own})
+
+    def resume(self) -> tuple[dict[str, Array] | None, str]:
+        """Go back to the last checkpoint.
+
+        Returns:
+            The state that was saved there, None to start at the first round; and what there is to
+            say about it.
+
+        Raises:
+            DamagedFile: If a file of the checkpoint cannot be read.
+            KeyError: If an array is missing in one.
+        """
+        path = self._path / files.PROGRESS
+        if not path.exists():
+            self._log.begin()
+            return None, ""
+        saved = files.read_arrays(path)
+        log_bytes = int(saved["cell.log_bytes"])
+        is_whole = list(saved["cell.digests"]) == self._digests()
+        if not is_whole or self._log.n_bytes < log_bytes:
+            self._log.begin()
+            return None, "its checkpoint was torn, so it was started again."
+        columns = files.read_arrays(self._path / files.SELECTIONS)
+        self.rounds = Collector.from_columns(columns)
+        self._regret = [columns["regret"]]
+        remembered = {name: saved[f"{_REGRET}{name}"] for name in self._running.state()}
+        self._running.load_state(remembered)
+        self._log.cut(log_bytes)
+        return saved, ""
+
+    def _digests(self) -> list[str]:
+        names = (files.SELECTIONS, *self._parts)
+        return [files.digest_of(self._path / name) for name in names]
+
+
+def _encoded(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
