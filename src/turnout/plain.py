@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import Field
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-__all__ = ["CONTAINERS", "CannotEncode", "Codec", "Record", "Rule"]
+__all__ = ["CONTAINERS", "LATER", "CannotEncode", "Codec", "Record", "Rule"]
+
+#: Metadata of a field that a dataclass got later. It is written to configurations only where it is
+#: set, so that older experiments keep their digest.
+LATER: Mapping[str, bool] = MappingProxyType({"is_later": True})
 
 #: Writes or reads a part of a value.
 Walk = Callable[[Any], Any]

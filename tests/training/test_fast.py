@@ -115,6 +115,8 @@ WORK = {
     "drawn epochs": {"epochs": (1, 2, 3, 4)},
     "steps": {"epochs": None, "steps": (2, 5), "lr": StepDecay(0.1, (1,), 0.5)},
     "all data": {"batch_size": None, "epochs": 3},
+    "adam": {"optimizer": "adam", "lr": 0.01, "epochs": (1, 2, 3)},
+    "adam and more": {"optimizer": "adam", "lr": 0.01, "proximal": 0.3, "weight_decay": 0.1},
 }
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from turnout import InvalidInput, Purpose, StepDecay, stream
+from turnout.experiment.codec import decode, encode
 from turnout.training.batches import batch_plan, client_plan, polled_rows
 from turnout.training.local import LocalWork, PerClient
 
@@ -163,3 +164,17 @@ def test_polled_rows_are_one_batch_without_repeats():
     assert not np.array_equal(rows, polled_rows(30, 8, seed=0, round=2, client=2))
     assert sorted(polled_rows(5, 8, 0, 1, 2).tolist()) == list(range(5))
     assert polled_rows(5, None, 0, 1, 2).size == 5
+
+
+def test_an_optimizer_is_known_and_adam_has_no_momentum():
+    with pytest.raises(InvalidInput, match="optimizer"):
+        LocalWork(optimizer="adamw")
+    with pytest.raises(InvalidInput, match=r"momentum is 0.9 .* 'adam'"):
+        LocalWork(optimizer="adam", momentum=0.9)
+
+
+def test_the_optimizer_is_written_only_where_it_is_set():
+    assert "optimizer" not in encode(LocalWork())
+    table = encode(LocalWork(optimizer="adam"))
+    assert table["optimizer"] == "adam"
+    assert decode(table, LocalWork) == LocalWork(optimizer="adam")

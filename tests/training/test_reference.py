@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 
@@ -79,6 +80,24 @@ def test_fedprox_pulls_to_the_global_model_and_weight_decay_to_zero():
     # Decay: step 1 gives u = 1.05, v = 0.85, the same difference; then 0.5 u and 0.5 v are added.
     shrunk = [1.05 - 0.1 * (SECOND + 0.525), 0.85 + 0.1 * (SECOND - 0.425)]
     assert decay.tolist() == pytest.approx(shrunk, rel=1e-6)
+
+
+def test_adam_by_hand():
+    # Gradients (-1, 1), then (SECOND, -SECOND): the first step is lr x sign, as in the plain rule.
+    start, local = torch.tensor([1.0, 1.0]), {"optimizer": "adam"}
+    got = two_weights(**local).train(start, np.array([0]), 0).weights[0]
+    mean = (0.9 * 0.1 * -1.0 + 0.1 * SECOND) / (1 - 0.9**2)
+    square = (0.999 * 0.001 * 1.0 + 0.001 * SECOND**2) / (1 - 0.999**2)
+    second = 0.1 * mean / math.sqrt(square)
+    assert got.tolist() == pytest.approx([1.1 - second, 0.9 + second], rel=1e-5)
+    plain = two_weights().train(start, np.array([0]), 0).weights[0]
+    assert abs(float(plain[0] - got[0])) > 0.01
+
+
+def test_the_moments_of_adam_start_at_zero_in_every_round():
+    trainer, start = two_weights(optimizer="adam"), torch.tensor([1.0, 1.0])
+    first, again = (trainer.train(start, np.array([0]), 0).weights for _ in range(2))
+    assert torch.equal(first, again)
 
 
 class NumpyFedAvg:

@@ -21,7 +21,7 @@ from turnout.environments import Environment
 from turnout.environments.timing import Noise
 from turnout.errors import InvalidInput
 from turnout.names import import_object, nearest
-from turnout.plain import CannotEncode, Codec, Record, Rule
+from turnout.plain import LATER, CannotEncode, Codec, Record, Rule
 
 __all__ = ["ConfigError", "Key", "decode", "encode"]
 
@@ -122,8 +122,17 @@ SCHEDULES: dict[str, type] = {
 
 
 def _write_record(record: Any, walk: Callable[[Any], Any]) -> dict[str, Any]:
-    parts = [field.name for field in dataclasses.fields(record) if field.init]
-    return _tagged(type(record)) | {name: walk(getattr(record, name)) for name in parts}
+    cls = type(record)
+    defaults = _defaults(cls)
+    parts = {
+        field.name: getattr(record, field.name) for field in dataclasses.fields(cls) if field.init
+    }
+    left_out = {
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.metadata == LATER and parts[field.name] == defaults[field.name]
+    }
+    return _tagged(cls) | {name: walk(parts[name]) for name in parts if name not in left_out}
 
 
 _TABLES = Codec(

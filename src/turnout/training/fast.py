@@ -101,6 +101,7 @@ class FastTrainer(TorchTrainer):
             self.local.momentum,
             self.local.proximal,
             self.local.weight_decay,
+            self.local.optimizer == "adam",
         )
         tasks = [
             Task(

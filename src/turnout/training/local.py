@@ -1,24 +1,28 @@
 """Local training: how long a client trains, and by which rule.
 
 FedAvg is plain SGD on the cross-entropy. FedProx adds ``proximal / 2 * ||w - w_global||^2`` to it;
-that is gamma of E3CS's journal form and mu of the FedProx paper. Momentum starts at zero in every
-round: a client keeps nothing between rounds.
+that is gamma of E3CS's journal form and mu of the FedProx paper. Momentum and the moments of Adam
+start at zero in every round: a client keeps nothing between rounds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from turnout import require
 from turnout.errors import InvalidInput
+from turnout.plain import LATER
 from turnout.rng import Purpose, stream
 from turnout.schedules import Schedule, at_round
 from turnout.types import IntArray
 
 __all__ = ["Amount", "LocalWork", "PerClient"]
+
+#: How a client moves its weights.
+OPTIMIZERS = ("sgd", "adam")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class LocalWork:
         momentum: Momentum of SGD, inside [0, 1]. It starts at zero in every round.
         proximal: Coefficient of FedProx, >= 0; 0 is FedAvg. The FedProx paper tries 0.001 to 1.
         weight_decay: Adds ``weight_decay * w`` to the gradient, >= 0.
+        optimizer: "sgd", or "adam" with the usual rates 0.9 and 0.999. Adam wants small step sizes;
+            try 0.001 to 0.002.
 
     >>> LocalWork(epochs=2, batch_size=40).steps_of(np.array([100, 40, 7]), seed=0).tolist()
     [6, 2, 2]
@@ -70,6 +76,7 @@ class LocalWork:
     momentum: float = 0.0
     proximal: float = 0.0
     weight_decay: float = 0.0
+    optimizer: str = field(default="sgd", metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.steps is not None:
@@ -88,6 +95,13 @@ class LocalWork:
         require.number("momentum", self.momentum, minimum=0.0, maximum=1.0)
         require.number("proximal", self.proximal, minimum=0.0)
         require.number("weight_decay", self.weight_decay, minimum=0.0)
+        require.choice("optimizer", self.optimizer, OPTIMIZERS)
+        if self.optimizer == "adam" and self.momentum:
+            raise InvalidInput(
+                f"momentum is {self.momentum} and optimizer is 'adam', which has moments of its "
+                "own: leave momentum at 0 or use optimizer='sgd'.",
+                field="momentum",
+            )
 
     def steps_of(self, num_samples: IntArray, seed: int) -> IntArray:
         """Return (n,) the SGD steps that each client takes in a round.

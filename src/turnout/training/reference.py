@@ -1,4 +1,4 @@
-"""The reference trainer: one client after the other, with autograd and ``torch.optim.SGD``.
+"""The reference trainer: one client after the other, with autograd and ``torch.optim``.
 
 It is simple on purpose. Fast trainers are tested against it.
 """
@@ -47,12 +47,7 @@ class ReferenceTrainer(TorchTrainer):
         x, y = self._examples(client)
         plan = self.plan(client, round)
         load_weights(self.module, weights)
-        optimizer = torch.optim.SGD(
-            self.module.parameters(),
-            lr=self.local.lr_in(round),
-            momentum=self.local.momentum,
-            weight_decay=self.local.weight_decay,
-        )
+        optimizer = self._optimizer(round)
         start = [weight.detach().clone() for weight in self.module.parameters()]
         report = ClientLosses()
         self.module.train()
@@ -66,6 +61,13 @@ class ReferenceTrainer(TorchTrainer):
                 optimizer.step()
                 report.add(loss.item(), losses.detach())
         return report
+
+    def _optimizer(self, round: int) -> torch.optim.Optimizer:
+        weights, local = self.module.parameters(), self.local
+        lr, decay = local.lr_in(round), local.weight_decay
+        if local.optimizer == "adam":
+            return torch.optim.Adam(weights, lr, weight_decay=decay)
+        return torch.optim.SGD(weights, lr, momentum=local.momentum, weight_decay=decay)
 
     def _proximal_term(self, start: list[Tensor]) -> Tensor | float:
         """Return FedProx's ``proximal / 2 * ||w - w_global||^2``."""

@@ -2,7 +2,7 @@
 
 Most of the work is in the layer that scores every word of the vocabulary. Here it processes only
 positions that have a next word, one block of them at a time, and its scores are replaced by their
-gradient in place. Only the words that occur are updated in the embedding, if the rule allows it.
+gradient in place. Only the client's own words are updated in the embedding, if the rule allows it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from turnout.training.batched.weights import Stacked
 from turnout.training.modules import input_tensor, label_tensor
 from turnout.training.nets import NextWord
 from turnout.training.reports import ClientLosses
+from turnout.types import Array
 
 __all__ = ["Text"]
 
@@ -50,7 +51,7 @@ class Text(Engine):
     def train(self, task: Task) -> Losses:
         """Train the client of a tile and write its model to ``task.out``."""
         tile, device = task.tile(), task.weights.device
-        client = _Client(self.module, task)
+        client = _Client(self.module, task, np.unique(self.data.x[np.unique(tile.rows[0])]))
         report = ClientLosses()
         for step in range(tile.n_steps):
             rows = tile.rows[0, step, : tile.size[0, step]]
@@ -69,10 +70,16 @@ class Text(Engine):
 class _Client:
     """One client's model."""
 
-    def __init__(self, module: NextWord, task: Task) -> None:
-        self.rule = task.rule
-        self.weights = task.stacked([weight.shape for weight in module.parameters()])
-        self.embedding, *self.in_out, self.output, self.bias = self.weights
+    def __init__(self, module: NextWord, task: Task, own_words: Array) -> None:
+        weights = task.stacked([weight.shape for weight in module.parameters()])
+        self.whole, *self.in_out, self.output, self.bias = weights
+        n_words = self.whole.start.shape[0]
+        own = np.arange(n_words) if task.rule.decay else own_words  # decay moves every word
+        self.words = torch.from_numpy(own).long().to(task.weights.device)
+        self.place = self.words.new_zeros(n_words)
+        self.place[self.words] = torch.arange(own.size, device=task.weights.device)
+        start = self.whole.start[self.words]
+        self.embedding = Stacked(start, start[None].clone(), task.rule)
         self.lstm = copy.deepcopy(module.lstm).train()
         for weight, values in zip(self.lstm.parameters(), self.in_out, strict=True):
             weight.detach().copy_(values.value[0])
@@ -86,6 +93,7 @@ class _Client:
         length = _length(labels)  # words after the last label change nothing
         words, labels = words[:, :length], labels[:, :length]
         has_label = labels != PADDING
+        words = self.place[words]
         embedded = self.embedding.value[0][words].requires_grad_()
         states, _ = self.lstm(embedded)
         losses, below = self._output_step(states.detach()[has_label], labels[has_label])
@@ -122,15 +130,13 @@ class _Client:
         return losses.neg_(), below
 
     def _embedding_step(self, words: Tensor, gradient: Tensor) -> None:
-        words, gradient = words.flatten(), gradient.flatten(0, 1)
-        if self.rule.momentum or self.rule.decay:
-            of_all = torch.zeros_like(self.embedding.start).index_add_(0, words, gradient)
-            self.embedding.descend(of_all[None])
-        else:
-            self.embedding.value[0].index_add_(0, words, gradient, alpha=-self.rule.lr)
+        of_all = torch.zeros_like(self.embedding.start)
+        of_all.index_add_(0, words.flatten(), gradient.flatten(0, 1))
+        self.embedding.descend(of_all[None])
 
     def finish(self) -> None:
-        """Copy the weights of the LSTM to the place of those of the other layers."""
+        """Copy the embedding and the LSTM to the place of the weights of the output."""
+        self.whole.value[0, self.words] = self.embedding.value[0]
         for values, weight in zip(self.in_out, self.of_lstm, strict=True):
             values.value.copy_(weight.value)
 

@@ -1,17 +1,22 @@
 """A weight array of several clients, and the rule of a step.
 
 The rule is that of ``torch.optim.SGD`` with FedProx's pull: the gradient plus
-``weight_decay * w + proximal * (w - w_global)``, through momentum if there is any.
+``weight_decay * w + proximal * (w - w_global)``, through momentum if there is any. Or it is that of
+``torch.optim.Adam``, on the same gradient.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 __all__ = ["Rule", "Stacked"]
+
+#: Adam's rates of the mean gradient and of its square, and what keeps a division by 0 away.
+MEAN_RATE, SQUARE_RATE, SMALLEST = 0.9, 0.999, 1e-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,7 @@ class Rule:
         momentum: Momentum of SGD.
         proximal: Coefficient of FedProx.
         weight_decay: Adds ``weight_decay * w`` to the gradient.
+        is_adam: Whether the rule is that of Adam.
 
     """
 
@@ -30,6 +36,7 @@ class Rule:
     momentum: float = 0.0
     proximal: float = 0.0
     weight_decay: float = 0.0
+    is_adam: bool = False
 
     @property
     def decay(self) -> float:
@@ -45,7 +52,9 @@ class Stacked:
         start: (...) the array in the global model.
         value: (a, ...) the arrays of the clients; steps change them.
         rule: How a step changes them.
-        velocity: (a, ...) sum of past gradients, with momentum only. Default: zero.
+        velocity: (a, ...) sum of past gradients with momentum, their mean with Adam. Default: zero.
+        square: (a, ...) mean of their squares, with Adam only. Default: zero.
+        n_steps: The number of steps that Adam took; views share it.
 
     """
 
@@ -53,10 +62,14 @@ class Stacked:
     value: Tensor
     rule: Rule
     velocity: Tensor | None = None
+    square: Tensor | None = None
+    n_steps: list[int] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:
-        if self.velocity is None and self.rule.momentum:
+        if self.velocity is None and (self.rule.momentum or self.rule.is_adam):
             self.velocity = torch.zeros_like(self.value)
+        if self.square is None and self.rule.is_adam:
+            self.square = torch.zeros_like(self.value)
 
     @classmethod
     def copies(cls, start: Tensor, n_clients: int, rule: Rule) -> Stacked:
@@ -66,11 +79,14 @@ class Stacked:
     def first(self, a: int) -> Stacked:
         """Return the weights of the first ``a`` clients: the same memory, not copies."""
         velocity = None if self.velocity is None else self.velocity[:a]
-        return Stacked(self.start, self.value[:a], self.rule, velocity)
+        square = None if self.square is None else self.square[:a]
+        return Stacked(self.start, self.value[:a], self.rule, velocity, square, self.n_steps)
 
     def descend(self, gradient: Tensor) -> None:
         """Take a step along the gradients, (a, ...)."""
-        if self.velocity is None:
+        if self.velocity is not None and self.square is not None:
+            self._adam(gradient, self.velocity, self.square)
+        elif self.velocity is None:
             if self.rule.decay:
                 self.value.mul_(1.0 - self.rule.lr * self.rule.decay)
                 self._pull()
@@ -80,8 +96,10 @@ class Stacked:
             self._follow(self.velocity)
 
     def descend_product(self, left: Tensor, right: Tensor) -> None:
-        """Take a step along the gradient ``left @ right`` of matrices, which is never stored."""
-        if self.velocity is None:
+        """Take a step along the gradient ``left @ right`` of matrices, which SGD never stores."""
+        if self.square is not None:
+            self.descend(torch.bmm(left, right))
+        elif self.velocity is None:
             keep = 1.0 - self.rule.lr * self.rule.decay
             self.value.baddbmm_(left, right, beta=keep, alpha=-self.rule.lr)
             self._pull()
@@ -99,3 +117,15 @@ class Stacked:
         if self.rule.proximal:
             velocity.sub_(self.start, alpha=self.rule.proximal)
         self.value.sub_(velocity, alpha=self.rule.lr)
+
+    def _adam(self, gradient: Tensor, mean: Tensor, square: Tensor) -> None:
+        if self.rule.decay:
+            gradient = gradient.add(self.value, alpha=self.rule.decay)
+        if self.rule.proximal:
+            gradient = gradient.sub(self.start, alpha=self.rule.proximal)
+        self.n_steps[0] += 1
+        mean.lerp_(gradient, 1.0 - MEAN_RATE)
+        square.mul_(SQUARE_RATE).addcmul_(gradient, gradient, value=1.0 - SQUARE_RATE)
+        spread = square.sqrt().div_(math.sqrt(1.0 - SQUARE_RATE ** self.n_steps[0]))
+        step = self.rule.lr / (1.0 - MEAN_RATE ** self.n_steps[0])
+        self.value.addcdiv_(mean, spread.add_(SMALLEST), value=-step)
