@@ -20,6 +20,7 @@ from turnout.training.models import Logistic, Mlp, StackedLstm
 from turnout.training.modules import load_weights
 from turnout.training.reference import ReferenceTrainer
 from turnout.training.reports import finished
+from turnout.types import LARGEST_REPORT
 
 ALL = np.arange(3)
 UNEQUAL = LocalWork(epochs=PerClient((1, 3, 2)), batch_size=5, lr=0.2, momentum=0.9)
