@@ -5,7 +5,7 @@ import collections
 import pytest
 
 import turnout
-from turnout.names import import_object, nearest, shortened
+from turnout.names import import_extra, import_object, nearest, shortened
 
 
 def test_a_path_names_an_object_also_inside_a_class():
@@ -24,6 +24,12 @@ def test_a_module_that_fails_on_import(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(turnout.InvalidInput, match="division by zero"):
         import_object("fails_on_import:Name")
+
+
+def test_a_module_that_is_not_installed():
+    assert import_extra("collections", "unused") is collections
+    with pytest.raises(turnout.MissingExtra, match=r"^do this$"):
+        import_extra("no_such_module", "do this")
 
 
 @pytest.mark.parametrize("word", ["n_client", "n_clients ", "N_CLIENTS", "n-clients"])

@@ -7,9 +7,25 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
-from turnout.errors import InvalidInput
+from turnout.errors import InvalidInput, MissingExtra
 
-__all__ = ["import_object", "nearest", "shortened"]
+__all__ = ["import_extra", "import_object", "nearest", "shortened"]
+
+
+def import_extra(module: str, advice: str) -> Any:
+    """Return a module that not every installation has.
+
+    Args:
+        module: The name of the module.
+        advice: Who needs it and how to install it.
+
+    Raises:
+        MissingExtra: It is not installed; the message is the advice.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(advice) from error
 
 
 def import_object(path: str) -> Any:

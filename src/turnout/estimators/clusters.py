@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
-from typing import Any
 
 import numpy as np
 
-from turnout.errors import MissingExtra
+from turnout.names import import_extra
 from turnout.types import FloatArray, IntArray
 
 __all__ = ["k_means", "nearest_centroid"]
@@ -40,7 +38,8 @@ def k_means(vectors: FloatArray, n_clusters: int, seed: int) -> FloatArray:
         rng = np.random.default_rng(seed)
         drawn = np.sort(rng.choice(rows.shape[0], MOST_FITTED, replace=False, shuffle=False))
         rows, counts = rows[drawn], counts[drawn]
-    cluster, threads = _import("sklearn.cluster"), _import("threadpoolctl")
+    advice = "nccb needs scikit-learn: pip install 'turnout[torch]'"
+    cluster, threads = (import_extra(name, advice) for name in ("sklearn.cluster", "threadpoolctl"))
     model = cluster.KMeans(n_clusters, n_init=N_STARTS, random_state=seed % 2**32)
     with threads.threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nearly equal vectors may leave a cluster empty
@@ -65,10 +64,3 @@ def _distinct(vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
     keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
     _, first, counts = np.unique(keys, return_index=True, return_counts=True)
     return rows[first], counts.astype(np.float64)
-
-
-def _import(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtra("nccb needs scikit-learn: pip install 'turnout[torch]'") from error

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib
 from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from turnout.errors import MissingExtra
+from turnout.names import import_extra
 from turnout.report.groups import WorldGroup
 from turnout.report.summary import Row
 from turnout.report.views import WorldView, world_view
@@ -92,11 +91,8 @@ def _data(views: Sequence[WorldView]) -> dict[str, dict[str, Any]]:
 
 def _needed(module: str) -> Any:
     """Return a module of the extra ``report``, or say how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        name = module.partition(".")[0]
-        raise MissingExtra(f"the report needs {name}: pip install 'turnout[report]'") from error
+    name = module.partition(".")[0]
+    return import_extra(module, f"the report needs {name}: pip install 'turnout[report]'")
 
 
 def _plotly_js() -> str:

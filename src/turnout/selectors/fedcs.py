@@ -189,5 +189,5 @@ class FedCS(Selector):
         if ctx.size == 0:
             return Selection(ctx.round, ctx.pool)
         chosen, probability = reading.choose(ctx, deadline, rng)
-        known = probability if reading.probability_known else None
-        return Selection(ctx.round, ctx.pool[chosen], known)
+        reported = probability if reading.probability_known else None
+        return Selection(ctx.round, ctx.pool[chosen], reported)

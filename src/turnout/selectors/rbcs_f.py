@@ -138,10 +138,10 @@ class RBCSF(Selector):
         """Advance every queue, and the regressions of the chosen."""
         c, deadline = selection.recall("context"), float(selection.recall("deadline"))
         duration = _assumed(outcome.duration, deadline)
-        known = ~np.isnan(duration)
-        clients = selection.clients[known]
+        timed = ~np.isnan(duration)
+        clients = selection.clients[timed]
         inverse, theta = rank_one_update(
-            self.inverse_[:, :, clients], self.theta_[:, clients], c[:, known], duration[known]
+            self.inverse_[:, :, clients], self.theta_[:, clients], c[:, timed], duration[timed]
         )  # Alg. 2, lines 15-16
         self.inverse_[:, :, clients], self.theta_[:, clients] = inverse, theta
         self.n_rounds_ += 1

@@ -89,14 +89,14 @@ def told(
         yield from records
         return
     with contextlib.ExitStack() as ended:
-        for one in callbacks:
-            one.start(settings)
-            ended.callback(one.end)
+        for callback in callbacks:
+            callback.start(settings)
+            ended.callback(callback.end)
         for record in records:
             clock_s += record.length_s
             values = {**_reported(record), "clock_s": clock_s}
-            for one in callbacks:
-                one.round(record.round, values)
+            for callback in callbacks:
+                callback.round(record.round, values)
             yield record
 
 

@@ -42,10 +42,10 @@ def check_parameters(subject: Subject) -> None:
             f"{name}.__init__ changes {key} from {value!r} to {getattr(copy, key)!r}: store it as "
             "given and convert it where it is used.",
         )
-    known: dict[str, Any] = {type(v).__name__: type(v) for v in parameters.values()}
-    known |= {name: type(selector), "inf": math.inf, "nan": math.nan}
+    classes: dict[str, Any] = {type(v).__name__: type(v) for v in parameters.values()}
+    classes |= {name: type(selector), "inf": math.inf, "nan": math.nan}
     with doing(f"eval({selector!r})"):
-        again = repr(eval(repr(selector), known))
+        again = repr(eval(repr(selector), classes))
     expect(again == repr(selector), f"repr does not round-trip: {selector!r} became {again}.")
     _expect_reset(subject, copy)
 

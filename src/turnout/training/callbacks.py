@@ -7,12 +7,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
 from typing import Any
 
-from turnout.errors import MissingExtra
+from turnout.names import import_extra
 
 __all__ = ["Callback", "MLflow", "TensorBoard", "WandB"]
 
@@ -40,7 +39,9 @@ class TensorBoard(Callback):
 
     def __init__(self, folder: str | os.PathLike[str] = "runs/tensorboard") -> None:
         self.folder = folder
-        self._library = _needed("torch.utils.tensorboard", "TensorBoard", "tensorboard")
+        self._library = import_extra(
+            "torch.utils.tensorboard", "TensorBoard needs another package: pip install tensorboard."
+        )
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Open the event file."""
@@ -78,7 +79,7 @@ class MLflow(Callback):
         self.experiment = experiment
         self.run_name = run_name
         self.tracking_uri = tracking_uri
-        self._library = _needed("mlflow", "MLflow", "mlflow")
+        self._library = import_extra("mlflow", "MLflow needs another package: pip install mlflow.")
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Start a run with the settings as parameters."""
@@ -110,7 +111,7 @@ class WandB(Callback):
     def __init__(self, project: str = "turnout", **options: Any) -> None:
         self.project = project
         self.options = options
-        self._library = _needed("wandb", "WandB", "wandb")
+        self._library = import_extra("wandb", "WandB needs another package: pip install wandb.")
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Start a run with the settings as its configuration."""
@@ -123,10 +124,3 @@ class WandB(Callback):
     def end(self) -> None:
         """Finish the run."""
         self._run.finish()
-
-
-def _needed(module: str, what: str, package: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtra(f"{what} needs another package: pip install {package}.") from error
