@@ -50,7 +50,16 @@ _PENDING_ENTRIES = 2_000_000
 
 @dataclass(frozen=True)
 class CellTask:
-    """What a process needs to run a cell."""
+    """What a process needs to run a cell.
+
+    Attributes:
+        experiment: What the cell is part of.
+        variant: The selector.
+        seed: Of the world, the data and the draws.
+        path: The folder of the cell.
+        versions: What runs it, for ``versions.json``.
+        checkpoint_every: Rounds between two checkpoints.
+    """
 
     experiment: Experiment
     variant: Variant
@@ -67,19 +76,30 @@ class CellTask:
 
 @dataclass(frozen=True)
 class CellResult:
-    """How a cell ended."""
+    """How a cell ended.
+
+    Attributes:
+        label: The selector's label.
+        seed: The seed.
+        status: "complete" from the start, "resumed" from a checkpoint, "skipped" because it was
+            complete, "damaged" if its folder cannot be used, "failed" if the run raised an error.
+        summary: The numbers of ``summary.json``; None without a result.
+        message: What went wrong, or what there is to know about the result.
+    """
 
     label: str
     seed: int
-    #: "complete" from the start, "resumed" from a checkpoint, "skipped" because it was complete,
-    #: "damaged" if its folder cannot be used, "failed" if the run itself raised an error
     status: Literal["complete", "resumed", "skipped", "damaged", "failed"]
     summary: dict[str, Any] | None = None
     message: str = ""
 
 
 def cell_config(task: CellTask) -> dict[str, Any]:
-    """Return everything that makes a cell, as plain data."""
+    """Return everything that makes a cell, as plain data.
+
+    Args:
+        task: The cell.
+    """
     experiment, variant = task.experiment, task.variant
     training = {} if experiment.training is None else {"training": experiment.training}
     return {

@@ -70,7 +70,7 @@ def summarize(run: Run, made: dict[str, Array], seconds: float) -> dict[str, Any
 
 
 def summarize_training(run: Run, federation: Federation, n_rounds: int) -> dict[str, Any]:
-    """Return what training came to; ``rounds_run`` may be less than planned, if it stopped."""
+    """Return the numbers of a trained model; ``rounds_run`` is less than planned if it stopped."""
     curve = run.measured.get("accuracy", np.zeros(0))
     names = (*_FINAL, *_POOLED) if federation.data.has_holdout else _FINAL
     final = {name: _last(run.measured.get(name)) for name in names}
