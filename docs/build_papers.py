@@ -61,7 +61,7 @@ def page(name: str, preset: Preset, file: ResultsFile) -> str:
         "\n".join(f"- {note}" for note in preset.notes),
         _missing(preset, file),
         f"## Claims\n\n{count_sentence(judged)}\n\n{_READ}",
-        _markdown(claims_table(judged, title="")),
+        _markdown(claims_table(judged, title="")) if judged else "",
         "## Numbers",
         *(_markdown(table) for table in all_tables(preset, file)),
         *_figures(name, preset, file),

@@ -203,3 +203,9 @@ def test_a_part_that_is_run_later_joins_the_others(shortened: Results) -> None:
     assert file.parts[("", 1)].labels == shortened.labels
     file.update("", 1, Results(shortened.experiment, {}, {}))
     assert file.parts[("", 1)].labels == shortened.labels
+
+
+def test_nothing_judged_is_said(arxiv: Preset) -> None:
+    judged = judged_claims(arxiv, ResultsFile("e3cs-arxiv"))
+    assert judged == []
+    assert count_sentence(judged).startswith("No claim can be judged yet")

@@ -92,6 +92,8 @@ def count_sentence(judged: Sequence[Judged]) -> str:
         judged: What a page judges.
     """
     counted = [one for one in judged if not one.claim.by_construction]
+    if not counted:
+        return "No claim can be judged yet: the schemes that it compares were not all run."
     counts = Counter(one.verdict for one in counted)
     parts = ", ".join(
         f"{counts[verdict]} {_plural(verdict, counts[verdict])}" for verdict in Verdict
