@@ -7,7 +7,7 @@ of Okabe and Ito, which stays apart for colour-blind readers; line styles differ
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -178,7 +178,7 @@ def _global_loss(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Res
         panel.set_yscale("log")
         panel.set_xlabel("communication round")
     panels[0].set_ylabel("global loss")
-    _legend_above(canvas, panels[0], [_family(scheme) for scheme in groups[min(groups)]])
+    _legend_above(canvas, panels[:1])
 
 
 def _client_losses(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]) -> None:
@@ -219,7 +219,7 @@ def _by_setting(
                 panel.set_title(name)
         for panel in grid[-1]:
             panel.set_xlabel("communication round" if x == "rounds" else "virtual time, s")
-        _legend_above(canvas, grid[0][0], list(schemes))
+        _legend_above(canvas, grid[0])
 
     return draw_settings
 
@@ -267,10 +267,12 @@ def _lines(
     panel.set_xlim(left=0)
 
 
-def _legend_above(canvas: Any, panel: Any, names: Sequence[str]) -> None:
-    lines = panel.get_lines()
-    n_columns = min(len(names), 4)
-    canvas.legend(lines, names, ncols=n_columns, loc="outside upper center", frameon=False)
+def _legend_above(canvas: Any, panels: Iterable[Any]) -> None:
+    """Put one legend above all panels, with every scheme that is drawn in one of them."""
+    drawn = {_family(line.get_label()): line for panel in panels for line in panel.get_lines()}
+    n_columns = min(len(drawn), 4)
+    place = "outside upper center"
+    canvas.legend(drawn.values(), drawn.keys(), ncols=n_columns, loc=place, frameon=False)
 
 
 class Drawing(NamedTuple):
