@@ -38,7 +38,7 @@ from turnout.experiment import (
 )
 from turnout.experiment.codec import FAMILIES, SCHEDULES, decode, decode_parameter, encode
 from turnout.experiment.lines import line_of
-from turnout.experiment.worlds import class_names, environment
+from turnout.experiment.worlds import class_names, world_of
 from turnout.runs.files import cell_folder, slug
 from turnout.runs.regret import RunningRegret
 from turnout.runs.settings import first_difference
@@ -132,7 +132,7 @@ def test_a_resolved_experiment_reads_back() -> None:
     again = Experiment.from_table(json.loads(json.dumps(made.table(), allow_nan=False)))
     assert again == made
     assert again.digest == made.digest
-    assert again.round_policy() == policies.FirstK()
+    assert again.policy == policies.FirstK()
 
 
 def test_named_worlds_are_the_papers() -> None:
@@ -152,7 +152,7 @@ def test_a_table_may_start_from_a_named_world() -> None:
 
 
 def test_the_demo_world_has_what_every_selector_needs() -> None:
-    world = environment(encode({}), 10, 0)
+    world = world_of({}, 10)
     assert world.n_clients == 10
     columns = WORLDS["volatile"].example.columns
     for name in turnout.names():

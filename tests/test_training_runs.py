@@ -438,7 +438,7 @@ def test_the_guides_file_is_an_experiment(tmp_path: Path) -> None:
         target_accuracy=(0.8, 0.9),
         local=LocalWork(epochs=5, batch_size=10, lr=StepDecay(0.1, at=(100,))),
     )
-    assert made.recipe() == expected
+    assert made.training == expected
 
 
 # recipes ---------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def test_the_papers_can_be_named() -> None:
 def test_a_preset_is_complete(name: str) -> None:
     preset = load_preset(name)
     labels = set(preset.experiment.labels)
-    assert len(preset.experiment.seed_numbers) >= (3 if name in TRAINED else 10)
+    assert len(preset.experiment.seeds) >= (3 if name in TRAINED else 10)
     numbers = {figure.number for figure in preset.figures}
     settings = {setting.label for setting in preset.settings}
     assert {claim.figure for claim in preset.claims} == numbers
@@ -63,16 +63,16 @@ def test_the_presets_are_the_papers_settings() -> None:
     assert (rbcs.n_clients, rbcs.cohort_size, rbcs.n_rounds) == (40, 8, 500)
     for experiment, eta in ((arxiv, 0.6), (journal, 0.5)):
         assert experiment.environment(4) == e3cs_world(seed=4)
-        made = {variant.label: variant.make() for variant in experiment.variants}
+        made = {variant.label: variant.make() for variant in experiment.selectors}
         quarter = experiment.n_rounds // 4
         for label, quota in (("E3CS-0", 0.0), ("E3CS-0.5", 0.5), ("E3CS-0.8", 0.8)):
             assert made[label].parameters == make("e3cs", eta=eta, quota=quota).parameters
         assert made["E3CS-inc"].parameters["quota"] == StepAfter(quarter, 0.0, 1.0)
-    published = {v.label: v.parameters for v in journal.variants}["E3CS-0.5 as published"]
+    published = {v.label: v.parameters for v in journal.selectors}["E3CS-0.5 as published"]
     assert (published["draw"], published["estimate"]) == ("multinomial", "gain")
-    published = {v.label: v.parameters for v in arxiv.variants}["E3CS-0.5 as published"]
+    published = {v.label: v.parameters for v in arxiv.selectors}["E3CS-0.5 as published"]
     assert (published["draw"], published["estimate"]) == ("dependent-rounding", "loss")
-    made = {variant.label: variant for variant in rbcs.variants}
+    made = {variant.label: variant for variant in rbcs.selectors}
     assert [made[f"RBCS-F({v})"].parameters["penalty"] for v in (1, 5, 10, 20, 50)] == [
         1.0,
         5.0,
@@ -85,28 +85,28 @@ def test_the_presets_are_the_papers_settings() -> None:
 
 def test_a_shorter_preset_keeps_its_shape() -> None:
     preset = load_preset("e3cs-arxiv", seeds=2, rounds=40)
-    quota = {v.label: v.parameters.get("quota") for v in preset.experiment.variants}
+    quota = {v.label: v.parameters.get("quota") for v in preset.experiment.selectors}
     assert preset.experiment.n_rounds == 40
-    assert preset.experiment.seed_numbers == (0, 1)
+    assert preset.experiment.seeds == (0, 1)
     assert quota["E3CS-inc"]["rounds"] == 10
     assert quota["E3CS-0.8"] == 0.8
 
 
 def test_the_settings_of_the_papers_that_train() -> None:
     ucb = load_preset("ucb-cs").experiment
-    recipe = ucb.recipe()
+    recipe = ucb.training
     assert recipe is not None
     assert recipe.local == LocalWork(steps=30, batch_size=50, lr=StepDecay(0.05, at=(300, 600)))
     assert recipe.aggregation == MeanReturned(by="equal")  # Eq. (2)
     assert recipe.source == Synthetic(1.0, 1.0, n_clients=30)
-    sizes = {variant.label: variant.cohort_size for variant in ucb.variants}
+    sizes = {variant.label: variant.cohort_size for variant in ucb.selectors}
     assert [sizes[f"UCB-CS, m={m}"] for m in (1, 2, 3)] == [1, 2, 3]
-    for variant in ucb.variants:
+    for variant in ucb.selectors:
         if variant.name.endswith("pow-d"):
             assert variant.parameters["candidates"] == 2 * variant.cohort_size  # d = 2m
     assert ucb.environment(3).fate(5).survived.all()
     e3cs = load_preset("e3cs-training").experiment
-    recipe = e3cs.recipe()
+    recipe = e3cs.training
     assert recipe is not None
     assert recipe.local == LocalWork(epochs=(1, 2, 3, 4), batch_size=40, lr=0.01, momentum=0.9)
     assert recipe.partition == PrimaryLabel(share=0.8, samples=500)
@@ -116,11 +116,11 @@ def test_the_settings_of_the_papers_that_train() -> None:
 
 def test_what_is_trained_can_be_changed() -> None:
     changed = load_preset("e3cs-training", training={"aggregation": "mean-returned"}).experiment
-    recipe = changed.recipe()
+    recipe = changed.training
     assert recipe is not None
     assert recipe.aggregation == MeanReturned()
     assert changed.world_id != load_preset("e3cs-training").experiment.world_id
-    short = load_preset("ucb-cs", rounds=80).experiment.recipe()
+    short = load_preset("ucb-cs", rounds=80).experiment.training
     assert short is not None
     assert short.local.lr == StepDecay(0.05, at=(30, 60))
     with pytest.raises(InvalidInput, match="rbcs-f trains nothing"):
@@ -148,11 +148,11 @@ def test_only_what_a_figure_needs_is_run() -> None:
 def test_a_setting_changes_what_is_trained_and_options_change_both() -> None:
     preset = load_preset("ucb-cs-fmnist", rounds=30)
     strong, mild = (preset.experiment_of(setting) for setting in preset.settings)
-    recipes = [experiment.recipe() for experiment in (strong, mild)]
+    recipes = [experiment.training for experiment in (strong, mild)]
     assert [recipe.partition.alpha for recipe in recipes] == [0.3, 2.0]
     assert recipes[1].local.lr == StepDecay(0.005, at=(15,))
     changed = load_preset("ucb-cs-fmnist", training={"partition": "iid"})
-    assert {changed.experiment_of(one).recipe().partition for one in changed.settings} == {Iid()}
+    assert {changed.experiment_of(one).training.partition for one in changed.settings} == {Iid()}
     assert preset.setting("alpha = 2") == preset.settings[1]
     with pytest.raises(InvalidInput, match=r"no setting 'alpha = 3'\. Did you mean"):
         preset.setting("alpha = 3")
@@ -160,7 +160,7 @@ def test_a_setting_changes_what_is_trained_and_options_change_both() -> None:
 
 def test_a_longer_run_keeps_the_shape_of_its_schedules() -> None:
     preset = load_preset("ucb-cs")
-    recipe = preset.experiment_of(preset.settings[0], times=2).recipe()
+    recipe = preset.experiment_of(preset.settings[0], times=2).training
     assert recipe.local.lr == StepDecay(0.05, at=(600, 1200))
 
 

@@ -79,7 +79,7 @@ def simulated(label, seed, **changes):
     experiment = experiment_of(label, **changes)
     world = experiment.environment(seed)
     sizes = {"cohort_size": experiment.cohort_size, "n_rounds": experiment.n_rounds}
-    run = simulate(experiment.variants[0].make(), world, **sizes, keep_fates=True)
+    run = simulate(experiment.selectors[0].make(), world, **sizes, keep_fates=True)
     return run, world
 
 

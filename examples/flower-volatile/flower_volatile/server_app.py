@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from flower_volatile import task
-from turnout.experiment.worlds import environment, resolved_world
+from turnout.experiment.worlds import world_of
 from turnout.integrations.flower import SelectingStrategy
 from turnout.integrations.flower.world import VirtualWorld
 from turnout.policies import FirstK, FixedDeadline, OverSelect, RoundPolicy
@@ -55,7 +55,7 @@ def world(settings: Mapping[str, Any]) -> VirtualWorld | None:
     if not settings["world"]:
         return None
     n_clients = settings["num-clients"]
-    played = environment(resolved_world(settings["world"]), n_clients, settings["seed"])
+    played = world_of(settings["world"], n_clients, settings["seed"])
     return VirtualWorld(played, ids=[f"client-{i:03d}" for i in range(n_clients)])
 
 

@@ -21,10 +21,10 @@ from turnout.cli.options import (
     experiment_of,
     print_json,
     run_shown,
+    sizes_of,
 )
 from turnout.cli.output import AsJson, console
 from turnout.cli.training_options import (
-    N_ROUNDS,
     AggregationText,
     Data,
     Device,
@@ -37,7 +37,7 @@ from turnout.cli.training_options import (
     StopAtTarget,
     Target,
     Trainer,
-    given_recipe,
+    recipe_options,
 )
 from turnout.errors import InvalidInput
 from turnout.experiment import Experiment
@@ -59,30 +59,34 @@ Out = Annotated[
     typer.Option("--out", help="Run folder; default: runs/ and a name made of the settings."),
 ]
 
+#: What is wrong when there is something to train with, and nothing to train.
+_NOT_TRAINED = "options of training were given without --train."
+
 Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="Runs per selector; default: 5.")]
 
 
 def compare(
+    context: typer.Context,
     selectors: Selectors = None,
     train: Annotated[
         bool, typer.Option("--train", help="Train a real model; see the options of training.")
     ] = False,
-    data: Data = None,
+    source: Data = None,
     partition: PartitionText = None,
     model: ModelText = None,
     local: Local = None,
     aggregation: AggregationText = None,
     server_lr: ServerLr = None,
     hold_out: HoldOut = None,
-    target: Target = None,
+    target_accuracy: Target = None,
     stop_at_target: StopAtTarget = False,
     evaluate_every: EvaluateEvery = None,
     device: Device = None,
     trainer: Trainer = None,
     world: OptionalWorld = None,
-    rounds: Rounds = None,
-    clients: Clients = None,
-    cohort: Cohort = None,
+    n_rounds: Rounds = None,
+    n_clients: Clients = None,
+    cohort_size: Cohort = None,
     deadline: Deadline = None,
     seeds: Seeds = None,
     config: Config = None,
@@ -96,37 +100,18 @@ def compare(
 
     Example: [bold]turnout compare random e3cs E3CS-0.8=e3cs:quota=0.8 --rounds 300 --seeds 3[/]
     """
-    recipe = given_recipe(
-        source=data,
-        partition=partition,
-        model=model,
-        local=local,
-        aggregation=aggregation,
-        server_lr=server_lr,
-        hold_out=hold_out,
-        target_accuracy=target,
-        stop_at_target=stop_at_target,
-        evaluate_every=evaluate_every,
-        device=device,
-        trainer=trainer,
-    )
+    recipe = recipe_options(context.params)
     if config is not None:
         if selectors:
             raise InvalidInput("--config and selectors exclude each other: give one of them.")
         if world is not None or deadline is not None:
             raise InvalidInput("--world and --deadline go into the file of --config.")
-        sizes = {"n_clients": clients, "cohort_size": cohort, "n_rounds": rounds, "seeds": seeds}
-        from_file = _resized(Experiment.from_toml(config), sizes)
-        experiment = _with_training(from_file, recipe, train)
+        experiment = _from_file(config, context.params, recipe)
     elif selectors:
         if recipe and not train:
-            raise InvalidInput("options of training were given without --train.")
-        sizes = {"n_clients": clients, "cohort_size": cohort}
-        sizes["n_rounds"] = rounds or (N_ROUNDS if train else None)
+            raise InvalidInput(_NOT_TRAINED)
         training = recipe if train else None
-        experiment = experiment_of(
-            selectors, "compare", world or "volatile", sizes, seeds or 5, deadline, training
-        )
+        experiment = experiment_of("compare", selectors, seeds or 5, context.params, training)
     else:
         raise InvalidInput("give selectors, e.g. turnout compare random e3cs, or --config FILE.")
     folder = out or Path("runs") / f"{experiment.name}-{experiment.digest[:8]}"
@@ -139,17 +124,16 @@ def compare(
     end_badly_on_problems(grid)
 
 
-def _resized(experiment: Experiment, sizes: Mapping[str, int | None]) -> Experiment:
-    """Return the experiment of a file, with the sizes that were given on the command line."""
-    given: dict[str, Any] = {name: size for name, size in sizes.items() if size is not None}
-    return dataclasses.replace(experiment, **given) if given else experiment
-
-
-def _with_training(experiment: Experiment, recipe: dict[str, Any], train: bool) -> Experiment:
-    """Return the experiment of a file, with the options of training put over its own table."""
-    if experiment.training is None and not train:
-        if recipe:
-            raise InvalidInput("options of training were given without --train.")
-        return experiment
-    in_file = experiment.table().get("training", {})
-    return dataclasses.replace(experiment, training={**in_file, **recipe})
+def _from_file(config: Path, options: Mapping[str, Any], recipe: Mapping[str, Any]) -> Experiment:
+    """Return the experiment of a file, changed by what was given on the command line."""
+    experiment = Experiment.from_toml(config)
+    changes: dict[str, Any] = dict(sizes_of(options))
+    if options["seeds"] is not None:
+        changes["seeds"] = options["seeds"]
+    if experiment.training is not None:
+        changes["training"] = dataclasses.replace(experiment.training, **recipe)
+    elif options["train"]:
+        changes["training"] = recipe
+    elif recipe:
+        raise InvalidInput(_NOT_TRAINED)
+    return dataclasses.replace(experiment, **changes)

@@ -53,7 +53,7 @@ def comparison_rows(grid: Grid) -> list[dict[str, Any]]:
     """Return all metrics of all selectors for JSON, with differences to the first."""
     metrics = [name for cell in grid.cells if cell.summary for name in cell.summary]
     names = [name for name in dict.fromkeys(metrics) if name != "seconds"]
-    variants = {variant.label: variant for variant in grid.experiment.variants}
+    variants = {variant.label: variant for variant in grid.experiment.selectors}
     return [
         {
             "label": label,
@@ -74,7 +74,7 @@ def _main_table(grid: Grid, columns: dict[str, _Column]) -> Table:
     experiment = grid.experiment
     title = (
         f"{experiment.n_rounds} rounds, {experiment.cohort_size} of {experiment.n_clients} clients"
-        f", {_seeds(len(experiment.seed_numbers))}"
+        f", {_seeds(len(experiment.seeds))}"
     )
     return _filled(grid, title, columns)
 
@@ -140,7 +140,7 @@ def _best(grid: Grid, metric: str, column: _Column) -> str:
 
 
 def _targets(grid: Grid) -> tuple[float, ...]:
-    recipe = grid.experiment.recipe()
+    recipe = grid.experiment.training
     return () if recipe is None else recipe.target_accuracy
 
 

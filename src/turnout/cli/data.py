@@ -20,7 +20,7 @@ from turnout.data.download import DOWNLOADS, download
 from turnout.data.summary import Division, division
 from turnout.errors import InvalidInput
 from turnout.experiment.codec import FAMILIES, decode, encode
-from turnout.experiment.variants import parse_parameters
+from turnout.experiment.spec import parse_parameters
 
 __all__ = ["app"]
 

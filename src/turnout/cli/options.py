@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from turnout.cli.output import console
 from turnout.errors import InvalidInput
-from turnout.experiment import WORLDS, Advance, Estimate, Experiment, Grid, run_experiment
+from turnout.experiment import (
+    WORLDS,
+    Advance,
+    Estimate,
+    Experiment,
+    Grid,
+    Variant,
+    parse_variant,
+    run_experiment,
+)
+from turnout.experiment.spec import parse_parameters
+from turnout.policies import FixedDeadline
 
 __all__ = [
     "Clients",
@@ -25,14 +37,21 @@ __all__ = [
     "Jobs",
     "Param",
     "Rounds",
+    "Seed",
     "World",
     "end_badly_on_problems",
     "experiment_of",
     "numbers",
     "plus_minus",
     "print_json",
+    "row_of",
     "run_shown",
+    "sizes_of",
+    "variant_with",
 ]
+
+#: Rounds of a run with training, unless told otherwise.
+N_TRAINED_ROUNDS = 100
 
 #: Exit code of a command that was stopped from the keyboard.
 _INTERRUPTED = 130
@@ -61,7 +80,14 @@ Cohort = Annotated[
     int | None, typer.Option("--cohort", min=1, help="Clients per round; default: as the world.")
 ]
 Deadline = Annotated[
-    float | None, typer.Option("--deadline", help="Seconds that clients have; default: no limit.")
+    float | None,
+    typer.Option("--deadline", help="Seconds until a round closes; default: no deadline."),
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        "--seed", min=0, help="Number that fixes all random draws: the same seed, the same run."
+    ),
 ]
 Jobs = Annotated[
     int | None, typer.Option("--jobs", min=1, help="Processes; default: one per processor.")
@@ -69,26 +95,58 @@ Jobs = Annotated[
 
 
 def experiment_of(
-    selectors: list[Any],
     name: str,
-    world: str,
-    sizes: Mapping[str, int | None],
-    seeds: list[int] | int,
-    deadline: float | None,
+    selectors: Sequence[Variant | str],
+    seeds: Sequence[int] | int,
+    options: Mapping[str, Any],
     training: Mapping[str, Any] | None = None,
 ) -> Experiment:
-    """Return the experiment that the options of a command describe."""
-    policy = {"kind": "fixed-deadline"} | ({} if deadline is None else {"seconds": deadline})
-    given: dict[str, Any] = {key: value for key, value in sizes.items() if value is not None}
+    """Return the experiment that the options of a command describe.
+
+    Args:
+        name: Of the experiment.
+        selectors: Variants, or texts such as ``"e3cs:quota=0.8"``.
+        seeds: The seeds, or how many.
+        options: The command's parameters by name: ``world``, ``deadline`` and the sizes.
+        training: Fields of the recipe that were given; None = no training.
+
+    Returns:
+        The experiment, checked.
+
+    """
+    usual = {} if training is None else {"n_rounds": N_TRAINED_ROUNDS}
+    deadline = options["deadline"]
     return Experiment(
         selectors,
-        name=name,
-        world=_world(world),
+        name,
+        world=_world(options["world"] or "volatile"),
         seeds=seeds,
-        policy=policy,
+        policy=FixedDeadline() if deadline is None else FixedDeadline(deadline),
         training=training,
-        **given,
+        **(usual | sizes_of(options)),
     )
+
+
+def sizes_of(options: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes that were given, by field of ``Experiment``."""
+    names = ("n_clients", "cohort_size", "n_rounds")
+    return {name: options[name] for name in names if options[name] is not None}
+
+
+def variant_with(selector: str, parameters: Sequence[str] | None) -> Variant:
+    """Return the variant of a text, with the parameters of ``--param`` put over its own."""
+    variant = parse_variant(selector)
+    changes = parse_parameters(",".join(parameters or []))
+    if not changes:
+        return variant
+    return dataclasses.replace(variant, parameters={**variant.parameters, **changes}, label="")
+
+
+def row_of(grid: Grid) -> dict[str, Any]:
+    """Return the only run of a grid as one row: what was run, and its summary."""
+    experiment, cell = grid.experiment, grid.cells[0]
+    sizes = {name: getattr(experiment, name) for name in ("n_clients", "cohort_size", "n_rounds")}
+    return {"label": cell.label, **sizes, "seed": cell.seed, **(cell.summary or {})}
 
 
 def run_shown(experiment: Experiment, folder: Path, *, quiet: bool, **options: Any) -> Grid:

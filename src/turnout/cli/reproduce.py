@@ -18,7 +18,7 @@ from turnout.cli.options import (
 )
 from turnout.cli.output import AsJson, console, table
 from turnout.experiment import Grid
-from turnout.experiment.variants import parse_parameters
+from turnout.experiment.spec import parse_parameters
 from turnout.papers import Preset, ResultsFile, Verdict, load_preset, preset_names
 from turnout.papers.collect import collect, run_folder
 from turnout.papers.plots import draw, require_matplotlib

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,14 +16,15 @@ from turnout.cli.options import (
     Deadline,
     Param,
     Rounds,
+    Seed,
     World,
     end_badly_on_problems,
     experiment_of,
+    row_of,
     run_shown,
+    variant_with,
 )
 from turnout.cli.output import AsJson, console, show, table
-from turnout.experiment import parse_variant
-from turnout.experiment.variants import parse_parameters
 
 __all__ = ["simulate"]
 
@@ -46,14 +46,15 @@ _ROWS = {
 
 
 def simulate(
+    context: typer.Context,
     selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
     param: Param = None,
     world: World = "volatile",
-    rounds: Rounds = None,
-    clients: Clients = None,
-    cohort: Cohort = None,
+    n_rounds: Rounds = None,
+    n_clients: Clients = None,
+    cohort_size: Cohort = None,
     deadline: Deadline = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes everything.")] = 0,
+    seed: Seed = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Keep the run in this folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -61,25 +62,14 @@ def simulate(
 
     Example: [bold]turnout simulate e3cs --param quota=0.8 --world e3cs --rounds 500[/]
     """
-    variant = parse_variant(selector)
-    given = parse_parameters(",".join(param or []))
-    if given:
-        variant = replace(variant, parameters={**variant.parameters, **given}, label="")
-    sizes = {"n_clients": clients, "cohort_size": cohort, "n_rounds": rounds}
-    experiment = experiment_of([variant], "simulate", world, sizes, [seed], deadline)
+    variant = variant_with(selector, param)
+    experiment = experiment_of("simulate", [variant], [seed], context.params)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if out is None else out
         grid = run_shown(experiment, folder, quiet=as_json, n_jobs=1)
         end_badly_on_problems(grid)
-    summary = grid.cells[0].summary or {}
-    size = {
-        "n_clients": experiment.n_clients,
-        "cohort_size": experiment.cohort_size,
-        "n_rounds": experiment.n_rounds,
-        "seed": seed,
-    }
-    made = _table(f"{variant.label}, seed {seed}", summary)
-    show(made, [{"label": variant.label, **size, **summary}], as_json)
+    row = row_of(grid)
+    show(_table(f"{variant.label}, seed {seed}", row), [row], as_json)
     if out is not None and not as_json:
         console.print(f"Run folder: {out}", highlight=False)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,14 +17,16 @@ from turnout.cli.options import (
     Deadline,
     Param,
     Rounds,
+    Seed,
     World,
     end_badly_on_problems,
     experiment_of,
+    row_of,
     run_shown,
+    variant_with,
 )
 from turnout.cli.output import AsJson, console, show, table
 from turnout.cli.training_options import (
-    N_ROUNDS,
     AggregationText,
     Data,
     Device,
@@ -38,11 +39,10 @@ from turnout.cli.training_options import (
     StopAtTarget,
     Target,
     Trainer,
-    given_recipe,
+    recipe_options,
 )
-from turnout.experiment import Experiment, parse_variant
+from turnout.experiment import Experiment
 from turnout.experiment.summary import to_target
-from turnout.experiment.variants import parse_parameters
 from turnout.training.callbacks import Callback, MLflow, TensorBoard, WandB
 
 __all__ = ["train"]
@@ -78,26 +78,27 @@ Track = Annotated[
 
 
 def train(
+    context: typer.Context,
     selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
     param: Param = None,
-    data: Data = None,
+    source: Data = None,
     partition: PartitionText = None,
     model: ModelText = None,
     local: Local = None,
     aggregation: AggregationText = None,
     server_lr: ServerLr = None,
     hold_out: HoldOut = None,
-    target: Target = None,
+    target_accuracy: Target = None,
     stop_at_target: StopAtTarget = False,
     evaluate_every: EvaluateEvery = None,
     device: Device = None,
     trainer: Trainer = None,
     world: World = "volatile",
-    rounds: Rounds = None,
-    clients: Clients = None,
-    cohort: Cohort = None,
+    n_rounds: Rounds = None,
+    n_clients: Clients = None,
+    cohort_size: Cohort = None,
     deadline: Deadline = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Fixes everything.")] = 0,
+    seed: Seed = 0,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Run folder; default: runs/ and a name made of the settings."),
@@ -111,41 +112,17 @@ def train(
 
     Example: [bold]turnout train e3cs --data digits --model mlp --rounds 20 --target 0.8[/]
     """
-    variant = parse_variant(selector)
-    given = parse_parameters(",".join(param or []))
-    if given:
-        variant = replace(variant, parameters={**variant.parameters, **given}, label="")
-    training = given_recipe(
-        source=data,
-        partition=partition,
-        model=model,
-        local=local,
-        aggregation=aggregation,
-        server_lr=server_lr,
-        hold_out=hold_out,
-        target_accuracy=target,
-        stop_at_target=stop_at_target,
-        evaluate_every=evaluate_every,
-        device=device,
-        trainer=trainer,
-    )
-    sizes = {"n_clients": clients, "cohort_size": cohort, "n_rounds": rounds or N_ROUNDS}
-    experiment = experiment_of([variant], "train", world, sizes, [seed], deadline, training)
+    variant = variant_with(selector, param)
+    recipe = recipe_options(context.params)
+    experiment = experiment_of("train", [variant], [seed], context.params, recipe)
     folder = out or Path("runs") / f"train-{experiment.digest[:8]}"
-    told = [_TRACKERS[name](variant.label, folder) for name in _checked(track or [])]
-    options = {"n_jobs": 1, "callbacks": lambda label, seed: told}
+    callbacks = [_TRACKERS[name](variant.label, folder) for name in _checked(track or [])]
+    options = {"n_jobs": 1, "callbacks": lambda label, seed: callbacks}
     grid = run_shown(experiment, folder, quiet=as_json, **options)
     end_badly_on_problems(grid)
-    summary = grid.cells[0].summary or {}
-    size = {
-        "n_clients": experiment.n_clients,
-        "cohort_size": experiment.cohort_size,
-        "n_rounds": experiment.n_rounds,
-        "seed": seed,
-        "folder": str(folder),
-    }
-    made = _table(f"{variant.label}, seed {seed}", experiment, summary)
-    show(made, [{"label": variant.label, **size, **summary}], as_json)
+    row = row_of(grid)
+    results = _table(f"{variant.label}, seed {seed}", experiment, row)
+    show(results, [row | {"folder": str(folder)}], as_json)
     if not as_json:
         console.print(f"Run folder: {folder}", highlight=False)
 
@@ -155,7 +132,7 @@ def _checked(names: list[str]) -> list[str]:
 
 
 def _table(title: str, experiment: Experiment, summary: dict[str, Any]) -> Table:
-    recipe = experiment.recipe()
+    recipe = experiment.training
     assert recipe is not None
     reached = {}
     for target in recipe.target_accuracy:

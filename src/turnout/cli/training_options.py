@@ -1,7 +1,8 @@
-"""What the commands that train share: options as text, put together to a recipe."""
+"""What the commands that train share: their options, and the recipe that these describe."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -9,13 +10,11 @@ import typer
 
 from turnout.data import Partition, Source
 from turnout.errors import InvalidInput
-from turnout.experiment.codec import FAMILIES, ConfigError, decode, encode
-from turnout.experiment.variants import parse_parameters, parse_spec
-from turnout.names import import_object
-from turnout.training import Aggregation, Model, Training
+from turnout.experiment.codec import FAMILIES, ConfigError, decode
+from turnout.experiment.spec import parse_parameters, parse_spec
+from turnout.training import Aggregation, LocalWork, Model, Training
 
 __all__ = [
-    "N_ROUNDS",
     "AggregationText",
     "Data",
     "Device",
@@ -28,11 +27,8 @@ __all__ = [
     "StopAtTarget",
     "Target",
     "Trainer",
-    "given_recipe",
+    "recipe_options",
 ]
-
-#: Rounds of a run with training, unless told otherwise.
-N_ROUNDS = 100
 
 _PANEL = "Training"
 
@@ -100,50 +96,46 @@ _FAMILY_OPTIONS: Mapping[str, tuple[str, type]] = {
 }
 
 
-def given_recipe(**options: Any) -> dict[str, Any]:
-    """Return the part of a recipe that the options describe, checked; names are its fields."""
-    table = {
-        name: value
-        for name, value in options.items()
-        if value is not None and value is not False and value != []  # 0 was given
-    }
+def recipe_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a recipe that were given, with what their texts stand for.
+
+    Args:
+        options: The command's parameters by name; those of training are named as the fields of
+            ``Training``.
+
+    Returns:
+        Values by field; what was not given is left out.
+
+    Raises:
+        InvalidInput: A text is wrong; the message names its option.
+
+    """
+    names = (field.name for field in dataclasses.fields(Training) if field.name in options)
+    recipe = {name: options[name] for name in names if _is_given(options[name])}
     for name, (option, base) in _FAMILY_OPTIONS.items():
-        if name in table:
-            table[name] = _chosen(option, table[name], base)
-    if "local" in table:
-        table["local"] = _local(table["local"])
-    return table
+        if name in recipe:
+            recipe[name] = _chosen(option, recipe[name], base)
+    if "local" in recipe:
+        recipe["local"] = _local(recipe["local"])
+    return recipe
 
 
-def _chosen(option: str, text: str, base: type) -> dict[str, Any]:
-    """Return the table of ``name:key=value,...``."""
+def _is_given(value: Any) -> bool:
+    return value is not None and value is not False and value != ()  # 0 was given
+
+
+def _chosen(option: str, text: str, base: type) -> Any:
+    """Return what ``name:key=value,...`` stands for."""
     try:
         name, parameters = parse_spec(text)
-        table = {"kind": name, **parameters}
-        if base is Model and ":" in name and not _is_recipe(name):
-            table = {"kind": "custom", "path": name, "parameters": parameters}
-        return _tabled(decode(table, base))
+        return decode({"kind": name, **parameters}, base)
     except ConfigError as error:
         raise InvalidInput(f"{option} {text}: {error.problem}") from error
 
 
-def _local(text: str) -> dict[str, Any]:
+def _local(text: str) -> LocalWork:
     try:
-        given = parse_parameters(text)
-        return _tabled(decode({"local": given}, Training).local)
+        recipe: Training = decode({"local": parse_parameters(text)}, Training)
     except ConfigError as error:
         raise InvalidInput(f"--local {text}: {error.problem}") from error
-
-
-def _tabled(made: object) -> dict[str, Any]:
-    table: dict[str, Any] = encode(made)
-    return table
-
-
-def _is_recipe(path: str) -> bool:
-    """Return whether a path names a model's recipe rather than a module or a function."""
-    try:
-        imported = import_object(path)
-    except InvalidInput:
-        return False
-    return isinstance(imported, type) and issubclass(imported, Model)
+    return recipe.local

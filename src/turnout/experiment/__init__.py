@@ -1,7 +1,7 @@
 """Experiments: a grid of selectors and seeds in one world, run folders, resume, statistics.
 
 >>> experiment = Experiment(selectors=["random", "e3cs:quota=0.8"], world="e3cs", seeds=3)
->>> [variant.label for variant in experiment.variants]
+>>> [variant.label for variant in experiment.selectors]
 ['random', 'e3cs quota=0.8']
 """
 

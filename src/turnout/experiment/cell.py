@@ -101,7 +101,8 @@ def cell_config(task: CellTask) -> dict[str, Any]:
         task: The cell.
     """
     experiment, variant = task.experiment, task.variant
-    training = {} if experiment.training is None else {"training": experiment.training}
+    table = experiment.table()
+    training = {"training": table["training"]} if "training" in table else {}
     return {
         "format": files.FORMAT,
         "kind": "training" if training else "simulation",
@@ -113,9 +114,9 @@ def cell_config(task: CellTask) -> dict[str, Any]:
         "n_clients": experiment.n_clients,
         "cohort_size": task.cohort_size,
         "n_rounds": experiment.n_rounds,
-        "world": experiment.world,
+        "world": table["world"],
         "world_id": experiment.world_id,
-        "policy": experiment.policy,
+        "policy": table["policy"],
         "classes": class_names(experiment.environment(task.seed)),
         **training,
     }
@@ -202,7 +203,7 @@ class _Running:
             self._world,
             cohort_size=self._task.cohort_size,
             n_rounds=self._task.experiment.n_rounds,
-            policy=self._task.experiment.round_policy(),
+            policy=self._task.experiment.policy,
             start=start,
             progress=self._progress,
             participants=self._federation,

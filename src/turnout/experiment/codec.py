@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 import numpy as np
 
@@ -51,8 +51,10 @@ def spelled(key: Key) -> str:
     return text.removeprefix(".")
 
 
-def field_of(error: Exception) -> Key:
-    """Return the field that an error of a constructor is about, empty if it names none."""
+def key_of(error: Exception) -> Key:
+    """Return where an error of a constructor belongs, empty if it names no field."""
+    if isinstance(error, ConfigError):
+        return error.key
     field = error.field if isinstance(error, InvalidInput) else None
     return () if field is None else (field,)
 
@@ -103,6 +105,9 @@ FAMILIES: dict[type, dict[str, type]] = {
     training.PerClient: {"per-client": training.PerClient},
     training.Training: {"training": training.Training},
 }
+
+#: What holds the path of something that is no model itself: a function that makes a torch module.
+_BY_PATH: dict[type, type] = {training.Model: training.Custom}
 
 #: A key that stands for another one with a default: steps of local work replace epochs.
 _REPLACES: dict[type, tuple[str, str]] = {training.LocalWork: ("steps", "epochs")}
@@ -158,15 +163,29 @@ def encode(value: Any) -> Any:
 
 
 def decode(table: Any, base: type, key: Key = ()) -> Any:
-    """Return the model that a table, or the bare name of a kind, stands for."""
+    """Return the model that a table, or the bare name of a kind, stands for.
+
+    Args:
+        table: May hold models among its values, and may be the model itself.
+        base: A key of ``FAMILIES``.
+        key: Where the table stands, for errors.
+
+    Raises:
+        ConfigError: A kind, a key or a value is wrong.
+
+    """
+    if isinstance(table, base):
+        return table
     if isinstance(table, str):
         table = {"kind": table}
     if not isinstance(table, Mapping):
         raise ConfigError(key, f"must be a table with a kind, got {table!r}.")
     kinds = FAMILIES[base]
     kind = table.get("kind", next(iter(kinds)) if len(kinds) == 1 else None)
-    cls = _class_of(kind, kinds, (*key, "kind"), base)
-    return _built(cls, {name: table[name] for name in table if name != "kind"}, key)
+    values = {name: table[name] for name in table if name != "kind"}
+    if base in _BY_PATH and _is_path(kind) and not _is_kind(_imported(kind, (*key, "kind")), base):
+        return _built(_BY_PATH[base], {"path": kind, "parameters": values}, key)
+    return _built(_class_of(kind, kinds, (*key, "kind"), base), values, key)
 
 
 def decode_parameter(value: Any, key: Key) -> Any:
@@ -191,10 +210,10 @@ def _tagged(cls: type) -> dict[str, str]:
 def _class_of(kind: Any, kinds: Mapping[str, type], key: Key, base: type | None) -> type:
     if isinstance(kind, str) and kind in kinds:
         return kinds[kind]
-    if isinstance(kind, str) and ":" in kind:
-        found = _imported(kind, key)
-        if dataclasses.is_dataclass(found) and (base is None or issubclass(found, base)):
-            return found
+    if _is_path(kind):
+        imported = _imported(kind, key)
+        if _is_kind(imported, base):
+            return cast(type, imported)
         wanted = "a schedule" if base is None else f"a {base.__name__}"
         raise ConfigError(key, f"{kind!r} is not a dataclass that is {wanted}.")
     if kind is None:
@@ -202,14 +221,21 @@ def _class_of(kind: Any, kinds: Mapping[str, type], key: Key, base: type | None)
     raise ConfigError(key, f"unknown value {kind!r}.{nearest(kind, kinds)}")
 
 
-def _imported(path: str, key: Key) -> type:
+def _is_path(kind: Any) -> bool:
+    return isinstance(kind, str) and ":" in kind
+
+
+def _is_kind(imported: Any, base: type | None) -> bool:
+    """Return whether what a path names is a class that a table can stand for."""
+    is_record = isinstance(imported, type) and dataclasses.is_dataclass(imported)
+    return is_record and (base is None or issubclass(imported, base))
+
+
+def _imported(path: str, key: Key) -> Any:
     try:
-        imported = import_object(path)
+        return import_object(path)
     except InvalidInput as error:
         raise ConfigError(key, str(error)) from error
-    if not isinstance(imported, type):
-        raise ConfigError(key, f"{path!r} is not a class.")
-    return imported
 
 
 def _built(cls: type, values: Mapping[str, Any], key: Key) -> Any:
@@ -227,7 +253,7 @@ def _built(cls: type, values: Mapping[str, Any], key: Key) -> Any:
     except ConfigError:
         raise
     except (TypeError, ValueError) as error:
-        raise ConfigError((*key, *field_of(error)), str(error)) from error
+        raise ConfigError((*key, *key_of(error)), str(error)) from error
 
 
 def _defaults(cls: type) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,10 +16,10 @@ from turnout import require
 from turnout.data.data_files import content_id
 from turnout.environments import Environment
 from turnout.errors import InvalidInput
-from turnout.experiment.codec import ConfigError, decode, encode
+from turnout.experiment.codec import ConfigError, decode, encode, key_of
 from turnout.experiment.lines import line_of
 from turnout.experiment.variants import Variant, variant_of
-from turnout.experiment.worlds import WORLDS, environment, resolved_world
+from turnout.experiment.worlds import WORLDS, world_of, world_table
 from turnout.names import nearest
 from turnout.policies import FixedDeadline, RoundPolicy
 from turnout.runs.files import slug
@@ -31,46 +31,77 @@ __all__ = ["Experiment"]
 #: Sizes of a world that is not named.
 _N_CLIENTS, _COHORT_SIZE, _N_ROUNDS = 100, 20, 500
 
+_NO_DEADLINE = FixedDeadline()
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, init=False)
 class Experiment:
-    """A grid of selectors and seeds; every field is plain data once it is built.
+    """A grid of selectors and seeds in one world, checked when it is made.
+
+    Args:
+        selectors: At least one variant, table or text such as ``"e3cs:quota=0.8"``.
+        name: What the experiment is called; it does not belong to its identity.
+        world: A name of ``WORLDS``, a table or an ``Environment``, whose seed does not matter.
+        n_clients: Number of clients; 0 = as the named world, else 100.
+        cohort_size: Clients asked for per round; 0 = as the named world, else 20, and never more
+            than all clients.
+        n_rounds: Rounds per run; 0 = as the named world, else 500.
+        seeds: The seeds, or a number n for 0 .. n - 1.
+        policy: When a round closes: a policy, its table or the name of its kind.
+        training: What is trained: a recipe or its table; None simulates without training.
+
+    Raises:
+        ConfigError: Something is unknown or does not fit; ``key`` tells where.
+        InvalidInput: A size or a value is outside its domain.
 
     >>> experiment = Experiment(selectors=["random", "e3cs:quota=0.8"], world="e3cs", seeds=3)
     >>> experiment.seeds, experiment.n_clients, experiment.selectors[1].label
     ((0, 1, 2), 100, 'e3cs quota=0.8')
+
     """
 
-    selectors: Sequence[Variant | Mapping[str, Any] | str]
-    name: str = "experiment"
-    #: A name of ``WORLDS``, a table or an ``Environment`` (whose seed does not matter).
-    world: Mapping[str, Any] | str | Environment = "volatile"
-    n_clients: int = 0  #: 0 = as the named world, else 100
-    cohort_size: int = 0  #: 0 = as the named world, else 20; never more than all
-    n_rounds: int = 0  #: 0 = as the named world, else 500
-    seeds: Sequence[int] | int = 5  #: a list, or a number n for 0 .. n - 1
-    policy: Mapping[str, Any] | str | RoundPolicy = field(default_factory=FixedDeadline)
-    training: Mapping[str, Any] | Training | None = None  #: None = simulate without training
+    selectors: tuple[Variant, ...]
+    name: str
+    world: Environment  #: without its seed: see ``environment``
+    n_clients: int
+    cohort_size: int
+    n_rounds: int
+    seeds: tuple[int, ...]
+    policy: RoundPolicy
+    training: Training | None
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise ConfigError(("name",), f"must be a text, got {self.name!r}.")
-        n_clients, cohort_size, n_rounds = _usual_sizes(self.world)
-        self._set("n_clients", _positive("n_clients", self.n_clients or n_clients))
-        usual = min(cohort_size, self.n_clients)
-        self._set("cohort_size", _positive("cohort_size", self.cohort_size or usual))
-        if self.cohort_size > self.n_clients:
-            fix = f"must be at most n_clients = {self.n_clients}, got {self.cohort_size}."
+    def __init__(
+        self,
+        selectors: Sequence[Variant | Mapping[str, Any] | str],
+        name: str = "experiment",
+        world: Mapping[str, Any] | str | Environment = "volatile",
+        n_clients: int = 0,
+        cohort_size: int = 0,
+        n_rounds: int = 0,
+        seeds: Sequence[int] | int = 5,
+        policy: Mapping[str, Any] | str | RoundPolicy = _NO_DEADLINE,
+        training: Mapping[str, Any] | Training | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise ConfigError(("name",), f"must be a text, got {name!r}.")
+        usual_clients, usual_cohort, usual_rounds = _usual_sizes(world)
+        n_clients = require.integer("n_clients", n_clients or usual_clients, minimum=1)
+        cohort_size = cohort_size or min(usual_cohort, n_clients)
+        if require.integer("cohort_size", cohort_size, minimum=1) > n_clients:
+            fix = f"must be at most n_clients = {n_clients}, got {cohort_size}."
             raise ConfigError(("cohort_size",), fix)
-        self._set("n_rounds", _positive("n_rounds", self.n_rounds or n_rounds))
-        self._set("world", resolved_world(self.world))
-        self._set("seeds", _checked_seeds(self.seeds))
-        policy = encode(self.policy)
-        self._set("policy", encode(decode(policy, RoundPolicy, ("policy",))))
-        if self.training is not None:
-            training = encode(self.training)
-            self._set("training", encode(decode(training, Training, ("training",))))
-        self._set("selectors", _checked_selectors(self.selectors))
+        vars(self).update(  # the dataclass is frozen
+            name=name,
+            n_clients=n_clients,
+            cohort_size=cohort_size,
+            n_rounds=require.integer("n_rounds", n_rounds or usual_rounds, minimum=1),
+            world=world_of(world, n_clients),
+            seeds=_checked_seeds(seeds),
+            policy=decode(policy, RoundPolicy, ("policy",)),
+            training=None if training is None else decode(training, Training, ("training",)),
+            selectors=_checked_selectors(selectors),
+        )
+        self.table()  # what cannot be written is refused here, not when the run begins
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Self:
@@ -84,59 +115,54 @@ class Experiment:
             return cls.from_table(tomllib.loads(text), default_name=file.stem)
         except tomllib.TOMLDecodeError as error:
             raise InvalidInput(f"{file} is not TOML: {error}.") from error
-        except ConfigError as error:
-            line = line_of(text, error.key)
+        except InvalidInput as error:
+            line = line_of(text, key_of(error))
             where = file.name if line is None else f"{file.name}, line {line}"
-            raise InvalidInput(f"{where}: {error}") from error
+            raise InvalidInput(f"{where}: {error}", field=error.field) from error
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], default_name: str = "experiment") -> Self:
         """Return the experiment of a table as TOML has it; unknown keys are errors."""
-        known = [item.name for item in dataclasses.fields(cls)]
+        names = [field.name for field in dataclasses.fields(cls)]
         for name in table:
-            if name not in known:
-                raise ConfigError((name,), f"unknown key {name!r}.{nearest(name, known)}")
+            if name not in names:
+                raise ConfigError((name,), f"unknown key {name!r}.{nearest(name, names)}")
         for name in ("n_clients", "cohort_size", "n_rounds"):
             if name in table:
-                _positive(name, table[name])
+                require.integer(name, table[name], minimum=1)
         if "selectors" not in table:
             raise ConfigError(("selectors",), "is missing: list at least one selector.")
         return cls(**({"name": default_name} | dict(table)))
 
     def table(self) -> dict[str, Any]:
         """Return the resolved experiment as plain data; ``from_table`` reads it back."""
-        fields = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        fields["selectors"] = [variant.table() for variant in self.variants]
-        table: dict[str, Any] = encode(fields)
-        if self.training is None:
-            del table["training"]
-        return {"name": self.name} | table
-
-    @property
-    def variants(self) -> tuple[Variant, ...]:
-        """The selectors, checked."""
-        return tuple(variant_of(variant) for variant in self.selectors)
-
-    @property
-    def seed_numbers(self) -> tuple[int, ...]:
-        """The seeds, as a list."""
-        assert isinstance(self.seeds, tuple)  # resolved when built
-        return self.seeds
+        training = {} if self.training is None else {"training": encode(self.training)}
+        return {
+            "name": self.name,
+            "selectors": [variant.table() for variant in self.selectors],
+            "world": world_table(self.world),
+            "n_clients": self.n_clients,
+            "cohort_size": self.cohort_size,
+            "n_rounds": self.n_rounds,
+            "seeds": list(self.seeds),
+            "policy": encode(self.policy),
+            **training,
+        }
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels of the selectors, in order."""
-        return tuple(variant.label for variant in self.variants)
+        return tuple(variant.label for variant in self.selectors)
 
     @property
     def world_id(self) -> str:
         """12 hexadecimal digits; runs with the same ones compare."""
-        parts = ("world", "n_clients", "cohort_size", "n_rounds", "policy")
-        made_of = {name: encode(getattr(self, name)) for name in parts}
-        if isinstance(self.training, Mapping):
-            about = {name: self.training[name] for name in self.training if name not in OBSERVATION}
-            made_of["training"] = about
-        return _digest(made_of)
+        table = self.table()
+        parts = {name: table[name] for name in table if name not in ("name", "selectors", "seeds")}
+        if "training" in parts:
+            recipe = parts["training"]
+            parts["training"] = {name: recipe[name] for name in recipe if name not in OBSERVATION}
+        return _digest(parts)
 
     @property
     def digest(self) -> str:
@@ -145,34 +171,16 @@ class Experiment:
 
     def environment(self, seed: int) -> Environment:
         """Return the world of one seed."""
-        assert isinstance(self.world, Mapping)  # resolved when built
-        return environment(self.world, self.n_clients, seed)
-
-    def round_policy(self) -> RoundPolicy:
-        """Return the round policy."""
-        made: RoundPolicy = decode(self.policy, RoundPolicy, ("policy",))
-        return made
-
-    def recipe(self) -> Training | None:
-        """Return what is trained, None for a simulation without training."""
-        if self.training is None:
-            return None
-        made: Training = decode(self.training, Training, ("training",))
-        return made
+        return dataclasses.replace(self.world, seed=seed)
 
     def data_content(self) -> dict[str, str]:
         """Return a mark of what is in the files of the data, empty if there are none."""
-        recipe = self.recipe()
-        path = None if recipe is None else recipe.source.find()
+        path = None if self.training is None else self.training.source.find()
         return {} if path is None else {"data_sha256": content_id(path)}
 
     def federation(self, seed: int) -> Federation | None:
         """Return the clients that train in one seed's world, None without training."""
-        recipe = self.recipe()
-        return None if recipe is None else Federation(recipe, self.n_clients, seed)
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)  # the dataclass is frozen
+        return None if self.training is None else Federation(self.training, self.n_clients, seed)
 
 
 def _usual_sizes(world: Any) -> tuple[int, int, int]:
@@ -185,16 +193,9 @@ def _usual_sizes(world: Any) -> tuple[int, int, int]:
     return named.example.n_clients, named.cohort_size, named.n_rounds
 
 
-def _positive(name: str, value: Any) -> int:
-    try:
-        return require.integer(name, value, minimum=1)
-    except InvalidInput as error:
-        raise ConfigError((name,), str(error)) from error
-
-
 def _checked_seeds(seeds: Any) -> tuple[int, ...]:
     if isinstance(seeds, int):
-        return tuple(range(_positive("seeds", seeds)))
+        return tuple(range(require.integer("seeds", seeds, minimum=1)))
     try:
         numbers = tuple(require.integer("seeds", seed, minimum=0) for seed in seeds)
     except (InvalidInput, TypeError) as error:

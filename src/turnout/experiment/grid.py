@@ -56,7 +56,7 @@ class Grid:
     def values(self, label: str, metric: str) -> list[float]:
         """Return a metric of one selector for each seed; NaN where there is none."""
         found = {cell.seed: cell.summary for cell in self.cells if cell.label == label}
-        return [_number(found.get(seed), metric) for seed in self.experiment.seed_numbers]
+        return [_number(found.get(seed), metric) for seed in self.experiment.seeds]
 
     def estimate(self, label: str, metric: str) -> Estimate:
         """Return the mean over seeds, with its 95 % interval."""
@@ -94,14 +94,14 @@ def run_experiment(
     ran_by = versions(*([] if experiment.training is None else ["torch"]))
     tasks = [
         CellTask(experiment, one, seed, cell_folder(root, one.label, seed), ran_by, every)
-        for seed in experiment.seed_numbers  # cells of one seed share their data
+        for seed in experiment.seeds  # cells of one seed share their data
         for one in variants
     ]
     shown = progress or _unseen
     is_here = min(jobs, len(tasks)) <= 1
     results = run_here(tasks, shown, callbacks) if is_here else run_in_processes(tasks, jobs, shown)
     done = {(cell.label, cell.seed): cell for cell in results}
-    in_order = [(one.label, seed) for one in variants for seed in experiment.seed_numbers]
+    in_order = [(one.label, seed) for one in variants for seed in experiment.seeds]
     return Grid(experiment, root, tuple(done[key] for key in in_order))
 
 
@@ -110,12 +110,12 @@ def _chosen(experiment: Experiment, labels: Collection[str] | None) -> list[Vari
     for label in labels or ():
         if label not in known:
             raise InvalidInput(f"labels must be among {', '.join(known)}; got {label!r}.")
-    return [one for one in experiment.variants if labels is None or one.label in labels]
+    return [one for one in experiment.selectors if labels is None or one.label in labels]
 
 
 def _check_that_it_runs(experiment: Experiment, variants: Sequence[Variant]) -> None:
     """Report a missing column, missing data or a model that does not fit before anything runs."""
-    first = experiment.seed_numbers[0]
+    first = experiment.seeds[0]
     world = experiment.environment(first)
     world.context(0, experiment.cohort_size, columns=world.columns)
     world.fate(0)

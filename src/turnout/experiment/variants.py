@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from turnout import require
 from turnout.errors import InvalidInput, UnknownSelector
-from turnout.experiment.codec import ConfigError, Key, decode_parameter, encode, field_of
+from turnout.experiment.codec import ConfigError, Key, decode_parameter, encode, key_of
+from turnout.experiment.spec import parse_spec
 from turnout.names import nearest
 from turnout.registry import find, make
 from turnout.selector import Selector
 
-__all__ = ["Variant", "parse_parameters", "parse_spec", "parse_variant"]
+__all__ = ["Variant", "parse_variant"]
 
 _LABELLED = re.compile(r"^(?P<label>[^:=]+)=(?P<rest>.+)$")
-_SPEC = re.compile(r"^(?P<name>.+?)(?::(?P<parameters>[A-Za-z_]\w*\s*=.*))?$")
-#: A word, or a path such as data/mine.npz, ../mine.npz or module:name.
-_BARE_WORD = re.compile(
-    r"(?<==)\s*(?!(?:true|false|inf|nan)\s*(?:[,}]|$))"
-    r"((?:[A-Za-z_~]|\.{0,2}/)[\w~./:+-]*)\s*(?=[,}]|$)"
-)
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class Variant:
         try:
             return make(self.name, **given)
         except (InvalidInput, TypeError) as error:
-            raise ConfigError(field_of(error) or ("name",), str(error)) from error
+            raise ConfigError(key_of(error) or ("name",), str(error)) from error
 
     def table(self) -> dict[str, Any]:
         """Return the variant as it stands in a TOML file."""
@@ -97,32 +91,6 @@ def parse_variant(text: str) -> Variant:
     label, rest = (labelled["label"], labelled["rest"]) if labelled else ("", text)
     name, parameters = parse_spec(rest)
     return Variant(name, label, parameters)
-
-
-def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
-    """Return name and parameters of ``name`` or ``name:key=value,...``.
-
-    >>> parse_spec("dirichlet:alpha=0.3")
-    ('dirichlet', {'alpha': 0.3})
-    """
-    spec = _SPEC.match(text)
-    if spec is None:
-        raise ConfigError((), f"{text!r} has no name: write name or name:key=value,...")
-    return spec["name"], parse_parameters(spec["parameters"] or "")
-
-
-def parse_parameters(text: str) -> dict[str, Any]:
-    """Return ``key=value,...`` as a table; values are TOML, or bare words."""
-    quoted = _BARE_WORD.sub(r'"\1"', text)
-    try:
-        table: dict[str, Any] = tomllib.loads(f"given = {{{quoted}}}")["given"]
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(
-            (),
-            f"{text!r} is not key=value,key=value. Values are numbers, true, false, words, paths "
-            'or anything of TOML; quote texts with other signs: key="a b".',
-        ) from error
-    return table
 
 
 def _default_label(name: str, parameters: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
-"""Worlds by name, as tables: what an environment is made of, without its size and its seed."""
+"""Worlds by name and as tables: what an environment is made of, without its size and its seed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,9 +19,10 @@ from turnout.environments import (
 from turnout.experiment.codec import ConfigError, Key, decode, encode
 from turnout.names import nearest
 
-__all__ = ["WORLDS", "NamedWorld", "class_names", "environment", "resolved_world"]
+__all__ = ["WORLDS", "NamedWorld", "class_names", "world_of", "world_table"]
 
 _NOT_IN_TABLE = ("n_clients", "seed")
+_PARTS = tuple(field.name for field in fields(Environment) if field.name not in _NOT_IN_TABLE)
 
 
 class NamedWorld(NamedTuple):
@@ -53,34 +54,45 @@ WORLDS: Mapping[str, NamedWorld] = MappingProxyType(
 )
 
 
-def resolved_world(world: Any) -> dict[str, Any]:
-    """Return a world's complete table: from a name, a table or an ``Environment``.
+def world_of(world: Any, n_clients: int, seed: int = 0) -> Environment:
+    """Return the environment that a name, a table or an ``Environment`` stands for.
 
-    A table may start from a named world: ``{preset = "e3cs", availability = {...}}``.
+    Args:
+        world: A table may start from a named world: ``{preset = "e3cs", availability = {...}}``.
+        n_clients: Number of clients.
+        seed: Seed of everything random in it.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ConfigError: The world is unknown, or its table has a wrong key or value.
+
     """
-    if isinstance(world, Environment):
-        return _without_size(encode(world))
     if isinstance(world, str):
-        return _named(world, ("world",))
+        world = _named(world, ("world",))
+    if isinstance(world, Environment):
+        return replace(world, n_clients=n_clients, seed=seed)
     if not isinstance(world, Mapping):
         raise ConfigError(("world",), f"must be a name or a table, got {world!r}.")
-    given = {name: encode(value) for name, value in world.items()}
-    has_preset = "preset" in given
-    table = _named(given.pop("preset"), ("world", "preset")) if has_preset else {}
-    known = [field.name for field in fields(Environment) if field.name not in _NOT_IN_TABLE]
-    for name in given:
-        if name not in known:
-            allowed = nearest(name, ["preset", *known])
+    parts = dict(world)
+    preset = {}
+    if "preset" in parts:
+        example = _named(parts.pop("preset"), ("world", "preset"))
+        preset = {name: getattr(example, name) for name in _PARTS}
+    for name in parts:
+        if name not in _PARTS:
+            allowed = nearest(name, ["preset", *_PARTS])
             raise ConfigError(("world", name), f"unknown key {name!r}.{allowed}")
-    return _without_size(encode(environment(table | given, n_clients=1, seed=0)))
+    sized = {"n_clients": n_clients, "seed": seed}
+    environment: Environment = decode(preset | parts | sized, Environment, ("world",))
+    return environment
 
 
-def environment(table: Mapping[str, Any], n_clients: int, seed: int) -> Environment:
-    """Return the environment of a complete or partial table."""
-    made: Environment = decode(
-        {**table, "n_clients": n_clients, "seed": seed}, Environment, ("world",)
-    )
-    return made
+def world_table(world: Environment) -> dict[str, Any]:
+    """Return a world as plain data, without its size and its seed."""
+    table: dict[str, Any] = encode(world)
+    return {name: value for name, value in table.items() if name not in _NOT_IN_TABLE}
 
 
 def class_names(world: Environment) -> dict[str, Any] | None:
@@ -97,10 +109,10 @@ def class_names(world: Environment) -> dict[str, Any] | None:
     return None if n_classes == 1 else _numbered(n_classes)
 
 
-def _named(name: Any, key: Key) -> dict[str, Any]:
+def _named(name: Any, key: Key) -> Environment:
     if name not in WORLDS:
         raise ConfigError(key, f"unknown world {name!r}.{nearest(name, WORLDS)}")
-    return _without_size(encode(WORLDS[name].example))
+    return WORLDS[name].example
 
 
 def _numbered(n_classes: int) -> dict[str, Any]:
@@ -112,7 +124,3 @@ def _innermost(model: Any, attribute: str) -> Any:
     while model is not None and not hasattr(model, attribute):
         model = getattr(model, "inner", None)
     return getattr(model, attribute, None)
-
-
-def _without_size(table: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in table.items() if name not in _NOT_IN_TABLE}

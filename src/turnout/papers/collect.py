@@ -22,7 +22,7 @@ def run_folder(preset: Preset, experiment: Experiment, setting: str) -> str:
         experiment: In one of its settings and lengths.
         setting: Label of the setting.
     """
-    name = f"{preset.name}-{experiment.n_rounds}x{len(experiment.seed_numbers)}"
+    name = f"{preset.name}-{experiment.n_rounds}x{len(experiment.seeds)}"
     name += f"-{experiment.world_id[:6]}" if preset.changes else ""
     return f"{name}/{slug(setting)}" if setting else name
 
@@ -53,5 +53,5 @@ def collect(preset: Preset, experiment: Experiment, folder: Path, labels: Sequen
 
 
 def _complete(experiment: Experiment, folder: Path, label: str) -> list[Cell]:
-    paths = [cell_folder(folder, label, seed) for seed in experiment.seed_numbers]
+    paths = [cell_folder(folder, label, seed) for seed in experiment.seeds]
     return [read_cell(path) for path in paths if (path / SUMMARY).exists()]

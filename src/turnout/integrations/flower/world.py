@@ -21,7 +21,7 @@ from turnout import require
 from turnout.arrays import check_column
 from turnout.environments import Environment, Fate, History
 from turnout.errors import InvalidInput
-from turnout.experiment.worlds import class_names, resolved_world
+from turnout.experiment.worlds import class_names, world_table
 from turnout.integrations.flower.base import World
 from turnout.types import Array, FloatArray, IntArray, RoundContext
 
@@ -127,7 +127,7 @@ class VirtualWorld(World):
 
     def describe(self) -> dict[str, Any]:
         """Return the world as the run folder keeps it."""
-        return resolved_world(self.environment)
+        return world_table(self.environment)
 
     @property
     def classes(self) -> IntArray:
