@@ -95,6 +95,7 @@ def test_stop_words_are_left_out(blogs):
     dataset = BlogAuthors(blogs, stop_words=("the", "a")).load(seed=0)
     assert "the" not in dataset.words
     assert spelled(dataset, 0)[:2] == ["cat", "number"]
+    assert "the" not in BlogAuthors(blogs, stop_words="english").load(seed=0).words
 
 
 def test_codes_are_made_from_the_clients_words(blogs):

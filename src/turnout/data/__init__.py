@@ -1,6 +1,7 @@
 """Datasets, and how they are divided among clients."""
 
 from turnout.data.base import PADDING, Dataset, FederatedData, Partition, Source
+from turnout.data.client_features import ClientCode
 from turnout.data.data_files import DamagedFile
 from turnout.data.embedded import Digits, Synthetic
 from turnout.data.federate import divide, federate
@@ -23,6 +24,7 @@ __all__ = [
     "Arrays",
     "BlogAuthors",
     "Cifar10",
+    "ClientCode",
     "DamagedFile",
     "DataMissing",
     "Dataset",

@@ -7,13 +7,16 @@ functions.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
+from turnout.data.stop_words import check_stop_words, stop_words_of
 from turnout.features import PStableLSH, SimHash
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["mean_codes", "mean_vectors", "word_codes"]
+__all__ = ["ClientCode", "mean_codes", "mean_vectors", "word_codes"]
 
 #: Numbers that are processed at a time.
 _CHUNK = 1 << 20
@@ -22,20 +25,44 @@ _CHUNK = 1 << 20
 STEP = 0.25
 
 
-def word_codes(x: Array, offsets: IntArray, words: tuple[str, ...], bits: int = 64) -> Array:
+@dataclass(frozen=True, slots=True)
+class ClientCode:
+    """How the data of a client becomes its code.
+
+    Args:
+        bits: Length of a code, from 1 to 512. NCCB does not say; longer codes tell clients apart
+            better and make NCCB slower. Try 64 first.
+        stop_words: Words that do not count in the codes of texts; "english" is a shipped list.
+            Without it the most frequent words, the same for everyone, decide most bits.
+
+    """
+
+    bits: int = 64
+    stop_words: tuple[str, ...] | Literal["english"] = ()
+
+    def __post_init__(self) -> None:
+        SimHash(self.bits)  # checks it
+        check_stop_words(self.stop_words)
+        if not isinstance(self.stop_words, str):
+            object.__setattr__(self, "stop_words", tuple(self.stop_words))
+
+
+def word_codes(x: Array, offsets: IntArray, words: tuple[str, ...], code: ClientCode) -> Array:
     """Return (n, bits) the SimHash of each client's words, weighted by frequency.
 
-    Word 0 stands for unknown words and for padding. It does not count.
+    Word 0 stands for unknown words and for padding. It does not count, and stop words do not.
 
     Args:
         x: (N, length) the word numbers of all clients, client after client.
         offsets: (n + 1,) where the rows of each client begin.
         words: The word of each number.
-        bits: Length of a code.
+        code: Length of a code, and words that do not count.
 
     """
+    bits, left_out = code.bits, stop_words_of(code.stop_words)
     sign = 2.0 * np.array([SimHash(bits).of_tokens([word]) for word in words], np.float64) - 1.0
     sign[0] = 0.0
+    sign[[word in left_out for word in words]] = 0.0
     n_words, n_clients = len(words), offsets.size - 1
     codes = np.empty((n_clients, bits), dtype=np.uint8)
     n_at_once = max(1, _CHUNK // n_words)
@@ -49,7 +76,7 @@ def word_codes(x: Array, offsets: IntArray, words: tuple[str, ...], bits: int = 
     return codes
 
 
-def mean_codes(means: FloatArray, bits: int = 64) -> Array:
+def mean_codes(means: FloatArray, bits: int) -> Array:
     """Return (n, bits) the p-stable hash of each mean vector, NCCB Eq. (5).
 
     Args:

@@ -7,15 +7,23 @@ import numpy as np
 from turnout import require
 from turnout.data.assign import offsets_of, rank_within
 from turnout.data.base import Dataset, Draw, FederatedData, Partition, Source
-from turnout.data.client_features import mean_codes, mean_vectors, word_codes
+from turnout.data.client_features import ClientCode, mean_codes, mean_vectors, word_codes
 from turnout.errors import InvalidInput
 from turnout.types import Array, IntArray
 
 __all__ = ["divide", "federate"]
 
 
+_CODE = ClientCode()
+
+
 def federate(
-    source: Source, partition: Partition, n_clients: int, seed: int, hold_out: float = 0.0
+    source: Source,
+    partition: Partition,
+    n_clients: int,
+    seed: int,
+    hold_out: float = 0.0,
+    code: ClientCode = _CODE,
 ) -> FederatedData:
     """Load a dataset and divide it among clients.
 
@@ -28,17 +36,23 @@ def federate(
         seed: Fixes all random draws.
         hold_out: Share of its examples that each client keeps for its own evaluation, inside
             [0, 1). At least one example is left to train on. Try 0.1 to see how clients fare.
+        code: How each client's data becomes its code in ``features``.
 
     >>> from turnout.data import Iid, Synthetic
     >>> federate(Synthetic(), Iid(samples=50), n_clients=20, seed=0, hold_out=0.1).num_samples[:3]
     array([45, 45, 45])
 
     """
-    return divide(source.load(seed), partition, n_clients, seed, hold_out)
+    return divide(source.load(seed), partition, n_clients, seed, hold_out, code)
 
 
 def divide(
-    dataset: Dataset, partition: Partition, n_clients: int, seed: int, hold_out: float = 0.0
+    dataset: Dataset,
+    partition: Partition,
+    n_clients: int,
+    seed: int,
+    hold_out: float = 0.0,
+    code: ClientCode = _CODE,
 ) -> FederatedData:
     """Divide a dataset that is already loaded; otherwise like ``federate``.
 
@@ -48,6 +62,7 @@ def divide(
         n_clients: Number of clients, at least 1.
         seed: Fixes all random draws.
         hold_out: Share of its examples that each client keeps for its own evaluation, in [0, 1).
+        code: How each client's data becomes its code in ``features``.
 
     """
     require.integer("n_clients", n_clients, minimum=1)
@@ -72,7 +87,7 @@ def divide(
         n_classes=dataset.n_classes,
         scale=dataset.scale,
         shift=dataset.shift,
-        features=_features(dataset, x, kept_offsets),
+        features=_features(dataset, x, kept_offsets, code),
         client_names=_names(dataset, rows, offsets),
         words=dataset.words,
     )
@@ -109,11 +124,11 @@ def _split(
     return rows[~is_held], offsets_of(size - n_held), rows[is_held], offsets_of(n_held)
 
 
-def _features(dataset: Dataset, x: Array, offsets: IntArray) -> Array:
+def _features(dataset: Dataset, x: Array, offsets: IntArray, code: ClientCode) -> Array:
     if dataset.is_text:
         words = dataset.words or tuple(str(number) for number in range(dataset.n_classes))
-        return word_codes(x, offsets, words)
-    return mean_codes(mean_vectors(x, offsets) * dataset.scale + dataset.shift)
+        return word_codes(x, offsets, words, code)
+    return mean_codes(mean_vectors(x, offsets) * dataset.scale + dataset.shift, code.bits)
 
 
 def _names(dataset: Dataset, rows: IntArray, offsets: IntArray) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from turnout import require
 from turnout.data.base import Dataset, Draw, Source
 from turnout.data.data_files import Files
 from turnout.data.embedded import check_test_share, held_back
+from turnout.data.stop_words import check_stop_words, stop_words_of
 from turnout.data.text_readers import (
     Texts,
     prolific,
@@ -44,19 +45,14 @@ class _TextSource(Source):
     vocabulary: int = 10_000
     test_share: float = 0.1
     predict_unknown: bool = False
-    stop_words: tuple[str, ...] = ()
+    stop_words: tuple[str, ...] | Literal["english"] = ()
 
     def __post_init__(self) -> None:
         require.integer("length", self.length, minimum=1)
         require.integer("vocabulary", self.vocabulary, minimum=2)
         check_test_share(self.test_share)
         require.boolean("predict_unknown", self.predict_unknown)
-        words: Any = self.stop_words
-        if isinstance(words, str) or not all(isinstance(word, str) for word in words):
-            raise InvalidInput(
-                f"stop_words must be a list of words, for example ['the', 'of'], got {words!r}.",
-                field="stop_words",
-            )
+        check_stop_words(self.stop_words)
 
     @property
     @abstractmethod
@@ -71,7 +67,7 @@ class _TextSource(Source):
         """Read the texts and cut them into sequences."""
         path, texts = self.files.read(self.directory)
         with self.files.reading(path):
-            corpus = tokenised(texts, self.stop_words)
+            corpus = tokenised(texts, stop_words_of(self.stop_words))
             if corpus.author.size == 0:
                 raise ValueError("no sentence has two words")
         is_test = held_back(corpus.author, self.test_share, Draw.CONTENT.rng(seed))
@@ -102,7 +98,7 @@ class BlogAuthors(_TextSource):
         vocabulary: Largest number of words, ``<unk>`` included, at least 2.
         test_share: Share of each author's sentences that is kept for the test, inside (0, 1).
         predict_unknown: Whether ``<unk>`` is a label. If not, its positions do not count.
-        stop_words: Words that are removed from the texts first.
+        stop_words: Words that are removed from the texts first; "english" is a shipped list.
 
     """
 
@@ -123,7 +119,7 @@ class Shakespeare(_TextSource):
         vocabulary: Largest number of words, ``<unk>`` included, at least 2.
         test_share: Share of each author's sentences that is kept for the test, inside (0, 1).
         predict_unknown: Whether ``<unk>`` is a label. If not, its positions do not count.
-        stop_words: Words that are removed from the texts first.
+        stop_words: Words that are removed from the texts first; "english" is a shipped list.
 
     """
 
@@ -146,7 +142,7 @@ class TextFile(_TextSource):
         vocabulary: Largest number of words, ``<unk>`` included, at least 2.
         test_share: Share of each author's sentences that is kept for the test, inside (0, 1).
         predict_unknown: Whether ``<unk>`` is a label. If not, its positions do not count.
-        stop_words: Words that are removed from the texts first.
+        stop_words: Words that are removed from the texts first; "english" is a shipped list.
         path: The file. It must be set.
 
     """
@@ -176,7 +172,7 @@ class StackExchange(_TextSource):
         vocabulary: Largest number of words, ``<unk>`` included, at least 2.
         test_share: Share of each author's sentences that is kept for the test, inside (0, 1).
         predict_unknown: Whether ``<unk>`` is a label. If not, its positions do not count.
-        stop_words: Words that are removed from the texts first.
+        stop_words: Words that are removed from the texts first; "english" is a shipped list.
         site: The name of the site, which is the name of its folder.
         min_texts: Users with fewer posts are left out, at least 1. NCCB uses 150.
 
@@ -219,7 +215,7 @@ class Yelp(_TextSource):
         vocabulary: Largest number of words, ``<unk>`` included, at least 2.
         test_share: Share of each author's sentences that is kept for the test, inside (0, 1).
         predict_unknown: Whether ``<unk>`` is a label. If not, its positions do not count.
-        stop_words: Words that are removed from the texts first.
+        stop_words: Words that are removed from the texts first; "english" is a shipped list.
         min_texts: Users with fewer reviews are left out, at least 1. NCCB uses 150.
 
     """

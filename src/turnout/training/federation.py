@@ -223,7 +223,14 @@ def _trainer(training: Training, data: FederatedData, seed: int) -> Trainer:
 
 def _federated(training: Training, n_clients: int, seed: int) -> FederatedData:
     """Return the data. The latest is kept in memory, so that selectors of one seed share it."""
-    parts = (training.source, training.partition, n_clients, seed, training.hold_out)
+    parts = (
+        training.source,
+        training.partition,
+        n_clients,
+        seed,
+        training.hold_out,
+        training.code,
+    )
     try:
         return _kept(*parts)
     except TypeError:  # a user's source need not be hashable

@@ -8,9 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 from turnout import require
-from turnout.data import Digits, Dirichlet, Partition, Source
+from turnout.data import ClientCode, Digits, Dirichlet, Partition, Source
 from turnout.errors import InvalidInput
 from turnout.names import shortened
+from turnout.plain import LATER
 from turnout.training.aggregate import Aggregation, MeanReturned
 from turnout.training.local import LocalWork
 from turnout.training.models import Mlp, Model
@@ -55,6 +56,7 @@ class Training:
         stop_at_target: Whether the run ends when the highest target is reached.
         trainer: ``"fast"``, or ``"reference"``, which trains one client after the other.
         device: A device of PyTorch such as ``"cpu"`` or ``"cuda"``.
+        code: How each client's data becomes its code, for selectors that need features.
 
     >>> Training(target_accuracy=0.9).target_accuracy
     (0.9,)
@@ -73,6 +75,7 @@ class Training:
     stop_at_target: bool = False
     trainer: str = next(iter(TRAINERS))
     device: str = "cpu"
+    code: ClientCode = field(default_factory=ClientCode, metadata=LATER)
 
     def __post_init__(self) -> None:
         kinds: dict[str, type] = {
@@ -81,6 +84,7 @@ class Training:
             "model": Model,
             "local": LocalWork,
             "aggregation": Aggregation,
+            "code": ClientCode,
         }
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
