@@ -60,7 +60,7 @@ def test_mean_vectors_by_hand(monkeypatch, chunk):
 
 def test_mean_codes_are_the_p_stable_hash():
     means = np.random.default_rng(1).normal(size=(3, 10))
-    assert np.array_equal(mean_codes(means), PStableLSH(10, 64, step=0.25).bits(means))
+    assert np.array_equal(mean_codes(means, 64), PStableLSH(10, 64, step=0.25).bits(means))
 
 
 def test_a_code_depends_on_the_client_alone():
