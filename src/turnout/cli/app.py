@@ -12,7 +12,18 @@ from rich.console import Console
 from rich.markup import escape
 
 import turnout
-from turnout.cli import bench, check, compare, data, listing, report, reproduce, simulate, train
+from turnout.cli import (
+    bench,
+    check,
+    compare,
+    data,
+    listing,
+    merge,
+    report,
+    reproduce,
+    simulate,
+    train,
+)
 from turnout.data_directory import DATA_VARIABLE
 from turnout.errors import InvalidInput, OutputError, TurnoutError
 
@@ -80,4 +91,5 @@ app.command("simulate")(simulate.simulate)
 app.command("train")(train.train)
 app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)
+app.command("merge")(merge.merge)
 app.add_typer(data.app, name="data")

@@ -1,0 +1,160 @@
+"""Join run folders of the same experiment, such as the shards of a grid."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from turnout.errors import InvalidInput, OutputError
+from turnout.runs import files
+from turnout.runs.files import FolderError
+from turnout.runs.reader import read_cell
+from turnout.runs.settings import first_difference
+from turnout.storage import write_atomically
+
+__all__ = ["Merged", "merge"]
+
+#: Files that tell how a cell was run, not what came out: they differ between equal cells.
+_CIRCUMSTANCES = frozenset({files.VERSIONS, files.PROGRESS})
+#: What a summary says about them.
+_SECONDS = "seconds"
+
+
+class Merged(NamedTuple):
+    """What ``merge`` did.
+
+    Attributes:
+        added: Cells that are new in the folder, as they are there.
+        present: Cells that were there already.
+        incomplete: Cells that are complete nowhere, where they come from. They were left out.
+    """
+
+    added: tuple[Path, ...]
+    present: tuple[Path, ...]
+    incomplete: tuple[Path, ...]
+
+
+class _Experiment(NamedTuple):
+    """An experiment in a folder, and where it goes."""
+
+    root: Path
+    place: Path
+
+
+def merge(out: str | os.PathLike[str], folders: Iterable[str | os.PathLike[str]]) -> Merged:
+    """Copy the complete cells of several folders into one.
+
+    Everything is checked before anything is written. Each cell appears at once, or not at all, so
+    an interrupted merge can be repeated.
+
+    Args:
+        out: The folder to fill. It may hold cells of the same experiment already.
+        folders: Folders of experiments, or folders of such folders, which keep their names.
+
+    Raises:
+        InvalidInput: If a folder holds no experiment.
+        FolderError: If folders belong to different experiments, a cell is damaged, or two copies of
+            a cell differ.
+        OutputError: If the folder cannot be written.
+    """
+    target = Path(out)
+    sources = [
+        _Experiment(root, target / root.relative_to(folder))
+        for folder in map(Path, folders)
+        for root in _experiments(folder)
+    ]
+    places = dict.fromkeys(source.place for source in sources)
+    there = [_Experiment(place, place) for place in places if (place / files.EXPERIMENT).exists()]
+    settings = _checked_settings([*there, *sources])
+    cells, incomplete = _checked_cells([*there, *sources])
+    added = {place: cell for place, cell in cells.items() if place != cell}
+    try:
+        for place, root in settings.items():
+            place.mkdir(parents=True, exist_ok=True)
+            if place != root:
+                content = (root / files.EXPERIMENT).read_bytes()
+                write_atomically(place / files.EXPERIMENT, content)
+        for place, cell in added.items():
+            _copy(cell, place)
+    except OSError as error:
+        raise OutputError(f"{target} cannot be written: {error}.") from error
+    return Merged(
+        tuple(added),
+        tuple(place for place in cells if place not in added),
+        tuple(cell for place, cell in incomplete.items() if place not in cells),
+    )
+
+
+def _experiments(folder: Path) -> list[Path]:
+    """Return the folders of experiments in a folder, which may be one itself."""
+    roots = sorted(file.parent for file in folder.rglob(files.EXPERIMENT))
+    if not roots:
+        raise InvalidInput(
+            f"{folder} holds no {files.EXPERIMENT}: give a folder that turnout compare or "
+            "turnout reproduce has written."
+        )
+    return roots
+
+
+def _checked_settings(experiments: Iterable[_Experiment]) -> dict[Path, Path]:
+    """Return who comes first at each place; raise if another there has other settings."""
+    first: dict[Path, Path] = {}
+    for root, place in experiments:
+        before = first.setdefault(place, root)
+        difference = _difference(files.EXPERIMENT, before, root)
+        if difference is not None:
+            raise FolderError(f"these are different experiments: {difference}.")
+    return first
+
+
+def _checked_cells(
+    experiments: Iterable[_Experiment],
+) -> tuple[dict[Path, Path], dict[Path, Path]]:
+    """Return the complete cells and the others by place; raise if one is damaged or not equal."""
+    complete: dict[Path, Path] = {}
+    incomplete: dict[Path, Path] = {}
+    for root, place in experiments:
+        for cell in sorted(root.glob("*/seed-*")):
+            goes_to = place / cell.relative_to(root)
+            if not (cell / files.SUMMARY).exists():
+                incomplete.setdefault(goes_to, cell)
+                continue
+            read_cell(cell)
+            before = complete.setdefault(goes_to, cell)
+            if before != cell:
+                _check_equal(before, cell)
+    return complete, incomplete
+
+
+def _check_equal(first: Path, second: Path) -> None:
+    """Raise if two copies of a cell came out differently."""
+    names = {path.name for cell in (first, second) for path in cell.iterdir()} - _CIRCUMSTANCES
+    for name in sorted(names):
+        if name.endswith(".json"):
+            difference = _difference(name, first, second)
+        else:
+            is_equal = files.digest_of(first / name) == files.digest_of(second / name)
+            difference = None if is_equal else f"{name} of {first} is not that of {second}"
+        if difference is not None:
+            raise FolderError(f"two copies of a run differ: {difference}. Delete the wrong one.")
+
+
+def _difference(name: str, first: Path, second: Path) -> str | None:
+    there, here = (files.read_json(folder / name) for folder in (first, second))
+    there.pop(_SECONDS, None)
+    here.pop(_SECONDS, None)
+    return first_difference(there, here, saved_in=str(first), wanted_by=str(second))
+
+
+def _copy(cell: Path, place: Path) -> None:
+    """Copy a cell so that it appears at once; one that is not complete makes room."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".") as room:
+        shutil.copytree(cell, Path(room) / "new")
+        if place.exists():
+            os.replace(place, Path(room) / "old")
+        os.replace(Path(room) / "new", place)
