@@ -12,7 +12,7 @@ from turnout import registry
 from turnout.cli.app import app
 from turnout.cli.output import console
 from turnout.describe import HEADINGS, describe
-from turnout.docstrings import Entry, entries, sections
+from turnout.docstrings import ArgsEntry, entries, sections
 
 
 class Terse(turnout.Selector):
@@ -80,22 +80,27 @@ def test_entries_of_a_section(indent):
         f"{indent}    fourth: is no parameter.",
     ]
     assert entries("\n".join(lines)) == {
-        "first": Entry('number in [0, 1] or "a: b"', "Meaning that goes on: here (really): yes."),
-        "second": Entry("", "Both."),
-        "third": Entry("", "Both."),
-        "others": Entry("", "The rest."),
+        "first": ArgsEntry(
+            'number in [0, 1] or "a: b"', "Meaning that goes on: here (really): yes."
+        ),
+        "second": ArgsEntry("", "Both."),
+        "third": ArgsEntry("", "Both."),
+        "others": ArgsEntry("", "The rest."),
     }
-    assert entries("\n".join(lines), "Returns") == {"fourth": Entry("", "is no parameter.")}
+    assert entries("\n".join(lines), "Returns") == {"fourth": ArgsEntry("", "is no parameter.")}
 
 
 @pytest.mark.parametrize("allowed", ["number in (0, 1]", "number in [0, 1)", "in (0, 1) or None"])
 def test_half_open_ranges_are_allowed_values(allowed):
     docstring = f"T.\n\nArgs:\n    a ({allowed}): one (so): x.\n    b: two."
-    assert entries(docstring) == {"a": Entry(allowed, "one (so): x."), "b": Entry("", "two.")}
+    assert entries(docstring) == {
+        "a": ArgsEntry(allowed, "one (so): x."),
+        "b": ArgsEntry("", "two."),
+    }
 
 
 def test_one_entry_alone_keeps_its_second_line():
-    assert entries("T.\n\nArgs:\n    a: one\n        b: two") == {"a": Entry("", "one b: two")}
+    assert entries("T.\n\nArgs:\n    a: one\n        b: two") == {"a": ArgsEntry("", "one b: two")}
 
 
 def test_without_a_section_there_are_no_entries():

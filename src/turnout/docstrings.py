@@ -6,13 +6,13 @@ import inspect
 import re
 from typing import NamedTuple
 
-__all__ = ["Entry", "entries", "sections"]
+__all__ = ["ArgsEntry", "entries", "sections"]
 
 _SECTION = re.compile(r"^([A-Z][a-z]+):(?=\s)(.*(?:\n(?:[ \t].*|$))*)", re.MULTILINE)
 _ENTRY = re.compile(r"^\*{0,2}(\w+(?:, \w+)*)(?: \(((?:[^)]|\)(?!:))*)\))?:(?=\s)", re.MULTILINE)
 
 
-class Entry(NamedTuple):
+class ArgsEntry(NamedTuple):
     """One entry of a section: ``name (allowed): meaning``.
 
     Attributes:
@@ -41,7 +41,7 @@ def sections(docstring: str | None) -> tuple[str, dict[str, str]]:
     return title, {heading: inspect.cleandoc(text) for heading, text in texts.items()}
 
 
-def entries(docstring: str | None, heading: str = "Args") -> dict[str, Entry]:
+def entries(docstring: str | None, heading: str = "Args") -> dict[str, ArgsEntry]:
     r"""Return the entries of a section in the style of Google; ``a, b: text`` explains two names.
 
     Args:
@@ -52,12 +52,12 @@ def entries(docstring: str | None, heading: str = "Args") -> dict[str, Entry]:
         The entry of each name, in their order; empty without the section.
 
     >>> entries("Title.\n\nArgs:\n    eta (number > 0): Learning\n        rate.")
-    {'eta': Entry(allowed='number > 0', meaning='Learning rate.')}
+    {'eta': ArgsEntry(allowed='number > 0', meaning='Learning rate.')}
     """
     _, *parts = _ENTRY.split(sections(docstring)[1].get(heading, ""))
     triples = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
     return {
-        name: Entry(" ".join((allowed or "").split()), " ".join(meaning.split()))
+        name: ArgsEntry(" ".join((allowed or "").split()), " ".join(meaning.split()))
         for names, allowed, meaning in triples
         for name in names.split(", ")
     }

@@ -11,7 +11,7 @@ import pytest
 from turnout.data import (
     ArrayFile,
     Cifar10,
-    DamagedFile,
+    DamagedData,
     DataMissing,
     EmnistLetters,
     EmnistLettersFeatures,
@@ -105,7 +105,7 @@ def test_emnist_letters_are_upright_and_counted_from_zero(tmp_path, form):
 
 def test_emnist_labels_that_start_at_zero_are_not_letters(tmp_path):
     write_idx(tmp_path / "emnist-letters", LETTERS, images(26, n_classes=26), images(26))
-    with pytest.raises(DamagedFile, match="start at 1"):
+    with pytest.raises(DamagedData, match="start at 1"):
         loaded(EmnistLetters, tmp_path)
 
 
@@ -197,7 +197,7 @@ def test_content_is_compared_with_what_was_published(tmp_path, monkeypatch):
     altered = TRAIN[0].copy()
     altered[3, 4, 5] ^= 1
     plain(tmp_path / "fashion-mnist.npz", (altered, TRAIN[1]))
-    with pytest.raises(DamagedFile, match=r"fashion-mnist.npz is not .*SHA-256.*verify=False"):
+    with pytest.raises(DamagedData, match=r"fashion-mnist.npz is not .*SHA-256.*verify=False"):
         source.load(seed=0)
     assert loaded(FashionMnist, tmp_path).x.shape == (20, 1, 28, 28)
 
@@ -206,7 +206,7 @@ def test_content_is_compared_with_what_was_published(tmp_path, monkeypatch):
 def test_published_checksums_are_on_by_default(cls, tmp_path):
     train, test = (TRAIN, TEST) if cls is FashionMnist else (COLOUR, COLOUR_TEST)
     plain(tmp_path / f"{cls.files.name}.npz", train, test)
-    with pytest.raises(DamagedFile, match="SHA-256"):
+    with pytest.raises(DamagedData, match="SHA-256"):
         cls(directory=str(tmp_path)).load(seed=0)
 
 
@@ -275,7 +275,7 @@ def pickled(path):
 def test_a_damaged_npz_is_named_with_the_fix(tmp_path, harm):
     path = tmp_path / "fashion-mnist.npz"
     harm(path)
-    with pytest.raises(DamagedFile, match=r"fashion-mnist\.npz is damaged.*turnout data get"):
+    with pytest.raises(DamagedData, match=r"fashion-mnist\.npz is damaged.*turnout data get"):
         loaded(FashionMnist, tmp_path)
 
 
@@ -307,7 +307,7 @@ def test_damaged_idx_files_are_noticed(tmp_path, harm, kind):
     write_idx(tmp_path / "fashion-mnist", FASHION, TRAIN, TEST)
     harm(tmp_path / "fashion-mnist" / f"train-{kind}-ubyte.gz")
     which = rf"fashion-mnist is damaged.*\(train-{kind}-ubyte: .*turnout data get"
-    with pytest.raises(DamagedFile, match=which):
+    with pytest.raises(DamagedData, match=which):
         loaded(FashionMnist, tmp_path)
 
 
@@ -317,7 +317,7 @@ def test_damaged_cifar_batches_are_noticed(tmp_path, harm, form):
     folder = tmp_path / f"cifar-10-batches-{form}"
     write_cifar(folder, *COLOUR, *COLOUR_TEST, form=form)
     harm(folder / ("data_batch_3.bin" if form == "bin" else "data_batch_3"))
-    with pytest.raises(DamagedFile, match=rf"cifar-10-batches-{form} is damaged.*data_batch_3"):
+    with pytest.raises(DamagedData, match=rf"cifar-10-batches-{form} is damaged.*data_batch_3"):
         loaded(Cifar10, tmp_path)
 
 
@@ -327,7 +327,7 @@ def test_a_damaged_archive_is_noticed(tmp_path, harm):
     write_cifar(folder, *COLOUR, *COLOUR_TEST)
     pack(folder, tmp_path / "cifar-10-binary.tar.gz")
     harm(tmp_path / "cifar-10-binary.tar.gz")
-    with pytest.raises(DamagedFile, match=r"cifar-10-binary\.tar\.gz is damaged"):
+    with pytest.raises(DamagedData, match=r"cifar-10-binary\.tar\.gz is damaged"):
         loaded(Cifar10, tmp_path)
 
 
@@ -352,7 +352,7 @@ def test_a_harmful_batch_is_refused_and_not_run(tmp_path):
     write_cifar(folder, *COLOUR, *COLOUR_TEST, form="py")
     trap = tmp_path / "trap"
     (folder / "data_batch_1").write_bytes(pickle.dumps({b"data": Harmful(trap)}, protocol=2))
-    with pytest.raises(DamagedFile, match="asks for"):
+    with pytest.raises(DamagedData, match="asks for"):
         loaded(Cifar10, tmp_path)
     assert not trap.exists()
 
@@ -363,7 +363,7 @@ def test_bytes_in_another_encoding_are_refused(tmp_path):
     content = (folder / "data_batch_1").read_bytes()
     assert b"latin1" in content
     (folder / "data_batch_1").write_bytes(content.replace(b"latin1", b"rot_13"))
-    with pytest.raises(DamagedFile, match="encoding 'rot_13'"):
+    with pytest.raises(DamagedData, match="encoding 'rot_13'"):
         loaded(Cifar10, tmp_path)
 
 
@@ -372,7 +372,7 @@ def test_a_batch_with_the_wrong_content_is_noticed(tmp_path):
     write_cifar(folder, *COLOUR, *COLOUR_TEST, form="py")
     batch = {b"data": np.zeros((2, 5), np.uint8), b"labels": [1, 2]}
     (folder / "data_batch_1").write_bytes(pickle.dumps(batch, protocol=2))
-    with pytest.raises(DamagedFile, match=r"images of shape \(2, 5\)"):
+    with pytest.raises(DamagedData, match=r"images of shape \(2, 5\)"):
         loaded(Cifar10, tmp_path)
 
 
@@ -427,12 +427,12 @@ def test_arrays_in_a_file_of_the_users(tmp_path, monkeypatch):
     assert dataset.group_names == ("a", "b")
     assert dataset.group.tolist() == [1] * 10 + [0] * 10
     assert ArrayFile(path="mine.npz").load(seed=0).group is None
-    with pytest.raises(DamagedFile, match=r"mine\.npz.*owner_train"):
+    with pytest.raises(DamagedData, match=r"mine\.npz.*owner_train"):
         ArrayFile(path="mine.npz", group="owner").load(seed=0)
     with pytest.raises(DataMissing, match=r"yours\.npz"):
         ArrayFile(path="yours.npz").load(seed=0)
     (tmp_path / "table.csv").write_text("a,b\n1,2\n", encoding="utf-8")
-    with pytest.raises(DamagedFile, match=r"table\.csv cannot be used: .*not an npz.*np\.savez"):
+    with pytest.raises(DamagedData, match=r"table\.csv cannot be used: .*not an npz.*np\.savez"):
         ArrayFile(path="table.csv").load(seed=0)
-    with pytest.raises(DamagedFile, match=r"mine\.npz.*y must be inside 0 .. 2"):
+    with pytest.raises(DamagedData, match=r"mine\.npz.*y must be inside 0 .. 2"):
         ArrayFile(path="mine.npz", n_classes=3).load(seed=0)

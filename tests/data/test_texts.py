@@ -9,7 +9,7 @@ import pytest
 
 from turnout.data import (
     BlogAuthors,
-    DamagedFile,
+    DamagedData,
     DataMissing,
     Natural,
     Shakespeare,
@@ -126,7 +126,7 @@ def test_texts_in_a_file_of_the_users(tmp_path, monkeypatch):
         TextFile()
     (tmp_path / "mine.jsonl").write_text('{"sentences": []}\n', encoding="utf-8")
     with pytest.raises(
-        DamagedFile, match=r"^mine\.jsonl cannot be used: .*line 1 must have"
+        DamagedData, match=r"^mine\.jsonl cannot be used: .*line 1 must have"
     ) as raised:
         TextFile(path="mine.jsonl").load(seed=0)
     assert "Correct the file" in str(raised.value)
@@ -148,13 +148,13 @@ def test_texts_in_a_file_of_the_users(tmp_path, monkeypatch):
 def test_damaged_texts_are_named_with_the_line(tmp_path, content, message):
     path = tmp_path / "blog-authors.jsonl"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(DamagedFile, match=rf"blog-authors\.jsonl is damaged.*{message}"):
+    with pytest.raises(DamagedData, match=rf"blog-authors\.jsonl is damaged.*{message}"):
         BlogAuthors(str(tmp_path)).load(seed=0)
 
 
 def test_texts_that_are_not_utf_8(tmp_path):
     (tmp_path / "blog-authors.jsonl").write_bytes(b'{"client": "a", "sentences": ["\xff\xfe x"]}')
-    with pytest.raises(DamagedFile, match="UnicodeDecodeError"):
+    with pytest.raises(DamagedData, match="UnicodeDecodeError"):
         BlogAuthors(str(tmp_path)).load(seed=0)
 
 
@@ -227,7 +227,7 @@ def test_posts_in_the_folder_of_another_site(dump):
 def test_posts_that_break_off(dump):
     path = dump / "superuser.com" / "Posts.xml"
     path.write_text(path.read_text(encoding="utf-8")[:-40], encoding="utf-8")
-    with pytest.raises(DamagedFile, match=r"Posts\.xml is damaged .*ParseError.*7z"):
+    with pytest.raises(DamagedData, match=r"Posts\.xml is damaged .*ParseError.*7z"):
         StackExchange(str(dump), min_texts=1).load(seed=0)
 
 
@@ -287,13 +287,13 @@ def test_reviews_by_user(tmp_path, form):
 def test_an_archive_without_reviews(tmp_path):
     with tarfile.open(tmp_path / "yelp_dataset.tar", "w"):
         pass
-    with pytest.raises(DamagedFile, match=f"does not contain {MEMBER}"):
+    with pytest.raises(DamagedData, match=f"does not contain {MEMBER}"):
         Yelp(str(tmp_path), min_texts=1).load(seed=0)
 
 
 def test_reviews_that_break_off(tmp_path):
     (tmp_path / MEMBER).write_bytes(reviews()[:-20])
-    with pytest.raises(DamagedFile, match="line 3"):
+    with pytest.raises(DamagedData, match="line 3"):
         Yelp(str(tmp_path), min_texts=1).load(seed=0)
 
 

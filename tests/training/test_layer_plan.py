@@ -19,7 +19,7 @@ from turnout.training.batched.layers import Space
 from turnout.training.batched.per_client import is_noisy
 from turnout.training.batched.threads import spread
 from turnout.training.batched.tiles import LEAST_SHARE, cut, stack
-from turnout.training.batched.weights import Rule, Stacked
+from turnout.training.batched.weights import Stacked, StepRule
 from turnout.training.batches import batch_plan
 
 PLANS = st.lists(
@@ -90,10 +90,10 @@ def test_a_tile_holds_the_mini_batches_of_its_clients(wanted):
 
 
 RULES = [
-    Rule(0.1),
-    Rule(0.1, momentum=0.9),
-    Rule(0.1, proximal=0.5),
-    Rule(0.1, momentum=0.5, proximal=0.25, weight_decay=0.125),
+    StepRule(0.1),
+    StepRule(0.1, momentum=0.9),
+    StepRule(0.1, proximal=0.5),
+    StepRule(0.1, momentum=0.5, proximal=0.25, weight_decay=0.125),
 ]
 
 
@@ -118,7 +118,7 @@ def test_rule_is_that_of_torch_with_the_proximal_pull(rule):
 
 
 def test_only_the_first_clients_move():
-    weights = Stacked.copies(torch.ones(2, 2), 3, Rule(0.5, momentum=0.9, proximal=0.1))
+    weights = Stacked.copies(torch.ones(2, 2), 3, StepRule(0.5, momentum=0.9, proximal=0.1))
     weights.first(2).descend(torch.ones(2, 2, 2))
     weights.first(1).descend_product(torch.ones(1, 2, 1), torch.ones(1, 1, 2))
     assert torch.equal(weights.value[2], torch.ones(2, 2))
@@ -138,7 +138,7 @@ def test_convolution_is_that_of_torch(shape, out, kernel, padding):
     gradient = torch.randn_like(wanted)
     wanted.backward(gradient)
 
-    weight, bias = (Stacked.copies(part.detach(), 2, Rule(lr)) for part in conv.parameters())
+    weight, bias = (Stacked.copies(part.detach(), 2, StepRule(lr)) for part in conv.parameters())
     both = x.detach().permute(1, 2, 3, 0).expand(2, *shape, n).clone()
     space = Space(both.device)
     layer = ConvReluPool(both, space, weight, bias, is_first=False, padding=padding)

@@ -2,7 +2,7 @@
 
 from turnout.data.base import PADDING, Dataset, FederatedData, Partition, Source
 from turnout.data.client_features import ClientCode
-from turnout.data.data_files import DamagedFile
+from turnout.data.data_files import DamagedData
 from turnout.data.embedded import Digits, Synthetic
 from turnout.data.federate import divide, federate
 from turnout.data.images import (
@@ -25,7 +25,7 @@ __all__ = [
     "BlogAuthors",
     "Cifar10",
     "ClientCode",
-    "DamagedFile",
+    "DamagedData",
     "DataMissing",
     "Dataset",
     "Digits",

@@ -19,7 +19,7 @@ from turnout.data_directory import DATA_VARIABLE, DataMissing, data_directory
 from turnout.errors import InvalidInput
 
 __all__ = [
-    "DamagedFile",
+    "DamagedData",
     "Files",
     "UnfitSetting",
     "content_id",
@@ -45,7 +45,7 @@ _DAMAGE = (
 )
 
 
-class DamagedFile(InvalidInput):
+class DamagedData(InvalidInput):
     """A data file is cut off, altered or not what its name says.
 
     Args:
@@ -136,10 +136,10 @@ class Files(Generic[T]):
         """Turn the errors of a damaged file into one that names the file and the fix."""
         try:
             yield
-        except (DamagedFile, DataMissing, UnfitSetting):
+        except (DamagedData, DataMissing, UnfitSetting):
             raise
         except (*_DAMAGE, InvalidInput) as error:
-            raise DamagedFile(self._message(path, _described(error).rstrip("."))) from error
+            raise DamagedData(self._message(path, _described(error).rstrip("."))) from error
         except OSError as error:
             raise DataMissing(f"{path} cannot be read ({error}). {self.get_it}") from error
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from turnout import require
 from turnout.data.base import Dataset, Source
-from turnout.data.data_files import DamagedFile, Files
+from turnout.data.data_files import DamagedData, Files
 from turnout.data.formats import (
     Raw,
     read_cifar,
@@ -95,7 +95,7 @@ class _ImageSource(Source):
         for part in parts:
             digest.update(np.ascontiguousarray(part, dtype=np.uint8).data)
         if digest.hexdigest() != self.sha256:
-            raise DamagedFile(
+            raise DamagedData(
                 f"{path} is not {self.files.name} as published: the SHA-256 checksum of its pixels "
                 f"and labels is {digest.hexdigest()[:12]}... and not {self.sha256[:12]}... . "
                 "Delete it and put it there again, or set verify=False for a variant of your own. "

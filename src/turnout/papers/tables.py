@@ -91,15 +91,15 @@ def count_sentence(judged: Sequence[Judged]) -> str:
     Args:
         judged: What a page judges.
     """
-    counted = [one for one in judged if not one.claim.by_construction]
+    counted = [entry for entry in judged if not entry.claim.by_construction]
     if not counted:
         return "No claim can be judged yet: the schemes that it compares were not all run."
-    counts = Counter(one.verdict for one in counted)
+    counts = Counter(entry.verdict for entry in counted)
     parts = ", ".join(
         f"{counts[verdict]} {_plural(verdict, counts[verdict])}" for verdict in Verdict
     )
-    by_chance = LEVEL * sum(not one.ours.evidence.is_exact for one in counted)
-    changed = sum(one.verdict != one.ours.verdict for one in counted)
+    by_chance = LEVEL * sum(not entry.ours.evidence.is_exact for entry in counted)
+    changed = sum(entry.verdict != entry.ours.verdict for entry in counted)
     text = (
         f"{len(counted)} verdicts: {parts}. Each alone would be wrong in at most {LEVEL:.0%} of "
         f"cases, about {by_chance:.1f} of them together; Holm's correction, which is applied here, "
@@ -117,8 +117,8 @@ def claims_table(judged: Sequence[Judged], title: str = "Claims") -> TextTable:
         judged: What is shown.
         title: Heading.
     """
-    has_settings = len({one.setting for one in judged}) > 1
-    has_published = any(one.published for one in judged)
+    has_settings = len({entry.setting for entry in judged}) > 1
+    has_published = any(entry.published for entry in judged)
     headings = (
         "fig.",
         "the paper says",
@@ -128,12 +128,12 @@ def claims_table(judged: Sequence[Judged], title: str = "Claims") -> TextTable:
         *(("as published",) if has_published else ()),
     )
     rows = []
-    for one in judged:
-        says = one.claim.says + (f" [{one.claim.reading}]" if one.claim.reading else "")
-        row = [str(one.claim.figure), says]
-        row += [one.setting] if has_settings else []
-        row += [one.ours.ours, _verdict_text(one)]
-        row += [_published_text(one.published)] if has_published else []
+    for entry in judged:
+        says = entry.claim.says + (f" [{entry.claim.reading}]" if entry.claim.reading else "")
+        row = [str(entry.claim.figure), says]
+        row += [entry.setting] if has_settings else []
+        row += [entry.ours.ours, _verdict_text(entry)]
+        row += [_published_text(entry.published)] if has_published else []
         rows.append(tuple(row))
     return TextTable(title, headings, tuple(rows))
 
@@ -246,16 +246,16 @@ def _numbers(printed: NumbersTable, preset: Preset, file: ResultsFile) -> TextTa
     return TextTable(printed.title, ("scheme", "the paper", *ours), rows)
 
 
-def _verdict_text(one: Judged) -> str:
-    text: str = one.verdict
-    if one.claim.by_construction:
-        return f"{text}, by construction: {one.claim.by_construction}"
-    if one.verdict != one.ours.verdict:
-        text += f" ({one.ours.verdict} alone)"
-    if one.ours.n_seeds < 2:
+def _verdict_text(entry: Judged) -> str:
+    text: str = entry.verdict
+    if entry.claim.by_construction:
+        return f"{text}, by construction: {entry.claim.by_construction}"
+    if entry.verdict != entry.ours.verdict:
+        text += f" ({entry.ours.verdict} alone)"
+    if entry.ours.n_seeds < 2:
         text += " (one seed; 2 are the least)"
-    elif one.ours.seeds_needed is not None:
-        text += f" (about {one.ours.seeds_needed} seeds would decide)"
+    elif entry.ours.seeds_needed is not None:
+        text += f" (about {entry.ours.seeds_needed} seeds would decide)"
     return text
 
 

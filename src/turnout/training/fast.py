@@ -25,7 +25,7 @@ from turnout.training.batched.engine import Losses, Task
 from turnout.training.batched.merged import engine_for
 from turnout.training.batched.threads import spread
 from turnout.training.batched.tiles import cut
-from turnout.training.batched.weights import Rule
+from turnout.training.batched.weights import StepRule
 from turnout.training.local import LocalWork
 from turnout.training.models import Model
 from turnout.training.reference import ReferenceTrainer
@@ -96,7 +96,7 @@ class FastTrainer(TorchTrainer):
     ) -> tuple[list[IntArray], list[Task]]:
         plans = [self.plan(int(client), round) for client in clients]
         tiles = cut(plans, self.engine.limit(), self.threads)
-        rule = Rule(
+        rule = StepRule(
             self.local.lr_in(round),
             self.local.momentum,
             self.local.proximal,

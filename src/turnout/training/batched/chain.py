@@ -17,7 +17,7 @@ from turnout.data.base import FederatedData
 from turnout.training.batched.engine import Engine, Losses, Task, losses_of
 from turnout.training.batched.layer_plan import LayerPlan
 from turnout.training.batched.layers import Layer, Space
-from turnout.training.batched.weights import Rule, Stacked
+from turnout.training.batched.weights import Stacked, StepRule
 from turnout.training.modules import label_tensor
 from turnout.types import IntArray
 
@@ -86,7 +86,7 @@ class Chain(Engine):
         if not self.takes_images:
             answer: Tensor = self.module(x)
             return answer
-        rule = Rule(lr=0.0)
+        rule = StepRule(lr=0.0)
         weights = [Stacked(weight, weight[None], rule) for weight in self.module.parameters()]
         net = self._net(weights, 1, x.shape[0], Space(x.device))
         self._arrange(x.flatten(1)[None], net.x)

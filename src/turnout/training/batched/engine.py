@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from turnout.training.batched.tiles import Tile, stack
-from turnout.training.batched.weights import Rule, Stacked
+from turnout.training.batched.weights import Stacked, StepRule
 from turnout.training.batches import BatchPlan
 from turnout.types import FloatArray, IntArray
 
@@ -54,7 +54,7 @@ class Task:
     round: int
     plans: Sequence[BatchPlan]
     first_rows: IntArray
-    rule: Rule
+    rule: StepRule
     out: Sequence[Tensor]
 
     def tile(self) -> Tile:

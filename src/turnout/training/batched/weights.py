@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["Rule", "Stacked"]
+__all__ = ["Stacked", "StepRule"]
 
 #: Adam's rates of the mean gradient and of its square, and what keeps a division by 0 away.
 MEAN_RATE, SQUARE_RATE, SMALLEST = 0.9, 0.999, 1e-8
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class StepRule:
     """How a step changes the weights.
 
     Args:
@@ -60,7 +60,7 @@ class Stacked:
 
     start: Tensor
     value: Tensor
-    rule: Rule
+    rule: StepRule
     velocity: Tensor | None = None
     square: Tensor | None = None
     n_steps: list[int] = field(default_factory=lambda: [0])
@@ -72,7 +72,7 @@ class Stacked:
             self.square = torch.zeros_like(self.value)
 
     @classmethod
-    def copies(cls, start: Tensor, n_clients: int, rule: Rule) -> Stacked:
+    def copies(cls, start: Tensor, n_clients: int, rule: StepRule) -> Stacked:
         """Return ``n_clients`` copies of a weight array."""
         return cls(start, start.expand(n_clients, *start.shape).clone(), rule)
 
