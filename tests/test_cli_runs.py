@@ -15,6 +15,7 @@ from turnout.cli.compare import compare
 from turnout.cli.reproduce import reproduce
 from turnout.cli.simulate import simulate
 from turnout.papers import Claim, Preset, load_preset
+from turnout.runs.catalogue import shown_in
 from turnout.runs.files import cell_folder
 
 
@@ -63,7 +64,9 @@ def test_the_examples_in_help_work() -> None:
 def test_simulate_prints_a_summary_and_keeps_nothing() -> None:
     result = run("simulate", "e3cs", *SMALL)
     assert result.exit_code == 0
-    assert "share of the chosen that answered in time" in result.stdout
+    for metric in shown_in("simulate"):
+        assert f"│ {metric.title} " in result.stdout
+    assert "Share of the chosen clients that answered in" in result.stdout
     assert list(Path().iterdir()) == []
 
 

@@ -51,7 +51,7 @@ def test_help_has_an_example_that_works() -> None:
     assert found is not None
     result = run(*found.group(1).split())
     assert result.exit_code == 0
-    assert "accuracy on the test set" in result.stdout
+    assert "Share of the test set that the global model gets" in result.stdout
 
 
 def test_train_shows_what_it_came_to_and_keeps_it() -> None:
@@ -64,7 +64,7 @@ def test_train_shows_what_it_came_to_and_keeps_it() -> None:
     cell = cell_folder(folder, "e3cs", 3)
     summary = json.loads((cell / "summary.json").read_text())
     assert f"{summary['accuracy']:.4f}" in result.stdout
-    assert re.search(r"rounds to an accuracy of 0.99 +│ +not reached", result.stdout)
+    assert re.search(r"Rounds to 0.99 +│ +not reached", result.stdout)
     before = (cell / "summary.json").stat().st_mtime_ns
     row = run_json(*command)[0]
     assert (cell / "summary.json").stat().st_mtime_ns == before  # it was complete
@@ -208,7 +208,7 @@ def test_compare_shows_accuracy_targets_and_differences() -> None:
     assert result.exit_code == 0, result.output
     for text in ("accuracy", "loss", "Jain, losses", "worst 10 %", "success", "rounds to 0.2"):
         assert text in result.stdout
-    assert "time to 0.2, s" in result.stdout
+    assert "time to 0.2 (s)" in result.stdout
     assert "- (0 of 2)" in result.stdout  # nobody reaches 0.99
     assert "Difference to random" in result.stdout
     assert max(len(line) for line in result.stdout.splitlines()) <= 100

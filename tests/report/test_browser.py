@@ -309,7 +309,7 @@ def test_losses_of_clients_and_rounds_to_an_accuracy(visit, trained, tmp_path):
         assert n_marks == 2  # a step line for each selector
         assert chart_width > 0.7 * width
         text = page.evaluate("document.querySelectorAll('.scroll')[1].innerText")
-        assert "0.3, rounds" in text
+        assert "Rounds to 0.3" in text
         assert "0 of 2 seeds" in text  # nobody reaches 0.99
         press_chip(page, 0)
         wait_for_shown(page, [1])

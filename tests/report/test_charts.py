@@ -17,7 +17,7 @@ from tests.report.folders import (
 )
 from turnout.environments import e3cs_world
 from turnout.report.charts import sections
-from turnout.report.curves import N_POINTS, time_unit
+from turnout.report.curves import N_POINTS
 from turnout.report.groups import gather
 from turnout.report.heatmap import N_COLUMNS, N_ROWS
 from turnout.runs.columns import PER_CHOICE, PER_ROUND
@@ -236,8 +236,3 @@ def test_a_bare_training_run_has_what_it_has(tmp_path):
     assert found["extra-0"].title == "Other number by round"
     assert found["counts"].title == "Selections per client"
     assert found["map"].maps["groups"] == []
-
-
-def test_units_of_time_are_readable():
-    units = [time_unit(seconds)[0] for seconds in (0.0, 100.0, 500.0, 20_000.0, 1e6)]
-    assert units == ["s", "s", "min", "h", "days"]

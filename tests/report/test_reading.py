@@ -12,6 +12,7 @@ from turnout.report import write_report
 from turnout.report.charts import sections
 from turnout.report.groups import gather
 from turnout.report.summary import summary_rows
+from turnout.runs.catalogue import shown_in
 from turnout.runs.reader import read_cells
 
 
@@ -227,7 +228,7 @@ def test_no_damage_stops_the_reader(victim, name, cut, flips):
         assert cells or problems
         worlds, _ = gather(cells)
         for world in worlds:
-            summary_rows(world)
+            summary_rows(world, shown_in("report"))
             sections(world, {variant.name: 0 for variant in world.variants})
 
 

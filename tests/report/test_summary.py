@@ -8,14 +8,15 @@ import scipy.stats
 from tests.report.folders import LABELS, run_cell, run_folder
 from turnout.report import write_report
 from turnout.report.groups import gather
-from turnout.report.summary import COLUMNS, summary_rows
+from turnout.report.summary import summary_rows
+from turnout.runs.catalogue import shown_in
 from turnout.runs.reader import read_cells
 from turnout.statistics import estimate, student_quantile
 
 
 def rows_of(path):
     (world,), _ = gather(read_cells([path])[0])
-    return {row.name: row for row in summary_rows(world)}
+    return {row.name: row for row in summary_rows(world, shown_in("report"))}
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 19, 29, 99, 999])
@@ -56,7 +57,7 @@ def test_what_the_summary_lacks_is_computed_from_the_rounds(experiment, tmp_path
 
 def test_the_best_of_each_column_is_marked(experiment):
     rows = rows_of(experiment)
-    for column in COLUMNS:
+    for column in shown_in("report"):
         means = {
             name: row.estimates[column.key].mean
             for name, row in rows.items()

@@ -19,8 +19,9 @@ from turnout.report.charts import sections
 from turnout.report.curves import N_POINTS
 from turnout.report.groups import gather
 from turnout.report.summary import summary_rows
-from turnout.report.targets import reached, targets_of
+from turnout.report.targets import targets_of
 from turnout.report.views import target_table
+from turnout.runs.catalogue import at_targets, shown_in
 from turnout.runs.columns import PER_CHOICE
 from turnout.runs.reader import read_cells
 from turnout.training import Mlp
@@ -67,49 +68,62 @@ def lines_of(chart, selector):
 def set_paces(root, **paces):
     for label, of_seeds in paces.items():
         for seed, pace in enumerate(of_seeds):
-            change_rounds(root / label.replace("e3cs", "e3cs-0.5") / f"seed-{seed}", rising(pace))
+            cell = root / label.replace("e3cs", "e3cs-0.5") / f"seed-{seed}"
+            change_rounds(cell, rising(pace))
+            targets = [metric.key for metric in at_targets([0.3, 0.5])]
+            change_json(cell / "summary.json", **dict.fromkeys(targets))
+
+
+def target_rows(world):
+    return {row.name: row for row in summary_rows(world, at_targets(targets_of(world)))}
+
+
+def first_to(target, rows):
+    return [name for name, row in rows.items() if f"rounds_to_{target}" in row.best]
 
 
 def test_rounds_and_time_to_each_target(trained):
     set_paces(trained, random=(1.0, 2.0), e3cs=(2.0, 2.5), fedcs=(0.5, 1.0))
     world, _ = world_of(trained)
     assert targets_of(world) == [0.3, 0.5]
-    found = reached(world, 0.3)
-    assert found["random"].rounds.mean == pytest.approx((30 + 15) / 2)
-    assert found["random"].rounds.n == 2
-    assert found["e3cs-0.5"].rounds.mean == pytest.approx((15 + 12) / 2)
+    rows = target_rows(world)
+    rounds = {name: row.estimates.get("rounds_to_0.3") for name, row in rows.items()}
+    assert rounds["random"].mean == pytest.approx((30 + 15) / 2)
+    assert rounds["random"].n == 2
+    assert rounds["e3cs-0.5"].mean == pytest.approx((15 + 12) / 2)
     clocks = []
     for seed in (0, 1):
         lines = (trained / "random" / f"seed-{seed}" / "rounds.jsonl").read_text().splitlines()
         clocks.append(np.cumsum([json.loads(line)["length_s"] for line in lines]))
-    assert found["random"].seconds.mean == pytest.approx((clocks[0][29] + clocks[1][14]) / 2)
+    seconds = rows["random"].estimates["time_to_0.3_s"]
+    assert seconds.mean == pytest.approx((clocks[0][29] + clocks[1][14]) / 2)
     # one seed of fedcs ends at 0.2: its mean is over the other, and it is never the best
-    assert found["fedcs"].rounds.mean == 30
-    assert (found["fedcs"].rounds.n, found["fedcs"].n_seeds) == (1, 2)
-    assert [name for name, one in found.items() if one.is_first] == ["e3cs-0.5"]
-    high = reached(world, 0.5)
-    assert high["fedcs"].rounds.n == 0
-    assert high["random"].rounds.mean == 25  # only its second seed gets there
-    assert not any(one.is_first for one in high.values())  # only one selector got there whole
+    assert rounds["fedcs"].mean == 30
+    assert (rounds["fedcs"].n, rows["fedcs"].n_seeds) == (1, 2)
+    assert first_to(0.3, rows) == ["e3cs-0.5"]
+    assert "rounds_to_0.5" not in rows["fedcs"].estimates
+    assert rows["random"].estimates["rounds_to_0.5"].mean == 25  # only its second seed gets there
+    assert first_to(0.5, rows) == []  # only one selector got there whole
 
 
 def test_who_lost_a_seed_is_not_the_first(trained):
     set_paces(trained, random=(2.0, 2.0), e3cs=(1.0, 1.0), fedcs=(2.0, 0.5))
-    found = reached(world_of(trained)[0], 0.3)
-    assert found["fedcs"].rounds.mean == found["random"].rounds.mean == 15
-    assert [name for name, one in found.items() if one.is_first] == ["random"]
+    rows = target_rows(world_of(trained)[0])
+    rounds = {name: row.estimates["rounds_to_0.3"].mean for name, row in rows.items()}
+    assert rounds["fedcs"] == rounds["random"] == 15
+    assert first_to(0.3, rows) == ["random"]
 
 
 def test_the_table_counts_the_seeds(trained, tmp_path):
     set_paces(trained, random=(1.0, 2.0), e3cs=(2.0, 2.5), fedcs=(0.5, 1.0))
     world, _ = world_of(trained)
     table = target_table(world)
-    assert [heading.title[:11] for heading in table.headings[::2]] == ["0.3, rounds", "0.5, rounds"]
+    assert [heading.title for heading in table.headings[::2]] == ["Rounds to 0.3", "Rounds to 0.5"]
     remarks = {name: [entry.remark for entry in entries] for name, entries in table.rows}
     assert remarks == {
-        "e3cs-0.5": ["fewest rounds", "", "", ""],
-        "fedcs": ["1 of 2 seeds", "", "0 of 2 seeds", "0 of 2 seeds"],
-        "random": ["", "", "1 of 2 seeds", ""],
+        "e3cs-0.5": ["best", "best", "", ""],
+        "fedcs": ["1 of 2 seeds"] * 2 + ["0 of 2 seeds"] * 2,
+        "random": ["≈ best"] * 2 + ["1 of 2 seeds"] * 2,
     }
     page = write_report([trained], tmp_path / "page.html").path.read_text(encoding="utf-8")
     assert "Rounds and time to an accuracy" in page
@@ -185,7 +199,7 @@ def test_columns_about_clients_come_from_the_summary_or_the_rounds(trained):
     cell = trained / "random" / "seed-0"
     change_rounds(cell, lambda t: {"jain_of_losses": 0.5 + t / 100, "worst_accuracy": t / 40})
     change_json(cell / "summary.json", worst_accuracy=None, jain_of_losses=0.25)
-    (row,) = summary_rows(world_of(cell)[0])
+    (row,) = summary_rows(world_of(cell)[0], shown_in("report"))
     assert row.estimates["worst_accuracy"].mean == pytest.approx(39 / 40)
     assert row.estimates["jain_of_losses"].mean == 0.25
 

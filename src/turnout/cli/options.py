@@ -42,7 +42,6 @@ __all__ = [
     "end_badly_on_problems",
     "experiment_of",
     "numbers",
-    "plus_minus",
     "print_json",
     "row_of",
     "run_shown",
@@ -173,14 +172,6 @@ def end_badly_on_problems(*grids: Grid) -> None:
         errors.print(f"{kind} {text}", highlight=False)
     if problems:
         raise typer.Exit(1)
-
-
-def plus_minus(found: Estimate, form: str) -> str:
-    """Return a mean with half its 95 % interval."""
-    if found.n == 0:
-        return "-"
-    mean = format(found.mean, form)
-    return mean if found.n < 2 else f"{mean} ± {format(found.half_width, form)}"
 
 
 def numbers(found: Estimate) -> dict[str, float | int | None]:

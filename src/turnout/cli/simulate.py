@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from turnout.cli.options import (
     Clients,
@@ -24,25 +22,10 @@ from turnout.cli.options import (
     run_shown,
     variant_with,
 )
-from turnout.cli.output import AsJson, console, show, table
+from turnout.cli.output import AsJson, console, metric_table, show
+from turnout.runs.catalogue import shown_in
 
 __all__ = ["simulate"]
-
-#: What the summary's numbers are, and how they are written.
-_ROWS = {
-    "success_ratio": ("share of the chosen that answered in time", ".4f"),
-    "cep": ("answers in time (cumulative effective participation)", ".0f"),
-    "regret": ("answers lost against the best fixed allocation", ".1f"),
-    "regret_bound": ("bound of E3CS, Theorem 1", ".1f"),
-    "jain_of_counts": ("Jain's index of selection counts", ".4f"),
-    "gini_of_counts": ("Gini coefficient of selection counts", ".4f"),
-    "minimum_rate": ("share of rounds of the least chosen client", ".4f"),
-    "round_time_s": ("mean length of a round, s", ".3f"),
-    "total_time_s": ("length of the run, s", ".1f"),
-    "wasted_s": ("device seconds that came to nothing", ".1f"),
-    "backlog_per_round": ("longest fairness queue (rate 0.15) per round", ".4f"),
-    "seconds": ("seconds that this took", ".2f"),
-}
 
 
 def simulate(
@@ -69,14 +52,7 @@ def simulate(
         grid = run_shown(experiment, folder, quiet=as_json, n_jobs=1)
         end_badly_on_problems(grid)
     row = row_of(grid)
-    show(_table(f"{variant.label}, seed {seed}", row), [row], as_json)
+    title = f"{variant.label}, seed {seed}"
+    show(metric_table(title, shown_in("simulate"), row), [row], as_json)
     if out is not None and not as_json:
         console.print(f"Run folder: {out}", highlight=False)
-
-
-def _table(title: str, summary: dict[str, Any]) -> Table:
-    made = table(escape(title), "what", "value", numbers=("value",))
-    for name, (what, form) in _ROWS.items():
-        value = summary[name]
-        made.add_row(what, "-" if value is None else format(value, form))
-    return made

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from turnout import require
 from turnout.cli.options import (
@@ -25,7 +23,7 @@ from turnout.cli.options import (
     run_shown,
     variant_with,
 )
-from turnout.cli.output import AsJson, console, show, table
+from turnout.cli.output import AsJson, console, metric_table, show
 from turnout.cli.training_options import (
     AggregationText,
     Data,
@@ -41,29 +39,10 @@ from turnout.cli.training_options import (
     Trainer,
     recipe_options,
 )
-from turnout.experiment import Experiment
-from turnout.experiment.summary import to_target
+from turnout.runs.catalogue import shown_in
 from turnout.training.callbacks import Callback, MLflow, TensorBoard, WandB
 
 __all__ = ["train"]
-
-#: What the summary's numbers are, and how they are written.
-_BEFORE = {
-    "accuracy": ("accuracy on the test set, after the last round", ".4f"),
-    "best_accuracy": ("best accuracy on the way", ".4f"),
-    "loss": ("loss on the test set", ".4f"),
-    "holdout_accuracy": ("accuracy on what all clients hold out", ".4f"),
-    "local_loss": ("loss on all clients' own examples", ".4f"),
-    "jain_of_losses": ("Jain's index of the clients' losses", ".4f"),
-    "worst_accuracy": ("accuracy of the worst tenth of the clients", ".4f"),
-}
-_AFTER = {
-    "rounds_run": ("rounds", "d"),
-    "success_ratio": ("share of the chosen that answered in time", ".4f"),
-    "cep": ("answers in time (cumulative effective participation)", "d"),
-    "total_time_s": ("length of the run on the virtual clock, s", ".1f"),
-    "seconds": ("seconds that this took", ".1f"),
-}
 
 #: Who may be told of every round, by name: made of the selector's label and the run folder.
 _TRACKERS: dict[str, Callable[[str, Path], Callback]] = {
@@ -121,30 +100,18 @@ def train(
     grid = run_shown(experiment, folder, quiet=as_json, **options)
     end_badly_on_problems(grid)
     row = row_of(grid)
-    results = _table(f"{variant.label}, seed {seed}", experiment, row)
-    show(results, [row | {"folder": str(folder)}], as_json)
+    title = f"{variant.label}, seed {seed}"
+    if row["stopped_at_target"]:
+        title += f" (stopped at its target after {row['rounds_run']} rounds)"
+    targets = () if experiment.training is None else experiment.training.target_accuracy
+    show(
+        metric_table(title, shown_in("train", targets), row),
+        [row | {"folder": str(folder)}],
+        as_json,
+    )
     if not as_json:
         console.print(f"Run folder: {folder}", highlight=False)
 
 
 def _checked(names: list[str]) -> list[str]:
     return [require.choice("--track", name, tuple(_TRACKERS)) for name in names]
-
-
-def _table(title: str, experiment: Experiment, summary: dict[str, Any]) -> Table:
-    recipe = experiment.training
-    assert recipe is not None
-    reached = {}
-    for target in recipe.target_accuracy:
-        for_rounds, for_time = to_target(target)
-        reached[for_rounds] = (f"rounds to an accuracy of {target:g}", ".0f")
-        reached[for_time] = (f"time to an accuracy of {target:g}, s", ".1f")
-    if summary["stopped_at_target"]:
-        title += f" (stopped at its target after {summary['rounds_run']} rounds)"
-    made = table(escape(title), "what", "value", numbers=("value",))
-    for name, (what, form) in (_BEFORE | reached | _AFTER).items():
-        if name not in summary:  # clients hold nothing out
-            continue
-        missing = "not reached" if name in reached else "-"
-        made.add_row(what, missing if summary[name] is None else format(summary[name], form))
-    return made

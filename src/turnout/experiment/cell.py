@@ -15,11 +15,12 @@ import numpy as np
 from turnout.environments import Always
 from turnout.experiment.codec import encode
 from turnout.experiment.config import Experiment
-from turnout.experiment.summary import backlog_rate, curves, summarize, summarize_training
+from turnout.experiment.summary import backlog_rate, curves, facts_of
 from turnout.experiment.variants import Variant
 from turnout.experiment.worlds import class_names
 from turnout.persist import load, save
 from turnout.runs import files
+from turnout.runs.catalogue import summarize
 from turnout.runs.files import DamagedFile, FolderError
 from turnout.runs.reader import read_cell
 from turnout.runs.run import Run
@@ -238,13 +239,15 @@ class _Running:
         at_end = curves(run, rate, self.writer.regret, self._bound(run))
         classes = self._world.classes
         self._checkpoint(at_end | ({"class_of": classes} if classes.any() else {}))
-        summary = summarize(run, at_end, self._seconds()) | {"backlog_rate": rate}
+        numbers = {"seconds": self._seconds(), "backlog_rate": rate}
         if self._federation is not None:
             scores = self._federation.client_scores()
             counts = self._federation.data.num_samples
             by_client = {"loss": scores.loss, "accuracy": scores.accuracy, "num_samples": counts}
             write_npz(path / files.CLIENT_SCORES, by_client)
-            summary = summarize_training(run, self._federation, experiment.n_rounds) | summary
+            has_stopped = self._federation.is_done and run.n_rounds < experiment.n_rounds
+            numbers["stopped_at_target"] = has_stopped
+        summary = summarize(facts_of(run, at_end, numbers, self._federation))
         files.write_json(path / files.SUMMARY, summary)
         return files.read_json(path / files.SUMMARY)
 

@@ -16,6 +16,7 @@ from turnout.errors import InvalidInput, OutputError
 from turnout.report.groups import differences, gather, refuse_mixed
 from turnout.report.page import render
 from turnout.report.summary import Row, summary_rows
+from turnout.runs.catalogue import shown_in
 from turnout.runs.reader import Problem, read_cells
 from turnout.storage import write_atomically
 
@@ -66,7 +67,7 @@ def write_report(
         message = f"{len(worlds)} worlds: compare only inside a section. They differ: {text}."
         remarks.insert(0, Problem("mixed", "", message))
     problems += remarks
-    rows = [summary_rows(world) for world in worlds]
+    rows = [summary_rows(world, shown_in("report")) for world in worlds]
     path = _write(Path(out), render(worlds, rows, problems))
     with_world = [
         (world.settings.world_id, row)

@@ -14,13 +14,15 @@ from turnout.report.curves import (
     clock,
     identity,
     over_rounds,
-    time_unit,
 )
 from turnout.report.distributions import boxes, chosen, fairness
 from turnout.report.figures import Chart, Section, axes
 from turnout.report.groups import VariantCells, WorldGroup
 from turnout.report.targets import loss_histogram
+from turnout.runs import catalogue
 from turnout.runs.cell import Cell
+from turnout.runs.facts import Facts
+from turnout.runs.metric import Metric, Scale
 from turnout.types import FloatArray
 
 __all__ = ["sections"]
@@ -33,16 +35,6 @@ _COMMON = frozenset(
     | {"length_s", "wasted_s", "regret"}
 )
 _MOST_EXTRA = 8
-_MEANINGS = {
-    "accuracy": "Of the global model, on the test set. ",
-    "loss": "Of the global model, on the test set. ",
-    "holdout_accuracy": "Of the global model, on what all clients hold out. ",
-    "holdout_loss": "Of the global model, on what all clients hold out. ",
-    "train_loss": "What the clients of a round report of their training, mean by data. ",
-    "local_loss": "Of the global model on all clients' own examples, mean by data. ",
-    "jain_of_losses": "Jain's index of the clients' losses on their own examples, 1 is equal. ",
-    "worst_accuracy": "Mean over the worst tenth of the clients, on their own examples. ",
-}
 
 
 def sections(world: WorldGroup, order: Mapping[str, int]) -> list[Section]:
@@ -67,69 +59,70 @@ def _lines(key: str, title: str, caption: str, traces: list[Trace], y: str) -> I
 def _learning(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
     named = {name for cell in world.cells for name in cell.series} - _COMMON
     names = sorted(named, key=lambda name: (name != "accuracy", name != "loss", name))
-    unit, seconds = _clock_unit(world)
+    scale = _clock_scale(world)
     for number, name in enumerate(names[:_MOST_EXTRA]):
-        traces = over_rounds(world, order, _written(name))
+        traces = over_rounds(world, order, _curve(name))
         if not traces:
             continue
-        what = name.replace("_", " ")[:40]
-        title, y = what.capitalize(), escape(what)
-        caption = _MEANINGS.get(name, "") + SEEDS
+        metric = catalogue.find(name)
+        title = name.replace("_", " ")[:40].capitalize() if metric is None else metric.title
+        caption = SEEDS if metric is None else f"{metric.meaning} {SEEDS}"
+        y = escape(title)
         yield from _lines(f"extra-{number}", f"{title} by round", caption, traces, y)
-        timed = against_time(world, order, name, seconds)
-        layout = axes(f"time ({unit})", y)
+        timed = against_time(world, order, name, scale.size)
+        layout = axes(f"time ({scale.unit})", y)
         yield Chart(f"extra-{number}-time", f"{title} by time", caption, timed, layout)
 
 
 def _success(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
+    ratio, cep = _metric("success_ratio"), _metric("cep")
     window = max(1, world.n_rounds // 20)
     yield from _lines(
         "success",
-        "Success ratio so far",
-        f"Share of all chosen clients that answered in time. {SEEDS}",
+        f"{ratio.title} so far",
+        f"{ratio.meaning} {SEEDS}",
         over_rounds(world, order, _success_so_far),
-        "success ratio",
+        ratio.title,
     )
     yield from _lines(
         "success-moving",
-        "Success ratio, moving",
+        f"{ratio.title}, moving",
         f"The same over the last {window} rounds. {SEEDS}",
         over_rounds(world, order, lambda cell: _success_moving(cell, window), start=window - 1),
-        "success ratio",
+        ratio.title,
     )
     yield from _lines(
         "cep",
-        "Cumulative effective participation",
-        f"Answers in time so far (CEP). {SEEDS}",
+        f"{cep.title} so far",
+        f"{cep.meaning} {SEEDS}",
         over_rounds(world, order, lambda cell: np.nancumsum(cell.series["completed"])),
-        "answers in time",
+        cep.unit,
     )
 
 
 def _regret(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
-    regret = over_rounds(world, order, _regret_of)
-    with_bands = over_rounds(world, order, _recorded("bound"), role="bound")
+    metric, limit = _metric("regret"), _metric("regret_bound")
+    regret = over_rounds(world, order, _curve("regret"))
+    with_bands = over_rounds(world, order, _curve("bound"), role="bound")
     bounds = [trace for trace in with_bands if trace["meta"]["role"] == "bound"]
     for trace in bounds:
         trace["name"] = f"bound of {trace['name']}"
-    caption = (
-        "Answers lost against the best fixed allocation in hindsight that keeps the selector's own "
-        f"quota. {SEEDS}"
-    )
-    yield from _lines("regret", "Regret", caption, regret, "answers lost")
+    caption = f"{metric.meaning} The plan keeps the selector's own quota. {SEEDS}"
+    yield from _lines("regret", metric.title, caption, regret, metric.unit)
     if regret and bounds:
-        caption = "Dotted: the bound of E3CS Theorem 1, for selectors that it applies to."
-        yield from _lines("bound", "Regret and its bound", caption, regret + bounds, "answers lost")
+        title, caption = f"{metric.title} and its bound", f"Dotted, {limit.title}: {limit.meaning}"
+        yield from _lines("bound", title, caption, regret + bounds, metric.unit)
 
 
 def _time(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
-    unit, seconds = _clock_unit(world)
+    total, length = _metric("total_time_s"), _metric("round_time_s")
+    scale = _clock_scale(world)
     yield from _lines(
         "time",
-        "Time so far",
+        f"{total.title} so far",
         f"Virtual time at the end of each round. {SEEDS}",
-        over_rounds(world, order, lambda cell: clock(cell) / seconds),
-        f"time ({unit})",
+        over_rounds(world, order, lambda cell: clock(cell) / scale.size),
+        total.titled(scale),
     )
     traces = []
     for number, variant in enumerate(world.variants):
@@ -137,11 +130,11 @@ def _time(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
         if lengths.size:
             traces += _length_box(identity(variant, order), number, lengths)
     if traces:
-        layout = axes("", "seconds", hovermode="x")
+        layout = axes("", f"{length.title} (s)", hovermode="x")
         names = [escape(shortened(variant.name, 16)) for variant in world.variants]
         layout["xaxis"] |= {"tickvals": list(range(len(names))), "ticktext": names}
         caption = "Length of a round, all rounds and seeds. Whiskers: 5 % and 95 %."
-        yield Chart("round-time", "Round time", caption, traces, layout)
+        yield Chart("round-time", length.title, caption, traces, layout)
 
 
 def _lengths(variant: VariantCells) -> FloatArray:
@@ -165,25 +158,26 @@ def _length_box(who: Trace, number: int, lengths: FloatArray) -> list[Trace]:
 
 
 def _queues(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
-    caption = f"Virtual queues of RBCS-F: selections owed to a client. {SEEDS}"
+    unit = _metric("backlog_per_round").unit
+    caption = f"Choices still owed to a client at the promised rate. {SEEDS}"
     for key, title in (("mean", "Mean backlog"), ("max", "Largest backlog")):
-        traces = over_rounds(world, order, _recorded(f"backlog_{key}"))
-        yield from _lines(f"backlog-{key}", title, caption, traces, "selections owed")
+        traces = over_rounds(world, order, _curve(f"backlog_{key}"))
+        yield from _lines(f"backlog-{key}", title, caption, traces, unit)
 
 
-def _written(name: str) -> Callable[[Cell], FloatArray | None]:
-    """Return a reader of a column of ``rounds.jsonl``."""
-    return lambda cell: cell.series.get(name)
+def _metric(key: str) -> Metric[Facts]:
+    metric = catalogue.find(key)
+    assert metric is not None, key
+    return metric
 
 
-def _recorded(name: str) -> Callable[[Cell], FloatArray | None]:
-    """Return a reader of a column of ``selections.npz``."""
-    return lambda cell: cell.curves.get(name)
+def _curve(name: str) -> Callable[[Cell], FloatArray | None]:
+    """Return a reader of a column of ``selections.npz`` or, without it, of ``rounds.jsonl``."""
 
+    def read(cell: Cell) -> FloatArray | None:
+        return cell.curves.get(name, cell.series.get(name))
 
-def _regret_of(cell: Cell) -> FloatArray | None:
-    exact = _recorded("regret")(cell)
-    return cell.series.get("regret") if exact is None else exact
+    return read
 
 
 def _success_so_far(cell: Cell) -> FloatArray:
@@ -205,5 +199,5 @@ def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
     return np.where(whole > 0, part / np.where(whole > 0, whole, 1.0), np.nan)
 
 
-def _clock_unit(world: WorldGroup) -> tuple[str, float]:
-    return time_unit(max(float(clock(cell)[-1]) for cell in world.cells))
+def _clock_scale(world: WorldGroup) -> Scale:
+    return _metric("total_time_s").scale(float(clock(cell)[-1]) for cell in world.cells)

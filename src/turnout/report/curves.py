@@ -21,7 +21,6 @@ __all__ = [
     "identity",
     "over_rounds",
     "plain",
-    "time_unit",
 ]
 
 Trace = dict[str, Any]
@@ -91,12 +90,6 @@ def identity(variant: VariantCells, order: Mapping[str, int]) -> Trace:
 def clock(cell: Cell) -> FloatArray:
     """Return (T,) the virtual time at the end of each round."""
     return np.nancumsum(cell.series["length_s"])
-
-
-def time_unit(longest_s: float) -> tuple[str, float]:
-    """Return a unit in which the longest time is readable, and its seconds."""
-    units = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0))
-    return next(((name, size) for name, size in units if longest_s >= 3 * size), ("s", 1.0))
 
 
 def plain(values: Array) -> list[float | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import Any
 
 import numpy as np
 
@@ -13,12 +12,15 @@ from turnout.report.figures import Chart, axes
 from turnout.report.groups import VariantCells, WorldGroup
 from turnout.report.heatmap import class_names, classes_of, heat_map
 from turnout.report.summary import counts_of, summary_rows
+from turnout.runs.catalogue import shown_in
+from turnout.runs.facts import Facts
+from turnout.runs.metric import Metric
+from turnout.statistics import Estimate
 from turnout.types import Array, FloatArray, IntArray
 
 __all__ = ["boxes", "chosen", "fairness"]
 
 _N_LORENZ = 101
-_FAIRNESS = {"jain_of_counts": "Jain", "gini_of_counts": "Gini", "minimum_rate": "minimum rate"}
 
 
 def chosen(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
@@ -51,21 +53,21 @@ def chosen(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
 
 
 def fairness(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
-    """Yield the Lorenz curves of selection counts and the three indices."""
+    """Yield the Lorenz curves of selection counts and the indices of fairness."""
     curves = _lorenz_curves(world, order)
     if not curves:
         return
     caption = "Share of all selections that the least chosen clients got. Dashed: all equal."
     layout = axes("share of clients", "share of selections")
     yield Chart("lorenz", "Lorenz curve of selections", caption, curves, layout)
+    metrics = [metric for metric in shown_in("report") if metric.group == "fairness"]
+    rows = summary_rows(world, metrics)
     bars = [
-        _bars(identity(variant, order), row.estimates)
-        for variant, row in zip(world.variants, summary_rows(world), strict=True)
+        _bars(identity(variant, order), metrics, row.estimates)
+        for variant, row in zip(world.variants, rows, strict=True)
     ]
-    caption = (
-        "Jain: 1 is equal. Gini: 0 is equal. Minimum rate: share of rounds of the least chosen "
-        "client. Whiskers: 95 % confidence."
-    )
+    meanings = " ".join(f"{metric.short}: {metric.meaning}" for metric in metrics)
+    caption = f"{meanings} Whiskers: 95 % confidence."
     layout = axes("", "", barmode="group")
     yield Chart("fairness", "Fairness of selection counts", caption, bars, layout)
 
@@ -91,8 +93,8 @@ def _counts(variant: VariantCells) -> list[IntArray]:
     return [counts for cell in variant.cells if (counts := counts_of(cell)) is not None]
 
 
-def _bars(who: Trace, estimates: Mapping[str, Any]) -> Trace:
-    known = {title: estimates[key] for key, title in _FAIRNESS.items() if key in estimates}
+def _bars(who: Trace, metrics: Sequence[Metric[Facts]], estimates: Mapping[str, Estimate]) -> Trace:
+    known = {metric.short: estimates[metric.key] for metric in metrics if metric.key in estimates}
     margins = np.nan_to_num(np.array([one.half_width for one in known.values()]))
     return {
         **who,

@@ -1,22 +1,20 @@
-"""What training came to: rounds and time to an accuracy, and the losses of single clients."""
+"""Which accuracies a table of training asks for, and the losses of single clients."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from turnout import metrics
-from turnout.report.curves import Trace, clock, identity, plain
+from turnout.report.curves import Trace, identity, plain
 from turnout.report.figures import Chart, axes
 from turnout.report.groups import VariantCells, WorldGroup
 from turnout.runs.cell import Cell
-from turnout.statistics import Estimate, estimate
 from turnout.types import FloatArray
 
-__all__ = ["Reached", "loss_histogram", "reached", "targets_of"]
+__all__ = ["loss_histogram", "targets_of"]
 
 #: Accuracies to look for in runs that name none; the highest that anyone reached are shown.
 _LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
@@ -28,20 +26,6 @@ _N_BINS = 30
 _HIGHEST_PERCENTILE = 99.0
 
 
-class Reached(NamedTuple):
-    """How long a selector takes to an accuracy, over the seeds that reached it."""
-
-    rounds: Estimate
-    seconds: Estimate
-    n_seeds: int  #: all seeds, those included that never reached it
-    is_first: bool  #: fewest rounds among those selectors of which every seed reached it
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every seed reached it, so that means compare."""
-        return self.rounds.n == self.n_seeds
-
-
 def targets_of(world: WorldGroup) -> list[float]:
     """Return the accuracies that the runs name as targets, else round numbers they reached."""
     named = [_named(cell.settings.training.get("target_accuracy")) for cell in world.cells]
@@ -50,17 +34,6 @@ def targets_of(world: WorldGroup) -> list[float]:
         return given[-_MOST_TARGETS:]
     best = max((_best_accuracy(cell) for cell in world.cells), default=math.nan)
     return [level for level in _LEVELS if level <= best][-_N_LEVELS:]
-
-
-def reached(world: WorldGroup, target: float) -> dict[str, Reached]:
-    """Return for each selector how long it took to an accuracy."""
-    found = {variant.name: _reached(variant, target) for variant in world.variants}
-    whole = [one.rounds.mean for one in found.values() if one.is_complete]
-    best = min(whole, default=math.nan) if len(whole) > 1 else math.nan
-    return {
-        name: one._replace(is_first=one.is_complete and one.rounds.mean == best)
-        for name, one in found.items()
-    }
 
 
 def loss_histogram(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
@@ -93,19 +66,6 @@ def _best_accuracy(cell: Cell) -> float:
     values = cell.series.get("accuracy", np.zeros(0))
     known = values[np.isfinite(values)]
     return float(known.max()) if known.size else -math.inf
-
-
-def _reached(variant: VariantCells, target: float) -> Reached:
-    rounds = [metrics.rounds_to(_accuracy(cell), target) for cell in variant.cells]
-    seconds = [
-        math.nan if math.isnan(after) else float(clock(cell)[int(after) - 1])
-        for cell, after in zip(variant.cells, rounds, strict=True)
-    ]
-    return Reached(estimate(rounds), estimate(seconds), len(rounds), False)
-
-
-def _accuracy(cell: Cell) -> FloatArray:
-    return cell.series.get("accuracy", np.zeros(0))
 
 
 def _losses(variant: VariantCells) -> FloatArray:

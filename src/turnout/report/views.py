@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from turnout.report.charts import sections
-from turnout.report.curves import time_unit
 from turnout.report.figures import Section
 from turnout.report.groups import VariantCells, WorldGroup
-from turnout.report.summary import COLUMNS, Column, Row
-from turnout.report.targets import Reached, reached, targets_of
+from turnout.report.summary import Row, summary_rows
+from turnout.report.targets import targets_of
 from turnout.report.wording import describe, pairs
-from turnout.statistics import Estimate
+from turnout.runs.catalogue import at_targets, shown_in
+from turnout.runs.facts import Facts
+from turnout.runs.metric import Metric, Scale
 
 __all__ = ["Entry", "Heading", "Table", "VariantView", "WorldView", "target_table", "world_view"]
 
@@ -105,72 +106,48 @@ def target_table(world: WorldGroup) -> Table | None:
     Returns:
         Two columns per accuracy; None if no cell has an accuracy or a target.
     """
-    by_target = {target: reached(world, target) for target in targets_of(world)}
-    if not by_target:
-        return None
-    results = [result for by_name in by_target.values() for result in by_name.values()]
-    times = [result.seconds.mean for result in results if result.seconds.n]
-    unit, scale = time_unit(max(times, default=0.0))
-    columns = ("rounds", f"time ({unit})")
-    titles = [f"{target:g}, {column}" for target in by_target for column in columns]
-    rows = []
-    for variant in world.variants:
-        by_column = [_reached(by_name[variant.name], scale) for by_name in by_target.values()]
-        rows.append((variant.name, [entry for entries in by_column for entry in entries]))
-    return Table("Rounds to accuracy", [Heading(title) for title in titles], rows)
-
-
-def _reached(result: Reached, scale: float) -> list[Entry]:
-    """Return the rounds and the time of one selector to one accuracy."""
-    share = f"{result.rounds.n} of {result.n_seeds} seeds"
-    if result.rounds.n == 0:
-        return [Entry(_NONE, remark=share)] * 2
-    rounds, seconds = _entry(result.rounds), _entry(result.seconds, scale)
-    if result.is_first:
-        return [rounds._replace(remark="fewest rounds", kind="best"), seconds]
-    return [rounds if result.is_complete else rounds._replace(remark=share), seconds]
+    metrics = at_targets(targets_of(world))
+    return _table("Rounds to accuracy", metrics, summary_rows(world, metrics)) if metrics else None
 
 
 def _summary_table(rows: Sequence[Row]) -> Table:
     """Return the means over seeds, with the best of each column marked."""
-    columns = [column for column in COLUMNS if any(column.key in row.estimates for row in rows)]
-    units = {column.key: _unit(column, rows) for column in columns}
-    headings = [_heading(column, units[column.key][0]) for column in columns]
-    table = Table("Summary table", [Heading("Seeds"), *headings], [])
-    for row in rows:
-        entries = [_summary_entry(row, column.key, units[column.key][1]) for column in columns]
-        table.rows.append((row.name, [Entry(str(row.n_seeds)), *entries]))
-    return table
+    metrics = shown_in("report")
+    shown = [metric for metric in metrics if any(metric.key in row.estimates for row in rows)]
+    table = _table("Summary table", shown, rows)
+    for row, (_, entries) in zip(rows, table.rows, strict=True):
+        entries.insert(0, Entry(str(row.n_seeds)))
+    return table._replace(headings=[Heading("Seeds"), *table.headings])
 
 
-def _unit(column: Column, rows: Sequence[Row]) -> tuple[str, float]:
-    if not column.is_time:
-        return "", 1.0
-    estimates = [row.estimates[column.key] for row in rows if column.key in row.estimates]
-    return time_unit(max(abs(estimate.mean) for estimate in estimates))
+def _table(label: str, metrics: Sequence[Metric[Facts]], rows: Sequence[Row]) -> Table:
+    scales = [
+        metric.scale(row.estimates[metric.key].mean for row in rows if metric.key in row.estimates)
+        for metric in metrics
+    ]
+    columns = list(zip(metrics, scales, strict=True))
+    headings = [
+        Heading(metric.titled(scale), metric.meaning, metric.direction) for metric, scale in columns
+    ]
+    return Table(
+        label,
+        headings,
+        [(row.name, [_entry(row, metric.key, scale) for metric, scale in columns]) for row in rows],
+    )
 
 
-def _heading(column: Column, unit: str) -> Heading:
-    title = f"{column.title} ({unit})" if unit else column.title
-    note = "at own quota" if column.better == "neither" else f"{column.better} is better"
-    return Heading(title, column.meaning, note)
-
-
-def _summary_entry(row: Row, key: str, scale: float) -> Entry:
+def _entry(row: Row, key: str, scale: Scale) -> Entry:
+    """Return the mean of a selector; where seeds are missing, say how many there are."""
     if key not in row.estimates:
-        return Entry(_NONE)
-    entry = _entry(row.estimates[key], scale)
+        return Entry(_NONE, remark=f"0 of {row.n_seeds} seeds")
+    estimate = row.estimates[key].over(scale.size)
+    margin = f"{estimate.half_width:,{scale.form}}" if math.isfinite(estimate.half_width) else ""
+    entry = Entry(f"{estimate.mean:,{scale.form}}".replace("-", _MINUS), margin)
+    if estimate.n < row.n_seeds:
+        return entry._replace(remark=f"{estimate.n} of {row.n_seeds} seeds")
     if key in row.best:
         return entry._replace(remark="best", kind="best")
     return entry._replace(remark="≈ best", kind="tied") if key in row.tied else entry
-
-
-def _entry(estimate: Estimate, scale: float = 1.0) -> Entry:
-    mean, half_width = estimate.mean / scale, estimate.half_width / scale
-    size = abs(mean)
-    digits = 0 if size >= 1_000 else 1 if size >= 100 else 2 if size >= 10 else 3
-    margin = f"{half_width:,.{digits}f}" if math.isfinite(half_width) else ""
-    return Entry(f"{mean:,.{digits}f}".replace("-", _MINUS), margin)
 
 
 def _variant_view(variant: VariantCells) -> VariantView:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from turnout.experiment.summary import backlog_rate, curves, summarize
+from turnout.experiment.summary import backlog_rate, curves, facts_of
 from turnout.integrations.flower import clock
 from turnout.integrations.flower.journal import Journal
 from turnout.runs import files
+from turnout.runs.catalogue import summarize
 from turnout.runs.files import FolderError, cell_folder
 from turnout.runs.versions import versions
 from turnout.runs.writer import RoundLog
@@ -76,12 +77,8 @@ class Records:
         run = journal.run
         made = curves(run, self._rate, np.full(run.n_rounds, np.nan))
         self._write_choices(journal, {name: made[name] for name in made if name != "regret"})
-        summary = summarize(run, made, clock.now() - self._started)
-        summary["backlog_rate"] = self._rate
-        for name in ("accuracy", "loss"):
-            values = run.measured.get(name, np.zeros(0))
-            known = values[np.isfinite(values)]
-            summary |= {name: float(known[-1])} if known.size else {}
+        numbers = {"seconds": clock.now() - self._started, "backlog_rate": self._rate}
+        summary = summarize(facts_of(run, made, numbers, None))
         files.write_json(self.path / files.SUMMARY, summary)
 
     def _write_config(self, journal: Journal) -> None:

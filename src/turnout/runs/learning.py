@@ -1,0 +1,204 @@
+"""Metrics of learning: how good the trained model is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from turnout import metrics
+from turnout.runs.facts import Facts, last_of, number_of
+from turnout.runs.metric import Metric, Table
+
+__all__ = ["LEARNING", "Family", "to_target"]
+
+#: Metrics with a parameter: those of one target accuracy.
+Family = Callable[[float], Iterable[Metric[Facts]]]
+
+_ALL: frozenset[Table] = frozenset({"train", "compare --train", "report"})
+
+
+def to_target(target: float) -> tuple[Metric[Facts], Metric[Facts]]:
+    """Return the metrics of the way to an accuracy: its rounds and its virtual time.
+
+    Args:
+        target: the accuracy, in (0, 1].
+    """
+
+    def rounds(facts: Facts) -> float:
+        return metrics.rounds_to(facts.curve("accuracy"), target)
+
+    def seconds(facts: Facts) -> float:
+        after = rounds(facts)
+        return after if math.isnan(after) else float(np.nancumsum(facts.length_s)[int(after) - 1])
+
+    in_rounds: Metric[Facts] = Metric(
+        key=f"rounds_to_{target:g}",
+        title=f"Rounds to {target:g}",
+        heading=f"rounds to {target:g}",
+        meaning=f"First round after which the accuracy on the test set is at least {target:g}.",
+        group="learning",
+        needs="training",
+        unit="rounds",
+        better="lower",
+        decimals=0,
+        tables=frozenset({"train"}),
+        if_missing="not reached",
+        compute=rounds,
+    )
+    in_time = dataclasses.replace(
+        in_rounds,
+        key=f"time_to_{target:g}_s",
+        title=f"Time to {target:g}",
+        heading=f"time to {target:g}",
+        meaning=f"Virtual time until the accuracy on the test set is at least {target:g}.",
+        unit="s",
+        decimals=1,
+        compute=seconds,
+    )
+    return in_rounds, in_time
+
+
+#: In the order in which they are written and shown; a function is a metric with a parameter.
+LEARNING: tuple[Metric[Facts] | Family, ...] = (
+    Metric(
+        key="accuracy",
+        title="Accuracy",
+        heading="accuracy",
+        meaning="Share of the test set that the global model gets right.",
+        group="learning",
+        needs="training",
+        better="higher",
+        decimals=4,
+        tables=_ALL,
+        compute=last_of("accuracy"),
+    ),
+    Metric(
+        key="loss",
+        title="Loss",
+        heading="loss",
+        meaning="Mean loss of the global model on the test set.",
+        group="learning",
+        needs="training",
+        better="lower",
+        decimals=3,
+        tables=_ALL,
+        compute=last_of("loss"),
+    ),
+    Metric(
+        key="holdout_accuracy",
+        title="Hold-out accuracy",
+        meaning="Share of the examples that all clients hold out that the model gets right.",
+        detail="Clients keep these examples out of training; E3CS is tested on them.",
+        group="learning",
+        needs="hold-out",
+        better="higher",
+        decimals=4,
+        tables=frozenset({"train", "report"}),
+        compute=last_of("holdout_accuracy"),
+    ),
+    Metric(
+        key="holdout_loss",
+        title="Hold-out loss",
+        meaning="Mean loss of the global model on the examples that all clients hold out.",
+        group="learning",
+        needs="hold-out",
+        better="lower",
+        tables=frozenset(),
+        compute=last_of("holdout_loss"),
+    ),
+    Metric(
+        key="train_loss",
+        title="Training loss",
+        meaning="Mean loss that the clients of a round reported, weighted by their data.",
+        group="learning",
+        needs="training",
+        better="lower",
+        tables=frozenset(),
+        compute=last_of("train_loss"),
+    ),
+    Metric(
+        key="local_loss",
+        title="Local loss",
+        meaning="Mean loss of the global model on all clients' own examples, weighted by data.",
+        group="learning",
+        needs="training",
+        better="lower",
+        tables=frozenset({"train"}),
+        compute=last_of("local_loss"),
+    ),
+    Metric(
+        key="jain_of_losses",
+        title="Jain of losses",
+        heading="Jain, losses",
+        meaning="How equal the clients' losses on their own examples are: 1 = all equal.",
+        detail=(
+            "It is Jain's index of the losses (UCB-CS, Eq. (3)): (sum of losses)^2 / (n * sum of "
+            "squared losses). With n clients it is 1/n if one client has all the loss. An equally "
+            "bad model for everybody scores 1, so read it beside the loss."
+        ),
+        group="learning",
+        needs="training",
+        better="higher",
+        tables=_ALL,
+        compute=last_of("jain_of_losses"),
+    ),
+    Metric(
+        key="worst_accuracy",
+        title="Worst 10 %",
+        heading="worst 10 %",
+        meaning="Mean accuracy of the worst tenth of the clients, each on its own examples.",
+        group="learning",
+        needs="training",
+        better="higher",
+        tables=_ALL,
+        compute=last_of("worst_accuracy"),
+    ),
+    Metric(
+        key="best_accuracy",
+        title="Best accuracy",
+        meaning="Highest accuracy on the test set that was measured on the way.",
+        group="learning",
+        needs="training",
+        better="higher",
+        decimals=4,
+        tables=frozenset({"train"}),
+        compute=lambda facts: max(facts.measured("accuracy").tolist(), default=math.nan),
+    ),
+    to_target,
+    Metric(
+        key="rounds_run",
+        title="Rounds run",
+        meaning="Rounds that were played: fewer than planned if the run stopped at its target.",
+        group="learning",
+        needs="training",
+        unit="rounds",
+        decimals=0,
+        tables=frozenset({"train"}),
+        compute=number_of("rounds_run"),
+    ),
+    Metric(
+        key="stopped_at_target",
+        title="Stopped at target",
+        meaning="Whether the run ended early because it had reached its target accuracy.",
+        group="learning",
+        needs="training",
+        decimals=0,
+        tables=frozenset(),
+        compute=number_of("stopped_at_target"),
+    ),
+    Metric(
+        key="broken_answers",
+        title="Broken answers",
+        meaning="Answers with a loss or weights that are not finite; they count as failed.",
+        group="learning",
+        needs="training",
+        unit="answers",
+        better="lower",
+        decimals=0,
+        tables=frozenset(),
+        compute=number_of("broken_answers"),
+    ),
+)
