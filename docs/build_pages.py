@@ -1,4 +1,4 @@
-"""Write docs/selectors/<name>.md from the docstrings, so that code and pages cannot drift apart.
+"""Write docs/selectors/<name>.md and docs/metrics.md from the code: they cannot drift apart.
 
 ``python docs/build_pages.py`` writes; ``--check`` only compares and fails when a page is stale.
 """
@@ -10,8 +10,19 @@ from pathlib import Path
 
 import turnout
 from turnout.describe import HEADINGS, Description, describe
+from turnout.runs.catalogue import GROUPS, all_metrics
 
-FOLDER = Path(__file__).parent / "selectors"
+FOLDER = Path(__file__).parent
+#: The target that stands for all in the glossary.
+TARGET = 0.9
+INTRODUCTION = """\
+Every number that a run is judged by. The key is its name in `summary.json` and with `--json`.
+Tables show times in the unit that is easiest to read. Files have them in seconds."""
+REMARKS = f"""\
+Keys with {TARGET:g} stand for one metric per target accuracy (`--target`). They are null if the run
+never got there. Metrics of the hold-out are there if clients hold out examples.
+
+Source: `turnout/runs/learning.py` and `turnout/runs/participation.py`. This page is made from them."""
 
 
 def page(description: Description) -> str:
@@ -44,11 +55,30 @@ def index(descriptions: list[Description]) -> str:
     return "\n".join([*lines, ""])
 
 
+def glossary() -> str:
+    """Return the page of all metrics."""
+    lines = ["# Metrics", "", INTRODUCTION, ""]
+    for group, sentence in GROUPS.items():
+        metrics = [metric for metric in all_metrics([TARGET]) if metric.group == group]
+        lines += [f"## {group.capitalize()}", "", sentence, ""]
+        lines += ["| key | name | meaning | unit | better |", "|---|---|---|---|---|"]
+        for metric in metrics:
+            meaning = f"{metric.meaning} {metric.detail}".rstrip()
+            unit = metric.unit or "-"
+            lines.append(
+                f"| `{metric.key}` | {metric.title} | {meaning} | {unit} | {metric.better} |"
+            )
+        lines.append("")
+    lines += [REMARKS, ""]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Write or compare all pages."""
     descriptions = [describe(name) for name in turnout.names(plugins=False)]
-    pages = {f"{description.name}.md": page(description) for description in descriptions}
-    pages["index.md"] = index(descriptions)
+    pages = {f"selectors/{description.name}.md": page(description) for description in descriptions}
+    pages["selectors/index.md"] = index(descriptions)
+    pages["metrics.md"] = glossary()
     stale = [
         name
         for name, text in pages.items()
@@ -56,7 +86,6 @@ def main() -> None:
     ]
     if "--check" in sys.argv:
         sys.exit(f"stale pages, run python docs/build_pages.py: {stale}" if stale else 0)
-    FOLDER.mkdir(exist_ok=True)
     for name in stale:
         (FOLDER / name).write_text(pages[name], encoding="utf-8")
 

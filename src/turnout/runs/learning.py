@@ -45,7 +45,7 @@ def to_target(target: float) -> tuple[Metric[Facts], Metric[Facts]]:
         better="lower",
         decimals=0,
         tables=frozenset({"train"}),
-        if_missing="not reached",
+        is_time_to=True,
         compute=rounds,
     )
     in_time = dataclasses.replace(

@@ -57,7 +57,7 @@ class Metric(Generic[Source]):
         better: which direction is better.
         decimals: digits after the point.
         tables: where it is shown.
-        if_missing: what a table says where there is no number.
+        is_time_to: whether it is a time to a target, which a run may never reach.
     """
 
     key: str
@@ -72,7 +72,7 @@ class Metric(Generic[Source]):
     better: Better = "neither"
     decimals: int = 3
     tables: frozenset[Table] = frozenset({"simulate", "train", "report"})
-    if_missing: str = "-"
+    is_time_to: bool = False
 
     @property
     def form(self) -> str:
@@ -112,7 +112,7 @@ class Metric(Generic[Source]):
     def written(self, value: float | None) -> str:
         """Return a single number as it stands in a table without a column of others."""
         if value is None or math.isnan(value):
-            return self.if_missing
+            return "not reached" if self.is_time_to else "-"
         if isinstance(value, bool):
             return "yes" if value else "no"
         scale = self.scale([value])

@@ -60,9 +60,9 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         title="CEP",
         meaning="Cumulative effective participation: how many answers came in time in all.",
         detail=(
-            "Each chosen client that answers before the round closes adds 1; one that is late, "
+            "Each chosen client that answers before the round closes adds 1. One that is late, "
             "fails or stays silent adds 0. The number grows with the rounds and the cohort, so "
-            "compare it only between runs of one length. The success ratio is the same per choice."
+            "compare it only between runs of one length. The success ratio is CEP per choice."
         ),
         unit="answers",
         better="higher",
@@ -75,9 +75,9 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         title="Regret",
         meaning="Answers in time that were missed against the best fixed plan in hindsight.",
         detail=(
-            "A fixed plan gives every client the same chance of being chosen in all rounds. The "
-            "best one can only be found when all outcomes are known; a selector that learns comes "
-            "close to it, so its regret per round goes to 0. The plan keeps the selector's own "
+            "A fixed plan gives each client a chance of being chosen that stays as it is in all "
+            "rounds. The best one can only be found when all outcomes are known. A selector that "
+            "learns comes close to it: its regret per round goes to 0. The plan keeps its own "
             "fairness quota: selectors with different quotas are measured against different "
             "plans, and their regrets do not compare."
         ),
