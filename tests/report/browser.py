@@ -10,6 +10,34 @@ from playwright.sync_api import sync_playwright
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ("--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--disable-sync")
 
+# Which charts show a selector: traces that plotly calculated and that are visible.
+SHOWN = """(() => {
+  const shown = {};
+  for (const plot of document.querySelectorAll('.drawing')) {
+    shown[plot.id] = [...new Set(plot._fullData.filter((trace) => trace.visible === true)
+      .map((trace) => trace.meta.selector).filter((number) => number !== undefined))].sort();
+  }
+  return shown;
+})()"""
+
+# What is drawn: data paths, boxes, bars and images with a size.
+DRAWN = """Object.fromEntries([...document.querySelectorAll('.drawing')].map((plot) => {
+  const marks = plot.querySelectorAll('.scatterlayer path, .boxlayer path, .barlayer path, image');
+  const sizes = [...marks].map((mark) => mark.getBoundingClientRect());
+  const box = plot.querySelector('.main-svg').getBoundingClientRect();
+  return [plot.id, [sizes.filter((one) => one.width > 0 || one.height > 0).length,
+    box.width, box.height]];
+}))"""
+
+# Whether nothing is wider than the screen.
+FITS = """(() => {
+  const wide = window.innerWidth;
+  const edges = [...document.querySelectorAll('.drawing .main-svg')]
+    .map((one) => one.getBoundingClientRect());
+  return document.documentElement.scrollWidth <= wide
+    && edges.every((one) => one.width > 200 && one.right <= wide);
+})()"""
+
 
 def find_chromium():
     paths = [os.environ.get("CHROMIUM"), *map(shutil.which, NAMES)]
@@ -61,3 +89,18 @@ def point_at(page, selector, across=0.5, down=0.5):
     box = element.bounding_box()
     # in steps: a pointer that appears is not one that moves
     page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"], steps=3)
+
+
+def press_chip(page, number, modifiers=()):
+    page.locator(".chip").nth(number).click(modifiers=modifiers)
+
+
+def wait_for_shown(page, numbers):
+    """Wait until every chart shows exactly these selectors, the map one of them."""
+    wanted = sorted(numbers)
+    wait(
+        page,
+        f"Object.entries({SHOWN}).every(([id, shown]) => id.endsWith('-map') "
+        f"? (shown.length === 1 && {wanted}.includes(shown[0])) "
+        f": JSON.stringify(shown) === JSON.stringify({wanted}))",
+    )

@@ -2,7 +2,18 @@
 
 import pytest
 
-from tests.report.browser import chromium, complaints, find_chromium, open_page, point_at, wait
+from tests.report.browser import (
+    DRAWN,
+    FITS,
+    chromium,
+    complaints,
+    find_chromium,
+    open_page,
+    point_at,
+    press_chip,
+    wait,
+    wait_for_shown,
+)
 from tests.report.folders import LABELS, change_json, change_rounds, run_cell, run_folder
 from tests.report.test_page import ATTACK
 from turnout.experiment import Variant
@@ -12,25 +23,6 @@ CHARTS = [
     "success", "success-moving", "cep", "regret", "bound", "counts", "lorenz", "fairness",
     "time", "round-time", "backlog-mean", "backlog-max",
 ]  # fmt: skip
-
-# Which charts show a selector: traces that plotly calculated and that are visible.
-SHOWN = """(() => {
-  const shown = {};
-  for (const plot of document.querySelectorAll('.drawing')) {
-    shown[plot.id] = [...new Set(plot._fullData.filter((trace) => trace.visible === true)
-      .map((trace) => trace.meta.selector).filter((number) => number !== undefined))].sort();
-  }
-  return shown;
-})()"""
-
-# What is drawn: data paths, boxes, bars and images with a size.
-DRAWN = """Object.fromEntries([...document.querySelectorAll('.drawing')].map((plot) => {
-  const marks = plot.querySelectorAll('.scatterlayer path, .boxlayer path, .barlayer path, image');
-  const sizes = [...marks].map((mark) => mark.getBoundingClientRect());
-  const box = plot.querySelector('.main-svg').getBoundingClientRect();
-  return [plot.id, [sizes.filter((one) => one.width > 0 || one.height > 0).length,
-    box.width, box.height]];
-}))"""
 
 
 @pytest.fixture(scope="module")
@@ -63,24 +55,10 @@ def visit(browser):
         return pages[-1]
 
     yield visit
+    said = [complaint for page in pages for complaint in complaints(page)]
     for page in pages:
-        assert complaints(page) == []
         page.context.close()
-
-
-def press_chip(page, number, modifiers=()):
-    page.locator(".chip").nth(number).click(modifiers=modifiers)
-
-
-def wait_for_shown(page, numbers):
-    """Wait until every chart shows exactly these selectors, the map one of them."""
-    wanted = sorted(numbers)
-    wait(
-        page,
-        f"Object.entries({SHOWN}).every(([id, shown]) => id.endsWith('-map') "
-        f"? (shown.length === 1 && {wanted}.includes(shown[0])) "
-        f": JSON.stringify(shown) === JSON.stringify({wanted}))",
-    )
+    assert said == []
 
 
 def test_every_chart_is_drawn(page):
@@ -216,15 +194,6 @@ def test_dark_mode_repaints_page_and_charts(page):
     assert brightness(dark[0]) < 150 < 600 < brightness(light[0])
     page.emulate_media(color_scheme="light")
     wait(page, f"{text} === {light[2]!r}")
-
-
-FITS = """(() => {
-  const wide = window.innerWidth;
-  const edges = [...document.querySelectorAll('.drawing .main-svg')]
-    .map((one) => one.getBoundingClientRect());
-  return document.documentElement.scrollWidth <= wide
-    && edges.every((one) => one.width > 200 && one.right <= wide);
-})()"""
 
 
 def test_no_screen_scrolls_sideways(page):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from html import escape
 
 import numpy as np
 
-from turnout.names import shortened
 from turnout.report.curves import (
     Trace,
     against_time,
@@ -16,7 +14,7 @@ from turnout.report.curves import (
     over_rounds,
 )
 from turnout.report.distributions import boxes, chosen, fairness
-from turnout.report.figures import Chart, Section, axes
+from turnout.report.figures import Chart, Section, axes, label
 from turnout.report.groups import VariantCells, WorldGroup
 from turnout.report.targets import loss_histogram
 from turnout.runs import catalogue
@@ -67,7 +65,7 @@ def _learning(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
         metric = catalogue.find(name)
         title = name.replace("_", " ")[:40].capitalize() if metric is None else metric.title
         caption = SEEDS if metric is None else f"{metric.meaning} {SEEDS}"
-        y = escape(title)
+        y = label(title, 40)
         yield from _lines(f"extra-{number}", f"{title} by round", caption, traces, y)
         timed = against_time(world, order, name, scale.size)
         layout = axes(f"time ({scale.unit})", y)
@@ -131,7 +129,7 @@ def _time(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
             traces += _length_box(identity(variant, order), number, lengths)
     if traces:
         layout = axes("", f"{length.title} (s)", hovermode="x")
-        names = [escape(shortened(variant.name, 16)) for variant in world.variants]
+        names = [label(variant.name, 16) for variant in world.variants]
         layout["xaxis"] |= {"tickvals": list(range(len(names))), "ticktext": names}
         caption = "Length of a round, all rounds and seeds. Whiskers: 5 % and 95 %."
         yield Chart("round-time", length.title, caption, traces, layout)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from html import escape
 from typing import Any
 
 import numpy as np
 
-from turnout.names import shortened
+from turnout.report.figures import label
 from turnout.report.groups import VariantCells, WorldGroup
 from turnout.runs.cell import Cell
 from turnout.types import Array, FloatArray
@@ -27,9 +26,6 @@ Trace = dict[str, Any]
 
 #: Points of a line; its band, there and back, has twice as many.
 N_POINTS = 250
-
-#: Most characters of a name beside a chart.
-LONGEST_NAME = 28
 
 _HOVER = "%{y:.4~g}<extra>%{fullData.name}</extra>"
 _HOVER_SEEDS = (
@@ -81,10 +77,7 @@ def against_time(
 
 def identity(variant: VariantCells, order: Mapping[str, int]) -> Trace:
     """Return what every trace of a selector carries: its name, and the number it is toggled by."""
-    return {
-        "name": escape(shortened(variant.name, LONGEST_NAME)),
-        "meta": {"selector": order[variant.name]},
-    }
+    return {"name": label(variant.name), "meta": {"selector": order[variant.name]}}
 
 
 def clock(cell: Cell) -> FloatArray:

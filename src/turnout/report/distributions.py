@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 
 import numpy as np
 
 from turnout.report.curves import Trace, identity, plain
-from turnout.report.figures import Chart, axes
+from turnout.report.figures import Chart, axes, label
 from turnout.report.groups import VariantCells, WorldGroup
 from turnout.report.heatmap import class_names, classes_of, heat_map
 from turnout.report.summary import counts_of, summary_rows
@@ -39,7 +38,7 @@ def chosen(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
             groups = [pooled[:, class_of == one] for one in present]
         traces.append(boxes(identity(variant, order), labels, groups, (0, 100)))
     if traces:
-        what = escape(str(world.settings.classes.get("what") or "class")[:40])
+        what = label(str(world.settings.classes.get("what") or "class"), 40)
         layout = axes("" if class_of is None else what, "times chosen", boxmode="group")
         layout |= {"hovermode": "closest"}
         layout["xaxis"]["type"] = "category"
