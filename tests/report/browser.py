@@ -9,6 +9,8 @@ from playwright.sync_api import sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ("--disable-gpu", "--disable-quic", "--disable-dev-shm-usage", "--disable-sync")
+#: Drawing takes seconds on a free processor, and ten times as long on one that many tests share.
+TIMEOUT_MS = 120_000
 
 # Which charts show a selector: traces that plotly calculated and that are visible.
 SHOWN = """(() => {
@@ -65,6 +67,7 @@ def open_page(browser, path, *, width=1280, height=900, mobile=False):
         is_mobile=mobile,
         has_touch=mobile,
     )
+    context.set_default_timeout(TIMEOUT_MS)
     page = context.new_page()
     page.goto(Path(path).resolve().as_uri())
     wait(page, "document.documentElement.dataset.ready === 'true'")
