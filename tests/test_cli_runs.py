@@ -243,6 +243,10 @@ def test_results_are_kept_and_judged_without_running_again() -> None:
     again = run(*arguments, "--collect", "--results", "kept")
     assert (again.exit_code, again.stdout) == (first.exit_code, first.stdout)
     assert kept.read_bytes() == content
+    more = run(*arguments[:-1], "3", "--jobs", "1", "--results", "kept")
+    assert more.exit_code in (0, 1)
+    assert Path("runs/rbcs-f-30x2to2").is_dir()  # seeds 0 and 1 are kept, seed 2 is run
+    content = kept.read_bytes()
     other = run("reproduce", "rbcs-f", "--rounds", "31", "--seeds", "2", "--results", "kept")
     assert other.exit_code == 2
     assert "another protocol: n_rounds" in other.output

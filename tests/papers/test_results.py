@@ -205,6 +205,30 @@ def test_a_part_that_is_run_later_joins_the_others(shortened: Results) -> None:
     assert file.parts[("", 1)].labels == shortened.labels
 
 
+def test_seeds_that_are_run_later_join_the_others() -> None:
+    def scheme(*seeds: int, shift: float = 0.0) -> SchemeResults:
+        values = np.array(seeds) + shift
+        curve = Curve(np.array([1, 2]), np.stack([values, values], axis=1))
+        return SchemeResults(seeds, 2, {"cep": values}, {"time": curve}, {"counts": curve.values})
+
+    both = scheme(0, 3, 1).joined(scheme(2, 1, shift=0.5))
+    assert both.seeds == (0, 1, 2, 3)
+    assert both.measures["cep"].tolist() == [0.0, 1.5, 2.5, 3.0]  # seed 1 as run last
+    assert both.curves["time"].values[:, 1].tolist() == [0.0, 1.5, 2.5, 3.0]
+    assert both.clients["counts"].shape == (4, 2)
+    other = SchemeResults((5,), 2, {"jain": np.ones(1)}, {}, {})
+    assert scheme(0, 1).joined(other) is other  # nothing to compare it with
+
+
+def test_only_seeds_that_are_missing_are_run(shortened: Results) -> None:
+    file = ResultsFile("e3cs-arxiv", {("", 1): shortened})
+    labels = shortened.labels
+    assert file.missing("", 1, labels, range(5)) == []
+    assert file.missing("", 1, labels, range(7)) == [5, 6]
+    assert file.missing("", 1, [*labels, "pow-d"], range(2)) == [0, 1]
+    assert file.missing("", 4, labels, range(2)) == [0, 1]
+
+
 def test_nothing_judged_is_said(arxiv: Preset) -> None:
     judged = judged_claims(arxiv, ResultsFile("e3cs-arxiv"))
     assert judged == []

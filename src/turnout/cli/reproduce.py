@@ -136,7 +136,7 @@ def _run(
     extras: bool,
     running: tuple[int | None, bool] | None,
 ) -> Path:
-    """Run each setting at each length; complete runs are kept. Return the folder of the figures."""
+    """Run what the kept results lack, setting by setting. Return the folder of the figures."""
     grids: list[Grid] = []
     plans = [
         (setting, times)
@@ -147,6 +147,10 @@ def _run(
         experiment = preset.experiment_of(setting, times)
         file.check(setting.label, times, experiment.table())
         labels = preset.schemes_for(setting, wanted, times=times, extras=extras)
+        missing = file.missing(setting.label, times, labels, experiment.seeds)
+        if running is not None and not missing:
+            continue
+        experiment = preset.experiment_of(setting, times, missing)
         folder = out / run_folder(preset, experiment, setting.label)
         if running is not None:
             jobs, quiet = running

@@ -22,7 +22,9 @@ def run_folder(preset: Preset, experiment: Experiment, setting: str) -> str:
         experiment: In one of its settings and lengths.
         setting: Label of the setting.
     """
-    name = f"{preset.name}-{experiment.n_rounds}x{len(experiment.seeds)}"
+    seeds = experiment.seeds
+    some = f"{len(seeds)}" if seeds[0] == 0 else f"{seeds[0]}to{seeds[-1]}"
+    name = f"{preset.name}-{experiment.n_rounds}x{some}"
     name += f"-{experiment.world_id[:6]}" if preset.changes else ""
     return f"{name}/{slug(setting)}" if setting else name
 

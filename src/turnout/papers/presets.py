@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Self
@@ -168,18 +168,22 @@ class Preset:
         """The experiment of the first setting."""
         return self.experiment_of(self.settings[0])
 
-    def experiment_of(self, setting: Setting, times: int = 1) -> Experiment:
+    def experiment_of(
+        self, setting: Setting, times: int = 1, seeds: Sequence[int] = ()
+    ) -> Experiment:
         """Return the experiment of a setting.
 
         Args:
             setting: One of ``settings``.
             times: How many times as long as the paper's; schedules keep their place.
+            seeds: Some of its seeds; empty = all.
         """
         table = dict(self.base)
         if setting.training or self.changes:
             table = _retrained(table, {**setting.training, **self.changes})
         n_rounds = times * (self.n_rounds or table["n_rounds"])
-        return Experiment.from_table(_resized(table, self.n_seeds, n_rounds))
+        resized = _resized(table, self.n_seeds, n_rounds)
+        return Experiment.from_table(resized | ({"seeds": list(seeds)} if seeds else {}))
 
     def setting(self, label: str) -> Setting:
         """Return a setting by its label, or say which there are.

@@ -119,6 +119,34 @@ class SchemeResults:
             {name: np.stack([_CLIENTS[name](cell) for cell in cells]) for name in clients},
         )
 
+    def joined(self, later: SchemeResults) -> SchemeResults:
+        """Return these results with more seeds; a seed that both have counts as run last.
+
+        Args:
+            later: What was run since. It replaces everything if other measures or curves are kept.
+        """
+        parts = ("measures", "curves", "clients")
+        if any(getattr(self, part).keys() != getattr(later, part).keys() for part in parts):
+            return later
+        old = [i for i, seed in enumerate(self.seeds) if seed not in later.seeds]
+        seeds = (*(self.seeds[i] for i in old), *later.seeds)
+        order = np.argsort(seeds)
+
+        def rows(ours: FloatArray, theirs: FloatArray) -> FloatArray:
+            both: FloatArray = np.concatenate((ours[old], theirs))[order]
+            return both
+
+        return SchemeResults(
+            tuple(sorted(seeds)),
+            later.cohort_size,
+            {name: rows(self.measures[name], new) for name, new in later.measures.items()},
+            {
+                name: Curve(new.rounds, rows(self.curves[name].values, new.values))
+                for name, new in later.curves.items()
+            },
+            {name: rows(self.clients[name], new) for name, new in later.clients.items()},
+        )
+
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
         """Return what ``table`` wrote.
@@ -317,7 +345,7 @@ class ResultsFile:
         write_atomically(path, (json.dumps(table, allow_nan=False) + "\n").encode())
 
     def update(self, setting: str, times: int, results: Results) -> None:
-        """Put results into the file; schemes that are not among them stay as they are.
+        """Put results into the file; schemes and seeds that are not among them stay.
 
         Args:
             setting: Label of the setting.
@@ -327,11 +355,31 @@ class ResultsFile:
         if not results.schemes:
             return
         kept = self.parts.get((setting, times))
-        schemes = {**(kept.schemes if kept else {}), **results.schemes}
+        schemes = dict(kept.schemes if kept else {})
+        for label, new in results.schemes.items():
+            schemes[label] = schemes[label].joined(new) if label in schemes else new
         order = [selector["label"] for selector in results.experiment["selectors"]]
         in_order = {label: schemes[label] for label in order if label in schemes}
         part = Results(results.experiment, in_order, results.classes)
         self.parts[(setting, times)] = part
+
+    def missing(
+        self, setting: str, times: int, labels: Iterable[str], seeds: Iterable[int]
+    ) -> list[int]:
+        """Return the seeds that some scheme still lacks.
+
+        Args:
+            setting: Label of the setting.
+            times: Length.
+            labels: The schemes that are wanted.
+            seeds: The seeds that are wanted.
+        """
+        kept = self.parts.get((setting, times))
+        done = [
+            set(kept.schemes[label].seeds) if kept and label in kept.schemes else set()
+            for label in labels
+        ]
+        return [seed for seed in seeds if any(seed not in known for known in done)]
 
     def check(self, setting: str, times: int, experiment: Mapping[str, Any]) -> None:
         """Raise if kept results are of another protocol.
