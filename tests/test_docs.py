@@ -99,6 +99,14 @@ def test_printed_commands_run(name, tmp_path, monkeypatch):
             assert result.exit_code == 0, f"{arguments}: {result.output}"
 
 
+def test_a_round_is_followed_through_files_that_exist():
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    section = text.partition("## A round, file by file")[2].partition("\n## ")[0]
+    files = re.findall(r"^\d+\. `(.+?)`", section, re.MULTILINE)
+    assert 10 < len(files) < 20
+    assert [name for name in files if not (ROOT / "src" / "turnout" / name).is_file()] == []
+
+
 def test_every_public_name_is_documented():
     reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     missing = [name for name in turnout.__all__ if f"`{name}" not in reference]

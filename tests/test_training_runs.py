@@ -441,6 +441,16 @@ def test_the_guides_file_is_an_experiment(tmp_path: Path) -> None:
     assert made.training == expected
 
 
+def test_weights_by_probability_need_a_selector_that_reports_them(tmp_path: Path) -> None:
+    weighted = recipe(aggregation=InverseProbability())
+    made = experiment("random", "oort", training=weighted)
+    with pytest.raises(InvalidInput, match=r"InverseProbability .*but oort declares none"):
+        run_experiment(made, tmp_path / "run", n_jobs=1)
+    assert not (tmp_path / "run").exists()
+    grid = run_experiment(made, tmp_path / "run", n_jobs=1, labels=["random"])
+    assert not grid.problems
+
+
 # recipes ---------------------------------------------------------------------------------------
 
 

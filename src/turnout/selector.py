@@ -67,6 +67,8 @@ class Selector(Stateful, ABC):
     needs_metrics: frozenset[str] = frozenset()
     #: Whether ``select`` may choose fewer clients than it could.
     may_underfill: bool = False
+    #: Whether every selection carries the probability with which each client was chosen.
+    reports_probability: bool = False
     #: Checks of the contract that this class fails on purpose, with the reason.
     expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType({})
     #: What a polled client evaluates its loss on.

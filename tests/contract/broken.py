@@ -89,6 +89,13 @@ class Underfills(Uniform):
         return Selection(ctx.round, ctx.pool[: (ctx.size + 1) // 2])
 
 
+class DeclaresChances(Uniform):
+    reports_probability = True
+
+    def select(self, ctx, rng):
+        return Selection(ctx.round, super().select(ctx, rng).clients)
+
+
 class Overfills(Uniform):
     def select(self, ctx, rng):
         return Selection(ctx.round, ctx.pool)

@@ -36,6 +36,7 @@ CAUGHT = {
         "DrawsTwice": "unique and ascending",
         "IgnoresAvailability": "not available",
         "Underfills": "may_underfill",
+        "DeclaresChances": "reports_probability is True",
         "Overfills": "at most",
         "CountsItsOwnRounds": "pass ctx.round",
         "ReturnsAnArray": "returned ndarray",

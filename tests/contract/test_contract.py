@@ -9,7 +9,7 @@ import pytest
 import turnout
 from turnout import StepAfter
 from turnout.registry import find
-from turnout.testing import CHECKS, name_of_check, yield_checks
+from turnout.testing import CHECKS, ToyFederation, name_of_check, yield_checks
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,15 @@ def test_contract(variant: Variant, number: int) -> None:
     )
     _, check = list(checks)[number - 1]
     check()
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_probabilities_are_reported_as_declared(variant: Variant) -> None:
+    selector = turnout.make(variant.name, **variant.parameters)
+    selector.prepare(8)
+    selections = ToyFederation(8, 3).play(selector, range(4))
+    reported = {each.probability is not None for each in selections if each.clients.size}
+    assert reported == {selector.reports_probability}
 
 
 def test_every_registered_selector_is_checked() -> None:

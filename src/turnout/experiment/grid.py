@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from turnout import require
-from turnout.environments import Environment
 from turnout.errors import InvalidInput
 from turnout.experiment.cell import CHECKPOINT_EVERY, CellResult, CellTask
 from turnout.experiment.config import Experiment
@@ -24,7 +21,7 @@ from turnout.runs.versions import versions
 from turnout.selector import Selector
 from turnout.simulate import rounds
 from turnout.statistics import Estimate, estimate, paired_difference
-from turnout.training import Training
+from turnout.training import Aggregation
 from turnout.training.callbacks import Callback
 
 __all__ = ["Advance", "Grid", "open_folder", "run_experiment"]
@@ -55,8 +52,8 @@ class Grid:
 
     def values(self, label: str, metric: str) -> list[float]:
         """Return a metric of one selector for each seed; NaN where there is none."""
-        found = {cell.seed: cell.summary for cell in self.cells if cell.label == label}
-        return [_number(found.get(seed), metric) for seed in self.experiment.seeds]
+        summaries = {cell.seed: cell.summary for cell in self.cells if cell.label == label}
+        return [_number(summaries.get(seed), metric) for seed in self.experiment.seeds]
 
     def estimate(self, label: str, metric: str) -> Estimate:
         """Return the mean over seeds, with its 95 % interval."""
@@ -79,10 +76,26 @@ def run_experiment(
 ) -> Grid:
     """Run every cell that is not complete yet, and return all of them.
 
-    Complete cells are skipped, interrupted ones go on from their last checkpoint and end as if they
-    had not been interrupted. ``labels`` runs some of the selectors only. ``n_jobs`` is the number
-    of processes (default: one per processor); 1 runs everything in this one, and only then may
-    ``callbacks`` return, for a label and a seed, who is told of every round.
+    Complete cells are skipped. Interrupted ones go on from their last checkpoint and end as if they
+    had not been interrupted.
+
+    Args:
+        experiment: What to run.
+        folder: Where the results go; created if it is not there.
+        n_jobs: Number of processes, by default one per processor; 1 runs everything in this one.
+        progress: Called with how far the experiment is.
+        labels: Run only the selectors with these labels.
+        checkpoint_every: Rounds between two checkpoints.
+        callbacks: Returns, for a label and a seed, what is called after every round of training.
+            Needs ``n_jobs=1``.
+
+    Returns:
+        All cells of the selectors that were asked for.
+
+    Raises:
+        InvalidInput: A selector, the data or the model does not fit; nothing was run.
+        FolderError: The folder belongs to another experiment, or cannot be written.
+
     """
     variants = _chosen(experiment, labels)
     jobs = require.integer("n_jobs", n_jobs or os.cpu_count() or 1, minimum=1)
@@ -93,24 +106,24 @@ def run_experiment(
     root = open_folder(experiment, folder)
     ran_by = versions(*([] if experiment.training is None else ["torch"]))
     tasks = [
-        CellTask(experiment, one, seed, cell_folder(root, one.label, seed), ran_by, every)
+        CellTask(experiment, variant, seed, cell_folder(root, variant.label, seed), ran_by, every)
         for seed in experiment.seeds  # cells of one seed share their data
-        for one in variants
+        for variant in variants
     ]
     shown = progress or _unseen
     is_here = min(jobs, len(tasks)) <= 1
     results = run_here(tasks, shown, callbacks) if is_here else run_in_processes(tasks, jobs, shown)
     done = {(cell.label, cell.seed): cell for cell in results}
-    in_order = [(one.label, seed) for one in variants for seed in experiment.seeds]
+    in_order = [(variant.label, seed) for variant in variants for seed in experiment.seeds]
     return Grid(experiment, root, tuple(done[key] for key in in_order))
 
 
 def _chosen(experiment: Experiment, labels: Collection[str] | None) -> list[Variant]:
-    known = experiment.labels
     for label in labels or ():
-        if label not in known:
-            raise InvalidInput(f"labels must be among {', '.join(known)}; got {label!r}.")
-    return [one for one in experiment.selectors if labels is None or one.label in labels]
+        if label not in experiment.labels:
+            allowed = ", ".join(experiment.labels)
+            raise InvalidInput(f"labels must be among {allowed}; got {label!r}.", field="labels")
+    return [item for item in experiment.selectors if labels is None or item.label in labels]
 
 
 def _check_that_it_runs(experiment: Experiment, variants: Sequence[Variant]) -> None:
@@ -121,20 +134,21 @@ def _check_that_it_runs(experiment: Experiment, variants: Sequence[Variant]) -> 
     world.fate(0)
     federation = experiment.federation(first)
     for variant in variants:
-        size = variant.cohort_size or experiment.cohort_size
-        given: dict[str, Any] = {"cohort_size": size, "participants": federation}
-        rounds(variant.make(), world, **given, n_rounds=0)
-        if federation is not None:
-            _check_weights(variant.make(), world, size, federation.training)
+        selector, size = variant.make(), variant.cohort_size or experiment.cohort_size
+        rounds(selector, world, cohort_size=size, participants=federation, n_rounds=0)
+        if experiment.training is not None:
+            _check_weights(variant.label, selector, experiment.training.aggregation)
 
 
-def _check_weights(
-    selector: Selector, world: Environment, cohort_size: int, training: Training
-) -> None:
+def _check_weights(label: str, selector: Selector, aggregation: Aggregation) -> None:
     """Raise if the aggregation wants probabilities that the selector does not report."""
-    record = next(rounds(selector, world, cohort_size=cohort_size, n_rounds=1))
-    if record.selection.probability is None:
-        training.aggregation.coefficients(np.ones(1, dtype=np.int64), None, 1)
+    if aggregation.needs_probability and not selector.reports_probability:
+        raise InvalidInput(
+            f"aggregation {type(aggregation).__name__} needs inclusion probabilities, but {label} "
+            "declares none. Use MeanReturned() or a selector with exact probabilities (random, "
+            "e3cs); a selector of your own declares them by reports_probability = True.",
+            field="aggregation",
+        )
 
 
 def open_folder(experiment: Experiment, folder: str | os.PathLike[str]) -> Path:

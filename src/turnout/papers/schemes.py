@@ -20,6 +20,7 @@ class FixedFedCS(Selector):
     """
 
     needs_columns = frozenset({"success_rate"})
+    reports_probability = True
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Choose by success rate, then by index."""

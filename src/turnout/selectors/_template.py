@@ -31,6 +31,7 @@ class Template(Selector):
 
     needs_columns = frozenset[str]()  # columns that must be in the context
     needs_metrics = frozenset[str]()  # metrics that clients should report
+    reports_probability = True  # False if there is no closed form
 
     def __init__(self, *, memory: float = 0.9) -> None:
         self.memory = memory  # parameters are keyword-only and stored unchanged

@@ -42,6 +42,7 @@ class DataWeighted(Selector):
     """
 
     needs_columns = frozenset({"num_samples"})
+    reports_probability = True
 
     def __init__(self, *, replacement: bool = False) -> None:
         self.replacement = replacement

@@ -136,6 +136,11 @@ class E3CS(Selector):
         if self.horizon is not None:
             require.integer("horizon", self.horizon, minimum=1)
 
+    @property
+    def reports_probability(self) -> bool:  # type: ignore[override]  # depends on a parameter
+        """The journal's multinomial draw misses its probabilities."""
+        return self.draw in EXACT_DRAWS
+
     def reset(self, n_clients: int) -> None:
         """All weights are 1 (Alg. 1, line 1)."""
         super().reset(n_clients)
@@ -150,7 +155,7 @@ class E3CS(Selector):
         step = self._rate(n_pool, k) * (k - n_pool * sigma) / max(1, n_pool)  # of Eq. (11)
         memo = {"overflow": ctx.pool[overflow], "step": np.array(step)}
         chance = np.maximum(p[drawn], np.finfo(np.float64).tiny)
-        reported = chance if self.draw in EXACT_DRAWS else None
+        reported = chance if self.reports_probability else None
         return Selection(ctx.round, ctx.pool[drawn], reported, memo | {"target": chance})
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:

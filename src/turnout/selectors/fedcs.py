@@ -104,7 +104,7 @@ class _Reading(NamedTuple):
     needs: frozenset[str]
     uses: frozenset[str]
     may_underfill: bool
-    probability_known: bool
+    reports_probability: bool
 
 
 READINGS: Mapping[str, _Reading] = MappingProxyType(
@@ -180,6 +180,11 @@ class FedCS(Selector):
         """A deadline may admit fewer than asked."""
         return READINGS[self.by].may_underfill
 
+    @property
+    def reports_probability(self) -> bool:  # type: ignore[override]  # depends on a parameter
+        """Ties are drawn with a known chance; packing has no closed form."""
+        return READINGS[self.by].reports_probability
+
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Choose by the reading."""
         reading = READINGS[self.by]
@@ -189,5 +194,5 @@ class FedCS(Selector):
         if ctx.size == 0:
             return Selection(ctx.round, ctx.pool)
         chosen, probability = reading.choose(ctx, deadline, rng)
-        reported = probability if reading.probability_known else None
+        reported = probability if reading.reports_probability else None
         return Selection(ctx.round, ctx.pool[chosen], reported)

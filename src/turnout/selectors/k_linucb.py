@@ -50,6 +50,7 @@ class KLinUCB(Selector):
 
     needs_columns = frozenset({"features", "num_samples"})
     needs_metrics = frozenset({"loss_rms"})
+    reports_probability = True
 
     def __init__(
         self, *, explore: float = 1.0, ridge: float = 1.0, standardize: bool = True

@@ -26,6 +26,8 @@ from turnout.types import RoundContext, Selection
 class Random(Selector):
     """Uniform draw without replacement."""
 
+    reports_probability = True
+
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Draw ``ctx.size`` of the pool."""
         drawn = uniform_draw(ctx.pool.size, ctx.size, rng)

@@ -79,6 +79,7 @@ class RBCSF(Selector):
     """
 
     needs_columns = frozenset({"context"})
+    reports_probability = True
 
     def __init__(
         self,

@@ -35,6 +35,8 @@ class RoundRobin(Selector):
         {"learns": "fair by design: what came of a participation is not used"}
     )
 
+    reports_probability = True
+
     def reset(self, n_clients: int) -> None:
         """Nobody has taken part yet."""
         super().reset(n_clients)

@@ -57,6 +57,7 @@ class UCBCS(Selector):
 
     needs_columns = frozenset({"num_samples"})
     needs_metrics = frozenset({"loss", "loss_std"})
+    reports_probability = True
 
     def __init__(self, *, discount: float = 0.7, stored_index: bool = False) -> None:
         self.discount = discount

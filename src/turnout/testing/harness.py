@@ -214,4 +214,9 @@ def expect_valid(selector: Selector, ctx: RoundContext, selection: object) -> No
         "may_underfill = True.",
     )
     p = selection.probability
+    expect(
+        p is not None or clients.size == 0 or not selector.reports_probability,
+        "reports_probability is True, but the selection has none: report the chance of being "
+        "chosen in every round, or leave the declaration out.",
+    )
     expect(p is None or bool(np.all((p > 0.0) & (p <= 1.0))), "probability is outside (0, 1].")

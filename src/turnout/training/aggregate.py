@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -34,6 +34,9 @@ __all__ = ["Aggregation", "InverseProbability", "KeepGlobal", "MeanReturned", "a
 
 class Aggregation(ABC):
     """The weight of each returned model. A subclass is a frozen dataclass of plain settings."""
+
+    #: Whether the rule divides by the probabilities with which clients were chosen.
+    needs_probability: ClassVar[bool] = False
 
     @abstractmethod
     def coefficients(
@@ -116,6 +119,8 @@ class InverseProbability(Aggregation):
             step, at the price of a small bias. Try it when steps vary too much.
 
     """
+
+    needs_probability: ClassVar[bool] = True
 
     normalise: bool = False
 
