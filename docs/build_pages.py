@@ -22,7 +22,8 @@ REMARKS = f"""\
 Keys with {TARGET:g} stand for one metric per target accuracy (`--target`). They are null if the run
 never got there. Metrics of the hold-out are there if clients hold out examples.
 
-Source: `turnout/runs/learning.py` and `turnout/runs/participation.py`. This page is made from them."""
+Source: `turnout/runs/learning.py` and `turnout/runs/participation.py`. This page is made from
+them."""
 
 
 def page(description: Description) -> str:
