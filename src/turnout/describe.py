@@ -125,7 +125,7 @@ def describe(name: str) -> Description:
         needs_columns=tuple(sorted(selector.needs_columns)),
         uses_columns=tuple(sorted(selector.uses_columns)),
         needs_metrics=tuple(sorted(selector.needs_metrics)),
-        polls=selector.poll_data if cls.poll is not Selector.poll else None,
+        polls=selector.poll_data if selector.polls else None,
         texts={heading: _joined(text) for heading, text in texts.items() if heading in HEADINGS},
         module=cls.__module__,
     )

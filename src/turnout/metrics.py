@@ -14,13 +14,16 @@ import numpy.typing as npt
 
 from turnout import require
 from turnout.errors import InvalidInput
+from turnout.guarantee import Guarantee, guarantee
 from turnout.types import Array, BoolArray, FloatArray, IntArray, Status
 
 __all__ = [
     "Backlog",
+    "Guarantee",
     "best_fixed_participation",
     "cumulative_participation",
     "gini_of_counts",
+    "guarantee",
     "jain_of_counts",
     "jain_of_losses",
     "minimum_rate",

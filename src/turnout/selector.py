@@ -120,6 +120,11 @@ class Selector(Stateful, ABC):
         """
         return None
 
+    @property
+    def polls(self) -> bool:
+        """Whether ``poll`` may ask clients for their loss."""
+        return type(self).poll is not Selector.poll
+
     def quota_at(self, round: int) -> float:
         """Return the share of the cohort that is given by equal chances in a round; 0 by default.
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ class Variant:
 # A network is trained in every observe; a small memory and one step keep that short.
 SMALL_NETWORK = {"clusters": 3, "threshold": 2, "width": 8, "memory": 32, "steps": 1}
 UNIFORM = {"learns": "quota 1 gives everyone the same chance"}
+EQUAL = {"learns": "floor 1 and cap 1 give everyone the same places"}
+REPLACED = {"replacement": True}
 LOOP = {"vectorised": "DepRound is published as a loop over the clients"}
 CAPPED = {"learns": "after 3 participations nobody is preferred any more"}
 
@@ -59,6 +62,10 @@ OTHERS = [
     Variant("fedcs", {"by": "packing", "request": 0.5}, effort=0.15),
     Variant("data-weighted", {"replacement": True}, effort=0.15),
     Variant("dirichlet", {"concentration": 0.5}, effort=0.15),
+    Variant("guarded", {"inner": "oort"}, {}, effort=0.15),
+    Variant("guarded", {"inner": "pow-d", "floor": 1.0, "cap": 1.0}, EQUAL, effort=0.15),
+    Variant("guarded", {"inner": "e3cs", "floor": 0.0, "cap": math.inf}, {}, effort=0.15),
+    Variant("guarded", {"inner": "data-weighted", "inner_parameters": REPLACED}, effort=0.15),
     Variant("k-linucb", {"standardize": False, "explore": 500.0}, effort=0.15),  # raw rewards
     Variant("oort", {"max_participation": 3}, CAPPED, effort=0.15),
     Variant("oort", {"normalize": False}, effort=0.15),

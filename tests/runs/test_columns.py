@@ -4,6 +4,7 @@ import math
 import numpy as np
 import pytest
 
+from turnout.errors import InvalidInput
 from turnout.runs.columns import Collector, RoundRow
 from turnout.runs.run import Run
 from turnout.types import Status
@@ -14,7 +15,8 @@ def row(t, size, **measured):
     status = np.arange(size) % len(Status)
     seconds = np.linspace(1.0, 2.0, size)
     chance = None if t % 2 else np.full(size, 0.5)
-    return RoundRow(clients, status, seconds, 2 * seconds, chance, 1.5 * t, 40 + t, measured)
+    available = np.roll(np.arange(60) < 40 + t, 10 * (t % 2))
+    return RoundRow(clients, status, seconds, 2 * seconds, chance, 1.5 * t, available, measured)
 
 
 @pytest.fixture
@@ -37,6 +39,14 @@ def test_columns_hold_every_round(collector):
     assert run.offsets.tolist() == [0, 3, 3, 103, 104]
     assert run.chosen_in(2).tolist() == collector.clients_of(2).tolist() == list(range(2, 102))
     assert run.n_available.tolist() == [40, 41, 42, 43]
+    assert [np.flatnonzero(run.available_in(t))[[0, -1]].tolist() for t in range(4)] == [
+        [0, 39],
+        [10, 50],
+        [0, 41],
+        [10, 52],
+    ]
+    assert run.available_bits.size == 2 * 8  # none where the first n_available were there
+    np.testing.assert_array_equal(run.first(2).available_in(1), run.available_in(1))
     assert np.isnan(run.probability[-1])
     assert run.status.dtype == np.int8
     np.testing.assert_array_equal(run.accuracy, [math.nan, 0.1, math.nan, 0.3])
@@ -82,3 +92,15 @@ def test_what_is_measured_cannot_overwrite_what_is_recorded():
 def test_no_rounds_are_a_run():
     run = Run.from_columns(5, 2, Collector().columns())
     assert (run.n_rounds, run.clients.size, run.measured) == (0, 0, {})
+
+
+def test_columns_of_an_older_turnout_do_not_know_who_was_available(collector):
+    columns = collector.columns()
+    del columns["available_bits"], columns["available_at"]
+    old = Collector.from_columns(columns)
+    same(old.columns(), columns)
+    old.add(row(4, 7))
+    run = Run.from_columns(44, 5, old.columns())
+    assert run.available_in(4).all()
+    with pytest.raises(InvalidInput, match="43 of 44 were in round 3"):
+        run.available_in(3)

@@ -190,10 +190,15 @@ def decode(table: Any, base: type, key: Key = ()) -> Any:
 
 
 def decode_parameter(value: Any, key: Key) -> Any:
-    """Return a selector's parameter: a table with ``schedule`` becomes that schedule."""
+    """Return a selector's parameter: a table with ``schedule`` becomes that schedule.
+
+    Any other table holds the parameters of another selector.
+    """
     if not isinstance(value, Mapping):
         return _plain(value)
-    cls = _class_of(value.get("schedule"), SCHEDULES, (*key, "schedule"), None)
+    if "schedule" not in value:
+        return {name: decode_parameter(item, (*key, name)) for name, item in value.items()}
+    cls = _class_of(value["schedule"], SCHEDULES, (*key, "schedule"), None)
     return _built(cls, {name: value[name] for name in value if name != "schedule"}, key)
 
 

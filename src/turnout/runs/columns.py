@@ -10,9 +10,9 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from turnout.types import Array, FloatArray, IntArray, Status
+from turnout.types import Array, BoolArray, FloatArray, IntArray, Status
 
-__all__ = ["MEASURED", "PER_CHOICE", "PER_ROUND", "Collector", "RoundRow", "measured_of"]
+__all__ = ["AVAILABLE_AT", "AVAILABLE_BITS", "MEASURED", "PER_CHOICE", "PER_ROUND", "Collector", "RoundRow", "measured_of"]
 
 #: Columns with one entry per chosen client, the rounds one after the other.
 PER_CHOICE: Mapping[str, type] = {
@@ -24,6 +24,9 @@ PER_CHOICE: Mapping[str, type] = {
 }
 #: Columns with one entry per round.
 PER_ROUND: Mapping[str, type] = {"length_s": np.float64, "n_available": np.int64}
+#: Who was available: the bits of all rounds one after the other, and (T + 1,) where each starts. A
+#: round without bits had the first ``n_available`` clients. Older folders have neither.
+AVAILABLE_BITS, AVAILABLE_AT = "available_bits", "available_at"
 #: How the names of measured columns begin in a file; one entry per round, NaN = not measured.
 MEASURED = "measured."
 
@@ -41,7 +44,7 @@ class RoundRow(NamedTuple):
         spent: (s,) seconds that the device worked.
         probability: (s,) inclusion probability as reported.
         length_s: Seconds that the round took.
-        n_available: Clients that could be chosen.
+        available: (n,) who could be chosen.
         measured: accuracy, loss, ... after the round; empty without training.
     """
 
@@ -51,7 +54,7 @@ class RoundRow(NamedTuple):
     spent: FloatArray
     probability: FloatArray | None
     length_s: float
-    n_available: int
+    available: BoolArray
     measured: Mapping[str, float] = _NOTHING
 
 
@@ -62,6 +65,9 @@ class Collector:
         self._columns = {name: _Growing(kind) for name, kind in {**PER_CHOICE, **PER_ROUND}.items()}
         self._offsets = _Growing(np.int64)
         self._offsets.extend(np.zeros(1))
+        self._available, self._available_at = _Growing(np.uint8), _Growing(np.int64)
+        self._available_at.extend(np.zeros(1))
+        self._knows_available = True
         #: By round, what was measured in it; an entry may be replaced when more is known.
         self.measured: list[Mapping[str, float]] = []
 
@@ -84,7 +90,11 @@ class Collector:
         unknown = np.full(row.clients.size, np.nan)
         columns["probability"].extend(unknown if chance is None else chance)
         columns["length_s"].append(row.length_s)
-        columns["n_available"].append(row.n_available)
+        n_available = np.count_nonzero(row.available)
+        columns["n_available"].append(n_available)
+        if not row.available[:n_available].all():
+            self._available.extend(np.packbits(row.available))
+        self._available_at.append(self._available.size)
         self._offsets.append(columns["clients"].size)
         self.measured.append(row.measured)
 
@@ -93,6 +103,9 @@ class Collector:
         columns = {name: column.values for name, column in self._columns.items()}
         measured = _measured_columns(self.measured)
         columns["offsets"] = self._offsets.values
+        if self._knows_available:
+            columns[AVAILABLE_BITS] = self._available.values
+            columns[AVAILABLE_AT] = self._available_at.values
         return columns | {f"{MEASURED}{name}": values for name, values in measured.items()}
 
     @classmethod
@@ -110,6 +123,10 @@ class Collector:
         for name, column in collector._columns.items():
             column.extend(columns[name])
         collector._offsets.extend(columns["offsets"][1:])
+        collector._knows_available = AVAILABLE_BITS in columns
+        if collector._knows_available:
+            collector._available.extend(columns[AVAILABLE_BITS])
+            collector._available_at.extend(columns[AVAILABLE_AT][1:])
         measured = measured_of(columns)
         collector.measured = [
             {name: float(values[t]) for name, values in measured.items() if values[t] == values[t]}

@@ -20,7 +20,7 @@ import numpy as np
 from turnout.errors import InvalidInput
 from turnout.runs import files
 from turnout.runs.cell import Cell
-from turnout.runs.columns import MEASURED, PER_CHOICE, PER_ROUND
+from turnout.runs.columns import AVAILABLE_AT, AVAILABLE_BITS, MEASURED, PER_CHOICE, PER_ROUND
 from turnout.runs.files import DamagedFile, FolderError
 from turnout.runs.run import Run
 from turnout.runs.settings import CellSettings
@@ -213,6 +213,7 @@ def _read_choices(
     class_of = columns.get("class_of")
     if class_of is not None and not (_is_index(class_of) and class_of.shape == (n_clients,)):
         raise DamagedFile(path, f": class_of is not one class for each of {n_clients} clients")
+    _check_available(path, columns, n_rounds)
     curves = {name: columns[name] for name in _CURVES if name in columns}
     for name, kind in {"offsets": np.int64, **PER_CHOICE, **PER_ROUND}.items():
         columns[name] = columns[name].astype(kind, copy=False)
@@ -239,6 +240,17 @@ def _check_choices(path: Path, offsets: Array, clients: Array, n_clients: int) -
         raise DamagedFile(path, f": offsets do not fit the {clients.size} choices")
     if clients.size and not (clients.min() >= 0 and clients.max() < n_clients):
         raise DamagedFile(path, f": a chosen client is outside 0 .. {n_clients - 1}")
+
+
+def _check_available(path: Path, columns: Mapping[str, Array], n_rounds: int) -> None:
+    bits, begins = columns.get(AVAILABLE_BITS), columns.get(AVAILABLE_AT)
+    if bits is None and begins is None:  # an older turnout wrote it
+        return
+    if bits is None or begins is None or bits.dtype != np.uint8 or bits.ndim != 1:
+        raise DamagedFile(path, f": {AVAILABLE_BITS} and {AVAILABLE_AT} do not belong together")
+    is_ordered = _is_index(begins) and begins.size == n_rounds + 1 and begins[0] == 0
+    if not is_ordered or begins[-1] != bits.size or (begins[1:] < begins[:-1]).any():
+        raise DamagedFile(path, f": {AVAILABLE_AT} does not fit the {n_rounds} rounds")
 
 
 def _check_numbers(path: Path, name: str, values: Array, size: int, each: str) -> None:

@@ -12,7 +12,13 @@ import numpy.typing as npt
 
 from turnout import metrics
 from turnout.errors import InvalidInput
-from turnout.runs.columns import PER_CHOICE, PER_ROUND, measured_of
+from turnout.runs.columns import (
+    AVAILABLE_AT,
+    AVAILABLE_BITS,
+    PER_CHOICE,
+    PER_ROUND,
+    measured_of,
+)
 from turnout.types import Array, BoolArray, FloatArray, IntArray, Status
 
 __all__ = ["Run"]
@@ -36,6 +42,8 @@ class Run:
         in_time: (T, n) who would have succeeded, if it was kept.
         measured: (T,) each: accuracy, loss, ... after the round, NaN = not measured; empty without
             training.
+        available_bits: Who was available, by rounds, for ``available_in``; None = not recorded.
+        available_at: (T + 1,) where the bits of each round start.
     """
 
     n_clients: int
@@ -50,6 +58,8 @@ class Run:
     n_available: IntArray
     in_time: BoolArray | None = None
     measured: Mapping[str, FloatArray] = field(default_factory=dict)
+    available_bits: Array | None = None
+    available_at: IntArray | None = None
 
     @classmethod
     def from_columns(
@@ -73,6 +83,7 @@ class Run:
         """
         own: dict[str, Any] = {name: columns[name] for name in (*PER_CHOICE, *PER_ROUND)}
         own |= {"offsets": columns["offsets"], "measured": measured_of(columns)}
+        own |= {name: columns.get(name) for name in (AVAILABLE_BITS, AVAILABLE_AT)}
         return cls(n_clients, cohort_size, **own, in_time=in_time)
 
     @property
@@ -133,6 +144,25 @@ class Run:
         """Return who was chosen in a round of this run, counted from its first."""
         return self.clients[self.offsets[round] : self.offsets[round + 1]]
 
+    def available_in(self, round: int) -> BoolArray:
+        """Return (n,) who was available in a round of this run, counted from its first.
+
+        Raises:
+            InvalidInput: Not everyone was, and the record does not say who.
+        """
+        n_available = int(self.n_available[round])
+        if self.available_bits is not None and self.available_at is not None:
+            begin, end = self.available_at[round : round + 2]
+            if end > begin:
+                bits = np.unpackbits(self.available_bits[begin:end])[: self.n_clients]
+                return np.pad(bits, (0, self.n_clients - bits.size)).astype(np.bool_)
+        elif n_available != self.n_clients:
+            raise InvalidInput(
+                f"available clients were not recorded: {n_available} of {self.n_clients} were in "
+                f"round {round}, and an older turnout did not keep who. Run it again."
+            )
+        return np.arange(self.n_clients) < n_available
+
     def first(self, n_rounds: int) -> Self:
         """Return the first rounds of this run.
 
@@ -148,6 +178,7 @@ class Run:
             **choices,
             **rounds,
             in_time=None if self.in_time is None else self.in_time[:n_rounds],
+            available_at=None if self.available_at is None else self.available_at[: n_rounds + 1],
             measured={name: values[:n_rounds] for name, values in self.measured.items()},
         )
 

@@ -5,6 +5,7 @@ from turnout.selectors.data_weighted import DataWeighted
 from turnout.selectors.dirichlet import Dirichlet
 from turnout.selectors.e3cs import E3CS
 from turnout.selectors.fedcs import FedCS
+from turnout.selectors.guarded import Guarded
 from turnout.selectors.k_linucb import KLinUCB
 from turnout.selectors.nccb import NCCB
 from turnout.selectors.oort import Oort
@@ -24,6 +25,7 @@ __all__ = [
     "DataWeighted",
     "Dirichlet",
     "FedCS",
+    "Guarded",
     "KLinUCB",
     "Oort",
     "PowD",

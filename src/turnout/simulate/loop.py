@@ -90,7 +90,7 @@ class RoundRecord:
             self.spent,
             self.selection.probability,
             self.length_s,
-            self.context.pool.size,
+            self.context.available,
             self.measured,
         )
 
@@ -212,7 +212,7 @@ class _Loop:
         policy, history, observed = self.policy, self.progress.history, self.progress.observed
         wanted = selector.needs_columns | selector.uses_columns
         own = {name: column for name, column in participants.columns.items() if name in wanted}
-        polls, workload = type(selector).poll is not Selector.poll, participants.workload
+        polls, workload = selector.polls, participants.workload
         for t in range(start, n_rounds):
             if participants.is_done:
                 return

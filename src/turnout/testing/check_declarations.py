@@ -131,11 +131,10 @@ def _expect_only_declared_columns(subject: Subject, toy: ToyFederation) -> None:
 def _expect_missing_is_named(subject: Subject, toy: ToyFederation) -> None:
     selector = subject.ready(12)
     columns = toy.context(selector, 0).columns
-    polls = type(selector).poll is not Selector.poll
     for missing in sorted(selector.needs_columns):
         rest = {name: values for name, values in columns.items() if name != missing}
         ctx = toy.context(selector, 0, columns=rest)
-        for method in (selector.poll, selector.select) if polls else (selector.select,):
+        for method in (selector.poll, selector.select) if selector.polls else (selector.select,):
             told = _error_of(method, ctx)
             expect(
                 told.startswith("MissingColumn") and missing in told,

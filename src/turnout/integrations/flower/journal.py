@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Result
 from turnout.policies import Closed
 from turnout.runs.columns import Collector, RoundRow
 from turnout.runs.run import Run
-from turnout.types import Array, FloatArray, Selection
+from turnout.types import Array, BoolArray, FloatArray, Selection
 
 __all__ = ["BY_CLIENTS", "BY_SERVER", "IN_TRAINING", "Journal"]
 
@@ -54,12 +54,12 @@ class Journal:
         return Run.from_columns(self.n_clients, self.cohort_size, self.columns())
 
     def add(
-        self, selection: Selection, closed: Closed, duration: FloatArray, n_available: int
+        self, selection: Selection, closed: Closed, duration: FloatArray, available: BoolArray
     ) -> None:
         """Add a round."""
         status, spent, length_s = closed.status, closed.spent, closed.length_s
         chosen, chance = selection.clients, selection.probability
-        row = RoundRow(chosen, status, duration, spent, chance, length_s, n_available)
+        row = RoundRow(chosen, status, duration, spent, chance, length_s, available)
         self._rounds.add(row)
 
     def columns(self) -> dict[str, Array]:

@@ -115,7 +115,7 @@ class Rounds:
         ctx = self._context(t, last)
         if ctx is None:
             return None
-        if type(self.selector).poll is not Selector.poll:
+        if self.selector.polls:
             ctx = self._with_answers(ctx, arrays)
         selection = self.selector.select(ctx, stream(self.seed, Purpose.SELECT, t))
         if selection.clients.size > ctx.size or not ctx.available[selection.clients].all():

@@ -162,12 +162,12 @@ class Session:
         if opened is None:  # nobody has ever come
             closed = self.policy.close(np.zeros(0), np.zeros(0, dtype=np.bool_))
             nobody = Selection(self.round - 1, np.zeros(0, dtype=np.int64))
-            self.journal.add(nobody, closed, closed.duration, 0)
+            self.journal.add(nobody, closed, closed.duration, np.zeros(0, dtype=np.bool_))
         else:
             assert opened.closed is not None
             self.rounds.observe(opened)
-            n_free = opened.context.pool.size
-            self.journal.add(opened.selection, opened.closed, opened.duration, n_free)
+            available = opened.context.available
+            self.journal.add(opened.selection, opened.closed, opened.duration, available)
         if arrays is not None:
             self.arrays = arrays
         self.journal.note(IN_TRAINING, self.journal.n_rounds, metrics)

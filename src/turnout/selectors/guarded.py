@@ -1,0 +1,306 @@
+"""Guarded: any selector, with a floor and a cap on what each client gets.
+
+Paper:      none; deficit queues served largest first, and token buckets.
+Setting:    what the inner selector needs; nothing that clients report is used for the guarantee.
+Idea:       The fair share of a round is size / available for each available client. A client that
+            is a whole place behind ``floor`` times its fair share gets a reserved place, those
+            furthest behind first. A client that had ``cap`` times its share is out for the round.
+            The inner selector fills the other places from the other clients, and it sees no
+            others. With floor=0 and cap=inf the inner selector chooses alone, bit for bit.
+Symbols:    phi = floor, kappa = cap, f_t = size / available of round t, A_t = who is available;
+            over a window W of rounds, S = the sum of f_t over the rounds of W in which the client
+            was available, X = how often it was chosen; owed_ = q, tokens_ = c, lot_ = order of ties.
+Equations:  (1) q <- max(0, q + phi f_t - x). (2) c <- min(1, c + kappa f_t - x), where a reserved
+            place takes c no lower than 0. A place is reserved if q + phi f_t >= 1, and a client is
+            out if c + kappa f_t < 1.
+            Over every window of every history, whatever the inner selector and the clients do:
+            (3) X >= phi S - D, D = 1 + phi (n - 1); D = 1 + phi if all n clients are always
+            available. (4) X <= kappa S + max(1, q at the start of W): one place more than the
+            cap, or what the floor owed it. So X / S is at least phi - e where S >= D / e.
+            No selector has a D below phi (n - 1) / 2: offer two clients at a time that are equally
+            far behind, and keep back whoever was passed over.
+Deviations: none.
+Limits:     If more clients are owed a place than there are places, those furthest behind are
+            served and the inner selector does not choose; this is what D pays for. If too few
+            clients are below their cap, the cohort is smaller than asked, even empty. The inner
+            selector learns from its own choices only: what a reserved client does is not reported
+            to it, because its estimates belong to its own draw. Feedback that comes k rounds late
+            is charged late, which adds up to k places to (4), and (3) counts from what was charged.
+Cost:       O(n) select and observe besides the inner selector's, state 24n bytes, n / 8 bytes in
+            each selection.
+Checked:    windows recomputed by brute force over random and adversarial histories, and the
+            adversary that needs phi (n - 1) / 2: tests/property/test_guarded.py.
+
+Proof of (3). By (1), q after W is at least phi S - X, so it is enough that q <= D. Claim: the q of
+any k clients sum to at most b(k) = d(1) + ... + d(k), d(j) = 1 + phi (n - j); k = 1 is (3). A
+client starts with q < 1. In a round with at most ``size`` clients owed a place, all of them are
+served: whoever was available ends below 1 or below where it was, and d >= 1. Otherwise exactly
+s = size places go to clients with q + phi f >= 1. Let K be k clients, l of them available and
+passed over, r served, p = s - r >= 1 served but not in K (if p = 0, K gains at most phi s and
+loses s). Those p are at least as far behind as the mean of the l, so the claim for k + p clients
+bounds the l, and with b(k - l) for the rest, the q of K sum after the round to at most
+(p b(k - l) + l b(k + p)) / (l + p) + phi s (r + l) / N - r. With N >= s + l the last two terms
+are at most phi p l / (l + p). This is at most b(k) if the mean of d over k - l + 1 .. k exceeds
+its mean over k + 1 .. k + p by phi, and it does by phi (l + p) / 2. If all n are always available,
+all are credited alike: whoever is served ahead of a waiting client falls behind it, so it waits
+for at most n - 1 places, in which its q grows by less than phi.
+
+Proof of (4). Split W at its last round t in which a reserved place took c to 0 without a token.
+After t, X <= kappa S by (2). Up to t, let u be the last round in which q was cut at 0. After u,
+X <= phi S <= kappa S by (1), since q >= 0 after t. If there is no u in W, X <= q + phi S with q of
+the start. Before u the same holds again; and where no token was forgiven, X <= 1 + kappa S by (2).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from turnout import require
+from turnout.errors import InvalidInput
+from turnout.registry import make, register
+from turnout.rng import Purpose, stream
+from turnout.sampling import kth_largest
+from turnout.selector import Selector
+from turnout.types import Array, FloatArray, IntArray, Outcome, RoundContext, Selection
+
+__all__ = ["Guarded"]
+
+#: A place, but for the rounding of sums.
+A_PLACE = 1.0 - 1e-9
+#: Tokens of a round that fill any bucket, whatever was taken from it.
+PLENTY = 2.0
+#: How the names of the inner selector's state and memo begin.
+INNER = "inner."
+
+
+@register("guarded")
+class Guarded(Selector):
+    """An inner selector between a floor and a cap.
+
+    Args:
+        inner (name of a selector): Who fills the places that are not reserved.
+        floor (number in [0, 1]): Share of its fair share that each client gets at least. 0 reserves
+            nothing, 1 makes everyone equal. Try 0.5 first.
+        cap (number >= 1 or inf): Multiple of its fair share that each client gets at most. Try 2
+            first; a cap close to 1 may leave places empty.
+        inner_parameters (table or None): Parameters of the inner selector; None keeps its defaults.
+    """
+
+    expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"learns": "the inner selector learns, and by default it is random"}
+    )
+
+    def __init__(
+        self,
+        *,
+        inner: str = "random",
+        floor: float = 0.5,
+        cap: float = 2.0,
+        inner_parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.inner = inner
+        self.floor = floor
+        self.cap = cap
+        self.inner_parameters = inner_parameters
+
+    def check_parameters(self) -> None:
+        """Check floor and cap, and everything about the inner selector."""
+        require.fraction("floor", self.floor)
+        if not (isinstance(self.cap, float) and self.cap == math.inf):
+            require.number("cap", self.cap, minimum=1.0)
+        if not isinstance(self.inner_parameters, Mapping | None):
+            raise InvalidInput(
+                f"inner_parameters must be a table or None, got {self.inner_parameters!r}.",
+                field="inner_parameters",
+            )
+        self._make_inner()
+
+    def reset(self, n_clients: int) -> None:
+        """Nobody is behind, everyone may be chosen; ``randomize`` draws the lots again."""
+        super().reset(n_clients)
+        self._inner = self._make_inner()
+        self._inner.reset(n_clients)
+        self.tokens_ = np.ones(n_clients)
+        self._draw_lots(stream(0, Purpose.INIT))
+
+    def randomize(self, rng: np.random.Generator) -> None:
+        """Redraw the inner selector's random state, then the lots."""
+        self._inner.randomize(rng)
+        self._draw_lots(rng)
+
+    def poll(self, ctx: RoundContext, rng: np.random.Generator) -> IntArray | None:
+        """Let the inner selector ask among the clients that it may choose."""
+        _, inner_ctx = self._plan(ctx)
+        return None if inner_ctx is None else self._inner.poll(inner_ctx, rng)
+
+    def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
+        """Reserve places for those who are owed one, and let the inner selector fill the rest."""
+        reserved, inner_ctx = self._plan(ctx)
+        choice = Selection(ctx.round, reserved[:0], np.zeros(0))
+        if inner_ctx is not None:
+            choice = self._inner.select(inner_ctx, rng)
+        clients = np.concatenate((reserved, choice.clients))
+        order = np.argsort(clients)
+        memo = {
+            "available": np.packbits(ctx.available),
+            "share": np.array(_fair_share(ctx)),
+            "is_reserved": (np.arange(clients.size) < reserved.size)[order],
+            "asked_inner": np.array(inner_ctx is not None),
+            **{f"{INNER}{name}": values for name, values in choice.memo.items()},
+        }
+        once = np.ones(reserved.size)
+        if "multiplicity" in choice.memo:
+            times = np.concatenate((once.astype(np.int64), choice.times))
+            memo["multiplicity"] = times[order]
+        chance = choice.probability
+        if chance is not None:
+            chance = np.concatenate((once, chance))[order]
+        return Selection(ctx.round, clients[order], chance, memo)
+
+    def observe(self, selection: Selection, outcome: Outcome) -> None:
+        """Charge the round to everyone who was available, and tell the inner selector its part."""
+        is_reserved, clients = selection.recall("is_reserved"), selection.clients
+        share = float(selection.recall("share"))
+        was_there = np.unpackbits(selection.recall("available"))[: self.n_clients]
+        self.owed_[: was_there.size] += self.floor * share * was_there
+        self.owed_[clients] = np.maximum(self.owed_[clients] - 1.0, 0.0)  # Eq. (1)
+        self.tokens_[: was_there.size] += min(self.cap * share, PLENTY) * was_there
+        tokens = self.tokens_[clients]
+        self.tokens_[clients] -= np.where(is_reserved, np.clip(tokens, 0.0, 1.0), 1.0)
+        np.minimum(self.tokens_, 1.0, out=self.tokens_)  # Eq. (2)
+        if selection.recall("asked_inner"):
+            self._inner.observe(*_part(selection, outcome, ~is_reserved))
+
+    def quota_at(self, round: int) -> float:
+        """Return the larger of the floor and the inner selector's quota."""
+        return max(self.floor, self._chooser.quota_at(round))
+
+    def guaranteed_rate(self) -> float | None:
+        """Return the inner selector's; the floor depends on who is available."""
+        return self._chooser.guaranteed_rate()
+
+    def regret_bound(self, n_rounds: int, cohort_size: int, n_clients: int) -> FloatArray | None:
+        """Return the inner selector's while it chooses alone; there is none otherwise."""
+        is_alone = self.floor == 0.0 and self.cap == math.inf
+        return self._chooser.regret_bound(n_rounds, cohort_size, n_clients) if is_alone else None
+
+    @property
+    def polls(self) -> bool:
+        """Whether the inner selector does."""
+        return self._chooser.polls
+
+    @property
+    def needs_columns(self) -> frozenset[str]:  # type: ignore[override]  # the inner selector's
+        """What the inner selector needs."""
+        return self._chooser.needs_columns
+
+    @property
+    def uses_columns(self) -> frozenset[str]:  # type: ignore[override]  # the inner selector's
+        """What the inner selector uses."""
+        return self._chooser.uses_columns
+
+    @property
+    def needs_metrics(self) -> frozenset[str]:  # type: ignore[override]  # the inner selector's
+        """What the inner selector learns from."""
+        return self._chooser.needs_metrics
+
+    @property
+    def poll_data(self) -> Literal["all", "mini-batch"]:  # type: ignore[override]  # the inner's
+        """What the inner selector polls."""
+        return self._chooser.poll_data
+
+    @property
+    def may_underfill(self) -> bool:  # type: ignore[override]  # depends on a parameter
+        """A cap may leave too few clients."""
+        return self.cap < math.inf or self._chooser.may_underfill
+
+    def state(self) -> dict[str, Array]:
+        """Return a copy of the accounts and of the inner selector's state."""
+        learned = self._inner.state()
+        del learned["n_clients_"]  # as our own
+        return super().state() | {f"{INNER}{name}": values for name, values in learned.items()}
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Replace the state by a saved one; nothing changes if it does not fit."""
+        own = {name: values for name, values in state.items() if not name.startswith(INNER)}
+        inner = self._make_inner()
+        inner.reset(self.n_clients)
+        inner.load_state({"n_clients_": np.array(self.n_clients)} | _without_prefix(state))
+        super().load_state(own)
+        self._inner = inner
+
+    def grow(self, n_clients: int) -> None:
+        """Make room for more clients, in the inner selector too."""
+        super().grow(n_clients)
+        self._inner.grow(n_clients)
+
+    def _plan(self, ctx: RoundContext) -> tuple[IntArray, RoundContext | None]:
+        """Return who has a reserved place, and the inner selector's context if it has a place."""
+        share = _fair_share(ctx)
+        is_owed = ctx.available & (self.owed_ + self.floor * share >= A_PLACE)
+        reserved = self._furthest_behind(np.flatnonzero(is_owed), ctx.size)
+        n_places = ctx.cohort_size - reserved.size
+        if n_places == 0:
+            return reserved, None
+        allowed = ctx.available & (self.tokens_ + self.cap * share >= A_PLACE)
+        allowed[reserved] = False
+        if np.count_nonzero(allowed) == ctx.pool.size:
+            return reserved, ctx
+        return reserved, dataclasses.replace(ctx, available=allowed, cohort_size=n_places)
+
+    def _furthest_behind(self, clients: IntArray, size: int) -> IntArray:
+        """Return those who are owed most, at most ``size``; of equals, those with higher lots."""
+        if clients.size <= size:
+            return clients
+        owed = self.owed_[clients]
+        border = kth_largest(owed, size)
+        ahead, tied = clients[owed > border], clients[owed == border]
+        n_left_out = tied.size - (size - ahead.size)
+        by_lot = np.argpartition(self.lot_[tied], n_left_out - 1) if n_left_out else slice(None)
+        return np.sort(np.concatenate((ahead, tied[by_lot][n_left_out:])))
+
+    def _draw_lots(self, rng: np.random.Generator) -> None:
+        """Draw the order of ties; it also spreads the first claims over the first rounds."""
+        self.lot_ = rng.random(self.n_clients)
+        self.owed_ = self.lot_ * (self.floor > 0.0)
+
+    @property
+    def _chooser(self) -> Selector:
+        """The inner selector, a fresh one before ``reset``."""
+        return self._inner if "_inner" in vars(self) else self._make_inner()
+
+    def _make_inner(self) -> Selector:
+        return make(self.inner, **(self.inner_parameters or {}))
+
+
+def _fair_share(ctx: RoundContext) -> float:
+    """Return the places of the round for each available client; nobody asks if there is none."""
+    return ctx.size / ctx.pool.size if ctx.pool.size else 1.0
+
+
+def _part(selection: Selection, outcome: Outcome, mine: Array) -> tuple[Selection, Outcome]:
+    """Return the inner selector's own choice, and what came of it."""
+    chance = selection.probability
+    own = Selection(
+        selection.round,
+        selection.clients[mine],
+        None if chance is None else chance[mine],
+        _without_prefix(selection.memo),
+    )
+    metrics = {name: values[mine] for name, values in outcome.metrics.items()}
+    return own, Outcome(outcome.status[mine], outcome.duration[mine], metrics)
+
+
+def _without_prefix(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what belongs to the inner selector, under its own names."""
+    return {
+        name.removeprefix(INNER): values
+        for name, values in arrays.items()
+        if name.startswith(INNER)
+    }
