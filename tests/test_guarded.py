@@ -25,7 +25,9 @@ class Recording(turnout.Selector):
     def select(self, ctx, rng):
         self.seen.append(ctx)
         chance = np.linspace(0.5, 0.9, ctx.size)
-        return turnout.Selection(ctx.round, ctx.pool[: ctx.size], chance, {"t": np.array(ctx.round)})
+        return turnout.Selection(
+            ctx.round, ctx.pool[: ctx.size], chance, {"t": np.array(ctx.round)}
+        )
 
     def observe(self, selection, outcome):
         self.seen.append((selection, outcome))
@@ -157,7 +159,15 @@ def test_ties_are_decided_alike_by_poll_and_select():
     polled = selector.poll(ctx, stream(0, Purpose.POLL))
     assert polled.tolist() == [0, 1]
     asked = ctx.with_answers(polled, [1.0, 2.0])
-    assert selector.select(asked, stream(0, Purpose.SELECT)).clients.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert selector.select(asked, stream(0, Purpose.SELECT)).clients.tolist() == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+    ]
 
 
 def test_the_first_claims_are_spread_over_rounds():
@@ -234,7 +244,9 @@ def test_parameters_travel_through_files_and_texts(tmp_path):
     table = {
         "name": "guarded",
         "inner": "e3cs",
-        "inner_parameters": {"quota": {"schedule": "step-after", "rounds": 5, "before": 0, "after": 1}},
+        "inner_parameters": {
+            "quota": {"schedule": "step-after", "rounds": 5, "before": 0, "after": 1}
+        },
     }
     (variant,) = Experiment([table], name="x", world="volatile").selectors
     assert variant.make().inner_parameters["quota"](9) == 1.0

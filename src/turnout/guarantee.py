@@ -87,9 +87,7 @@ class Guarantee:
         return not (self.is_short.any() or self.is_ahead.any())
 
 
-def guarantee(
-    run: Recorded, floor: float = 0.5, cap: float = 2.0, slack: float = 2.0
-) -> Guarantee:
+def guarantee(run: Recorded, floor: float = 0.5, cap: float = 2.0, slack: float = 2.0) -> Guarantee:
     """Return how far each client of a run was from its floor and its cap, over every window.
 
     The places of a round are the cohort size, more if more were chosen, and at most the available

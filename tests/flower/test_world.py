@@ -20,7 +20,7 @@ from turnout.environments import (
     Markov,
 )
 from turnout.errors import InvalidInput
-from turnout.integrations.flower import SelectingStrategy
+from turnout.integrations.flower import Guard, SelectingStrategy
 from turnout.integrations.flower.world import VirtualWorld
 from turnout.policies import AdaptiveDeadline, FirstK, FixedDeadline, OverSelect
 from turnout.simulate import simulate
@@ -217,3 +217,21 @@ def test_flowers_own_simulation_makes_the_choices_of_our_simulator(tmp_path):
             for name in COLUMNS:
                 found = columns[f"{selector}/{name}"]
                 np.testing.assert_array_equal(found, getattr(expected, name), err_msg=selector)
+
+
+def test_a_guard_goes_around_the_selector():
+    guarded = turnout.make("guarded", inner="oort", floor=0.8, cap=1.5)
+    expected = expected_run(guarded, policy=POLICY)
+    run = play(grid_of(client(WORLD)), "oort", policy=POLICY, guard=Guard(floor=0.8, cap=1.5))
+    assert_same(run, expected)
+    for t in range(run.n_rounds):
+        np.testing.assert_array_equal(run.available_in(t), expected.available_in(t))
+
+
+def test_a_guard_keeps_the_selectors_parameters_and_label():
+    selector = turnout.make("e3cs", quota=0.25)
+    strategy = SelectingStrategy(FedAvg(), selector, cohort_size=COHORT, guard=Guard())
+    assert strategy.selector.inner_parameters == selector.parameters
+    assert strategy.settings.label == "e3cs"
+    with pytest.raises(InvalidInput, match="floor must be"):
+        SelectingStrategy(FedAvg(), "e3cs", cohort_size=COHORT, guard=Guard(floor=2.0))

@@ -91,7 +91,9 @@ def assert_guaranteed(history, floor, cap, slack):
     assert (np.array(history.owed) <= 1.0 + floor * (n - 1) + ROUNDING).all()
 
 
-limits = st.tuples(st.sampled_from([0.0, 0.3, 0.5, 0.8, 1.0]), st.sampled_from([1.0, 1.5, 2.0, 9e9]))
+limits = st.tuples(
+    st.sampled_from([0.0, 0.3, 0.5, 0.8, 1.0]), st.sampled_from([1.0, 1.5, 2.0, 9e9])
+)
 
 
 @fixed

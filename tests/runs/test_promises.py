@@ -102,7 +102,11 @@ def test_promises_are_rare(name):
         selector.guaranteed_rate() is not None,
         selector.regret_bound(4, 2, 8) is not None,
     )
-    expected = {"e3cs": (True, False, True), "rbcs-f": (False, True, False)}
+    expected = {
+        "e3cs": (True, False, True),
+        "guarded": (True, False, False),
+        "rbcs-f": (False, True, False),
+    }
     assert promises == expected.get(name, (False, False, False))
 
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 import turnout
 from turnout.cli import (
+    audit,
     bench,
     check,
     compare,
@@ -87,6 +88,7 @@ app.command("list")(listing.list_selectors)
 app.command("check")(check.check)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)
+app.command("audit")(audit.audit)
 app.command("simulate")(simulate.simulate)
 app.command("train")(train.train)
 app.command("compare")(compare.compare)

@@ -12,7 +12,16 @@ import numpy as np
 
 from turnout.types import Array, BoolArray, FloatArray, IntArray, Status
 
-__all__ = ["AVAILABLE_AT", "AVAILABLE_BITS", "MEASURED", "PER_CHOICE", "PER_ROUND", "Collector", "RoundRow", "measured_of"]
+__all__ = [
+    "AVAILABLE_AT",
+    "AVAILABLE_BITS",
+    "MEASURED",
+    "PER_CHOICE",
+    "PER_ROUND",
+    "Collector",
+    "RoundRow",
+    "measured_of",
+]
 
 #: Columns with one entry per chosen client, the rounds one after the other.
 PER_CHOICE: Mapping[str, type] = {
@@ -90,7 +99,7 @@ class Collector:
         unknown = np.full(row.clients.size, np.nan)
         columns["probability"].extend(unknown if chance is None else chance)
         columns["length_s"].append(row.length_s)
-        n_available = np.count_nonzero(row.available)
+        n_available = int(np.count_nonzero(row.available))
         columns["n_available"].append(n_available)
         if not row.available[:n_available].all():
             self._available.extend(np.packbits(row.available))

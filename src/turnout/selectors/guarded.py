@@ -7,9 +7,9 @@ Idea:       The fair share of a round is size / available for each available cli
             furthest behind first. A client that had ``cap`` times its share is out for the round.
             The inner selector fills the other places from the other clients, and it sees no
             others. With floor=0 and cap=inf the inner selector chooses alone, bit for bit.
-Symbols:    phi = floor, kappa = cap, f_t = size / available of round t, A_t = who is available;
-            over a window W of rounds, S = the sum of f_t over the rounds of W in which the client
-            was available, X = how often it was chosen; owed_ = q, tokens_ = c, lot_ = order of ties.
+Symbols:    phi = floor, kappa = cap, f_t = size / available of round t. Of a client in a window W
+            of rounds: S = sum of f_t while it was available, X = times chosen. owed_ = q, tokens_ =
+            c, lot_ = who goes first of equals.
 Equations:  (1) q <- max(0, q + phi f_t - x). (2) c <- min(1, c + kappa f_t - x), where a reserved
             place takes c no lower than 0. A place is reserved if q + phi f_t >= 1, and a client is
             out if c + kappa f_t < 1.
@@ -116,8 +116,7 @@ class Guarded(Selector):
             require.number("cap", self.cap, minimum=1.0)
         if not isinstance(self.inner_parameters, Mapping | None):
             raise InvalidInput(
-                f"inner_parameters must be a table or None, got {self.inner_parameters!r}.",
-                field="inner_parameters",
+                f"inner_parameters must be a table or None, got {self.inner_parameters!r}."
             )
         self._make_inner()
 
@@ -299,8 +298,4 @@ def _part(selection: Selection, outcome: Outcome, mine: Array) -> tuple[Selectio
 
 def _without_prefix(arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return what belongs to the inner selector, under its own names."""
-    return {
-        name.removeprefix(INNER): values
-        for name, values in arrays.items()
-        if name.startswith(INNER)
-    }
+    return {name[len(INNER) :]: arrays[name] for name in arrays if name.startswith(INNER)}

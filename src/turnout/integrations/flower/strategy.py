@@ -23,6 +23,7 @@ from turnout.errors import InvalidInput
 from turnout.integrations.flower import inner as within
 from turnout.integrations.flower.base import World
 from turnout.integrations.flower.grid import LoopGrid
+from turnout.integrations.flower.guard import Guard
 from turnout.integrations.flower.inner_state import InnerState
 from turnout.integrations.flower.mailbox import log
 from turnout.integrations.flower.session import Session
@@ -49,6 +50,7 @@ class SelectingStrategy(Strategy):
         inner: A strategy of ``flwr.serverapp.strategy``, for example ``FedAvg()``.
         selector: Who chooses: a selector, or its name.
         cohort_size: How many answers are wanted per round.
+        guard: A floor and a cap on what each client gets; None leaves all places to the selector.
         policy: When a round ends; None ends it at the timeout of ``start``.
         seed: The seed of the selection, from 0.
         roster: Clients of an earlier run; None starts with none.
@@ -72,6 +74,7 @@ class SelectingStrategy(Strategy):
         selector: Selector | str,
         *,
         cohort_size: int,
+        guard: Guard | None = None,
         policy: RoundPolicy | None = None,
         seed: int = 0,
         roster: Roster | None = None,
@@ -100,14 +103,15 @@ class SelectingStrategy(Strategy):
                 "roster and world exclude each other: the world has its own ids.", field="roster"
             )
         self.inner = inner
-        self.selector = make(selector) if isinstance(selector, str) else selector
+        chooser = make(selector) if isinstance(selector, str) else selector
+        self.selector = chooser if guard is None else guard.around(chooser)
         self.settings = Settings(
             cohort_size=require.integer("cohort_size", cohort_size, minimum=1),
             policy=policy,
             seed=require.integer("seed", seed, minimum=0),
             checkpoint=None if checkpoint is None else Path(checkpoint),
             records=None if records is None else Path(records),
-            label=label or name_of(type(self.selector)).rpartition(":")[2],
+            label=label or name_of(type(chooser)).rpartition(":")[2],
             durations=require.choice("durations", durations, ("server", "client")),
             metric_keys=dict(metric_keys or {}),
             unidentified=require.choice("unidentified", unidentified, ("node-id", "exclude")),
