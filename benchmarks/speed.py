@@ -26,6 +26,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedcs expected-duration": ("fedcs", {"by": "expected-duration", "deadline": 10.0}),
     "fedcs packing": ("fedcs", {"by": "packing", "deadline": 60.0}),
     "data-weighted replacement": ("data-weighted", {"replacement": True}),
+    "guarded oort": ("guarded", {"inner": "oort"}),
     "nccb diagonal": ("nccb", {"bonus": "diagonal"}),
 }
 

@@ -16,6 +16,7 @@ EVERYONE = np.ones(8, dtype=np.bool_)
 class Recording(turnout.Selector):
     """Chooses the first clients, and keeps what it was shown."""
 
+    reports_probability = True
     seen: list
 
     def reset(self, n_clients):
@@ -150,6 +151,7 @@ def test_ties_are_decided_alike_by_poll_and_select():
     selector.owed_[:] = 0.99
     columns = {"num_samples": np.ones(8)}
     ctx = RoundContext(0, 6, EVERYONE, columns=columns)
+    assert not selector.reports_probability
     assert selector.poll(ctx, stream(0, Purpose.POLL)) is None  # every place is reserved
     chosen = [selector.select(ctx, stream(seed, Purpose.SELECT)).clients for seed in range(5)]
     by_lot = np.sort(np.argsort(selector.lot_)[2:])

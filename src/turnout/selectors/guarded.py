@@ -141,7 +141,8 @@ class Guarded(Selector):
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Reserve places for those who are owed one, and let the inner selector fill the rest."""
         reserved, inner_ctx = self._plan(ctx)
-        choice = Selection(ctx.round, reserved[:0], np.zeros(0))
+        nothing = np.zeros(0) if self.reports_probability else None
+        choice = Selection(ctx.round, reserved[:0], nothing)
         if inner_ctx is not None:
             choice = self._inner.select(inner_ctx, rng)
         clients = np.concatenate((reserved, choice.clients))
@@ -208,6 +209,11 @@ class Guarded(Selector):
     def needs_metrics(self) -> frozenset[str]:  # type: ignore[override]  # the inner selector's
         """What the inner selector learns from."""
         return self._chooser.needs_metrics
+
+    @property
+    def reports_probability(self) -> bool:  # type: ignore[override]  # the inner selector's
+        """A reserved place is certain; for the rest, the inner selector knows or not."""
+        return self._chooser.reports_probability
 
     @property
     def poll_data(self) -> Literal["all", "mini-batch"]:  # type: ignore[override]  # the inner's
