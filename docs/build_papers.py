@@ -31,6 +31,7 @@ PROSE = {
     "e3cs-arxiv": "e3cs",
     "e3cs-journal": "e3cs",
     "e3cs-training": "e3cs",
+    "nccb": "nccb",
     "rbcs-f": "rbcs-f",
     "rbcs-f-training": "rbcs-f",
     "ucb-cs": "ucb-cs",

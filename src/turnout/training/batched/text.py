@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from turnout.data.base import PADDING, FederatedData
 from turnout.training.batched.engine import Engine, Losses, Task
@@ -90,12 +91,12 @@ class _Client:
 
     def step(self, words: Tensor, labels: Tensor) -> Tensor:
         """Take a step on texts (n, length); return the losses of the labels that count."""
-        length = _length(labels)  # words after the last label change nothing
-        words, labels = words[:, :length], labels[:, :length]
+        packed = _packed(words, labels)
+        words, labels = packed.data.unbind(1)
         has_label = labels != PADDING
         words = self.place[words]
         embedded = self.embedding.value[0][words].requires_grad_()
-        states, _ = self.lstm(embedded)
+        states = self.lstm(PackedSequence(embedded, *packed[1:]))[0].data
         losses, below = self._output_step(states.detach()[has_label], labels[has_label])
         gradient = torch.zeros_like(states)
         gradient[has_label] = below
@@ -131,7 +132,7 @@ class _Client:
 
     def _embedding_step(self, words: Tensor, gradient: Tensor) -> None:
         of_all = torch.zeros_like(self.embedding.start)
-        of_all.index_add_(0, words.flatten(), gradient.flatten(0, 1))
+        of_all.index_add_(0, words, gradient)
         self.embedding.descend(of_all[None])
 
     def finish(self) -> None:
@@ -148,7 +149,12 @@ def _losses(report: ClientLosses) -> Losses:
     return Losses(np.array([mean]), np.array([std]), np.array([rms]))
 
 
-def _length(labels: Tensor) -> int:
-    """Return up to where any text has labels, at least 1."""
-    places = (labels != PADDING).any(0).nonzero()
-    return int(places.max()) + 1 if places.numel() else 1
+def _packed(words: Tensor, labels: Tensor) -> PackedSequence:
+    """Return (words, labels) without what is after the last label of each text: it changes nothing.
+
+    At least one word of each text is kept.
+    """
+    place = torch.arange(1, labels.shape[1] + 1, device=labels.device)
+    lengths = (place * (labels != PADDING)).amax(1).clamp_(min=1)
+    both = torch.stack((words, labels), dim=2)
+    return pack_padded_sequence(both, lengths.cpu(), batch_first=True, enforce_sorted=False)

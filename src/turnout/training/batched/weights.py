@@ -126,6 +126,6 @@ class Stacked:
         self.n_steps[0] += 1
         mean.lerp_(gradient, 1.0 - MEAN_RATE)
         square.mul_(SQUARE_RATE).addcmul_(gradient, gradient, value=1.0 - SQUARE_RATE)
-        spread = square.sqrt().div_(math.sqrt(1.0 - SQUARE_RATE ** self.n_steps[0]))
-        step = self.rule.lr / (1.0 - MEAN_RATE ** self.n_steps[0])
-        self.value.addcdiv_(mean, spread.add_(SMALLEST), value=-step)
+        scale = math.sqrt(1.0 - SQUARE_RATE ** self.n_steps[0])  # of the square's missing past
+        step = self.rule.lr * scale / (1.0 - MEAN_RATE ** self.n_steps[0])
+        self.value.addcdiv_(mean, square.sqrt().add_(SMALLEST * scale), value=-step)
