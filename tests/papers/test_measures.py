@@ -144,6 +144,6 @@ def test_times_to_an_accuracy_may_be_never() -> None:
     assert of("time-to-0.75", made) == 70.0
     assert of("rounds-to-0.85", made) == math.inf
     assert of("time-to-0.85", made) == math.inf
-    assert measure_named("rounds-to-0.85").is_time
+    assert measure_named("rounds-to-0.85").is_time_to
     with pytest.raises(InvalidInput, match="unknown measure 'rounds-to-85'"):
         measure_named("rounds-to-85")

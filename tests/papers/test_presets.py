@@ -44,7 +44,7 @@ def test_a_preset_is_complete(name: str) -> None:
         assert figure.draws in DRAWINGS
         assert set(figure.schemes) <= labels
         assert set(figure.settings) <= settings
-    assert all(measure_named(name).what for name in preset.measures())
+    assert all(measure_named(name).title for name in preset.measures())
     assert set(preset.published) | set(preset.published.values()) <= labels
     if preset.cost is not None:
         assert set(preset.cost.schemes) <= labels

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from turnout.cli import app
 from turnout.experiment import read_cell
+from turnout.papers.measures import measure_named
 from turnout.report import write_report
 from turnout.runs import catalogue
 from turnout.runs.facts import Facts
@@ -74,6 +75,9 @@ def test_a_metric_is_one_entry():
     assert ">Idle share<" in page  # a column of the summary
     assert MADE_UP.meaning in page
     assert '"idle"' in page  # a bar among the indices of fairness
+    measure = measure_named("idle-share")
+    assert measure.compute(cell) == cell.summary["idle_share"]
+    assert (measure.title, measure.form) == ("Idle share", ".2f")
     line = next(line for line in build_pages().glossary().splitlines() if "idle_share" in line)
     assert line == f"| `idle_share` | Idle share | {MADE_UP.meaning} | - | lower |"
 
@@ -85,6 +89,8 @@ def test_an_old_run_without_a_newer_number_is_still_shown(monkeypatch, tmp_path)
     monkeypatch.setattr(catalogue, "METRICS", (*catalogue.METRICS, MADE_UP))
     again = ("compare", "random", "fedcs", *SMALL, "--seeds", "1", "--jobs", "1", "--out", "r")
     assert re.search(r"- \(0 of 1\)", printed(*again))
+    measure = measure_named("idle-share")
+    assert measure.compute(read_cell("r/fedcs/seed-0")) > 0.0
     (_, random), (_, fedcs) = write_report(["r"], "r.html").rows
     assert random.estimates["idle_share"].n == fedcs.estimates["idle_share"].n == 1
 

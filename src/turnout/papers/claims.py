@@ -29,9 +29,11 @@ from turnout.papers.evidence import (
     log_ratio,
     same,
 )
-from turnout.papers.measures import Measure, measure_named
+from turnout.papers.measures import measure_named
 from turnout.papers.results import Results
-from turnout.statistics import Estimate, estimate, student_quantile
+from turnout.runs.cell import Cell
+from turnout.runs.metric import Metric
+from turnout.statistics import estimate, student_quantile
 from turnout.types import FloatArray
 
 __all__ = ["RELATIONS", "Claim", "Finding", "Verdict", "corrected", "judge", "steps_of"]
@@ -226,7 +228,7 @@ def _order(
 
 def _step(
     claim: Claim,
-    measure: Measure,
+    measure: Metric[Cell],
     sign: str,
     first: str,
     second: str,
@@ -235,7 +237,7 @@ def _step(
 ) -> _Step:
     ours, theirs = results.paired(name(first), name(second), claim.measure)
     label = f"{first} - {second}"
-    if measure.is_time:
+    if measure.is_time_to:
         bounds = results.lengths(name(first), name(second), claim.measure)
         ratio = log_ratio(ours, theirs, bounds)
         evidence = later(ours, theirs, bounds, claim.factor)
@@ -257,14 +259,14 @@ _SIGNS: Mapping[str, Callable[[FloatArray, float], tuple[float, Evidence]]] = Ma
 )
 
 
-def _finding(shown: str, steps: Sequence[_Step], measure: Measure, n_seeds: int) -> Finding:
+def _finding(shown: str, steps: Sequence[_Step], measure: Metric[Cell], n_seeds: int) -> Finding:
     evidence = all_of([step.evidence for step in steps])
     verdict = _verdict(evidence.speaks_for, evidence.speaks_against, LEVEL / 2)
     weakest = min(steps, key=lambda step: step.evidence.speaks_against)
     if verdict != Verdict.FAILS:
         weakest = max(steps, key=lambda step: step.weakness)
-    form = ".2f" if measure.is_time else measure.form
-    step_shown = f"{weakest.name} = {_written(estimate(weakest.differences), form)}"
+    form = ".2f" if measure.is_time_to else measure.form
+    step_shown = f"{weakest.name} = {estimate(weakest.differences).written(form)}"
     n_diverged = int(np.isnan(weakest.differences).sum())
     if n_diverged:
         step_shown += f", diverged in {n_diverged} of {weakest.differences.size} seeds"
@@ -348,16 +350,11 @@ def _mean(values: FloatArray) -> float:
     return float(values.mean()) if values.size else math.nan
 
 
-def _shown(values: FloatArray, measure: Measure) -> str:
+def _shown(values: FloatArray, measure: Metric[Cell]) -> str:
     """Return values over seeds as text; times by their median, with how many never got there."""
     n_never = int(np.isinf(values).sum())
-    if measure.is_time:
+    if measure.is_time_to:
         middle = float(np.median(values))
         text = format(middle, measure.form) if math.isfinite(middle) else "never"
         return f"{text} ({n_never} of {values.size} never)" if n_never else text
-    return _written(estimate(values), measure.form)
-
-
-def _written(values: Estimate, form: str) -> str:
-    mean = format(values.mean, form)
-    return mean if values.n < 2 else f"{mean} ± {format(values.half_width, form)}"
+    return estimate(values).written(measure.form)

@@ -19,7 +19,8 @@ import numpy as np
 
 from turnout.errors import InvalidInput, TurnoutError
 from turnout.experiment import Cell, Estimate, estimate
-from turnout.papers.measures import client_losses, measure_named
+from turnout.papers.figure_measures import client_losses
+from turnout.papers.measures import measure_named
 from turnout.runs.settings import first_difference
 from turnout.storage import write_atomically
 from turnout.types import FloatArray, IntArray

@@ -13,7 +13,7 @@ from turnout.papers.evidence import LEVEL
 from turnout.papers.measures import measure_named
 from turnout.papers.presets import CostTable, NumbersTable, Preset, RegretTable
 from turnout.papers.results import Results, ResultsFile
-from turnout.statistics import Estimate, estimate
+from turnout.statistics import estimate
 from turnout.types import FloatArray
 
 __all__ = ["Judged", "TextTable", "all_tables", "claims_table", "count_sentence", "judged_claims"]
@@ -160,23 +160,12 @@ def all_tables(preset: Preset, file: ResultsFile, *, extras: bool = True) -> lis
     return tables
 
 
-def plus_minus(values: Estimate, form: str) -> str:
-    """Return mean ± half the 95 % interval.
-
-    Args:
-        values: The estimate.
-        form: Format of the numbers.
-    """
-    mean = format(values.mean, form)
-    return mean if values.n < 2 else f"{mean} ± {format(values.half_width, form)}"
-
-
 def _shown(values: FloatArray, measure: str) -> str:
     """Return a measure over seeds: mean and interval, or median of times."""
     kind = measure_named(measure)
-    if not kind.is_time:
+    if not kind.is_time_to:
         n_diverged = int(np.isnan(values).sum())
-        text = plus_minus(estimate(values), kind.form)
+        text = estimate(values).written(kind.form)
         return f"{text} ({n_diverged} of {values.size} diverged)" if n_diverged else text
     n_never = int(np.isinf(values).sum())
     if n_never == values.size:
@@ -184,6 +173,11 @@ def _shown(values: FloatArray, measure: str) -> str:
     middle = float(np.median(values))
     text = format(middle, kind.form) if np.isfinite(middle) else "never"
     return f"{text} ({n_never} of {values.size} never)" if n_never else text
+
+
+def _heading(name: str) -> str:
+    measure = measure_named(name)
+    return measure.titled(measure.scale(()))
 
 
 def _overview(preset: Preset, setting: str, results: Results) -> TextTable:
@@ -195,13 +189,13 @@ def _overview(preset: Preset, setting: str, results: Results) -> TextTable:
     seeds = " to ".join(str(n) for n in dict.fromkeys((n_seeds[0], n_seeds[-1])))
     where = f"{setting}: " if setting else ""
     title = f"{where}{results.n_rounds} rounds, {seeds} seeds, mean ± 95 %"
-    if any(measure_named(name).is_time for name in preset.overview):
+    if any(measure_named(name).is_time_to for name in preset.overview):
         title += ", times: median"
     rows = tuple(
         (label, *(_shown(results.values(label, name), name) for name in preset.overview))
         for label in labels
     )
-    return TextTable(title, ("scheme", *(measure_named(n).what for n in preset.overview)), rows)
+    return TextTable(title, ("scheme", *(_heading(n) for n in preset.overview)), rows)
 
 
 def _cost(cost: CostTable, results: Results) -> TextTable:
@@ -217,7 +211,7 @@ def _regret(regret: RegretTable, results: Results) -> TextTable:
     for label in regret.schemes:
         ours, bound = (results.values(label, name) for name in ("regret", "regret-bound"))
         parts = ((ours, ".0f"), (bound, ".0f"), (ours / bound, ".3f"))
-        rows.append((label, *(plus_minus(estimate(values), form) for values, form in parts)))
+        rows.append((label, *(estimate(values).written(form) for values, form in parts)))
     return TextTable(regret.title, ("scheme", "regret", "bound", "regret / bound"), tuple(rows))
 
 

@@ -1,0 +1,255 @@
+"""Measures that are needed for a figure or two of a paper; the docstring is the meaning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from turnout import metrics
+from turnout.experiment import Cell
+from turnout.runs.files import CLIENT_SCORES, FolderError
+from turnout.runs.metric import Metric
+from turnout.types import FloatArray, IntArray
+
+__all__ = ["MEASURES", "client_losses", "rounds_to", "success_per_round", "time_to"]
+
+Compute = Callable[[Cell], float]
+
+#: By name, filled by the functions below.
+MEASURES: dict[str, Metric[Cell]] = {}
+
+
+def _measure(name: str, title: str, decimals: int) -> Callable[[Compute], Compute]:
+    """Return a decorator that makes a function of a run a measure.
+
+    NaN means that the run diverged, infinity that it never got there.
+    """
+
+    def register(compute: Compute) -> Compute:
+        meaning = compute.__doc__ or ""
+        MEASURES[name] = Metric(
+            key=name, title=title, decimals=decimals, meaning=meaning, compute=compute
+        )
+        return compute
+
+    return register
+
+
+def success_per_round(cell: Cell) -> FloatArray:
+    """Return (T,) the share of the chosen that answered in each round.
+
+    Args:
+        cell: A complete run.
+    """
+    run = cell.run
+    answered = np.diff(run.cep, prepend=0)
+    share: FloatArray = answered / np.maximum(np.diff(run.offsets), 1)
+    return share
+
+
+def client_losses(cell: Cell) -> FloatArray:
+    """Return (n,) the loss of the last model on each client's own examples.
+
+    Args:
+        cell: A complete run that trained a model.
+    """
+    if not cell.scores:
+        raise FolderError(f"{cell.path} has no {CLIENT_SCORES}: nothing was trained there.")
+    return cell.scores["loss"]
+
+
+@_measure("cep-first-quarter", "CEP at T/4", 0)
+def _cep_first_quarter(cell: Cell) -> float:
+    """Return the answers in time in the first quarter of the rounds."""
+    run = cell.run
+    return float(run.cep[max(run.n_rounds // 4, 1) - 1])
+
+
+@_measure("success-last-quarter", "success, last T/4", 4)
+def _success_last_quarter(cell: Cell) -> float:
+    """Return the mean success ratio of the rounds in the last quarter."""
+    share = success_per_round(cell)
+    return float(share[-max(share.size // 4, 1) :].mean())
+
+
+def _by_class(cell: Cell) -> list[IntArray]:
+    """Return the selection counts of each class, in the order of success rates."""
+    counts, classes = cell.run.counts, cell.class_of
+    if classes is None:
+        raise FolderError(f"{cell.path}: the clients of this world have no classes.")
+    return [counts[classes == number] for number in range(int(classes.max()) + 1)]
+
+
+@_measure("best-class-share", "share of the best class", 3)
+def _best_class_share(cell: Cell) -> float:
+    """Return the share of all choices that went to the most reliable class."""
+    counts = _by_class(cell)
+    return float(counts[-1].sum() / sum(part.sum() for part in counts))
+
+
+@_measure("largest-wrong-count", "wrong choices per client", 1)
+def _largest_wrong_count(cell: Cell) -> float:
+    """Return the mean selection count of the most chosen other class."""
+    return max(float(part.mean()) for part in _by_class(cell)[:-1])
+
+
+@_measure("best-class-jain", "Jain inside the best class", 3)
+def _best_class_jain(cell: Cell) -> float:
+    """Return the Jain index of the selection counts in the most reliable class."""
+    return metrics.jain_of_counts(_by_class(cell)[-1])
+
+
+@_measure("best-class-quartile", "lower quartile of the best class / T", 3)
+def _best_class_quartile(cell: Cell) -> float:
+    """Return the share of rounds that a quarter of the best class does not exceed."""
+    return float(np.quantile(_by_class(cell)[-1], 0.25)) / cell.run.n_rounds
+
+
+@_measure("turn-offset", "change point - T/4, rounds", 1)
+def _turn_offset(cell: Cell) -> float:
+    """Return the least-squares change point of the success per round, minus T/4."""
+    share = success_per_round(cell)
+    before = np.cumsum(share)[:-1]
+    size = np.arange(1, share.size)
+    gain = before**2 / size + (share.sum() - before) ** 2 / (share.size - size)
+    return float(size[int(np.argmax(gain))] - share.size // 4)
+
+
+def _last_fifth(cell: Cell) -> tuple[FloatArray, FloatArray]:
+    backlog = cell.curves["backlog_mean"]
+    size = max(backlog.size // 5, 2)
+    rounds: FloatArray = np.arange(backlog.size - size + 1, backlog.size + 1, dtype=np.float64)
+    return rounds, backlog[-size:]
+
+
+@_measure("backlog-level", "mean queue, last T/5", 2)
+def _backlog_level(cell: Cell) -> float:
+    """Return the mean fairness queue in the last fifth of the rounds."""
+    return float(_last_fifth(cell)[1].mean())
+
+
+@_measure("backlog-growth", "growth exponent, last T/5", 2)
+def _backlog_growth(cell: Cell) -> float:
+    """Return the exponent a of backlog ~ t**a at the end: slope x round / level."""
+    rounds, backlog = _last_fifth(cell)
+    slope = float(np.polyfit(rounds - rounds.mean(), backlog, 1)[0])
+    level = float(backlog.mean())
+    return slope * float(rounds.mean()) / level if level > 0.0 else 0.0
+
+
+@_measure("time-constant", "time constant, rounds", 0)
+def _time_constant(cell: Cell) -> float:
+    """Return the first round in which the backlog reaches 1 - 1/e of its final level."""
+    level = (1.0 - math.exp(-1.0)) * _backlog_level(cell)
+    return float(np.argmax(cell.curves["backlog_mean"] >= level) + 1)
+
+
+@_measure("shortfall-fall", "fall of longest queue / t, T/2 to T", 4)
+def _shortfall_fall(cell: Cell) -> float:
+    """Return longest queue / rounds at T/2, minus the same at T."""
+    longest = cell.curves["backlog_max"]
+    half = max(longest.size // 2, 1)
+    return float(longest[half - 1] / half - longest[-1] / longest.size)
+
+
+@_measure("cohort-mean", "mean cohort", 2)
+def _cohort_mean(cell: Cell) -> float:
+    """Return the mean number of clients that are chosen in a round."""
+    return float(np.diff(cell.run.offsets).mean())
+
+
+def _looked_at(cell: Cell, name: str) -> tuple[IntArray, FloatArray]:
+    """Return the rounds in which training looks at something, and what it saw.
+
+    A value that is not finite stays NaN: the model had diverged by then.
+    """
+    training = cell.settings.training
+    every = training["evaluate_clients_every" if name == "local_loss" else "evaluate_every"]
+    n_rounds = cell.settings.n_rounds
+    rounds = np.unique(np.append(np.arange(every, n_rounds + 1, every), n_rounds))
+    values = cell.run.measured.get(name, np.zeros(0))
+    padded = np.full(n_rounds, np.nan)
+    padded[: values.size] = values
+    return rounds, padded[rounds - 1]
+
+
+def _window(name: str, title: str, curve: str, first: float, last: float, worst: float) -> Compute:
+    """Register the mean of a curve between two shares of the planned rounds.
+
+    ``worst`` counts for a round in which the model had diverged; NaN makes the run a divergence.
+    """
+
+    def mean(cell: Cell) -> float:
+        rounds, values = _looked_at(cell, curve)
+        share = rounds / cell.settings.n_rounds
+        inside = values[(share > first) & (share <= last)]
+        inside = inside if inside.size else values[-1:]
+        return float(np.where(np.isfinite(inside), inside, worst).mean())
+
+    mean.__doc__ = f"Mean {curve} between {first:.0%} and {last:.0%} of the planned rounds."
+    return _measure(name, title, 4)(mean)
+
+
+def rounds_to(name: str, level: float) -> Compute:
+    """Return the first round in which a curve is at least at a level; infinity if it never is.
+
+    Args:
+        name: The curve, a name of ``Run.measured``.
+        level: The level, a share.
+    """
+
+    def first(cell: Cell) -> float:
+        rounds, values = _looked_at(cell, name)
+        reached = np.flatnonzero(np.nan_to_num(values, nan=-np.inf) >= level)
+        return float(rounds[reached[0]]) if reached.size else math.inf
+
+    return first
+
+
+def time_to(name: str, level: float) -> Compute:
+    """Return the virtual time of the first round in which a curve is at least at a level.
+
+    Args:
+        name: The curve, a name of ``Run.measured``.
+        level: The level, a share.
+    """
+    in_rounds = rounds_to(name, level)
+
+    def first(cell: Cell) -> float:
+        rounds = in_rounds(cell)
+        return float(cell.run.clock_s[int(rounds) - 1]) if math.isfinite(rounds) else math.inf
+
+    return first
+
+
+@_measure("worst-client-loss", "largest local loss", 3)
+def _worst_client_loss(cell: Cell) -> float:
+    """Return the loss of the last model on the client that it serves worst."""
+    return float(np.max(client_losses(cell)))
+
+
+def _log(name: str, title: str, compute: Compute) -> Compute:
+    """Register the logarithm of a measure, for values whose scale differs between seeds."""
+
+    def log(cell: Cell) -> float:
+        return math.log(max(compute(cell), math.ulp(0.0)))
+
+    log.__doc__ = f"Logarithm: {compute.__doc__}"
+    return _measure(name, title, 3)(log)
+
+
+#: The global loss is Eq. (1) of UCB-CS.
+_global_loss = _window(
+    "global-loss", "global loss, last T/10", "local_loss", 0.9, 1.0, worst=math.nan
+)
+_early_loss = _window(
+    "global-loss-early", "global loss, first T/4", "local_loss", 0.0, 0.25, worst=math.nan
+)
+_log("log-global-loss", "log global loss, last T/10", _global_loss)
+_log("log-global-loss-early", "log global loss, first T/4", _early_loss)
+_window("final-accuracy", "accuracy, last T/20", "accuracy", 0.95, 1.0, worst=0.0)
+_window("early-accuracy", "accuracy, first T/4", "accuracy", 0.0, 0.25, worst=0.0)
+_window("final-hold-out", "hold-out accuracy, last T/20", "holdout_accuracy", 0.95, 1.0, worst=0.0)
+_window("early-hold-out", "hold-out accuracy, first T/4", "holdout_accuracy", 0.0, 0.25, worst=0.0)
