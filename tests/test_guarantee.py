@@ -102,3 +102,15 @@ def test_a_damaged_availability_is_noticed(runs, tmp_path):
     write_npz(tmp_path / files.SELECTIONS, columns | {"available_at": columns["offsets"] * 9})
     with pytest.raises(files.DamagedFile, match="available_at does not fit"):
         read_cell(tmp_path)
+
+
+def test_the_report_and_the_summary_show_the_worst_shortfall(runs, tmp_path):
+    page = tmp_path / "report.html"
+    made = run_command("report", runs / "unfair", "--out", page, "--json")
+    assert made.exit_code == 0, made.output
+    (row,) = json.loads(made.output)["rows"]
+    (summary,) = (runs / "unfair").rglob(files.SUMMARY)
+    expected = guarantee(read_cell(summary.parent).run, floor=0.5).shortfall.max()
+    assert row["shortfall"]["mean"] == pytest.approx(expected)
+    assert json.loads(summary.read_text())["shortfall"] == pytest.approx(expected)
+    assert "Shortfall" in page.read_text()

@@ -35,6 +35,7 @@ class Facts:
         numbers: single numbers that somebody else counted, such as ``seconds``.
         targets: accuracies of which the run is asked when it reached them.
         has: what the run has beside selections, so that a missing number is worth a null.
+        run: the run itself; None while its choices are not known.
     """
 
     n_rounds: int
@@ -47,6 +48,7 @@ class Facts:
     numbers: Mapping[str, float] = field(default_factory=dict)
     targets: tuple[float, ...] = ()
     has: frozenset[Need] = frozenset()
+    run: Run | None = None
 
     def curve(self, name: str) -> FloatArray:
         """Return a curve; empty if there is none."""
@@ -92,6 +94,7 @@ class Facts:
             numbers=numbers,
             targets=targets,
             has=has,
+            run=run,
         )
 
     @classmethod
@@ -111,6 +114,7 @@ class Facts:
             wasted_s=float(wasted.sum()) if wasted.size else math.nan,
             counts=None if cell.choices is None else cell.choices.counts,
             curves={**cell.series, **cell.curves},
+            run=cell.choices,
         )
 
 

@@ -27,6 +27,13 @@ def _success_ratio(facts: Facts) -> float:
     return float(np.nansum(facts.completed) / n_chosen) if n_chosen else math.nan
 
 
+def _shortfall(facts: Facts) -> float:
+    """Return how far the worst client fell behind half its fair share; NaN if that is not known."""
+    if facts.run is None or not facts.run.knows_available:
+        return math.nan
+    return float(metrics.guarantee(facts.run, floor=0.5, cap=math.inf).shortfall.max())
+
+
 def _minimum_rate(facts: Facts) -> float:
     if facts.counts is None:
         return math.nan
@@ -139,6 +146,22 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         better="higher",
         tables=_SIMULATION,
         compute=_minimum_rate,
+    ),
+    Metric(
+        key="shortfall",
+        title="Shortfall",
+        heading="shortfall",
+        meaning="Places by which the worst client fell behind half its fair share, in any window.",
+        detail=(
+            "The fair share of a round is its places over its available clients. 10 means that in "
+            "some run of consecutive rounds a client got ten places fewer than half of its fair "
+            "share. The selector `guarded` bounds it, and `turnout audit` names the clients."
+        ),
+        group="fairness",
+        better="lower",
+        decimals=1,
+        tables=frozenset({"report"}),
+        compute=_shortfall,
     ),
     Metric(
         key="round_time_s",

@@ -144,6 +144,11 @@ class Run:
         """Return who was chosen in a round of this run, counted from its first."""
         return self.clients[self.offsets[round] : self.offsets[round + 1]]
 
+    @property
+    def knows_available(self) -> bool:
+        """Whether ``available_in`` has an answer for every round."""
+        return self.available_bits is not None or bool((self.n_available == self.n_clients).all())
+
     def available_in(self, round: int) -> BoolArray:
         """Return (n,) who was available in a round of this run, counted from its first.
 
