@@ -18,6 +18,7 @@ SLOW = (
     "test_cli_train.py",
     "test_docs.py",
     "test_nccb.py",
+    "test_ray.py",
     "test_training_runs.py",
     "training",
 )

@@ -11,15 +11,20 @@ import typer
 
 from turnout.cli.comparison import comparison_rows, comparison_tables
 from turnout.cli.options import (
+    Address,
+    Backend,
     Clients,
     Cohort,
     Deadline,
     Jobs,
     OptionalWorld,
     Rounds,
+    ShardText,
     end_badly_on_problems,
     experiment_of,
+    grid_options,
     print_json,
+    print_shard,
     run_shown,
     sizes_of,
 )
@@ -92,6 +97,9 @@ def compare(
     config: Config = None,
     out: Out = None,
     jobs: Jobs = None,
+    backend: Backend = "local",
+    address: Address = None,
+    shard: ShardText = None,
     as_json: AsJson = False,
 ) -> None:
     """Run selectors in the same simulated federations and compare them, seed by seed.
@@ -115,8 +123,11 @@ def compare(
     else:
         raise InvalidInput("give selectors, e.g. turnout compare random e3cs, or --config FILE.")
     folder = out or Path("runs") / f"{experiment.name}-{experiment.digest[:8]}"
-    grid = run_shown(experiment, folder, quiet=as_json, n_jobs=jobs)
-    if as_json:
+    running = grid_options(context.params)
+    grid = run_shown(experiment, folder, quiet=as_json, **running)
+    if shard is not None:
+        print_shard(running["shard"], folder, [grid], as_json)
+    elif as_json:
         print_json(comparison_rows(grid))
     else:
         console.print(*comparison_tables(grid))

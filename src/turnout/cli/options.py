@@ -23,14 +23,18 @@ from turnout.experiment import (
     Estimate,
     Experiment,
     Grid,
+    Shard,
     Variant,
     parse_variant,
     run_experiment,
 )
+from turnout.experiment.grid import BACKENDS
 from turnout.experiment.spec import parse_parameters
 from turnout.policies import FixedDeadline
 
 __all__ = [
+    "Address",
+    "Backend",
     "Clients",
     "Cohort",
     "Deadline",
@@ -38,11 +42,14 @@ __all__ = [
     "Param",
     "Rounds",
     "Seed",
+    "ShardText",
     "World",
     "end_badly_on_problems",
     "experiment_of",
+    "grid_options",
     "numbers",
     "print_json",
+    "print_shard",
     "row_of",
     "run_shown",
     "sizes_of",
@@ -89,7 +96,19 @@ Seed = Annotated[
     ),
 ]
 Jobs = Annotated[
-    int | None, typer.Option("--jobs", min=1, help="Processes; default: one per processor.")
+    int | None,
+    typer.Option("--jobs", min=1, help="Runs at the same time; default: one per processor."),
+]
+Backend = Annotated[
+    str, typer.Option("--backend", help=f"Where runs are computed: {' or '.join(BACKENDS)}.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", help="Ray cluster, auto or HOST:PORT; default: Ray started here."),
+]
+ShardText = Annotated[
+    str | None,
+    typer.Option("--shard", help="i/n: only the runs whose number is i modulo n; see merge."),
 ]
 
 
@@ -146,6 +165,44 @@ def row_of(grid: Grid) -> dict[str, Any]:
     experiment, cell = grid.experiment, grid.cells[0]
     sizes = {name: getattr(experiment, name) for name in ("n_clients", "cohort_size", "n_rounds")}
     return {"label": cell.label, **sizes, "seed": cell.seed, **(cell.summary or {})}
+
+
+def grid_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the runs of a grid are computed, as ``run_experiment`` takes it.
+
+    Args:
+        options: The command's parameters by name: ``jobs``, ``backend``, ``address``, ``shard``.
+    """
+    shard = options["shard"]
+    return {
+        "n_jobs": options["jobs"],
+        "backend": options["backend"],
+        "address": options["address"],
+        "shard": None if shard is None else Shard.parse(shard),
+    }
+
+
+def print_shard(shard: Shard, folder: Path, grids: Sequence[Grid], as_json: bool) -> None:
+    """Tell what was run of a grid, and how it becomes whole.
+
+    Args:
+        shard: The part.
+        folder: Where its runs are.
+        grids: What was run.
+        as_json: For programs.
+    """
+    cells = [cell for grid in grids for cell in grid.cells]
+    n_complete = sum(cell.summary is not None for cell in cells)
+    if as_json:
+        counts = {"n_runs": len(cells), "n_complete": n_complete}
+        print_json({"shard": str(shard), "folder": str(folder), **counts})
+        return
+    text = (
+        f"Shard {shard}: {n_complete} of {len(cells)} runs are complete in {folder}. When all "
+        "shards are, turnout merge joins their folders; without --shard this command shows the "
+        "results."
+    )
+    console.print(text, highlight=False)
 
 
 def run_shown(experiment: Experiment, folder: Path, *, quiet: bool, **options: Any) -> Grid:

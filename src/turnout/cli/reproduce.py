@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from turnout.cli.options import (
+    Address,
+    Backend,
     Jobs,
+    ShardText,
     end_badly_on_problems,
+    grid_options,
     numbers,
     print_json,
+    print_shard,
     run_shown,
 )
 from turnout.cli.output import AsJson, console, table
-from turnout.experiment import Grid
+from turnout.errors import InvalidInput
+from turnout.experiment import Experiment, Grid
 from turnout.experiment.spec import parse_parameters
 from turnout.papers import Preset, ResultsFile, Verdict, load_preset, preset_names
 from turnout.papers.collect import collect, run_folder
@@ -74,6 +81,7 @@ Retrained = Annotated[
 
 
 def reproduce(
+    context: typer.Context,
     paper: Paper,
     more: More = None,
     figure: FigureNumbers = None,
@@ -86,6 +94,9 @@ def reproduce(
     only: Only = False,
     extras: Extras = True,
     jobs: Jobs = None,
+    backend: Backend = "local",
+    address: Address = None,
+    shard: ShardText = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a paper's experiments, judge its claims and draw its figures.
@@ -102,7 +113,18 @@ def reproduce(
     drawings = [preset.figure(number) for number in wanted]
     settings = [preset.setting(label) for label in setting or []] or list(preset.settings)
     file = _opened(preset, results)
-    folder = _run(preset, settings, wanted, file, out, extras, None if only else (jobs, as_json))
+    parts = _parts(preset, settings, wanted, file, out, extras, only)
+    running = grid_options(context.params)
+    if only and shard is not None:
+        raise InvalidInput("--collect and --shard exclude each other: collect after turnout merge.")
+    grids = [] if only else _run(parts, as_json, running)
+    end_badly_on_problems(*grids)
+    if shard is not None:
+        print_shard(running["shard"], out, grids, as_json)
+        return
+    _collect(preset, parts, file)
+    folder = out / run_folder(preset, preset.experiment_of(settings[0]), "")
+    folder.mkdir(parents=True, exist_ok=True)
     if results is not None:
         results.mkdir(parents=True, exist_ok=True)
     file.write((results or out) / f"{paper}.json")
@@ -127,40 +149,62 @@ def _opened(preset: Preset, results: Path | None) -> ResultsFile:
     return ResultsFile.read(path, preset.name)
 
 
-def _run(
+class _Part(NamedTuple):
+    """One experiment of a paper: a setting at a length."""
+
+    setting: str
+    times: int
+    experiment: Experiment
+    labels: list[str]
+    folder: Path
+
+
+def _parts(
     preset: Preset,
     settings: list[Setting],
     wanted: tuple[int, ...],
     file: ResultsFile,
     out: Path,
     extras: bool,
-    running: tuple[int | None, bool] | None,
-) -> Path:
-    """Run what the kept results lack, setting by setting. Return the folder of the figures."""
+    only: bool,
+) -> list[_Part]:
+    """Return what the kept results lack, setting by setting; with ``only``, everything.
+
+    Raises if the kept results are of another protocol.
+    """
+    parts = []
+    for setting in settings:
+        lengths = {1} | {claim.times for claim in preset.claims_in(setting, wanted)}
+        for times in sorted(lengths):
+            experiment = preset.experiment_of(setting, times)
+            file.check(setting.label, times, experiment.table())
+            labels = preset.schemes_for(setting, wanted, times=times, extras=extras)
+            missing = file.missing(setting.label, times, labels, experiment.seeds)
+            if missing or only:
+                experiment = preset.experiment_of(setting, times, missing)
+                folder = out / run_folder(preset, experiment, setting.label)
+                parts.append(_Part(setting.label, times, experiment, labels, folder))
+    return parts
+
+
+def _run(parts: list[_Part], quiet: bool, running: Mapping[str, Any]) -> list[Grid]:
+    """Run what is not complete; the cells of a shard are numbered through all parts."""
     grids: list[Grid] = []
-    plans = [
-        (setting, times)
-        for setting in settings
-        for times in sorted({1} | {claim.times for claim in preset.claims_in(setting, wanted)})
-    ]
-    for setting, times in plans:
-        experiment = preset.experiment_of(setting, times)
-        file.check(setting.label, times, experiment.table())
-        labels = preset.schemes_for(setting, wanted, times=times, extras=extras)
-        missing = file.missing(setting.label, times, labels, experiment.seeds)
-        if running is not None and not missing:
-            continue
-        experiment = preset.experiment_of(setting, times, missing)
-        folder = out / run_folder(preset, experiment, setting.label)
-        if running is not None:
-            jobs, quiet = running
-            grids.append(run_shown(experiment, folder, quiet=quiet, n_jobs=jobs, labels=labels))
-        file.update(setting.label, times, collect(preset, experiment, folder, labels))
+    shard, n_before = running["shard"], 0
+    for part in parts:
+        own = None if shard is None else shard.after(n_before)
+        options = {**running, "shard": own, "labels": part.labels}
+        grids.append(run_shown(part.experiment, part.folder, quiet=quiet, **options))
+        n_before += len(part.labels) * len(part.experiment.seeds)
+    return grids
+
+
+def _collect(preset: Preset, parts: list[_Part], file: ResultsFile) -> None:
+    """Take what is complete into the results."""
+    for part in parts:
+        kept = collect(preset, part.experiment, part.folder, part.labels)
+        file.update(part.setting, part.times, kept)
     file.made_with = _tools("training" in preset.base)
-    end_badly_on_problems(*grids)
-    place = out / run_folder(preset, preset.experiment_of(settings[0]), "")
-    place.mkdir(parents=True, exist_ok=True)
-    return place
 
 
 def _tools(trains: bool) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from turnout.experiment.cell import CellResult
 from turnout.experiment.codec import ConfigError
 from turnout.experiment.config import Experiment
 from turnout.experiment.grid import Advance, Grid, run_experiment
+from turnout.experiment.shard import Shard
 from turnout.experiment.variants import Variant, parse_variant
 from turnout.experiment.worlds import WORLDS
 from turnout.runs.cell import Cell
@@ -26,6 +27,7 @@ __all__ = [
     "Experiment",
     "FolderError",
     "Grid",
+    "Shard",
     "Variant",
     "estimate",
     "paired_difference",

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from turnout.data import FederatedData
 from turnout.environments import Always
 from turnout.experiment.codec import encode
 from turnout.experiment.config import Experiment
@@ -60,6 +61,7 @@ class CellTask:
         path: The folder of the cell.
         versions: What runs it, for ``versions.json``.
         checkpoint_every: Rounds between two checkpoints.
+        data: The divided data of the seed; None = the process loads it.
     """
 
     experiment: Experiment
@@ -68,6 +70,7 @@ class CellTask:
     path: Path
     versions: dict[str, Any]
     checkpoint_every: int = CHECKPOINT_EVERY
+    data: FederatedData | None = None
 
     @property
     def cohort_size(self) -> int:
@@ -176,7 +179,7 @@ class _Running:
         self._task = task
         self._selector = task.variant.make()
         self._world = task.experiment.environment(task.seed)
-        self._federation = task.experiment.federation(task.seed)
+        self._federation = task.experiment.federation(task.seed, task.data)
         self._progress = Progress(self._world.n_clients)
         self._started = time.perf_counter()
         parts = [files.STATE] if self._federation is None else [files.STATE, files.MODEL]

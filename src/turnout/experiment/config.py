@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from turnout import require
+from turnout.data import FederatedData
 from turnout.data.data_files import content_id
 from turnout.environments import Environment
 from turnout.errors import InvalidInput
@@ -178,9 +179,11 @@ class Experiment:
         path = None if self.training is None else self.training.source.find()
         return {} if path is None else {"data_sha256": content_id(path)}
 
-    def federation(self, seed: int) -> Federation | None:
+    def federation(self, seed: int, data: FederatedData | None = None) -> Federation | None:
         """Return the clients that train in one seed's world, None without training."""
-        return None if self.training is None else Federation(self.training, self.n_clients, seed)
+        if self.training is None:
+            return None
+        return Federation(self.training, self.n_clients, seed, data=data)
 
 
 def _usual_sizes(world: Any) -> tuple[int, int, int]:

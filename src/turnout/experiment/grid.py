@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from turnout import require
 from turnout.errors import InvalidInput
 from turnout.experiment.cell import CHECKPOINT_EVERY, CellResult, CellTask
 from turnout.experiment.config import Experiment
-from turnout.experiment.pool import Advance, run_here, run_in_processes
+from turnout.experiment.pool import Advance, Callbacks, Show, run_local
+from turnout.experiment.ray_pool import check_cluster, run_on_ray
+from turnout.experiment.shard import Shard
 from turnout.experiment.variants import Variant
 from turnout.runs import files
 from turnout.runs.files import FolderError, cell_folder
@@ -22,9 +25,11 @@ from turnout.selector import Selector
 from turnout.simulate import rounds
 from turnout.statistics import Estimate, estimate, paired_difference
 from turnout.training import Aggregation
-from turnout.training.callbacks import Callback
 
-__all__ = ["Advance", "Grid", "open_folder", "run_experiment"]
+__all__ = ["BACKENDS", "Advance", "Grid", "open_folder", "run_experiment"]
+
+#: Where cells can be run.
+BACKENDS = ("local", "ray")
 
 
 @dataclass(frozen=True)
@@ -69,10 +74,13 @@ def run_experiment(
     folder: str | os.PathLike[str],
     *,
     n_jobs: int | None = None,
-    progress: Callable[[Advance], None] | None = None,
+    backend: str = "local",
+    address: str | None = None,
+    shard: Shard | None = None,
+    progress: Show | None = None,
     labels: Collection[str] | None = None,
     checkpoint_every: int = CHECKPOINT_EVERY,
-    callbacks: Callable[[str, int], Sequence[Callback]] | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Grid:
     """Run every cell that is not complete yet, and return all of them.
 
@@ -82,7 +90,11 @@ def run_experiment(
     Args:
         experiment: What to run.
         folder: Where the results go; created if it is not there.
-        n_jobs: Number of processes, by default one per processor; 1 runs everything in this one.
+        n_jobs: Cells at the same time, by default one per processor. With the backend ``local``, 1
+            runs everything in this process.
+        backend: ``local`` runs on this machine, ``ray`` on a Ray cluster.
+        address: Of the cluster: ``auto`` or ``HOST:PORT``; None starts Ray on this machine.
+        shard: Run only a part of the cells.
         progress: Called with how far the experiment is.
         labels: Run only the selectors with these labels.
         checkpoint_every: Rounds between two checkpoints.
@@ -90,17 +102,17 @@ def run_experiment(
             Needs ``n_jobs=1``.
 
     Returns:
-        All cells of the selectors that were asked for.
+        All cells that were asked for.
 
     Raises:
-        InvalidInput: A selector, the data or the model does not fit; nothing was run.
+        InvalidInput: A selector, the data or the model does not fit, or the cluster does not
+            answer; nothing was run.
+        MissingExtra: Ray is not installed.
         FolderError: The folder belongs to another experiment, or cannot be written.
 
     """
     variants = _chosen(experiment, labels)
-    jobs = require.integer("n_jobs", n_jobs or os.cpu_count() or 1, minimum=1)
-    if callbacks is not None and jobs > 1:
-        raise InvalidInput("callbacks need n_jobs=1: they cannot follow several processes.")
+    run = _runner(backend, address, n_jobs, callbacks)
     _check_that_it_runs(experiment, variants)
     every = require.integer("checkpoint_every", checkpoint_every, minimum=1)
     root = open_folder(experiment, folder)
@@ -110,12 +122,28 @@ def run_experiment(
         for seed in experiment.seeds  # cells of one seed share their data
         for variant in variants
     ]
-    shown = progress or _unseen
-    is_here = min(jobs, len(tasks)) <= 1
-    results = run_here(tasks, shown, callbacks) if is_here else run_in_processes(tasks, jobs, shown)
-    done = {(cell.label, cell.seed): cell for cell in results}
+    own = tasks if shard is None else shard.of(tasks)
+    done = {(cell.label, cell.seed): cell for cell in run(own, progress or _unseen)}
     in_order = [(variant.label, seed) for variant in variants for seed in experiment.seeds]
-    return Grid(experiment, root, tuple(done[key] for key in in_order))
+    return Grid(experiment, root, tuple(done[key] for key in in_order if key in done))
+
+
+def _runner(
+    backend: str, address: str | None, n_jobs: int | None, callbacks: Callbacks | None
+) -> Callable[[Sequence[CellTask], Show], list[CellResult]]:
+    """Return what runs cells; raise if it cannot."""
+    n_processors = os.cpu_count() or 1
+    jobs = require.integer("n_jobs", n_jobs or n_processors, minimum=1)
+    if require.choice("backend", backend, BACKENDS) == "ray":
+        if callbacks is not None:
+            raise InvalidInput("callbacks need backend='local': they cannot follow a cluster.")
+        check_cluster(address)
+        return functools.partial(run_on_ray, address=address, n_jobs=n_jobs)
+    if address is not None:
+        raise InvalidInput(f"address is that of a Ray cluster; got {address!r} without 'ray'.")
+    if callbacks is not None and jobs > 1:
+        raise InvalidInput("callbacks need n_jobs=1: they cannot follow several processes.")
+    return functools.partial(run_local, n_jobs=jobs, callbacks=callbacks)
 
 
 def _chosen(experiment: Experiment, labels: Collection[str] | None) -> list[Variant]:

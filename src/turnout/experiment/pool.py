@@ -18,20 +18,29 @@ from turnout.runs import files
 from turnout.training.callbacks import Callback
 from turnout.training.federation import forget_data
 
-__all__ = ["Advance", "run_here", "run_in_processes"]
+__all__ = [
+    "LOOK_EVERY_S",
+    "MOST_DEATHS",
+    "SINGLE_THREADED",
+    "Advance",
+    "Callbacks",
+    "Show",
+    "Watch",
+    "run_local",
+]
 
 #: Seconds between two looks at how far the cells are.
-_LOOK_EVERY_S = 0.2
+LOOK_EVERY_S = 0.2
 
-#: When nothing at all could be run, give up after so many processes died.
-_MOST_DEATHS = 3
+#: So many processes may die in a row before nothing more is tried.
+MOST_DEATHS = 3
 _DIED = (
     "its process ended abruptly; run again to go on. In a script, call this under "
     "if __name__ == '__main__', or use n_jobs=1."
 )
 
 #: One process per cell already uses the processor: no threads inside.
-_SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Advance(NamedTuple):
@@ -45,10 +54,31 @@ class Advance(NamedTuple):
     measured: Mapping[str, float] = MappingProxyType({})
 
 
-def run_here(
-    tasks: Sequence[CellTask],
-    progress: Callable[[Advance], None],
-    callbacks: Callable[[str, int], Sequence[Callback]] | None = None,
+#: Called with how far an experiment is.
+Show = Callable[[Advance], None]
+#: Returns, for a label and a seed, who is told of every round.
+Callbacks = Callable[[str, int], Sequence[Callback]]
+
+
+def run_local(
+    tasks: Sequence[CellTask], progress: Show, *, n_jobs: int, callbacks: Callbacks | None
+) -> list[CellResult]:
+    """Run all cells on this machine.
+
+    Args:
+        tasks: The cells.
+        progress: Called with how far they are.
+        n_jobs: Number of processes; 1 = this one.
+        callbacks: Who is told of every round; only with one process.
+    """
+    n_processes = min(n_jobs, len(tasks))
+    if n_processes <= 1:
+        return _run_here(tasks, progress, callbacks)
+    return _run_in_processes(tasks, n_processes, progress)
+
+
+def _run_here(
+    tasks: Sequence[CellTask], progress: Show, callbacks: Callbacks | None
 ) -> list[CellResult]:
     """Run all cells in this process, one after the other."""
     n_rounds = tasks[0].experiment.n_rounds if tasks else 0
@@ -66,61 +96,49 @@ def run_here(
     return results
 
 
-def run_in_processes(
-    tasks: Sequence[CellTask], jobs: int, progress: Callable[[Advance], None]
-) -> list[CellResult]:
-    """Run all cells in a pool; if a process dies, find out which cell killed it, one by one."""
-    forget_data()  # each process loads its own
-    watch = _Watch(tasks, progress)
-    with _single_threaded_children():
-        watch.run(tasks, min(jobs, len(tasks)))
-        for n_died, task in enumerate(watch.missing()):
-            if n_died < _MOST_DEATHS or watch.has_finished:
-                watch.run([task], 1)
-            if task.path not in watch.done:
-                label, seed = task.variant.label, task.seed
-                watch.done[task.path] = CellResult(label, seed, "failed", message=_DIED)
-    return [watch.done[task.path] for task in tasks]
+class Watch:
+    """Holds the results of the cells and tells how far the others are, by the rounds they log.
 
+    Args:
+        tasks: All cells.
+        progress: Called with how far they are.
 
-class _Watch:
-    """Runs cells in pools of processes and tells how far they are, by the rounds they log."""
+    Attributes:
+        done: The results so far, by the folder of the cell.
+    """
 
-    def __init__(self, tasks: Sequence[CellTask], progress: Callable[[Advance], None]) -> None:
+    def __init__(self, tasks: Sequence[CellTask], progress: Show) -> None:
         self.done: dict[Path, CellResult] = {}
         self._tasks = tasks
         self._progress = progress
         self._logged: dict[Path, tuple[int, int]] = {}  # bytes and lines seen of each log
-
-    def run(self, tasks: Sequence[CellTask], n_processes: int) -> None:
-        """Run some cells; those whose process dies stay missing."""
-        pool = ProcessPoolExecutor(
-            n_processes, mp_context=get_context("spawn"), initializer=_quiet_interrupts
-        )
-        try:
-            futures = {pool.submit(run_cell, task): task for task in tasks}
-            waiting: set[Future[CellResult]] = set(futures)
-            while waiting:
-                finished, waiting = wait(waiting, _LOOK_EVERY_S, FIRST_COMPLETED)
-                for future in finished:
-                    with contextlib.suppress(BrokenProcessPool):
-                        self.done[futures[future].path] = future.result()
-                self._show()
-        except BrokenProcessPool:  # raised by submit when a process died at once
-            pass
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
     @property
     def has_finished(self) -> bool:
         """Whether any cell has come to its end."""
         return any(result.summary is not None for result in self.done.values())
 
+    @property
+    def results(self) -> list[CellResult]:
+        """The results of all cells, in order."""
+        return [self.done[task.path] for task in self._tasks]
+
     def missing(self) -> list[CellTask]:
         """Return the cells without a result."""
         return [task for task in self._tasks if task.path not in self.done]
 
-    def _show(self) -> None:
+    def fail(self, task: CellTask, message: str) -> None:
+        """Give up a cell.
+
+        Args:
+            task: The cell.
+            message: Why, and what to do about it.
+        """
+        result = CellResult(task.variant.label, task.seed, "failed", message=message)
+        self.done[task.path] = result
+
+    def show(self) -> None:
+        """Tell how far the cells are."""
         n_rounds = self._tasks[0].experiment.n_rounds
         running = sum(min(self._rounds(task.path), n_rounds) for task in self.missing())
         total = len(self.done) * n_rounds + running
@@ -137,11 +155,47 @@ class _Watch:
         return self._logged.get(cell, (0, 0))[1]
 
 
+def _run_in_processes(
+    tasks: Sequence[CellTask], n_processes: int, progress: Show
+) -> list[CellResult]:
+    """Run all cells in a pool; if a process dies, find out which cell killed it, one by one."""
+    forget_data()  # each process loads its own
+    watch = Watch(tasks, progress)
+    with _single_threaded_children():
+        _run_pool(watch, tasks, n_processes)
+        for n_died, task in enumerate(watch.missing()):
+            if n_died < MOST_DEATHS or watch.has_finished:
+                _run_pool(watch, [task], 1)
+            if task.path not in watch.done:
+                watch.fail(task, _DIED)
+    return watch.results
+
+
+def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None:
+    """Run some cells; those whose process dies stay missing."""
+    pool = ProcessPoolExecutor(
+        n_processes, mp_context=get_context("spawn"), initializer=_quiet_interrupts
+    )
+    try:
+        futures = {pool.submit(run_cell, task): task for task in tasks}
+        waiting: set[Future[CellResult]] = set(futures)
+        while waiting:
+            finished, waiting = wait(waiting, LOOK_EVERY_S, FIRST_COMPLETED)
+            for future in finished:
+                with contextlib.suppress(BrokenProcessPool):
+                    watch.done[futures[future].path] = future.result()
+            watch.show()
+    except BrokenProcessPool:  # raised by submit when a process died at once
+        pass
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
 @contextlib.contextmanager
 def _single_threaded_children() -> Iterator[None]:
     """Set what numerical libraries read when a child process starts; leave it as it was after."""
-    before = {name: os.environ.get(name) for name in _SINGLE_THREADED}
-    os.environ.update(dict.fromkeys(_SINGLE_THREADED, "1"))
+    before = {name: os.environ.get(name) for name in SINGLE_THREADED}
+    os.environ.update(dict.fromkeys(SINGLE_THREADED, "1"))
     try:
         yield
     finally:

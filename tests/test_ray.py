@@ -1,0 +1,219 @@
+"""A grid on a Ray cluster of two workers, which runs outside this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tests.test_docs import SHORT, commands
+from turnout.cli import app
+from turnout.data import Dataset, Digits, Source
+from turnout.errors import InvalidInput, MissingExtra
+from turnout.experiment import Advance, Experiment, run_experiment
+from turnout.experiment.ray_worker import Piece, unpack
+from turnout.runs.files import read_arrays, read_json
+from turnout.selector import Selector
+from turnout.types import Outcome, RoundContext, Selection
+
+pytest.importorskip("ray")
+
+ROOT = Path(__file__).parents[1]
+HERE = "TURNOUT_TEST_HAS_DATA"
+
+CLUSTER = """
+import ray
+options = dict(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+ray.init(address="local", num_cpus=2, object_store_memory=150_000_000, **options)
+print(ray.get_runtime_context().gcs_address, flush=True)
+input()
+"""
+
+
+class Mortal(Selector):
+    """Chooses at random; kills its process in a round, unless a file says that it has done so.
+
+    Args:
+        marker: The file; empty = in every process.
+        round: The round.
+    """
+
+    def __init__(self, *, marker: str = "", round: int = 25) -> None:
+        self.marker = marker
+        self.round = round
+
+    def reset(self, n_clients: int) -> None:
+        super().reset(n_clients)
+        self.n_seen_ = np.zeros(n_clients)
+
+    def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
+        return Selection(ctx.round, np.sort(rng.choice(ctx.pool, ctx.size, replace=False)))
+
+    def observe(self, selection: Selection, outcome: Outcome) -> None:
+        self.n_seen_[selection.clients] += 1
+        if selection.round == self.round and not (self.marker and Path(self.marker).exists()):
+            if self.marker:
+                Path(self.marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class OnlyHere(Source):
+    """Can be read only where a variable is set, as a file is found only on the machine it is on."""
+
+    def load(self, seed: int) -> Dataset:
+        if HERE not in os.environ:
+            raise InvalidInput("there are no data on this machine.")
+        return Digits().load(seed)
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The address of a cluster of two workers."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = os.environ | {"PYTHONPATH": paths, "RAY_worker_niceness": "0"}
+    command = [sys.executable, "-W", "ignore", "-c", CLUSTER]
+    with subprocess.Popen(command, env=environment, cwd=ROOT, **pipes) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.communicate("\n", timeout=60)
+
+
+def small(*selectors: str, **changes: Any) -> Experiment:
+    settings: dict[str, Any] = {"world": "e3cs", "n_rounds": 60, "seeds": 2, "n_clients": 30}
+    return Experiment(selectors, "grid", cohort_size=5, **(settings | changes))
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Return all that was computed in a folder: everything but seconds and versions."""
+    content: dict[str, Any] = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = str(path.relative_to(folder))
+        if path.name == "summary.json":
+            content[name] = {**read_json(path), "seconds": None}
+        elif path.name == "progress.npz":
+            arrays = read_arrays(path).items()
+            content[name] = {key: a.tolist() for key, a in arrays if key != "cell.seconds"}
+        elif path.name != "versions.json":
+            content[name] = path.read_bytes()
+    return content
+
+
+def test_a_killed_worker_changes_no_number(address: str, tmp_path: Path) -> None:
+    mortal = f"mortal=tests.test_ray:Mortal:marker={tmp_path / 'killed'}"
+    made = small(mortal, "e3cs")
+    shown: list[Advance] = []
+    options: dict[str, Any] = {"backend": "ray", "address": address, "checkpoint_every": 10}
+    grid = run_experiment(made, tmp_path / "ray", progress=shown.append, **options)
+    assert (tmp_path / "killed").exists()
+    assert sorted(cell.status for cell in grid.cells) == ["complete"] * 3 + ["resumed"]
+    assert shown[-1] == Advance(240, 240, 4, 4)
+    run_experiment(made, tmp_path / "local", n_jobs=1, checkpoint_every=10)
+    assert outcome(tmp_path / "ray") == outcome(tmp_path / "local")
+
+
+def test_training_is_the_same_and_needs_no_data_on_the_workers(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HERE, "yes")
+    training = {"source": "tests.test_ray:OnlyHere", "model": "logistic"}
+    made = small("random", n_rounds=4, training=training)
+    run_experiment(made, tmp_path / "ray", backend="ray", address=address, n_jobs=1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a worker has
+    run_experiment(made, tmp_path / "local", n_jobs=1)
+    torch.set_num_threads(before)
+    assert outcome(tmp_path / "ray") == outcome(tmp_path / "local")
+
+
+def test_an_interrupted_grid_goes_on_without_ray_and_back(address: str, tmp_path: Path) -> None:
+    made = small("e3cs", seeds=1, n_rounds=4000)
+
+    def interrupt(advance: Advance) -> None:
+        if 0 < advance.rounds_done < advance.n_rounds:
+            raise KeyboardInterrupt
+
+    options: dict[str, Any] = {"backend": "ray", "address": address}
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(made, tmp_path / "cut", progress=interrupt, **options)
+    assert not (tmp_path / "cut" / "e3cs" / "seed-0" / "summary.json").exists()
+    there = run_experiment(made, tmp_path / "cut", n_jobs=1)
+    assert [cell.status for cell in there.cells] == ["resumed"]
+    run_experiment(made, tmp_path / "whole", n_jobs=1)
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+    again = run_experiment(made, tmp_path / "cut", **options)
+    assert [cell.status for cell in again.cells] == ["skipped"]
+
+
+def test_the_commands_of_the_page_run(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_ADDRESS", address)  # where "auto" looks first
+    printed = commands(ROOT / "docs" / "howto" / "cluster.md")
+    assert [arguments[0] for arguments in printed] == ["compare"] * 2 + ["merge"] + ["compare"] * 2
+    for arguments in printed:
+        done = CliRunner().invoke(app, [*arguments, *SHORT.get(arguments[0], [])])
+        assert done.exit_code == 0, f"{arguments}: {done.output}"
+    assert outcome(tmp_path / "runs" / "all") == outcome(tmp_path / "runs" / "ray")
+
+
+def test_a_cell_that_kills_every_worker_is_given_up(address: str, tmp_path: Path) -> None:
+    made = small("mortal=tests.test_ray:Mortal", "random", seeds=1)
+    grid = run_experiment(made, tmp_path, backend="ray", address=address, n_jobs=1)
+    assert [cell.status for cell in grid.cells] == ["failed", "complete"]
+    assert "its worker was lost 3 times in a row" in grid.cells[0].message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--backend", "spark"], "backend must be one of 'local', 'ray', got 'spark'."),
+        (["--address", "auto"], "address is that of a Ray cluster; got 'auto' without 'ray'."),
+        (["--backend", "ray", "--address", "10001"], "address must be auto or HOST:PORT"),
+        (["--backend", "ray", "--address", "ray://h:1"], "address must be auto or HOST:PORT"),
+        (
+            ["--backend", "ray", "--address", "127.0.0.1:1"],
+            "address 127.0.0.1:1 did not answer within 10 s",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["compare", "random", "--seeds", "1", *arguments])
+    assert done.exit_code == 2
+    assert line in done.output
+    assert done.output.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'turnout\[ray\]'"):
+        run_experiment(small("random"), tmp_path / "run", backend="ray")
+    assert not (tmp_path / "run").exists()
+
+
+def test_callbacks_cannot_follow_a_cluster(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="callbacks need backend='local'"):
+        run_experiment(small("random"), tmp_path, backend="ray", callbacks=lambda label, seed: [])
+
+
+def test_pieces_replace_a_file_or_go_on_in_it(tmp_path: Path) -> None:
+    unpack([Piece("a", 0, b"abcdef"), Piece("b", 0, b"1")], tmp_path / "cell")
+    unpack([Piece("a", 2, b"X")], tmp_path / "cell")
+    assert (tmp_path / "cell" / "a").read_bytes() == b"abX"
+    assert (tmp_path / "cell" / "b").read_bytes() == b"1"
