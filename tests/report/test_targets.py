@@ -22,7 +22,7 @@ from turnout.report.summary import summary_rows
 from turnout.report.targets import targets_of
 from turnout.report.views import target_table
 from turnout.runs.catalogue import at_targets, shown_in
-from turnout.runs.columns import PER_CHOICE
+from turnout.runs.columns import AVAILABLE_AT, AVAILABLE_BITS, PER_CHOICE
 from turnout.runs.reader import read_cells
 from turnout.training import Mlp
 
@@ -37,8 +37,10 @@ def end_early(cell, n_rounds):
     change_rounds(cell, rising(1.0), n_rounds)
     with np.load(cell / "selections.npz") as file:
         arrays = dict(file)
-    n_choices = arrays["offsets"][n_rounds]
-    ends = dict.fromkeys(PER_CHOICE, n_choices) | {"offsets": n_rounds + 1, "class_of": None}
+    ends = dict.fromkeys(PER_CHOICE, arrays["offsets"][n_rounds])
+    ends |= dict.fromkeys(("offsets", AVAILABLE_AT), n_rounds + 1) | {"class_of": None}
+    if AVAILABLE_AT in arrays:
+        ends[AVAILABLE_BITS] = arrays[AVAILABLE_AT][n_rounds]
     cut = {name: values[: ends.get(name, n_rounds)] for name, values in arrays.items()}
     np.savez(cell / "selections.npz", **cut)
     change_json(cell / "summary.json", rounds_run=n_rounds)
