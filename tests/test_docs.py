@@ -26,6 +26,7 @@ SHORT = {
     "simulate": ["--rounds", "3"],
     "train": ["--rounds", "3"],
     "compare": ["--rounds", "3", "--seeds", "1", "--jobs", "1"],
+    "audit": [],
     "data": [],
     "report": [],
 }
@@ -62,7 +63,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 # The other how-tos run in the tests of what they are about.
-@pytest.mark.parametrize("name", ["README.md", "docs/howto/data.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/howto/data.md", "docs/howto/guarantee.md"])
 def test_python_examples_run_as_printed(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     examples = blocks(ROOT / name, "python")
@@ -87,7 +88,9 @@ def test_printed_commands_have_these_options(page):
         assert result.exit_code == 0, f"{arguments}: {result.output}"
 
 
-@pytest.mark.parametrize("name", ["README", "data", "experiments", "report", "training"])
+@pytest.mark.parametrize(
+    "name", ["README", "data", "experiments", "guarantee", "report", "training"]
+)
 def test_printed_commands_run(name, tmp_path, monkeypatch):
     (page,) = (page for page in PAGES if page.stem == name)
     monkeypatch.chdir(tmp_path)

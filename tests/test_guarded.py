@@ -264,3 +264,12 @@ def test_a_state_that_does_not_fit_changes_nothing():
         selector.load_state(before | {"inner.log_weight_": np.ones(8), "owed_": np.ones(3)})
     for name, values in before.items():
         np.testing.assert_array_equal(selector.state()[name], values)
+
+
+def test_a_place_that_was_reserved_twice_before_feedback_is_charged_twice():
+    selector = recording(owed=[6], floor=0.5, cap=2.0)
+    waiting = [select(selector, t, size=1) for t in range(2)]
+    assert all(selection.clients.tolist() == [6] for selection in waiting)
+    for selection in waiting:
+        selector.observe(selection, everyone_answers(selection))
+    assert selector.owed_[6] == pytest.approx(0.99 + 2 / 16 - 2)

@@ -24,8 +24,9 @@ Limits:     If more clients are owed a place than there are places, those furthe
             served and the inner selector does not choose; this is what D pays for. If too few
             clients are below their cap, the cohort is smaller than asked, even empty. The inner
             selector learns from its own choices only: what a reserved client does is not reported
-            to it, because its estimates belong to its own draw. Feedback that comes k rounds late
-            is charged late, which adds up to k places to (4), and (3) counts from what was charged.
+            to it, because its estimates belong to its own draw. (3) and (4) are for feedback that
+            comes before the next round. Later feedback is charged when it comes, once and to those
+            who were available then, but the bounds are not proven for it.
 Cost:       O(n) select and observe besides the inner selector's, state 24n bytes, n / 8 bytes in
             each selection.
 Checked:    windows recomputed by brute force over random and adversarial histories, and the
@@ -169,7 +170,11 @@ class Guarded(Selector):
         share = float(selection.recall("share"))
         was_there = np.unpackbits(selection.recall("available"))[: self.n_clients]
         self.owed_[: was_there.size] += self.floor * share * was_there
-        self.owed_[clients] = np.maximum(self.owed_[clients] - 1.0, 0.0)  # Eq. (1)
+        owed = self.owed_[clients]
+        cut = np.where(
+            is_reserved, -np.inf, np.minimum(owed, 0.0)
+        )  # late: reserved twice, owed once
+        self.owed_[clients] = np.maximum(owed - 1.0, cut)  # Eq. (1)
         self.tokens_[: was_there.size] += min(self.cap * share, PLENTY) * was_there
         tokens = self.tokens_[clients]
         self.tokens_[clients] -= np.where(is_reserved, np.clip(tokens, 0.0, 1.0), 1.0)
