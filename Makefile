@@ -36,6 +36,7 @@ check: $(READY)  ## ruff, mypy strict, import-linter
 	$(BIN)/lint-imports
 	$(BIN)/python docs/build_pages.py --check
 	$(BIN)/python docs/build_papers.py --check
+	$(BIN)/python docs/module_map.py --check
 
 bench: $(READY)  ## speed: selectors at 1e3 .. 1e6 clients, the loop, training, Flower; as tables
 	$(BIN)/python benchmarks/speed.py
@@ -48,6 +49,7 @@ peers: $(READY)  ## our Oort and pow-d beside the public ones, where those are i
 
 docs: $(READY)  ## the pages of the selectors, from their docstrings
 	$(BIN)/python docs/build_pages.py
+	$(BIN)/python docs/module_map.py
 
 papers: $(READY)  ## pages and figures of docs/papers, from results/*.json
 	$(BIN)/python docs/build_papers.py
