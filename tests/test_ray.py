@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from tests.cluster_parts import HERE
 from tests.test_docs import SHORT, commands
 from turnout.cli import app
-from turnout.data import Dataset, Digits, Source
 from turnout.errors import InvalidInput, MissingExtra
 from turnout.experiment import Advance, Experiment, run_experiment
-from turnout.experiment.ray_worker import Piece, unpack
+from turnout.experiment.cell import CellTask
+from turnout.experiment.ray_worker import Piece, unpack, work
 from turnout.runs.files import read_arrays, read_json
-from turnout.selector import Selector
-from turnout.types import Outcome, RoundContext, Selection
+from turnout.runs.versions import versions
 
 pytest.importorskip("ray")
 
 ROOT = Path(__file__).parents[1]
-HERE = "TURNOUT_TEST_HAS_DATA"
 
 CLUSTER = """
 import ray
@@ -38,43 +34,6 @@ ray.init(address="local", num_cpus=2, object_store_memory=150_000_000, **options
 print(ray.get_runtime_context().gcs_address, flush=True)
 input()
 """
-
-
-class Mortal(Selector):
-    """Chooses at random; kills its process in a round, unless a file says that it has done so.
-
-    Args:
-        marker: The file; empty = in every process.
-        round: The round.
-    """
-
-    def __init__(self, *, marker: str = "", round: int = 25) -> None:
-        self.marker = marker
-        self.round = round
-
-    def reset(self, n_clients: int) -> None:
-        super().reset(n_clients)
-        self.n_seen_ = np.zeros(n_clients)
-
-    def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
-        return Selection(ctx.round, np.sort(rng.choice(ctx.pool, ctx.size, replace=False)))
-
-    def observe(self, selection: Selection, outcome: Outcome) -> None:
-        self.n_seen_[selection.clients] += 1
-        if selection.round == self.round and not (self.marker and Path(self.marker).exists()):
-            if self.marker:
-                Path(self.marker).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-@dataclass(frozen=True)
-class OnlyHere(Source):
-    """Can be read only where a variable is set, as a file is found only on the machine it is on."""
-
-    def load(self, seed: int) -> Dataset:
-        if HERE not in os.environ:
-            raise InvalidInput("there are no data on this machine.")
-        return Digits().load(seed)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +70,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def test_a_killed_worker_changes_no_number(address: str, tmp_path: Path) -> None:
-    mortal = f"mortal=tests.test_ray:Mortal:marker={tmp_path / 'killed'}"
+    mortal = f"mortal=tests.cluster_parts:Mortal:marker={tmp_path / 'killed'}"
     made = small(mortal, "e3cs")
     shown: list[Advance] = []
     options: dict[str, Any] = {"backend": "ray", "address": address, "checkpoint_every": 10}
@@ -127,7 +86,7 @@ def test_training_is_the_same_and_needs_no_data_on_the_workers(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(HERE, "yes")
-    training = {"source": "tests.test_ray:OnlyHere", "model": "logistic"}
+    training = {"source": "tests.cluster_parts:OnlyHere", "model": "logistic"}
     made = small("random", n_rounds=4, training=training)
     run_experiment(made, tmp_path / "ray", backend="ray", address=address, n_jobs=1)
     before = torch.get_num_threads()
@@ -170,7 +129,7 @@ def test_the_commands_of_the_page_run(
 
 
 def test_a_cell_that_kills_every_worker_is_given_up(address: str, tmp_path: Path) -> None:
-    made = small("mortal=tests.test_ray:Mortal", "random", seeds=1)
+    made = small("mortal=tests.cluster_parts:Mortal", "random", seeds=1)
     grid = run_experiment(made, tmp_path, backend="ray", address=address, n_jobs=1)
     assert [cell.status for cell in grid.cells] == ["failed", "complete"]
     assert "its worker was lost 3 times in a row" in grid.cells[0].message
@@ -217,3 +176,19 @@ def test_pieces_replace_a_file_or_go_on_in_it(tmp_path: Path) -> None:
     unpack([Piece("a", 2, b"X")], tmp_path / "cell")
     assert (tmp_path / "cell" / "a").read_bytes() == b"abX"
     assert (tmp_path / "cell" / "b").read_bytes() == b"1"
+
+
+def test_a_node_with_another_version_refuses(tmp_path: Path) -> None:
+    made = small("random")
+    task = CellTask(made, made.selectors[0], 0, tmp_path, versions() | {"numpy": "0.1"})
+    with pytest.raises(InvalidInput, match=r"numpy: the caller has \"0\.1\", node .* Install the"):
+        next(work(task, None, {}))
+
+
+def test_a_worker_names_the_folder_of_the_caller(tmp_path: Path) -> None:
+    made = small("random")
+    task = CellTask(made, made.selectors[0], 0, tmp_path / "cell", versions())
+    *_, last = work(task, None, {"config.json": b"{}"})
+    assert last.result is not None
+    assert last.result.status == "damaged"
+    assert f"{tmp_path / 'cell'} holds another run" in last.result.message
