@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,7 @@ class Mortal(Selector):
         if selection.round == self.round and not (self.marker and Path(self.marker).exists()):
             if self.marker:
                 Path(self.marker).touch()
+            time.sleep(1.0)  # until the last checkpoint has been sent
             os.kill(os.getpid(), signal.SIGKILL)
 
 

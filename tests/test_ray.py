@@ -192,3 +192,17 @@ def test_a_worker_names_the_folder_of_the_caller(tmp_path: Path) -> None:
     assert last.result is not None
     assert last.result.status == "damaged"
     assert f"{tmp_path / 'cell'} holds another run" in last.result.message
+
+
+def test_what_the_caller_holds_is_not_sent_back(tmp_path: Path) -> None:
+    made = small("random", seeds=1)
+    task = CellTask(made, made.selectors[0], 0, tmp_path / "cell", versions(), 10)
+    held: dict[str, bytes] = {}
+    for parcel in work(task, None, {}):
+        held |= {piece.name: piece.content for piece in parcel.pieces if not piece.start}
+        if "progress.npz" in held:
+            break
+    rest = [[piece.name for piece in parcel.pieces] for parcel in work(task, None, held)]
+    assert "state.npz" in held
+    assert sum("progress.npz" in names for names in rest) == 5  # after rounds 20, 30, 40, 50, 60
+    assert all(names[-1] in ("progress.npz", "summary.json") for names in rest)

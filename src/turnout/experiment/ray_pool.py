@@ -135,25 +135,35 @@ class _Dispatcher:
 
     def _take(self, parcels: Any) -> None:
         """Take in the next parcel of a worker, or what there is instead."""
-        task = self._running.pop(parcels)
+        task, is_going_on = self._running[parcels], False
         try:
             parcel: Parcel = self._ray.get(next(parcels))
         except self._ray.exceptions.RayTaskError as error:
             self._watch.fail(task, f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError:
-            self._losses[task.path] += 1
-            if self._losses[task.path] < MOST_DEATHS:
-                self._waiting.appendleft(task)
-            else:
-                self._watch.fail(task, _LOST)
+            self._lose(task)
         else:
-            unpack(parcel.pieces, task.path)
-            if any(piece.name == files.PROGRESS for piece in parcel.pieces):
-                del self._losses[task.path]
-            if parcel.result is None:
-                self._running[parcels] = task  # at the end: the others come first now
-            else:
-                self._watch.done[task.path] = parcel.result
+            is_going_on = self._keep(parcel, task)
+        del self._running[parcels]
+        if is_going_on:
+            self._running[parcels] = task  # at the end: the others come first now
+
+    def _lose(self, task: CellTask) -> None:
+        """Try again elsewhere, unless it is hopeless."""
+        self._losses[task.path] += 1
+        if self._losses[task.path] < MOST_DEATHS:
+            self._waiting.appendleft(task)
+        else:
+            self._watch.fail(task, _LOST)
+
+    def _keep(self, parcel: Parcel, task: CellTask) -> bool:
+        """Write a parcel; return whether there will be more."""
+        unpack(parcel.pieces, task.path)
+        if any(piece.name == files.PROGRESS for piece in parcel.pieces):
+            del self._losses[task.path]
+        if parcel.result is not None:
+            self._watch.done[task.path] = parcel.result
+        return parcel.result is None
 
 
 def _n_gpus(task: CellTask) -> int:

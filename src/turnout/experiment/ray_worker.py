@@ -109,11 +109,12 @@ def work(task: CellTask, data: FederatedData | None, held: Mapping[str, bytes]) 
 
 
 class _Packer:
-    """Finds what has changed in the folder of a cell."""
+    """Finds what has changed in the folder of a cell since it was filled."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen: dict[str, tuple[int, int, int]] = {}
+        held = (path for path in folder.iterdir() if path.name != files.ROUNDS)  # which may be cut
+        self._seen = {path.name: _mark(path) for path in held}
         self._n_logged = 0  # bytes of the log that were sent
         self._sent = time.monotonic()
 
