@@ -36,7 +36,8 @@ from turnout.experiment import (
     read_cell,
     run_experiment,
 )
-from turnout.experiment.codec import FAMILIES, SCHEDULES, decode, decode_parameter, encode
+from turnout.experiment.codec import decode, decode_parameter, encode
+from turnout.experiment.kinds import FAMILIES, SCHEDULES
 from turnout.experiment.lines import line_of
 from turnout.experiment.worlds import class_names, world_of
 from turnout.runs.files import cell_folder, slug

@@ -28,11 +28,11 @@ def bench(
     Example: [bold]turnout bench e3cs oort --clients 1000000[/]
     """
     wanted = selectors or list(names())
-    made = [make(name) for name in wanted]  # bad names are reported before anything runs
+    instances = [make(name) for name in wanted]  # bad names are reported before anything runs
     results: dict[str, Speed] = {}
     with Progress(console=console, transient=True, disable=as_json) as progress:
-        task = progress.add_task("measuring", total=len(made))
-        for name, selector in zip(wanted, made, strict=True):
+        task = progress.add_task("measuring", total=len(instances))
+        for name, selector in zip(wanted, instances, strict=True):
             progress.update(task, description=name)
             results[name] = measure(selector, clients, cohort, repeats)
             progress.advance(task)

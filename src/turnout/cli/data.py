@@ -19,7 +19,8 @@ from turnout.data.data_files import Files
 from turnout.data.download import DOWNLOADS, download
 from turnout.data.summary import Division, division
 from turnout.errors import InvalidInput
-from turnout.experiment.codec import FAMILIES, decode, encode
+from turnout.experiment.codec import decode, encode
+from turnout.experiment.kinds import FAMILIES
 from turnout.experiment.spec import parse_parameters
 
 __all__ = ["app"]

@@ -231,11 +231,11 @@ def end_badly_on_problems(*grids: Grid) -> None:
         raise typer.Exit(1)
 
 
-def numbers(found: Estimate) -> dict[str, float | int | None]:
+def numbers(estimate: Estimate) -> dict[str, float | int | None]:
     """Return an estimate for JSON; what is not defined is null."""
-    parts = {"mean": found.mean, "sd": found.deviation, "ci95": found.half_width}
+    parts = {"mean": estimate.mean, "sd": estimate.deviation, "ci95": estimate.half_width}
     finite = {name: value if value == value else None for name, value in parts.items()}
-    return {**finite, "n": found.n}
+    return {**finite, "n": estimate.n}
 
 
 def print_json(content: Any) -> None:

@@ -41,7 +41,7 @@ def simulate(
     out: Annotated[Path | None, typer.Option("--out", help="Keep the run in this folder.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run one selector in a simulated federation and show what it came to.
+    """Run one selector in a simulated federation and show its results.
 
     Example: [bold]turnout simulate e3cs --param quota=0.8 --world e3cs --rounds 500[/]
     """

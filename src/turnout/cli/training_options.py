@@ -10,7 +10,8 @@ import typer
 
 from turnout.data import Partition, Source
 from turnout.errors import InvalidInput
-from turnout.experiment.codec import FAMILIES, ConfigError, decode
+from turnout.experiment.codec import ConfigError, decode
+from turnout.experiment.kinds import FAMILIES
 from turnout.experiment.spec import parse_parameters, parse_spec
 from turnout.training import Aggregation, LocalWork, Model, Training
 

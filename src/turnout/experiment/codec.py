@@ -9,17 +9,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import re
 from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Any, cast, get_args, get_type_hints
 
 import numpy as np
 
-from turnout import data, environments, policies, schedules, training
-from turnout.environments import Environment
-from turnout.environments.timing import Noise
+from turnout import schedules
 from turnout.errors import InvalidInput
+from turnout.experiment.kinds import BY_PATH, FAMILIES, REPLACES, SCHEDULES, kind_of
 from turnout.names import import_object, nearest
 from turnout.plain import LATER, CannotEncode, Codec, Record, Rule
 
@@ -57,74 +55,6 @@ def key_of(error: Exception) -> Key:
         return error.key
     field = error.field if isinstance(error, InvalidInput) else None
     return () if field is None else (field,)
-
-
-def kind_of(cls: type) -> str:
-    """Return the class name in lower-kebab case.
-
-    >>> kind_of(policies.FirstK)
-    'first-k'
-    """
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
-
-
-#: What holds more than plain values, and so is for Python only.
-_IN_MEMORY = (data.Arrays, training.Ready)
-
-
-def _family(base: type, module: Any) -> dict[str, type]:
-    found = [cls for cls in vars(module).values() if isinstance(cls, type)]
-    return {
-        kind_of(cls): cls
-        for cls in found
-        if issubclass(cls, base) and dataclasses.is_dataclass(cls)
-        if cls is not base and cls not in _IN_MEMORY
-    }
-
-
-#: The kinds of each family of models, by base class.
-FAMILIES: dict[type, dict[str, type]] = {
-    base: _family(base, environments)
-    for base in (
-        environments.Availability,
-        environments.Volatility,
-        environments.Timing,
-        environments.Devices,
-        Noise,
-    )
-} | {
-    environments.Population: {"population": environments.Population},
-    environments.SyntheticLoss: {"synthetic-loss": environments.SyntheticLoss},
-    Environment: {"environment": Environment},
-    policies.RoundPolicy: _family(policies.RoundPolicy, policies),
-    data.Source: _family(data.Source, data),
-    data.Partition: _family(data.Partition, data),
-    training.Model: _family(training.Model, training),
-    training.Aggregation: _family(training.Aggregation, training),
-    data.ClientCode: {"client-code": data.ClientCode},
-    training.LocalWork: {"local-work": training.LocalWork},
-    training.PerClient: {"per-client": training.PerClient},
-    training.Training: {"training": training.Training},
-}
-
-#: What holds the path of something that is no model itself: a function that makes a torch module.
-_BY_PATH: dict[type, type] = {training.Model: training.Custom}
-
-#: A key that stands for another one with a default: steps of local work replace epochs.
-_REPLACES: dict[type, tuple[str, str]] = {training.LocalWork: ("steps", "epochs")}
-
-#: Schedules have a tag of their own, because they stand among plain parameters.
-SCHEDULES: dict[str, type] = {
-    kind_of(cls): cls
-    for cls in (
-        schedules.Constant,
-        schedules.ExponentialDecay,
-        schedules.Lemma1,
-        schedules.Linear,
-        schedules.StepAfter,
-        schedules.StepDecay,
-    )
-}
 
 
 def _write_record(record: Any, walk: Callable[[Any], Any]) -> dict[str, Any]:
@@ -184,8 +114,8 @@ def decode(table: Any, base: type, key: Key = ()) -> Any:
     kinds = FAMILIES[base]
     kind = table.get("kind", next(iter(kinds)) if len(kinds) == 1 else None)
     values = {name: table[name] for name in table if name != "kind"}
-    if base in _BY_PATH and _is_path(kind) and not _is_kind(_imported(kind, (*key, "kind")), base):
-        return _built(_BY_PATH[base], {"path": kind, "parameters": values}, key)
+    if base in BY_PATH and _is_path(kind) and not _is_kind(_imported(kind, (*key, "kind")), base):
+        return _built(BY_PATH[base], {"path": kind, "parameters": values}, key)
     return _built(_class_of(kind, kinds, (*key, "kind"), base), values, key)
 
 
@@ -245,17 +175,16 @@ def _imported(path: str, key: Key) -> Any:
 
 
 def _built(cls: type, values: Mapping[str, Any], key: Key) -> Any:
-    known = [field.name for field in dataclasses.fields(cls) if field.init]
-    for name in values:
-        if name not in known:
-            raise ConfigError((*key, name), f"unknown key {name!r}.{nearest(name, known)}")
     hints, defaults = get_type_hints(cls), _defaults(cls)
-    given = {
+    for name in values:
+        if name not in defaults:
+            raise ConfigError((*key, name), f"unknown key {name!r}.{nearest(name, defaults)}")
+    arguments = {
         name: _value(_completed(value, defaults.get(name)), hints[name], (*key, name))
         for name, value in _replaced(cls, values).items()
     }
     try:
-        return cls(**given)
+        return cls(**arguments)
     except ConfigError:
         raise
     except (TypeError, ValueError) as error:
@@ -272,7 +201,7 @@ def _defaults(cls: type) -> dict[str, Any]:
 
 
 def _replaced(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    new, old = _REPLACES.get(cls, ("", ""))
+    new, old = REPLACES.get(cls, ("", ""))
     return {old: "none", **values} if new in values else dict(values)
 
 

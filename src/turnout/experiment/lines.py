@@ -18,24 +18,24 @@ def line_of(text: str, key: Key) -> int | None:
     >>> line_of('name = "x"\n[[selectors]]\nname = "e3cs"\n', ("selectors", 0, "name"))
     3
     """
-    known = _lines(text)
-    by_name = [line for path, line in known.items() if path[-1:] == key[-1:]]
-    if key not in known and key[:-1] not in known and len(by_name) == 1:
+    lines = _lines(text)
+    by_name = [line for path, line in lines.items() if path[-1:] == key[-1:]]
+    if key not in lines and key[:-1] not in lines and len(by_name) == 1:
         return by_name[0]
     paths = (key[:size] for size in range(len(key), 0, -1))
-    return next((known[path] for path in paths if path in known), None)
+    return next((lines[path] for path in paths if path in lines), None)
 
 
 def _lines(text: str) -> dict[Key, int]:
     """Return the line on which each key is first assigned or opened."""
-    found: dict[Key, int] = {}
+    lines: dict[Key, int] = {}
     here: Key = ()
     arrays: dict[Key, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         header = _HEADER.match(line)
         if header:
             here = _opened(header.group(2), header.group(1) == "[[", arrays)
-            found.setdefault(here, number)
+            lines.setdefault(here, number)
             continue
         if line.lstrip().startswith("#"):
             continue
@@ -43,8 +43,8 @@ def _lines(text: str) -> dict[Key, int]:
         for match in _ASSIGNED.finditer(line):
             path = (*(here if outer is None else outer), *_parts(match.group(1)))
             outer = path if outer is None else outer
-            found.setdefault(path, number)
-    return found
+            lines.setdefault(path, number)
+    return lines
 
 
 def _opened(name: str, is_array: bool, arrays: dict[Key, int]) -> Key:

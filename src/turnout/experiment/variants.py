@@ -24,12 +24,20 @@ _LABELLED = re.compile(r"^(?P<label>[^:=]+)=(?P<rest>.+)$")
 class Variant:
     """A selector by name with its parameters, under a label of its own.
 
-    Parameters are plain values; a schedule is a table, ``{"schedule": "step-after", ...}``, and
-    may be given as an object. ``cohort_size`` overrides the experiment's.
+    Args:
+        name: A registered name or ``"package.module:Class"``.
+        label: What the selector is called in results; by default its name, with the parameters
+            that were given.
+        parameters: Plain values. A schedule is a table, ``{"schedule": "step-after", ...}``, or
+            the object itself.
+        cohort_size: Clients asked for per round; None = as the experiment.
+
+    Raises:
+        ConfigError: The name, a parameter or its value is wrong.
     """
 
     name: str
-    label: str = ""  #: default: the name, with the parameters that were given
+    label: str = ""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     cohort_size: int | None = None
 
@@ -44,16 +52,16 @@ class Variant:
     def make(self) -> Selector:
         """Return a fresh selector, with everything checked."""
         try:
-            known = find(self.name).parameter_names()
+            names = find(self.name).parameter_names()
         except UnknownSelector as error:
             raise ConfigError(("name",), str(error)) from error
         for name in self.parameters:
-            if name not in known:
-                allowed = nearest(name, known)
+            if name not in names:
+                allowed = nearest(name, names)
                 raise ConfigError((name,), f"{self.name!r} has no parameter {name!r}.{allowed}")
-        given = {name: decode_parameter(item, (name,)) for name, item in self.parameters.items()}
+        values = {name: decode_parameter(item, (name,)) for name, item in self.parameters.items()}
         try:
-            return make(self.name, **given)
+            return make(self.name, **values)
         except (InvalidInput, TypeError) as error:
             raise ConfigError(key_of(error) or ("name",), str(error)) from error
 
@@ -63,16 +71,16 @@ class Variant:
         return {"label": self.label, "name": self.name, **size, **self.parameters}
 
 
-def variant_of(given: Any, key: Key = ()) -> Variant:
+def variant_of(source: Any, key: Key = ()) -> Variant:
     """Return a variant from a variant, a table or a text such as ``"e3cs:quota=0.8"``."""
-    if isinstance(given, Variant):
-        return given
-    if isinstance(given, str):
-        return parse_variant(given)
-    if not isinstance(given, Mapping) or "name" not in given:
-        raise ConfigError(key, f"must be a table with the name of a selector, got {given!r}.")
-    own = {name: given[name] for name in ("name", "label", "cohort_size") if name in given}
-    parameters = {name: value for name, value in given.items() if name not in own}
+    if isinstance(source, Variant):
+        return source
+    if isinstance(source, str):
+        return parse_variant(source)
+    if not isinstance(source, Mapping) or "name" not in source:
+        raise ConfigError(key, f"must be a table with the name of a selector, got {source!r}.")
+    own = {name: source[name] for name in ("name", "label", "cohort_size") if name in source}
+    parameters = {name: value for name, value in source.items() if name not in own}
     try:
         return Variant(**own, parameters=parameters)
     except ConfigError as error:

@@ -117,7 +117,8 @@ class Guarded(Selector):
             require.number("cap", self.cap, minimum=1.0)
         if not isinstance(self.inner_parameters, Mapping | None):
             raise InvalidInput(
-                f"inner_parameters must be a table or None, got {self.inner_parameters!r}."
+                f"inner_parameters must be a table or None, got {self.inner_parameters!r}.",
+                field="inner_parameters",
             )
         self._make_inner()
 
