@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # What "make deployment" runs; CI leaves out the example's script, which repeats it at length.
-DEPLOYMENT ?= tests/flower
+DEPLOYMENT ?= tests/flower tests/test_ray.py
 
 .PHONY: demo test quick deployment check bench peers docs papers golden browser clean
 
@@ -26,7 +26,7 @@ test: $(READY) browser  ## all tests
 quick: $(READY)  ## under a minute while working: no browser, no Flower, no training
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not deployment and not slow"
 
-deployment: $(READY)  ## Flower on loopback: SuperLink, three SuperNodes, kills and restarts
+deployment: $(READY)  ## Flower and Ray on loopback: nodes and workers that are killed and come back
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m deployment $(DEPLOYMENT)
 
 check: $(READY)  ## ruff, mypy strict, import-linter

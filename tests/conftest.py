@@ -19,6 +19,7 @@ SLOW = (
     "test_docs.py",
     "test_nccb.py",
     "test_ray.py",
+    "test_shard.py",
     "test_training_runs.py",
     "training",
 )

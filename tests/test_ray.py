@@ -69,6 +69,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.deployment
 def test_a_killed_worker_changes_no_number(address: str, tmp_path: Path) -> None:
     mortal = f"mortal=tests.cluster_parts:Mortal:marker={tmp_path / 'killed'}"
     made = small(mortal, "e3cs")
@@ -96,6 +97,7 @@ def test_training_is_the_same_and_needs_no_data_on_the_workers(
     assert outcome(tmp_path / "ray") == outcome(tmp_path / "local")
 
 
+@pytest.mark.deployment
 def test_an_interrupted_grid_goes_on_without_ray_and_back(address: str, tmp_path: Path) -> None:
     made = small("e3cs", seeds=1, n_rounds=4000)
 
@@ -115,6 +117,7 @@ def test_an_interrupted_grid_goes_on_without_ray_and_back(address: str, tmp_path
     assert [cell.status for cell in again.cells] == ["skipped"]
 
 
+@pytest.mark.deployment
 def test_the_commands_of_the_page_run(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +131,7 @@ def test_the_commands_of_the_page_run(
     assert outcome(tmp_path / "runs" / "all") == outcome(tmp_path / "runs" / "ray")
 
 
+@pytest.mark.deployment
 def test_a_cell_that_kills_every_worker_is_given_up(address: str, tmp_path: Path) -> None:
     made = small("mortal=tests.cluster_parts:Mortal", "random", seeds=1)
     grid = run_experiment(made, tmp_path, backend="ray", address=address, n_jobs=1)
