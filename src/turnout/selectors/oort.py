@@ -175,10 +175,12 @@ class Oort(Selector):
         if n_left:  # only clients at their cap are left
             capped = np.flatnonzero((last > 0.0) & ~is_open)
             chosen.append(pool[capped[uniform_draw(capped.size, n_left, rng)]])
-        clients = np.sort(np.concatenate(chosen))
+        together = np.concatenate(chosen)
+        order = np.argsort(together)
+        clients = together[order]
         memo = {
             "num_samples": known_weights(ctx.column("num_samples"))[clients],
-            "is_exploited": np.isin(clients, chosen[0]),
+            "is_exploited": order < n_exploit,
         }
         return Selection(ctx.round, clients, memo=memo)
 
