@@ -209,10 +209,13 @@ def run_shown(experiment: Experiment, folder: Path, *, quiet: bool, **options: A
     """Run an experiment with one progress display for all its cells."""
     try:
         with _progress(experiment.name, quiet) as advance:
-            return run_experiment(experiment, folder, progress=advance, **options)
+            grid = run_experiment(experiment, folder, progress=advance, **options)
     except KeyboardInterrupt:
         Console(stderr=True).print("Interrupted; the same command goes on from here.")
         raise typer.Exit(_INTERRUPTED) from None
+    for note in grid.notes:
+        Console(stderr=True).print(f"[yellow]note:[/] {escape(note)}", highlight=False)
+    return grid
 
 
 def end_badly_on_problems(*grids: Grid) -> None:

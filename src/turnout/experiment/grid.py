@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout import require
-from turnout.errors import InvalidInput
+from turnout.errors import InvalidInput, OutputError
 from turnout.experiment.cell import CHECKPOINT_EVERY, CellResult, CellTask
 from turnout.experiment.config import Experiment
 from turnout.experiment.pool import Advance, Callbacks, Show, run_local
@@ -19,6 +19,7 @@ from turnout.experiment.shard import Shard
 from turnout.experiment.variants import Variant
 from turnout.runs import files
 from turnout.runs.files import FolderError, cell_folder
+from turnout.runs.lock import locked
 from turnout.runs.settings import first_difference
 from turnout.runs.versions import versions
 from turnout.selector import Selector
@@ -26,7 +27,7 @@ from turnout.simulate import rounds
 from turnout.statistics import Estimate, estimate, paired_difference
 from turnout.training import Aggregation
 
-__all__ = ["BACKENDS", "Advance", "Grid", "open_folder", "run_experiment"]
+__all__ = ["BACKENDS", "Advance", "Grid", "run_experiment"]
 
 #: Where cells can be run.
 BACKENDS = ("local", "ray")
@@ -39,6 +40,7 @@ class Grid:
     experiment: Experiment
     folder: Path
     cells: tuple[CellResult, ...]
+    notes: tuple[str, ...] = ()  #: what there is to say about the folder
 
     @property
     def problems(self) -> tuple[CellResult, ...]:
@@ -108,14 +110,15 @@ def run_experiment(
         InvalidInput: A selector, the data or the model does not fit, or the cluster does not
             answer; nothing was run.
         MissingExtra: Ray is not installed.
-        FolderError: The folder belongs to another experiment, or cannot be written.
+        FolderError: The folder belongs to another experiment, or is in use by another process.
+        OutputError: The folder cannot be written.
 
     """
     variants = _chosen(experiment, labels)
     run = _runner(backend, address, n_jobs, callbacks)
     _check_that_it_runs(experiment, variants)
     every = require.integer("checkpoint_every", checkpoint_every, minimum=1)
-    root = open_folder(experiment, folder)
+    root = Path(folder)
     ran_by = versions(*([] if experiment.training is None else ["torch"]))
     tasks = [
         CellTask(experiment, variant, seed, cell_folder(root, variant.label, seed), ran_by, every)
@@ -123,9 +126,11 @@ def run_experiment(
         for variant in variants
     ]
     own = tasks if shard is None else shard.of(tasks)
-    done = {(cell.label, cell.seed): cell for cell in run(own, progress or _unseen)}
+    with locked(root, "" if shard is None else str(shard)) as notes:
+        _open_folder(experiment, root)
+        done = {(cell.label, cell.seed): cell for cell in run(own, progress or _unseen)}
     in_order = [(variant.label, seed) for variant in variants for seed in experiment.seeds]
-    return Grid(experiment, root, tuple(done[key] for key in in_order if key in done))
+    return Grid(experiment, root, tuple(done[key] for key in in_order if key in done), notes)
 
 
 def _runner(
@@ -179,9 +184,8 @@ def _check_weights(label: str, selector: Selector, aggregation: Aggregation) -> 
         )
 
 
-def open_folder(experiment: Experiment, folder: str | os.PathLike[str]) -> Path:
-    """Create the folder of an experiment, or check that it belongs to this one."""
-    root = Path(folder)
+def _open_folder(experiment: Experiment, root: Path) -> None:
+    """Write what the experiment is, or check that the folder belongs to it."""
     resolved = {**experiment.table(), **experiment.data_content()}
     file = root / files.EXPERIMENT
     if file.exists():
@@ -190,13 +194,11 @@ def open_folder(experiment: Experiment, folder: str | os.PathLike[str]) -> Path:
             raise FolderError(
                 f"{root} belongs to another experiment: {difference}. Choose another folder."
             )
-        return root
+        return
     try:
-        root.mkdir(parents=True, exist_ok=True)
         files.write_json(file, resolved)
     except OSError as error:
-        raise FolderError(f"{root} cannot be written: {error}.") from error
-    return root
+        raise OutputError(f"{root} cannot be written: {error}.") from error
 
 
 def _unseen(advance: Advance) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -38,6 +40,9 @@ _DIED = (
     "its process ended abruptly; run again to go on. In a script, call this under "
     "if __name__ == '__main__', or use n_jobs=1."
 )
+
+#: Exit code of a worker that did not end by itself.
+_INTERRUPTED = 130
 
 #: One process per cell already uses the processor: no threads inside.
 SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -173,8 +178,10 @@ def _run_in_processes(
 
 def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None:
     """Run some cells; those whose process dies stay missing."""
+    context = get_context("spawn")
+    lifeline, held = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(
-        n_processes, mp_context=get_context("spawn"), initializer=_quiet_interrupts
+        n_processes, mp_context=context, initializer=_end_with_parent, initargs=(lifeline,)
     )
     try:
         futures = {pool.submit(run_cell, task): task for task in tasks}
@@ -187,8 +194,13 @@ def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None
             watch.show()
     except BrokenProcessPool:  # raised by submit when a process died at once
         pass
+    except BaseException:
+        held.close()  # ends the workers: nobody waits for their cells
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+        held.close()
+        lifeline.close()
 
 
 @contextlib.contextmanager
@@ -206,6 +218,19 @@ def _single_threaded_children() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _quiet_interrupts() -> None:
-    """Let an interrupted worker end at once: its cell goes on from the last checkpoint."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+def _end_with_parent(lifeline: Connection) -> None:
+    """Let a worker end at once when it is interrupted, or when its parent lets go or is gone.
+
+    Its cell goes on from the last checkpoint.
+
+    Args:
+        lifeline: The end of a pipe whose other end only the parent holds.
+    """
+    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+
+    def watch() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            lifeline.recv_bytes()
+        os._exit(_INTERRUPTED)
+
+    threading.Thread(target=watch, name="turnout-lifeline", daemon=True).start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from turnout.errors import InvalidInput, OutputError
 from turnout.runs import files
 from turnout.runs.files import FolderError
+from turnout.runs.lock import locked
 from turnout.runs.reader import read_cell
 from turnout.runs.settings import first_difference
 from turnout.storage import write_atomically
@@ -58,7 +60,7 @@ def merge(out: str | os.PathLike[str], folders: Iterable[str | os.PathLike[str]]
     Raises:
         InvalidInput: If a folder holds no experiment.
         FolderError: If folders belong to different experiments, a cell is damaged, or two copies of
-            a cell differ.
+            a cell differ, or another process writes to the folder.
         OutputError: If the folder cannot be written.
     """
     target = Path(out)
@@ -67,14 +69,20 @@ def merge(out: str | os.PathLike[str], folders: Iterable[str | os.PathLike[str]]
         for folder in map(Path, folders)
         for root in _experiments(folder)
     ]
-    places = dict.fromkeys(source.place for source in sources)
+    places = list(dict.fromkeys(source.place for source in sources))
+    with contextlib.ExitStack() as locks:
+        for place in places:
+            locks.enter_context(locked(place))
+        return _join(target, places, sources)
+
+
+def _join(target: Path, places: list[Path], sources: list[_Experiment]) -> Merged:
     there = [_Experiment(place, place) for place in places if (place / files.EXPERIMENT).exists()]
     settings = _checked_settings([*there, *sources])
     cells, incomplete = _checked_cells([*there, *sources])
     added = {place: cell for place, cell in cells.items() if place != cell}
     try:
         for place, root in settings.items():
-            place.mkdir(parents=True, exist_ok=True)
             if place != root:
                 content = (root / files.EXPERIMENT).read_bytes()
                 write_atomically(place / files.EXPERIMENT, content)
