@@ -85,11 +85,11 @@ def worst_mean(values: npt.ArrayLike, share: float = 0.1) -> float:
     At least one value counts; values that are missing do not.
     """
     require.fraction("share", share)
-    known = np.asarray(values, dtype=np.float64)
-    known = np.sort(known[np.isfinite(known)])
-    if known.size == 0:
+    finite = np.asarray(values, dtype=np.float64)
+    finite = np.sort(finite[np.isfinite(finite)])
+    if finite.size == 0:
         return math.nan
-    return float(known[: max(1, math.ceil(share * known.size - 1e-9))].mean())
+    return float(finite[: max(1, math.ceil(share * finite.size - 1e-9))].mean())
 
 
 def rounds_to(values: npt.ArrayLike, target: float) -> float:
@@ -126,12 +126,12 @@ def best_fixed_participation(
     share = _quotas(quota, n_rounds)
     k = min(require.integer("cohort_size", cohort_size, minimum=1), n)
     sigma = share * k / n
-    given = k * (1.0 - share)  # k - K sigma_t
+    spare = k * (1.0 - share)  # k - K sigma_t
     reserved = np.cumsum(sigma * success.sum(axis=1))
     # p <= 1 in every round: q <= (1 - sigma_t) / (k - K sigma_t), tightest at the least sigma_t
     with np.errstate(divide="ignore", invalid="ignore"):
-        cap = np.minimum.accumulate(np.where(given > 0.0, (1.0 - sigma) / given, 1.0))
-    gains = np.cumsum(given[:, np.newaxis] * success, axis=0)
+        cap = np.minimum.accumulate(np.where(spare > 0.0, (1.0 - sigma) / spare, 1.0))
+    gains = np.cumsum(spare[:, np.newaxis] * success, axis=0)
     ranked = -np.sort(-gains, axis=1)
     left = 1.0 - cap[:, np.newaxis] * np.arange(n)
     best_q = np.clip(left, 0.0, cap[:, np.newaxis])
@@ -170,12 +170,12 @@ def theorem1_bound(
     where each horizon has the rate that suits it. ``quota`` = sigma_t K / k, fixed or (T,).
     """
     k, n = cohort_size, n_clients
-    given = np.cumsum(k * (1.0 - _quotas(quota, n_rounds)))  # sum of k - K sigma_t
+    spare = np.cumsum(k * (1.0 - _quotas(quota, n_rounds)))  # sum of k - K sigma_t
     if eta is None:
-        best: FloatArray = 2.0 * np.sqrt(given * n * math.log(n))  # Eq. (24)
+        best: FloatArray = 2.0 * np.sqrt(spare * n * math.log(n))  # Eq. (24)
         return best
     require.number("eta", eta, above=0.0)
-    bound: FloatArray = eta * given + n / eta * math.log(n)  # Eq. (23)
+    bound: FloatArray = eta * spare + n / eta * math.log(n)  # Eq. (23)
     return bound
 
 
@@ -243,10 +243,10 @@ def wasted_time(status: Array, spent: FloatArray) -> float:
 
 
 def _quotas(quota: npt.ArrayLike, n_rounds: int) -> FloatArray:
-    given = np.asarray(quota, dtype=np.float64)
-    if given.shape not in ((), (n_rounds,)):
-        raise InvalidInput(f"quota must be a number or of shape ({n_rounds},), got {given.shape}.")
-    share = np.broadcast_to(given, (n_rounds,))
+    quotas = np.asarray(quota, dtype=np.float64)
+    if quotas.shape not in ((), (n_rounds,)):
+        raise InvalidInput(f"quota must be a number or of shape ({n_rounds},), got {quotas.shape}.")
+    share = np.broadcast_to(quotas, (n_rounds,))
     if not ((share >= 0.0) & (share <= 1.0)).all():
         raise InvalidInput(f"quota must be inside [0, 1], got {share.min()} .. {share.max()}.")
     return share

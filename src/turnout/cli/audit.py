@@ -54,16 +54,16 @@ def audit(
         rows += [where | row for row in _offences(guarantee(cell.run, floor, cap, slack))]
     columns = ("what", "client", "places", "from round", "to round", "chosen", "fair share")
     title = f"{len(cells)} runs, floor {floor:g}, cap {cap:g}, slack {slack:g}: "
-    made = table(
+    offences = table(
         title + (f"{len(rows)} offences" if rows else "the guarantee holds"),
         *("selector", "seed", *columns),
         numbers=columns[1:],
     )
     for row in rows[:_SHOWN]:
-        made.add_row(*(escape(_written(value)) for value in row.values()))
+        offences.add_row(*(escape(_written(value)) for value in row.values()))
     if len(rows) > _SHOWN:
-        made.caption = f"and {len(rows) - _SHOWN} more; --json names all"
-    show(made, rows, as_json)
+        offences.caption = f"and {len(rows) - _SHOWN} more; --json names all"
+    show(offences, rows, as_json)
     raise typer.Exit(1 if rows else 0)
 
 

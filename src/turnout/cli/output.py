@@ -24,10 +24,10 @@ console = Console()
 
 def table(title: str, *headings: str, numbers: tuple[str, ...] = ()) -> Table:
     """Return an empty table; columns named in ``numbers`` are aligned to the right."""
-    made = Table(title=title, title_justify="left", header_style="bold")
+    empty = Table(title=title, title_justify="left", header_style="bold")
     for heading in headings:
-        made.add_column(heading, justify="right" if heading in numbers else "left")
-    return made
+        empty.add_column(heading, justify="right" if heading in numbers else "left")
+    return empty
 
 
 def metric_table(title: str, metrics: Iterable[Metric[Facts]], summary: Mapping[str, Any]) -> Table:
@@ -39,9 +39,9 @@ def metric_table(title: str, metrics: Iterable[Metric[Facts]], summary: Mapping[
     return rows
 
 
-def show(made: Table, rows: list[dict[str, Any]], as_json: bool) -> None:
+def show(drawn: Table, rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print the rows as JSON, or the table that was made of them."""
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
     else:
-        console.print(made)
+        console.print(drawn)

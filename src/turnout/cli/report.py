@@ -57,9 +57,9 @@ def _encoded(written: Report) -> dict[str, Any]:
 def _estimates(row: Row) -> dict[str, Any]:
     return {
         key: {
-            "mean": one.mean,
-            "half_width": one.half_width if math.isfinite(one.half_width) else None,
+            "mean": estimate.mean,
+            "half_width": estimate.half_width if math.isfinite(estimate.half_width) else None,
             "best": key in row.best,
         }
-        for key, one in row.estimates.items()
+        for key, estimate in row.estimates.items()
     }

@@ -130,14 +130,16 @@ def reproduce(
     file.write((results or out) / f"{paper}.json")
     judged = judged_claims(preset, file, wanted, extras=extras)
     drawn = {
-        one.label: file.parts[(one.label, 1)] for one in settings if (one.label, 1) in file.parts
+        setting.label: file.parts[(setting.label, 1)]
+        for setting in settings
+        if (setting.label, 1) in file.parts
     }
     written = [path for drawing in drawings for path in draw(drawing, drawn, folder)]
     if as_json:
         print_json(_content(preset, file, judged, folder, written))
     else:
         _print(preset, file, judged, written, extras)
-    if any(one.verdict == Verdict.FAILS for one in judged):
+    if any(claim.verdict == Verdict.FAILS for claim in judged):
         raise typer.Exit(1)
 
 
@@ -209,8 +211,12 @@ def _collect(preset: Preset, parts: list[_Part], file: ResultsFile) -> None:
 
 def _tools(trains: bool) -> dict[str, Any]:
     """Return the versions that results depend on; the machine is nobody's business."""
-    found = versions(*(["torch"] if trains else []))
-    return {name: found[name] for name in ("turnout", "numpy", "torch", "python") if name in found}
+    installed = versions(*(["torch"] if trains else []))
+    return {
+        name: installed[name]
+        for name in ("turnout", "numpy", "torch", "python")
+        if name in installed
+    }
 
 
 def _print(
@@ -266,20 +272,20 @@ def _content(
         ],
         "claims": [
             {
-                "figure": one.claim.figure,
-                "setting": one.setting,
-                "says": one.claim.says,
-                "reading": one.claim.reading,
-                "by_construction": one.claim.by_construction,
-                "ours": one.ours.ours,
-                "verdict": one.ours.verdict.value,
-                "verdict_among_all": one.verdict.value,
-                "seeds": one.ours.n_seeds,
+                "figure": entry.claim.figure,
+                "setting": entry.setting,
+                "says": entry.claim.says,
+                "reading": entry.claim.reading,
+                "by_construction": entry.claim.by_construction,
+                "ours": entry.ours.ours,
+                "verdict": entry.ours.verdict.value,
+                "verdict_among_all": entry.verdict.value,
+                "seeds": entry.ours.n_seeds,
                 "as_published": None
-                if one.published is None
-                else {"found": one.published.ours, "verdict": one.published.verdict.value},
+                if entry.published is None
+                else {"found": entry.published.ours, "verdict": entry.published.verdict.value},
             }
-            for one in judged
+            for entry in judged
         ],
         "count": count_sentence(judged),
     }

@@ -44,7 +44,7 @@ from turnout.training.callbacks import Callback, MLflow, TensorBoard, WandB
 
 __all__ = ["train"]
 
-#: Who may be told of every round, by name: made of the selector's label and the run folder.
+#: Trackers that may follow a run, by name: made of the selector's label and the run folder.
 _TRACKERS: dict[str, Callable[[str, Path], Callback]] = {
     "tensorboard": lambda label, folder: TensorBoard(folder / "tensorboard"),
     "mlflow": lambda label, folder: MLflow("turnout", run_name=f"{label} in {folder.name}"),

@@ -55,13 +55,13 @@ class Advance(NamedTuple):
     n_rounds: int
     cells_done: int
     n_cells: int
-    #: What training came to in the latest round; empty with several processes.
+    #: What training measured in the latest round; empty with several processes.
     measured: Mapping[str, float] = MappingProxyType({})
 
 
 #: Called with how far an experiment is.
 Show = Callable[[Advance], None]
-#: Returns, for a label and a seed, who is told of every round.
+#: Returns, for a label and a seed, the callbacks of its rounds.
 Callbacks = Callable[[str, int], Sequence[Callback]]
 
 
@@ -74,7 +74,7 @@ def run_local(
         tasks: The cells.
         progress: Called with how far they are.
         n_jobs: Number of processes; 1 = this one.
-        callbacks: Who is told of every round; only with one process.
+        callbacks: Called after every round; only with one process.
     """
     n_processes = min(n_jobs, len(tasks))
     if n_processes <= 1:

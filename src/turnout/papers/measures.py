@@ -73,8 +73,8 @@ def measure_named(name: str) -> Metric[Cell]:
                 decimals=0,
                 is_time_to=True,
             )
-    known = (*measures, *(f"{start}0.8" for start in _TIMES))
-    raise InvalidInput(f"unknown measure {name!r}.{nearest(name, known)}", field="measure")
+    names = (*measures, *(f"{start}0.8" for start in _TIMES))
+    raise InvalidInput(f"unknown measure {name!r}.{nearest(name, names)}", field="measure")
 
 
 def _of_every_run() -> dict[str, Metric[Cell]]:

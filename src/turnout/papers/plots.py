@@ -214,8 +214,8 @@ def _by_setting(
         for line, (curve, label) in zip(grid, rows.items(), strict=True):
             line[0].set_ylabel(label)
             for panel, (name, results) in zip(line, settings.items(), strict=True):
-                known = [scheme for scheme in schemes if scheme in results.schemes]
-                _lines(panel, known, results, curve, x)
+                present = [scheme for scheme in schemes if scheme in results.schemes]
+                _lines(panel, present, results, curve, x)
                 panel.set_title(name)
         for panel in grid[-1]:
             panel.set_xlabel("communication round" if x == "rounds" else "virtual time, s")

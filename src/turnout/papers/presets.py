@@ -194,8 +194,8 @@ class Preset:
         for setting in self.settings:
             if setting.label == label:
                 return setting
-        known = [setting.label for setting in self.settings]
-        raise InvalidInput(f"{self.title} has no setting {label!r}.{nearest(label, known)}")
+        labels = [setting.label for setting in self.settings]
+        raise InvalidInput(f"{self.title} has no setting {label!r}.{nearest(label, labels)}")
 
     def drawn(self, number: int) -> tuple[str, ...]:
         """Return the schemes of a figure, for claims that speak of all others.
@@ -210,8 +210,8 @@ class Preset:
         for figure in self.figures:
             if figure.number == number:
                 return figure
-        known = ", ".join(str(figure.number) for figure in self.figures)
-        raise InvalidInput(f"{self.title} has no figure {number} here; choose from {known}.")
+        numbers = ", ".join(str(figure.number) for figure in self.figures)
+        raise InvalidInput(f"{self.title} has no figure {number} here; choose from {numbers}.")
 
     def schemes_for(
         self, setting: Setting, numbers: tuple[int, ...], *, times: int, extras: bool

@@ -380,7 +380,7 @@ class ResultsFile:
             set(kept.schemes[label].seeds) if kept and label in kept.schemes else set()
             for label in labels
         ]
-        return [seed for seed in seeds if any(seed not in known for known in done)]
+        return [seed for seed in seeds if any(seed not in run for run in done)]
 
     def check(self, setting: str, times: int, experiment: Mapping[str, Any]) -> None:
         """Raise if kept results are of another protocol.

@@ -63,7 +63,7 @@ def judged_claims(
         extras: Whether the published forms are judged too.
     """
     figures = numbers or tuple(figure.number for figure in preset.figures)
-    found: list[tuple[Claim, str, Finding, Finding | None]] = []
+    judged: list[tuple[Claim, str, Finding, Finding | None]] = []
     for setting in preset.settings:
         for claim in preset.claims_in(setting, figures):
             results = file.parts.get((setting.label, claim.times))
@@ -77,11 +77,11 @@ def judged_claims(
                 if has_published and is_there
                 else None
             )
-            found.append((claim, setting.label, judge(claim, results, drawn), published))
-    verdicts = corrected([ours for _, _, ours, _ in found])
+            judged.append((claim, setting.label, judge(claim, results, drawn), published))
+    verdicts = corrected([ours for _, _, ours, _ in judged])
     return [
         Judged(claim, setting, ours, verdict, published)
-        for (claim, setting, ours, published), verdict in zip(found, verdicts, strict=True)
+        for (claim, setting, ours, published), verdict in zip(judged, verdicts, strict=True)
     ]
 
 

@@ -37,7 +37,7 @@ _MOST_EXTRA = 8
 
 def sections(world: WorldGroup, order: Mapping[str, int]) -> list[Section]:
     """Return what there is to show; ``order`` numbers the selectors for colours and toggling."""
-    made = (
+    everything = (
         Section("Learning", [*_learning(world, order), *loss_histogram(world, order)]),
         Section("Success and participation", [*_success(world, order)]),
         Section("Regret", [*_regret(world, order)]),
@@ -46,7 +46,7 @@ def sections(world: WorldGroup, order: Mapping[str, int]) -> list[Section]:
         Section("Time", [*_time(world, order)]),
         Section("Fairness queues", [*_queues(world, order)]),
     )
-    return [section for section in made if section.charts]
+    return [section for section in everything if section.charts]
 
 
 def _lines(key: str, title: str, caption: str, traces: list[Trace], y: str) -> Iterator[Chart]:
@@ -137,8 +137,8 @@ def _time(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
 
 def _lengths(variant: VariantCells) -> FloatArray:
     lengths = np.concatenate([cell.series["length_s"] for cell in variant.cells])
-    known: FloatArray = lengths[np.isfinite(lengths)]
-    return known
+    finite: FloatArray = lengths[np.isfinite(lengths)]
+    return finite
 
 
 def _length_box(who: Trace, number: int, lengths: FloatArray) -> list[Trace]:

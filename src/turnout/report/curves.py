@@ -64,12 +64,12 @@ def against_time(
     bands: list[Trace] = []
     lines: list[Trace] = []
     for variant in world.variants:
-        known = [pair for cell in variant.cells if (pair := _timed(cell, name)) is not None]
-        if not known:
+        curves = [pair for cell in variant.cells if (pair := _timed(cell, name)) is not None]
+        if not curves:
             continue
-        end = min(float(at[-1]) for at, _ in known)
+        end = min(float(at[-1]) for at, _ in curves)
         times = np.linspace(0.0, end, N_POINTS)
-        rows = [_last_known(at, values, times) for at, values in known]
+        rows = [_last_known(at, values, times) for at, values in curves]
         shown = plain(times / seconds)
         _add(bands, lines, identity(variant, order), shown, np.array(rows), "line")
     return bands + lines
@@ -92,10 +92,14 @@ def plain(values: Array) -> list[float | None]:
 
 def _points(rows: FloatArray, start: int) -> Array:
     """Return the rounds to draw: those in which a seed has a number, at most ``N_POINTS``."""
-    known: Array = np.flatnonzero(np.isfinite(rows).any(axis=0)) if rows.size else np.zeros(0, int)
-    known = known[known >= min(start, rows.shape[-1] - 1)]
-    chosen = np.linspace(0, known.size - 1, min(N_POINTS, known.size)).round().astype(np.int64)
-    shown: Array = known[chosen]
+    measured: Array = (
+        np.flatnonzero(np.isfinite(rows).any(axis=0)) if rows.size else np.zeros(0, int)
+    )
+    measured = measured[measured >= min(start, rows.shape[-1] - 1)]
+    chosen = (
+        np.linspace(0, measured.size - 1, min(N_POINTS, measured.size)).round().astype(np.int64)
+    )
+    shown: Array = measured[chosen]
     return shown
 
 

@@ -35,7 +35,7 @@ def chosen(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
         if class_of is not None:
             present = np.unique(class_of)
             labels = class_names(world, present)
-            groups = [pooled[:, class_of == one] for one in present]
+            groups = [pooled[:, class_of == number] for number in present]
         traces.append(boxes(identity(variant, order), labels, groups, (0, 100)))
     if traces:
         what = label(str(world.settings.classes.get("what") or "class"), 40)
@@ -93,14 +93,14 @@ def _counts(variant: VariantCells) -> list[IntArray]:
 
 
 def _bars(who: Trace, metrics: Sequence[Metric[Facts]], estimates: Mapping[str, Estimate]) -> Trace:
-    known = {metric.short: estimates[metric.key] for metric in metrics if metric.key in estimates}
-    margins = np.nan_to_num(np.array([one.half_width for one in known.values()]))
+    shown = {metric.short: estimates[metric.key] for metric in metrics if metric.key in estimates}
+    margins = np.nan_to_num(np.array([estimate.half_width for estimate in shown.values()]))
     return {
         **who,
         "meta": {**who["meta"], "role": "bar"},
         "type": "bar",
-        "x": list(known),
-        "y": plain(np.array([one.mean for one in known.values()])),
+        "x": list(shown),
+        "y": plain(np.array([estimate.mean for estimate in shown.values()])),
         "error_y": {"type": "data", "array": plain(margins), "thickness": 1, "width": 2},
         "hovertemplate": "%{y:.3f}<extra>%{fullData.name}</extra>",
     }

@@ -29,9 +29,9 @@ _HIGHEST_PERCENTILE = 99.0
 def targets_of(world: WorldGroup) -> list[float]:
     """Return the accuracies that the runs name as targets, else round numbers they reached."""
     named = [_named(cell.settings.training.get("target_accuracy")) for cell in world.cells]
-    given = sorted({target for targets in named for target in targets})
-    if given:
-        return given[-_MOST_TARGETS:]
+    targets_named = sorted({target for targets in named for target in targets})
+    if targets_named:
+        return targets_named[-_MOST_TARGETS:]
     best = max((_best_accuracy(cell) for cell in world.cells), default=math.nan)
     return [level for level in _LEVELS if level <= best][-_N_LEVELS:]
 
@@ -39,10 +39,10 @@ def targets_of(world: WorldGroup) -> list[float]:
 def loss_histogram(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
     """Yield the distribution over clients of the final model's loss, as steps."""
     losses = {variant.name: _losses(variant) for variant in world.variants}
-    known = [values for values in losses.values() if values.size]
-    if not known:
+    present = [values for values in losses.values() if values.size]
+    if not present:
         return
-    top = float(np.percentile(np.concatenate(known), _HIGHEST_PERCENTILE, method="lower"))
+    top = float(np.percentile(np.concatenate(present), _HIGHEST_PERCENTILE, method="lower"))
     edges = np.linspace(0.0, top if top > 0.0 else 1.0, _N_BINS + 1)
     traces = [
         _steps(identity(variant, order), edges, losses[variant.name])
@@ -57,15 +57,17 @@ def loss_histogram(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Char
     yield Chart("local-loss", "Local losses at the end", caption, traces, layout, is_wide=True)
 
 
-def _named(given: Any) -> list[float]:
-    several = given if isinstance(given, list) else [given]
-    return [float(one) for one in several if type(one) in (int, float) and 0.0 < one <= 1.0]
+def _named(setting: Any) -> list[float]:
+    several = setting if isinstance(setting, list) else [setting]
+    return [
+        float(target) for target in several if type(target) in (int, float) and 0.0 < target <= 1.0
+    ]
 
 
 def _best_accuracy(cell: Cell) -> float:
     values = cell.series.get("accuracy", np.zeros(0))
-    known = values[np.isfinite(values)]
-    return float(known.max()) if known.size else -math.inf
+    finite = values[np.isfinite(values)]
+    return float(finite.max()) if finite.size else -math.inf
 
 
 def _losses(variant: VariantCells) -> FloatArray:

@@ -186,8 +186,8 @@ class Collector:
             for values in zip(*(column.tolist() for column in columns.values()), strict=True)
         ]
         return [
-            json.dumps(known | _without_nan(measured) | known, allow_nan=False)
-            for known, measured in zip(rounds, self.measured[start:stop], strict=True)
+            json.dumps(fixed | _without_nan(measured) | fixed, allow_nan=False)
+            for fixed, measured in zip(rounds, self.measured[start:stop], strict=True)
         ]
 
 

@@ -40,12 +40,12 @@ class RunningRegret:
         """
         n, k = self._n, self._k
         sigma = quota * k / n
-        given = k * (1.0 - quota)  # k - K sigma_t
+        spare = k * (1.0 - quota)  # k - K sigma_t
         reserved = _continued(self._reserved, sigma * success.sum(axis=1))
-        limit = np.ones(given.size)  # of q, so that p <= 1
-        np.divide(1.0 - sigma, given, out=limit, where=given > 0.0)
+        limit = np.ones(spare.size)  # of q, so that p <= 1
+        np.divide(1.0 - sigma, spare, out=limit, where=spare > 0.0)
         cap = np.minimum.accumulate(np.minimum(limit, self._cap))
-        gains = _continued(self._gains, given[:, np.newaxis] * success)
+        gains = _continued(self._gains, spare[:, np.newaxis] * success)
         best_q = np.clip(1.0 - cap[:, np.newaxis] * np.arange(k), 0.0, cap[:, np.newaxis])
         best = np.einsum("tk,tk->t", best_q, _largest(gains, k))
         total = _continued(self._gained, gained)

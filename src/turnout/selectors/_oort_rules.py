@@ -66,9 +66,9 @@ class PaperRules:
 
     def preferred(self, duration: FloatArray, pace: int) -> float:
         """Return T, a percentile of the known durations; 0 without any."""
-        known = duration if duration.min() >= 0.0 else duration[duration >= 0.0]
+        durations = duration if duration.min() >= 0.0 else duration[duration >= 0.0]
         share = min(1.0, FIRST_PERCENTILE + PERCENTILE_STEP * pace)
-        return _lower_quantile(known, share) if known.size else 0.0
+        return _lower_quantile(durations, share) if durations.size else 0.0
 
     def scaled(self, utility: FloatArray, sizes: Callable[[], FloatArray]) -> FloatArray:
         """Return utilities of tried clients, clipped; ``sizes`` are those of the untried."""
@@ -132,9 +132,9 @@ class FedScaleRules(PaperRules):
         """Return T, a percentile over all registered clients; infinite from 100 % on."""
         if pace >= MOST_STEPS:
             return math.inf
-        known = duration[duration >= 0.0]
+        durations = duration[duration >= 0.0]
         percent = round(100 * (FIRST_PERCENTILE + PERCENTILE_STEP * pace))
-        return _at(known, known.size * percent // 100) if known.size else 0.0
+        return _at(durations, durations.size * percent // 100) if durations.size else 0.0
 
     def scaled(self, utility: FloatArray, sizes: Callable[[], FloatArray]) -> FloatArray:
         """Scale by 0.999 x the least and by the largest before clipping, over all clients.
@@ -142,12 +142,12 @@ class FedScaleRules(PaperRules):
         Whoever was not tried counts with the number of its examples. Only values above 0 count.
         """
         everyone = np.concatenate((utility, sizes()))
-        known = everyone[everyone > 0.0]
-        if known.size == 0:
+        positive = everyone[everyone > 0.0]
+        if positive.size == 0:
             return np.zeros_like(utility)
-        lowest = LEAST_FACTOR * float(known.min())
-        clip = _at(known, int(known.size * CLIP_QUANTILE))
-        width = max(float(known.max()) - lowest, LEAST_RANGE)
+        lowest = LEAST_FACTOR * float(positive.min())
+        clip = _at(positive, int(positive.size * CLIP_QUANTILE))
+        width = max(float(positive.max()) - lowest, LEAST_RANGE)
         score: FloatArray = (np.minimum(utility, clip) - lowest) / width
         return score
 

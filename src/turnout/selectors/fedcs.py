@@ -4,7 +4,8 @@ Paper:      T. Nishio, R. Yonetani, Client Selection for Federated Learning with
             Resources in Mobile Edge, ICC 2019, arXiv:1804.08333 ("packing"); as adapted by E3CS
             ("success-rate") and by RBCS-F ("expected-duration").
 Setting:    no feedback; needs a column known before the round: success_rate or expected_duration.
-Idea:       success-rate (E3CS): the k clients of highest true success rate; a prophet's baseline.
+Idea:       success-rate (E3CS): the k clients of highest true success rate, which
+            no real server knows.
             expected-duration (RBCS-F): all clients whose expected time is below the deadline.
             packing (Nishio): clients train in parallel and upload one after the other; add the
             client that lengthens the round least, as long as the round ends before the deadline.

@@ -82,7 +82,7 @@ class ToyFederation:
     Args:
         n_clients: Number of clients.
         cohort_size: How many clients a round chooses.
-        seed: Fixes everything that is drawn.
+        seed: The same seed draws the same federation.
         good: (n,) which clients are good. Default: a third, drawn at random.
         labels: Renames the clients: client i behaves like client ``labels[i]`` of the federation
             without labels.
