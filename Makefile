@@ -23,8 +23,8 @@ demo: $(READY)  ## train on the embedded digits with volatile clients, compare s
 test: $(READY) browser  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not deployment"
 
-quick: $(READY)  ## under a minute while working: no browser, no Flower, no training
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not deployment and not slow"
+quick: $(READY)  ## under a minute while working: no browser, no Flower, no training grid
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not deployment" --quick tests
 
 deployment: $(READY)  ## Flower and Ray on loopback: nodes and workers that are killed and come back
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m deployment $(DEPLOYMENT)

@@ -1,4 +1,4 @@
-"""Tiers of the tests: ``make quick`` leaves out all marked slow here; ``make test`` runs all."""
+"""Tiers of the tests: ``make quick`` leaves out what takes seconds; ``make test`` runs all."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import pytest
 
 HERE = Path(__file__).parent
 
-#: Files and folders of which one run takes seconds: Flower, browsers, training, whole contracts.
+#: Files and folders that take long as a whole; ``--quick`` does not even import them. Single long
+#: tests of other files are marked slow.
 SLOW = (
-    "contract/test_contract.py",
+    "contract",
+    "data/test_figure.py",
     "flower",
     "papers/test_results.py",
+    "property",
     "report",
     "test_cli_runs.py",
     "test_cli_train.py",
     "test_docs.py",
+    "test_experiment.py",
     "test_nccb.py",
     "test_ray.py",
     "test_shard.py",
@@ -25,11 +29,23 @@ SLOW = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    slow = tuple(HERE / name for name in SLOW)
-    gone = [str(place) for place in slow if not place.exists()]
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="leave out what takes seconds")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    gone = [name for name in SLOW if not (HERE / name).exists()]
     if gone:
-        raise pytest.UsageError(f"SLOW in tests/conftest.py names what is not there: {gone}")
-    for item in items:
-        if any(item.path.is_relative_to(place) for place in slow):
-            item.add_marker(pytest.mark.slow)
+        raise pytest.UsageError(f"SLOW in tests/conftest.py names files that do not exist: {gone}")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_slow = any(collection_path == HERE / name for name in SLOW)
+    return True if is_slow and config.getoption("--quick") else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--quick"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        items[:] = [item for item in items if item not in slow]
+        config.hook.pytest_deselected(items=slow)

@@ -72,6 +72,7 @@ def test_random_over_the_available():
 # --- data-weighted ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "m", "expected"),
     [
@@ -101,6 +102,7 @@ def test_data_weighted_marginals(sizes, m, expected):
     assert stated[seen] == pytest.approx(np.array(expected)[seen], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_data_weighted_random_instances_have_exact_marginals():
     rng = np.random.default_rng(6)
     for _ in range(4):
@@ -124,6 +126,7 @@ def test_data_weighted_random_instances_have_exact_marginals():
         assert stated[seen] == pytest.approx(np.array(expected)[seen], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_data_weighted_with_replacement():
     # pi_rand of Cho et al.: m draws with replacement, P(chosen) = 1 - (1 - q)^m.
     sizes, m, trials = [1.0, 2.0, 7.0], 3, 4000
@@ -269,6 +272,7 @@ def fixed_vector(selector):
     return weight / weight.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [1, 2, 3])
 def test_dirichlet_draws_like_numpy_choice(m):
     selector = made("dirichlet", 4, concentration=1.5)

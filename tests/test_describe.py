@@ -147,6 +147,7 @@ def test_a_plug_in_is_described_by_its_class():
     assert description.texts == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", turnout.names())
 def test_the_examples_of_a_description_run(name):
     description = describe(name)

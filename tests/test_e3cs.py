@@ -266,6 +266,7 @@ def assert_same_run(
     return overflows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimate", ["loss", "gain"])
 @pytest.mark.parametrize("draw", ["exact", "dependent-rounding", "multinomial"])
 def test_runs_equal_the_slow_reference(director: Director, estimate: str, draw: str) -> None:
@@ -286,6 +287,7 @@ def test_runs_equal_the_slow_reference(director: Director, estimate: str, draw: 
     assert overflows > 50  # S_t was not empty in many rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimate", ["loss", "gain"])
 def test_forced_runs_equal_the_slow_reference(director: Director, estimate: str) -> None:
     # Any set is drawn, whatever its probability: members of S_t are left out in many rounds.
@@ -306,6 +308,7 @@ def test_forced_runs_equal_the_slow_reference(director: Director, estimate: str)
     assert overflows > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimate", ["loss", "gain"])
 def test_runs_with_absent_clients_equal_the_slow_reference(
     director: Director, estimate: str
@@ -367,6 +370,7 @@ def estimates(draw: str, estimate: str, rounds: int) -> np.ndarray:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimate", ["loss", "gain"])
 @pytest.mark.parametrize("draw", ["exact", "dependent-rounding"])
 def test_estimates_are_unbiased_under_exact_draws(draw: str, estimate: str) -> None:
@@ -377,6 +381,7 @@ def test_estimates_are_unbiased_under_exact_draws(draw: str, estimate: str) -> N
     assert np.all(np.abs(error) <= SIGMAS * seen.std(axis=0) / math.sqrt(rounds) + 1e-9), error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimate", ["loss", "gain"])
 def test_estimates_are_biased_under_the_multinomial_draw(estimate: str) -> None:
     rounds = 2000
@@ -394,6 +399,7 @@ def test_estimates_are_biased_under_the_multinomial_draw(estimate: str) -> None:
     assert np.all(np.abs(bias) <= SIGMAS * standard_error + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", ["exact", "dependent-rounding"])
 def test_selection_frequencies_equal_the_allocation(draw: str) -> None:
     rounds = 3000
@@ -632,6 +638,7 @@ def test_an_outcome_of_the_wrong_size_leaves_the_state_alone() -> None:
 # --- (h) numbers stay finite ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimate", ["loss", "gain"])
 @pytest.mark.parametrize("draw", ["exact", "multinomial"])
 def test_quota_zero_stays_finite_for_thousands_of_rounds(estimate: str, draw: str) -> None:

@@ -66,6 +66,7 @@ def constructor_errors() -> Iterator[tuple[str, ast.Call]]:
                         yield f"{path.relative_to(root).as_posix()}:{call.lineno}", call
 
 
+@pytest.mark.slow
 def test_every_error_of_a_constructor_says_its_field() -> None:
     errors = list(constructor_errors())
     assert len(errors) > 20

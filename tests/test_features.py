@@ -54,6 +54,7 @@ def test_the_code_is_stable() -> None:
     assert as_hex(SimHash().of_text(PINNED_TEXT)) == PINNED_CODE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hash_seed", ["0", "1", "4242"])
 def test_the_code_does_not_depend_on_pythons_hash(hash_seed: str) -> None:
     program = (

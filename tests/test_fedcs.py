@@ -121,6 +121,7 @@ def test_expected_duration_takes_the_fastest_when_places_are_few():
         assert chosen_by(made(n, "expected-duration"), ctx) == expected
 
 
+@pytest.mark.slow
 def test_expected_duration_ties_have_no_index_bias():
     trials, counts, rng = 4000, np.zeros(5), np.random.default_rng(4)
     selector = made(5, "expected-duration")
@@ -230,6 +231,7 @@ def test_packing_passes_over_a_client_that_does_not_fit():
     assert chosen_by(made(3, "packing"), context(3, 3, 6.0, **columns)) == [1, 2]
 
 
+@pytest.mark.slow
 def test_packing_ties_have_no_index_bias():
     trials, counts, rng = 3000, np.zeros(4), np.random.default_rng(4)
     selector = made(4, "packing")
@@ -299,6 +301,7 @@ def test_bad_deadline(deadline):
         turnout.make("fedcs", by="packing", deadline=deadline)
 
 
+@pytest.mark.slow
 def test_reported_probability_is_the_frequency():
     rng, trials = np.random.default_rng(8), 4000
     for by, column in [("success-rate", [0.5, 0.9, 0.5]), ("expected-duration", [2.0, 1.0, 2.0])]:
@@ -314,6 +317,7 @@ def test_reported_probability_is_the_frequency():
     assert selection.probability is None
 
 
+@pytest.mark.slow
 def test_packing_among_the_clients_that_were_asked():
     # 10 clients, C = 0.3: three are asked; the deadline admits all of them.
     n, trials, counts = 10, 3000, np.zeros(10)

@@ -23,6 +23,7 @@ def run_command(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", ["fedcs", "oort", "dirichlet", "round-robin"])
 def test_a_guarded_run_is_certified_and_an_unguarded_is_not(inner):
     run = simulated(turnout.make("guarded", inner=inner))
@@ -70,6 +71,7 @@ def runs(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_audit_ends_with_0_when_the_guarantee_holds(runs):
     audited = run_command("audit", runs / "fair", "--floor", "0.5", "--cap", "2")
     assert audited.exit_code == 0, audited.output

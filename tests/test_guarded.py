@@ -58,6 +58,7 @@ def everyone_answers(selection):
     return Outcome(np.zeros(n, dtype=np.int8), seconds, {"loss": seconds * 10})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", sorted({*turnout.names(plugins=False)} - {"guarded"}))
 def test_without_floor_and_cap_the_inner_selector_chooses_alone(inner):
     parameters = SMALL_NETWORK if inner == "nccb" else {}

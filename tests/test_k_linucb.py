@@ -95,6 +95,7 @@ def test_two_rounds_by_hand():
     assert selector.reward_sum_ == pytest.approx([11.0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("standardize", [True, False])
 @pytest.mark.parametrize("seed", range(4))
 def test_matches_a_direct_solve(standardize, seed):
@@ -170,6 +171,7 @@ def test_a_vector_of_features_is_one_feature_per_client():
     assert selector.select(context([0.5, -2.0, 1.0], 1), rng).clients.tolist() == [1]
 
 
+@pytest.mark.slow
 def test_ties_have_no_index_bias():
     selector, trials, rng = made(5), 4000, np.random.default_rng(1)
     counts = np.zeros(5)

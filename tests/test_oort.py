@@ -123,6 +123,7 @@ def random_round(rng, n, m):
     return chosen, status, rms, duration
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("preferred", [None, 6.0])
 @pytest.mark.parametrize("seed", range(2))
@@ -168,6 +169,7 @@ def test_cut_off_set_matches_slow_algorithm_1(normalize, preferred, seed):
     assert precise >= 5
 
 
+@pytest.mark.slow
 def test_draws_follow_successive_sampling_in_proportion_to_score():
     sizes = [1.0] * 4
     parameters = {"cutoff": 0.0, "normalize": False, **EXPLOIT}
@@ -197,6 +199,7 @@ def test_explores_in_proportion_to_speed():
     assert_frequencies(counts, trials, successive_inclusion([1.0, 0.5, 0.25, 0.125], 2))
 
 
+@pytest.mark.slow
 def test_unknown_speed_counts_as_the_mean():
     selector, trials = made(3), 3000
     counts = frequencies(selector, context(3, 1, expected=[1.0, NAN, 2.0]), trials)
@@ -269,6 +272,7 @@ def test_pacer_steps(preferred):
     assert paces == [0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
 
 
+@pytest.mark.slow
 def test_pacer_relaxes_a_preferred_number():
     # T = 2 at first: D = 4 costs (2/4)^2 = 1/4. After one step T = 4: no penalty.
     parameters = {
@@ -293,6 +297,7 @@ def test_pacer_relaxes_a_preferred_number():
     assert_frequencies(counts, trials, [0.5, 0.5])
 
 
+@pytest.mark.slow
 def test_pacer_raises_the_percentile():
     # Eleven durations 1..11, equal utility. T = 4 (30th percentile), after two steps 5 (40th).
     parameters = {"window": 1, "cutoff": 0.0, "normalize": False, **EXPLOIT}
@@ -323,6 +328,7 @@ def test_staleness_bonus_applies_to_every_tried_client():
     assert_frequencies(counts, trials, [0.707361 / 0.918249, 0.210888 / 0.918249])
 
 
+@pytest.mark.slow
 def test_a_hostile_loss_is_clipped():
     # 40 clients; the 95th percentile is the 39th value in ascending order (index 38).
     n, sizes = 40, [1.0] * 40
@@ -343,6 +349,7 @@ def test_a_hostile_loss_is_clipped():
         assert all(np.all(np.isfinite(value)) for value in selector.state().values())
 
 
+@pytest.mark.slow
 def test_a_hostile_loss_among_few_clients_is_clipped():
     # The 95th percentile of three from below is the second: the liar counts as 2, like client 2.
     selector = made(3, cutoff=0.0, normalize=False, **EXPLOIT)
@@ -364,6 +371,7 @@ def test_of_two_tried_clients_the_useful_one_is_preferred():
     assert counts[0] > 1000 + 5 * math.sqrt(500)
 
 
+@pytest.mark.slow
 def test_preferred_duration_ignores_those_who_never_reported_one():
     # "the 30th percentile of the durations seen": D = 1, 2, 3, 4 seen, four clients silent.
     # T = 1, so client 3 is slowed by (1/4)^2; silent clients do not pull T to 0.
@@ -462,6 +470,7 @@ def test_a_client_that_never_answers_is_not_chosen_for_ever():
     assert 1 <= times[4] < np.delete(times, 4).min()
 
 
+@pytest.mark.slow
 def test_ties_have_no_index_bias():
     selector = made(5, **EXPLOIT)
     feed(selector, None, 0, list(range(5)), [1.0] * 5, [1.0] * 5, [1.0] * 5)

@@ -78,6 +78,7 @@ def test_the_code_admits_ten_for_a_place():
     assert FedScaleRules().admitted(score, 2, 0.05).tolist() == list(range(3, 50))
 
 
+@pytest.mark.slow
 def test_the_code_explores_by_size_among_five_for_a_place():
     selector, trials = made(8, rules="fedscale"), 4000
     sizes = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]

@@ -116,6 +116,7 @@ def same_state(one: turnout.Selector, other: turnout.Selector) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_resumed_run_equals_the_uninterrupted_one(tmp_path):
     whole = {}
     for key, selector in subjects().items():
@@ -213,6 +214,7 @@ def test_truncated_anywhere(saved, tmp_path):
     assert all(before[name].tobytes() == after[name].tobytes() for name in before)
 
 
+@pytest.mark.slow
 def test_flipped_bytes_are_refused_or_harmless(saved, tmp_path):
     selector, path = saved
     content = path.read_bytes()

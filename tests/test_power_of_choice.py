@@ -96,6 +96,7 @@ def test_select_matches_slow_ranking(name):
         assert chosen - certain <= silent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLLING)
 def test_candidates_follow_successive_sampling(name):
     sizes, d, trials = [1.0, 2.0, 3.0, 10.0], 2, 8000
@@ -129,6 +130,7 @@ def test_default_is_twice_the_cohort(name):
     assert selector.poll(context([1.0] * 20, 15), rng).size == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLLING)
 def test_ties_have_no_index_bias(name):
     selector, trials = made(name, 5, candidates=5), 4000
@@ -239,6 +241,7 @@ def test_rpow_d_matches_slow_last_losses(seed):
             last[i] = last.get(i, -1.0) if math.isnan(x) else x
 
 
+@pytest.mark.slow
 def test_rpow_d_draws_candidates_by_size():
     # One place, three candidates of four: i wins where its loss is the highest of the drawn.
     sizes, losses, trials = [5.0, 1.0, 2.0, 4.0], [0.1, 0.4, 0.3, 0.2], 8000

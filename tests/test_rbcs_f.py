@@ -146,6 +146,7 @@ def test_queues_grow_for_the_absent_too() -> None:
 # --- the regression ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rank_one_updates_equal_a_direct_solve() -> None:
     rng = np.random.default_rng(4)
     d, n, ridge = 4, 7, 0.3
@@ -182,6 +183,7 @@ def test_the_inverse_stays_positive_over_many_equal_observations() -> None:
 # --- (b) against the slow reference --------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", [True, False])
 @pytest.mark.parametrize("seed", range(6))
 def test_runs_equal_the_slow_reference(seen_times: list[np.ndarray], seed: int, clip: bool) -> None:
@@ -255,6 +257,7 @@ def test_p4_equals_brute_force() -> None:
         assert got == pytest.approx(best, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("times", "queues", "tied"),
     [
@@ -283,6 +286,7 @@ def test_ties_do_not_favour_an_index(times: list[float], queues: list[float], ti
 # --- (d) the guarantee ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", [1.0, 10.0])
 def test_every_client_gets_its_rate(penalty: float) -> None:
     # N = 10, m = 3, beta = 0.2: 2 of 3 places are promised. Slow clients would never be chosen

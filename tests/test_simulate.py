@@ -214,6 +214,7 @@ for name in ("pow-d", "e3cs"):
 """
 
 
+@pytest.mark.slow
 def test_a_seed_fixes_everything_across_processes():
     policy = AdaptiveDeadline(start=30.0)
     here = [
@@ -230,6 +231,7 @@ def test_a_seed_fixes_everything_across_processes():
     assert there.stdout.split() == here[::-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["e3cs", "ucb-cs", "oort", "pow-d"])
 def test_a_resumed_run_is_the_same_bit_for_bit(name, tmp_path):
     given = {"cohort_size": 6, "n_rounds": 50, "policy": OverSelectBySuccess(AdaptiveDeadline())}

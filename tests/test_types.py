@@ -469,6 +469,7 @@ def test_public_names_exist():
     assert all(hasattr(turnout, name) for name in turnout.__all__)
 
 
+@pytest.mark.slow
 def test_import_needs_numpy_only():
     program = (
         "import sys, turnout\n"

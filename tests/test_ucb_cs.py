@@ -96,6 +96,7 @@ def test_three_rounds_by_hand():
     assert both.clients.tolist() == [0, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("discount", [1.0, 0.7, 0.2])
 def test_matches_slow_history_for_all_clients(seed, discount):
@@ -179,6 +180,7 @@ def test_never_chosen_come_first_whatever_their_size():
     assert chosen.tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_ties_have_no_index_bias():
     selector, n, m, trials = made(6), 6, 2, 4000
     rng = np.random.default_rng(17)
@@ -254,6 +256,7 @@ def test_fewer_available_than_asked():
     assert selector.select(only, np.random.default_rng(0)).clients.tolist() == [1, 4]
 
 
+@pytest.mark.slow
 def test_long_run_stays_finite_and_brings_back_the_absent():
     n, m = 6, 2
     selector, rng = made(n, discount=0.7), np.random.default_rng(1)

@@ -127,6 +127,7 @@ def test_texts_are_shown_by_size_and_name(tmp_path):
     assert "label_counts" not in run_json("show", "shakespeare")
 
 
+@pytest.mark.slow
 def test_show_writes_a_figure(tmp_path):
     text = run("show", "digits", "--clients", "5", "--out", "partition.png")
     assert "Figure: partition.png" in text

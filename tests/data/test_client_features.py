@@ -30,6 +30,7 @@ def test_word_codes_are_the_simhash_of_the_words_a_client_reads():
     assert codes.tolist() == [first.tolist(), second.tolist()]
 
 
+@pytest.mark.slow
 def test_word_codes_of_many_clients_equal_those_of_each():
     rng = np.random.default_rng(0)
     words = ("<unk>", *(f"w{number}" for number in range(3000)))

@@ -6,6 +6,7 @@ import pytest
 from turnout.data.data_files import content_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 5_000, (64 << 20) + 5, 70 << 20])
 def test_the_mark_of_a_file_changes_with_its_first_and_last_byte_and_its_size(tmp_path, size):
     path, copy = tmp_path / "a", tmp_path / "b"

@@ -265,6 +265,7 @@ def test_one_client_is_enough(partition):
     assert np.unique(own).size == len(own) >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "partition",
     [Iid(samples=2), PrimaryLabel(0.5, samples=2), Dirichlet(0.5), Shards(), PowerLaw(alpha=0.5)],

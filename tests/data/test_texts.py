@@ -238,6 +238,7 @@ def test_nobody_has_enough_posts(dump):
         StackExchange(str(dump)).load(seed=0)
 
 
+@pytest.mark.slow
 def test_posts_are_read_without_keeping_them(dump):
     path = dump / "superuser.com" / "Posts.xml"
     path.write_text(posts_xml(POSTS * 4000), encoding="utf-8")

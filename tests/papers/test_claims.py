@@ -72,6 +72,7 @@ def test_noise_of_either_sign_never_holds() -> None:
     assert finding("order", step, order="b >= a", margin=1.0).verdict == Verdict.UNDECIDED
 
 
+@pytest.mark.slow
 def test_false_verdicts_are_as_rare_as_they_claim_to_be() -> None:
     rng = np.random.default_rng(1)
     verdicts = [

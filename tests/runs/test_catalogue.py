@@ -59,6 +59,7 @@ def facts(**changes):
     return Facts(**known | {"wasted_s": 0.0} | changes)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_one_more")
 def test_a_metric_is_one_entry():
     compare = ("compare", "random", "fedcs", *SMALL, "--seeds", "2", "--jobs", "1", "--out", "r")
