@@ -41,41 +41,74 @@ __all__ = [
 
 
 def cumulative_participation(completed: BoolArray, offsets: IntArray) -> IntArray:
-    """Return (T,) the answers in time so far: CEP, E3CS arXiv Eq. (4)."""
+    """Return (T,) the answers in time so far: CEP, E3CS arXiv Eq. (4).
+
+    Args:
+        completed: (S,) who of all chosen answered in time, round after round.
+        offsets: (T + 1,) round t holds the entries offsets[t] .. offsets[t + 1].
+    """
     so_far = np.concatenate(([0], np.cumsum(completed)))
     total: IntArray = so_far[offsets[1:]]
     return total
 
 
 def success_ratio(completed: BoolArray) -> float:
-    """Return the share of chosen clients that answered in time; NaN if nobody was chosen."""
+    """Return the share of chosen clients that answered in time; NaN if nobody was chosen.
+
+    Args:
+        completed: (S,) who of all chosen answered in time.
+    """
     return float(np.mean(completed)) if completed.size else math.nan
 
 
 def selection_counts(clients: IntArray, n_clients: int) -> IntArray:
-    """Return (n,) how often each client was chosen."""
+    """Return (n,) how often each client was chosen.
+
+    Args:
+        clients: (S,) the chosen, round after round.
+        n_clients: Number of clients.
+    """
     return np.bincount(clients, minlength=n_clients)
 
 
 def selection_matrix(clients: IntArray, offsets: IntArray, n_clients: int) -> BoolArray:
-    """Return (T, n) who was chosen in which round."""
+    """Return (T, n) who was chosen in which round.
+
+    Args:
+        clients: (S,) the chosen, round after round.
+        offsets: (T + 1,) round t holds the entries offsets[t] .. offsets[t + 1].
+        n_clients: Number of clients.
+    """
     chosen = np.zeros((offsets.size - 1, n_clients), dtype=np.bool_)
     chosen[np.repeat(np.arange(offsets.size - 1), np.diff(offsets)), clients] = True
     return chosen
 
 
 def minimum_rate(counts: IntArray, n_rounds: int) -> float:
-    """Return the share of rounds that the least chosen client took part in."""
+    """Return the share of rounds that the least chosen client took part in.
+
+    Args:
+        counts: (n,) how often each client was chosen.
+        n_rounds: Rounds that were played.
+    """
     return float(counts.min()) / require.integer("n_rounds", n_rounds, minimum=1)
 
 
 def jain_of_counts(counts: npt.ArrayLike) -> float:
-    """Return Jain's index of selection counts: 1 if all are equal, 1/n if one has everything."""
+    """Return Jain's index of selection counts: 1 if all are equal, 1/n if one has everything.
+
+    Args:
+        counts: (n,) how often each client was chosen.
+    """
     return _jain("counts", counts)
 
 
 def jain_of_losses(losses: npt.ArrayLike) -> float:
-    """Return Jain's index of the clients' losses: fairness in the sense of UCB-CS, Eq. (3)."""
+    """Return Jain's index of the clients' losses: fairness in the sense of UCB-CS, Eq. (3).
+
+    Args:
+        losses: (n,) the loss of each client.
+    """
     return _jain("losses", losses)
 
 
@@ -83,6 +116,10 @@ def worst_mean(values: npt.ArrayLike, share: float = 0.1) -> float:
     """Return the mean of the lowest values, such as the accuracy of the worst tenth of clients.
 
     At least one value counts; values that are missing do not.
+
+    Args:
+        values: One value per client.
+        share: Share of the values that counts, inside [0, 1].
     """
     require.fraction("share", share)
     finite = np.asarray(values, dtype=np.float64)
@@ -95,6 +132,10 @@ def worst_mean(values: npt.ArrayLike, share: float = 0.1) -> float:
 def rounds_to(values: npt.ArrayLike, target: float) -> float:
     """Return after how many rounds a (T,) curve first reaches a target; NaN if it never does.
 
+    Args:
+        values: (T,) a measure after each round; NaN where it was not taken.
+        target: The value to reach.
+
     >>> rounds_to([0.2, math.nan, 0.7, 0.6], target=0.6)
     3.0
     """
@@ -103,7 +144,11 @@ def rounds_to(values: npt.ArrayLike, target: float) -> float:
 
 
 def gini_of_counts(counts: npt.ArrayLike) -> float:
-    """Return the Gini coefficient of counts: 0 if all are equal, 1 - 1/n if one has everything."""
+    """Return the Gini coefficient of counts: 0 if all are equal, 1 - 1/n if one has everything.
+
+    Args:
+        counts: (n,) how often each client was chosen.
+    """
     ordered = np.sort(_amounts("counts", counts))
     total = float(ordered.sum())
     if total == 0.0:
@@ -118,9 +163,13 @@ def best_fixed_participation(
     """Return (T,) the expected CEP of the best fixed allocation in hindsight after 1 .. T rounds.
 
     E3CS Definition 1: p = sigma_t + (k - K sigma_t) q with one q for all rounds, sum(q) = 1 and
-    p <= 1. ``success`` (T, n) holds everyone's fate, ``quota`` = sigma_t K / k, fixed or (T,). The
-    best q gives as much as the cap allows to the clients of largest total success, each round
-    counted with what it has to give.
+    p <= 1. The best q gives as much as the cap allows to the clients of largest total success,
+    each round counted with what it has to give.
+
+    Args:
+        success: (T, n) who would have succeeded.
+        cohort_size: Clients per round, k.
+        quota: sigma_t K / k, fixed or (T,), inside [0, 1].
     """
     n_rounds, n = success.shape
     share = _quotas(quota, n_rounds)
@@ -144,9 +193,14 @@ def regret(
 ) -> FloatArray:
     """Return (T,) the regret after 1 .. T rounds: E3CS Definition 2.
 
-    ``played`` (T, n) holds inclusion probabilities of all clients, or who was chosen. A selector
-    reports the probabilities of the chosen only; the choices themselves are then the unbiased
-    estimate of ``sum(p * x)``.
+    A selector reports the probabilities of the chosen only; the choices themselves are then the
+    unbiased estimate of ``sum(p * x)``.
+
+    Args:
+        success: (T, n) who would have succeeded.
+        played: (T, n) inclusion probabilities of all clients, or who was chosen.
+        cohort_size: Clients per round, k.
+        quota: sigma_t K / k, fixed or (T,), inside [0, 1].
     """
     if played.shape != success.shape:
         raise InvalidInput(
@@ -167,7 +221,14 @@ def theorem1_bound(
     """Return (T,) the bound of E3CS Theorem 1 on regret after 1 .. T rounds.
 
     arXiv Eq. (23) = journal Eq. (27) for a learning rate ``eta``; without one, Eq. (24) = Eq. (28),
-    where each horizon has the rate that suits it. ``quota`` = sigma_t K / k, fixed or (T,).
+    where each horizon has the rate that suits it.
+
+    Args:
+        quota: sigma_t K / k, fixed or (T,), inside [0, 1].
+        n_rounds: Rounds, T.
+        cohort_size: Clients per round, k.
+        n_clients: Number of clients, K.
+        eta: Learning rate; None = the best for each horizon.
     """
     k, n = cohort_size, n_clients
     spare = np.cumsum(k * (1.0 - _quotas(quota, n_rounds)))  # sum of k - K sigma_t
@@ -194,9 +255,20 @@ def theorem3_bound(
 ) -> FloatArray:
     """Return (T,) the bound of RBCS-F Theorem 3, Eq. (24), on regret per round after 1 .. T.
 
-    ``rate`` is beta, ``penalty`` V, ``noise`` R, ``context_bound`` L, ``coefficient_bound`` S,
-    ``ridge`` lambda; ``longest_s`` is the K of the proof, a bound on expected times. The bound is
-    as printed; by its own proof (2 alpha_t) the term sqrt(lambda) S should count twice.
+    The bound is as printed; by its own proof (2 alpha_t) the term sqrt(lambda) S should count
+    twice.
+
+    Args:
+        n_rounds: Rounds, T.
+        n_clients: Number of clients.
+        rate: beta, the rate that each client is promised.
+        penalty: V, the weight of time.
+        noise: R of the sub-Gaussian noise of times.
+        context_bound: L, the largest norm of a context.
+        coefficient_bound: S, the largest norm of the coefficients.
+        longest_s: K of the proof: no expected time is longer.
+        ridge: lambda of the regression.
+        delta: Chance that the bound does not hold.
     """
     require.number("penalty", penalty, above=0.0)
     t = np.arange(1, n_rounds + 1)
@@ -209,11 +281,17 @@ def theorem3_bound(
 
 
 class Backlog(NamedTuple):
-    """Virtual fairness queues over a run; stable if the backlog per round goes to 0."""
+    """Virtual fairness queues over a run; stable if the backlog per round goes to 0.
 
-    mean: FloatArray  #: (T,) mean queue after each round
-    largest: FloatArray  #: (T,) longest queue after each round
-    final: FloatArray  #: (n,) queues after the last round
+    Attributes:
+        mean: (T,) mean queue after each round.
+        largest: (T,) longest queue after each round.
+        final: (n,) queues after the last round.
+    """
+
+    mean: FloatArray
+    largest: FloatArray
+    final: FloatArray
 
     @property
     def per_round(self) -> FloatArray:
@@ -224,7 +302,14 @@ class Backlog(NamedTuple):
 def queue_backlog(
     clients: IntArray, offsets: IntArray, n_clients: int, rate: float = 0.15
 ) -> Backlog:
-    """Return the queues of RBCS-F, Eq. (6), for any record of selections."""
+    """Return the queues of RBCS-F, Eq. (6), for any record of selections.
+
+    Args:
+        clients: (S,) the chosen, round after round.
+        offsets: (T + 1,) round t holds the entries offsets[t] .. offsets[t + 1].
+        n_clients: Number of clients.
+        rate: beta, what a queue grows by in a round, inside [0, 1].
+    """
     require.fraction("rate", rate)
     n_rounds = offsets.size - 1
     mean, largest = np.zeros(n_rounds), np.zeros(n_rounds)
@@ -238,7 +323,12 @@ def queue_backlog(
 
 
 def wasted_time(status: Array, spent: FloatArray) -> float:
-    """Return the device seconds spent by chosen clients that were not in time."""
+    """Return the device seconds spent by chosen clients that were not in time.
+
+    Args:
+        status: (S,) a ``Status`` for each of all chosen.
+        spent: (S,) device seconds of each.
+    """
     return float(spent[status != Status.COMPLETED].sum())
 
 

@@ -30,7 +30,12 @@ _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 
 class ConfigError(InvalidInput):
-    """A configuration is wrong; ``key`` tells where."""
+    """A configuration is wrong.
+
+    Args:
+        key: Where: the names and positions from the root down.
+        problem: What is wrong there, and the fix.
+    """
 
     def __init__(self, key: Key, problem: str) -> None:
         self.key = key

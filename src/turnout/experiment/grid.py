@@ -35,12 +35,19 @@ BACKENDS = ("local", "ray")
 
 @dataclass(frozen=True)
 class Grid:
-    """All cells of an experiment, in the order of selectors and seeds."""
+    """All cells of an experiment, in the order of selectors and seeds.
+
+    Attributes:
+        experiment: What was asked for.
+        folder: Where its results are.
+        cells: One per selector and seed.
+        notes: What there is to say about the folder.
+    """
 
     experiment: Experiment
     folder: Path
     cells: tuple[CellResult, ...]
-    notes: tuple[str, ...] = ()  #: what there is to say about the folder
+    notes: tuple[str, ...] = ()
 
     @property
     def problems(self) -> tuple[CellResult, ...]:

@@ -49,13 +49,20 @@ SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Advance(NamedTuple):
-    """How far an experiment is."""
+    """How far an experiment is.
+
+    Attributes:
+        rounds_done: Rounds played, of all cells together.
+        n_rounds: Rounds to play, of all cells together.
+        cells_done: Cells that are complete.
+        n_cells: Cells of the experiment.
+        measured: What training measured in the latest round; empty with several processes.
+    """
 
     rounds_done: int
     n_rounds: int
     cells_done: int
     n_cells: int
-    #: What training measured in the latest round; empty with several processes.
     measured: Mapping[str, float] = MappingProxyType({})
 
 

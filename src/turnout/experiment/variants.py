@@ -92,6 +92,9 @@ def variant_of(source: Any, key: Key = ()) -> Variant:
 def parse_variant(text: str) -> Variant:
     """Return the variant of a text: ``name``, ``name:key=value,...`` or ``label=name:...``.
 
+    Args:
+        text: The variant as one writes it on the command line.
+
     >>> parse_variant("E3CS-0.8=e3cs:quota=0.8,draw=multinomial").parameters
     {'quota': 0.8, 'draw': 'multinomial'}
     """

@@ -2,7 +2,8 @@
 
 from turnout.papers.claims import Claim, Finding, Verdict, judge
 from turnout.papers.presets import Preset, Setting, load_preset, preset_names
-from turnout.papers.results import Results, ResultsFile
+from turnout.papers.results import Results
+from turnout.papers.results_file import ResultsFile
 
 __all__ = [
     "Claim",

@@ -1,17 +1,10 @@
-"""What a paper's runs came out at: small enough to be kept in the repository.
-
-Run folders are large and stay with whoever ran them. ``results/<preset>.json`` keeps, for each
-scheme and seed, the measures that claims and tables need and the curves that figures draw, thinned.
-Pages, verdicts and figures are made from it alone.
-"""
+"""What is kept of a paper's runs: measures for claims and tables, thinned curves for figures."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
@@ -21,14 +14,9 @@ from turnout.errors import InvalidInput, TurnoutError
 from turnout.experiment import Cell, Estimate, estimate
 from turnout.papers.figure_measures import client_losses
 from turnout.papers.measures import measure_named
-from turnout.runs.settings import first_difference
-from turnout.storage import write_atomically
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["CURVES", "Curve", "Results", "ResultsError", "ResultsFile", "SchemeResults"]
-
-#: Version of the format of results files.
-FORMAT = 1
+__all__ = ["CURVES", "Curve", "Results", "ResultsError", "SchemeResults"]
 
 #: Points kept of a curve.
 _MOST_POINTS = 80
@@ -280,130 +268,6 @@ class Results:
         """Return it as plain data."""
         schemes = {label: scheme.table() for label, scheme in self.schemes.items()}
         return {"experiment": self.experiment, "classes": self.classes, "schemes": schemes}
-
-
-class ResultsFile:
-    """``results/<preset>.json``: the results of each setting and length of a preset.
-
-    Args:
-        preset: Name of the preset.
-        parts: Results by setting and by how many times the paper's length.
-        made_with: Version of turnout and others that made them.
-    """
-
-    def __init__(
-        self,
-        preset: str,
-        parts: Mapping[tuple[str, int], Results] | None = None,
-        made_with: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.preset = preset
-        self.parts = dict(parts or {})
-        self.made_with = dict(made_with or {})
-
-    @classmethod
-    def read(cls, path: Path, preset: str) -> Self:
-        """Read a file.
-
-        Args:
-            path: The file.
-            preset: The preset that it must belong to.
-        """
-        try:
-            table = json.loads(path.read_text(encoding="utf-8"))
-            if table["format"] > FORMAT:
-                raise ResultsError(f"{path} was written by a newer turnout: upgrade.")
-            if table["preset"] != preset:
-                raise ResultsError(f"{path} is about {table['preset']}, not about {preset}.")
-            parts = {
-                (part["setting"], part["times"]): Results.from_table(part)
-                for part in table["parts"]
-            }
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, ResultsError):
-                raise
-            raise ResultsError(
-                f"{path} cannot be read ({error}): run turnout reproduce {preset} again."
-            ) from error
-        return cls(preset, parts, table["made_with"])
-
-    def write(self, path: Path) -> None:
-        """Write the file.
-
-        Args:
-            path: Where; the folder must exist.
-        """
-        parts = [
-            {"setting": setting, "times": times, **results.table()}
-            for (setting, times), results in self.parts.items()
-        ]
-        table = {
-            "format": FORMAT,
-            "preset": self.preset,
-            "made_with": self.made_with,
-            "parts": parts,
-        }
-        write_atomically(path, (json.dumps(table, allow_nan=False) + "\n").encode())
-
-    def update(self, setting: str, times: int, results: Results) -> None:
-        """Put results into the file; schemes and seeds that are not among them stay.
-
-        Args:
-            setting: Label of the setting.
-            times: Length.
-            results: What was collected; nothing changes if there is nothing.
-        """
-        if not results.schemes:
-            return
-        kept = self.parts.get((setting, times))
-        schemes = dict(kept.schemes if kept else {})
-        for label, new in results.schemes.items():
-            schemes[label] = schemes[label].joined(new) if label in schemes else new
-        order = [selector["label"] for selector in results.experiment["selectors"]]
-        in_order = {label: schemes[label] for label in order if label in schemes}
-        part = Results(results.experiment, in_order, results.classes)
-        self.parts[(setting, times)] = part
-
-    def missing(
-        self, setting: str, times: int, labels: Iterable[str], seeds: Iterable[int]
-    ) -> list[int]:
-        """Return the seeds that some scheme still lacks.
-
-        Args:
-            setting: Label of the setting.
-            times: Length.
-            labels: The schemes that are wanted.
-            seeds: The seeds that are wanted.
-        """
-        kept = self.parts.get((setting, times))
-        done = [
-            set(kept.schemes[label].seeds) if kept and label in kept.schemes else set()
-            for label in labels
-        ]
-        return [seed for seed in seeds if any(seed not in run for run in done)]
-
-    def check(self, setting: str, times: int, experiment: Mapping[str, Any]) -> None:
-        """Raise if kept results are of another protocol.
-
-        Args:
-            setting: Label of the setting.
-            times: Length.
-            experiment: The protocol as it is now, as plain data.
-        """
-        kept = self.parts.get((setting, times))
-        if kept is None:
-            return
-        varies = {"seeds", "selectors", "name"}
-        there, here = (
-            {name: value for name, value in table.items() if name not in varies}
-            for table in (kept.experiment, experiment)
-        )
-        difference = first_difference(there, here)
-        if difference is not None:
-            raise ResultsError(
-                f"the kept results of {self.preset} ({setting or 'its only setting'}) follow "
-                f"another protocol: {difference}. Write to another file, or delete them."
-            )
 
 
 def _thinned(curves: Mapping[str, FloatArray]) -> dict[str, Curve]:

@@ -12,7 +12,8 @@ from turnout.papers.claims import Claim, Finding, Verdict, corrected, judge
 from turnout.papers.evidence import LEVEL
 from turnout.papers.measures import measure_named
 from turnout.papers.presets import CostTable, NumbersTable, Preset, RegretTable
-from turnout.papers.results import Results, ResultsFile
+from turnout.papers.results import Results
+from turnout.papers.results_file import ResultsFile
 from turnout.statistics import estimate
 from turnout.types import FloatArray
 

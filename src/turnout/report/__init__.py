@@ -24,12 +24,19 @@ __all__ = ["Problem", "Report", "Row", "write_report"]
 
 
 class Report(NamedTuple):
-    """What was written."""
+    """What was written.
+
+    Attributes:
+        path: The page.
+        rows: The summary tables, each row with its world_id.
+        problems: What the page warns of.
+        n_cells: Cells shown.
+    """
 
     path: Path
-    rows: list[tuple[str, Row]]  #: the summary tables, each row with its world_id
-    problems: list[Problem]  #: what the page warns of
-    n_cells: int  #: cells shown
+    rows: list[tuple[str, Row]]
+    problems: list[Problem]
+    n_cells: int
 
 
 def write_report(

@@ -21,13 +21,21 @@ __all__ = ["Row", "counts_of", "summary_rows"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One selector in the summary table."""
+    """One selector in the summary table.
+
+    Attributes:
+        name: Label of the selector.
+        n_seeds: Runs that count.
+        estimates: By column; columns without a number are absent.
+        best: Columns in which no other mean is better.
+        tied: Columns whose paired difference to the best may be zero.
+    """
 
     name: str
     n_seeds: int
-    estimates: Mapping[str, Estimate]  #: by column; columns without a number are absent
-    best: frozenset[str]  #: columns in which no other mean is better
-    tied: frozenset[str]  #: columns whose paired difference to the best may be zero
+    estimates: Mapping[str, Estimate]
+    best: frozenset[str]
+    tied: frozenset[str]
 
 
 def summary_rows(world: WorldGroup, metrics: Sequence[Metric[Facts]]) -> list[Row]:
