@@ -47,9 +47,10 @@ bench: $(READY)  ## speed: selectors at 1e3 .. 1e6 clients, the loop, training, 
 peers: $(READY)  ## our Oort and pow-d beside the public ones, where those are installed
 	$(BIN)/python benchmarks/peers.py
 
-docs: $(READY)  ## the pages of the selectors, from their docstrings
+docs: $(READY)  ## the site in build/site; first the pages that are made from the code
 	$(BIN)/python docs/build_pages.py
 	$(BIN)/python docs/module_map.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 papers: $(READY)  ## pages and figures of docs/papers, from results/*.json
 	$(BIN)/python docs/build_papers.py

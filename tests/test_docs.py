@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "docs" / "index.md",
+    ROOT / "docs" / "install.md",
     *sorted((ROOT / "docs" / "howto").glob("*.md")),
     *sorted((ROOT / "docs" / "papers").glob("*.md")),
 ]
@@ -62,8 +64,11 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-# The other how-tos run in the tests of what they are about.
-@pytest.mark.parametrize("name", ["README.md", "docs/howto/data.md", "docs/howto/guarantee.md"])
+#: Pages whose code runs here; the other how-tos run in the tests of what they are about.
+PRINTED_CODE = ["README.md", "docs/index.md", "docs/howto/data.md", "docs/howto/guarantee.md"]
+
+
+@pytest.mark.parametrize("name", PRINTED_CODE)
 def test_python_examples_run_as_printed(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     examples = blocks(ROOT / name, "python")
@@ -89,10 +94,10 @@ def test_printed_commands_have_these_options(page):
 
 
 @pytest.mark.parametrize(
-    "name", ["README", "data", "experiments", "guarantee", "report", "training"]
+    "name", ["README", "index", "data", "experiments", "guarantee", "report", "training"]
 )
 def test_printed_commands_run(name, tmp_path, monkeypatch):
-    (page,) = (page for page in PAGES if page.stem == name)
+    page = next(page for page in PAGES if page.stem == name)
     monkeypatch.chdir(tmp_path)
     for text in blocks(page, "toml"):
         Path("experiment.toml").write_text(text, encoding="utf-8")

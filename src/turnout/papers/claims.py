@@ -126,7 +126,7 @@ class Claim:
 class Finding(NamedTuple):
     """What was measured for a claim.
 
-    Args:
+    Attributes:
         ours: The numbers, as text.
         evidence: What speaks for the claim and against it.
         n_seeds: Seeds behind it, the fewest of any scheme involved.

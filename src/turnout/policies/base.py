@@ -115,7 +115,7 @@ class Observed(Stateful):
 class End(NamedTuple):
     """When the server stops waiting.
 
-    Args:
+    Attributes:
         at: Seconds after the selection; infinity = when everyone has answered.
         is_enough: Whether it stops because enough clients have answered.
     """

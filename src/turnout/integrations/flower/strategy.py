@@ -61,7 +61,8 @@ class SelectingStrategy(Strategy):
         durations: Whose seconds the selector sees: as measured here, or as clients report them.
         metric_keys: The key of a metric in the replies, by the metric's name, if it is your own.
         unidentified: Nodes that do not say who they are go by their node id, or are excluded.
-        start_s, wait_for_nodes_s: Seconds to wait for enough nodes, in the first round and later.
+        start_s: Seconds that the first round waits for enough nodes.
+        wait_for_nodes_s: Seconds that later rounds wait for them.
         ask_s: Seconds that a question to clients takes at most.
         late_s: Seconds after the deadline that a late node may stay busy; None: as many as before.
         evaluate_s: Seconds that evaluation by clients takes at most; None takes those of training.
