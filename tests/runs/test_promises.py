@@ -9,7 +9,7 @@ import pytest
 import turnout
 from turnout import metrics
 from turnout.experiment import Experiment, read_cell, run_experiment
-from turnout.experiment.summary import REFERENCE_RATE
+from turnout.runs.at_end import REFERENCE_RATE
 from turnout.runs.files import cell_folder
 from turnout.schedules import StepAfter
 from turnout.selectors import Random

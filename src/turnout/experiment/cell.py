@@ -16,11 +16,12 @@ from turnout.data import FederatedData
 from turnout.environments import Always
 from turnout.experiment.codec import encode
 from turnout.experiment.config import Experiment
-from turnout.experiment.summary import backlog_rate, curves, facts_of
+from turnout.experiment.facts import facts_of
 from turnout.experiment.variants import Variant
 from turnout.experiment.worlds import class_names
 from turnout.persist import load, save
 from turnout.runs import files
+from turnout.runs.at_end import backlog_rate, curves_at_end
 from turnout.runs.catalogue import summarize
 from turnout.runs.files import DamagedFile, FolderError
 from turnout.runs.reader import read_cell
@@ -239,7 +240,7 @@ class _Running:
         columns = self.writer.rounds.columns()
         run = Run.from_columns(self._world.n_clients, self._task.cohort_size, columns)
         rate = backlog_rate(self._selector.guaranteed_rate())
-        at_end = curves(run, rate, self.writer.regret, self._bound(run))
+        at_end = curves_at_end(run, rate, self.writer.regret, self._bound(run))
         classes = self._world.classes
         self._checkpoint(at_end | ({"class_of": classes} if classes.any() else {}))
         numbers = {"seconds": self._seconds(), "backlog_rate": rate}

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from turnout.experiment.summary import backlog_rate, curves, facts_of
 from turnout.integrations.flower import clock
 from turnout.integrations.flower.journal import Journal
 from turnout.runs import files
+from turnout.runs.at_end import backlog_rate, curves_at_end
 from turnout.runs.catalogue import summarize
+from turnout.runs.facts import Facts
 from turnout.runs.files import FolderError, cell_folder
 from turnout.runs.versions import versions
 from turnout.runs.writer import RoundLog
@@ -75,10 +76,11 @@ class Records:
         if not journal.n_rounds:
             return
         run = journal.run
-        made = curves(run, self._rate, np.full(run.n_rounds, np.nan))
-        self._write_choices(journal, {name: made[name] for name in made if name != "regret"})
+        at_end = curves_at_end(run, self._rate, np.full(run.n_rounds, np.nan))
+        shown = {name: curve for name, curve in at_end.items() if name != "regret"}
+        self._write_choices(journal, shown)
         numbers = {"seconds": clock.now() - self._started, "backlog_rate": self._rate}
-        summary = summarize(facts_of(run, made, numbers, None))
+        summary = summarize(Facts.of_run(run, at_end, numbers))
         files.write_json(self.path / files.SUMMARY, summary)
 
     def _write_config(self, journal: Journal) -> None:
