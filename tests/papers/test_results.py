@@ -92,7 +92,7 @@ def test_training_is_kept_and_drawn(trained: Results, tmp_path: Path) -> None:
     assert trained.values("UCB-CS, m=1", "worst-client-loss").tolist() == (
         scheme.clients["losses"].max(axis=1).tolist()
     )
-    schemes = trained.labels
+    schemes = load_preset("ucb-cs").figure(1).schemes
     names = ["UCB-CS", "m = 2"]
     check_drawing(Figure(1, "global-loss", schemes), {"": trained}, tmp_path, names)
     check_drawing(Figure(2, "client-losses", schemes[:4]), {"": trained}, tmp_path, schemes[:4])
@@ -220,13 +220,13 @@ def test_seeds_that_are_run_later_join_the_others() -> None:
     assert scheme(0, 1).joined(other) is other  # nothing to compare it with
 
 
-def test_only_seeds_that_are_missing_are_run(shortened: Results) -> None:
+def test_only_runs_that_are_missing_are_run(shortened: Results) -> None:
     file = ResultsFile("e3cs-arxiv", {("", 1): shortened})
     labels = shortened.labels
-    assert file.missing("", 1, labels, range(5)) == []
-    assert file.missing("", 1, labels, range(7)) == [5, 6]
-    assert file.missing("", 1, [*labels, "pow-d"], range(2)) == [0, 1]
-    assert file.missing("", 4, labels, range(2)) == [0, 1]
+    assert file.missing("", 1, labels, range(5)) == {}
+    assert file.missing("", 1, labels, range(7)) == {label: [5, 6] for label in labels}
+    assert file.missing("", 1, [*labels, "pow-d"], range(2)) == {"pow-d": [0, 1]}
+    assert file.missing("", 4, labels, range(2)) == {label: [0, 1] for label in labels}
 
 
 def test_nothing_judged_is_said(arxiv: Preset) -> None:

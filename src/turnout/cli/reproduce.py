@@ -181,8 +181,10 @@ def _parts(
             experiment = preset.experiment_of(setting, times)
             file.check(setting.label, times, experiment.table())
             labels = preset.schemes_for(setting, wanted, times=times, extras=extras)
-            missing = file.missing(setting.label, times, labels, experiment.seeds)
+            lacking = file.missing(setting.label, times, labels, experiment.seeds)
+            missing = sorted({seed for seeds in lacking.values() for seed in seeds})
             if missing or only:
+                labels = labels if only else list(lacking)
                 experiment = preset.experiment_of(setting, times, missing)
                 folder = out / run_folder(preset, experiment, setting.label)
                 parts.append(_Part(setting.label, times, experiment, labels, folder))

@@ -105,8 +105,8 @@ class ResultsFile:
 
     def missing(
         self, setting: str, times: int, labels: Iterable[str], seeds: Iterable[int]
-    ) -> list[int]:
-        """Return the seeds that some scheme still lacks.
+    ) -> dict[str, list[int]]:
+        """Return the seeds that each scheme still lacks; a complete scheme is absent.
 
         Args:
             setting: Label of the setting.
@@ -115,11 +115,15 @@ class ResultsFile:
             seeds: The seeds that are wanted.
         """
         kept = self.parts.get((setting, times))
-        done = [
-            set(kept.schemes[label].seeds) if kept and label in kept.schemes else set()
-            for label in labels
-        ]
-        return [seed for seed in seeds if any(seed not in run for run in done)]
+        schemes = kept.schemes if kept else {}
+        wanted = tuple(seeds)
+        lacking: dict[str, list[int]] = {}
+        for label in labels:
+            done = schemes[label].seeds if label in schemes else ()
+            open_seeds = [seed for seed in wanted if seed not in done]
+            if open_seeds:
+                lacking[label] = open_seeds
+        return lacking
 
     def check(self, setting: str, times: int, experiment: Mapping[str, Any]) -> None:
         """Raise if kept results are of another protocol.
