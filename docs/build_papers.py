@@ -29,6 +29,7 @@ INDEX = ROOT / "docs" / "papers" / "index.md"
 #: The hand-written page about the paper of each preset.
 PROSE = {
     "e3cs-arxiv": "e3cs",
+    "e3cs-arxiv-training": "e3cs",
     "e3cs-journal": "e3cs",
     "e3cs-training": "e3cs",
     "nccb": "nccb",

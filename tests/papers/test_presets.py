@@ -15,7 +15,14 @@ from turnout.simulate import simulate
 from turnout.training import KeepGlobal, LocalWork, MeanReturned
 
 NUMERICAL = ("e3cs-arxiv", "e3cs-journal", "rbcs-f")
-TRAINED = ("e3cs-training", "nccb", "rbcs-f-training", "ucb-cs", "ucb-cs-fmnist")
+TRAINED = (
+    "e3cs-arxiv-training",
+    "e3cs-training",
+    "nccb",
+    "rbcs-f-training",
+    "ucb-cs",
+    "ucb-cs-fmnist",
+)
 PAPERS = tuple(sorted((*NUMERICAL, *TRAINED)))
 
 # presets ---------------------------------------------------------------------------------------
