@@ -23,6 +23,7 @@ from turnout.errors import (
 )
 from turnout.persist import load, save
 from turnout.registry import make, names, register
+from turnout.results import open_runs
 from turnout.rng import Purpose, stream
 from turnout.roster import Roster
 from turnout.schedules import (
@@ -66,6 +67,7 @@ __all__ = [
     "load",
     "make",
     "names",
+    "open_runs",
     "register",
     "save",
     "simulate",

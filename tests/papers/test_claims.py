@@ -9,8 +9,8 @@ import pytest
 from turnout.errors import InvalidInput
 from turnout.papers import Claim, Finding, Results, Verdict, judge
 from turnout.papers.claims import RELATIONS, corrected, steps_of
-from turnout.papers.evidence import Evidence, above, all_of, holm, inside, later, same
 from turnout.papers.results import SchemeResults
+from turnout.statistics.evidence import Evidence, above, all_of, holm, inside, later, same
 
 
 def results(values: dict[str, list[float]], measure: str = "cep", n_rounds: int = 100) -> Results:

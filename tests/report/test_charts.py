@@ -18,8 +18,8 @@ from tests.report.folders import (
 from turnout.environments import e3cs_world
 from turnout.report.charts import sections
 from turnout.report.curves import N_POINTS
-from turnout.report.groups import gather
 from turnout.report.heatmap import N_COLUMNS, N_ROWS
+from turnout.results.groups import gather
 from turnout.runs.columns import PER_CHOICE, PER_ROUND
 from turnout.runs.reader import read_cells
 

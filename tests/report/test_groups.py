@@ -14,7 +14,7 @@ from tests.report.folders import (
 from turnout.errors import InvalidInput
 from turnout.experiment import Variant
 from turnout.report import write_report
-from turnout.report.groups import gather
+from turnout.results.groups import gather
 from turnout.runs.reader import read_cells
 
 

@@ -21,6 +21,7 @@ ALLOWED = (
     "turnout.metrics",
     "turnout.names",
     "turnout.report",
+    "turnout.results",
     "turnout.runs",
     "turnout.statistics",
     "turnout.storage",

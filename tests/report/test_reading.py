@@ -10,8 +10,8 @@ from tests.report.folders import change_arrays, change_json, run_cell, simulated
 from turnout.errors import InvalidInput
 from turnout.report import write_report
 from turnout.report.charts import sections
-from turnout.report.groups import gather
 from turnout.report.summary import summary_rows
+from turnout.results.groups import gather
 from turnout.runs.catalogue import shown_in
 from turnout.runs.reader import read_cells
 

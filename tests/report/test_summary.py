@@ -7,8 +7,8 @@ import scipy.stats
 
 from tests.report.folders import LABELS, run_cell, run_folder
 from turnout.report import write_report
-from turnout.report.groups import gather
 from turnout.report.summary import summary_rows
+from turnout.results.groups import gather
 from turnout.runs.catalogue import shown_in
 from turnout.runs.reader import read_cells
 from turnout.statistics import estimate, student_quantile

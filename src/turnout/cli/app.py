@@ -22,6 +22,7 @@ from turnout.cli import (
     merge,
     report,
     reproduce,
+    show,
     simulate,
     train,
 )
@@ -94,4 +95,5 @@ app.command("train")(train.train)
 app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)
 app.command("merge")(merge.merge)
+app.command("show")(show.show)
 app.add_typer(data.app, name="data")

@@ -9,7 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from turnout.cli.comparison import comparison_rows, comparison_tables
+from turnout.cli.comparison import (
+    Baseline,
+    MetricKeys,
+    comparison_rows,
+    grid_metrics,
+    named_metrics,
+    print_scores,
+)
 from turnout.cli.options import (
     Address,
     Backend,
@@ -46,6 +53,7 @@ from turnout.cli.training_options import (
 )
 from turnout.errors import InvalidInput
 from turnout.experiment import Experiment
+from turnout.results.scores import known_label
 
 __all__ = ["compare"]
 
@@ -100,6 +108,8 @@ def compare(
     backend: Backend = "local",
     address: Address = None,
     shard: ShardText = None,
+    metrics: MetricKeys = None,
+    baseline: Baseline = None,
     as_json: AsJson = False,
 ) -> None:
     """Run selectors in the same simulated federations and compare them, seed by seed.
@@ -122,15 +132,22 @@ def compare(
         experiment = experiment_of("compare", selectors, seeds or 5, context.params, training)
     else:
         raise InvalidInput("give selectors, e.g. turnout compare random e3cs, or --config FILE.")
+    wanted = named_metrics(metrics)
+    if baseline is not None:
+        known_label(baseline, experiment.labels)
     folder = out or Path("runs") / f"{experiment.name}-{experiment.digest[:8]}"
     running = grid_options(context.params)
     grid = run_shown(experiment, folder, quiet=as_json, **running)
     if shard is not None:
         print_shard(running["shard"], folder, [grid], as_json)
     elif as_json:
-        print_json(comparison_rows(grid))
+        print_json(comparison_rows(grid, baseline))
     else:
-        console.print(*comparison_tables(grid))
+        title = (
+            f"{experiment.n_rounds:,} rounds, {experiment.cohort_size:,} of "
+            f"{experiment.n_clients:,} clients"
+        )
+        print_scores(grid.scores, title, grid_metrics(grid), wanted, baseline)
         console.print(f"Run folder: {folder}", highlight=False)
     end_badly_on_problems(grid)
 

@@ -1,124 +1,144 @@
-"""What a comparison shows: means with intervals, paired differences, rounds to an accuracy."""
+"""What a comparison shows: means with intervals, paired differences, and what they mean."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.markup import escape
 from rich.table import Table
 
 from turnout.cli.options import numbers
-from turnout.cli.output import table
+from turnout.cli.output import console, fitted
 from turnout.experiment import Grid
-from turnout.runs.catalogue import all_metrics, at_targets, shown_in
+from turnout.results.scores import Scores
+from turnout.results.tables import (
+    ScoreTable,
+    compared_metrics,
+    difference_table,
+    explanations,
+    mean_table,
+)
+from turnout.runs.catalogue import all_metrics, at_targets, metric_named, shown_in
 from turnout.runs.facts import Facts
-from turnout.runs.metric import Metric, Scale
+from turnout.runs.metric import Metric
 
-__all__ = ["comparison_rows", "comparison_tables"]
+__all__ = [
+    "Baseline",
+    "MetricKeys",
+    "comparison_rows",
+    "grid_metrics",
+    "named_metrics",
+    "print_scores",
+    "score_row",
+]
+
+MetricKeys = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics", help="Keys of metrics, with commas: accuracy,cep; default: the usual ones."
+    ),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option("--baseline", help="Label that others are compared with; default: the first."),
+]
+
+#: How marked cells are printed.
+_STYLES = {"": "{}", "best": "[bold green]{}[/]", "tied": "{} ≈", "clear": "{}*"}
 
 
-def comparison_tables(grid: Grid) -> list[Table]:
-    """Return the tables of a grid, the best of each column in bold."""
+def named_metrics(keys: str | None) -> list[Metric[Facts]]:
+    """Return the metrics of the option ``--metrics``; none if it was not given."""
+    return [metric_named(key.strip()) for key in (keys or "").split(",") if key.strip()]
+
+
+def grid_metrics(grid: Grid) -> list[Metric[Facts]]:
+    """Return the metrics that the table of a grid shows if nobody says which."""
     recipe = grid.experiment.training
-    columns = shown_in("compare" if recipe is None else "compare --train")
-    tables, compared = [_means(grid, _title(grid), columns)], columns
-    if recipe is not None and recipe.target_accuracy:
-        targets = recipe.target_accuracy
-        title = "Rounds and virtual time to an accuracy (n of m = seeds that reached it)"
-        tables.append(_means(grid, title, at_targets(targets)))
-        learned = [metric for metric in columns if metric.group == "learning"]
-        compared = [*learned, at_targets(targets[-1:])[0]]
-    return [*tables, _differences(grid, compared)] if len(grid.labels) > 1 else tables
+    if recipe is None:
+        return shown_in("compare")
+    return [*shown_in("compare --train"), *at_targets(recipe.target_accuracy)]
 
 
-def comparison_rows(grid: Grid) -> list[dict[str, Any]]:
-    """Return all metrics of all selectors for JSON, with differences to the first."""
+def print_scores(
+    scores: Scores,
+    title: str,
+    usual: Sequence[Metric[Facts]],
+    wanted: Sequence[Metric[Facts]] = (),
+    baseline: str | None = None,
+) -> None:
+    """Print the tables of scores, and what a reader must know about them.
+
+    Args:
+        scores: The numbers.
+        title: Of what they are.
+        usual: The columns if nobody says which.
+        wanted: The columns that somebody asked for.
+        baseline: Whom the others are compared with; default: the first.
+    """
+    metrics = list(wanted or usual)
+    n_seeds = max(scores.n_seeds(label) for label in scores.labels)
+    seeds = "1 seed" if n_seeds == 1 else f"{n_seeds} seeds (mean ± 95 % interval)"
+    console.print(*_tables(f"{title}, {seeds}", mean_table(scores, metrics)))
+    has_others = len(scores.labels) > 1
+    if has_others:
+        first = scores.labels[0] if baseline is None else baseline
+        compared = list(wanted) or compared_metrics(metrics)
+        steps = difference_table(scores, compared, first)
+        console.print(*_tables(f"Difference to {first}, paired by seed", steps))
+    lines = [*(_MARKS if has_others and n_seeds > 1 else ()), *explanations(scores, metrics)]
+    console.print("\n".join(lines), style="dim", highlight=False, markup=False)
+
+
+_MARKS = (
+    "Bold: best mean; ≈: its difference to the best may be chance. *: more than chance (paired "
+    "t-test, 5 %, Holm's correction for the selectors compared).",
+)
+
+
+def score_row(scores: Scores, label: str, keys: Sequence[str], baseline: str) -> dict[str, Any]:
+    """Return all numbers of a selector for JSON.
+
+    Args:
+        scores: The numbers.
+        label: The selector.
+        keys: Keys of the metrics.
+        baseline: Whom it is compared with.
+    """
+    means, steps = {}, {}
+    for key in keys:
+        reached = {"reached": scores.n_reached(label, key)} if metric_named(key).run_length else {}
+        means[key] = numbers(scores.estimate(key)[label]) | reached
+        if label != baseline:
+            step = scores.difference(key, baseline)[label]
+            steps[key] = {**numbers(step.estimate), "p": step.p_value}
+    return {"label": label, "metrics": means, "difference": steps}
+
+
+def comparison_rows(grid: Grid, baseline: str | None = None) -> list[dict[str, Any]]:
+    """Return all metrics of all selectors for JSON, with differences to a baseline."""
     written = [key for cell in grid.cells if cell.summary for key in cell.summary]
     not_compared = {metric.key for metric in all_metrics() if metric.group == "computing"}
     keys = [key for key in dict.fromkeys(written) if key not in not_compared]
     variants = {variant.label: variant for variant in grid.experiment.selectors}
     return [
         {
-            "label": label,
+            **score_row(grid.scores, label, keys, baseline or grid.labels[0]),
             "selector": variants[label].name,
             "parameters": variants[label].parameters,
             "folder": str(grid.folder),
-            "metrics": {key: numbers(grid.estimate(label, key)) for key in keys},
-            "difference_to_first": {
-                key: numbers(grid.difference(label, grid.labels[0], key)) for key in keys
-            },
             "problems": [cell.message for cell in grid.problems if cell.label == label],
         }
         for label in grid.labels
     ]
 
 
-def _title(grid: Grid) -> str:
-    experiment = grid.experiment
-    n_seeds = len(experiment.seeds)
-    seeds = "1 seed" if n_seeds == 1 else f"{n_seeds} seeds (mean ± 95 % interval, best in bold)"
-    return (
-        f"{experiment.n_rounds} rounds, {experiment.cohort_size} of {experiment.n_clients} clients"
-        f", {seeds}"
-    )
-
-
-def _means(grid: Grid, title: str, metrics: Sequence[Metric[Facts]]) -> Table:
-    """Return the means; one that not every seed has is over those that have it."""
-    scales = [_scale(grid, metric) for metric in metrics]
-    rows = _empty(title, metrics, scales)
-    best = [_best(grid, metric) for metric in metrics]
-    for label in grid.labels:
-        n_seeds = _n_seeds(grid, label)
-        cells = []
-        for metric, scale, leaders in zip(metrics, scales, best, strict=True):
-            mean = grid.estimate(label, metric.key)
-            text = mean.over(scale.size).written(scale.form)
-            text += f" ({mean.n} of {n_seeds})" if mean.n < n_seeds else ""
-            cells.append(f"[bold green]{text}[/]" if label in leaders else text)
-        rows.add_row(escape(label), *cells)
-    return rows
-
-
-def _differences(grid: Grid, metrics: Sequence[Metric[Facts]]) -> Table:
-    """Return the paired differences to the first selector."""
-    first = grid.labels[0]
-    title = f"Difference to {escape(first)}, paired by seed (* = the interval excludes 0)"
-    scales = [_scale(grid, metric) for metric in metrics]
-    rows = _empty(title, metrics, scales)
-    for label in grid.labels[1:]:
-        cells = []
-        for metric, scale in zip(metrics, scales, strict=True):
-            step = grid.difference(label, first, metric.key)
-            is_clear = step.n > 1 and not step.low <= 0.0 <= step.high
-            cells.append(step.over(scale.size).written(f"+{scale.form}") + "*" * is_clear)
-        rows.add_row(escape(label), *cells)
-    return rows
-
-
-def _empty(title: str, metrics: Sequence[Metric[Facts]], scales: Sequence[Scale]) -> Table:
-    pairs = zip(metrics, scales, strict=True)
-    headings = tuple(metric.titled(scale, short=True) for metric, scale in pairs)
-    rows = table(title, "selector", *headings, numbers=headings)
-    rows.columns[0].overflow = "fold"  # a label is never cut
-    return rows
-
-
-def _scale(grid: Grid, metric: Metric[Facts]) -> Scale:
-    return metric.scale(grid.estimate(label, metric.key).mean for label in grid.labels)
-
-
-def _n_seeds(grid: Grid, label: str) -> int:
-    return sum(cell.label == label and cell.summary is not None for cell in grid.cells)
-
-
-def _best(grid: Grid, metric: Metric[Facts]) -> list[str]:
-    """Return who has the best mean; where seeds are missing, means do not compare."""
-    estimates = {label: grid.estimate(label, metric.key) for label in grid.labels}
-    whole = {
-        label: value.mean
-        for label, value in estimates.items()
-        if value.n and value.n == _n_seeds(grid, label)
-    }
-    return metric.leaders(whole)
+def _tables(title: str, content: ScoreTable) -> list[Table]:
+    cells = [
+        [_STYLES[entry.mark].format(escape(entry.text)) for entry in entries]
+        for _, entries in content.rows
+    ]
+    labels = [escape(label) for label, _ in content.rows]
+    return fitted(escape(title), ("selector", labels), content.headings, cells)

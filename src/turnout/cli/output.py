@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 
-__all__ = ["AsJson", "console", "metric_table", "show", "table"]
+__all__ = ["AsJson", "console", "fitted", "metric_table", "show", "table"]
 
 #: The option that every command has.
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 console = Console()
+
+#: Width of a column's border and padding, and of the longest label that is not folded.
+_BORDER, _WIDEST_LABEL = 3, 30
 
 
 def table(title: str, *headings: str, numbers: tuple[str, ...] = ()) -> Table:
@@ -28,6 +32,64 @@ def table(title: str, *headings: str, numbers: tuple[str, ...] = ()) -> Table:
     for heading in headings:
         empty.add_column(heading, justify="right" if heading in numbers else "left")
     return empty
+
+
+def fitted(
+    title: str,
+    first: tuple[str, Sequence[str]],
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+) -> list[Table]:
+    """Return tables that are as wide as the terminal at most, with no number broken.
+
+    Headings are wrapped if that is enough. Else the columns are spread over several tables, each
+    with the first column.
+
+    Args:
+        title: Of the first table.
+        first: Heading and cells of the first column, as markup.
+        headings: Of the other columns.
+        rows: The cells of the other columns, row by row, as markup.
+    """
+    cells = [
+        [Text.from_markup(cell).cell_len for cell in column] for column in zip(*rows, strict=True)
+    ]
+    label_width = max(Text.from_markup(text).cell_len for text in (first[0], *first[1]))
+    room = console.width - 1 - (min(label_width, _WIDEST_LABEL) + _BORDER)
+    whole = [max(len(head), *lengths) for head, lengths in zip(headings, cells, strict=True)]
+    narrow = [
+        max(*(len(word) for word in head.split()), *lengths)
+        for head, lengths in zip(headings, cells, strict=True)
+    ]
+    fits = sum(width + _BORDER for width in whole) <= room
+    widths = whole if fits else narrow
+    tables: list[Table] = []
+    for part in _parts(widths, room):
+        shown = table("" if tables else title, first[0])
+        shown.columns[0].max_width, shown.columns[0].overflow = _WIDEST_LABEL, "fold"
+        for column in part:
+            shown.add_column(headings[column], justify="right", width=widths[column])
+        for label, row in zip(first[1], rows, strict=True):
+            shown.add_row(label, *(row[column] for column in part))
+        tables.append(shown)
+    return tables
+
+
+def _width(markup: str) -> int:
+    return Text.from_markup(markup).cell_len
+
+
+def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Return which columns go into the same table, at least one into each."""
+    parts: list[list[int]] = []
+    left = 0
+    for column, width in enumerate(widths):
+        if not parts or width + _BORDER > left:
+            parts.append([])
+            left = room
+        parts[-1].append(column)
+        left -= width + _BORDER
+    return parts
 
 
 def metric_table(title: str, metrics: Iterable[Metric[Facts]], summary: Mapping[str, Any]) -> Table:

@@ -17,9 +17,12 @@ from turnout.experiment.pool import Advance, Callbacks, Show, run_local
 from turnout.experiment.ray_pool import check_cluster, run_on_ray
 from turnout.experiment.shard import Shard
 from turnout.experiment.variants import Variant
+from turnout.results.scores import Numbers, Scores
 from turnout.runs import files
+from turnout.runs.facts import Facts
 from turnout.runs.files import FolderError, cell_folder
 from turnout.runs.lock import locked
+from turnout.runs.metric import Metric
 from turnout.runs.settings import first_difference
 from turnout.runs.versions import versions
 from turnout.selector import Selector
@@ -63,6 +66,15 @@ class Grid:
     def labels(self) -> tuple[str, ...]:
         """Labels of the selectors that were run, in order."""
         return tuple(dict.fromkeys(cell.label for cell in self.cells))
+
+    @property
+    def scores(self) -> Scores:
+        """The numbers of its selectors, and what they say about each other."""
+        summaries: dict[str, dict[int, Numbers]] = {label: {} for label in self.labels}
+        for cell in self.cells:
+            if cell.summary is not None:
+                summaries[cell.label][cell.seed] = functools.partial(_metric_of, cell.summary)
+        return Scores(summaries)
 
     def values(self, label: str, metric: str) -> list[float]:
         """Return a metric of one selector for each seed; NaN where there is none."""
@@ -210,6 +222,10 @@ def _open_folder(experiment: Experiment, root: Path) -> None:
 
 def _unseen(advance: Advance) -> None:
     """Show nothing."""
+
+
+def _metric_of(summary: dict[str, Any], metric: Metric[Facts]) -> float:
+    return _number(summary, metric.key)
 
 
 def _number(summary: dict[str, Any] | None, metric: str) -> float:

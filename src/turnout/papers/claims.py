@@ -1,8 +1,8 @@
 """What a paper says, put beside what was measured, with a verdict for each claim.
 
 Verdicts are about means over seeds, paired by seed where two schemes are compared (see
-``turnout.papers.evidence``). *holds*: the data speak for the claim. *fails*: they speak against it.
-*undecided*: the interval reaches to both sides, a run diverged, or there is one seed only.
+``turnout.statistics.evidence``). *holds*: the data speak for the claim. *fails*: they speak against
+it. *undecided*: the interval reaches to both sides, a run diverged, or there is one seed only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout.errors import InvalidInput
-from turnout.papers.evidence import (
+from turnout.papers.measures import measure_named
+from turnout.papers.results import Results
+from turnout.runs.cell import Cell
+from turnout.runs.metric import Metric
+from turnout.statistics import estimate, student_quantile
+from turnout.statistics.evidence import (
     LEVEL,
     Evidence,
     above,
@@ -29,11 +34,6 @@ from turnout.papers.evidence import (
     log_ratio,
     same,
 )
-from turnout.papers.measures import measure_named
-from turnout.papers.results import Results
-from turnout.runs.cell import Cell
-from turnout.runs.metric import Metric
-from turnout.statistics import estimate, student_quantile
 from turnout.types import FloatArray
 
 __all__ = ["RELATIONS", "Claim", "Finding", "Verdict", "corrected", "judge", "steps_of"]

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout.papers.claims import Claim, Finding, Verdict, corrected, judge
-from turnout.papers.evidence import LEVEL
 from turnout.papers.measures import measure_named
 from turnout.papers.presets import CostTable, NumbersTable, Preset, RegretTable
 from turnout.papers.results import Results
 from turnout.papers.results_file import ResultsFile
 from turnout.statistics import estimate
+from turnout.statistics.evidence import LEVEL
 from turnout.types import FloatArray
 
 __all__ = ["Judged", "TextTable", "all_tables", "claims_table", "count_sentence", "judged_claims"]

@@ -12,15 +12,22 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from turnout.errors import InvalidInput, OutputError
-from turnout.report.groups import differences, gather, refuse_mixed
+from turnout.errors import OutputError
 from turnout.report.page import render
 from turnout.report.summary import Row, summary_rows
+from turnout.results import open_runs
+from turnout.results.groups import differences, refuse_mixed
 from turnout.runs.catalogue import shown_in
-from turnout.runs.reader import Problem, read_cells
+from turnout.runs.reader import Problem
 from turnout.storage import write_atomically
 
 __all__ = ["Problem", "Report", "Row", "write_report"]
+
+
+#: What to do about runs of several worlds.
+_ONE_WORLD = (
+    "Report them one at a time, or allow mixed worlds (--allow-mixed): one section per world."
+)
 
 
 class Report(NamedTuple):
@@ -60,20 +67,14 @@ def write_report(
         OutputError: If the file cannot be written.
         MissingExtra: If Jinja2 or plotly is not installed.
     """
-    folders = list(paths)
-    if not folders:
-        raise InvalidInput("no run folder was given: name at least one, such as runs/NAME.")
-    cells, problems = read_cells(folders)
-    worlds, remarks = gather(cells)
-    if not worlds:
-        raise InvalidInput(_nothing(folders, problems))
+    results = open_runs(*paths)
+    worlds, problems = results.worlds, list(results.problems)
     if not allow_mixed:
-        refuse_mixed(worlds)
+        refuse_mixed(worlds, _ONE_WORLD)
     if len(worlds) > 1:
         text = "; ".join(differences(worlds))
         message = f"{len(worlds)} worlds: compare only inside a section. They differ: {text}."
-        remarks.insert(0, Problem("mixed", "", message))
-    problems += remarks
+        problems.insert(0, Problem("mixed", "", message))
     rows = [summary_rows(world, shown_in("report")) for world in worlds]
     path = _write(Path(out), render(worlds, rows, problems))
     with_world = [
@@ -82,17 +83,6 @@ def write_report(
         for row in its_rows
     ]
     return Report(path, with_world, problems, sum(len(world.cells) for world in worlds))
-
-
-def _nothing(paths: Iterable[str | os.PathLike[str]], problems: list[Problem]) -> str:
-    where = ", ".join(str(path) for path in paths)
-    if not problems:
-        return (
-            f"no run was found under {where}: a run is a folder with config.json and rounds.jsonl, "
-            "as an experiment writes it."
-        )
-    listed = "\n".join(f"  {problem}" for problem in problems[:10])
-    return f"no cell under {where} can be shown; run the experiment again.\n{listed}"
 
 
 def _write(out: Path, page: str) -> Path:

@@ -15,8 +15,8 @@ from turnout.report.curves import (
 )
 from turnout.report.distributions import boxes, chosen, fairness
 from turnout.report.figures import Chart, Section, axes, label
-from turnout.report.groups import VariantCells, WorldGroup
 from turnout.report.targets import loss_histogram
+from turnout.results.groups import VariantCells, WorldGroup
 from turnout.runs import catalogue
 from turnout.runs.cell import Cell
 from turnout.runs.facts import Facts

@@ -8,9 +8,9 @@ import numpy as np
 
 from turnout.report.curves import Trace, identity, plain
 from turnout.report.figures import Chart, axes, label
-from turnout.report.groups import VariantCells, WorldGroup
 from turnout.report.heatmap import class_names, classes_of, heat_map
 from turnout.report.summary import counts_of, summary_rows
+from turnout.results.groups import VariantCells, WorldGroup
 from turnout.runs.catalogue import shown_in
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric

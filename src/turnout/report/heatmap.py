@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from turnout.report.figures import label
-from turnout.report.groups import WorldGroup
+from turnout.results.groups import WorldGroup
 from turnout.runs.cell import Cell
 from turnout.types import Array, FloatArray, IntArray
 

@@ -9,9 +9,9 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from turnout.names import import_extra
-from turnout.report.groups import WorldGroup
 from turnout.report.summary import Row
 from turnout.report.views import WorldView, world_view
+from turnout.results.groups import WorldGroup
 from turnout.runs.reader import Problem
 
 if TYPE_CHECKING:

@@ -1,39 +1,21 @@
-"""Which accuracies a table of training asks for, and the losses of single clients."""
+"""The losses of single clients."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
 from turnout.report.curves import Trace, identity, plain
 from turnout.report.figures import Chart, axes
-from turnout.report.groups import VariantCells, WorldGroup
-from turnout.runs.cell import Cell
+from turnout.results.groups import VariantCells, WorldGroup
 from turnout.types import FloatArray
 
-__all__ = ["loss_histogram", "targets_of"]
-
-#: Accuracies to look for in runs that name none; the highest that anyone reached are shown.
-_LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
-_MOST_TARGETS = 4
-_N_LEVELS = 3
+__all__ = ["loss_histogram"]
 
 _N_BINS = 30
 #: The bins end here; the few losses above are counted in the last one.
 _HIGHEST_PERCENTILE = 99.0
-
-
-def targets_of(world: WorldGroup) -> list[float]:
-    """Return the accuracies that the runs name as targets, else round numbers they reached."""
-    named = [_named(cell.settings.training.get("target_accuracy")) for cell in world.cells]
-    targets_named = sorted({target for targets in named for target in targets})
-    if targets_named:
-        return targets_named[-_MOST_TARGETS:]
-    best = max((_best_accuracy(cell) for cell in world.cells), default=math.nan)
-    return [level for level in _LEVELS if level <= best][-_N_LEVELS:]
 
 
 def loss_histogram(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
@@ -55,19 +37,6 @@ def loss_histogram(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Char
     )
     layout = axes("loss of a client", "share of clients", hovermode="x")
     yield Chart("local-loss", "Local losses at the end", caption, traces, layout, is_wide=True)
-
-
-def _named(setting: Any) -> list[float]:
-    several = setting if isinstance(setting, list) else [setting]
-    return [
-        float(target) for target in several if type(target) in (int, float) and 0.0 < target <= 1.0
-    ]
-
-
-def _best_accuracy(cell: Cell) -> float:
-    values = cell.series.get("accuracy", np.zeros(0))
-    finite = values[np.isfinite(values)]
-    return float(finite.max()) if finite.size else -math.inf
 
 
 def _losses(variant: VariantCells) -> FloatArray:

@@ -11,16 +11,17 @@ from typing import NamedTuple
 
 from turnout.report.charts import sections
 from turnout.report.figures import Section
-from turnout.report.groups import VariantCells, WorldGroup
 from turnout.report.summary import Row, summary_rows
-from turnout.report.targets import targets_of
 from turnout.report.wording import describe, pairs
+from turnout.results.groups import VariantCells, WorldGroup
+from turnout.results.targets import targets_of
 from turnout.runs.catalogue import at_targets, shown_in
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric, Scale
 
 __all__ = ["Entry", "Heading", "Table", "VariantView", "WorldView", "target_table", "world_view"]
 
+_MARKS = {"best": "best", "tied": "≈ best"}
 _NONE, _MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 
 
@@ -71,6 +72,7 @@ class WorldView:
     variants: list[VariantView]
     versions: Mapping[str, int]  #: how many cells were written by which versions
     settings: str  #: as JSON
+    caution: str  #: about few seeds; empty with enough
 
 
 def world_view(
@@ -94,6 +96,7 @@ def world_view(
         variants=[_variant_view(variant) for variant in world.variants],
         versions={pairs(json.loads(text)): n_cells for text, n_cells in versions.items()},
         settings=json.dumps(_settings(world), indent=2),
+        caution=world.scores.caution,
     )
 
 
@@ -106,7 +109,7 @@ def target_table(world: WorldGroup) -> Table | None:
     Returns:
         Two columns per accuracy; None if no cell has an accuracy or a target.
     """
-    metrics = at_targets(targets_of(world))
+    metrics = at_targets(targets_of(world.cells))
     return _table("Rounds to accuracy", metrics, summary_rows(world, metrics)) if metrics else None
 
 
@@ -143,11 +146,11 @@ def _entry(row: Row, key: str, scale: Scale) -> Entry:
     estimate = row.estimates[key].over(scale.size)
     margin = f"{estimate.half_width:,{scale.form}}" if math.isfinite(estimate.half_width) else ""
     entry = Entry(f"{estimate.mean:,{scale.form}}".replace("-", _MINUS), margin)
-    if estimate.n < row.n_seeds:
-        return entry._replace(remark=f"{estimate.n} of {row.n_seeds} seeds")
-    if key in row.best:
-        return entry._replace(remark="best", kind="best")
-    return entry._replace(remark="≈ best", kind="tied") if key in row.tied else entry
+    kind = "best" if key in row.best else "tied" if key in row.tied else ""
+    remarks = [_MARKS[kind]] if kind else []
+    if row.n_reached[key] < row.n_seeds:
+        remarks.append(f"{row.n_reached[key]} of {row.n_seeds} seeds")
+    return entry._replace(remark=", ".join(remarks), kind=kind)
 
 
 def _variant_view(variant: VariantCells) -> VariantView:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnout.names import shortened
-from turnout.report.groups import WorldGroup
+from turnout.results.groups import WorldGroup
 
 __all__ = ["describe", "in_words", "pairs"]
 

@@ -11,12 +11,23 @@ import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from turnout.errors import InvalidInput
+from turnout.names import nearest
 from turnout.runs.facts import Facts
 from turnout.runs.learning import LEARNING, Family
 from turnout.runs.metric import Group, Metric, Table
 from turnout.runs.participation import PARTICIPATION
 
-__all__ = ["GROUPS", "METRICS", "all_metrics", "at_targets", "find", "shown_in", "summarize"]
+__all__ = [
+    "GROUPS",
+    "METRICS",
+    "all_metrics",
+    "at_targets",
+    "find",
+    "metric_named",
+    "shown_in",
+    "summarize",
+]
 
 #: What the metrics of a group have in common.
 GROUPS: Mapping[Group, str] = MappingProxyType(
@@ -28,6 +39,9 @@ GROUPS: Mapping[Group, str] = MappingProxyType(
         "computing": "What the run cost on the computer that ran it.",
     }
 )
+
+#: The target of metrics that have one, where their keys are listed.
+_EXAMPLE = (0.8,)
 
 #: In the order in which they are written and shown.
 METRICS = (*LEARNING, *PARTICIPATION)
@@ -71,6 +85,22 @@ def find(key: str) -> Metric[Facts] | None:
     target = re.search(r"\d+(\.\d+)?", key)
     metrics = all_metrics([float(target[0])] if target else [])
     return next((metric for metric in metrics if metric.key == key), None)
+
+
+def metric_named(key: str) -> Metric[Facts]:
+    """Return a metric by its key.
+
+    Args:
+        key: As in ``summary.json``.
+
+    Raises:
+        InvalidInput: There is none; the message has the nearest key.
+    """
+    metric = find(key)
+    if metric is None:
+        keys = [metric.key for metric in all_metrics(_EXAMPLE)]
+        raise InvalidInput(f"unknown metric {key!r}.{nearest(key, keys)}", field="metric")
+    return metric
 
 
 def summarize(facts: Facts) -> dict[str, float]:

@@ -114,6 +114,7 @@ class Facts:
             wasted_s=float(wasted.sum()) if wasted.size else math.nan,
             counts=None if cell.choices is None else cell.choices.counts,
             curves={**cell.series, **cell.curves},
+            numbers={"rounds_run": cell.n_rounds},
             run=cell.choices,
         )
 

@@ -46,6 +46,7 @@ def to_target(target: float) -> tuple[Metric[Facts], Metric[Facts]]:
         decimals=0,
         tables=frozenset({"train"}),
         is_time_to=True,
+        run_length="rounds_run",
         compute=rounds,
     )
     in_time = dataclasses.replace(
@@ -56,6 +57,7 @@ def to_target(target: float) -> tuple[Metric[Facts], Metric[Facts]]:
         meaning=f"Virtual time until the accuracy on the test set is at least {target:g}.",
         unit="s",
         decimals=1,
+        run_length="total_time_s",
         compute=seconds,
     )
     return in_rounds, in_time

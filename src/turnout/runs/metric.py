@@ -58,6 +58,7 @@ class Metric(Generic[Source]):
         decimals: digits after the point.
         tables: where it is shown.
         is_time_to: whether it is a time to a target, which a run may never reach.
+        run_length: for a time to a target, the key of the metric that tells how long a run was.
     """
 
     key: str
@@ -73,6 +74,7 @@ class Metric(Generic[Source]):
     decimals: int = 3
     tables: frozenset[Table] = frozenset({"simulate", "train", "report"})
     is_time_to: bool = False
+    run_length: str = ""
 
     @property
     def form(self) -> str:

@@ -55,6 +55,17 @@ class CellSettings:
     classes: Mapping[str, Any]
     training: Mapping[str, Any]
 
+    @property
+    def targets(self) -> tuple[float, ...]:
+        """Accuracies of which the run was asked when it reached them."""
+        written = self.training.get("target_accuracy")
+        several: list[Any] = written if isinstance(written, list) else [written]
+        return tuple(
+            float(target)
+            for target in several
+            if type(target) in (int, float) and 0.0 < target <= 1.0
+        )
+
     @classmethod
     def read(cls, path: Path) -> Self:
         """Return the settings in a file, checked.

@@ -1,4 +1,4 @@
-"""What speaks for a claim and what against it: the tests behind the verdicts.
+"""What speaks for a claim and what against it: the tests behind verdicts and marks.
 
 Each test looks at differences between two schemes, one per seed, and gives two one-sided p-values.
 A claim *holds* when data like these would be rare if it were untrue, it *fails* when they would be
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout.errors import MissingExtra
+from turnout.names import import_extra
 from turnout.types import FloatArray
 
 __all__ = ["LEVEL", "Evidence", "above", "all_of", "holm", "inside", "later", "log_ratio", "same"]
@@ -165,8 +165,5 @@ def holm(p_values: Iterable[float]) -> list[float]:
 
 
 def _student_tail(statistic: float, degrees: int) -> float:
-    try:
-        from scipy.stats import t as student
-    except ImportError as error:
-        raise MissingExtra("Verdicts need scipy: pip install 'turnout[plot]'.") from error
-    return float(student.sf(statistic, degrees))
+    stats = import_extra("scipy.stats", "Tests need scipy: pip install 'turnout[cli]'.")
+    return float(stats.t.sf(statistic, degrees))

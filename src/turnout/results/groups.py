@@ -11,6 +11,7 @@ from typing import Any
 
 from turnout.errors import InvalidInput
 from turnout.names import shortened
+from turnout.results.scores import Scores, numbers_of
 from turnout.runs.cell import Cell
 from turnout.runs.files import EXPERIMENT, DamagedFile, read_json
 from turnout.runs.reader import Problem
@@ -47,6 +48,23 @@ class WorldGroup:
     def cells(self) -> tuple[Cell, ...]:
         """All cells that are shown."""
         return tuple(cell for variant in self.variants for cell in variant.cells)
+
+    @property
+    def title(self) -> str:
+        """Its sizes in a few words."""
+        settings, sizes = self.settings, self.cohort_sizes
+        cohort = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+        return f"{settings.n_rounds:,} rounds, {cohort} of {settings.n_clients:,} clients"
+
+    @property
+    def scores(self) -> Scores:
+        """The numbers of its selectors."""
+        return Scores(
+            {
+                variant.name: {cell.settings.seed: numbers_of(cell) for cell in variant.cells}
+                for variant in self.variants
+            }
+        )
 
     @property
     def cohort_sizes(self) -> list[int]:
@@ -104,11 +122,12 @@ def differences(worlds: Sequence[WorldGroup]) -> list[str]:
     return lines or [f"world_id is {' or '.join(w.settings.world_id for w in worlds)}"]
 
 
-def refuse_mixed(worlds: Sequence[WorldGroup]) -> None:
+def refuse_mixed(worlds: Sequence[WorldGroup], advice: str) -> None:
     """Raise unless all cells are of one world.
 
     Args:
         worlds: The worlds of all cells.
+        advice: What to do instead, as a sentence.
 
     Raises:
         InvalidInput: If there are several; the message names the settings that differ.
@@ -121,7 +140,7 @@ def refuse_mixed(worlds: Sequence[WorldGroup]) -> None:
     rest = f"; and {more} more" if more > 0 else ""
     raise InvalidInput(
         f"these runs are of {len(worlds)} different worlds and do not compare: {shown}{rest}. "
-        "Report them one at a time, or allow mixed worlds (--allow-mixed): one section per world."
+        f"{advice}"
     )
 
 

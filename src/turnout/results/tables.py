@@ -1,0 +1,172 @@
+"""Tables of scores, before anybody prints them: what stands in each cell, and how it is marked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from turnout.results.groups import WorldGroup
+from turnout.results.scores import Scores
+from turnout.results.targets import targets_of
+from turnout.runs.catalogue import at_targets, shown_in
+from turnout.runs.facts import Facts
+from turnout.runs.metric import Metric, Scale
+
+__all__ = [
+    "Entry",
+    "ScoreTable",
+    "compared_metrics",
+    "difference_table",
+    "explanations",
+    "mean_table",
+    "usual_metrics",
+]
+
+#: best: best mean; tied: its difference to the best may be chance; clear: a difference that is not.
+Mark = Literal["", "best", "tied", "clear"]
+
+
+class Entry(NamedTuple):
+    """A cell of a table.
+
+    Attributes:
+        mean: The mean in the unit of its column; "-" if there is none.
+        margin: Half the 95 % interval; empty with a single seed.
+        reached: How many seeds have a number, such as ``3 of 5``; empty if all have.
+        mark: How it is marked.
+    """
+
+    mean: str
+    margin: str = ""
+    reached: str = ""
+    mark: Mark = ""
+
+    @property
+    def text(self) -> str:
+        """The cell in one line, without its mark."""
+        mean = f"{self.mean} ± {self.margin}" if self.margin else self.mean
+        return f"{mean} ({self.reached})" if self.reached else mean
+
+
+class ScoreTable(NamedTuple):
+    """Numbers of selectors by metric.
+
+    Attributes:
+        headings: Of the columns, with units.
+        rows: The label of each selector and its cells.
+    """
+
+    headings: list[str]
+    rows: list[tuple[str, list[Entry]]]
+
+
+def usual_metrics(world: WorldGroup) -> list[Metric[Facts]]:
+    """Return the metrics that a table of a world shows if nobody says which.
+
+    Args:
+        world: Cells that compare.
+    """
+    targets = targets_of(world.cells)
+    is_trained = bool(world.settings.training) or bool(targets)
+    return [*shown_in("compare --train" if is_trained else "compare"), *at_targets(targets)]
+
+
+def compared_metrics(metrics: Sequence[Metric[Facts]]) -> list[Metric[Facts]]:
+    """Return those of the metrics that are worth a difference: with training, what was learned.
+
+    Args:
+        metrics: Those of a table, with the highest target last.
+    """
+    learned = [metric for metric in metrics if metric.group == "learning"]
+    last_target = [metric for metric in learned if metric.is_time_to][-2:]
+    return [*(m for m in learned if not m.is_time_to), *last_target] or list(metrics)
+
+
+def mean_table(scores: Scores, metrics: Iterable[Metric[Facts]]) -> ScoreTable:
+    """Return means over seeds, with the best of each column marked.
+
+    Args:
+        scores: The numbers.
+        metrics: The columns.
+    """
+    headings, columns = [], []
+    for metric in metrics:
+        means, ranking = scores.estimate(metric), scores.ranking(metric)
+        scale = metric.scale(mean.mean for mean in means.values())
+        headings.append(metric.titled(scale, short=True))
+        column = []
+        for label, mean in means.items():
+            mark: Mark = "best" if label in ranking.best else ""
+            mark = "tied" if label in ranking.tied else mark
+            n_reached, n_seeds = scores.n_reached(label, metric), scores.n_seeds(label)
+            reached = f"{n_reached} of {n_seeds}" if n_reached < n_seeds else ""
+            if n_reached:
+                column.append(_entry(mean.mean, mean.half_width, scale, reached, mark))
+            else:
+                column.append(Entry("-", reached=reached))
+        columns.append(column)
+    return ScoreTable(headings, _rows(scores.labels, columns))
+
+
+def difference_table(
+    scores: Scores, metrics: Iterable[Metric[Facts]], baseline: str | None = None
+) -> ScoreTable:
+    """Return differences to a baseline, paired by seed; those that are more than chance are marked.
+
+    Args:
+        scores: The numbers.
+        metrics: The columns.
+        baseline: The label of a selector; default: the first one.
+    """
+    headings, columns = [], []
+    for metric in metrics:
+        steps = scores.difference(metric, baseline)
+        means = scores.estimate(metric).values()
+        scale = metric.scale(mean.mean for mean in means)
+        headings.append(metric.titled(scale, short=True))
+        columns.append(
+            [
+                _entry(
+                    step.estimate.mean,
+                    step.estimate.half_width,
+                    scale,
+                    mark="clear" if step.is_clear else "",
+                    sign="+",
+                )
+                for step in steps.values()
+            ]
+        )
+    first = scores.labels[0] if baseline is None else baseline
+    return ScoreTable(headings, _rows([name for name in scores.labels if name != first], columns))
+
+
+def explanations(scores: Scores, metrics: Sequence[Metric[Facts]]) -> list[str]:
+    """Return what a reader of a table must know: what its metrics mean, and how far to trust it.
+
+    Args:
+        scores: The numbers.
+        metrics: The columns.
+    """
+    lines = [f"{metric.short}: {metric.meaning} ({metric.direction})" for metric in metrics]
+    if any(math.isfinite(scores.limit(metric)) for metric in metrics):
+        lines.append(
+            "n of m: n seeds reached it. Times of all are counted up to the end of the shortest "
+            "run that did not get there, so that means are over the same seeds."
+        )
+    return [*lines, scores.caution] if scores.caution else lines
+
+
+def _entry(
+    mean: float, margin: float, scale: Scale, reached: str = "", mark: Mark = "", sign: str = ""
+) -> Entry:
+    if math.isnan(mean):
+        return Entry("-", reached=reached)
+    half = "" if math.isnan(margin) else format(margin / scale.size, scale.form)
+    return Entry(format(mean / scale.size, f"{sign}{scale.form}"), half, reached, mark)
+
+
+def _rows(
+    labels: Sequence[str], columns: Sequence[Sequence[Entry]]
+) -> list[tuple[str, list[Entry]]]:
+    return [(label, [column[row] for column in columns]) for row, label in enumerate(labels)]
