@@ -42,8 +42,7 @@ def fitted(
 ) -> list[Table]:
     """Return tables that are as wide as the terminal at most, with no number broken.
 
-    Headings are wrapped if that is enough. Else the columns are spread over several tables, each
-    with the first column.
+    Columns that do not fit are in further tables, each with the first column.
 
     Args:
         title: Of the first table.
@@ -51,18 +50,8 @@ def fitted(
         headings: Of the other columns.
         rows: The cells of the other columns, row by row, as markup.
     """
-    cells = [
-        [Text.from_markup(cell).cell_len for cell in column] for column in zip(*rows, strict=True)
-    ]
-    label_width = max(Text.from_markup(text).cell_len for text in (first[0], *first[1]))
-    room = console.width - 1 - (min(label_width, _WIDEST_LABEL) + _BORDER)
-    whole = [max(len(head), *lengths) for head, lengths in zip(headings, cells, strict=True)]
-    narrow = [
-        max(*(len(word) for word in head.split()), *lengths)
-        for head, lengths in zip(headings, cells, strict=True)
-    ]
-    fits = sum(width + _BORDER for width in whole) <= room
-    widths = whole if fits else narrow
+    room = console.width - 1 - (min(_width(first[0], *first[1]), _WIDEST_LABEL) + _BORDER)
+    widths = [_width(*column) for column in zip(headings, *rows, strict=True)]
     tables: list[Table] = []
     for part in _parts(widths, room):
         shown = table("" if tables else title, first[0])
@@ -75,8 +64,8 @@ def fitted(
     return tables
 
 
-def _width(markup: str) -> int:
-    return Text.from_markup(markup).cell_len
+def _width(*texts: str) -> int:
+    return max(Text.from_markup(text).cell_len for text in texts)
 
 
 def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
