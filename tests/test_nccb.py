@@ -15,8 +15,9 @@ from tests.references.nccb_slow import SlowNCCB, doubled
 from turnout import InvalidInput, MissingColumn, Outcome, Purpose, RoundContext, Selection, stream
 from turnout.estimators import clusters, neural
 from turnout.estimators.clusters import k_means, nearest_centroid
+from turnout.estimators.features import unit_rows
 from turnout.estimators.neural import Network
-from turnout.selectors.nccb import NCCB, unit_rows
+from turnout.selectors.nccb import NCCB
 
 
 def context(

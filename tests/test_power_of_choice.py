@@ -222,7 +222,7 @@ def test_rpow_d_matches_slow_last_losses(seed):
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 10))
     m = int(rng.integers(1, n + 1))
-    selector = made("rpow-d", n, candidates=n)
+    selector = made("rpow-d", n, candidates=n, patience=None)
     last: dict[int, float] = {}  # absent: never took part; None of them reported: -1
     sizes = rng.integers(1, 50, n).astype(float)
     for t in range(60):

@@ -104,7 +104,7 @@ def test_matches_slow_history_for_all_clients(seed, discount):
     n = int(rng.integers(3, 12))
     m = int(rng.integers(1, n + 1))
     sizes = rng.integers(1, 500, n).astype(float)
-    selector, slow = made(n, discount=discount), SlowUCBCS(n, discount)
+    selector, slow = made(n, discount=discount, patience=None), SlowUCBCS(n, discount)
     for t in range(55):
         available = rng.random(n) < 0.8
         reference = {k: slow.index(k, sizes.tolist()) for k in np.flatnonzero(available).tolist()}

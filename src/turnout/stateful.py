@@ -20,6 +20,9 @@ __all__ = ["Stateful"]
 
 _Scalar = bool | int | float
 
+#: State that older files do not have; it starts as ``reset`` leaves it.
+LATER = frozenset({"unanswered_"})
+
 
 class Stateful:
     """An object with parameters and learned state, sized by the number of clients."""
@@ -74,6 +77,7 @@ class Stateful:
         fresh = self.clone()
         fresh.reset(self.n_clients)
         expected = fresh._learned()
+        state = {name: np.array(expected[name]) for name in LATER & expected.keys()} | dict(state)
         if state.keys() != expected.keys():
             odd = ", ".join(sorted(state.keys() ^ expected.keys()))
             raise StateFileError(f"the state does not fit {type(self).__name__}: check {odd}.")

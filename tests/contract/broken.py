@@ -475,7 +475,15 @@ class PrefersLosers(StickToWinners):
         self.won_[selection.clients] = ~outcome.completed
 
 
-# 16 docstring
+# 16 forgets_the_dead
+
+
+class RemembersVictories(StickToWinners):
+    def observe(self, selection, outcome):
+        self.won_[selection.clients] += outcome.completed
+
+
+# 17 docstring
 
 
 class SaysNothing(Uniform):

@@ -112,6 +112,7 @@ CAUGHT = {
         "LearnsNothing": "a learner must reach 1.3 times",
         "PrefersLosers": "a learner must reach 1.3 times",
     },
+    "forgets_the_dead": {"RemembersVictories": "times their fair share of 0.167"},
     "docstring": {"SaysNothing": "lack Idea, Setting, Limits, Deviations"},
 }
 CASES = [
@@ -139,7 +140,7 @@ def test_every_check_is_shown_to_fail_and_every_broken_selector_is_used() -> Non
 
 
 def test_a_correct_selector_of_an_outsider_passes_all() -> None:
-    assert [r.message for r in check_selector(StickToWinners)] == [""] * 16
+    assert [r.message for r in check_selector(StickToWinners)] == [""] * 17
 
 
 def test_quadratic_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +190,7 @@ def test_a_parameter_without_words_fails_once_the_class_is_registered(
 
 def test_results_are_numbered_and_timed() -> None:
     results = check_selector(OnPurpose, expected_failures={}, effort=0.1)
-    assert [result.number for result in results] == list(range(1, 17))
+    assert [result.number for result in results] == list(range(1, 18))
     assert [result.name for result in results] == list(BY_NAME)
     assert [result.name for result in results if not result.passed] == ["learns"]
     assert all(result.seconds > 0.0 for result in results)
@@ -197,7 +198,7 @@ def test_results_are_numbered_and_timed() -> None:
 
 def test_checks_can_be_run_one_by_one() -> None:
     (result,) = check_selector(StickToWinners, checks=[BY_NAME["docstring"]])
-    assert (result.number, result.name, result.passed) == (16, "docstring", True)
+    assert (result.number, result.name, result.passed) == (17, "docstring", True)
 
 
 class OnPurpose(LearnsNothing):

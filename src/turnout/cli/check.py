@@ -19,7 +19,7 @@ def check(
     selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
     as_json: AsJson = False,
 ) -> None:
-    """Run the sixteen checks of the contract on a selector; exit code 1 if one fails.
+    """Run the seventeen checks of the contract on a selector; exit code 1 if one fails.
 
     Examples: [bold]turnout check e3cs[/] or [bold]turnout check mypackage.mymodule:MySelector[/]
     """

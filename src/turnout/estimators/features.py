@@ -6,7 +6,7 @@ import numpy as np
 
 from turnout.types import LARGEST_REPORT, FloatArray, RoundContext
 
-__all__ = ["known_features"]
+__all__ = ["known_features", "unit_rows"]
 
 #: Rows of features are shortened to this length: beyond it the ridge is lost to rounding.
 LONGEST_FEATURES = 1e6
@@ -28,3 +28,17 @@ def known_features(ctx: RoundContext) -> FloatArray:
     length = np.sqrt(np.square(features).sum(axis=1, keepdims=True))
     shortened: FloatArray = features * np.minimum(1.0, LONGEST_FEATURES / np.maximum(length, 1.0))
     return shortened
+
+
+def unit_rows(x: FloatArray) -> FloatArray:
+    """Return the rows scaled to length 1; rows of zeros stay zero.
+
+    Args:
+        x: (n, d) the rows.
+    """
+    largest = np.abs(x).max(axis=1, initial=0.0, keepdims=True)
+    scaled: FloatArray = np.zeros_like(x)
+    np.divide(x, largest, out=scaled, where=largest > 0.0)
+    length = np.sqrt(np.square(scaled).sum(axis=1, keepdims=True))
+    np.divide(scaled, length, out=scaled, where=length > 0.0)
+    return scaled

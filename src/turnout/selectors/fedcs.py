@@ -22,7 +22,7 @@ Deviations: 1. Never more than cohort_size clients; RBCS-F has no such limit, wh
             ceil(K C) random ones, and packs among those: request=C restores it.
             4. Unknown values (NaN) rank last: rate 0, infinite time.
 Limits:     Needs to know beforehand what the others learn. Clients below the border are never
-            chosen, so their data is lost.
+            chosen, so their data is lost. Dead clients are chosen while their column is good.
 Cost:       O(n) select, packing O(m n); no state.
 Checked:    by hand and against a slow implementation of Alg. 3: tests/test_fedcs.py.
 """
@@ -33,7 +33,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -140,6 +140,10 @@ class FedCS(Selector):
             for their resources before packing; C in the paper, 0.1 there. None asks everybody.
             Start with None. The other readings refuse it.
     """
+
+    expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"forgets_the_dead": "nothing is learned: a column that praises a dead client is believed"}
+    )
 
     def __init__(
         self,

@@ -15,10 +15,13 @@ Deviations: 1. Rewards are standardised by their running mean and deviation, bec
             longer than 1e6 are shortened to that length.
             3. A chosen client without a report has brought nothing: its reward is 0. Otherwise the
             silent would stay uncertain, and so attractive, for ever.
+            4. One regression for all cannot tell a dead client from living ones with its features.
+            So its index falls below everyone's by requests without an answer after ``patience`` in
+            a row (turnout.estimators.silence); patience=None restores the paper.
 Limits:     Misled when utility is not linear in the features. Clients with the same features have
             the same rank and are chosen together. With standardize=False the bonus has the unit of
             the reward: raise explore with it, or newcomers are never tried.
-Cost:       O(n d^2) select, O(m d^2) observe, state 8 d^2 bytes, independent of n.
+Cost:       O(n d^2) select, O(m d^2) observe, state 8 d^2 + 8n bytes.
 Checked:    against a direct solve: tests/test_k_linucb.py.
 """
 
@@ -30,6 +33,7 @@ from turnout import require
 from turnout.errors import InvalidInput
 from turnout.estimators.features import known_features
 from turnout.estimators.moments import Moments
+from turnout.estimators.silence import below_everyone, check_patience, count_unanswered, lowered
 from turnout.registry import register
 from turnout.sampling import known_weights, top_m
 from turnout.selector import Selector
@@ -46,6 +50,8 @@ class KLinUCB(Selector):
         ridge (number > 0): Strength of the regularisation; lambda, 1 in the paper. Keep 1.
         standardize (True or False): Whether rewards are scaled by their running mean and deviation.
             False is the published form. Keep True.
+        patience (integer >= 0 or None): How many requests in a row a client may leave unanswered
+            before each further one halves its score, see deviation 4. None never forgets. Keep 5.
     """
 
     needs_columns = frozenset({"features", "num_samples"})
@@ -53,17 +59,24 @@ class KLinUCB(Selector):
     reports_probability = True
 
     def __init__(
-        self, *, explore: float = 1.0, ridge: float = 1.0, standardize: bool = True
+        self,
+        *,
+        explore: float = 1.0,
+        ridge: float = 1.0,
+        standardize: bool = True,
+        patience: int | None = 5,
     ) -> None:
         self.explore = explore
         self.ridge = ridge
         self.standardize = standardize
+        self.patience = patience
 
     def check_parameters(self) -> None:
         """Check all domains."""
         require.number("explore", self.explore, minimum=0.0)
         require.number("ridge", self.ridge, above=0.0)
         require.boolean("standardize", self.standardize)
+        check_patience(self.patience)
 
     def reset(self, n_clients: int) -> None:
         """Empty sums; they take the features' dimension from the first feedback."""
@@ -72,6 +85,7 @@ class KLinUCB(Selector):
         self.reward_sum_ = np.zeros(0)
         self.feature_sum_ = np.zeros(0)
         self.moments_ = np.zeros(3)
+        self.unanswered_ = np.zeros(n_clients, dtype=np.int64)
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Take the k largest x'theta + alpha sqrt(x' A^-1 x)."""
@@ -84,6 +98,7 @@ class KLinUCB(Selector):
             theta = inverse @ ((self.reward_sum_ - centre * self.feature_sum_) / scale)
             index += x @ theta
         index += self.explore * np.sqrt(np.maximum(np.einsum("nd,nd->n", x @ inverse, x), 0.0))
+        index = lowered(index, ctx.of_pool(self.unanswered_), self.patience, below_everyone)
         ranking = top_m(index, ctx.size, rng)
         chosen = ctx.pool[ranking.chosen]
         samples = known_weights(ctx.column("num_samples"))[chosen]
@@ -92,7 +107,9 @@ class KLinUCB(Selector):
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Add the rewards to the regression; no report, no reward."""
-        reward = np.nan_to_num(selection.recall("num_samples") * outcome.metric("loss_rms"))
+        loss = outcome.metric("loss_rms")
+        count_unanswered(self.unanswered_, selection.clients, ~np.isnan(loss))
+        reward = np.nan_to_num(selection.recall("num_samples") * loss)
         x = selection.recall("features")
         inverse = self._inverse(x.shape[1])
         gain = np.linalg.solve(np.eye(x.shape[0]) + x @ inverse @ x.T, x @ inverse)

@@ -36,12 +36,15 @@ Deviations: 1. The factor sqrt(m) of Eq. (9) is sqrt(width), as in NeuralUCB. Fe
             the silent do not stay attractive.
             7. Line 18 takes the argmax of U_i over j; meant is U_j. Bounds closer than a
             billionth of the largest are tied, and ties are broken at random.
+            8. One network for all cannot tell a dead client from living ones with its features. So
+            its bound falls below everyone's by requests without an answer after ``patience`` in a
+            row (turnout.estimators.silence); patience=None restores the paper.
             Defaults: threshold is the paper's best on Yelp; the others are ours.
 Limits:     Needs features that say something about utility; with random bits it is an expensive
             random draw. The first rounds go to the clusters, whatever they yield. Trusts reported
             losses up to the cut.
 Cost:       select O(n H^2 + n H (d + L w)) exact, O(n w (d + L w)) diagonal, H = memory; observe
-            O(steps H w (d + L w)). State 8 H (d + 2 L w) bytes exact, independent of n.
+            O(steps H w (d + L w)). State 8 H (d + 2 L w) + 8n bytes exact.
 Checked:    by hand and against Alg. 1 with the full matrix Z: tests/test_nccb.py.
 """
 
@@ -55,8 +58,9 @@ import numpy as np
 from turnout import require
 from turnout.errors import InvalidInput
 from turnout.estimators.clusters import k_means, nearest_centroid
-from turnout.estimators.features import known_features
+from turnout.estimators.features import known_features, unit_rows
 from turnout.estimators.moments import Moments
+from turnout.estimators.silence import below_everyone, check_patience, count_unanswered, lowered
 from turnout.registry import register
 from turnout.rng import Purpose, stream
 from turnout.sampling import known_weights, top_m, uniform_draw
@@ -102,6 +106,8 @@ class NCCB(Selector):
             does, or once a round. Keep False: it is faster by the size of the cohort.
         standardize (True or False): Whether rewards are scaled by the mean and deviation of the
             remembered ones. False is the published form. Keep True.
+        patience (integer >= 0 or None): How many requests in a row a client may leave unanswered
+            before each further one halves its score, see deviation 8. None never forgets. Keep 5.
     """
 
     needs_columns = frozenset({"features", "num_samples"})
@@ -122,6 +128,7 @@ class NCCB(Selector):
         learning_rate: float = 1.0,
         train_per_reward: bool = False,
         standardize: bool = True,
+        patience: int | None = 5,
     ) -> None:
         self.clusters = clusters
         self.threshold = threshold
@@ -135,6 +142,7 @@ class NCCB(Selector):
         self.learning_rate = learning_rate
         self.train_per_reward = train_per_reward
         self.standardize = standardize
+        self.patience = patience
 
     def check_parameters(self) -> None:
         """Check all domains."""
@@ -154,6 +162,7 @@ class NCCB(Selector):
         require.number("learning_rate", self.learning_rate, above=0.0)
         require.boolean("train_per_reward", self.train_per_reward)
         require.boolean("standardize", self.standardize)
+        check_patience(self.patience)
 
     def reset(self, n_clients: int) -> None:
         """Counters at 0 (Alg. 1, line 3); the rest takes its shape from the first feedback."""
@@ -166,6 +175,7 @@ class NCCB(Selector):
         self.evidence_ = np.zeros((0, 0))
         self.features_ = np.zeros((0, 0))
         self.reward_ = np.zeros(0)
+        self.unanswered_ = np.zeros(n_clients, dtype=np.int64)
         self.randomize(stream(0, Purpose.INIT))
 
     def randomize(self, rng: np.random.Generator) -> None:
@@ -186,6 +196,7 @@ class NCCB(Selector):
         chosen = explored
         if explored.size < ctx.size:  # Alg. 1, line 13
             bound = self._bounds(x, ctx.round)
+            bound = lowered(bound, ctx.of_pool(self.unanswered_), self.patience, below_everyone)
             bound[explored] = -np.inf
             best = top_m(bound, ctx.size - explored.size, rng).chosen  # lines 17-20
             chosen = np.sort(np.concatenate((explored, best)))
@@ -207,8 +218,9 @@ class NCCB(Selector):
             self.features_ = np.zeros((0, x.shape[1]))
         cluster = nearest_centroid(x, self.centroids_)
         self.count_ += np.bincount(cluster, minlength=self.clusters)  # Alg. 1, line 24
-        reward = selection.recall("num_samples") * outcome.metric("loss_rms")  # Eq. (2)
-        reward = np.nan_to_num(reward)  # no report, no reward
+        loss = outcome.metric("loss_rms")
+        count_unanswered(self.unanswered_, selection.clients, ~np.isnan(loss))
+        reward = np.nan_to_num(selection.recall("num_samples") * loss)  # Eq. (2), 0 if silent
         n_trainings = reward.size if self.train_per_reward else min(1, reward.size)
         for part in np.array_split(np.arange(reward.size), n_trainings) if n_trainings else ():
             self._learn(x[part], reward[part])
@@ -284,13 +296,3 @@ class NCCB(Selector):
                 f"columns['features'] must have {self.centroids_.shape[1]} features as in earlier "
                 f"rounds, got {dimension}."
             )
-
-
-def unit_rows(x: FloatArray) -> FloatArray:
-    """Return the rows scaled to length 1; rows of zeros stay zero."""
-    largest = np.abs(x).max(axis=1, initial=0.0, keepdims=True)
-    scaled: FloatArray = np.zeros_like(x)
-    np.divide(x, largest, out=scaled, where=largest > 0.0)
-    length = np.sqrt(np.square(scaled).sum(axis=1, keepdims=True))
-    np.divide(scaled, length, out=scaled, where=length > 0.0)
-    return scaled

@@ -34,9 +34,13 @@ Deviations: 1. normalize=True scales the clipped utilities to [0, 1] before the 
             There cutoff is 0.05 and explore_min 0.3. Bonus and cap stay as above.
             8. Fairness of the paper, (1 - f) utility + f fairness, has fairness = how much less
             often than the most chosen, as a share of that, times the largest score: a unit-free f.
+            9. Alg. 1 never lowers the utility of a client that stopped answering, so that the dead
+            keep their places. Here the score of a client is halved by each request without an
+            answer after ``patience`` in a row (turnout.estimators.silence); patience=None restores
+            Alg. 1.
 Limits:     Trusts reported losses up to the clipping. Until the exploration share has fallen, most
             of the cohort is untried clients.
-Cost:       O(n) select, O(m) observe, state 32n bytes.
+Cost:       O(n) select, O(m) observe, state 40n bytes.
 Checked:    by hand and against slow implementations of Alg. 1 and of the code's rules:
             tests/test_oort.py, tests/test_oort_rules.py.
 """
@@ -50,6 +54,7 @@ import numpy as np
 
 from turnout import require
 from turnout.errors import InvalidInput
+from turnout.estimators.silence import check_patience, count_unanswered, lowered
 from turnout.registry import register
 from turnout.sampling import known_weights, multinomial_without_replacement, uniform_draw
 from turnout.selector import Selector
@@ -89,6 +94,8 @@ class Oort(Selector):
             paper. 1 chooses among tried clients by that alone. Start with 0.
         rules ("paper" or "fedscale"): Whose steps are taken where the paper and the authors' code
             differ, see deviation 7. Keep "paper".
+        patience (integer >= 0 or None): How many requests in a row a client may leave unanswered
+            before each further one halves its score, see deviation 9. None never forgets. Keep 5.
     """
 
     needs_columns = frozenset({"num_samples"})
@@ -109,6 +116,7 @@ class Oort(Selector):
         normalize: bool = True,
         fairness: float = 0.0,
         rules: Literal["paper", "fedscale"] = "paper",
+        patience: int | None = 5,
     ) -> None:
         self.explore = explore
         self.explore_decay = explore_decay
@@ -121,6 +129,7 @@ class Oort(Selector):
         self.normalize = normalize
         self.fairness = fairness
         self.rules = rules
+        self.patience = patience
 
     def check_parameters(self) -> None:
         """Check all domains."""
@@ -133,6 +142,7 @@ class Oort(Selector):
             require.number("preferred_duration", self.preferred_duration, above=0.0)
         if self.max_participation is not None:
             require.integer("max_participation", self.max_participation, minimum=1)
+        check_patience(self.patience)
         require.choice("rules", self.rules, ("paper", "fedscale"))
         if self.rules == "fedscale" and (self.preferred_duration or not self.normalize):
             raise InvalidInput(
@@ -149,6 +159,7 @@ class Oort(Selector):
         self.duration_ = np.full(n_clients, UNKNOWN)
         self.last_round_ = np.zeros(n_clients)
         self.n_chosen_ = np.zeros(n_clients, dtype=np.int64)
+        self.unanswered_ = np.zeros(n_clients, dtype=np.int64)
         self.pace_ = 0
         self.n_rounds_ = 0
         self.this_window_ = 0.0
@@ -191,6 +202,7 @@ class Oort(Selector):
         reported = ~np.isnan(utility)
         is_newest = selection.round + 1 >= self.last_round_[clients]  # late feedback undoes nothing
         fresh = reported & is_newest
+        count_unanswered(self.unanswered_, clients, reported)
         self.utility_[clients[fresh]] = utility[fresh]
         timed = is_newest & ~np.isnan(outcome.duration)
         self.duration_[clients[timed]] = outcome.duration[timed]
@@ -234,7 +246,9 @@ class Oort(Selector):
         score += np.sqrt(factor, out=factor)
         score *= self._slowness(duration[rows], self._preferred(duration))
         np.abs(score, out=score)  # below 0 only for utility 0 under the rules of the code
-        return self._with_fairness(score, self.n_chosen_[rows]) if self.fairness else score
+        if self.fairness:
+            score = self._with_fairness(score, self.n_chosen_[rows])
+        return lowered(score, self.unanswered_[rows], self.patience)
 
     def _with_fairness(self, score: FloatArray, n_chosen: IntArray) -> FloatArray:
         """Return (1 - f) score + f fairness, Sec. 4.4."""

@@ -26,12 +26,16 @@ Deviations: 1. Optimistic times are clipped at 0 as in Eq. (19); Alg. 2 line 9 d
             counts as taking until the deadline or, without one, the median of its cohort;
             otherwise the silent would look fast for ever.
             6. Unknown or impossible contexts (NaN, beyond 1e30) count as zero.
+            7. Deviation 5 forgets as slowly as it learned. After ``patience`` requests without an
+            answer (turnout.estimators.silence) a client is taken to be nearly as slow as the
+            slowest 5 %. Its queue still serves it at the guaranteed rate; patience=None leaves out
+            this rule.
 Limits:     If rate times n exceeds the cohort, or the mean cohort that availability leaves, no
             schedule can keep the promise: it warns, and the queues grow. Assumes that durations are
             linear in the context. Late clients must report a duration, or their slowness stays
             unknown. A client that claims to take for ever is never chosen, whatever its queue.
-Cost:       O(n log n) select, O(n) observe (the queues), state (8 d^2 + 8 d + 8) n bytes:
-            104 n for d = 3.
+Cost:       O(n log n) select, O(n) observe (the queues), state (8 d^2 + 8 d + 16) n bytes:
+            112 n for d = 3.
 Checked:    by hand, P4 against brute force and Alg. 1, the regression against a direct solve:
             tests/test_rbcs_f.py. Figs. 2-4: turnout reproduce rbcs-f.
 """
@@ -46,14 +50,18 @@ import numpy as np
 from turnout import require
 from turnout.errors import InvalidInput
 from turnout.estimators.linear import rank_one_update, ridge_start, ridge_width
+from turnout.estimators.silence import check_patience, count_unanswered, lowered
 from turnout.registry import register
 from turnout.sampling import bottleneck_limit, top_m
 from turnout.schedules import Schedule, at_round
 from turnout.selector import Selector
-from turnout.types import LARGEST_REPORT, FloatArray, Outcome, RoundContext, Selection
+from turnout.types import LARGEST_REPORT, FloatArray, Outcome, RoundContext, Selection, Status
 
 #: Slack of the test whether the guaranteed rates fit the cohort, for products that round up.
 RATE_TOLERANCE = 1e-9
+
+#: Share of the pool that a client which stopped answering is as slow as.
+SLOWEST = 0.05
 
 #: Rounds before the mean cohort is trusted, and how far it may fall short by chance.
 ROUNDS_TO_JUDGE, CHANCE = 30, 0.05
@@ -76,6 +84,8 @@ class RBCSF(Selector):
             fit the column.
         clip (True or False): Whether optimistic times below 0 count as 0, as in Eq. (19). False is
             Alg. 2 as printed, see deviation 1. Keep True.
+        patience (integer >= 0 or None): How many requests in a row a client may leave unanswered
+            before each further one halves its score, see deviation 7. None never forgets. Keep 5.
     """
 
     needs_columns = frozenset({"context"})
@@ -90,6 +100,7 @@ class RBCSF(Selector):
         explore: float | Schedule = 0.1,
         dimension: int = 3,
         clip: bool = True,
+        patience: int | None = 5,
     ) -> None:
         self.rate = rate
         self.penalty = penalty
@@ -97,6 +108,7 @@ class RBCSF(Selector):
         self.explore = explore
         self.dimension = dimension
         self.clip = clip
+        self.patience = patience
 
     def check_parameters(self) -> None:
         """Check all domains."""
@@ -106,12 +118,14 @@ class RBCSF(Selector):
         at_round("explore", self.explore, 0)
         require.integer("dimension", self.dimension, minimum=1)
         require.boolean("clip", self.clip)
+        check_patience(self.patience)
 
     def reset(self, n_clients: int) -> None:
         """Empty queues, H = lambda I, b = 0 (Alg. 2, lines 1-3)."""
         super().reset(n_clients)
         self.queue_ = np.zeros(n_clients)
         self.inverse_, self.theta_ = ridge_start(self.dimension, self.ridge, n_clients)
+        self.unanswered_ = np.zeros(n_clients, dtype=np.int64)
         self.n_rounds_ = self.n_served_ = 0
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
@@ -127,6 +141,7 @@ class RBCSF(Selector):
         time -= alpha * ridge_width(ctx.of_pool(self.inverse_, axis=2), c)  # Eq. (19)
         if self.clip:
             np.maximum(time, 0.0, out=time)
+        time = -lowered(-time, ctx.of_pool(self.unanswered_), self.patience, _nearly_slowest)
         queue = ctx.of_pool(self.queue_)
         limit = bottleneck_limit(time, queue, ctx.size, self.penalty)  # P4, Eq. (21)
         within = np.where(time <= limit, queue, -np.inf)
@@ -138,6 +153,7 @@ class RBCSF(Selector):
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Advance every queue, and the regressions of the chosen."""
         c, deadline = selection.recall("context"), float(selection.recall("deadline"))
+        count_unanswered(self.unanswered_, selection.clients, outcome.status <= Status.LATE)
         duration = _assumed(outcome.duration, deadline)
         timed = ~np.isnan(duration)
         clients = selection.clients[timed]
@@ -183,6 +199,11 @@ class RBCSF(Selector):
 
     def _mean_cohort(self) -> float:
         return self.n_served_ / self.n_rounds_
+
+
+def _nearly_slowest(speed: FloatArray) -> float:
+    """Return the border of the slowest 5 %, which one liar cannot move."""
+    return float(np.quantile(speed, SLOWEST, method="higher"))
 
 
 def _assumed(duration: FloatArray, deadline: float) -> FloatArray:

@@ -11,8 +11,11 @@ Equations:  select: pi_rpow-d. observe: latest loss per client.
 Deviations: 1. candidates=None is d = 2m, the setting of UCB-CS.
             2. A client that was chosen and reported nothing keeps its last loss; if it has none it
             ranks after everyone who reported, so that the silent are not chosen for ever.
+            3. In the paper nobody stops answering; a client that does would keep its last loss.
+            Here that loss is halved by each request without an answer after ``patience`` in a row
+            (turnout.estimators.silence); patience=None restores the paper.
 Limits:     Losses get stale: a client that was bad long ago keeps its rank until it is drawn again.
-Cost:       O(n) select, O(m) observe, state 16n bytes.
+Cost:       O(n) select, O(m) observe, state 24n bytes.
 Checked:    by hand and against a slow implementation: tests/test_power_of_choice.py.
 """
 
@@ -21,6 +24,7 @@ from __future__ import annotations
 import numpy as np
 
 from turnout import require
+from turnout.estimators.silence import check_patience, count_unanswered, lowered
 from turnout.registry import register
 from turnout.sampling import draw_candidates, top_m
 from turnout.selector import Selector
@@ -39,33 +43,42 @@ class RPowD(Selector):
         candidates (integer >= 1 or None): Number of clients that are compared; d in the paper. At
             least the cohort size. None compares twice the cohort. A larger number prefers high
             losses more strongly, and costs nothing here.
+        patience (integer >= 0 or None): How many requests in a row a client may leave unanswered
+            before each further one halves its score, see deviation 3. None never forgets. Keep 5.
     """
 
     needs_columns = frozenset({"num_samples"})
     needs_metrics = frozenset({"loss"})
 
-    def __init__(self, *, candidates: int | None = None) -> None:
+    def __init__(self, *, candidates: int | None = None, patience: int | None = 5) -> None:
         self.candidates = candidates
+        self.patience = patience
 
     def check_parameters(self) -> None:
-        """At least one candidate."""
+        """At least one candidate, and a patience."""
         if self.candidates is not None:
             require.integer("candidates", self.candidates, minimum=1)
+        check_patience(self.patience)
 
     def reset(self, n_clients: int) -> None:
         """Never took part = infinite loss, kept as a number above every loss."""
         super().reset(n_clients)
         self.last_loss_ = np.full(n_clients, NEVER_CHOSEN)
         self.last_round_ = np.full(n_clients, -1, dtype=np.int64)
+        self.unanswered_ = np.zeros(n_clients, dtype=np.int64)
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Rank d candidates by their last loss."""
         candidates = draw_candidates(ctx, self.candidates, rng)
-        best = top_m(self.last_loss_[candidates], ctx.size, rng).chosen
+        unanswered = self.unanswered_[candidates]
+        loss = lowered(self.last_loss_[candidates], unanswered, self.patience)
+        best = top_m(loss, ctx.size, rng).chosen
         return Selection(ctx.round, np.sort(candidates[best]))
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Keep the loss of the latest participation; late feedback does not undo newer."""
+        answered = ~np.isnan(outcome.metric("loss"))
+        count_unanswered(self.unanswered_, selection.clients, answered)
         is_newer = selection.round >= self.last_round_[selection.clients]
         clients, loss = selection.clients[is_newer], outcome.metric("loss")[is_newer]
         last = self.last_loss_[clients]

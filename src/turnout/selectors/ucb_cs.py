@@ -20,9 +20,13 @@ Deviations: 1. Eqs. (5)-(7) discount per local iteration, Alg. 1 line 8 once per
             none; otherwise a client that never answers would stay at infinity and be chosen
             for ever. sigma_t keeps its value when nobody reports a spread.
             5. Unknown data sizes (NaN) count as the mean size.
+            6. By deviation 4 a client that stopped answering keeps its mean. Its index
+            is halved by each request without an answer after ``patience`` in a row, so that it is
+            asked less and less often, when its bonus has grown (turnout.estimators.silence);
+            patience=None leaves it its places.
 Limits:     Trusts reported losses: a client that reports a large one is chosen often. Without a
             reported spread there is no exploration beyond the first visit.
-Cost:       O(n) select and observe, state 16n bytes.
+Cost:       O(n) select and observe, state 24n bytes.
 Checked:    by hand and against a slow implementation of Eqs. (4)-(7): tests/test_ucb_cs.py.
 """
 
@@ -33,6 +37,7 @@ import math
 import numpy as np
 
 from turnout import require
+from turnout.estimators.silence import check_patience, count_unanswered, lowered
 from turnout.registry import register
 from turnout.sampling import known_weights, top_m
 from turnout.selector import Selector
@@ -53,26 +58,33 @@ class UCBCS(Selector):
         stored_index (True or False): Whether the index of a client is computed when it reports,
             and multiplied by the discount after each round, as Alg. 1 line 8 prints it. False
             computes Eq. (4) for everyone in every round. Keep False.
+        patience (integer >= 0 or None): How many requests in a row a client may leave unanswered
+            before each further one halves its score, see deviation 6. None never forgets. Keep 5.
     """
 
     needs_columns = frozenset({"num_samples"})
     needs_metrics = frozenset({"loss", "loss_std"})
     reports_probability = True
 
-    def __init__(self, *, discount: float = 0.7, stored_index: bool = False) -> None:
+    def __init__(
+        self, *, discount: float = 0.7, stored_index: bool = False, patience: int | None = 5
+    ) -> None:
         self.discount = discount
         self.stored_index = stored_index
+        self.patience = patience
 
     def check_parameters(self) -> None:
         """Gamma lies inside [0, 1]; stored_index is True or False."""
         require.fraction("discount", self.discount)
         require.boolean("stored_index", self.stored_index)
+        check_patience(self.patience)
 
     def reset(self, n_clients: int) -> None:
         """Nobody has reported yet."""
         super().reset(n_clients)
         self.mean_loss_ = np.zeros(n_clients)
         self.count_ = np.zeros(n_clients)
+        self.unanswered_ = np.zeros(n_clients, dtype=np.int64)
         self.rounds_ = 0.0
         self.spread_ = 0.0
         if self.stored_index:
@@ -87,6 +99,7 @@ class UCBCS(Selector):
             index = np.where(index == NEVER, np.inf, index)
         else:
             index = self._index(share, ctx.of_pool(self.count_), ctx.of_pool(self.mean_loss_))
+        index = lowered(index, ctx.of_pool(self.unanswered_), self.patience)
         ranking = top_m(index, ctx.size, rng)
         memo = {"share": share[ranking.chosen]}
         return Selection(ctx.round, ctx.pool[ranking.chosen], ranking.probability, memo)
@@ -98,6 +111,7 @@ class UCBCS(Selector):
         self.count_ *= self.discount  # Eq. (6)
         count, mean = self.count_[chosen], self.mean_loss_[chosen]
         loss = outcome.metric("loss")
+        count_unanswered(self.unanswered_, chosen, ~np.isnan(loss))
         loss = np.where(np.isnan(loss), mean, loss)
         self.mean_loss_[chosen] = (count * mean + loss) / (count + 1.0)  # L_t / N_t, Eq. (5)
         self.count_[chosen] = count + 1.0

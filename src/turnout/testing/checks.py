@@ -1,4 +1,4 @@
-"""The contract as sixteen checks, and how to run them.
+"""The contract as seventeen checks, and how to run them.
 
 Run them by ``check_selector(MySelector)``, or by ``assert_selector(MySelector)`` to raise. A class
 that breaks a rule on purpose says so, check by check and with a reason::
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from turnout.errors import InvalidInput
+from turnout.testing.check_dead import check_forgets_the_dead
 from turnout.testing.check_declarations import check_declarations, check_docstring, check_parameters
 from turnout.testing.check_scale import check_learns, check_vectorised
 from turnout.testing.check_select import (
@@ -60,6 +61,7 @@ CHECKS: tuple[Check, ...] = (
     check_declarations,
     check_vectorised,
     check_learns,
+    check_forgets_the_dead,
     check_docstring,
 )
 
