@@ -182,12 +182,14 @@ def test_ties_have_no_index_bias():
     assert np.all(np.abs(counts - trials * p) <= 5 * math.sqrt(trials * p * (1 - p)))
 
 
-def test_missing_and_impossible_features_count_as_zero():
+def test_missing_and_impossible_features_are_typical():
     selector, rng = made(4), np.random.default_rng(0)
     features = np.array([[NAN, NAN], [1.0, 0.0], [math.inf, 0.0], [0.0, 2.0]])
-    # Norms 0, 1, 0, 2.
+    # Medians 0.5 and 0. Norms 0.5, 1, 0.5, 2.
     assert selector.select(context(features, 1), rng).clients.tolist() == [3]
     assert selector.select(context(features, 2), rng).clients.tolist() == [1, 3]
+    memo = selector.select(context(features, 4), rng).memo
+    assert memo["features"].tolist() == [[0.5, 0.0], [1.0, 0.0], [0.5, 0.0], [0.0, 2.0]]
     feed(selector, features, 0, [0, 2], [1.0, 2.0])
     assert all(np.all(np.isfinite(value)) for value in selector.state().values())
 

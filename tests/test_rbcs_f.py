@@ -405,7 +405,21 @@ def test_contexts_are_needed() -> None:
         selector.select(ctx, np.random.default_rng(0))
 
 
-def test_impossible_contexts_count_as_zero() -> None:
+def test_a_client_without_a_context_is_not_taken_to_be_fast() -> None:
+    rng = np.random.default_rng(1)
+    features = rng.uniform(0.5, 2.0, (40, 3))
+    seconds = features @ [3.0, 1.0, 2.0]
+    features[:4] = math.nan
+    seconds[:4] = np.sort(seconds)[-4:]
+    selector, places = fresh(40, rate=0.05), np.zeros(40)
+    for t in range(400):
+        selection = selector.select(context(t, 4, features), rng)
+        selector.observe(selection, finished(seconds[selection.clients].tolist()))
+        places[selection.clients] += 1
+    assert places[:4].mean() < places[4:].mean()  # as zeros they had 10 times their fair share
+
+
+def test_impossible_contexts_leave_the_state_finite() -> None:
     selector = fresh(6, rate=0.1)
     rng = np.random.default_rng(5)
     for t in range(40):
@@ -417,7 +431,7 @@ def test_impossible_contexts_count_as_zero() -> None:
         selector.observe(selection, finished(rng.uniform(1.0, 9.0, 3).tolist()))
         for value in selector.state().values():
             assert np.isfinite(value).all()
-    # A context of zeros has an estimated time of zero and teaches nothing.
+    # Where nobody's context is known it is zero, and teaches nothing.
     one = fresh(1, rate=0.1)
     selection = one.select(context(0, 1, [[math.nan] * 3]), rng)
     one.observe(selection, finished([7.0]))

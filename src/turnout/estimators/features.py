@@ -6,14 +6,34 @@ import numpy as np
 
 from turnout.types import LARGEST_REPORT, FloatArray, RoundContext
 
-__all__ = ["known_features", "unit_rows"]
+__all__ = ["known_features", "typical_if_unknown", "unit_rows"]
 
 #: Rows of features are shortened to this length: beyond it the ridge is lost to rounding.
 LONGEST_FEATURES = 1e6
 
 
+def typical_if_unknown(features: FloatArray) -> FloatArray:
+    """Return features in which unknown and impossible values are the median of the others.
+
+    A fixed value such as 0 would tell a regression something, for example that the client takes no
+    time. The median says nothing, and one liar does not move it. It is 0 if nobody's is known.
+
+    Args:
+        features: (n, d) one row per client.
+    """
+    if features.size == 0:
+        return features
+    if features.min() >= -LARGEST_REPORT and features.max() <= LARGEST_REPORT:
+        return features
+    is_known = np.abs(features) <= LARGEST_REPORT  # NaN is not
+    filled = features.copy()
+    for column, known in zip(filled.T, is_known.T, strict=True):
+        column[~known] = np.median(column[known]) if known.any() else 0.0
+    return filled
+
+
 def known_features(ctx: RoundContext) -> FloatArray:
-    """Return (p, d) the features of the available clients; unknown and impossible ones are 0.
+    """Return (p, d) the features of the available clients; unknown ones are typical of the others.
 
     Args:
         ctx: The round; it must have the column ``features``.
@@ -24,7 +44,7 @@ def known_features(ctx: RoundContext) -> FloatArray:
     largest = np.abs(features).max(initial=0.0)
     if largest * np.sqrt(features.shape[1]) <= LONGEST_FEATURES:
         return features
-    features = np.where(np.abs(features) <= LARGEST_REPORT, features, 0.0)  # NaN included
+    features = typical_if_unknown(features)
     length = np.sqrt(np.square(features).sum(axis=1, keepdims=True))
     shortened: FloatArray = features * np.minimum(1.0, LONGEST_FEATURES / np.maximum(length, 1.0))
     return shortened

@@ -11,8 +11,8 @@ Symbols:    ridge = lambda, explore = alpha, inverse_ = A^-1, reward_sum_ = sum 
 Equations:  select: x'theta + alpha sqrt(x' A^-1 x), LinUCB Alg. 1 line 8. observe: lines 12-13.
 Deviations: 1. Rewards are standardised by their running mean and deviation, because they differ by
             orders of magnitude between tasks; standardize=False restores raw rewards.
-            2. Unknown features (NaN) count as 0, and so do impossible ones (beyond 1e30). Rows
-            longer than 1e6 are shortened to that length.
+            2. Unknown features (NaN) and impossible ones (beyond 1e30) count as the median of the
+            others'. Rows longer than 1e6 are shortened to that length.
             3. A chosen client without a report has brought nothing: its reward is 0. Otherwise the
             silent would stay uncertain, and so attractive, for ever.
             4. One regression for all cannot tell a dead client from living ones with its features.

@@ -16,8 +16,9 @@ Equations:  select: Alg. 1 lines 7-21, Eqs. (9), (13). observe: Eqs. (2), (14), 
             Initial weights: Eqs. (11), (12).
 Deviations: 1. The factor sqrt(m) of Eq. (9) is sqrt(width), as in NeuralUCB. Features are scaled to
             length 1 and doubled, [x, x] / sqrt(2), so that f = 0 at theta_0; the first block of
-            Eq. (11) is therefore (w/2, d). Unknown or impossible features count as 0. With length 1
-            a common scale is lost: where it matters, add a constant column to the features.
+            Eq. (11) is therefore (w/2, d). Unknown or impossible features count as the median of
+            the others'. With length 1 a common scale is lost: where it matters, add a constant
+            column to the features.
             2. The paper trains on all history at every reward. Ours: ``steps`` gradient steps a
             round from the present weights, over the latest ``memory`` rewards.
             memory=None, train_per_reward=True and more steps restore the paper.

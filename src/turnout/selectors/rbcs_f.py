@@ -25,7 +25,8 @@ Deviations: 1. Optimistic times are clipped at 0 as in Eq. (19); Alg. 2 line 9 d
             5. A chosen client whose duration is unknown (failed, silent) is served by its queue and
             counts as taking until the deadline or, without one, the median of its cohort;
             otherwise the silent would look fast for ever.
-            6. Unknown or impossible contexts (NaN, beyond 1e30) count as zero.
+            6. Unknown or impossible contexts (NaN, beyond 1e30) count as the median of the others';
+            as zero they would predict that the client takes no time.
             7. Deviation 5 forgets as slowly as it learned. After ``patience`` requests without an
             answer (turnout.estimators.silence) a client is taken to be nearly as slow as the
             slowest 5 %. Its queue still serves it at the guaranteed rate; patience=None leaves out
@@ -49,13 +50,14 @@ import numpy as np
 
 from turnout import require
 from turnout.errors import InvalidInput
+from turnout.estimators.features import typical_if_unknown
 from turnout.estimators.linear import rank_one_update, ridge_start, ridge_width
 from turnout.estimators.silence import check_patience, count_unanswered, lowered
 from turnout.registry import register
 from turnout.sampling import bottleneck_limit, top_m
 from turnout.schedules import Schedule, at_round
 from turnout.selector import Selector
-from turnout.types import LARGEST_REPORT, FloatArray, Outcome, RoundContext, Selection, Status
+from turnout.types import FloatArray, Outcome, RoundContext, Selection, Status
 
 #: Slack of the test whether the guaranteed rates fit the cohort, for products that round up.
 RATE_TOLERANCE = 1e-9
@@ -178,10 +180,8 @@ class RBCSF(Selector):
                 f"columns['context'] must have shape ({ctx.n_clients}, {self.dimension}), got "
                 f"{context.shape}; set dimension= to the number of context features."
             )
-        columns = np.array(context.T, dtype=np.float64, order="C")
-        if not (columns.min() >= -LARGEST_REPORT and columns.max() <= LARGEST_REPORT):
-            columns[~(np.abs(columns) <= LARGEST_REPORT)] = 0.0  # NaN included
-        return columns
+        known = typical_if_unknown(np.asarray(context, dtype=np.float64))
+        return np.array(known.T, order="C")
 
     def _warn_if_infeasible(self, ctx: RoundContext) -> None:
         needed = self.rate * ctx.n_clients
