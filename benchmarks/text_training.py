@@ -1,0 +1,120 @@
+"""Speed of training a next-word LSTM: a plain PyTorch loop against our fast trainer.
+
+The job is a round of the preset ``nccb``: 5 clients of 100 sequences of 20 words, two LSTM layers
+of 200, batches of 40, one of its five epochs. The words are artificial, by Zipf's law, without
+padding::
+
+    python benchmarks/text_training.py
+    python benchmarks/text_training.py --vocabulary 10000 --repeats 3
+
+Both take turns in one run. Target: twice as fast as the loop with its better number of threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from turnout.data.base import FederatedData
+from turnout.training.aggregate import aggregate
+from turnout.training.batches import client_plan
+from turnout.training.fast import FastTrainer
+from turnout.training.local import LocalWork
+from turnout.training.models import StackedLstm
+from turnout.training.modules import load_weights, read_weights
+
+CLIENTS, SAMPLES, LENGTH, BATCH, LR, SEED = 5, 100, 20, 40, 0.002, 0
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+
+
+def make_data(n_words: int) -> FederatedData:
+    """Return sequences of words; the label of a word is the next one."""
+    rng = np.random.default_rng(SEED)
+    chance = 1.0 / np.arange(1, n_words + 1)
+    words = rng.choice(n_words, (CLIENTS * SAMPLES, LENGTH + 1), p=chance / chance.sum())
+    x, y = words[:, :-1], words[:, 1:]
+    offsets, none = np.arange(CLIENTS + 1) * SAMPLES, np.zeros(CLIENTS + 1, dtype=np.int64)
+    return FederatedData("words", x, y, offsets, x[:0], y[:0], none, x[:10], y[:10], n_words)
+
+
+def plain_round(data: FederatedData, module: torch.nn.Module, rule: str, weights: Tensor) -> Tensor:
+    """Return the mean of the clients' models, each trained as one would write it."""
+    models = []
+    for client in range(CLIENTS):
+        load_weights(module, weights)
+        optimizer = OPTIMIZERS[rule](module.parameters(), lr=LR)
+        rows = client_plan(SAMPLES, BATCH, -(-SAMPLES // BATCH), SEED, 0, client).order
+        for batch in np.array_split(rows, range(BATCH, SAMPLES, BATCH)):
+            x = torch.from_numpy(data.x[client * SAMPLES + batch])
+            y = torch.from_numpy(data.y[client * SAMPLES + batch])
+            optimizer.zero_grad()
+            loss = cross_entropy(module(x).flatten(0, 1), y.flatten())
+            torch.autograd.backward(loss)
+            optimizer.step()
+        models.append(read_weights(module))
+    return torch.stack(models).mean(dim=0)
+
+
+def compare(n_words: int, rule: str, repeats: int) -> tuple[dict[str, list[float]], float]:
+    """Return the seconds of the rounds of each, and how far their models are apart."""
+    data, cores = make_data(n_words), os.cpu_count() or 1
+    local = LocalWork(epochs=1, batch_size=BATCH, lr=LR, optimizer=rule)
+    fast = FastTrainer(data, StackedLstm(), local, SEED, threads=cores)
+    weights, module = fast.initial_weights(), StackedLstm().build(data)
+
+    def fast_round() -> Tensor:
+        torch.set_num_threads(cores)
+        updates = fast.train(weights, np.arange(CLIENTS), 0)
+        return aggregate(weights, updates.weights, np.full(CLIENTS, 1 / CLIENTS))
+
+    def loop(threads: int) -> Tensor:
+        torch.set_num_threads(threads)
+        return plain_round(data, module, rule, weights)
+
+    rounds = {
+        "plain loop, 1 thread": lambda: loop(1),
+        f"plain loop, {cores} threads": lambda: loop(cores),
+        "turnout fast": fast_round,
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in rounds}
+    models: dict[str, Tensor] = {}
+    for _ in range(1 + repeats):  # the first is to warm up
+        for name, one_round in rounds.items():
+            start = time.perf_counter()
+            models[name] = one_round()
+            seconds[name].append(time.perf_counter() - start)
+    first, *_, last = models.values()
+    return {name: times[1:] for name, times in seconds.items()}, float((first - last).abs().max())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--vocabulary", type=int, nargs="+", default=[2_000, 10_000])
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    table = Table(title=f"seconds an epoch, median of {arguments.repeats}, lowest in brackets")
+    for heading in ("words", "rule", "who", "s/epoch", "fast is faster by", "weights differ by"):
+        table.add_column(heading, justify="left" if heading in ("rule", "who") else "right")
+    for n_words in arguments.vocabulary:
+        for rule in OPTIMIZERS:
+            seconds, far = compare(n_words, rule, arguments.repeats)
+            fast = statistics.median(seconds["turnout fast"])
+            for name, times in seconds.items():
+                median = statistics.median(times)
+                cells = f"{median:.2f} ({min(times):.2f})", f"{median / fast:.2f}x", f"{far:.1e}"
+                table.add_row(f"{n_words:,}", rule, name, *cells)
+            table.add_section()
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()
