@@ -269,7 +269,7 @@ def test_data_that_has_changed_is_another_experiment() -> None:
     np.savez("own/mine.npz", x_train=x, y_train=1 - y, x_test=x, y_test=y)
     result = run(*arguments)
     assert result.exit_code == 2
-    assert "data_sha256: the folder has" in result.output
+    assert "data_sha256 is" in result.output
     assert Path("a/random/seed-0/summary.json").read_bytes() == before
 
 

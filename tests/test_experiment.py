@@ -496,7 +496,7 @@ def test_the_folder_is_as_agreed(tmp_path: Path) -> None:
     assert summary["regret_bound"] == expected[-1]
     resolved = json.loads((tmp_path / "experiment.json").read_text())
     assert Experiment.from_table(resolved) == made
-    known = {"turnout", "numpy", "python", "platform", "git", "dirty"}
+    known = {"turnout", "numpy", "python", "platform", "git", "dirty", "code"}
     assert json.loads((cell / "versions.json").read_text()).keys() == known
 
 
@@ -605,8 +605,8 @@ def test_complete_cells_are_skipped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"n_rounds": 61}, "n_rounds: the folder has 60, this experiment 61"),
-        ({"seeds": 3}, r"seeds: the folder has \[0, 1\], this experiment \[0, 1, 2\]"),
+        ({"n_rounds": 59}, "n_rounds is 60 in the folder and 59 in the experiment"),
+        ({"n_clients": 13}, "n_clients is 12 in the folder and 13 in the experiment; use another"),
         ({"world": "volatile"}, "world.availability.kind"),
         ({"policy": "first-k"}, "policy.kind"),
     ],
@@ -621,20 +621,21 @@ def test_a_folder_of_another_experiment_is_refused(
 
 def test_other_parameters_under_the_same_label_are_refused(tmp_path: Path) -> None:
     run_experiment(small("mine=e3cs:quota=0.5"), tmp_path, n_jobs=1)
-    with pytest.raises(FolderError, match=r"quota: the folder has 0.5, this experiment 0.8"):
+    with pytest.raises(FolderError, match=r"quota is 0.5 in the folder and 0.8 in the experiment"):
         run_experiment(small("mine=e3cs:quota=0.8"), tmp_path, n_jobs=1)
     (tmp_path / "experiment.json").unlink()
     grid = run_experiment(small("mine=e3cs:quota=0.8"), tmp_path, n_jobs=1)
     assert [cell.status for cell in grid.cells] == ["damaged", "damaged"]
-    assert "parameters.quota: the folder has 0.5, this experiment 0.8" in grid.cells[0].message
+    difference = "parameters.quota is 0.5 in the folder and 0.8 in the experiment"
+    assert difference in grid.cells[0].message
 
 
 def test_differences_are_found_in_depth() -> None:
     assert first_difference({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]}) is None
     assert first_difference({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}) == (
-        "a[1].b: the folder has 2, this experiment 3"
+        "a[1].b is 2 in the folder and 3 in the experiment"
     )
-    assert first_difference({}, {"a": 1}) == "a: the folder has nothing, this experiment 1"
+    assert first_difference({}, {"a": 1}) == "a is nothing in the folder and 1 in the experiment"
 
 
 @pytest.mark.parametrize("name", ["config.json", "summary.json", "selections.npz"])

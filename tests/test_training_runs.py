@@ -802,7 +802,7 @@ def test_selectors_of_a_seed_share_their_data(tmp_path: Path) -> None:
 def test_another_model_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     run_experiment(experiment("random", seeds=1), tmp_path, n_jobs=1)
     other = experiment("random", seeds=1, training=recipe(model=Mlp()))
-    with pytest.raises(FolderError, match=r"training.model.kind: the folder has \"logistic\""):
+    with pytest.raises(FolderError, match=r"training.model.kind is \"logistic\" in the folder"):
         run_experiment(other, tmp_path, n_jobs=1)
 
 

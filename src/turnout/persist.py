@@ -125,8 +125,9 @@ def _check_same(
             f"{path} holds n_clients = {n_clients}, this {own!r} has {selector.n_clients}: "
             "load it on its own and use grow(n_clients)."
         )
+    then = {**selector.default_parameters(), **parameters}  # what is younger than the file
     for key, value in selector.parameters.items():
-        saved = parameters.get(key)
+        saved = then.get(key)
         if saved != value:
             raise StateFileError(f"{path} has {key} = {saved!r}, this {own!r} has {value!r}.")
 

@@ -47,6 +47,13 @@ class Stateful:
         parameters = inspect.signature(cls.__init__).parameters.values()
         return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
+    @classmethod
+    def default_parameters(cls) -> dict[str, Any]:
+        """Return what the constructor's parameters are unless they are given."""
+        parameters = inspect.signature(cls.__init__).parameters.values()
+        optional = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is not p.empty]
+        return {p.name: p.default for p in optional}
+
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters as they were given."""

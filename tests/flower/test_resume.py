@@ -254,13 +254,13 @@ def save_one(tmp_path, **given):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"selector": "oort"}, 'selector: the checkpoint has "e3cs", this run "oort"'),
+        ({"selector": "oort"}, 'selector is "e3cs" in the checkpoint and "oort" in this run'),
         (
             {"selector": turnout.make("e3cs", quota=0.9)},
-            "quota: the checkpoint has 0.5, this run 0.9",
+            "quota is 0.5 in the checkpoint and 0.9 in this run",
         ),
-        ({"seed": 6}, "seed: the checkpoint has 5, this run 6"),
-        ({"inner": FedAvgM()}, 'strategy: the checkpoint has "FedAvg", this run "FedAvgM"'),
+        ({"seed": 6}, "seed is 5 in the checkpoint and 6 in this run"),
+        ({"inner": FedAvgM()}, 'strategy is "FedAvg" in the checkpoint and "FedAvgM" in this run'),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused_naming_both(ticking, tmp_path, given, message):
@@ -279,7 +279,8 @@ def test_a_checkpoint_of_another_model_is_refused(ticking, tmp_path):
 
     path = save_one(tmp_path)
     other = ArrayRecord([np.zeros(7), np.zeros((1, 1))])
-    with pytest.raises(StateFileError, match=r"model\[0\].*: the checkpoint has 3, this run 7"):
+    wanted = r"model\[0\].* is 3 in the checkpoint and 7 in this run"
+    with pytest.raises(StateFileError, match=wanted):
         selecting(path).start(federation(5), other, num_rounds=3)
 
 
@@ -295,7 +296,7 @@ def test_cohort_and_policy_may_change_and_that_is_said(ticking, tmp_path, logged
     resumed = selecting(path, cohort_size=2, policy=FixedDeadline(20.0))
     resumed.start(federation(5), model(), num_rounds=2)
     assert [len(chosen) for chosen in cohorts(resumed)] == [4, 2]
-    assert any("cohort_size: the checkpoint has 4, this run 2" in line for line in logged)
+    assert any("cohort_size is 4 in the checkpoint and 2 in this run" in line for line in logged)
 
 
 def test_a_setting_of_the_inner_strategy_may_change(ticking, tmp_path):

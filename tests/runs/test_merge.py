@@ -82,7 +82,7 @@ def test_another_experiment_is_refused_with_the_difference(
     shards: tuple[Path, Path], tmp_path: Path
 ) -> None:
     run_experiment(small(n_rounds=21), tmp_path / "other", n_jobs=1, labels=["e3cs"])
-    difference = f"n_rounds: {shards[0]} has 20, {tmp_path / 'other'} 21"
+    difference = f"n_rounds is 20 in {shards[0]} and 21 in {tmp_path / 'other'}"
     with pytest.raises(FolderError, match=difference):
         merge(tmp_path / "all", [*shards, tmp_path / "other"])
     assert not (tmp_path / "all").exists()
@@ -102,7 +102,7 @@ def test_copies_that_differ_are_refused(
         (copy / cell / name).write_text(log.replace('"round": 0,', '"round":  0,', 1))
     else:
         shutil.copy(copy / "e3cs" / "seed-0" / name, copy / cell / name)
-    what = "cep: " if name == "summary.json" else f"{name} of "
+    what = "cep is " if name == "summary.json" else f"{name} of "
     with pytest.raises(FolderError, match=f"two copies of a run differ: {what}"):
         merge(tmp_path / "all", [*shards, copy])
     assert not (tmp_path / "all").exists()

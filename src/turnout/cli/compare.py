@@ -23,6 +23,7 @@ from turnout.cli.options import (
     Clients,
     Cohort,
     Deadline,
+    Fresh,
     Jobs,
     OptionalWorld,
     Rounds,
@@ -108,13 +109,17 @@ def compare(
     backend: Backend = "local",
     address: Address = None,
     shard: ShardText = None,
+    fresh: Fresh = False,
     metrics: MetricKeys = None,
     baseline: Baseline = None,
     as_json: AsJson = False,
 ) -> None:
     """Run selectors in the same simulated federations and compare them, seed by seed.
 
-    An interrupted comparison goes on where it stopped when the same command is given again.
+    An interrupted comparison goes on where it stopped when the same command is given again. With
+    more selectors, seeds or rounds and the same --out, only what is missing is run: [bold]turnout
+    compare random e3cs oort --rounds 500 --seeds 5 --out runs/mine[/]. Runs of a selector of your
+    own are run again when its file was edited.
 
     Example: [bold]turnout compare random e3cs E3CS-0.8=e3cs:quota=0.8 --rounds 300 --seeds 3[/]
     """

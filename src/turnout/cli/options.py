@@ -38,6 +38,7 @@ __all__ = [
     "Clients",
     "Cohort",
     "Deadline",
+    "Fresh",
     "Jobs",
     "Param",
     "Rounds",
@@ -111,6 +112,10 @@ ShardText = Annotated[
     typer.Option("--shard", help="i/n: only the runs whose number is i modulo n; see merge."),
 ]
 
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Run all again, also what the folder holds already.")
+]
+
 
 def experiment_of(
     name: str,
@@ -171,7 +176,8 @@ def grid_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return how the runs of a grid are computed, as ``run_experiment`` takes it.
 
     Args:
-        options: The command's parameters by name: ``jobs``, ``backend``, ``address``, ``shard``.
+        options: The command's parameters by name: ``jobs``, ``backend``, ``address``, ``shard``,
+            ``fresh``.
     """
     shard = options["shard"]
     return {
@@ -179,6 +185,7 @@ def grid_options(options: Mapping[str, Any]) -> dict[str, Any]:
         "backend": options["backend"],
         "address": options["address"],
         "shard": None if shard is None else Shard.parse(shard),
+        "fresh": options["fresh"],
     }
 
 

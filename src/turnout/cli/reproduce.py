@@ -13,6 +13,7 @@ from rich.table import Table
 from turnout.cli.options import (
     Address,
     Backend,
+    Fresh,
     Jobs,
     ShardText,
     end_badly_on_problems,
@@ -97,6 +98,7 @@ def reproduce(
     backend: Backend = "local",
     address: Address = None,
     shard: ShardText = None,
+    fresh: Fresh = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a paper's experiments, judge its claims and draw its figures.

@@ -12,6 +12,7 @@ from turnout.cli.options import (
     Clients,
     Cohort,
     Deadline,
+    Fresh,
     Param,
     Rounds,
     Seed,
@@ -39,6 +40,7 @@ def simulate(
     deadline: Deadline = None,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Keep the run in this folder.")] = None,
+    fresh: Fresh = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one selector in a simulated federation and show its results.
@@ -49,7 +51,7 @@ def simulate(
     experiment = experiment_of("simulate", [variant], [seed], context.params)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if out is None else out
-        grid = run_shown(experiment, folder, quiet=as_json, n_jobs=1)
+        grid = run_shown(experiment, folder, quiet=as_json, n_jobs=1, fresh=fresh)
         end_badly_on_problems(grid)
     row = row_of(grid)
     title = f"{variant.label}, seed {seed}"

@@ -13,6 +13,7 @@ from turnout.cli.options import (
     Clients,
     Cohort,
     Deadline,
+    Fresh,
     Param,
     Rounds,
     Seed,
@@ -83,6 +84,7 @@ def train(
         typer.Option("--out", help="Run folder; default: runs/ and a name made of the settings."),
     ] = None,
     track: Track = None,
+    fresh: Fresh = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model in a simulated federation, with one selector.
@@ -96,7 +98,7 @@ def train(
     experiment = experiment_of("train", [variant], [seed], context.params, recipe)
     folder = out or Path("runs") / f"train-{experiment.digest[:8]}"
     callbacks = [_TRACKERS[name](variant.label, folder) for name in _checked(track or [])]
-    options = {"n_jobs": 1, "callbacks": lambda label, seed: callbacks}
+    options = {"n_jobs": 1, "fresh": fresh, "callbacks": lambda label, seed: callbacks}
     grid = run_shown(experiment, folder, quiet=as_json, **options)
     end_badly_on_problems(grid)
     row = row_of(grid)

@@ -5,11 +5,11 @@
 ['random', 'e3cs quota=0.8']
 """
 
-from turnout.experiment.cell import CellResult
 from turnout.experiment.codec import ConfigError
 from turnout.experiment.config import Experiment
 from turnout.experiment.grid import Advance, Grid, run_experiment
 from turnout.experiment.shard import Shard
+from turnout.experiment.task import CellResult
 from turnout.experiment.variants import Variant, parse_variant
 from turnout.experiment.worlds import WORLDS
 from turnout.runs.cell import Cell

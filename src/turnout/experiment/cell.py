@@ -5,20 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
-from turnout.data import FederatedData
 from turnout.environments import Always
-from turnout.experiment.codec import encode
-from turnout.experiment.config import Experiment
 from turnout.experiment.facts import facts_of
-from turnout.experiment.variants import Variant
-from turnout.experiment.worlds import class_names
+from turnout.experiment.task import CellResult, CellTask, cell_config, config_difference
 from turnout.persist import load, save
 from turnout.runs import files
 from turnout.runs.at_end import backlog_rate, curves_at_end
@@ -26,7 +20,6 @@ from turnout.runs.catalogue import summarize
 from turnout.runs.files import DamagedFile, FolderError
 from turnout.runs.reader import read_cell
 from turnout.runs.run import Run
-from turnout.runs.settings import first_difference
 from turnout.runs.writer import CellWriter
 from turnout.simulate import Progress, RoundRecord, rounds
 from turnout.simulate.training import told
@@ -34,13 +27,12 @@ from turnout.storage import write_npz
 from turnout.training.callbacks import Callback
 from turnout.types import Array, FloatArray
 
-__all__ = ["CHECKPOINT_EVERY", "CellResult", "CellTask", "cell_config", "run_cell"]
+__all__ = ["run_cell"]
 
 #: Called with the number of rounds done and what was measured in the last of them.
 OnRounds = Callable[[int, Mapping[str, float]], None]
 
-#: Rounds between two checkpoints, unless that would make more than ``_MOST_CHECKPOINTS``.
-CHECKPOINT_EVERY = 200
+#: No cell has more checkpoints.
 _MOST_CHECKPOINTS = 20
 #: Training is saved at least this often, in seconds.
 _CHECKPOINT_SECONDS = 15.0
@@ -49,82 +41,6 @@ _CHECKPOINT_SECONDS = 15.0
 _FLUSH_ROUNDS, _FLUSH_SECONDS = 50, 0.5
 #: The fates of at most so many clients x rounds wait to be written.
 _PENDING_ENTRIES = 2_000_000
-
-
-@dataclass(frozen=True)
-class CellTask:
-    """What a process needs to run a cell.
-
-    Attributes:
-        experiment: What the cell is part of.
-        variant: The selector.
-        seed: Of the world, the data and the draws.
-        path: The folder of the cell.
-        versions: What runs it, for ``versions.json``.
-        checkpoint_every: Rounds between two checkpoints.
-        data: The divided data of the seed; None = the process loads it.
-    """
-
-    experiment: Experiment
-    variant: Variant
-    seed: int
-    path: Path
-    versions: dict[str, Any]
-    checkpoint_every: int = CHECKPOINT_EVERY
-    data: FederatedData | None = None
-
-    @property
-    def cohort_size(self) -> int:
-        """The selector's own cohort size, or the experiment's."""
-        return self.variant.cohort_size or self.experiment.cohort_size
-
-
-@dataclass(frozen=True)
-class CellResult:
-    """How a cell ended.
-
-    Attributes:
-        label: The selector's label.
-        seed: The seed.
-        status: "complete" from the start, "resumed" from a checkpoint, "skipped" because it was
-            complete, "damaged" if its folder cannot be used, "failed" if the run raised an error.
-        summary: The numbers of ``summary.json``; None without a result.
-        message: What went wrong, or what there is to know about the result.
-    """
-
-    label: str
-    seed: int
-    status: Literal["complete", "resumed", "skipped", "damaged", "failed"]
-    summary: dict[str, Any] | None = None
-    message: str = ""
-
-
-def cell_config(task: CellTask) -> dict[str, Any]:
-    """Return everything that makes a cell, as plain data.
-
-    Args:
-        task: The cell.
-    """
-    experiment, variant = task.experiment, task.variant
-    table = experiment.table()
-    training = {"training": table["training"]} if "training" in table else {}
-    return {
-        "format": files.FORMAT,
-        "kind": "training" if training else "simulation",
-        "experiment": experiment.name,
-        "label": variant.label,
-        "selector": variant.name,
-        "parameters": encode(variant.make().parameters),
-        "seed": task.seed,
-        "n_clients": experiment.n_clients,
-        "cohort_size": task.cohort_size,
-        "n_rounds": experiment.n_rounds,
-        "world": table["world"],
-        "world_id": experiment.world_id,
-        "policy": table["policy"],
-        "classes": class_names(experiment.environment(task.seed)),
-        **training,
-    }
 
 
 def run_cell(
@@ -150,7 +66,7 @@ def _run(task: CellTask, on_rounds: OnRounds | None, callbacks: Sequence[Callbac
     config = cell_config(task)
     label, seed, path = task.variant.label, task.seed, task.path
     if (path / files.CONFIG).exists():
-        difference = first_difference(files.read_json(path / files.CONFIG), config)
+        difference = config_difference(files.read_json(path / files.CONFIG), task)
         if difference is not None:
             raise FolderError(f"{path} holds another run: {difference}.")
         if (path / files.SUMMARY).exists():

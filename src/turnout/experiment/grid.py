@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from turnout import require
-from turnout.errors import InvalidInput, OutputError
-from turnout.experiment.cell import CHECKPOINT_EVERY, CellResult, CellTask
+from turnout.errors import InvalidInput
+from turnout.experiment.code import code_of
 from turnout.experiment.config import Experiment
+from turnout.experiment.folder import open_folder, prepare, reuse_notes
 from turnout.experiment.pool import Advance, Callbacks, Show, run_local
 from turnout.experiment.ray_pool import check_cluster, run_on_ray
 from turnout.experiment.shard import Shard
+from turnout.experiment.task import CHECKPOINT_EVERY, CellResult, CellTask
 from turnout.experiment.variants import Variant
 from turnout.results.scores import Numbers, Scores
-from turnout.runs import files
 from turnout.runs.facts import Facts
-from turnout.runs.files import FolderError, cell_folder
+from turnout.runs.files import cell_folder
 from turnout.runs.lock import locked
 from turnout.runs.metric import Metric
-from turnout.runs.settings import first_difference
 from turnout.runs.versions import versions
 from turnout.selector import Selector
 from turnout.simulate import rounds
@@ -100,13 +100,15 @@ def run_experiment(
     shard: Shard | None = None,
     progress: Show | None = None,
     labels: Collection[str] | None = None,
+    fresh: bool = False,
     checkpoint_every: int = CHECKPOINT_EVERY,
     callbacks: Callbacks | None = None,
 ) -> Grid:
     """Run every cell that is not complete yet, and return all of them.
 
-    Complete cells are skipped. Interrupted ones go on from their last checkpoint and end as if they
-    had not been interrupted.
+    Complete cells are reused, unless code of your own that made them was edited since. Interrupted
+    ones go on from their last checkpoint and end as if they had not been interrupted. The folder
+    may hold other selectors and seeds, and runs with fewer rounds, which go on.
 
     Args:
         experiment: What to run.
@@ -118,6 +120,7 @@ def run_experiment(
         shard: Run only a part of the cells.
         progress: Called with how far the experiment is.
         labels: Run only the selectors with these labels.
+        fresh: Run all of these cells again, also complete ones.
         checkpoint_every: Rounds between two checkpoints.
         callbacks: Returns, for a label and a seed, what is called after every round of training.
             Needs ``n_jobs=1``.
@@ -129,7 +132,8 @@ def run_experiment(
         InvalidInput: A selector, the data or the model does not fit, or the cluster does not
             answer; nothing was run.
         MissingExtra: Ray is not installed.
-        FolderError: The folder belongs to another experiment, or is in use by another process.
+        FolderError: The folder belongs to another experiment or another version of turnout, or is
+            in use by another process.
         OutputError: The folder cannot be written.
 
     """
@@ -138,18 +142,22 @@ def run_experiment(
     _check_that_it_runs(experiment, variants)
     every = require.integer("checkpoint_every", checkpoint_every, minimum=1)
     root = Path(folder)
-    ran_by = versions(*([] if experiment.training is None else ["torch"]))
+    here = versions(*([] if experiment.training is None else ["torch"]))
+    ran_by = [here | {"code": code_of(experiment, variant)} for variant in variants]
     tasks = [
-        CellTask(experiment, variant, seed, cell_folder(root, variant.label, seed), ran_by, every)
+        CellTask(experiment, item, seed, cell_folder(root, item.label, seed), made_by, every)
         for seed in experiment.seeds  # cells of one seed share their data
-        for variant in variants
+        for item, made_by in zip(variants, ran_by, strict=True)
     ]
     own = tasks if shard is None else shard.of(tasks)
     with locked(root, "" if shard is None else str(shard)) as notes:
-        _open_folder(experiment, root)
-        done = {(cell.label, cell.seed): cell for cell in run(own, progress or _unseen)}
+        open_folder(experiment, root)
+        again = prepare(own, fresh=fresh)
+        results = run(own, progress or _unseen)
+    done = {(cell.label, cell.seed): cell for cell in results}
     in_order = [(variant.label, seed) for variant in variants for seed in experiment.seeds]
-    return Grid(experiment, root, tuple(done[key] for key in in_order if key in done), notes)
+    cells = tuple(done[key] for key in in_order if key in done)
+    return Grid(experiment, root, cells, (*notes, *reuse_notes(own, cells, again)))
 
 
 def _runner(
@@ -201,23 +209,6 @@ def _check_weights(label: str, selector: Selector, aggregation: Aggregation) -> 
             "e3cs); a selector of your own declares them by reports_probability = True.",
             field="aggregation",
         )
-
-
-def _open_folder(experiment: Experiment, root: Path) -> None:
-    """Write what the experiment is, or check that the folder belongs to it."""
-    resolved = {**experiment.table(), **experiment.data_content()}
-    file = root / files.EXPERIMENT
-    if file.exists():
-        difference = first_difference(files.read_json(file), resolved)
-        if difference is not None:
-            raise FolderError(
-                f"{root} belongs to another experiment: {difference}. Choose another folder."
-            )
-        return
-    try:
-        files.write_json(file, resolved)
-    except OSError as error:
-        raise OutputError(f"{root} cannot be written: {error}.") from error
 
 
 def _unseen(advance: Advance) -> None:

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from turnout.experiment.cell import CellResult, CellTask, run_cell
+from turnout.experiment.cell import run_cell
+from turnout.experiment.task import CellResult, CellTask
 from turnout.runs import files
 from turnout.training.callbacks import Callback
 from turnout.training.federation import forget_data

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from turnout.errors import InvalidInput, MissingExtra
-from turnout.experiment.cell import CellResult, CellTask, run_cell
+from turnout.experiment.cell import run_cell
 from turnout.experiment.pool import LOOK_EVERY_S, MOST_DEATHS, SINGLE_THREADED, Show, Watch
 from turnout.experiment.ray_worker import Parcel, unpack, work
+from turnout.experiment.task import CellResult, CellTask
 from turnout.runs import files
 
 __all__ = ["ANSWER_WITHIN_S", "check_cluster", "run_on_ray"]

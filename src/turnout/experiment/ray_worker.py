@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 from turnout.data import FederatedData
 from turnout.errors import InvalidInput
-from turnout.experiment.cell import CellResult, CellTask, run_cell
+from turnout.experiment.cell import run_cell
+from turnout.experiment.code import code_of
+from turnout.experiment.task import CellResult, CellTask
 from turnout.runs import files
 from turnout.runs.settings import first_difference
 from turnout.runs.versions import versions
@@ -26,7 +28,7 @@ __all__ = ["Parcel", "Piece", "unpack", "work"]
 _TELL_EVERY_S = 1.0
 
 #: What must be the same here and on a node: another version may compute other numbers.
-_SAME_VERSION = ("turnout", "numpy", "torch")
+_SAME_VERSION = ("turnout", "numpy", "torch", "code")
 
 
 class Piece(NamedTuple):
@@ -89,6 +91,7 @@ def work(task: CellTask, data: FederatedData | None, held: Mapping[str, bytes]) 
         for file, content in held.items():
             (folder / file).write_bytes(content)
         here = versions(*(["torch"] if "torch" in task.versions else []))
+        here["code"] = code_of(task.experiment, task.variant)
         _check_versions(task.versions, here)
         packer = _Packer(folder)
         parcels: SimpleQueue[Parcel | None] = SimpleQueue()
@@ -155,8 +158,8 @@ def _check_versions(there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     difference = first_difference(
         {name: there[name] for name in names},
         {name: here[name] for name in names},
-        saved_in="the caller",
-        wanted_by=f"node {socket.gethostname()}",
+        saved_in="the caller's process",
+        wanted_by=f"that of node {socket.gethostname()}",
     )
     if difference is not None:
         raise InvalidInput(f"{difference}. Install the same version on every node.")

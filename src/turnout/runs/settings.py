@@ -135,7 +135,7 @@ def first_difference(
     key: str = "",
     *,
     saved_in: str = "the folder",
-    wanted_by: str = "this experiment",
+    wanted_by: str = "the experiment",
 ) -> str | None:
     """Return where two plain values differ first, in words, or None.
 
@@ -147,7 +147,7 @@ def first_difference(
         wanted_by: What has the second one, in words.
 
     >>> first_difference({"n_rounds": 500}, {"n_rounds": 900})
-    'n_rounds: the folder has 500, this experiment 900'
+    'n_rounds is 500 in the folder and 900 in the experiment'
 
     """
     compare = functools.partial(first_difference, saved_in=saved_in, wanted_by=wanted_by)
@@ -164,7 +164,7 @@ def first_difference(
         return next((each for each in differences if each is not None), None)
     if there == here:
         return None
-    return f"{key}: {saved_in} has {_shown(there)}, {wanted_by} {_shown(here)}"
+    return f"{key} is {_shown(there)} in {saved_in} and {_shown(here)} in {wanted_by}"
 
 
 def _shown(value: Any) -> str:

@@ -111,6 +111,17 @@ class Training:
                 field="device",
             )
 
+    def may_go_on_after(self, n_rounds: int) -> bool:
+        """Return whether a run that ended can go on as if more rounds had been planned.
+
+        The last round is always measured; a longer run may not measure the same one.
+
+        Args:
+            n_rounds: The round after which it ended.
+        """
+        every = (self.evaluate_every, self.evaluate_clients_every)
+        return all(n_rounds % n_between == 0 for n_between in every)
+
 
 def _targets(setting: Any) -> tuple[float, ...]:
     targets = setting if isinstance(setting, list | tuple) else (setting,)

@@ -1,0 +1,198 @@
+"""What a run folder holds already: what is kept, what is run again, and what does not fit."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from turnout.errors import OutputError
+from turnout.experiment.config import Experiment
+from turnout.experiment.task import CellResult, CellTask, cell_config, config_difference
+from turnout.runs import files
+from turnout.runs.files import DamagedFile, FolderError
+from turnout.runs.settings import first_difference
+from turnout.version import __version__
+
+__all__ = ["open_folder", "prepare", "reuse_notes"]
+
+#: What a run leaves behind.
+_RESULTS = (
+    files.PROGRESS,
+    files.ROUNDS,
+    files.SELECTIONS,
+    files.STATE,
+    files.MODEL,
+    files.CLIENT_SCORES,
+    files.CONFIG,
+)
+_OLD_CODE = "{} made before turnout kept digests of plug-ins: reused as they are."
+
+
+def open_folder(experiment: Experiment, root: Path) -> None:
+    """Write what the experiment is; a folder may grow by selectors, seeds and rounds.
+
+    Args:
+        experiment: What is to be run.
+        root: The folder, which is there.
+
+    Raises:
+        FolderError: The folder holds another experiment; the message names what differs.
+        OutputError: The folder cannot be written.
+    """
+    table = {**experiment.table(), **experiment.data_content()}
+    file = root / files.EXPERIMENT
+    saved = files.read_json(file) if file.exists() else {}
+    whole = _joined(saved, table, root) if saved else table
+    if whole != saved:
+        try:
+            files.write_json(file, whole)
+        except OSError as error:
+            raise OutputError(f"{root} cannot be written: {error}.") from error
+
+
+def prepare(tasks: Sequence[CellTask], *, fresh: bool) -> dict[Path, str]:
+    """Make room for cells that must be run again, and for more rounds.
+
+    Args:
+        tasks: The cells that are wanted.
+        fresh: Run all of them again.
+
+    Returns:
+        Why a cell is run again, by its folder.
+
+    Raises:
+        FolderError: Another version of turnout made a cell.
+    """
+    there = [task for task in tasks if (task.path / files.CONFIG).exists()]
+    if not fresh:
+        _check_version(there)
+    again: dict[Path, str] = {}
+    for task in there:
+        reason = "as asked" if fresh else _outdated(task)
+        is_short = 0 < _n_rounds(task) < task.experiment.n_rounds
+        if not fresh and not ((reason or is_short) and _is_same(task)):
+            continue  # nothing to do, or the cell itself says what differs
+        (task.path / files.SUMMARY).unlink(missing_ok=True)
+        if reason:
+            _clear(task.path)
+            again[task.path] = reason
+        else:
+            files.write_json(task.path / files.CONFIG, cell_config(task))
+    return again
+
+
+def reuse_notes(
+    tasks: Iterable[CellTask], results: Sequence[CellResult], again: Mapping[Path, str]
+) -> tuple[str, ...]:
+    """Return what there is to say about cells that were there before.
+
+    Args:
+        tasks: All cells.
+        results: How they ended.
+        again: Why some were run again, by their folders.
+    """
+    n_reused = sum(result.status == "skipped" for result in results)
+    n_unknown = sum(_is_unmarked(task) for task in tasks)
+    counts = [f"{_cells(n_reused)} reused"] * bool(n_reused)
+    if again:
+        reasons = ", ".join(dict.fromkeys(again.values()))
+        counts.append(f"{len(again) if counts else _cells(len(again))} run again ({reasons})")
+    old = [_OLD_CODE.format(f"{_cells(n_unknown)} {'was' if n_unknown == 1 else 'were'}")]
+    return (*([", ".join(counts) + "."] * bool(counts)), *(old * bool(n_unknown)))
+
+
+def _joined(saved: Mapping[str, Any], table: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Return the experiment that holds a folder's and a wanted one; raise if they do not fit."""
+    there, here = _by_label(saved), _by_label(table)
+    grows = {
+        "selectors": {label: there[label] for label in here if label in there},
+        "seeds": table["seeds"],
+        "n_rounds": max(table["n_rounds"], _number(saved, "n_rounds")),
+    }
+    wanted = {**table, "selectors": {label: here[label] for label in grows["selectors"]}}
+    difference = first_difference({**saved, **grows}, wanted)
+    if difference is not None:
+        raise FolderError(
+            f"{root} belongs to another experiment: {difference}; use another folder (--out)."
+        )
+    old_seeds = saved.get("seeds")
+    seeds = old_seeds if isinstance(old_seeds, list) else []
+    return {
+        **table,
+        "selectors": list({**there, **here}.values()),
+        "seeds": [*seeds, *(seed for seed in table["seeds"] if seed not in seeds)],
+    }
+
+
+def _by_label(table: Mapping[str, Any]) -> dict[str, Any]:
+    selectors = table.get("selectors")
+    tables = selectors if isinstance(selectors, list) else []
+    return {str(item["label"]): item for item in tables if isinstance(item, dict)}
+
+
+def _number(table: Mapping[str, Any], key: str) -> int:
+    value = table.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _outdated(task: CellTask) -> str:
+    """Return why a cell must be run again, empty if it need not."""
+    digests = _versions(task).get("code")
+    if isinstance(digests, dict):
+        wanted = task.versions["code"]
+        names = sorted(digests.keys() | wanted.keys())
+        changed = [name for name in names if not digests.get(name) == wanted.get(name) != ""]
+        if changed:
+            return f"{', '.join(changed)} changed"
+    recipe, n_before = task.experiment.training, _n_rounds(task)
+    if recipe is None or n_before >= task.experiment.n_rounds or recipe.may_go_on_after(n_before):
+        return ""
+    return f"round {n_before} was measured as the last one"
+
+
+def _is_unmarked(task: CellTask) -> bool:
+    """Return whether nobody knows which plug-ins made a cell that names some."""
+    return bool(task.versions["code"]) and "code" not in _versions(task)
+
+
+def _check_version(tasks: Iterable[CellTask]) -> None:
+    for task in tasks:
+        version = _versions(task).get("turnout", __version__)
+        if version != __version__:
+            raise FolderError(
+                f"{task.path} was made by turnout {version}, and this is turnout {__version__}, "
+                "whose numbers may differ: use another folder (--out), run all again (--fresh), or "
+                f"install turnout {version}."
+            )
+
+
+def _is_same(task: CellTask) -> bool:
+    """Return whether a folder holds a cell that differs at most in its number of rounds."""
+    wanted = cell_config(task)
+    saved = files.read_json(task.path / files.CONFIG)
+    longer = {**saved, "n_rounds": wanted["n_rounds"], "world_id": wanted["world_id"]}
+    return config_difference(longer, task) is None
+
+
+def _clear(cell: Path) -> None:
+    """Forget a cell, its checkpoint first, so that no half of it is used."""
+    for name in _RESULTS:
+        (cell / name).unlink(missing_ok=True)
+
+
+def _versions(task: CellTask) -> dict[str, Any]:
+    with contextlib.suppress(DamagedFile):
+        return files.read_json(task.path / files.VERSIONS)
+    return {}
+
+
+def _n_rounds(task: CellTask) -> int:
+    with contextlib.suppress(DamagedFile):
+        return _number(files.read_json(task.path / files.CONFIG), "n_rounds")
+    return 0
+
+
+def _cells(count: int) -> str:
+    return "1 cell" if count == 1 else f"{count} cells"
