@@ -6,6 +6,10 @@ READY  := $(VENV)/.ready
 # What "make deployment" runs; CI leaves out the example's script, which repeats it at length.
 DEPLOYMENT ?= tests/flower tests/test_ray.py
 
+# The package, and the pages that are made by executing the tutorial's scripts.
+SOURCES := $(shell find src -name '*.py')
+STEPS   := $(patsubst examples/%.py,build/tutorial/%.md,$(wildcard examples/[0-9][0-9]_*.py))
+
 .PHONY: demo test quick deployment check bench peers docs papers golden browser clean
 
 $(READY): pyproject.toml constraints.txt
@@ -47,7 +51,10 @@ bench: $(READY)  ## speed: selectors at 1e3 .. 1e6 clients, the loop, training, 
 peers: $(READY)  ## our Oort and pow-d beside the public ones, where those are installed
 	$(BIN)/python benchmarks/peers.py
 
-docs: $(READY)  ## the site in build/site; first the pages that are made from the code
+build/tutorial/%.md: examples/%.py docs/build_tutorial.py $(SOURCES) | $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python docs/build_tutorial.py $<
+
+docs: $(READY) $(STEPS)  ## the site in build/site; first the pages that are made from the code
 	$(BIN)/python docs/build_pages.py
 	$(BIN)/python docs/module_map.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

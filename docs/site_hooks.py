@@ -19,8 +19,19 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "turnout"
+#: What docs/build_tutorial.py made of the scripts: pages, figures, notebooks.
+TUTORIAL = ROOT / "build" / "tutorial"
 #: Files outside docs/ that are pages of the site.
-OUTSIDE = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+OUTSIDE = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "examples/flower-volatile/README.md": "howto/flower-volatile.md",
+}
+#: Scripts of the tutorial, and their pages.
+STEPS = {
+    f"examples/{path.name}": f"tutorial/{path.stem}.md"
+    for path in sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
+}
 #: Modules without a package of their own whose names users import.
 MODULES = ("features", "metrics")
 _LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
@@ -49,6 +60,14 @@ def added_pages() -> dict[str, str]:
     return pages
 
 
+def tutorial_files() -> list[Path]:
+    """Return the pages, figures and notebooks of the tutorial, or say how to make them."""
+    missing = [name for name in STEPS if not (TUTORIAL / Path(STEPS[name]).name).exists()]
+    if missing:
+        raise PluginError(f"{missing[0]} has not been executed: run make docs.")
+    return sorted(path for path in TUTORIAL.iterdir() if path.is_file())
+
+
 def turned(markdown: str, page: str, source: str) -> str:
     """Return a page whose links go where the linked files are in the site.
 
@@ -60,7 +79,7 @@ def turned(markdown: str, page: str, source: str) -> str:
 
     def turn(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
-        inside = OUTSIDE.get(target, target.removeprefix("docs/"))
+        inside = (OUTSIDE | STEPS).get(target, target.removeprefix("docs/"))
         return match[1] + posixpath.relpath(inside, posixpath.dirname(page) or ".") + match[3]
 
     return _LINK.sub(turn, markdown)
@@ -117,13 +136,15 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages from elsewhere, and fill in the patterns of the navigation."""
     for path, text in added_pages().items():
         files.append(File.generated(config, path, content=text))
+    for path in tutorial_files():
+        files.append(File.generated(config, f"tutorial/{path.name}", abs_src_path=str(path)))
     config.nav = expanded(config.nav, [file.src_uri for file in files.documentation_pages()])
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn the links of a page."""
-    sources = {inside: name for name, inside in OUTSIDE.items()}
+    sources = {inside: name for name, inside in (OUTSIDE | STEPS).items()}
     path = page.file.src_uri
     return turned(markdown, path, sources.get(path, f"docs/{path}"))
 

@@ -60,8 +60,8 @@ def test_docstring_examples_run(module):
     assert doctest.testmod(tested, extraglobs={"turnout": turnout}).failed == 0
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 #: Pages whose code runs here; the other how-tos run in the tests of what they are about.
@@ -71,24 +71,26 @@ PRINTED_CODE = ["README.md", "docs/index.md", "docs/howto/data.md", "docs/howto/
 @pytest.mark.parametrize("name", PRINTED_CODE)
 def test_python_examples_run_as_printed(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    examples = blocks(ROOT / name, "python")
+    examples = blocks((ROOT / name).read_text(encoding="utf-8"), "python")
     assert examples
     for example in examples:
         exec(compile(example, name, "exec"), {})
 
 
-def commands(page: Path) -> list[list[str]]:
-    """Return the arguments of each turnout command in the page's blocks of commands."""
-    text = "".join(blocks(page, "(?:sh|console)")).replace("\\\n", " ")
-    lines = [shlex.split(line, comments=True) for line in text.splitlines()]
+def commands(text: str) -> list[list[str]]:
+    """Return the arguments of each turnout command in a page's blocks of commands."""
+    printed = "".join(blocks(text, "(?:sh|console)")).replace("\\\n", " ")
+    lines = [shlex.split(line, comments=True) for line in printed.splitlines()]
     return [words[1:] for words in lines if words[:1] == ["turnout"]]
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if commands(page)], ids=lambda page: page.stem
+    "page",
+    [page for page in PAGES if commands(page.read_text(encoding="utf-8"))],
+    ids=lambda page: page.stem,
 )
 def test_printed_commands_have_these_options(page):
-    for arguments in commands(page):
+    for arguments in commands(page.read_text(encoding="utf-8")):
         result = CliRunner().invoke(app, [*arguments, "--help"])
         assert result.exit_code == 0, f"{arguments}: {result.output}"
 
@@ -99,9 +101,10 @@ def test_printed_commands_have_these_options(page):
 def test_printed_commands_run(name, tmp_path, monkeypatch):
     page = next(page for page in PAGES if page.stem == name)
     monkeypatch.chdir(tmp_path)
-    for text in blocks(page, "toml"):
-        Path("experiment.toml").write_text(text, encoding="utf-8")
-    for arguments in commands(page):
+    text = page.read_text(encoding="utf-8")
+    for table in blocks(text, "toml"):
+        Path("experiment.toml").write_text(table, encoding="utf-8")
+    for arguments in commands(text):
         if arguments[0] in SHORT and not any(word in NOT_HERE for word in arguments):
             result = CliRunner().invoke(app, [*arguments, *SHORT[arguments[0]]])
             assert result.exit_code == 0, f"{arguments}: {result.output}"
