@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,6 +123,56 @@ def test_three_rounds_by_hand_loss_estimate(director: Director) -> None:
     )
 
 
+def test_a_share_of_each_weight_by_hand(director: Director) -> None:
+    # The first round above leaves w = 1, 0.6065307, 1, 1 with mean 0.9016327. Half of each is
+    # divided: w = 0.9508163, 0.7540817, 0.9508163, 0.9508163. Nothing changes in the sum.
+    selector = E3CS(eta=0.5, quota=0.0, estimate="loss", share=0.5)
+    selector.reset(4)
+    play(selector, director, 0, [0, 1], [1, 0], m=2)
+    np.testing.assert_allclose(weights(selector, 2), [1.0, 0.7930887, 1.0, 1.0], rtol=1e-6)
+    assert np.exp(selector.log_weight_).sum() == pytest.approx(3.6065307)
+    assert selector.regret_bound(10, 2, 4) is None
+
+
+def test_a_share_of_all_is_uniform(director: Director) -> None:
+    selector = E3CS(share=1.0)
+    selector.reset(3)
+    play(selector, director, 0, [0], [0], m=1)
+    np.testing.assert_allclose(weights(selector, 0), 1.0)
+
+
+def test_nobody_falls_below_the_share(director: Director) -> None:
+    selector = E3CS(quota=0.0, share=0.01)
+    selector.reset(5)
+    for t in range(300):
+        play(selector, director, t, [0, 1], [0, 1], m=2)
+    weight = np.exp(selector.log_weight_)
+    assert weight[0] == pytest.approx(0.01 / 5 * weight.sum())
+
+
+def rounds_to_recover(age: int, **parameters: Any) -> int:
+    """Return the rounds until 80 % of a cohort are good again after good and bad change places."""
+    selector, rng = E3CS(**parameters), np.random.default_rng(age)
+    selector.reset(20)
+    good, latest = np.arange(20) < 10, []
+    for t in range(age + 2000):
+        if t == age:
+            good, latest = ~good, []
+        selection = selector.select(context(t, 5, np.ones(20, dtype=bool)), rng)
+        success = rng.random(5) < np.where(good[selection.clients], 0.9, 0.1)
+        selector.observe(selection, outcome_of(success.tolist()))
+        latest.append(good[selection.clients].mean())
+        if t >= age + 20 and np.mean(latest[-20:]) >= 0.8:
+            return t - age
+    raise AssertionError("no recovery")
+
+
+def test_with_a_share_recovery_does_not_depend_on_age() -> None:
+    young, old = (rounds_to_recover(age, quota=0.2, share=0.001) for age in (200, 800))
+    assert old < 1.5 * young
+    assert rounds_to_recover(800, quota=0.2) > 3 * old
+
+
 def test_two_rounds_by_hand_gain_estimate(director: Director) -> None:
     # Journal Eqs. (15)-(17). K = 4, k = 2, sigma = 0, eta = 0.5; k eta / K = 0.25.
     selector = E3CS(eta=0.5, quota=0.0, estimate="gain")
@@ -230,7 +281,8 @@ def assert_same_run(
     rng = np.random.default_rng(seed)
     n = selector.n_clients
     m = int(rng.integers(1, n))
-    slow = SlowE3CS(n, Fraction(float(selector.eta)), selector.estimate)
+    eta = Fraction(float(selector.eta))
+    slow = SlowE3CS(n, eta, selector.estimate, selector.share)
     skill = rng.random(n)
     overflows = 0
     for t in range(rounds):
@@ -309,12 +361,13 @@ def test_forced_runs_equal_the_slow_reference(director: Director, estimate: str)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("share", [0.0, 0.02])
 @pytest.mark.parametrize("estimate", ["loss", "gain"])
 def test_runs_with_absent_clients_equal_the_slow_reference(
-    director: Director, estimate: str
+    director: Director, estimate: str, share: float
 ) -> None:
     for seed, quota in enumerate([0.2, 0.5, 0.8]):
-        selector = make("e3cs", eta=0.5, quota=quota, estimate=estimate)
+        selector = make("e3cs", eta=0.5, quota=quota, estimate=estimate, share=share)
         assert isinstance(selector, E3CS)
         selector.reset(12)
         assert_same_run(
@@ -595,6 +648,8 @@ def test_a_round_with_nobody_available(draw: str) -> None:
         ({"eta": math.nan}, "eta"),
         ({"eta": math.inf}, "eta"),
         ({"eta": "fast"}, "eta"),
+        ({"share": 1.5}, "share"),
+        ({"share": math.nan}, "share"),
         ({"draw": "x"}, "draw"),
         ({"estimate": "x"}, "estimate"),
         ({"eta": "theorem-1"}, "horizon"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from itertools import product
 
@@ -417,6 +418,33 @@ def test_a_client_without_a_context_is_not_taken_to_be_fast() -> None:
         selector.observe(selection, finished(seconds[selection.clients].tolist()))
         places[selection.clients] += 1
     assert places[:4].mean() < places[4:].mean()  # as zeros they had 10 times their fair share
+
+
+def play_with_seconds(penalty: float, seconds: float, rounds: int) -> np.ndarray:
+    """Return the largest queue after each round; times lie between 0.2 and 1 of ``seconds``."""
+    rng = np.random.default_rng(3)
+    share = np.linspace(0.2, 1.0, 40)
+    selector, largest = fresh(40, rate=0.1, penalty=penalty), np.zeros(rounds)
+    for t in range(rounds):
+        selection = selector.select(context(t, 8, np.outer(share, [1.0, 0.0, 0.0])), rng)
+        selector.observe(selection, finished((seconds * share[selection.clients]).tolist()))
+        largest[t] = selector.queue_.max()
+    return largest
+
+
+def test_a_queue_grows_to_the_penalty_times_the_spread_per_place() -> None:
+    for penalty in (10.0, 20.0):
+        largest = play_with_seconds(penalty, 5.0, 600)
+        assert largest.max() == pytest.approx(penalty * 4.0 / 8, rel=0.25)  # spread 4 s, m = 8
+
+
+def test_a_rate_that_comes_late_is_told_once() -> None:
+    with pytest.warns(UserWarning, match=r"grow to about \d{3} places.*Lower penalty"):
+        play_with_seconds(20.0, 1000.0, 40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        play_with_seconds(20.0, 5.0, 40)
+        play_with_seconds(0.0, 1000.0, 40)
 
 
 def test_impossible_contexts_leave_the_state_finite() -> None:

@@ -57,6 +57,7 @@ OTHERS = [
     Variant("e3cs", {"estimate": "gain"}, effort=0.15),
     Variant("e3cs", {"estimate": "gain", "quota": 0.0}, effort=0.3),
     Variant("e3cs", {"eta": "theorem-1", "horizon": 300}, effort=0.15),
+    Variant("e3cs", {"share": 0.001, "quota": 0.0}, effort=0.15),
     Variant("fedcs", {"by": "expected-duration"}, effort=0.15),
     Variant("fedcs", {"by": "packing"}, effort=0.15),
     Variant("fedcs", {"by": "packing", "request": 0.5}, effort=0.15),

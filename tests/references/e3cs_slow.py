@@ -65,8 +65,9 @@ class SlowE3CS:
     absent counts as not chosen.
     """
 
-    def __init__(self, n_clients: int, eta: Fraction, estimate: str) -> None:
+    def __init__(self, n_clients: int, eta: Fraction, estimate: str, share: float = 0.0) -> None:
         self.eta = eta
+        self.share = Decimal(share)
         self.estimate = ESTIMATES[estimate]
         self.weights = [Decimal(1)] * n_clients  # line 1
 
@@ -89,6 +90,15 @@ class SlowE3CS:
             exponent = rate * xhat
             step = DIGITS.divide(Decimal(exponent.numerator), Decimal(exponent.denominator))
             self.weights[i] = DIGITS.multiply(self.weights[i], DIGITS.exp(step))
+        self.give()
+
+    def give(self) -> None:
+        """Fixed share: every client gives a part of its weight to all, one after the other."""
+        gift = [DIGITS.multiply(self.share, w) for w in self.weights]
+        self.weights = [DIGITS.subtract(w, g) for w, g in zip(self.weights, gift, strict=True)]
+        for g in gift:
+            part = DIGITS.divide(g, Decimal(len(gift)))
+            self.weights = [DIGITS.add(w, part) for w in self.weights]
 
     def adopt(self, log_weights: Iterable[float]) -> None:
         """Go on from other weights."""

@@ -28,9 +28,22 @@ Deviations: 1. draw="exact" by default: systematic sampling over a random order,
             6. The condition in arXiv Eq. (17) and journal Eqs. (22), (23) compares w_j with Psi of
             another client; meant is Psi_j <= Psi_{i_v}, as arXiv Eq. (18) has it. The cap is found
             in closed form, see turnout.sampling.allocation.
+            7. share = a > 0 is not in the paper: after each round w <- (1 - a) w + a mean(w), the
+            fixed share of M. Herbster, M. Warmuth, Tracking the Best Expert, 1998, which P. Auer et
+            al., The Nonstochastic Multiarmed Bandit Problem, 2002, use as Exp3.S. It keeps the sum
+            of weights, and w_i >= a / K of it at every time. So in the proof of Theorem 1 a fixed
+            allocation costs at most ln(K / a) more when it takes over, and ln(1 / (1 - a)) more a
+            round: against the best sequence of s fixed allocations ln K in the bound becomes
+            s ln(K / a) + T ln(1 / (1 - a)). With a = s / T that is of order s ln(K T / s), and
+            regret of order sqrt(k K T s ln(K T)) at the best eta.
 Limits:     With quota 0 it locks in on the first reliable clients and is slow to notice that they
-            got worse; a quota keeps it looking. It sees success only, neither loss nor duration.
-Cost:       O(n) select, O(k) observe, state 8n bytes.
+            got worse; a quota keeps it looking. Even so it forgets as slowly as it learned. In a
+            world of 100 clients, cohort 20, where the halves that succeed in 90 % and 10 % change
+            places, it needs 254 rounds at age 200 and 1,999 at age 2,000 to be back at 90 % of its
+            success; with share 0.0001 213 and 224, with 0.001 167 and 163, with 0.01 98 and 96
+            (means of 5 seeds, standard deviation 2 to 55). Success before the change is 0.70, 0.71,
+            0.70 and 0.65. It sees success only, neither loss nor duration.
+Cost:       O(n) select, O(k) observe, O(n) with a share, state 8n bytes.
 Checked:    by hand, against a slow implementation of both published forms and for unbiasedness:
             tests/test_e3cs.py. Figs. 2-3 (arXiv) and 3-4 (journal): turnout reproduce e3cs-arxiv,
             turnout reproduce e3cs-journal.
@@ -105,6 +118,9 @@ class E3CS(Selector):
             "loss" is the arXiv text's form and "gain" the journal's. Keep "loss".
         horizon (integer >= 1 or None): Number of rounds; T in the paper. Only eta="theorem-1"
             needs it.
+        share (number in [0, 1]): Part of each weight that is divided equally among all clients
+            after a round, so that nobody is written off for good, see deviation 7. 0 is the paper.
+            Try 0.001 where clients may change.
     """
 
     def __init__(
@@ -115,16 +131,19 @@ class E3CS(Selector):
         draw: Literal["exact", "dependent-rounding", "multinomial"] = "exact",
         estimate: Literal["loss", "gain"] = "loss",
         horizon: int | None = None,
+        share: float = 0.0,
     ) -> None:
         self.eta = eta
         self.quota = quota
         self.draw = draw
         self.estimate = estimate
         self.horizon = horizon
+        self.share = share
 
     def check_parameters(self) -> None:
         """Check all domains, the quota of round 0 included."""
         at_round("quota", self.quota, 0, maximum=1.0)
+        require.fraction("share", self.share)
         require.choice("draw", self.draw, DRAWS)
         require.choice("estimate", self.estimate, ESTIMATES)
         if not (isinstance(self.eta, str) and self.eta == "theorem-1"):
@@ -172,13 +191,19 @@ class E3CS(Selector):
             change[np.isin(selection.clients, overflow)] = 0.0  # its own success does not count
             self.log_weight_[overflow] += step * of_overflow
         self.log_weight_[selection.clients] += step * change  # Eq. (11) | Eq. (16)
+        if self.share:
+            weight = np.exp(self.log_weight_ - self.log_weight_.max())
+            mixed = (1.0 - self.share) * weight + self.share * weight.mean()  # fixed share
+            self.log_weight_ = np.log(mixed)
 
     def quota_at(self, round: int) -> float:
         """Return the quota of a round."""
         return at_round("quota", self.quota, round, maximum=1.0)
 
-    def regret_bound(self, n_rounds: int, cohort_size: int, n_clients: int) -> FloatArray:
-        """Return the bound of Theorem 1."""
+    def regret_bound(self, n_rounds: int, cohort_size: int, n_clients: int) -> FloatArray | None:
+        """Return the bound of Theorem 1; none with a share, whose bound is for changing worlds."""
+        if self.share:
+            return None
         eta = None if self.eta == "theorem-1" else self.eta
         quota = np.array([self.quota_at(t) for t in range(n_rounds)])
         return theorem1_bound(quota, n_rounds, min(cohort_size, n_clients), n_clients, eta)
