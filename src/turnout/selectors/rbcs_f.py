@@ -37,10 +37,11 @@ Limits:     If rate times n exceeds the cohort, or the mean cohort that availabi
             their queues together exceed V times what they take longer, so that a queue grows to
             about Z = V x spread / m, spread = slowest - fastest time. A slow client is served first
             after Z / beta rounds, and after T rounds its rate is beta - Z / T: within 10 % of the
-            promise after 10 Z / beta. Measured (100 clients, m = 10, beta = 0.05, spread 3.1 s, seed 0,
-            largest queue, then the least rate in units of beta after 500 and 4,000 rounds): V = 1,
-            Z = 0.3: 0.7, 1.32, 1.44; V = 20, Z = 6.3: 6.8, 0.84, 0.97; V = 50, Z = 15.6: 15.8,
-            0.48, 0.92. It warns if Z is above 100. ``guarded`` gives a rate that does not wait.
+            promise after 10 Z / beta. Measured with 100 clients, m = 10, beta = 0.05, spread 3.1 s
+            and one seed; the largest queue, then the least rate in units of beta after 500 and
+            4,000 rounds: V = 1, Z = 0.3: 0.7, 1.32, 1.44; V = 20, Z = 6.3: 6.8, 0.84, 0.97; V = 50,
+            Z = 15.6: 15.8, 0.48, 0.92. It warns if Z is above 100. ``guarded`` gives a rate that
+            does not wait.
             Late clients must report a duration, or their slowness stays unknown. A client that
             claims to take for ever is never chosen, whatever its queue.
 Cost:       O(n log n) select, O(n) observe (the queues), state (8 d^2 + 8 d + 16) n bytes:
