@@ -668,22 +668,73 @@ def interrupted(folder: Path) -> Path:
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     cell = interrupted(tmp_path)
+    (cell / "previous-progress.npz").unlink()
     (cell / "progress.npz").write_bytes(b"PK\x03\x04")
     grid = run_experiment(small("e3cs", n_rounds=40, seeds=1), tmp_path, n_jobs=1)
     assert grid.cells[0].status == "damaged"
     assert "progress.npz" in grid.cells[0].message
 
 
-@pytest.mark.parametrize("torn", ["state.npz", "selections.npz", "rounds.jsonl"])
-def test_a_torn_checkpoint_starts_again(torn: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("torn", "status", "message"),
+    [
+        (["state.npz"], "resumed", "torn, so it went on from the one before"),
+        (["selections.npz"], "resumed", "torn, so it went on from the one before"),
+        (["progress.npz"], "resumed", "torn, so it went on from the one before"),
+        (["state.npz", "previous-state.npz"], "complete", "torn, so it was started again"),
+        (["rounds.jsonl"], "resumed", "rounds.jsonl was damaged and was written again"),
+    ],
+)
+def test_a_torn_checkpoint_changes_no_number(
+    torn: list[str], status: str, message: str, tmp_path: Path
+) -> None:
     made = small("e3cs", n_rounds=40, seeds=1)
     run_experiment(made, tmp_path / "whole", n_jobs=1)
     cell = interrupted(tmp_path / "cut")
-    (cell / torn).write_bytes((cell / torn).read_bytes()[:-1])
+    for name in torn:
+        content = (cell / name).read_bytes()[:-1]
+        (cell / name).unlink()  # both generations may share a file
+        (cell / name).write_bytes(content)
     grid = run_experiment(made, tmp_path / "cut", n_jobs=1)
-    assert grid.cells[0].status == "complete"
-    assert "torn" in grid.cells[0].message
+    assert grid.cells[0].status == status
+    assert message in grid.cells[0].message
     assert contents(cell) == contents(cell_of(tmp_path / "whole", "e3cs", 0))
+    assert not [path for path in cell.iterdir() if path.name.startswith((".", "previous"))]
+
+
+def test_a_crash_at_any_rename_costs_one_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a crash right before a rename leaves nothing behind but the files of the run."""
+    made = small("e3cs", n_rounds=40, seeds=1)
+    run_experiment(made, tmp_path / "whole", n_jobs=1)
+    rename, counts = os.replace, {"made": 0, "wanted": 0}
+
+    def crash(source: Any, target: Any) -> None:
+        counts["made"] += 1
+        if counts["made"] == counts["wanted"]:
+            raise Stop
+        rename(source, target)
+
+    def run(folder: Path) -> Any:
+        return run_experiment(made, folder, n_jobs=1, checkpoint_every=10)
+
+    monkeypatch.setattr(os, "replace", crash)
+    run(tmp_path / "counted")
+    n_renames = counts["made"]
+    assert n_renames > 20
+    for wanted in range(2, n_renames + 1):
+        counts.update(made=0, wanted=wanted)
+        folder = tmp_path / f"cut-{wanted}"
+        with pytest.raises(Stop):
+            run(folder)
+        counts.update(wanted=-1)
+        cell = cell_of(folder, "e3cs", 0)
+        had_checkpoint = (cell / "progress.npz").exists()
+        grid = run(folder)
+        assert grid.cells[0].status == ("resumed" if had_checkpoint else "complete")
+        assert contents(cell) == contents(cell_of(tmp_path / "whole", "e3cs", 0))
+        assert not [path for path in cell.iterdir() if path.name.startswith((".", "previous"))]
 
 
 def test_a_selector_that_fails_does_not_take_the_others_down(tmp_path: Path) -> None:

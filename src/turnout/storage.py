@@ -20,7 +20,10 @@ import numpy as np
 from turnout.errors import StateFileError
 from turnout.types import Array
 
-__all__ = ["UNREADABLE", "read_npz", "write_atomically", "write_npz"]
+__all__ = ["TEMPORARY", "UNREADABLE", "read_npz", "write_atomically", "write_npz"]
+
+#: How the names of files end that are not whole yet.
+TEMPORARY = ".tmp"
 
 #: Everything that NumPy and the standard library raise on damaged files.
 UNREADABLE: tuple[type[Exception], ...] = (
@@ -78,7 +81,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     path = Path(os.path.realpath(path))
     if not path.parent.is_dir():
         raise StateFileError(f"the folder {path.parent} does not exist: create it first.")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

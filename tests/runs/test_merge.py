@@ -145,6 +145,15 @@ def test_what_cannot_be_written_is_named(shards: tuple[Path, Path], tmp_path: Pa
         merge(tmp_path / "all", shards)
 
 
+def test_what_a_killed_merge_left_is_removed(shards: tuple[Path, Path], tmp_path: Path) -> None:
+    merge(tmp_path / "all", shards)
+    shutil.copytree(
+        shards[0] / "random" / "seed-1", tmp_path / "all" / "random" / ".k3x.tmp" / "new"
+    )
+    merge(tmp_path / "all", shards)
+    assert not list(tmp_path.rglob(".*"))
+
+
 def test_the_command_tells_what_it_did(shards: tuple[Path, Path], tmp_path: Path) -> None:
     (shards[0] / "random" / "seed-1" / "summary.json").unlink()
     command = ["merge", str(tmp_path / "all"), *map(str, shards)]

@@ -18,6 +18,7 @@ from turnout.runs import files
 from turnout.runs.at_end import backlog_rate, curves_at_end
 from turnout.runs.catalogue import summarize
 from turnout.runs.files import DamagedFile, FolderError
+from turnout.runs.generations import drop_previous, keep_previous
 from turnout.runs.reader import read_cell
 from turnout.runs.run import Run
 from turnout.runs.writer import CellWriter
@@ -168,6 +169,7 @@ class _Running:
             has_stopped = self._federation.is_done and run.n_rounds < experiment.n_rounds
             numbers["stopped_at_target"] = has_stopped
         summary = summarize(facts_of(run, at_end, numbers, self._federation))
+        drop_previous(path)
         files.write_json(path / files.SUMMARY, summary)
         return files.read_json(path / files.SUMMARY)
 
@@ -185,6 +187,7 @@ class _Running:
         return (n_done % every == 0 or is_late) and n_done < n_rounds
 
     def _checkpoint(self, more: Mapping[str, Array] = MappingProxyType({})) -> None:
+        keep_previous(self._task.path)
         save(self._selector, self._task.path / files.STATE)
         if self._federation is not None:
             write_npz(self._task.path / files.MODEL, self._federation.state())

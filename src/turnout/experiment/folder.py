@@ -12,6 +12,7 @@ from turnout.experiment.config import Experiment
 from turnout.experiment.task import CellResult, CellTask, cell_config, config_difference
 from turnout.runs import files
 from turnout.runs.files import DamagedFile, FolderError
+from turnout.runs.generations import drop_previous
 from turnout.runs.settings import first_difference
 from turnout.version import __version__
 
@@ -180,6 +181,7 @@ def _clear(cell: Path) -> None:
     """Forget a cell, its checkpoint first, so that no half of it is used."""
     for name in _RESULTS:
         (cell / name).unlink(missing_ok=True)
+    drop_previous(cell)
 
 
 def _versions(task: CellTask) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from turnout.experiment.variants import Variant
 from turnout.results.scores import Numbers, Scores
 from turnout.runs.facts import Facts
 from turnout.runs.files import cell_folder
+from turnout.runs.generations import remove_leftovers
 from turnout.runs.lock import locked
 from turnout.runs.metric import Metric
 from turnout.runs.versions import versions
@@ -151,6 +152,8 @@ def run_experiment(
     ]
     own = tasks if shard is None else shard.of(tasks)
     with locked(root, "" if shard is None else str(shard)) as notes:
+        if shard is None:
+            remove_leftovers(root)
         open_folder(experiment, root)
         again = prepare(own, fresh=fresh)
         results = run(own, progress or _unseen)

@@ -18,6 +18,7 @@ from turnout.experiment.cell import run_cell
 from turnout.experiment.code import code_of
 from turnout.experiment.task import CellResult, CellTask
 from turnout.runs import files
+from turnout.runs.generations import PREVIOUS, drop_previous, keep_previous
 from turnout.runs.settings import first_difference
 from turnout.runs.versions import versions
 from turnout.storage import write_atomically
@@ -65,7 +66,11 @@ def unpack(pieces: Sequence[Piece], folder: Path) -> None:
         folder: The folder of the cell; made if it is not there.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if any(piece.name == files.PROGRESS for piece in pieces):
+        keep_previous(folder)
     for piece in pieces:
+        if piece.name == files.SUMMARY:
+            drop_previous(folder)
         if not piece.start:
             write_atomically(folder / piece.name, piece.content)
             continue
@@ -136,7 +141,8 @@ class _Packer:
         return [self._piece(path) for path in changed]
 
     def _is_new(self, path: Path) -> bool:
-        return self._seen.get(path.name) != _mark(path)
+        is_own = path.name.startswith(PREVIOUS)  # the caller keeps what was there before
+        return not is_own and self._seen.get(path.name) != _mark(path)
 
     def _piece(self, path: Path) -> Piece:
         content = path.read_bytes()

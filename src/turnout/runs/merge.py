@@ -16,7 +16,7 @@ from turnout.runs.files import FolderError
 from turnout.runs.lock import locked
 from turnout.runs.reader import read_cell
 from turnout.runs.settings import first_difference
-from turnout.storage import write_atomically
+from turnout.storage import TEMPORARY, write_atomically
 
 __all__ = ["Merged", "merge"]
 
@@ -73,6 +73,8 @@ def merge(out: str | os.PathLike[str], folders: Iterable[str | os.PathLike[str]]
     with contextlib.ExitStack() as locks:
         for place in places:
             locks.enter_context(locked(place))
+            for left in place.glob(f"*/.*{TEMPORARY}"):  # by a merge that was killed
+                shutil.rmtree(left)
         return _join(target, places, sources)
 
 
@@ -161,7 +163,7 @@ def _difference(name: str, first: Path, second: Path) -> str | None:
 def _copy(cell: Path, place: Path) -> None:
     """Copy a cell so that it appears at once; one that is not complete makes room."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".") as room:
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".", suffix=TEMPORARY) as room:
         shutil.copytree(cell, Path(room) / "new")
         if place.exists():
             os.replace(place, Path(room) / "old")

@@ -10,6 +10,8 @@ import numpy as np
 
 from turnout.runs import files
 from turnout.runs.columns import Collector, RoundRow
+from turnout.runs.files import DamagedFile
+from turnout.runs.generations import drop_previous, go_back, remove_leftovers
 from turnout.runs.regret import RunningRegret
 from turnout.storage import write_atomically, write_npz
 from turnout.types import Array, BoolArray, FloatArray
@@ -19,6 +21,10 @@ __all__ = ["CellWriter", "RoundLog"]
 _NOTHING: Mapping[str, Array] = MappingProxyType({})
 #: How the names of what the running regret remembers begin in ``progress.npz``.
 _REGRET = "regret."
+#: The digest of ``rounds.jsonl`` there.
+_LOG_DIGEST = "cell.log_digest"
+_STARTED_AGAIN = "its checkpoint was torn, so it was started again."
+_WENT_BACK = "its last checkpoint was torn, so it went on from the one before."
 
 
 class RoundLog:
@@ -36,6 +42,11 @@ class RoundLog:
     def n_bytes(self) -> int:
         """Size of the file; -1 if there is none."""
         return self.path.stat().st_size if self.path.exists() else -1
+
+    @property
+    def digest(self) -> str:
+        """The digest of all lines; empty if there is no file."""
+        return files.digest_of(self.path)
 
     def begin(self, lines: Sequence[str] = ()) -> None:
         """Start the file anew.
@@ -68,14 +79,21 @@ class RoundLog:
             log.write(_encoded([line]))
             log.truncate()
 
-    def cut(self, n_bytes: int) -> None:
+    def cut(self, n_bytes: int, digest: str | None) -> bool:
         """Forget everything behind a place.
 
         Args:
             n_bytes: Size of what is kept.
+            digest: What its digest was; None = not known.
+
+        Returns:
+            Whether what is kept is as it was.
         """
+        if self.n_bytes < n_bytes:
+            return False
         with self.path.open("rb+") as log:
             log.truncate(n_bytes)
+        return digest is None or digest == self.digest
 
 
 class CellWriter:
@@ -160,13 +178,14 @@ class CellWriter:
         own = {
             "cell.round": np.array(self.rounds.n_rounds),
             "cell.log_bytes": np.array(self._log.n_bytes),
+            _LOG_DIGEST: np.array(self._log.digest),
             "cell.digests": np.array(self._digests()),
         }
         own |= {f"{_REGRET}{name}": value for name, value in self._running.state().items()}
         write_npz(self._path / files.PROGRESS, {**state, **own})
 
     def resume(self) -> tuple[dict[str, Array] | None, str]:
-        """Go back to the last checkpoint.
+        """Go back to the last checkpoint that is whole.
 
         Returns:
             The state that was saved there, None to start at the first round; and what there is to
@@ -176,23 +195,43 @@ class CellWriter:
             DamagedFile: If a file of the checkpoint cannot be read.
             KeyError: If an array is missing in one.
         """
-        path = self._path / files.PROGRESS
-        if not path.exists():
+        remove_leftovers(self._path)
+        saved, note = self._last_whole()
+        if saved is None:
+            (self._path / files.PROGRESS).unlink(missing_ok=True)
+            drop_previous(self._path)
             self._log.begin()
-            return None, ""
-        saved = files.read_arrays(path)
-        log_bytes = int(saved["cell.log_bytes"])
-        is_whole = list(saved["cell.digests"]) == self._digests()
-        if not is_whole or self._log.n_bytes < log_bytes:
-            self._log.begin()
-            return None, "its checkpoint was torn, so it was started again."
+            return None, note
         columns = files.read_arrays(self._path / files.SELECTIONS)
         self.rounds = Collector.from_columns(columns)
         self._regret = [columns["regret"]]
         remembered = {name: saved[f"{_REGRET}{name}"] for name in self._running.state()}
         self._running.load_state(remembered)
-        self._log.cut(log_bytes)
-        return saved, ""
+        digest = str(saved[_LOG_DIGEST]) if _LOG_DIGEST in saved else None
+        if not self._log.cut(int(saved["cell.log_bytes"]), digest):
+            self._log.begin(self.rounds.lines(0, self.rounds.n_rounds, {"regret": self.regret}))
+            note = f"{note} its {files.ROUNDS} was damaged and was written again.".strip()
+        return saved, note
+
+    def _last_whole(self) -> tuple[dict[str, Array] | None, str]:
+        """Return the last checkpoint that is whole, and what happened to a later one."""
+        if not (self._path / files.PROGRESS).exists():
+            return None, ""
+        try:
+            saved = self._whole()
+        except DamagedFile:
+            if not go_back(self._path):
+                raise
+            saved = None
+        if saved is not None:
+            return saved, ""
+        saved = self._whole() if go_back(self._path) else None
+        return saved, _STARTED_AGAIN if saved is None else _WENT_BACK
+
+    def _whole(self) -> dict[str, Array] | None:
+        """Return the last checkpoint, unless a file of it is another one."""
+        saved = files.read_arrays(self._path / files.PROGRESS)
+        return saved if list(saved["cell.digests"]) == self._digests() else None
 
     def _digests(self) -> list[str]:
         names = (files.SELECTIONS, *self._parts)
