@@ -10,7 +10,7 @@ DEPLOYMENT ?= tests/flower tests/test_ray.py
 SOURCES := $(shell find src -name '*.py')
 STEPS   := $(patsubst examples/%.py,build/tutorial/%.md,$(wildcard examples/[0-9][0-9]_*.py))
 
-.PHONY: demo test quick deployment check bench peers docs papers golden browser clean
+.PHONY: demo test quick deployment check bench peers docs dist papers golden browser clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -58,6 +58,14 @@ docs: $(READY) $(STEPS)  ## the site in build/site; first the pages that are mad
 	$(BIN)/python docs/build_pages.py
 	$(BIN)/python docs/module_map.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+dist: $(READY)  ## sdist and wheel in dist/, and the wheel tried in an environment of its own
+	rm -rf dist build/wheel
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[cli]"
+	cd build/wheel && bin/python -c 'import turnout; print(turnout.__file__)'
+	cd build/wheel && bin/turnout --version && bin/turnout --help && bin/turnout simulate e3cs --rounds 20
 
 papers: $(READY)  ## pages and figures of docs/papers, from results/*.json
 	$(BIN)/python docs/build_papers.py
