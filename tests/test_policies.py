@@ -259,3 +259,9 @@ def test_observed_is_a_ring_that_can_be_saved():
 def test_bad_input_is_named(build, field):
     with pytest.raises(InvalidInput, match=field):
         build()
+
+
+@pytest.mark.parametrize("policy", [OverSelect, OverSelectBySuccess])
+def test_the_inner_policy_must_be_one(policy):
+    with pytest.raises(InvalidInput, match="inner must be of class RoundPolicy, got 5"):
+        policy(inner=5)

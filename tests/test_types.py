@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
+import pickle
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -482,3 +485,47 @@ def test_import_needs_numpy_only():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.split("\n")[:2] == ["[]", "[]"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        turnout.RoundContext(3, 2, [True, False, True]),
+        turnout.RoundContext(
+            0, 1, [True, True], 9.0, {"num_samples": np.ones(2)}, np.array([1]), np.array([0.5])
+        ),
+        turnout.Selection(1, [0, 2], [0.5, 1.0], {"seen": np.arange(2)}),
+        turnout.Selection(1, [0, 2]),
+        turnout.Outcome([0, 2], [1.5, math.nan], {"loss": [0.5, math.nan]}),
+    ],
+)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_values_of_the_contract_are_copied_whole(value, copied):
+    again = copied(value)
+    assert type(again) is type(value)
+    for name in value.__dataclass_fields__:
+        ours, theirs = getattr(again, name), getattr(value, name)
+        is_mapping = isinstance(theirs, Mapping)
+        np.testing.assert_equal(*(dict(ours), dict(theirs)) if is_mapping else (ours, theirs))
+
+
+def test_what_is_no_context_selection_or_outcome_is_refused():
+    selector = turnout.make("random")
+    selector.reset(3)
+    rng = np.random.default_rng(0)
+    with pytest.raises(turnout.InvalidInput, match="ctx must be of class RoundContext, got None"):
+        selector.select(None, rng)
+    selection = selector.select(turnout.RoundContext(0, 1, [True] * 3), rng)
+    with pytest.raises(turnout.InvalidInput, match="selection must be of class Selection"):
+        selector.observe((), turnout.Outcome([0], [1.0]))
+    with pytest.raises(turnout.InvalidInput, match="outcome must be of class Outcome, got 5"):
+        selector.observe(selection, 5)
+    with pytest.raises(turnout.InvalidInput, match="memo must map names to arrays, got 5"):
+        turnout.Selection(0, [1], memo=5)
+
+
+@pytest.mark.parametrize("huge", [10**400, 10**5000, -(10**400)], ids=["large", "huge", "low"])
+def test_huge_integers_are_refused_by_name(huge):
+    with pytest.raises(turnout.InvalidInput, match="eta must be a finite number") as caught:
+        turnout.make("e3cs", eta=huge)
+    assert len(str(caught.value)) < 300

@@ -11,13 +11,17 @@ from turnout.errors import InvalidInput
 
 _Choice = TypeVar("_Choice", bound=str)
 
+#: Characters of a value that a message shows.
+_MOST_SHOWN = 200
+
 
 def integer(field: str, value: Any, *, minimum: int) -> int:
     """Return ``value`` as an int of at least ``minimum``."""
     if type(value) is int and value >= minimum:  # the common case, without the abstract classes
         return value
     if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
-        raise InvalidInput(f"{field} must be an integer >= {minimum}, got {value!r}.", field=field)
+        got = _shown(value)
+        raise InvalidInput(f"{field} must be an integer >= {minimum}, got {got}.", field=field)
     return int(value)
 
 
@@ -31,13 +35,13 @@ def number(
 ) -> float:
     """Return ``value`` as a finite float inside [minimum, maximum] and strictly above ``above``."""
     is_real = type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
-    is_inside = is_real and math.isfinite(value) and minimum <= value <= maximum
+    is_inside = is_real and _is_finite(value) and minimum <= value <= maximum
     if is_inside and (above is None or value > above):
         return float(value)
     lower = f"> {above}" if above is not None else f">= {minimum}"
     upper = "" if maximum == math.inf else f" and <= {maximum}"
     domain = "a finite number" if lower == ">= -inf" else f"a finite number {lower}{upper}"
-    raise InvalidInput(f"{field} must be {domain}, got {value!r}.", field=field)
+    raise InvalidInput(f"{field} must be {domain}, got {_shown(value)}.", field=field)
 
 
 def fraction(field: str, value: Any) -> float:
@@ -48,7 +52,7 @@ def fraction(field: str, value: Any) -> float:
 def boolean(field: str, value: Any) -> bool:
     """Return ``value`` if it is True or False."""
     if not isinstance(value, bool):
-        raise InvalidInput(f"{field} must be True or False, got {value!r}.", field=field)
+        raise InvalidInput(f"{field} must be True or False, got {_shown(value)}.", field=field)
     return value
 
 
@@ -56,5 +60,28 @@ def choice(field: str, value: _Choice, options: Collection[str]) -> _Choice:
     """Return ``value`` if it is one of ``options``."""
     if not isinstance(value, str) or value not in options:
         allowed = ", ".join(repr(option) for option in options)
-        raise InvalidInput(f"{field} must be one of {allowed}, got {value!r}.", field=field)
+        raise InvalidInput(f"{field} must be one of {allowed}, got {_shown(value)}.", field=field)
     return value
+
+
+def instance(field: str, value: Any, kind: type) -> None:
+    """Raise unless ``value`` is an instance of a class."""
+    if not isinstance(value, kind):
+        got = _shown(value)
+        raise InvalidInput(f"{field} must be of class {kind.__name__}, got {got}.", field=field)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
+
+
+def _shown(value: Any) -> str:
+    """Return how a value reads in a message, at most 200 characters."""
+    try:
+        text = repr(value)
+    except Exception:  # a huge integer, or an object whose repr fails
+        return f"a value of type {type(value).__name__} that cannot be shown"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -44,6 +44,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from turnout import require
 from turnout.errors import InvalidInput, MissingColumn
 from turnout.rng import Purpose, stream
 from turnout.stateful import Stateful
@@ -174,6 +175,7 @@ class Selector(Stateful, ABC):
 def _guard_context(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def guarded(self: Selector, ctx: RoundContext, rng: np.random.Generator) -> Any:
+        require.instance("ctx", ctx, RoundContext)
         if ctx.n_clients != self.n_clients:
             raise InvalidInput(
                 f"available has length {ctx.n_clients}, but {type(self).__name__} was reset for "
@@ -196,6 +198,8 @@ def _guard_context(method: Callable[..., Any]) -> Callable[..., Any]:
 def _guard_outcome(method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
     def guarded(self: Selector, selection: Selection, outcome: Outcome) -> None:
+        require.instance("selection", selection, Selection)
+        require.instance("outcome", outcome, Outcome)
         clients = selection.clients
         if outcome.status.size != clients.size:
             raise InvalidInput(

@@ -107,6 +107,10 @@ class RoundContext:
             _store(self, "polled", polled)
             _store(self, "polled_loss", loss)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        known = (self.available, self.deadline, dict(self.columns), self.polled, self.polled_loss)
+        return type(self), (self.round, self.cohort_size, *known)
+
     @property
     def n_clients(self) -> int:
         """Number of clients known to the server, available or not."""
@@ -191,6 +195,8 @@ class Selection:
                 "clients must be unique and ascending; sort them first.", field="clients"
             )
         _store(self, "clients", clients)
+        if not isinstance(self.memo, Mapping):
+            raise InvalidInput(f"memo must map names to arrays, got {self.memo!r}.", field="memo")
         if self.probability is not None:
             p = vector("probability", self.probability, np.float64, clients.size)
             if p.size and not (p.min() > 0.0 and p.max() <= 1.0):
@@ -199,6 +205,9 @@ class Selection:
                     f"probability must be inside (0, 1], got {float(bad)}.", field="probability"
                 )
             _store(self, "probability", p)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.round, self.clients, self.probability, dict(self.memo))
 
     @property
     def times(self) -> IntArray:
@@ -256,6 +265,9 @@ class Outcome:
             for name, values in self.metrics.items()
         }
         _store(self, "metrics", MappingProxyType(checked))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status, self.duration, dict(self.metrics))
 
     @classmethod
     def from_reports(

@@ -158,6 +158,7 @@ class OverSelect(RoundPolicy):
     factor: float = 1.3
 
     def __post_init__(self) -> None:
+        require.instance("inner", self.inner, RoundPolicy)
         require.number("factor", self.factor, minimum=1.0)
 
     @property
@@ -205,7 +206,7 @@ class OverSelectBySuccess(OverSelect):
     window: int = 200
 
     def __post_init__(self) -> None:
-        require.number("factor", self.factor, minimum=1.0)
+        OverSelect.__post_init__(self)
         require.integer("window", self.window, minimum=1)
 
     @property
