@@ -476,6 +476,7 @@ def test_the_folder_is_as_agreed(tmp_path: Path) -> None:
         "draw": "exact",
         "estimate": "loss",
         "horizon": None,
+        "share": 0.0,
     }
     assert config["world_id"] == made.world_id
     lines = [json.loads(line) for line in (cell / "rounds.jsonl").read_text().splitlines()]
@@ -551,6 +552,7 @@ def interrupt_at(n_rounds: int) -> Any:
     return look
 
 
+@pytest.mark.filterwarnings("ignore:penalty")  # of rbcs-f about this world
 @pytest.mark.parametrize("name", turnout.names())
 def test_an_interrupted_run_ends_as_if_it_had_not_been(name: str, tmp_path: Path) -> None:
     made = small(name, world="volatile", n_rounds=40, seeds=1, policy="adaptive-deadline")

@@ -18,7 +18,6 @@ from turnout.cli import (
     check,
     compare,
     data,
-    export,
     listing,
     merge,
     report,
@@ -97,5 +96,4 @@ app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)
 app.command("merge")(merge.merge)
 app.command("show")(show.show)
-app.command("export")(export.export)
 app.add_typer(data.app, name="data")

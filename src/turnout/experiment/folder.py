@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnout.errors import OutputError
 from turnout.experiment.config import Experiment
@@ -16,7 +17,7 @@ from turnout.runs.generations import drop_previous
 from turnout.runs.settings import first_difference
 from turnout.version import __version__
 
-__all__ = ["open_folder", "prepare", "reuse_notes"]
+__all__ = ["Prepared", "check_version", "open_folder", "prepare", "reuse_notes"]
 
 #: What a run leaves behind.
 _RESULTS = (
@@ -28,7 +29,7 @@ _RESULTS = (
     files.CLIENT_SCORES,
     files.CONFIG,
 )
-_OLD_CODE = "{} made before turnout kept digests of plug-ins: reused as they are."
+_OLD_CODE = "made before turnout kept digests of plug-ins: reused as they are."
 
 
 def open_folder(experiment: Experiment, root: Path) -> None:
@@ -53,55 +54,84 @@ def open_folder(experiment: Experiment, root: Path) -> None:
             raise OutputError(f"{root} cannot be written: {error}.") from error
 
 
-def prepare(tasks: Sequence[CellTask], *, fresh: bool) -> dict[Path, str]:
+def check_version(tasks: Iterable[CellTask]) -> None:
+    """Refuse cells of another version of turnout.
+
+    Args:
+        tasks: The cells that are wanted.
+
+    Raises:
+        FolderError: Another version made one of them.
+    """
+    for task in tasks:
+        version = _versions(task).get("turnout", __version__)
+        if version != __version__:
+            raise FolderError(
+                f"{task.path} was made by turnout {version}, and this is turnout {__version__}, "
+                "whose numbers may differ: use another folder (--out), run all again (--fresh), or "
+                f"install turnout {version}."
+            )
+
+
+class Prepared(NamedTuple):
+    """What was done to the cells that a folder holds.
+
+    Attributes:
+        again: Why each cell that is run again is so.
+        n_unmarked: Cells of plug-ins whose code nobody knows.
+    """
+
+    again: list[str]
+    n_unmarked: int
+
+
+def prepare(tasks: Sequence[CellTask], *, fresh: bool) -> Prepared:
     """Make room for cells that must be run again, and for more rounds.
 
     Args:
         tasks: The cells that are wanted.
         fresh: Run all of them again.
-
-    Returns:
-        Why a cell is run again, by its folder.
-
-    Raises:
-        FolderError: Another version of turnout made a cell.
     """
     there = [task for task in tasks if (task.path / files.CONFIG).exists()]
-    if not fresh:
-        _check_version(there)
-    again: dict[Path, str] = {}
+    again: list[str] = []
+    n_unmarked = 0
     for task in there:
         reason = "as asked" if fresh else _outdated(task)
         is_short = 0 < _n_rounds(task) < task.experiment.n_rounds
+        n_unmarked += not reason and _is_unmarked(task)
         if not fresh and not ((reason or is_short) and _is_same(task)):
             continue  # nothing to do, or the cell itself says what differs
         (task.path / files.SUMMARY).unlink(missing_ok=True)
         if reason:
             _clear(task.path)
-            again[task.path] = reason
+            again.append(reason)
         else:
             files.write_json(task.path / files.CONFIG, cell_config(task))
-    return again
+    return Prepared(again, n_unmarked)
 
 
-def reuse_notes(
-    tasks: Iterable[CellTask], results: Sequence[CellResult], again: Mapping[Path, str]
-) -> tuple[str, ...]:
+def reuse_notes(results: Iterable[CellResult], prepared: Prepared) -> tuple[str, ...]:
     """Return what there is to say about cells that were there before.
 
     Args:
-        tasks: All cells.
-        results: How they ended.
-        again: Why some were run again, by their folders.
+        results: How all cells ended.
+        prepared: What was done to those that were there.
     """
-    n_reused = sum(result.status == "skipped" for result in results)
-    n_unknown = sum(_is_unmarked(task) for task in tasks)
-    counts = [f"{_cells(n_reused)} reused"] * bool(n_reused)
-    if again:
-        reasons = ", ".join(dict.fromkeys(again.values()))
-        counts.append(f"{len(again) if counts else _cells(len(again))} run again ({reasons})")
-    old = [_OLD_CODE.format(f"{_cells(n_unknown)} {'was' if n_unknown == 1 else 'were'}")]
-    return (*([", ".join(counts) + "."] * bool(counts)), *(old * bool(n_unknown)))
+    ends = Counter(result.status for result in results)
+    again, n_unmarked = prepared
+    reasons = ", ".join(dict.fromkeys(again))
+    counts = {
+        "reused": ends["skipped"],
+        "gone on with": ends["resumed"],
+        f"run again ({reasons})": len(again),
+    }
+    said = [(what, count) for what, count in counts.items() if count]
+    words = [f"{count if i else _cells(count)} {what}" for i, (what, count) in enumerate(said)]
+    notes = [f"{', '.join(words)}."] if words else []
+    if n_unmarked:
+        were = "was" if n_unmarked == 1 else "were"
+        notes.append(f"{_cells(n_unmarked)} {were} {_OLD_CODE}")
+    return tuple(notes)
 
 
 def _joined(saved: Mapping[str, Any], table: Mapping[str, Any], root: Path) -> dict[str, Any]:
@@ -156,17 +186,6 @@ def _outdated(task: CellTask) -> str:
 def _is_unmarked(task: CellTask) -> bool:
     """Return whether nobody knows which plug-ins made a cell that names some."""
     return bool(task.versions["code"]) and "code" not in _versions(task)
-
-
-def _check_version(tasks: Iterable[CellTask]) -> None:
-    for task in tasks:
-        version = _versions(task).get("turnout", __version__)
-        if version != __version__:
-            raise FolderError(
-                f"{task.path} was made by turnout {version}, and this is turnout {__version__}, "
-                "whose numbers may differ: use another folder (--out), run all again (--fresh), or "
-                f"install turnout {version}."
-            )
 
 
 def _is_same(task: CellTask) -> bool:

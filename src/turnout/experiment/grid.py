@@ -13,7 +13,7 @@ from turnout import require
 from turnout.errors import InvalidInput
 from turnout.experiment.code import code_of
 from turnout.experiment.config import Experiment
-from turnout.experiment.folder import open_folder, prepare, reuse_notes
+from turnout.experiment.folder import check_version, open_folder, prepare, reuse_notes
 from turnout.experiment.pool import Advance, Callbacks, Show, run_local
 from turnout.experiment.ray_pool import check_cluster, run_on_ray
 from turnout.experiment.shard import Shard
@@ -152,15 +152,17 @@ def run_experiment(
     ]
     own = tasks if shard is None else shard.of(tasks)
     with locked(root, "" if shard is None else str(shard)) as notes:
+        if not fresh:
+            check_version(own)
         if shard is None:
             remove_leftovers(root)
         open_folder(experiment, root)
-        again = prepare(own, fresh=fresh)
+        prepared = prepare(own, fresh=fresh)
         results = run(own, progress or _unseen)
     done = {(cell.label, cell.seed): cell for cell in results}
     in_order = [(variant.label, seed) for variant in variants for seed in experiment.seeds]
     cells = tuple(done[key] for key in in_order if key in done)
-    return Grid(experiment, root, cells, (*notes, *reuse_notes(own, cells, again)))
+    return Grid(experiment, root, cells, (*notes, *reuse_notes(cells, prepared)))
 
 
 def _runner(

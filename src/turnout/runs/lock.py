@@ -67,8 +67,9 @@ def locked(folder: Path, part: str = "") -> Iterator[tuple[str, ...]]:
             own.sign()
             yield tuple(f"{folder} was left behind by {who}: taken over." for who in left if who)
     finally:
-        if is_new and not any(folder.iterdir()):
-            folder.rmdir()
+        if is_new:
+            with contextlib.suppress(OSError):  # something was written
+                folder.rmdir()
 
 
 class _Lock:
@@ -94,7 +95,9 @@ class _Lock:
 
     def sign(self) -> None:
         """Write who holds it."""
-        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        program = Path(sys.argv[0])
+        name = program.parent.name if program.name == "__main__.py" else program.name
+        command = shlex.join([name, *sys.argv[1:]])
         now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         owner = f"process {os.getpid()} on {socket.gethostname()} since {now} ({command})"
         os.ftruncate(self._handle, 0)
