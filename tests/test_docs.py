@@ -31,6 +31,8 @@ SHORT = {
     "audit": [],
     "data": [],
     "report": [],
+    "show": [],
+    "export": [],
 }
 
 #: Data that is not embedded, and a path on a server.
@@ -65,7 +67,11 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 #: Pages whose code runs here; the other how-tos run in the tests of what they are about.
-PRINTED_CODE = ["README.md", "docs/index.md", "docs/howto/data.md", "docs/howto/guarantee.md"]
+PRINTED_CODE = [
+    "README.md",
+    "docs/index.md",
+    *(f"docs/howto/{page}.md" for page in ("data", "guarantee", "results")),
+]
 
 
 @pytest.mark.parametrize("name", PRINTED_CODE)
@@ -96,7 +102,7 @@ def test_printed_commands_have_these_options(page):
 
 
 @pytest.mark.parametrize(
-    "name", ["README", "index", "data", "experiments", "guarantee", "report", "training"]
+    "name", ["README", "index", "data", "experiments", "guarantee", "report", "results", "training"]
 )
 def test_printed_commands_run(name, tmp_path, monkeypatch):
     page = next(page for page in PAGES if page.stem == name)

@@ -11,10 +11,11 @@ import pytest
 from turnout.experiment import run_experiment
 from turnout.papers import Preset, Results, ResultsFile, Verdict, judge, load_preset
 from turnout.papers.collect import collect
-from turnout.papers.plots import FORMATS, draw
+from turnout.papers.plots import draw
 from turnout.papers.presets import Figure
 from turnout.papers.results import Curve, ResultsError, SchemeResults
 from turnout.papers.tables import all_tables, claims_table, count_sentence, judged_claims
+from turnout.results.drawing import FORMATS
 
 
 def ran(preset: Preset, folder: Path, labels: list[str] | None = None) -> Results:

@@ -98,6 +98,8 @@ def test_worlds_are_kept_apart(folder, tmp_path):
     assert "12 rounds, 8 of 40 clients, 3 seeds" in shown.stdout
     assert "5 rounds, 8 of 40 clients, 1 seed" in shown.stdout
     assert "The worlds differ: n_rounds is 12 or 5." in shown.stdout
+    assert "Over 2 worlds" in shown.stdout
+    assert "success, IQM" in shown.stdout
 
 
 def test_show_fits_the_terminal_and_explains_itself(folder):

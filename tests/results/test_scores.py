@@ -74,26 +74,35 @@ def test_one_seed_decides_nothing():
 
 def test_a_run_that_did_not_get_there_counts_with_its_length():
     scores = scores_of(a=times(10.0, 20.0), b=[*times(30.0), never()])
-    assert scores.limit("rounds_to_0.8") == 100
     means = scores.estimate("rounds_to_0.8")
     assert means["a"].mean == 15
     assert (means["b"].mean, means["b"].n) == ((30 + 100) / 2, 2)
     assert scores.n_reached("b", "rounds_to_0.8") == 1
     assert scores.difference("rounds_to_0.8", "a")["b"].estimate.mean == (20 + 80) / 2
-    assert scores.ranking("rounds_to_0.8").best == {"a"}
+    assert scores.ranking("rounds_to_0.8").best == frozenset()  # a alone was there with all seeds
 
 
-def test_times_are_counted_up_to_the_shortest_run_that_did_not_get_there():
-    scores = scores_of(a=[*times(10.0), never(50)], b=times(60.0, 20.0))
-    means = scores.estimate("rounds_to_0.8")
-    assert means["a"].mean == (10 + 50) / 2
-    assert means["b"].mean == (50 + 20) / 2  # whether a would have been there at 60, nobody knows
+def test_a_run_that_was_cut_off_makes_a_difference_smaller_and_never_larger():
+    scores = scores_of(a=[*times(10.0), never(50), never(50)], b=[*times(60.0, 20.0), never(70)])
+    # seed 0: 50 later; seed 1: a is there after 50 at best; seed 2: up to 50 there is no difference
+    step = scores.difference("rounds_to_0.8", "b")["a"]
+    assert step.estimate.mean == pytest.approx((-50 + 30 + 0) / 3)
+    late = scores_of(a=[never(50)] * 2, b=times(60.0, 70.0))
+    assert late.difference("rounds_to_0.8")["b"].estimate.mean == 0  # a might have been there at 55
 
 
 def test_times_that_all_reached_are_plain_means():
-    scores = scores_of(a=times(10.0, 99.0))
-    assert scores.limit("rounds_to_0.8") == math.inf
+    scores = scores_of(a=times(10.0, 99.0), b=[never(20), never(20)])
     assert scores.estimate("rounds_to_0.8")["a"].mean == 54.5
+    assert scores.ranking("rounds_to_0.8") == (frozenset(), frozenset())  # b was not run so long
+
+
+def test_who_is_clearly_ahead_but_not_always_there_leaves_nobody_the_best():
+    fast = [*times(10.0, 11.0, 10.0, 12.0, 11.0, 10.0, 9.0), never(500)]
+    slow, slower = times(*[400.0] * 7, 450.0), times(*[440.0] * 7, 460.0)
+    scores = scores_of(fast=fast, slow=slow, slower=slower)
+    assert scores.difference("rounds_to_0.8", "slow")["fast"].is_clear
+    assert scores.ranking("rounds_to_0.8").best == frozenset()
 
 
 def test_a_run_of_unknown_length_is_left_out():

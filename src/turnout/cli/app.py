@@ -18,6 +18,7 @@ from turnout.cli import (
     check,
     compare,
     data,
+    export,
     listing,
     merge,
     report,
@@ -96,4 +97,5 @@ app.command("compare")(compare.compare)
 app.command("reproduce")(reproduce.reproduce)
 app.command("merge")(merge.merge)
 app.command("show")(show.show)
+app.command("export")(export.export)
 app.add_typer(data.app, name="data")

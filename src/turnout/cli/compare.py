@@ -54,6 +54,9 @@ from turnout.cli.training_options import (
 )
 from turnout.errors import InvalidInput
 from turnout.experiment import Experiment
+from turnout.results import open_runs
+from turnout.results.drawing import FORMATS, require_matplotlib
+from turnout.results.figures import draw_results
 from turnout.results.scores import known_label
 
 __all__ = ["compare"]
@@ -112,6 +115,9 @@ def compare(
     fresh: Fresh = False,
     metrics: MetricKeys = None,
     baseline: Baseline = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Folder for figures: PDF, SVG and PNG.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run selectors in the same simulated federations and compare them, seed by seed.
@@ -140,6 +146,8 @@ def compare(
     wanted = named_metrics(metrics)
     if baseline is not None:
         known_label(baseline, experiment.labels)
+    if figures is not None:
+        require_matplotlib()
     folder = out or Path("runs") / f"{experiment.name}-{experiment.digest[:8]}"
     running = grid_options(context.params)
     grid = run_shown(experiment, folder, quiet=as_json, **running)
@@ -154,6 +162,8 @@ def compare(
         )
         print_scores(grid.scores, title, grid_metrics(grid), wanted, baseline)
         console.print(f"Run folder: {folder}", highlight=False)
+    if figures is not None and shard is None:
+        draw_results(open_runs(folder).only(grid.labels), figures, formats=FORMATS)
     end_badly_on_problems(grid)
 
 

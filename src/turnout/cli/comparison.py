@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from turnout.cli.options import numbers
-from turnout.cli.output import console, fitted
+from turnout.cli.output import console, fitted, table
 from turnout.experiment import Grid
+from turnout.results.across import Across
 from turnout.results.scores import Scores
 from turnout.results.tables import (
     ScoreTable,
@@ -23,6 +24,7 @@ from turnout.results.tables import (
 from turnout.runs.catalogue import all_metrics, at_targets, metric_named, shown_in
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
+from turnout.statistics.aggregates import Interval
 
 __all__ = [
     "Baseline",
@@ -30,6 +32,7 @@ __all__ = [
     "comparison_rows",
     "grid_metrics",
     "named_metrics",
+    "print_across",
     "print_scores",
     "score_row",
 ]
@@ -81,13 +84,13 @@ def print_scores(
     metrics = list(wanted or usual)
     n_seeds = max(scores.n_seeds(label) for label in scores.labels)
     seeds = "1 seed" if n_seeds == 1 else f"{n_seeds} seeds (mean ± 95 % interval)"
-    console.print(*_tables(f"{title}, {seeds}", mean_table(scores, metrics)))
+    _print_table(f"{title}, {seeds}", mean_table(scores, metrics))
     has_others = len(scores.labels) > 1
     if has_others:
         first = scores.labels[0] if baseline is None else baseline
         compared = list(wanted) or compared_metrics(metrics)
         steps = difference_table(scores, compared, first)
-        console.print(*_tables(f"Difference to {first}, paired by seed", steps))
+        _print_table(f"Difference to {first}, paired by seed", steps)
     lines = [*(_MARKS if has_others and n_seeds > 1 else ()), *explanations(scores, metrics)]
     console.print("\n".join(lines), style="dim", highlight=False, markup=False)
 
@@ -96,6 +99,39 @@ _MARKS = (
     "Bold: best mean; ≈: its difference to the best may be chance. *: more than chance (paired "
     "t-test, 5 %, Holm's correction for the selectors compared).",
 )
+
+
+def print_across(across: Across, metric: Metric[Facts], baseline: str | None) -> None:
+    """Print the selectors that all worlds have, over these worlds.
+
+    Args:
+        across: The worlds.
+        metric: What they are judged by.
+        baseline: Whom the others are compared with; default: the first.
+    """
+    first = across.labels[0] if baseline is None else baseline
+    middle = across.interquartile_mean(metric.key)
+    better = across.probability_of_improvement(metric.key, first)
+    headings = (f"{metric.short}, IQM", f"P(better than {first})")
+    n_worlds = len(across.worlds)
+    rows = table(f"Over {n_worlds} worlds", "selector", *headings, numbers=headings)
+    for label in across.labels:
+        chance = _interval(better[label], ".2f") if label in better else "-"
+        rows.add_row(escape(label), _interval(middle[label], metric.form), chance)
+    console.print(rows)
+    console.print(_ACROSS, style="dim", highlight=False)
+
+
+_ACROSS = (
+    "IQM: inter-quartile mean, over the middle half of all runs. P: chance that a run is better, "
+    "mean over worlds. 95 % bootstrap intervals in brackets; with several worlds P above 0.5 in "
+    "the whole interval is an improvement."
+)
+
+
+def _interval(interval: Interval, form: str) -> str:
+    value, low, high = (format(number, form) for number in interval)
+    return value if math.isnan(interval.low) else f"{value} \\[{low}, {high}]"
 
 
 def score_row(scores: Scores, label: str, keys: Sequence[str], baseline: str) -> dict[str, Any]:
@@ -135,10 +171,11 @@ def comparison_rows(grid: Grid, baseline: str | None = None) -> list[dict[str, A
     ]
 
 
-def _tables(title: str, content: ScoreTable) -> list[Table]:
+def _print_table(title: str, content: ScoreTable) -> None:
     cells = [
         [_STYLES[entry.mark].format(escape(entry.text)) for entry in entries]
         for _, entries in content.rows
     ]
     labels = [escape(label) for label, _ in content.rows]
-    return fitted(escape(title), ("selector", labels), content.headings, cells)
+    console.print(title, style="italic", highlight=False, markup=False)
+    console.print(*fitted(("selector", labels), content.headings, cells))

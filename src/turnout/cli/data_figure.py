@@ -10,7 +10,7 @@ import numpy as np
 from turnout.data import FederatedData
 from turnout.data.summary import Division, division
 from turnout.errors import InvalidInput
-from turnout.papers.plots import FILE_METADATA, FORMATS, STYLE, require_matplotlib
+from turnout.results.drawing import FILE_METADATA, FORMATS, STYLE, require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -35,17 +35,13 @@ def table(title: str, *headings: str, numbers: tuple[str, ...] = ()) -> Table:
 
 
 def fitted(
-    title: str,
-    first: tuple[str, Sequence[str]],
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    first: tuple[str, Sequence[str]], headings: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> list[Table]:
     """Return tables that are as wide as the terminal at most, with no number broken.
 
     Columns that do not fit are in further tables, each with the first column.
 
     Args:
-        title: Of the first table.
         first: Heading and cells of the first column, as markup.
         headings: Of the other columns.
         rows: The cells of the other columns, row by row, as markup.
@@ -54,7 +50,7 @@ def fitted(
     widths = [_width(*column) for column in zip(headings, *rows, strict=True)]
     tables: list[Table] = []
     for part in _parts(widths, room):
-        shown = table("" if tables else title, first[0])
+        shown = table("", first[0])
         shown.columns[0].max_width, shown.columns[0].overflow = _WIDEST_LABEL, "fold"
         for column in part:
             shown.add_column(headings[column], justify="right", width=widths[column])

@@ -29,7 +29,7 @@ from turnout.experiment import Experiment, Grid
 from turnout.experiment.spec import parse_parameters
 from turnout.papers import Preset, ResultsFile, Verdict, load_preset, preset_names
 from turnout.papers.collect import collect, run_folder
-from turnout.papers.plots import draw, require_matplotlib
+from turnout.papers.plots import draw
 from turnout.papers.presets import Setting
 from turnout.papers.tables import (
     Judged,
@@ -39,6 +39,7 @@ from turnout.papers.tables import (
     count_sentence,
     judged_claims,
 )
+from turnout.results.drawing import require_matplotlib
 from turnout.runs.versions import versions
 
 __all__ = ["reproduce"]

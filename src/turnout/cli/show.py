@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from turnout.cli.comparison import (
     Baseline,
     MetricKeys,
     named_metrics,
+    print_across,
     print_scores,
     score_row,
 )
@@ -22,6 +24,8 @@ from turnout.results import Results, WorldGroup, open_runs
 from turnout.results.groups import differences
 from turnout.results.scores import known_label
 from turnout.results.tables import usual_metrics
+from turnout.runs.facts import Facts
+from turnout.runs.metric import Metric
 
 __all__ = ["RunFolders", "opened", "show"]
 
@@ -56,6 +60,21 @@ def show(
     if len(results.worlds) > 1:
         text = "; ".join(differences(results.worlds))
         console.print(f"The worlds differ: {text}.", highlight=False, markup=False)
+        _print_across(results, wanted, baseline)
+
+
+def _print_across(results: Results, wanted: Sequence[Metric[Facts]], baseline: str | None) -> None:
+    """Print the first metric that can be ranked and that all runs of all worlds have."""
+    across = results.across
+    if baseline is not None and baseline not in across.labels:
+        return
+    for metric in wanted or usual_metrics(results.worlds[0]):
+        reached = (
+            scores.n_reached(label, metric) for scores in across.worlds for label in across.labels
+        )
+        if across.labels and metric.better != "neither" and all(reached):
+            print_across(across, metric, baseline)
+            return
 
 
 def opened(runs: list[Path], baseline: str | None = None) -> Results:

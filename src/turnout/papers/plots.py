@@ -1,12 +1,10 @@
 """The papers' figures, drawn from results with matplotlib: PDF, SVG and PNG.
 
-Lines are means over seeds, bands reach from the lowest to the highest seed. Colours are the palette
-of Okabe and Ito, which stays apart for colour-blind readers; line styles differ as well.
+Lines are means over seeds, bands reach from the lowest to the highest seed.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -14,57 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from turnout.errors import MissingExtra
 from turnout.papers.presets import Figure
 from turnout.papers.results import Results
+from turnout.results.drawing import COLOURS, FORMATS, draw_band, draw_files, draw_legend, look
 
-__all__ = [
-    "DRAWINGS",
-    "FILE_METADATA",
-    "FORMATS",
-    "STYLE",
-    "Drawing",
-    "draw",
-    "require_matplotlib",
-]
-
-FORMATS = ("pdf", "svg", "png")
-
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 1)))
-
-#: Settings of matplotlib for every figure of the package.
-STYLE: Mapping[str, Any] = MappingProxyType(
-    {
-        "font.size": 9,
-        "axes.titlesize": 9,
-        "axes.labelsize": 9,
-        "legend.fontsize": 8,
-        "xtick.labelsize": 8,
-        "ytick.labelsize": 8,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.linewidth": 0.4,
-        "grid.color": "#dddddd",
-        "lines.linewidth": 1.4,
-        "pdf.fonttype": 42,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "turnout",
-        "savefig.dpi": 200,
-    }
-)
-
-#: Left out of each format: dates would make every file differ from the last.
-FILE_METADATA: Mapping[str, dict[str, None]] = MappingProxyType(
-    {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
-)
-
-
-def require_matplotlib() -> None:
-    """Raise ``MissingExtra`` if figures cannot be drawn here."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtra("Figures need matplotlib: pip install 'turnout[plot]'.")
+__all__ = ["DRAWINGS", "Drawing", "draw"]
 
 
 def draw(
@@ -78,21 +30,11 @@ def draw(
         folder: Where the files go.
         formats: Some of ``FORMATS``.
     """
-    require_matplotlib()
-    import matplotlib
-    from matplotlib.figure import Figure as Canvas
-
     shown = {name: part for name, part in results.items() if name in (figure.settings or results)}
-    drawing, written = DRAWINGS[figure.draws], []
-    style: Any = dict(STYLE)
-    with matplotlib.rc_context(style):
-        canvas = Canvas(layout="constrained")
-        drawing.draw(canvas, figure.schemes, shown)
-        for form in formats:
-            path = folder / f"figure-{figure.number}.{form}"
-            canvas.savefig(path, format=form, metadata=FILE_METADATA[form])
-            written.append(path)
-    return written
+    paths = [folder / f"figure-{figure.number}.{form}" for form in formats]
+    return draw_files(
+        paths, lambda canvas: DRAWINGS[figure.draws].draw(canvas, figure.schemes, shown)
+    )
 
 
 def _selections_by_class(
@@ -109,7 +51,7 @@ def _selections_by_class(
         counts = results.schemes[scheme].clients["counts"]
         boxes = [counts[:, class_of == number].ravel() for number in range(len(names))]
         drawn = panel.boxplot(boxes, widths=0.6, patch_artist=True, flierprops={"markersize": 2})
-        for box, colour in zip(drawn["boxes"], _COLOURS, strict=False):
+        for box, colour in zip(drawn["boxes"], COLOURS, strict=False):
             box.set(facecolor=colour, alpha=0.6)
         for median in drawn["medians"]:
             median.set(color="black")
@@ -238,10 +180,7 @@ def _look(scheme: str, results: Results) -> dict[str, Any]:
     """Return colour and style: a scheme looks the same in every figure."""
     families = list(dict.fromkeys(_family(label) for label in results.labels))
     number = families.index(_family(scheme))
-    return {
-        "color": _COLOURS[number % len(_COLOURS)],
-        "linestyle": _STYLES[number % len(_STYLES)],
-    }
+    return look(number)
 
 
 def _lines(
@@ -254,25 +193,15 @@ def _lines(
         places = rounds if x == "rounds" else curves[x].values.mean(axis=0)
         is_whole = np.isfinite(values).all(axis=0)
         places, values = places[is_whole], values[:, is_whole]
-        look = _look(scheme, results)
-        panel.fill_between(
-            places,
-            values.min(axis=0),
-            values.max(axis=0),
-            color=look["color"],
-            alpha=0.15,
-            linewidth=0,
-        )
-        panel.plot(places, values.mean(axis=0), label=scheme, **look)
+        draw_band(panel, places, values, label=scheme, **_look(scheme, results))
     panel.set_xlim(left=0)
 
 
 def _legend_above(canvas: Any, panels: Iterable[Any]) -> None:
     """Put one legend above all panels, with every scheme that is drawn in one of them."""
-    drawn = {_family(line.get_label()): line for panel in panels for line in panel.get_lines()}
-    n_columns = min(len(drawn), 4)
-    place = "outside upper center"
-    canvas.legend(drawn.values(), drawn.keys(), ncols=n_columns, loc=place, frameon=False)
+    draw_legend(
+        canvas, {_family(line.get_label()): line for panel in panels for line in panel.get_lines()}
+    )
 
 
 class Drawing(NamedTuple):

@@ -146,6 +146,8 @@ def _entry(row: Row, key: str, scale: Scale) -> Entry:
     estimate = row.estimates[key].over(scale.size)
     margin = f"{estimate.half_width:,{scale.form}}" if math.isfinite(estimate.half_width) else ""
     entry = Entry(f"{estimate.mean:,{scale.form}}".replace("-", _MINUS), margin)
+    if row.n_reached[key] < estimate.n:  # some count with the length of their run
+        entry = Entry(f"≥ {entry.text}")
     kind = "best" if key in row.best else "tied" if key in row.tied else ""
     remarks = [_MARKS[kind]] if kind else []
     if row.n_reached[key] < row.n_seeds:

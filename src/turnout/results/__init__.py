@@ -5,11 +5,13 @@
 0.61
 """
 
+from turnout.results.across import Across
 from turnout.results.groups import VariantCells, WorldGroup
 from turnout.results.results import Results, open_runs
 from turnout.results.scores import Difference, Ranking, Scores
 
 __all__ = [
+    "Across",
     "Difference",
     "Ranking",
     "Results",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +19,7 @@ from turnout.types import Status
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["FRAMES", "Table", "frame_of", "require_pandas"]
-
-Table = Literal["cells", "rounds", "choices"]
+__all__ = ["FRAMES", "frame_of"]
 
 #: Names of the statuses, by their number.
 _STATUSES = np.array([status.name.lower() for status in Status])
@@ -42,14 +40,9 @@ def frame_of(cells: Iterable[Cell], table: str) -> pandas.DataFrame:
     """
     if table not in FRAMES:
         raise InvalidInput(f"unknown table {table!r}.{nearest(table, FRAMES)}", field="table")
-    pandas = require_pandas()
+    pandas = import_extra("pandas", "Data frames need pandas: pip install 'turnout[frames]'.")
     parts = [pandas.DataFrame({**_identity(cell), **FRAMES[table](cell)}) for cell in cells]
     return pandas.concat(parts, ignore_index=True)
-
-
-def require_pandas() -> Any:
-    """Return pandas; raise ``MissingExtra`` if it is not installed."""
-    return import_extra("pandas", "Data frames need pandas: pip install 'turnout[frames]'.")
 
 
 def _identity(cell: Cell) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from turnout.errors import InvalidInput
-from turnout.results.frames import Table, frame_of
+from turnout.results.across import Across
+from turnout.results.frames import frame_of
 from turnout.results.groups import WorldGroup, gather, refuse_mixed
 from turnout.results.scores import Difference, Scores
 from turnout.runs.catalogue import all_metrics
@@ -86,7 +87,27 @@ class Results:
         """
         return self.scores.difference(metric, baseline)
 
-    def to_frame(self, table: Table = "cells") -> pandas.DataFrame:
+    @property
+    def across(self) -> Across:
+        """The selectors over all worlds: robust means, chances to be better, profiles."""
+        return Across([world.scores for world in self.worlds])
+
+    def only(self, labels: Collection[str]) -> Results:
+        """Return the results of some selectors.
+
+        Args:
+            labels: Their labels, as in ``config.json``.
+
+        Raises:
+            InvalidInput: Nothing is left.
+        """
+        cells = tuple(cell for cell in self.cells if cell.settings.label in labels)
+        worlds, remarks = gather(cells)
+        if not worlds:
+            raise InvalidInput(f"no run of {', '.join(labels)} is there.", field="labels")
+        return Results(cells, tuple(worlds), tuple(remarks))
+
+    def to_frame(self, table: str = "cells") -> pandas.DataFrame:
         """Return a tidy table, one row for each cell, round or choice.
 
         Args:

@@ -63,9 +63,8 @@ class Ranking(NamedTuple):
 class Scores:
     """The numbers of several selectors in one world.
 
-    A time to a target that not every run reached is a restricted mean: every run counts with its
-    time up to a common limit, and one that did not get there counts with the limit. So the mean is
-    over the same seeds for everybody, and not over those who survived.
+    A run that never reached its target is censored: its time is at least its length. It counts with
+    its length, so that a mean over such runs is a lower bound and not the mean of the survivors.
 
     Attributes:
         runs: Where the numbers of each run come from, by label and seed.
@@ -94,31 +93,15 @@ class Scores:
     def values(self, label: str, metric: str | Metric[Facts]) -> dict[int, float]:
         """Return the numbers of a selector by seed; runs without one are left out.
 
+        A run that never got to its target counts with its length.
+
         Args:
             label: The label of the selector.
             metric: A metric or its key.
         """
         metric = _metric(metric)
-        limit = self.limit(metric)
-        times = {seed: _up_to(limit, run(metric)) for seed, run in self._runs_of(label).items()}
-        return {seed: value for seed, value in times.items() if math.isfinite(value)}
-
-    def limit(self, metric: str | Metric[Facts]) -> float:
-        """Return up to where a time to a target is counted; infinite if every run reached it.
-
-        It is the end of the shortest run that did not get there, so that nobody's time up to it is
-        unknown. NaN if the length of such a run is not known.
-
-        Args:
-            metric: A metric or its key.
-        """
-        metric = _metric(metric)
-        if not metric.run_length:
-            return math.nan
-        length = metric_named(metric.run_length)
-        runs = [run for by_seed in self.runs.values() for run in by_seed.values()]
-        ends = [run(length) for run in runs if math.isnan(run(metric))]
-        return float(np.min([math.inf, *ends]))
+        values = {seed: _counted(run, metric) for seed, run in self._runs_of(label).items()}
+        return {seed: value for seed, value in values.items() if math.isfinite(value)}
 
     def n_reached(self, label: str, metric: str | Metric[Facts]) -> int:
         """Return how many runs of a selector have a number; of a time, how many got there.
@@ -129,6 +112,16 @@ class Scores:
         """
         metric = _metric(metric)
         return sum(math.isfinite(run(metric)) for run in self._runs_of(label).values())
+
+    def is_censored(self, metric: str | Metric[Facts]) -> bool:
+        """Return whether it is a time to a target that some run never reached.
+
+        Args:
+            metric: A metric or its key.
+        """
+        metric = _metric(metric)
+        reached = (self.n_reached(label, metric) == self.n_seeds(label) for label in self.labels)
+        return bool(metric.run_length) and not all(reached)
 
     def estimate(self, metric: str | Metric[Facts]) -> dict[str, Estimate]:
         """Return the mean over seeds with its 95 % interval, by label.
@@ -147,14 +140,14 @@ class Scores:
             metric: A metric or its key.
             baseline: The label of a selector; default: the first one.
         """
+        metric = _metric(metric)
         baseline = self.labels[0] if baseline is None else baseline
-        theirs = self.values(baseline, metric)
-        steps = {}
-        for label in self.labels:
-            ours = self.values(label, metric)
-            shared = sorted(ours.keys() & theirs.keys())
-            steps[label] = np.array([ours[seed] - theirs[seed] for seed in shared])
-        del steps[baseline]
+        theirs = self._runs_of(baseline)
+        steps = {
+            label: _steps(metric, ours, theirs)
+            for label, ours in self.runs.items()
+            if label != baseline
+        }
         corrected = holm(_p_value(step) for step in steps.values())
         return {
             label: Difference(estimate(step), p_value)
@@ -164,20 +157,25 @@ class Scores:
     def ranking(self, metric: str | Metric[Facts]) -> Ranking:
         """Return who has the best mean, and whose difference to the best may be chance.
 
-        Where seeds are missing, means do not compare, and the selector is left out.
+        Where seeds are missing, or did not reach a target, means do not compare: such a selector
+        is not the best, and if it is clearly ahead of the best, nobody is.
 
         Args:
             metric: A metric or its key.
         """
         metric = _metric(metric)
-        means = self.estimate(metric)
-        whole = {label: mean for label, mean in means.items() if 0 < mean.n == self.n_seeds(label)}
-        best = metric.leaders({label: mean.mean for label, mean in whole.items()})
-        if not best:
+        means = {label: mean.mean for label, mean in self.estimate(metric).items()}
+        whole = {
+            label: mean
+            for label, mean in means.items()
+            if 0 < self.n_reached(label, metric) == self.n_seeds(label)
+        }
+        best = metric.leaders(whole)
+        steps = self.difference(metric, best[0]) if best else {}
+        sign = 1.0 if metric.better == "higher" else -1.0
+        if any(step.is_clear and sign * step.estimate.mean > 0.0 for step in steps.values()):
             return Ranking(frozenset(), frozenset())
-        among = Scores({label: self.runs[label] for label in whole})
-        steps = among.difference(metric, best[0])
-        tied = {label for label, step in steps.items() if not step.is_clear}
+        tied = {label for label, step in steps.items() if step.estimate.n and not step.is_clear}
         return Ranking(frozenset(best), frozenset(tied.difference(best)))
 
     def _runs_of(self, label: str) -> Mapping[int, Numbers]:
@@ -224,9 +222,35 @@ def _metric(metric: str | Metric[Facts]) -> Metric[Facts]:
     return metric_named(metric) if isinstance(metric, str) else metric
 
 
-def _up_to(limit: float, value: float) -> float:
-    """Return a value, a time at most as large as the limit; NaN = there is no limit."""
-    return value if math.isnan(limit) else float(np.fmin(value, limit))
+def _counted(run: Numbers, metric: Metric[Facts]) -> float:
+    """Return the number of a run; of a time to a target that it never reached, its length."""
+    value = run(metric)
+    is_censored = bool(metric.run_length) and math.isnan(value)
+    return run(metric_named(metric.run_length)) if is_censored else value
+
+
+def _step(metric: Metric[Facts], ours: Numbers, theirs: Numbers) -> float:
+    """Return the difference of two runs.
+
+    Times are counted up to the end of a run that did not get there: a run that was cut off can make
+    a difference smaller and never larger.
+    """
+    values = [_counted(run, metric) for run in (ours, theirs)]
+    ends = [
+        value for run, value in zip((ours, theirs), values, strict=True) if math.isnan(run(metric))
+    ]
+    first, second = np.minimum(values, np.min([math.inf, *ends]))
+    return float(first - second)
+
+
+def _steps(
+    metric: Metric[Facts], ours: Mapping[int, Numbers], theirs: Mapping[int, Numbers]
+) -> FloatArray:
+    """Return the differences for the seeds that both have."""
+    shared = sorted(ours.keys() & theirs.keys())
+    steps: FloatArray = np.array([_step(metric, ours[seed], theirs[seed]) for seed in shared])
+    finite: FloatArray = steps[np.isfinite(steps)]
+    return finite
 
 
 def _p_value(differences: FloatArray) -> float:

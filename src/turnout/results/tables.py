@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
@@ -12,6 +11,7 @@ from turnout.results.targets import targets_of
 from turnout.runs.catalogue import at_targets, shown_in
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric, Scale
+from turnout.statistics import Estimate
 
 __all__ = [
     "Entry",
@@ -101,10 +101,10 @@ def mean_table(scores: Scores, metrics: Iterable[Metric[Facts]]) -> ScoreTable:
             mark = "tied" if label in ranking.tied else mark
             n_reached, n_seeds = scores.n_reached(label, metric), scores.n_seeds(label)
             reached = f"{n_reached} of {n_seeds}" if n_reached < n_seeds else ""
-            if n_reached:
-                column.append(_entry(mean.mean, mean.half_width, scale, reached, mark))
-            else:
-                column.append(Entry("-", reached=reached))
+            entry = _entry(mean, scale) if n_reached else Entry("-")
+            if n_reached and reached and metric.run_length:
+                entry = Entry(f"≥ {entry.mean}")
+            column.append(entry._replace(reached=reached, mark=mark if n_reached else ""))
         columns.append(column)
     return ScoreTable(headings, _rows(scores.labels, columns))
 
@@ -127,13 +127,7 @@ def difference_table(
         headings.append(metric.titled(scale, short=True))
         columns.append(
             [
-                _entry(
-                    step.estimate.mean,
-                    step.estimate.half_width,
-                    scale,
-                    mark="clear" if step.is_clear else "",
-                    sign="+",
-                )
+                _entry(step.estimate, scale, "+")._replace(mark="clear" if step.is_clear else "")
                 for step in steps.values()
             ]
         )
@@ -149,21 +143,20 @@ def explanations(scores: Scores, metrics: Sequence[Metric[Facts]]) -> list[str]:
         metrics: The columns.
     """
     lines = [f"{metric.short}: {metric.meaning} ({metric.direction})" for metric in metrics]
-    if any(math.isfinite(scores.limit(metric)) for metric in metrics):
+    if any(scores.is_censored(metric) for metric in metrics):
         lines.append(
-            "n of m: n seeds reached it. Times of all are counted up to the end of the shortest "
-            "run that did not get there, so that means are over the same seeds."
+            "n of m: n seeds reached it; the others count with the length of their run, so that "
+            "the mean is at least so long. Differences count both runs up to the end of such a run."
         )
     return [*lines, scores.caution] if scores.caution else lines
 
 
-def _entry(
-    mean: float, margin: float, scale: Scale, reached: str = "", mark: Mark = "", sign: str = ""
-) -> Entry:
-    if math.isnan(mean):
-        return Entry("-", reached=reached)
-    half = "" if math.isnan(margin) else format(margin / scale.size, scale.form)
-    return Entry(format(mean / scale.size, f"{sign}{scale.form}"), half, reached, mark)
+def _entry(estimate: Estimate, scale: Scale, sign: str = "") -> Entry:
+    if not estimate.n:
+        return Entry("-")
+    shown = estimate.over(scale.size)
+    half = "" if estimate.n < 2 else format(shown.half_width, scale.form)
+    return Entry(format(shown.mean, f"{sign}{scale.form}"), half)
 
 
 def _rows(

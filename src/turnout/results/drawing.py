@@ -1,0 +1,136 @@
+"""How figures of the package look, and what several of them draw. Needs matplotlib.
+
+Lines are means over seeds, bands reach from the lowest to the highest seed. Colours are the palette
+of Okabe and Ito, which stays apart for colour-blind readers; line styles differ as well.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from turnout.errors import MissingExtra, OutputError
+from turnout.types import Array, FloatArray
+
+__all__ = [
+    "COLOURS",
+    "FILE_METADATA",
+    "FORMATS",
+    "STYLE",
+    "draw_band",
+    "draw_files",
+    "draw_legend",
+    "look",
+    "require_matplotlib",
+]
+
+FORMATS = ("pdf", "svg", "png")
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 1)))
+
+#: Settings of matplotlib for every figure of the package.
+STYLE: Mapping[str, Any] = MappingProxyType(
+    {
+        "font.size": 9,
+        "axes.titlesize": 9,
+        "axes.labelsize": 9,
+        "legend.fontsize": 8,
+        "xtick.labelsize": 8,
+        "ytick.labelsize": 8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.linewidth": 0.4,
+        "grid.color": "#dddddd",
+        "lines.linewidth": 1.4,
+        "pdf.fonttype": 42,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "turnout",
+        "savefig.dpi": 200,
+    }
+)
+
+#: Left out of each format: dates would make every file differ from the last.
+FILE_METADATA: Mapping[str, dict[str, None]] = MappingProxyType(
+    {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+)
+
+
+def require_matplotlib() -> None:
+    """Raise ``MissingExtra`` if figures cannot be drawn here."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtra("Figures need matplotlib: pip install 'turnout[plot]'.")
+
+
+def draw_files(paths: Sequence[Path], fill: Callable[[Any], None]) -> list[Path]:
+    """Draw a figure and write it into files.
+
+    Args:
+        paths: The files; their endings, some of ``FORMATS``, are the formats.
+        fill: Draws on a canvas, which is a ``Figure`` of matplotlib.
+
+    Returns:
+        The paths.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+        OutputError: A file cannot be written.
+    """
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style: Any = dict(STYLE)
+    with matplotlib.rc_context(style):
+        canvas = Figure(layout="constrained")
+        fill(canvas)
+        for path in paths:
+            form = path.suffix.removeprefix(".")
+            try:
+                canvas.savefig(path, format=form, metadata=FILE_METADATA[form])
+            except OSError as error:
+                reason = error.strerror or error
+                raise OutputError(
+                    f"cannot write {path} ({reason}): choose another folder."
+                ) from error
+    return list(paths)
+
+
+def look(number: int) -> dict[str, Any]:
+    """Return colour and line style of a scheme.
+
+    Args:
+        number: Of the scheme, from 0; the same in every figure.
+    """
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": _LINES[number % len(_LINES)]}
+
+
+def draw_band(panel: Any, places: Array, values: FloatArray, label: str, **how: Any) -> None:
+    """Draw the mean over seeds, with a band from the lowest to the highest seed.
+
+    Args:
+        panel: Axes of matplotlib.
+        places: (k,) where on the x axis.
+        values: (seeds, k) the curves.
+        label: For the legend.
+        how: Colour and line style, as ``look`` returns them.
+    """
+    low, high = values.min(axis=0), values.max(axis=0)
+    panel.fill_between(places, low, high, color=how["color"], alpha=0.15, linewidth=0)
+    panel.plot(places, values.mean(axis=0), label=label, **how)
+
+
+def draw_legend(canvas: Any, lines: Mapping[str, Any], n_columns: int = 4) -> None:
+    """Put one legend above all panels.
+
+    Args:
+        canvas: The figure.
+        lines: What is drawn, by its name.
+        n_columns: How many names are side by side at most.
+    """
+    place, columns = "outside upper center", min(len(lines), n_columns)
+    canvas.legend(lines.values(), lines.keys(), ncols=columns, loc=place, frameon=False)
