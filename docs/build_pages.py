@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -24,6 +25,19 @@ never got there. Metrics of the hold-out are there if clients hold out examples.
 
 Source: `turnout/runs/learning.py` and `turnout/runs/participation.py`. This page is made from
 them."""
+
+CHOOSE = "[Which one should I use?](../choose.md)"
+NEEDS = """\
+With all parameters at their defaults.
+
+- *Told before*: columns that the server must know about its clients before the round. Those in
+  brackets are used if they are there. *Reported after*: metrics in the replies of clients.
+  [Reference](../reference.md#columns-and-metrics) explains both.
+- *Polls*: some clients evaluate the current model before the choice, on all their examples or on a
+  mini-batch.
+- *Promises*: what every client can count on. For `e3cs` it is a chance in each round, for `guarded`
+  and `rbcs-f` a count over many rounds.
+- *ms*: select and observe at a million clients, where it was [measured](../speed.md)."""
 
 
 def page(description: Description) -> str:
@@ -50,10 +64,39 @@ def page(description: Description) -> str:
 
 
 def index(descriptions: list[Description]) -> str:
-    """Return the table of all selectors."""
-    lines = ["# Selectors", "", "| name | what it is |", "|---|---|"]
+    """Return the tables of all selectors: what they are, and what they need and promise."""
+    lines = ["# Selectors", "", CHOOSE, "", "| name | what it is |", "|---|---|"]
     lines += [f"| [`{d.name}`]({d.name}.md) | {d.summary}. |" for d in descriptions]
+    lines += ["", "## What each one needs and promises", "", NEEDS, ""]
+    lines += ["| name | told before | reported after | polls | promises | ms |"]
+    lines += ["|---|---|---|---|---|---|", *map(needs, descriptions)]
     return "\n".join([*lines, ""])
+
+
+def needs(description: Description) -> str:
+    """Return the row of a selector: what it declares, and what a round costs."""
+    told = [f"`{name}`" for name in description.needs_columns]
+    told += [f"(`{name}`)" for name in description.uses_columns]
+    reported = [f"`{name}`" for name in description.needs_metrics]
+    cells = [", ".join(told), ", ".join(reported), description.polls or ""]
+    cells += [promise(turnout.make(description.name)), milliseconds(description.name)]
+    row = [f"[`{description.name}`]({description.name}.md)", *(cell or "-" for cell in cells)]
+    return f"| {' | '.join(row)} |"
+
+
+def promise(selector: turnout.Selector) -> str:
+    """Return what a selector with its defaults promises to every client."""
+    if rate := selector.guaranteed_rate():
+        return f"{rate:.0%} of the rounds in the long run"
+    quota = selector.quota_at(0)
+    return f"{quota:.0%} of an equal share" if quota else ""
+
+
+def milliseconds(name: str) -> str:
+    """Return what a round takes at a million clients, from the table on the page of speeds."""
+    speeds = (FOLDER / "speed.md").read_text(encoding="utf-8")
+    row = re.search(rf"│ {name} +│(?:[^│]*│){{3}} +([\d.]+|-)", speeds)
+    return row[1] if row else ""
 
 
 def glossary() -> str:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import turnout
 from turnout.cli import app
+from turnout.describe import describe
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -19,6 +20,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "docs" / "index.md",
     ROOT / "docs" / "install.md",
+    ROOT / "docs" / "choose.md",
     *sorted((ROOT / "docs" / "howto").glob("*.md")),
     *sorted((ROOT / "docs" / "papers").glob("*.md")),
 ]
@@ -122,6 +124,21 @@ def test_a_round_is_followed_through_files_that_exist():
     files = re.findall(r"^\d+\. `(.+?)`", section, re.MULTILINE)
     assert 10 < len(files) < 20
     assert [name for name in files if not (ROOT / "src" / "turnout" / name).is_file()] == []
+
+
+def test_the_page_to_choose_by_names_every_selector_and_rules_out_by_what_is_declared():
+    page = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8")
+    descriptions = [describe(name) for name in turnout.names(plugins=False)]
+    assert [d.name for d in descriptions if f"(selectors/{d.name}.md)" not in page] == []
+    columns, reports, polls = re.findall(r"(?ms)^[123]\. (.*?)(?=^\d\. )", page)
+
+    def named(text: str) -> set[str]:
+        return {d.name for d in descriptions if f"`{d.name}`" in text}
+
+    unusual = {"context", "features", "success_rate"}
+    assert named(columns) == {d.name for d in descriptions if unusual & {*d.needs_columns}}
+    assert named(reports) == {d.name for d in descriptions if d.needs_metrics}
+    assert named(polls) == {d.name for d in descriptions if d.polls}
 
 
 def test_every_public_name_is_documented():
