@@ -126,6 +126,11 @@ def _filled(nav: list[Any], matches: dict[str, list[str]]) -> list[Any]:
     for entry in nav:
         if isinstance(entry, dict):
             ((title, inner),) = entry.items()
+            if title == "*":
+                filled += [
+                    {page.rpartition("/")[2].removesuffix(".md"): page} for page in matches[inner]
+                ]
+                continue
             filled.append({title: inner if isinstance(inner, str) else _filled(inner, matches)})
         else:
             filled += matches.get(entry, [entry])

@@ -69,6 +69,10 @@ def test_a_page_goes_to_the_longest_pattern_it_matches(hooks):
     ]
 
 
+def test_pages_may_be_called_by_the_names_of_their_files(hooks):
+    assert hooks.expanded([{"*": "a/*.md"}], ["a/pow-d.md"]) == [{"pow-d": "a/pow-d.md"}]
+
+
 def test_every_public_package_has_a_page(hooks):
     modules = hooks.public_modules()
     assert {"turnout", "turnout.data", "turnout.integrations.flower"} <= set(modules)
