@@ -48,6 +48,16 @@ Baseline = Annotated[
     typer.Option("--baseline", help="Label that others are compared with; default: the first."),
 ]
 
+_MARKS = (
+    "Bold: best mean; ≈: its difference to the best may be chance. *: more than chance (paired "
+    "t-test, 5 %, Holm's correction for the selectors compared).",
+)
+_ACROSS = (
+    "IQM: inter-quartile mean, over the middle half of all runs. P: chance that a run is better, "
+    "mean over worlds. 95 % bootstrap intervals in brackets; with several worlds P above 0.5 in "
+    "the whole interval is an improvement."
+)
+
 #: How marked cells are printed.
 _STYLES = {"": "{}", "best": "[bold green]{}[/]", "tied": "{} ≈", "clear": "{}*"}
 
@@ -95,12 +105,6 @@ def print_scores(
     console.print("\n".join(lines), style="dim", highlight=False, markup=False)
 
 
-_MARKS = (
-    "Bold: best mean; ≈: its difference to the best may be chance. *: more than chance (paired "
-    "t-test, 5 %, Holm's correction for the selectors compared).",
-)
-
-
 def print_across(across: Across, metric: Metric[Facts], baseline: str | None) -> None:
     """Print the selectors that all worlds have, over these worlds.
 
@@ -120,13 +124,6 @@ def print_across(across: Across, metric: Metric[Facts], baseline: str | None) ->
         rows.add_row(escape(label), _interval(middle[label], metric.form), chance)
     console.print(rows)
     console.print(_ACROSS, style="dim", highlight=False)
-
-
-_ACROSS = (
-    "IQM: inter-quartile mean, over the middle half of all runs. P: chance that a run is better, "
-    "mean over worlds. 95 % bootstrap intervals in brackets; with several worlds P above 0.5 in "
-    "the whole interval is an improvement."
-)
 
 
 def _interval(interval: Interval, form: str) -> str:

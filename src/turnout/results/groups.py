@@ -24,9 +24,14 @@ _SHOWN_DIFFERENCES = 6
 
 @dataclass(frozen=True, slots=True)
 class VariantCells:
-    """A selector with its parameters, and its cells, one per seed."""
+    """A selector with its parameters, and its cells, one per seed.
 
-    name: str  #: the label, made unique inside the world
+    Attributes:
+        name: The label, made unique inside the world.
+        cells: Its cells, by seed.
+    """
+
+    name: str
     cells: tuple[Cell, ...]
 
     @property
@@ -37,12 +42,19 @@ class VariantCells:
 
 @dataclass(frozen=True, slots=True)
 class WorldGroup:
-    """Cells that compare: same world, size, rounds and policy."""
+    """Cells that compare: same world, size, rounds and policy.
 
-    settings: CellSettings  #: of the first cell
+    Attributes:
+        settings: Of the first cell.
+        variants: Its selectors, in the order of their experiments.
+        n_rounds: Rounds shown; runs that stopped at their target have fewer.
+        is_partial: Nothing is complete: shown up to the round that all cells reached.
+    """
+
+    settings: CellSettings
     variants: tuple[VariantCells, ...]
-    n_rounds: int  #: rounds shown; runs that stopped at their target have fewer
-    is_partial: bool  #: nothing is complete: shown up to the round that all cells reached
+    n_rounds: int
+    is_partial: bool
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -59,12 +71,8 @@ class WorldGroup:
     @property
     def scores(self) -> Scores:
         """The numbers of its selectors."""
-        return Scores(
-            {
-                variant.name: {cell.settings.seed: numbers_of(cell) for cell in variant.cells}
-                for variant in self.variants
-            }
-        )
+        runs = ((each.name, zip(each.seeds, each.cells, strict=True)) for each in self.variants)
+        return Scores({name: {seed: numbers_of(c) for seed, c in cells} for name, cells in runs})
 
     @property
     def cohort_sizes(self) -> list[int]:

@@ -87,7 +87,11 @@ class Scores:
         return f"Only {seeds} per selector: with fewer than {FEW_SEEDS}, take no claim for granted."
 
     def n_seeds(self, label: str) -> int:
-        """Return how many runs a selector has."""
+        """Return how many runs a selector has.
+
+        Args:
+            label: The label of the selector.
+        """
         return len(self._runs_of(label))
 
     def values(self, label: str, metric: str | Metric[Facts]) -> dict[int, float]:
