@@ -336,6 +336,9 @@ def test_every_model_survives_a_table(base: type, cls: type) -> None:
         environments.Environment: {"n_clients": 3},
         data.ArrayFile: {"path": "mine.npz"},
         data.TextFile: {"path": "mine.jsonl"},
+        data.CsvFile: {"path": "mine.csv"},
+        data.ImageFolder: {"path": "photos"},
+        data.Examples: {"path": "mine:sets"},
         training.Custom: {"path": "module:factory", "parameters": {"width": 3}},
         training.PerClient: {"values": (1, 2, 3)},
     }

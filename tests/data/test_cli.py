@@ -54,7 +54,7 @@ def test_list_tells_what_is_there_and_what_is_missing(tmp_path):
     assert "turnout data get cifar10" in rows["cifar10"]["get_it"]
     assert rows["array-file"]["status"] == "own"
     assert "NOT the images" in rows["emnist-letters-features"]["about"]
-    assert len(rows) == 13
+    assert len(rows) == 16
     text = run("list")
     assert "embedded" in text
     assert "missing" in text

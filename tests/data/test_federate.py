@@ -214,7 +214,7 @@ def good():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": np.zeros((4, 3, 2))}, "^x must be numbers of shape"),
+        ({"x": np.zeros(4)}, "^x must be numbers of shape"),
         ({"x": np.full((4, 3), "a")}, "^x must be numbers"),
         ({"x": np.full((4, 3), np.nan)}, "^x must be finite"),
         ({"x_test": np.full((1, 3), np.inf)}, "^x_test must be finite"),
@@ -255,11 +255,11 @@ def test_vectors_are_single_precision_and_texts_may_name_their_words():
         Arrays(words, labels, words, labels, n_classes=4)
 
 
-def test_arrays_take_images_without_a_channel():
+def test_arrays_keep_the_shape_they_are_given():
     x = np.zeros((5, 4, 4), dtype=np.uint8)
     source = Arrays(x, [0, 1, 2, 3, 3], x[:2], [0, 4], scale=1 / 255, group=[0, 0, 1, 1, 1])
     data = federate(source, Natural(), 2, seed=0)
-    assert data.example_shape == (1, 4, 4)
+    assert data.example_shape == (4, 4)
     assert data.n_classes == 5
     assert data.scale == 1 / 255
 
@@ -268,12 +268,27 @@ def test_arrays_are_checked_when_they_are_given():
     x = np.zeros((5, 4), dtype=np.float32)
     with pytest.raises(InvalidInput, match=r"^y must hold"):
         Arrays(x, [0, 1], x, [0] * 5)
-    with pytest.raises(InvalidInput, match=r"^y_test must hold integer labels.*np\.searchsorted"):
+    with pytest.raises(
+        InvalidInput, match=r"^y_test must hold integer labels.*names in both y and"
+    ):
         Arrays(x, [0, 1, 2, 3, 4], x, ["cat"] * 5)
     with pytest.raises(InvalidInput, match=r"^y must be inside"):
         Arrays(x, [0, 1, 2, 3, 4], x, [0] * 5, n_classes=3)
     with pytest.raises(InvalidInput, match=r"^scale"):
         Arrays(x, [0] * 5, x, [0] * 5, scale=float("nan"))
+
+
+def test_names_of_labels_and_owners_are_numbered_alphabetically():
+    x = np.zeros((3, 2))
+    owners = np.array(["ward 2", "ward 1", "ward 2"], dtype=object)
+    dataset = Arrays(x, ["cat", "ape", "cat"], x, ["dog", "cat", "ape"], group=owners).load(seed=0)
+    assert dataset.y.tolist() == [1, 0, 1]
+    assert dataset.y_test.tolist() == [2, 1, 0]
+    assert dataset.n_classes == 3
+    assert dataset.group.tolist() == [1, 0, 1]
+    assert dataset.group_names == ("ward 1", "ward 2")
+    with pytest.raises(InvalidInput, match=r"^y must hold integer labels.*astype\(int\)"):
+        Arrays(x, [0.5, 1.0, 2.0], x, [0, 0, 0])
 
 
 def test_importing_needs_numpy_only():

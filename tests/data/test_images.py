@@ -422,7 +422,7 @@ def test_arrays_in_a_file_of_the_users(tmp_path, monkeypatch):
     plain("mine.npz", writer_train=np.repeat(["b", "a"], 10))
     dataset = ArrayFile(path="mine.npz", scale=1 / 255, group="writer").load(seed=0)
     assert dataset.name == "mine"
-    assert dataset.x.shape == (20, 1, 28, 28)
+    assert dataset.x.shape == (20, 28, 28)
     assert dataset.n_classes == 10
     assert dataset.group_names == ("a", "b")
     assert dataset.group.tolist() == [1] * 10 + [0] * 10
@@ -432,7 +432,11 @@ def test_arrays_in_a_file_of_the_users(tmp_path, monkeypatch):
     with pytest.raises(DataMissing, match=r"yours\.npz"):
         ArrayFile(path="yours.npz").load(seed=0)
     (tmp_path / "table.csv").write_text("a,b\n1,2\n", encoding="utf-8")
-    with pytest.raises(DamagedData, match=r"table\.csv cannot be used: .*not an npz.*np\.savez"):
+    with pytest.raises(
+        DamagedData, match=r"table\.csv cannot be used: .*not an npz.*np\.savez.*csv-file"
+    ):
         ArrayFile(path="table.csv").load(seed=0)
+    with pytest.raises(DamagedData, match=r"path is a folder, but must be a file"):
+        ArrayFile(path=str(tmp_path)).load(seed=0)
     with pytest.raises(DamagedData, match=r"mine\.npz.*y must be inside 0 .. 2"):
         ArrayFile(path="mine.npz", n_classes=3).load(seed=0)

@@ -2,9 +2,12 @@
 
 from turnout.data.base import PADDING, Dataset, FederatedData, Partition, Source
 from turnout.data.client_features import ClientCode
+from turnout.data.csv_file import CsvFile
 from turnout.data.data_files import DamagedData
 from turnout.data.embedded import Digits, Synthetic
+from turnout.data.examples import Examples, from_examples
 from turnout.data.federate import divide, federate
+from turnout.data.image_folder import ImageFolder
 from turnout.data.images import (
     Cifar10,
     EmnistLetters,
@@ -25,6 +28,7 @@ __all__ = [
     "BlogAuthors",
     "Cifar10",
     "ClientCode",
+    "CsvFile",
     "DamagedData",
     "DataMissing",
     "Dataset",
@@ -32,10 +36,12 @@ __all__ = [
     "Dirichlet",
     "EmnistLetters",
     "EmnistLettersFeatures",
+    "Examples",
     "FashionMnist",
     "FederatedData",
     "Femnist",
     "Iid",
+    "ImageFolder",
     "Natural",
     "Partition",
     "PowerLaw",
@@ -49,4 +55,5 @@ __all__ = [
     "Yelp",
     "divide",
     "federate",
+    "from_examples",
 ]

@@ -244,10 +244,10 @@ class FederatedData:
 
 
 def _check_examples(x_name: str, x: Array, y_name: str, y: Array, n_classes: int) -> None:
-    if x.dtype.kind not in "iuf" or x.ndim not in (2, 4):
+    if x.dtype.kind not in "iuf" or x.ndim < 2:
         raise InvalidInput(
-            f"{x_name} must be numbers of shape (N, d), (N, channels, height, width) or, for "
-            f"texts, (N, length); got shape {x.shape} of {x.dtype}.",
+            f"{x_name} must be numbers of shape (N, ...), such as (N, d) or (N, channels, height, "
+            f"width), for texts (N, length); got shape {x.shape} of {x.dtype}.",
             field=x_name,
         )
     if y.dtype.kind not in "iu" or y.ndim not in (1, 2) or len(y) != len(x):

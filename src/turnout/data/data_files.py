@@ -145,7 +145,7 @@ class Files(Generic[T]):
 
     def _message(self, path: Path, reason: str) -> str:
         if self.is_own:
-            return f"{path} cannot be used: {reason}. Correct the file."
+            return f"{path} cannot be used: {reason}. Correct the file or the setting."
         again = f"Delete it and put it there again. {self.get_it}"
         return f"{path} is damaged or not what its name says ({reason}). {again}"
 

@@ -81,7 +81,10 @@ def read_npz(path: Path, owner: str | None = None) -> Raw:
     """
     with path.open("rb") as raw:
         if raw.read(2) != _ZIP_MAGIC:
-            raise ValueError("not an npz file: write it with np.savez(path, x_train=x, ...)")
+            raise ValueError(
+                "not an npz file: write it with np.savez(path, x_train=x, ...), or read a table "
+                "with csv-file"
+            )
     with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
         names = ["x_train", "y_train", "x_test", "y_test", *([f"{owner}_train"] if owner else [])]
         for name in names:

@@ -171,8 +171,10 @@ class Natural(Partition):
         if dataset.group is None:
             raise InvalidInput(
                 f"Natural needs examples that belong to someone, and {dataset.name} does not say "
-                "whose they are. Use another partition or a source with groups (femnist, "
-                "blog-authors, synthetic ...)."
+                "whose they are. Set group of your own source (array-file, csv-file, examples or "
+                "Arrays), take a source with groups (femnist, blog-authors, synthetic ...) or "
+                "another partition.",
+                field="group",
             )
         size = np.bincount(dataset.group)
         large = np.flatnonzero(size >= self.min_samples)

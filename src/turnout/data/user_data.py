@@ -15,9 +15,9 @@ from turnout.data.base import Dataset, Source
 from turnout.data.data_files import Files
 from turnout.data.formats import Raw, read_npz
 from turnout.errors import InvalidInput
-from turnout.types import Array
+from turnout.types import Array, IntArray
 
-__all__ = ["ArrayFile", "Arrays", "check_path", "own_file"]
+__all__ = ["ArrayFile", "Arrays", "check_path", "numbered", "own_file"]
 
 T = TypeVar("T")
 
@@ -29,16 +29,18 @@ class Arrays(Source):
     Configuration files cannot hold arrays: use ``ArrayFile`` there.
 
     Args:
-        x: Training examples. Images are (N, channels, height, width) or (N, height, width), vectors
-            (N, d), texts (N, length) of word numbers.
-        y: Their labels: integers from 0, (N,), or of the shape of ``x`` for texts.
+        x: Training examples, (N, ...). Their shape is kept: the model sees what is given here.
+            The CNNs of turnout want (N, channels, height, width). Texts are (N, length) of word
+            numbers.
+        y: Their labels, (N,): integers from 0, or names, which are numbered in alphabetical order.
+            For texts numbers of the shape of ``x``.
         x_test: Test examples.
         y_test: Their labels.
-        n_classes: Number of classes. Default: the largest label plus one.
+        n_classes: Number of classes. Default: the largest label plus one, or the number of names.
         scale: A model sees ``x * scale + shift``. Use 1/255 for pixels from 0 to 255.
         shift: See ``scale``.
-        group: (N,) the number of the owner of each training example, from 0. ``Natural()`` makes
-            each owner a client.
+        group: (N,) the owner of each training example: a number from 0, or a name. ``Natural()``
+            makes each owner a client.
         name: The name that results show.
 
     >>> x, y = np.eye(4, dtype=np.float32), np.array([0, 1, 0, 1])
@@ -64,20 +66,25 @@ class Arrays(Source):
 
     def load(self, seed: int) -> Dataset:
         """Check the arrays and return them as a dataset."""
-        y, y_test = (_integer_labels(name, getattr(self, name)) for name in ("y", "y_test"))
+        y, y_test = _numbered_labels(np.asarray(self.y), np.asarray(self.y_test))
         words = (self.x, self.x_test) if y.ndim == 2 else ()
         largest = max(np.max(part, initial=0) for part in (y, y_test, *words))
         n_classes = int(largest) + 1 if self.n_classes is None else self.n_classes
+        group = None if self.group is None else np.asarray(self.group)
+        group_names: tuple[str, ...] = ()
+        if group is not None and _is_text(group):
+            group, group_names = numbered(group)
         return Dataset(
             self.name,
-            _with_channel(np.asarray(self.x)),
+            np.asarray(self.x),
             y,
-            _with_channel(np.asarray(self.x_test)),
+            np.asarray(self.x_test),
             y_test,
             n_classes,
             self.scale,
             self.shift,
-            group=self.group,
+            group=group,
+            group_names=group_names,
         )
 
 
@@ -146,8 +153,14 @@ def own_file(path: str, read: Callable[[Path], T]) -> Files[T]:
         read: Reads it.
 
     """
+
+    def read_file(file: Path) -> T:
+        if file.is_dir():
+            raise ValueError("path is a folder, but must be a file (image-folder reads folders)")
+        return read(file)
+
     fix = "Give the path of a file that exists."
-    return Files(Path(path).stem, {path: read}, fix, is_own=True)
+    return Files(Path(path).stem, {path: read_file}, fix, is_own=True)
 
 
 def check_path(path: str) -> None:
@@ -163,16 +176,33 @@ def check_path(path: str) -> None:
         )
 
 
-def _with_channel(x: Array) -> Array:
-    return x[:, None] if x.ndim == 3 else x
+def numbered(values: Array) -> tuple[IntArray, tuple[str, ...]]:
+    """Return the number of each value, and the name behind each number, in alphabetical order.
+
+    Args:
+        values: Names, or anything that can be sorted.
+
+    """
+    names, number = np.unique(values, return_inverse=True)
+    return number, tuple(str(name) for name in names)
 
 
-def _integer_labels(name: str, labels: Array) -> Array:
-    array = np.asarray(labels)
-    if array.dtype.kind not in "iu":
-        raise InvalidInput(
-            f"{name} must hold integer labels from 0, got an array of {array.dtype}. Replace other "
-            f"values by numbers, for example np.searchsorted(np.unique(y), {name}).",
-            field=name,
-        )
-    return array
+def _is_text(values: Array) -> bool:
+    if values.dtype.kind == "O":  # as data frames hold texts
+        return all(isinstance(value, str) for value in values.flat)
+    return values.dtype.kind == "U"
+
+
+def _numbered_labels(y: Array, y_test: Array) -> tuple[IntArray, IntArray]:
+    """Return labels as numbers; names are numbered over both parts."""
+    if _is_text(y) and _is_text(y_test) and y.ndim == y_test.ndim == 1:
+        number, _ = numbered(np.concatenate((y.astype(str), y_test.astype(str))))
+        return number[: y.size], number[y.size :]
+    for name, labels in (("y", y), ("y_test", y_test)):
+        if labels.dtype.kind not in "iu":
+            raise InvalidInput(
+                f"{name} must hold integer labels from 0, or names in both y and y_test, got an "
+                f"array of {labels.dtype}. Write {name}.astype(int) or {name}.astype(str).",
+                field=name,
+            )
+    return y, y_test

@@ -240,7 +240,7 @@ def _cnn(
         raise InvalidInput(
             f"model {type(model).__name__} needs images (channels, height, width) of at least "
             f"{SMALLEST_SIDE}x{SMALLEST_SIDE}; {data.name} has examples of shape {shape}. "
-            "Use Mlp, Logistic or Custom."
+            "Give grey images a channel with x[:, None], or use Mlp, Logistic or Custom."
         )
     return cnn(shape, channels, hidden, data.n_classes)
 
