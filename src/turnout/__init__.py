@@ -10,6 +10,7 @@
 """
 
 from turnout import selectors as selectors  # registers the built-in selectors
+from turnout.bounds import Bounds
 from turnout.errors import (
     InvalidInput,
     MissingColumn,
@@ -41,6 +42,7 @@ from turnout.types import Outcome, RoundContext, Selection, Status
 from turnout.version import __version__ as __version__
 
 __all__ = [
+    "Bounds",
     "Constant",
     "ExponentialDecay",
     "InvalidInput",

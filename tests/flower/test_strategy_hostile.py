@@ -20,6 +20,7 @@ import turnout
 from tests.flower.fake import Fate, by_name, cohorts, federation, model, outcomes, value_of
 from turnout import Selection, Selector, Status
 from turnout.integrations.flower import MissingMetric, SelectingStrategy, npy
+from turnout.integrations.flower.checkpoint import read_checkpoint
 from turnout.policies import FixedDeadline
 
 COMPLETED, LATE, FAILED, SILENT = (int(status) for status in Status)
@@ -468,3 +469,40 @@ def test_arrays_of_another_kind_are_not_read():
     other = Array(dtype="float64", shape=(1,), stype="pickle", data=b"x")
     with pytest.raises(npy.UNREADABLE):
         npy.read(other)
+
+
+def boasting(seed=0):
+    grid = federation(8, seed=seed)
+    forge = with_metrics(lambda metrics: metrics.update(loss=1e30))
+    by_name(grid)["client-000"].plan = {t: Fate(forge=forge) for t in range(9)}
+    return grid
+
+
+@pytest.mark.parametrize("bounds", [turnout.Bounds(), None])
+def test_a_huge_loss_reaches_the_selector_only_without_bounds(ticking, bounds):
+    strategy = selecting(cohort_size=8, bounds=bounds)
+    strategy.start(boasting(), model(), num_rounds=1)
+    honest = [1.0 / (1 + number) for number in range(1, 8)]
+    assert strategy.selector.losses[0] == [0.25 if bounds else 1e30, *honest]
+
+
+def test_bounds_are_saved_and_each_run_has_its_own(ticking, tmp_path):
+    path = tmp_path / "run.npz"
+    for n_rounds in (1, 2):
+        strategy = selecting(cohort_size=8, checkpoint=path)
+        strategy.start(boasting(n_rounds), model(), num_rounds=n_rounds)
+    state = read_checkpoint(path).arrays["bounds"]
+    assert state["samples_"].shape == (8,)
+    whole = selecting(cohort_size=8, checkpoint=tmp_path / "whole.npz")
+    whole.start(boasting(), model(), num_rounds=2)
+    for name, values in read_checkpoint(tmp_path / "whole.npz").arrays["bounds"].items():
+        np.testing.assert_array_equal(state[name], values)
+
+
+def test_bounds_can_be_put_on_a_run_that_went_without(ticking, tmp_path):
+    path = tmp_path / "run.npz"
+    selecting(cohort_size=8, checkpoint=path, bounds=None).start(boasting(), model(), num_rounds=1)
+    assert "bounds" not in read_checkpoint(path).arrays
+    resumed = selecting(cohort_size=8, checkpoint=path)
+    resumed.start(boasting(1), model(), num_rounds=2)
+    assert resumed.selector.losses[-1][0] == 0.25

@@ -24,6 +24,7 @@ from typing import Self
 import numpy as np
 
 from turnout import require
+from turnout.bounds import Bounds
 from turnout.environments import Environment, Fate, History
 from turnout.errors import InvalidInput, MissingColumn
 from turnout.policies import Closed, FixedDeadline, Observed, RoundPolicy
@@ -145,11 +146,12 @@ def rounds(
     start: int = 0,
     progress: Progress | None = None,
     participants: Participants | None = None,
+    bounds: Bounds | None = None,
 ) -> Iterator[RoundRecord]:
     """Run rounds and yield the record of each.
 
-    Selector, participants and progress are up to date whenever a record is yielded. Saved together,
-    they resume to the same run, bit for bit.
+    Selector, participants, progress and bounds are up to date whenever a record is yielded. Saved
+    together, they resume to the same run, bit for bit.
 
     Args:
         selector: Who chooses.
@@ -165,6 +167,8 @@ def rounds(
         participants: Who does the clients' work: a ``turnout.training.Federation`` trains a model.
             None reports the synthetic losses of the environment. The run ends early when they are
             done.
+        bounds: What the selector is told of what clients claim, for worlds with liars; None tells
+            it everything.
 
     Yields:
         The records of rounds ``start`` .. ``n_rounds - 1``.
@@ -190,7 +194,9 @@ def rounds(
     if start == 0:
         selector.prepare(environment.n_clients, seed)
         participants.reset()
-    loop = _Loop(selector, environment, participants, policy, progress, cohort_size, seed)
+        if bounds is not None:
+            bounds.reset(environment.n_clients)
+    loop = _Loop(selector, environment, participants, policy, progress, cohort_size, seed, bounds)
     return loop.go(start, n_rounds)
 
 
@@ -205,6 +211,7 @@ class _Loop:
     progress: Progress
     cohort_size: int
     seed: int
+    bounds: Bounds | None
 
     def go(self, start: int, n_rounds: int) -> Iterator[RoundRecord]:
         """Yield the records of the rounds."""
@@ -224,6 +231,8 @@ class _Loop:
             )
             if own:
                 ctx = dataclasses.replace(ctx, columns={**ctx.columns, **own})
+            if self.bounds is not None:
+                ctx = self.bounds.columns(ctx)
             if polls:
                 ctx = self._with_answers(ctx)
             selection = selector.select(ctx, stream(self.seed, Purpose.SELECT, t))
@@ -251,7 +260,8 @@ class _Loop:
         if polled is None:
             return ctx
         loss = self.participants.polled_loss(ctx.round, polled, self.selector.poll_data)
-        return dataclasses.replace(ctx, polled=polled, polled_loss=loss)
+        ctx = dataclasses.replace(ctx, polled=polled, polled_loss=loss)
+        return ctx if self.bounds is None else self.bounds.answers(ctx)
 
     def _worked(self, selection: Selection, closed: Closed) -> tuple[Closed, Outcome]:
         """Let the clients work, and return how the round ended and what the server learns."""
@@ -259,7 +269,10 @@ class _Loop:
         if work.is_broken is not None and work.is_broken.any():
             failed = np.where(work.is_broken, np.int8(Status.FAILED), closed.status)
             closed = closed._replace(status=failed)
-        return closed, Outcome(closed.status, closed.duration, work.metrics)
+        outcome = Outcome(closed.status, closed.duration, work.metrics)
+        if self.bounds is not None:
+            outcome = self.bounds.outcome(selection, outcome)
+        return closed, outcome
 
 
 def _check_columns(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from turnout.bounds import Bounds
 from turnout.environments import Environment
 from turnout.policies import RoundPolicy
 from turnout.registry import make
@@ -26,6 +27,7 @@ def simulate(
     n_rounds: int,
     seed: int | None = None,
     policy: RoundPolicy | None = None,
+    bounds: Bounds | None = None,
     keep_fates: bool = False,
 ) -> Run:
     """Run a selector from its first round and collect everything.
@@ -37,6 +39,7 @@ def simulate(
         n_rounds: Rounds to run.
         seed: Of the selector's draws; the environment's by default.
         policy: How a round ends; without one the server waits for all answers.
+        bounds: What the selector is told of what clients claim; without them everything.
         keep_fates: Also keep what would have happened to everyone, n bytes a round; ``Run.regret``
             needs it.
 
@@ -48,7 +51,13 @@ def simulate(
     """
     chooser = make(selector) if isinstance(selector, str) else selector
     records = rounds(
-        chooser, environment, cohort_size=cohort_size, n_rounds=n_rounds, seed=seed, policy=policy
+        chooser,
+        environment,
+        cohort_size=cohort_size,
+        n_rounds=n_rounds,
+        seed=seed,
+        policy=policy,
+        bounds=bounds,
     )
     return collect(records, environment.n_clients, cohort_size, keep_fates=keep_fates)
 

@@ -37,7 +37,7 @@ _FIXED = ("selector", "parameters", "seed", "strategy", "model")
 class Checkpoint:
     """What is saved after a round."""
 
-    settings: Mapping[str, Any]  #: selector, parameters, seed, strategy, model, cohort, policy
+    settings: Mapping[str, Any]  #: what a checkpoint belongs to, see ``Settings.identity``
     rounds_done: int
     is_evaluated: bool  #: whether the last round's evaluation is part of it
     model: ArrayRecord
@@ -47,7 +47,7 @@ class Checkpoint:
     metrics: Mapping[str, Any]  #: aggregated metrics, by kind and round
     inner: Mapping[str, Any]  #: state of the inner strategy
     inner_arrays: list[Array]
-    #: Arrays by owner: selector, observed, columns, run, world.
+    #: Arrays by owner: selector, observed, columns, run, world, bounds.
     arrays: Mapping[str, Mapping[str, Array]]
 
 

@@ -35,8 +35,9 @@ class Reports:
     seen: set[str] = field(default_factory=set)  #: what clients have reported at least once
 
     def __post_init__(self) -> None:
-        self._is_virtual = self.world is not None and self.world.metrics(0) is not None
-        names = () if self._is_virtual else sorted(self.selector.needs_metrics)
+        #: Whether the world makes up what clients report.
+        self.is_virtual = self.world is not None and self.world.metrics(0) is not None
+        names = () if self.is_virtual else sorted(self.selector.needs_metrics)
         #: The metrics that clients must report, and their keys.
         self.needed = {name: keys.metric_key(name, self.metric_keys) for name in names}
 
@@ -61,7 +62,7 @@ class Reports:
             for i, reply in sound.items():
                 own = reply.number(keys.DURATION)
                 duration[i] = own if own >= 0.0 else duration[i]
-        if self._is_virtual and self.world is not None:
+        if self.is_virtual and self.world is not None:
             return duration, {
                 name: np.where(in_time, values[clients], math.nan)
                 for name, values in (self.world.metrics(t) or {}).items()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
+from turnout.bounds import Bounds
 from turnout.errors import InvalidInput
 from turnout.integrations.flower import clock, keys
 from turnout.integrations.flower.base import World
@@ -63,6 +64,7 @@ class Rounds:
     start_s: float
     wait_for_nodes_s: float
     world: World | None
+    bounds: Bounds | None  #: on what clients claim; what a world makes up is no claim
     observed: Observed = field(default_factory=Observed.fresh)
     _has_gathered: bool = False
     _has_waited: bool = False  # in vain
@@ -146,6 +148,8 @@ class Rounds:
         """Let selector, policy and world learn from a round that is over."""
         assert opened.closed is not None
         outcome = Outcome.from_reports(opened.closed.status, opened.duration, opened.metrics)
+        if self.bounds is not None and not self.reports.is_virtual:
+            outcome = self.bounds.outcome(opened.selection, outcome)
         self.selector.observe(opened.selection, outcome)
         if self.policy.uses_observed:
             self.observed.record(opened.closed, opened.context.deadline)
@@ -157,8 +161,12 @@ class Rounds:
         n = len(self.members.roster)
         if n and not self._n_known:
             self.selector.prepare(n, self.seed)
+            if self.bounds is not None:
+                self.bounds.reset(n)
         elif n > self._n_known:
             self.selector.grow(n)
+            if self.bounds is not None:
+                self.bounds.grow(n)
         self._n_known = n
 
     def _context(self, t: int, last: frozenset[int]) -> RoundContext | None:
@@ -174,7 +182,8 @@ class Rounds:
         columns = self.members.columns.take(needs if free.any() else (), needs | uses)
         if needs - columns.keys():  # nobody is here, and nobody has said anything yet
             return None
-        return RoundContext(t, size, free, min(deadline, self.limit_s), columns)
+        ctx = RoundContext(t, size, free, min(deadline, self.limit_s), columns)
+        return ctx if self.bounds is None else self.bounds.columns(ctx)
 
     def _with_answers(self, ctx: RoundContext, arrays: ArrayRecord) -> RoundContext:
         polled = self.selector.poll(ctx, stream(self.seed, Purpose.POLL, ctx.round))
@@ -193,7 +202,8 @@ class Rounds:
             )
         if not np.isnan(losses).all():
             self.reports.seen.add(_POLLED)
-        return ctx.with_answers(polled, losses)
+        ctx = ctx.with_answers(polled, losses)
+        return ctx if self.bounds is None else self.bounds.answers(ctx)
 
     def _train_virtually(
         self, opened: OpenRound, messages: Sequence[Message], cohort: Cohort, world: World

@@ -27,7 +27,7 @@ def save(session: Session, *, is_evaluated: bool) -> None:
     if path is None or inner_state is None:
         return
     plain, inner_arrays = inner_state.changed()
-    members, world = session.members, session.world
+    members, world, bounds = session.members, session.world, session.rounds.bounds
     saved = Checkpoint(
         settings=session.identity,
         rounds_done=session.journal.n_rounds,
@@ -45,6 +45,7 @@ def save(session: Session, *, is_evaluated: bool) -> None:
             "columns": members.columns.state(),
             "run": session.journal.columns(),
             "world": {} if world is None else world.state(),
+            "bounds": bounds.state() if bounds is not None and len(members.roster) else {},
         },
     )
     write_checkpoint(path, saved)
@@ -76,6 +77,10 @@ def _load(session: Session, saved: Checkpoint) -> None:
     if len(roster):
         session.selector.prepare(len(roster), session.settings.seed)
         session.selector.load_state(saved.arrays["selector"])
+        if session.rounds.bounds is not None:
+            session.rounds.bounds.reset(len(roster))
+            if "bounds" in saved.arrays:  # they were on
+                session.rounds.bounds.load_state(saved.arrays["bounds"])
     session.rounds.observed.load_state(saved.arrays["observed"])
     session.rounds.continue_with(len(roster))
     session.journal.restore(saved.arrays["run"], saved.metrics)

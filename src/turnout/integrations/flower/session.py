@@ -82,6 +82,7 @@ class Session:
             start_s=settings.start_s,
             wait_for_nodes_s=settings.wait_for_nodes_s,
             world=world,
+            bounds=None if settings.bounds is None else settings.bounds.clone(),
         )
         self.journal = Journal(settings.cohort_size)
         config = settings.config(selector, self.policy, world, n_rounds)

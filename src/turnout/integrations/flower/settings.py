@@ -10,6 +10,7 @@ from typing import Any, Literal
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
+from turnout.bounds import Bounds
 from turnout.experiment.codec import encode
 from turnout.integrations.flower import inner as within
 from turnout.integrations.flower.base import World
@@ -28,6 +29,7 @@ class Settings:
 
     cohort_size: int
     policy: RoundPolicy | None
+    bounds: Bounds | None
     seed: int
     checkpoint: Path | None
     records: Path | None
@@ -62,6 +64,7 @@ class Settings:
             "model": [[key, list(shape), kind] for key, shape, kind in form_of_arrays(arrays)],
             "cohort_size": self.cohort_size,
             "policy": encode(self.policy),
+            "bounds": None if self.bounds is None else self.bounds.parameters,
         }
 
     def config(

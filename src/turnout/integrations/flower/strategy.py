@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from turnout import require
+from turnout.bounds import Bounds
 from turnout.environments import Environment
 from turnout.errors import InvalidInput
 from turnout.integrations.flower import inner as within
@@ -39,6 +40,8 @@ __all__ = ["SelectingStrategy"]
 
 #: Seconds of a round if neither the policy nor ``start`` sets a limit.
 _LONGEST_S = 3600.0
+#: What clients claim is bounded unless somebody says otherwise; each run has its own copy.
+_BOUNDS = Bounds()
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -51,6 +54,7 @@ class SelectingStrategy(Strategy):
         selector: Who chooses: a selector, or its name.
         cohort_size: How many answers are wanted per round.
         guard: A floor and a cap on what each client gets; None leaves all places to the selector.
+        bounds: What is believed of what clients claim; None believes everything.
         policy: When a round ends; None ends it at the timeout of ``start``.
         seed: The seed of the selection, from 0.
         roster: Clients of an earlier run; None starts with none.
@@ -76,6 +80,7 @@ class SelectingStrategy(Strategy):
         *,
         cohort_size: int,
         guard: Guard | None = None,
+        bounds: Bounds | None = _BOUNDS,
         policy: RoundPolicy | None = None,
         seed: int = 0,
         roster: Roster | None = None,
@@ -109,6 +114,7 @@ class SelectingStrategy(Strategy):
         self.settings = Settings(
             cohort_size=require.integer("cohort_size", cohort_size, minimum=1),
             policy=policy,
+            bounds=bounds,
             seed=require.integer("seed", seed, minimum=0),
             checkpoint=None if checkpoint is None else Path(checkpoint),
             records=None if records is None else Path(records),

@@ -1,0 +1,289 @@
+"""What lying, silent and dead clients gain: every selector bare, with bounds and guarded.
+
+Writes results/reliability.json, from which docs/build_reliability.py makes the tables of
+docs/reliability.md. What the file has is not run again, unless it was made with other settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import warnings
+from collections.abc import Collection
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+import turnout
+from turnout import Bounds
+from turnout.environments import (
+    Bernoulli,
+    ByClass,
+    Environment,
+    Fate,
+    History,
+    LinearContextual,
+    Population,
+)
+from turnout.rng import Purpose, stream
+from turnout.simulate import Run, simulate
+from turnout.types import Array, BoolArray, FloatArray, RoundContext
+
+RESULTS = Path(__file__).parents[1] / "results" / "reliability.json"
+
+N_CLIENTS, COHORT_SIZE, N_ROUNDS, N_SEEDS = 100, 20, 300, 3
+#: In this round those who die do so, and from this round on places count.
+LATER = 100
+SHARES = (0.01, 0.1, 0.3)
+FLOOR, CAP = 0.5, 2.0
+HUGE = turnout.types.LARGEST_REPORT
+
+
+class Behaviour(NamedTuple):
+    """What a hostile client does; None = as an honest one."""
+
+    loss: float | None = None  #: reported, and answered to polls, in place of the true one
+    loss_factor: float = 1.0  #: by how much the true one is exaggerated
+    num_samples: float | None = None
+    seconds: float | None = None  #: claimed as expected time, and in place of the context
+    slowness: float = 1.0  #: how much longer than an honest client it really takes
+    silent_from: int = N_ROUNDS  #: the first round in which it does not answer
+    every: int = 1  #: it lies in each round that this divides
+
+
+HONEST = Behaviour()
+BEHAVIOURS = {
+    "honest": HONEST,
+    "huge loss": Behaviour(loss=HUGE),
+    "small loss": Behaviour(loss=1e-9),
+    "huge data": Behaviour(num_samples=HUGE),
+    "fast": Behaviour(seconds=0.0),
+    "slow": Behaviour(slowness=10.0),
+    "dead after 100 rounds": Behaviour(silent_from=LATER),
+    "silent": Behaviour(silent_from=0),
+    "bait then silence": Behaviour(HUGE, num_samples=HUGE, seconds=0.0, silent_from=LATER),
+    "NaN": Behaviour(math.nan, num_samples=math.nan, seconds=math.nan),
+    "half honest": Behaviour(HUGE, num_samples=HUGE, seconds=0.0, every=2),
+    "triple loss": Behaviour(loss_factor=3.0),
+}
+
+
+class Chooser(NamedTuple):
+    """A selector of the table."""
+
+    name: str
+    parameters: dict[str, Any]
+
+
+#: A network is trained in each round of nccb: a day for this table.
+LEFT_OUT = {"guarded", "nccb"}
+SELECTORS = {
+    name: Chooser(name, {}) for name in turnout.names(plugins=False) if name not in LEFT_OUT
+} | {"fedcs by=packing": Chooser("fedcs", {"by": "packing"})}
+#: Selectors that look at the time that clients really take.
+LOOK_AT_TIME = {"oort", "rbcs-f"}
+MODES = ("bare", "bounds", "guarded")
+
+
+@dataclass(frozen=True)
+class HostileWorld(Environment):
+    """A world in which some clients behave in a way of their own.
+
+    Args:
+        behaviour: What they do.
+        share: How many of the clients they are.
+    """
+
+    behaviour: Behaviour = HONEST
+    share: float = 0.1
+
+    @cached_property
+    def hostile(self) -> BoolArray:
+        """(n,) who they are, drawn from the seed."""
+        order = stream(self.seed, Purpose.PARTITION).permutation(self.n_clients)
+        return order < max(1, round(self.share * self.n_clients))
+
+    def context(
+        self,
+        round: int,
+        cohort_size: int,
+        history: History | None = None,
+        *,
+        columns: Collection[str] = (),
+        deadline: float = math.inf,
+        workload: FloatArray | None = None,
+    ) -> RoundContext:
+        """Return what is claimed."""
+        ctx = super().context(
+            round, cohort_size, history, columns=columns, deadline=deadline, workload=workload
+        )
+        lies = {
+            "num_samples": self.behaviour.num_samples,
+            "expected_duration": self.behaviour.seconds,
+            "context": self.behaviour.seconds,
+        }
+        claimed = {
+            name: self._claimed(column, lies.get(name), round)
+            for name, column in ctx.columns.items()
+        }
+        return replace(ctx, columns=claimed)
+
+    def fate(
+        self, round: int, history: History | None = None, *, workload: FloatArray | None = None
+    ) -> Fate:
+        """Return what happens; the silent do not answer."""
+        fate = super().fate(round, history, workload=workload)
+        is_silent = self.hostile & (round >= self.behaviour.silent_from)
+        longer = np.where(self.hostile, self.behaviour.slowness, 1.0)
+        return fate._replace(survived=fate.survived & ~is_silent, duration=fate.duration * longer)
+
+    def metrics(self, round: int) -> dict[str, FloatArray]:
+        """Return what is reported, if the client answers."""
+        return {
+            name: self._reported(values, round) for name, values in super().metrics(round).items()
+        }
+
+    def polled_loss(
+        self, round: int, poll_data: Literal["all", "mini-batch"] = "all"
+    ) -> FloatArray:
+        """Return the answers; the silent do not give one."""
+        answer = self._reported(super().polled_loss(round, poll_data), round)
+        is_silent = self.hostile & (round >= self.behaviour.silent_from)
+        return np.where(is_silent, np.nan, answer)
+
+    def _reported(self, loss: FloatArray, round: int) -> FloatArray:
+        exaggerated = np.where(self.hostile, self.behaviour.loss_factor, 1.0) * loss
+        return self._claimed(exaggerated, self.behaviour.loss, round)
+
+    def _claimed(self, values: Array, lie: float | None, round: int) -> Array:
+        if lie is None or round % self.behaviour.every:
+            return values
+        claimed = np.array(values, dtype=np.float64)
+        claimed[self.hostile] = lie
+        return claimed
+
+
+class Gain(NamedTuple):
+    """What a run gave to whom, in times of the fair share."""
+
+    hostile: float  #: of the hostile clients together
+    least_honest: float  #: of the honest client that got least
+    most_honest: float  #: of the one that got most
+
+
+def world_of(behaviour: str, share: float, seed: int) -> HostileWorld:
+    """Return the world of the table: 90 % available, and 60 to 90 % of the chosen answer."""
+    return HostileWorld(
+        N_CLIENTS,
+        seed,
+        Bernoulli(0.9),
+        ByClass((0.6, 0.7, 0.8, 0.9)),
+        LinearContextual(),
+        Population(tail=3.0),
+        behaviour=BEHAVIOURS[behaviour],
+        share=share,
+    )
+
+
+def gain(selector: str, behaviour: str, share: float, mode: str, seed: int) -> Gain:
+    """Return who got how much in one run."""
+    name, parameters = SELECTORS[selector]
+    chooser = turnout.make(name, **parameters)
+    if mode == "guarded":
+        chooser = turnout.make(
+            "guarded", inner=name, floor=FLOOR, cap=CAP, inner_parameters=parameters
+        )
+    world = world_of(behaviour, share, seed)
+    bounds = Bounds() if mode == "bounds" else None
+    run = simulate(chooser, world, cohort_size=COHORT_SIZE, n_rounds=N_ROUNDS, bounds=bounds)
+    chosen, fair = counted(run)
+    rate, honest = chosen / fair, ~world.hostile
+    hostile = float(chosen[world.hostile].sum() / fair[world.hostile].sum())
+    return Gain(hostile, float(rate[honest].min()), float(rate[honest].max()))
+
+
+def counted(run: Run) -> tuple[FloatArray, FloatArray]:
+    """Return (n,) places and fair share of each client in the rounds that count."""
+    chosen, fair = np.zeros(run.n_clients), np.zeros(run.n_clients)
+    for t in range(LATER, run.n_rounds):
+        available = run.available_in(t)
+        fair[available] += min(1.0, run.cohort_size / np.count_nonzero(available))
+        chosen[run.chosen_in(t)] += 1.0
+    return chosen, fair
+
+
+def cells(selector: str) -> list[tuple[str, str, float, str]]:
+    """Return the cells of a selector; behaviours that it cannot see have none."""
+    seen = [behaviour for behaviour in BEHAVIOURS if is_seen(selector, behaviour)]
+    return [(selector, *rest) for rest in itertools.product(seen, SHARES, MODES)]
+
+
+def is_seen(selector: str, behaviour: str) -> bool:
+    """Return whether a selector looks at anything that the behaviour changes."""
+    name, parameters = SELECTORS[selector]
+    chooser, hostile = turnout.make(name, **parameters), BEHAVIOURS[behaviour]
+    columns = chooser.needs_columns | chooser.uses_columns
+    chooser.reset(N_CLIENTS)
+    learns = chooser.polls or len(chooser.state()) > 1  # more than the number of clients
+    return (
+        behaviour == "honest"
+        or (bool(chooser.needs_metrics or chooser.polls) and hostile[:2] != (None, 1.0))
+        or ("num_samples" in columns and hostile.num_samples is not None)
+        or (bool(columns & {"context", "expected_duration"}) and hostile.seconds is not None)
+        or (name in LOOK_AT_TIME and hostile.slowness > 1.0)
+        or (learns and hostile.silent_from < N_ROUNDS)
+    )
+
+
+def settings() -> dict[str, Any]:
+    """Return what the numbers depend on, as plain data."""
+    sizes = [N_CLIENTS, COHORT_SIZE, N_ROUNDS, N_SEEDS, LATER]
+    behaviours = {name: repr(behaviour) for name, behaviour in BEHAVIOURS.items()}
+    world = repr(world_of("honest", 0.1, 0))
+    guard = [FLOOR, CAP]
+    return {"sizes": sizes, "behaviours": behaviours, "world": world, "guard": guard}
+
+
+def measure(path: Path, selectors: Collection[str], jobs: int = 1) -> None:
+    """Run the cells that the file does not have, and write it after each selector."""
+    saved: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if saved.get("settings") != settings():
+        saved = {"settings": settings(), "cells": {}}
+    with ProcessPoolExecutor(jobs) as pool:
+        for selector in selectors:
+            missing = [cell for cell in cells(selector) if key_of(cell) not in saved["cells"]]
+            for cell, gains in zip(missing, pool.map(gains_of, missing), strict=True):
+                saved["cells"][key_of(cell)] = gains
+            path.write_text(json.dumps(saved) + "\n")
+            print(f"{selector}: {len(missing)} cells", flush=True)
+
+
+def key_of(cell: tuple[str, str, float, str]) -> str:
+    """Return the name of a cell in the file."""
+    return " | ".join(map(str, cell))
+
+
+def gains_of(cell: tuple[str, str, float, str]) -> list[list[float]]:
+    """Return the gains of a cell, one list per seed."""
+    warnings.simplefilter("ignore", UserWarning)  # rbcs-f warns that its rate is high
+    runs = (gain(*cell, seed) for seed in range(N_SEEDS))
+    return [[round(value, 3) for value in run] for run in runs]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the file to continue")
+    parser.add_argument("--only", nargs="+", default=list(SELECTORS), help="selectors to measure")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    arguments = parser.parse_args()
+    measure(arguments.out, arguments.only, arguments.jobs)
+
+
+if __name__ == "__main__":
+    main()
