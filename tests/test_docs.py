@@ -72,7 +72,7 @@ def blocks(text: str, language: str) -> list[str]:
 PRINTED_CODE = [
     "README.md",
     "docs/index.md",
-    *(f"docs/howto/{page}.md" for page in ("data", "guarantee", "results")),
+    *(f"docs/howto/{page}.md" for page in ("data", "guarantee", "results", "sweeps")),
 ]
 
 
@@ -104,7 +104,18 @@ def test_printed_commands_have_these_options(page):
 
 
 @pytest.mark.parametrize(
-    "name", ["README", "index", "data", "experiments", "guarantee", "report", "results", "training"]
+    "name",
+    [
+        "README",
+        "index",
+        "data",
+        "experiments",
+        "guarantee",
+        "report",
+        "results",
+        "sweeps",
+        "training",
+    ],
 )
 def test_printed_commands_run(name, tmp_path, monkeypatch):
     page = next(page for page in PAGES if page.stem == name)

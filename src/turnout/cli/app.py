@@ -21,6 +21,7 @@ from turnout.cli import (
     export,
     listing,
     merge,
+    recommend,
     report,
     reproduce,
     show,
@@ -94,6 +95,7 @@ app.command("audit")(audit.audit)
 app.command("simulate")(simulate.simulate)
 app.command("train")(train.train)
 app.command("compare")(compare.compare)
+app.command("recommend")(recommend.recommend)
 app.command("reproduce")(reproduce.reproduce)
 app.command("merge")(merge.merge)
 app.command("show")(show.show)

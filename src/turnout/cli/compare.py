@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +15,10 @@ from turnout.cli.comparison import (
     comparison_rows,
     grid_metrics,
     named_metrics,
+    print_across,
     print_scores,
 )
+from turnout.cli.experiments import agreed, experiment_of, sizes_of, world_axis
 from turnout.cli.options import (
     Address,
     Backend,
@@ -25,16 +27,14 @@ from turnout.cli.options import (
     Deadline,
     Fresh,
     Jobs,
-    OptionalWorld,
     Rounds,
     ShardText,
+    Worlds,
     end_badly_on_problems,
-    experiment_of,
     grid_options,
     print_json,
     print_shard,
     run_shown,
-    sizes_of,
 )
 from turnout.cli.output import AsJson, console
 from turnout.cli.training_options import (
@@ -53,11 +53,15 @@ from turnout.cli.training_options import (
     recipe_options,
 )
 from turnout.errors import InvalidInput
-from turnout.experiment import Experiment
+from turnout.experiment import Grid, Sweep, run_sweep
+from turnout.experiment.spec import parse_parameters
 from turnout.results import open_runs
+from turnout.results.across import Across
 from turnout.results.drawing import FORMATS, require_matplotlib
 from turnout.results.figures import draw_results
 from turnout.results.scores import known_label
+from turnout.runs.facts import Facts
+from turnout.runs.metric import Metric
 
 __all__ = ["compare"]
 
@@ -65,7 +69,8 @@ __all__ = ["compare"]
 Selectors = Annotated[
     list[str] | None,
     typer.Argument(
-        help="name, name:key=value,... or label=name:key=value,...; names are those of turnout list"
+        help="name, name:key=value,... or label=name:key=value,...; names are those of turnout "
+        "list. A list of values, e3cs:quota=\\[0,0.5], is a selector for each."
     ),
 ]
 Config = Annotated[
@@ -75,6 +80,16 @@ Out = Annotated[
     Path | None,
     typer.Option("--out", help="Run folder; default: runs/ and a name made of the settings."),
 ]
+
+SweepTexts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sweep",
+        help="key=\\[value,...]: an experiment for each value, such as "
+        "training.partition.alpha=\\[0.1,1]; may be given several times.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before more than 1,000 runs.")]
 
 #: What is wrong when there is something to train with, and nothing to train.
 _NOT_TRAINED = "options of training were given without --train."
@@ -100,12 +115,13 @@ def compare(
     evaluate_every: EvaluateEvery = None,
     device: Device = None,
     trainer: Trainer = None,
-    world: OptionalWorld = None,
+    world: Worlds = None,
     n_rounds: Rounds = None,
     n_clients: Clients = None,
     cohort_size: Cohort = None,
     deadline: Deadline = None,
     seeds: Seeds = None,
+    sweep: SweepTexts = None,
     config: Config = None,
     out: Out = None,
     jobs: Jobs = None,
@@ -113,6 +129,7 @@ def compare(
     address: Address = None,
     shard: ShardText = None,
     fresh: Fresh = False,
+    yes: Yes = False,
     metrics: MetricKeys = None,
     baseline: Baseline = None,
     figures: Annotated[
@@ -127,6 +144,8 @@ def compare(
     compare random e3cs oort --rounds 500 --seeds 5 --out runs/mine[/]. Runs of a selector of your
     own are run again when its file was edited.
 
+    --world given several times and --sweep make a grid of experiments, each in a folder of its own.
+
     Example: [bold]turnout compare random e3cs E3CS-0.8=e3cs:quota=0.8 --rounds 300 --seeds 3[/]
     """
     recipe = recipe_options(context.params)
@@ -135,48 +154,85 @@ def compare(
             raise InvalidInput("--config and selectors exclude each other: give one of them.")
         if world is not None or deadline is not None:
             raise InvalidInput("--world and --deadline go into the file of --config.")
-        experiment = _from_file(config, context.params, recipe)
+        plan = _from_file(config, context.params, recipe)
     elif selectors:
         if recipe and not train:
             raise InvalidInput(_NOT_TRAINED)
         training = recipe if train else None
-        experiment = experiment_of("compare", selectors, seeds or 5, context.params, training)
+        options = {**context.params, "world": (world or [])[:1]}
+        experiment = experiment_of("compare", selectors, seeds or 5, options, training)
+        plan = Sweep(experiment, world_axis(world or []))
     else:
         raise InvalidInput("give selectors, e.g. turnout compare random e3cs, or --config FILE.")
+    plan = plan.over(_swept(sweep or []))
+    agreed(plan.n_cells, yes)
     wanted = named_metrics(metrics)
     if baseline is not None:
-        known_label(baseline, experiment.labels)
+        known_label(baseline, plan.base.labels)
     if figures is not None:
         require_matplotlib()
-    folder = out or Path("runs") / f"{experiment.name}-{experiment.digest[:8]}"
+    folder = out or Path("runs") / f"{plan.base.name}-{plan.digest[:8]}"
     running = grid_options(context.params)
-    grid = run_shown(experiment, folder, quiet=as_json, **running)
+    grids = run_sweep(plan, folder, run_shown, quiet=as_json, **running)
     if shard is not None:
-        print_shard(running["shard"], folder, [grid], as_json)
+        print_shard(running["shard"], folder, grids, as_json)
     elif as_json:
-        print_json(comparison_rows(grid, baseline))
+        print_json(
+            [
+                {"sweep": point.settings, **row}
+                for point, grid in zip(plan.points(), grids, strict=True)
+                for row in comparison_rows(grid, baseline)
+            ]
+        )
     else:
+        _print_grids(grids, wanted, baseline)
+        console.print(f"Run folder: {folder}", highlight=False)
+    if figures is not None and shard is None:
+        draw_results(open_runs(folder).only(plan.base.labels), figures, formats=FORMATS)
+    end_badly_on_problems(*grids)
+
+
+def _print_grids(
+    grids: Sequence[Grid], wanted: Sequence[Metric[Facts]], baseline: str | None
+) -> None:
+    """Print the tables of each point of a sweep, and what they say together."""
+    for grid in grids:
+        experiment = grid.experiment
+        point = f"{experiment.name}: " if len(grids) > 1 else ""
         title = (
-            f"{experiment.n_rounds:,} rounds, {experiment.cohort_size:,} of "
+            f"{point}{experiment.n_rounds:,} rounds, {experiment.cohort_size:,} of "
             f"{experiment.n_clients:,} clients"
         )
         print_scores(grid.scores, title, grid_metrics(grid), wanted, baseline)
-        console.print(f"Run folder: {folder}", highlight=False)
-    if figures is not None and shard is None:
-        draw_results(open_runs(folder).only(grid.labels), figures, formats=FORMATS)
-    end_badly_on_problems(grid)
+    if len(grids) > 1:
+        across = Across([grid.scores for grid in grids])
+        print_across(across, wanted or grid_metrics(grids[0]), baseline)
 
 
-def _from_file(config: Path, options: Mapping[str, Any], recipe: Mapping[str, Any]) -> Experiment:
-    """Return the experiment of a file, changed by what was given on the command line."""
-    experiment = Experiment.from_toml(config)
+def _swept(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the table of ``--sweep``: values by dotted key."""
+    table: dict[str, Any] = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        if not equals or not key:
+            raise InvalidInput(f"--sweep {text}: write key=[value,...], e.g. n_clients=[50,100].")
+        if key in table:
+            raise InvalidInput(f"--sweep names {key} twice: give all its values in one list.")
+        table[key] = parse_parameters(f"values={values}")["values"]
+    return table
+
+
+def _from_file(config: Path, options: Mapping[str, Any], recipe: Mapping[str, Any]) -> Sweep:
+    """Return what a file asks for, changed by what was given on the command line."""
+    sweep = Sweep.from_toml(config)
+    training = sweep.base.training
     changes: dict[str, Any] = dict(sizes_of(options))
     if options["seeds"] is not None:
         changes["seeds"] = options["seeds"]
-    if experiment.training is not None:
-        changes["training"] = dataclasses.replace(experiment.training, **recipe)
+    if training is not None:
+        changes["training"] = dataclasses.replace(training, **recipe)
     elif options["train"]:
         changes["training"] = recipe
     elif recipe:
         raise InvalidInput(_NOT_TRAINED)
-    return dataclasses.replace(experiment, **changes)
+    return dataclasses.replace(sweep, base=dataclasses.replace(sweep.base, **changes))

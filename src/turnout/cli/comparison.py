@@ -105,14 +105,26 @@ def print_scores(
     console.print("\n".join(lines), style="dim", highlight=False, markup=False)
 
 
-def print_across(across: Across, metric: Metric[Facts], baseline: str | None) -> None:
+def print_across(across: Across, metrics: Sequence[Metric[Facts]], baseline: str | None) -> None:
     """Print the selectors that all worlds have, over these worlds.
 
     Args:
         across: The worlds.
-        metric: What they are judged by.
+        metrics: The first of them that can be ranked and that all runs have is what counts.
         baseline: Whom the others are compared with; default: the first.
     """
+    if baseline is not None and baseline not in across.labels:
+        return
+    for metric in metrics:
+        reached = (
+            scores.n_reached(label, metric) for scores in across.worlds for label in across.labels
+        )
+        if across.labels and metric.better != "neither" and all(reached):
+            _print_over_worlds(across, metric, baseline)
+            return
+
+
+def _print_over_worlds(across: Across, metric: Metric[Facts], baseline: str | None) -> None:
     first = across.labels[0] if baseline is None else baseline
     middle = across.interquartile_mean(metric.key)
     better = across.probability_of_improvement(metric.key, first)

@@ -45,7 +45,7 @@ def export(
 
     CSV and Parquet have a table each of cells, rounds and choices. LaTeX marks the best of each
     column, and what is not different from it; with --baseline it has differences too. Figures show
-    accuracy by round and by time.
+    accuracy by round and by time, and metrics against everything that was swept.
 
     Example: [bold]turnout export runs/demo --latex --metrics success_ratio,cep --out paper[/]
     """
@@ -58,7 +58,7 @@ def export(
     written = _frames(results, out, "csv") if csv else []
     written += _frames(results, out, "parquet") if parquet else []
     written += _tables(results, out, wanted, baseline) if latex else []
-    written += draw_results(results, out, columns) if pdf else []
+    written += draw_results(results, out, columns, metrics=wanted) if pdf else []
     if as_json:
         print_json([str(path) for path in written])
     else:

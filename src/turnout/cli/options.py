@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +14,6 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from turnout.cli.output import console
-from turnout.errors import InvalidInput
 from turnout.experiment import (
     WORLDS,
     Advance,
@@ -24,13 +21,9 @@ from turnout.experiment import (
     Experiment,
     Grid,
     Shard,
-    Variant,
-    parse_variant,
     run_experiment,
 )
 from turnout.experiment.grid import BACKENDS
-from turnout.experiment.spec import parse_parameters
-from turnout.policies import FixedDeadline
 
 __all__ = [
     "Address",
@@ -44,35 +37,28 @@ __all__ = [
     "Rounds",
     "Seed",
     "ShardText",
-    "World",
+    "Worlds",
     "end_badly_on_problems",
-    "experiment_of",
     "grid_options",
     "numbers",
     "print_json",
     "print_shard",
     "row_of",
     "run_shown",
-    "sizes_of",
-    "variant_with",
 ]
-
-#: Rounds of a run with training, unless told otherwise.
-N_TRAINED_ROUNDS = 100
 
 #: Exit code of a command that was stopped from the keyboard.
 _INTERRUPTED = 130
 
 _WORLDS = "; ".join(f"[bold]{name}[/]: {world.what}" for name, world in WORLDS.items())
 
-OptionalWorld = Annotated[
-    str | None,
+Worlds = Annotated[
+    list[str] | None,
     typer.Option(
-        "--world", help=f"A name or a TOML file with a world's table; default: volatile. {_WORLDS}."
+        "--world",
+        help="A name or a TOML file with a world's table; default: volatile. Several are a sweep "
+        f"of compare. {_WORLDS}.",
     ),
-]
-World = Annotated[
-    str, typer.Option("--world", help=f"A name or a TOML file with a world's table. {_WORLDS}.")
 ]
 Param = Annotated[
     list[str] | None, typer.Option("--param", help="key=value; may be given several times.")
@@ -115,54 +101,6 @@ ShardText = Annotated[
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Run all again, also what the folder holds already.")
 ]
-
-
-def experiment_of(
-    name: str,
-    selectors: Sequence[Variant | str],
-    seeds: Sequence[int] | int,
-    options: Mapping[str, Any],
-    training: Mapping[str, Any] | None = None,
-) -> Experiment:
-    """Return the experiment that the options of a command describe.
-
-    Args:
-        name: Of the experiment.
-        selectors: Variants, or texts such as ``"e3cs:quota=0.8"``.
-        seeds: The seeds, or how many.
-        options: The command's parameters by name: ``world``, ``deadline`` and the sizes.
-        training: Fields of the recipe that were given; None = no training.
-
-    Returns:
-        The experiment, checked.
-
-    """
-    usual = {} if training is None else {"n_rounds": N_TRAINED_ROUNDS}
-    deadline = options["deadline"]
-    return Experiment(
-        selectors,
-        name,
-        world=_world(options["world"] or "volatile"),
-        seeds=seeds,
-        policy=FixedDeadline() if deadline is None else FixedDeadline(deadline),
-        training=training,
-        **(usual | sizes_of(options)),
-    )
-
-
-def sizes_of(options: Mapping[str, Any]) -> dict[str, int]:
-    """Return the sizes that were given, by field of ``Experiment``."""
-    names = ("n_clients", "cohort_size", "n_rounds")
-    return {name: options[name] for name in names if options[name] is not None}
-
-
-def variant_with(selector: str, parameters: Sequence[str] | None) -> Variant:
-    """Return the variant of a text, with the parameters of ``--param`` put over its own."""
-    variant = parse_variant(selector)
-    changes = parse_parameters(",".join(parameters or []))
-    if not changes:
-        return variant
-    return dataclasses.replace(variant, parameters={**variant.parameters, **changes}, label="")
 
 
 def row_of(grid: Grid) -> dict[str, Any]:
@@ -251,18 +189,6 @@ def numbers(estimate: Estimate) -> dict[str, float | int | None]:
 def print_json(content: Any) -> None:
     """Print JSON for programs."""
     typer.echo(json.dumps(content, indent=2, allow_nan=False))
-
-
-def _world(text: str) -> Any:
-    """Return a world's name, or the table in a file."""
-    path = Path(text)
-    if path.suffix != ".toml":
-        return text
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidInput(f"--world {text} cannot be read: {error}.") from error
-    return table.get("world", table)
 
 
 @contextlib.contextmanager

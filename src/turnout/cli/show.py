@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,8 +23,6 @@ from turnout.results import Results, WorldGroup, open_runs
 from turnout.results.groups import differences
 from turnout.results.scores import known_label
 from turnout.results.tables import usual_metrics
-from turnout.runs.facts import Facts
-from turnout.runs.metric import Metric
 
 __all__ = ["RunFolders", "opened", "show"]
 
@@ -60,21 +57,7 @@ def show(
     if len(results.worlds) > 1:
         text = "; ".join(differences(results.worlds))
         console.print(f"The worlds differ: {text}.", highlight=False, markup=False)
-        _print_across(results, wanted, baseline)
-
-
-def _print_across(results: Results, wanted: Sequence[Metric[Facts]], baseline: str | None) -> None:
-    """Print the first metric that can be ranked and that all runs of all worlds have."""
-    across = results.across
-    if baseline is not None and baseline not in across.labels:
-        return
-    for metric in wanted or usual_metrics(results.worlds[0]):
-        reached = (
-            scores.n_reached(label, metric) for scores in across.worlds for label in across.labels
-        )
-        if across.labels and metric.better != "neither" and all(reached):
-            print_across(across, metric, baseline)
-            return
+        print_across(results.across, wanted or usual_metrics(results.worlds[0]), baseline)
 
 
 def opened(runs: list[Path], baseline: str | None = None) -> Results:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from turnout.cli.experiments import experiment_of, variant_with
 from turnout.cli.options import (
     Clients,
     Cohort,
@@ -16,12 +17,10 @@ from turnout.cli.options import (
     Param,
     Rounds,
     Seed,
-    World,
+    Worlds,
     end_badly_on_problems,
-    experiment_of,
     row_of,
     run_shown,
-    variant_with,
 )
 from turnout.cli.output import AsJson, console, metric_table, show
 from turnout.runs.catalogue import shown_in
@@ -33,7 +32,7 @@ def simulate(
     context: typer.Context,
     selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
     param: Param = None,
-    world: World = "volatile",
+    world: Worlds = None,
     n_rounds: Rounds = None,
     n_clients: Clients = None,
     cohort_size: Cohort = None,

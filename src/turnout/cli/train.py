@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from turnout import require
+from turnout.cli.experiments import experiment_of, variant_with
 from turnout.cli.options import (
     Clients,
     Cohort,
@@ -17,12 +18,10 @@ from turnout.cli.options import (
     Param,
     Rounds,
     Seed,
-    World,
+    Worlds,
     end_badly_on_problems,
-    experiment_of,
     row_of,
     run_shown,
-    variant_with,
 )
 from turnout.cli.output import AsJson, console, metric_table, show
 from turnout.cli.training_options import (
@@ -73,7 +72,7 @@ def train(
     evaluate_every: EvaluateEvery = None,
     device: Device = None,
     trainer: Trainer = None,
-    world: World = "volatile",
+    world: Worlds = None,
     n_rounds: Rounds = None,
     n_clients: Clients = None,
     cohort_size: Cohort = None,

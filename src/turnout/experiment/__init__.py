@@ -9,6 +9,7 @@ from turnout.experiment.codec import ConfigError
 from turnout.experiment.config import Experiment
 from turnout.experiment.grid import Advance, Grid, run_experiment
 from turnout.experiment.shard import Shard
+from turnout.experiment.sweep import Point, Sweep, run_sweep
 from turnout.experiment.task import CellResult
 from turnout.experiment.variants import Variant, parse_variant
 from turnout.experiment.worlds import WORLDS
@@ -27,11 +28,14 @@ __all__ = [
     "Experiment",
     "FolderError",
     "Grid",
+    "Point",
     "Shard",
+    "Sweep",
     "Variant",
     "estimate",
     "paired_difference",
     "parse_variant",
     "read_cell",
     "run_experiment",
+    "run_sweep",
 ]

@@ -6,10 +6,8 @@ import dataclasses
 import hashlib
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from turnout import require
@@ -17,9 +15,9 @@ from turnout.data import FederatedData
 from turnout.data.data_files import content_id
 from turnout.environments import Environment
 from turnout.errors import InvalidInput
-from turnout.experiment.codec import ConfigError, decode, encode, key_of
-from turnout.experiment.lines import line_of
-from turnout.experiment.variants import Variant, variant_of
+from turnout.experiment.codec import ConfigError, decode, encode
+from turnout.experiment.lines import read_toml
+from turnout.experiment.variants import Variant, variants_of
 from turnout.experiment.worlds import WORLDS, world_of, world_table
 from turnout.names import nearest
 from turnout.policies import FixedDeadline, RoundPolicy
@@ -27,7 +25,7 @@ from turnout.runs.files import slug
 from turnout.training import Federation, Training
 from turnout.training.recipe import OBSERVATION
 
-__all__ = ["Experiment"]
+__all__ = ["Experiment", "table_digest"]
 
 #: Sizes of a world that is not named.
 _N_CLIENTS, _COHORT_SIZE, _N_ROUNDS = 100, 20, 500
@@ -40,7 +38,8 @@ class Experiment:
     """A grid of selectors and seeds in one world, checked when it is made.
 
     Args:
-        selectors: At least one variant, table or text such as ``"e3cs:quota=0.8"``.
+        selectors: At least one variant, table or text such as ``"e3cs:quota=0.8"``. A list of
+            values, ``"e3cs:quota=[0,0.5]"``, is a variant for each.
         name: What the experiment is called; it does not belong to its identity.
         world: A name of ``WORLDS``, a table or an ``Environment``, whose seed does not matter.
         n_clients: Number of clients; 0 = as the named world, else 100.
@@ -107,24 +106,16 @@ class Experiment:
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str]) -> Self:
         """Read an experiment; errors name the file, the line and the key."""
-        file = Path(path)
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"{file} cannot be read: {error}.") from error
-        try:
-            return cls.from_table(tomllib.loads(text), default_name=file.stem)
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidInput(f"{file} is not TOML: {error}.") from error
-        except InvalidInput as error:
-            line = line_of(text, key_of(error))
-            where = file.name if line is None else f"{file.name}, line {line}"
-            raise InvalidInput(f"{where}: {error}", field=error.field) from error
+        return read_toml(path, cls.from_table)
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], default_name: str = "experiment") -> Self:
         """Return the experiment of a table as TOML has it; unknown keys are errors."""
         names = [field.name for field in dataclasses.fields(cls)]
+        if "sweep" in table:
+            raise ConfigError(
+                ("sweep",), "makes several experiments: read it with Sweep.from_toml."
+            )
         for name in table:
             if name not in names:
                 raise ConfigError((name,), f"unknown key {name!r}.{nearest(name, names)}")
@@ -163,12 +154,12 @@ class Experiment:
         if "training" in parts:
             recipe = parts["training"]
             parts["training"] = {name: recipe[name] for name in recipe if name not in OBSERVATION}
-        return _digest(parts)
+        return table_digest(parts)
 
     @property
     def digest(self) -> str:
         """12 hexadecimal digits of everything except the name."""
-        return _digest({key: value for key, value in self.table().items() if key != "name"})
+        return table_digest({key: value for key, value in self.table().items() if key != "name"})
 
     def environment(self, seed: int) -> Environment:
         """Return the world of one seed."""
@@ -211,9 +202,13 @@ def _checked_seeds(seeds: Any) -> tuple[int, ...]:
 def _checked_selectors(selectors: Any) -> tuple[Variant, ...]:
     if not isinstance(selectors, list | tuple) or not selectors:
         raise ConfigError(("selectors",), f"must list at least one selector, got {selectors!r}.")
-    variants = tuple(variant_of(item, ("selectors", i)) for i, item in enumerate(selectors))
+    places = [
+        (variant, i)
+        for i, item in enumerate(selectors)
+        for variant in variants_of(item, ("selectors", i))
+    ]
     seen: dict[str, str] = {}
-    for i, variant in enumerate(variants):
+    for variant, i in places:
         folder = slug(variant.label)
         if folder in seen:
             raise ConfigError(
@@ -222,9 +217,10 @@ def _checked_selectors(selectors: Any) -> tuple[Variant, ...]:
                 "give each selector a label of its own.",
             )
         seen[folder] = variant.label
-    return variants
+    return tuple(variant for variant, _ in places)
 
 
-def _digest(table: Mapping[str, Any]) -> str:
+def table_digest(table: Mapping[str, Any]) -> str:
+    """Return 12 hexadecimal digits of plain data."""
     text = json.dumps(table, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

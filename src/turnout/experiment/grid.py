@@ -31,7 +31,7 @@ from turnout.simulate import rounds
 from turnout.statistics import Estimate, estimate, paired_difference
 from turnout.training import Aggregation
 
-__all__ = ["BACKENDS", "Advance", "Grid", "run_experiment"]
+__all__ = ["BACKENDS", "Advance", "Grid", "check_that_it_runs", "checker", "run_experiment"]
 
 #: Where cells can be run.
 BACKENDS = ("local", "ray")
@@ -140,7 +140,7 @@ def run_experiment(
     """
     variants = _chosen(experiment, labels)
     run = _runner(backend, address, n_jobs, callbacks)
-    _check_that_it_runs(experiment, variants)
+    check_that_it_runs(experiment, variants)
     every = require.integer("checkpoint_every", checkpoint_every, minimum=1)
     root = Path(folder)
     here = versions(*([] if experiment.training is None else ["torch"]))
@@ -191,18 +191,43 @@ def _chosen(experiment: Experiment, labels: Collection[str] | None) -> list[Vari
     return [item for item in experiment.selectors if labels is None or item.label in labels]
 
 
-def _check_that_it_runs(experiment: Experiment, variants: Sequence[Variant]) -> None:
-    """Report a missing column, missing data or a model that does not fit before anything runs."""
+def check_that_it_runs(experiment: Experiment, variants: Sequence[Variant]) -> None:
+    """Report a missing column, missing data or a model that does not fit before anything runs.
+
+    Args:
+        experiment: Where they run.
+        variants: Those of its selectors that are run.
+
+    Raises:
+        InvalidInput: Something does not fit.
+    """
+    check = checker(experiment)
+    for variant in variants:
+        check(variant)
+
+
+def checker(experiment: Experiment) -> Callable[[Variant], None]:
+    """Return what raises ``InvalidInput`` for a selector that does not fit an experiment.
+
+    Args:
+        experiment: Where selectors would run.
+
+    Raises:
+        InvalidInput: Data is missing, or the model does not fit.
+    """
     first = experiment.seeds[0]
     world = experiment.environment(first)
     world.context(0, experiment.cohort_size, columns=world.columns)
     world.fate(0)
     federation = experiment.federation(first)
-    for variant in variants:
+
+    def check(variant: Variant) -> None:
         selector, size = variant.make(), variant.cohort_size or experiment.cohort_size
         rounds(selector, world, cohort_size=size, participants=federation, n_rounds=0)
         if experiment.training is not None:
             _check_weights(variant.label, selector, experiment.training.aggregation)
+
+    return check
 
 
 def _check_weights(label: str, selector: Selector, aggregation: Aggregation) -> None:

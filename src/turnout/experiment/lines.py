@@ -1,15 +1,48 @@
-"""Where a key stands in a TOML text, so that errors can name the line."""
+"""TOML files whose errors name the line: where a key stands in a text."""
 
 from __future__ import annotations
 
+import os
 import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
-from turnout.experiment.codec import Key
+from turnout.errors import InvalidInput
+from turnout.experiment.codec import Key, key_of
 
-__all__ = ["line_of"]
+__all__ = ["line_of", "read_toml"]
+
+_T = TypeVar("_T")
 
 _HEADER = re.compile(r"^\s*(\[{1,2})\s*([^\[\]]+?)\s*\]{1,2}\s*(#.*)?$")
 _ASSIGNED = re.compile(r"(?:^|[{,\s])\s*([A-Za-z0-9_.\"'-]+)\s*=")
+
+
+def read_toml(path: str | os.PathLike[str], build: Callable[[dict[str, Any], str], _T]) -> _T:
+    """Return what is built of a file; errors name the file, the line and the key.
+
+    Args:
+        path: The file.
+        build: Makes it of the file's table and name.
+
+    Raises:
+        InvalidInput: The file cannot be read, or what is in it is wrong.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{file} cannot be read: {error}.") from error
+    try:
+        return build(tomllib.loads(text), file.stem)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"{file} is not TOML: {error}.") from error
+    except InvalidInput as error:
+        line = line_of(text, key_of(error))
+        where = file.name if line is None else f"{file.name}, line {line}"
+        raise InvalidInput(f"{where}: {error}", field=error.field) from error
 
 
 def line_of(text: str, key: Key) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from turnout.names import nearest
 from turnout.registry import find, make
 from turnout.selector import Selector
 
-__all__ = ["Variant", "parse_variant"]
+__all__ = ["Variant", "parse_variant", "short", "variants_of"]
 
 _LABELLED = re.compile(r"^(?P<label>[^:=]+)=(?P<rest>.+)$")
 
@@ -71,18 +73,35 @@ class Variant:
         return {"label": self.label, "name": self.name, **size, **self.parameters}
 
 
-def variant_of(source: Any, key: Key = ()) -> Variant:
-    """Return a variant from a variant, a table or a text such as ``"e3cs:quota=0.8"``."""
+def variants_of(source: Any, key: Key = ()) -> list[Variant]:
+    """Return what a variant, a table or a text such as ``"e3cs:quota=[0,0.5]"`` stands for.
+
+    Args:
+        source: A list of values of a parameter is a sweep: a variant for each. Where a parameter
+            is a list itself, a sweep is a list of lists.
+        key: Where it stands, for errors.
+
+    Returns:
+        One variant, or those of the sweep.
+
+    Raises:
+        ConfigError: The name, a parameter or its value is wrong.
+
+    >>> [variant.label for variant in variants_of("e3cs:quota=[0,0.5]")]
+    ['e3cs quota=0', 'e3cs quota=0.5']
+
+    """
     if isinstance(source, Variant):
-        return source
+        return [source]
     if isinstance(source, str):
-        return parse_variant(source)
+        name, label, parameters = _parsed(source)
+        return _expanded({"name": name, "label": label}, parameters)
     if not isinstance(source, Mapping) or "name" not in source:
         raise ConfigError(key, f"must be a table with the name of a selector, got {source!r}.")
     own = {name: source[name] for name in ("name", "label", "cohort_size") if name in source}
     parameters = {name: value for name, value in source.items() if name not in own}
     try:
-        return Variant(**own, parameters=parameters)
+        return _expanded(own, parameters)
     except ConfigError as error:
         raise ConfigError((*key, *error.key), error.problem) from error
     except InvalidInput as error:
@@ -98,19 +117,57 @@ def parse_variant(text: str) -> Variant:
     >>> parse_variant("E3CS-0.8=e3cs:quota=0.8,draw=multinomial").parameters
     {'quota': 0.8, 'draw': 'multinomial'}
     """
+    return Variant(*_parsed(text))
+
+
+def _parsed(text: str) -> tuple[str, str, dict[str, Any]]:
+    """Return name, label and parameters."""
     labelled = _LABELLED.match(text)
     label, rest = (labelled["label"], labelled["rest"]) if labelled else ("", text)
     name, parameters = parse_spec(rest)
-    return Variant(name, label, parameters)
+    return name, label, parameters
+
+
+def _expanded(own: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[Variant]:
+    """Return a variant for each combination of the values that are swept."""
+    swept = {
+        name: values
+        for name, values in parameters.items()
+        if _is_sweep(values, _default(own["name"], name))
+    }
+    for name, values in swept.items():
+        if not values:
+            raise ConfigError((name,), "is an empty list: a sweep needs at least one value.")
+    variants = []
+    for combination in itertools.product(*swept.values()):
+        chosen = dict(zip(swept, combination, strict=True))
+        label = own.get("label", "")
+        label = _default_label(label, chosen) if label and chosen else label
+        variants.append(Variant(**{**own, "label": label}, parameters={**parameters, **chosen}))
+    return variants
+
+
+def _is_sweep(value: Any, default: Any) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    return not isinstance(default, list | tuple) or all(isinstance(v, list | tuple) for v in value)
+
+
+def _default(selector: Any, parameter: str) -> Any:
+    """Return what a parameter is unless it is given; None if there is no such thing."""
+    with contextlib.suppress(UnknownSelector):
+        return find(selector).default_parameters().get(parameter)
+    return None
 
 
 def _default_label(name: str, parameters: Mapping[str, Any]) -> str:
     own = name.rpartition(":")[2]
-    values = [f"{key}={_short(value)}" for key, value in parameters.items()]
+    values = [f"{key}={short(value)}" for key, value in parameters.items()]
     return f"{own} {', '.join(values)}" if values else own
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """Return a value as it stands in a label: the values of a table, joined by hyphens."""
     if isinstance(value, Mapping):
-        return "-".join(str(item) for item in value.values())
+        return "-".join(short(item) for item in value.values())
     return str(value)

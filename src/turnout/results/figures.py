@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ from turnout import require
 from turnout.results.drawing import draw_band, draw_files, draw_legend, look
 from turnout.results.groups import WorldGroup
 from turnout.results.results import Results
+from turnout.results.sensitivity import Panel, parameter_panels, swept_settings, world_panels
+from turnout.results.sensitivity_figure import draw_panels
 from turnout.runs.catalogue import metric_named
 from turnout.runs.cell import Cell
 from turnout.runs.facts import Facts
+from turnout.runs.files import slug
 from turnout.runs.metric import Metric
 from turnout.types import FloatArray
 
@@ -30,18 +34,24 @@ Curve = tuple[FloatArray, FloatArray]
 
 
 def draw_results(
-    results: Results, folder: Path, width: str = "two", formats: Sequence[str] = ("pdf",)
+    results: Results,
+    folder: Path,
+    width: str = "two",
+    formats: Sequence[str] = ("pdf",),
+    metrics: Sequence[Metric[Facts]] = (),
 ) -> list[Path]:
     """Draw the figures of results and return the files that were written.
 
     ``curves``: accuracy (without training: answers in time) by round and by virtual time, a row of
     panels for each world. ``profile``, for several worlds: the share of runs above each level.
+    ``sensitivity-KEY``, for everything that was swept: metrics against its values.
 
     Args:
         results: What is drawn.
         folder: Where the files go; it is made if it is not there.
         width: ``one`` or ``two`` columns of a page.
         formats: Some of ``pdf``, ``svg`` and ``png``.
+        metrics: Those of the sensitivity; default: what the worlds are judged by.
 
     Raises:
         InvalidInput: The width is another.
@@ -56,6 +66,10 @@ def draw_results(
     judged_by = {_main_metric(world).key for world in results.worlds}
     if len(results.worlds) > 1 and len(judged_by) == 1 and results.across.labels:
         drawings["profile"] = lambda canvas: _profile(canvas, results)
+    for key, panels in _sensitivities(results, metrics).items():
+        drawings[f"sensitivity-{slug(key)}"] = functools.partial(
+            _sensitivity, panels=panels, width=width
+        )
     return [
         path
         for name, fill in drawings.items()
@@ -111,6 +125,30 @@ def _profile(canvas: Any, results: Results) -> None:
     panel.set_ylabel("share of runs above \N{GREEK SMALL LETTER TAU}")
     panel.set_ylim(-0.02, 1.02)
     draw_legend(canvas, {line.get_label(): line for line in panel.get_lines()}, 2)
+
+
+def _sensitivities(results: Results, metrics: Sequence[Metric[Facts]]) -> dict[str, list[Panel]]:
+    """Return panels by what was swept."""
+    judged_by = list(metrics) or [_main_metric(results.worlds[0])]
+    by_key: dict[str, list[Panel]] = {}
+    for metric in judged_by:
+        panels = list(world_panels(results.worlds, metric))
+        for world in results.worlds:
+            where = ", ".join(f"{key}={value}" for key, value in swept_settings(world).items())
+            panels += parameter_panels(world, metric, where)
+        for panel in panels:
+            by_key.setdefault(panel.key, []).append(panel)
+    return by_key
+
+
+def _sensitivity(canvas: Any, panels: Sequence[Panel], width: str) -> None:
+    n_columns = 1 if width == "one" else min(2, len(panels))
+    names = {each.name for panel in panels for each in panel.responses}
+    legend = _LEGEND_HEIGHT * -(-len(names) // (2 * n_columns))
+    is_single = width == "two" and n_columns == 1
+    inches = WIDTHS["one"] if is_single else WIDTHS[width]
+    canvas.set_size_inches(inches, _PANEL_HEIGHT * -(-len(panels) // n_columns) + legend)
+    draw_panels(canvas, panels, n_columns)
 
 
 def _main_metric(world: WorldGroup) -> Metric[Facts]:

@@ -27,6 +27,7 @@ __all__ = [
     "SELECTIONS",
     "STATE",
     "SUMMARY",
+    "SWEEP",
     "VERSIONS",
     "DamagedFile",
     "FolderError",
@@ -52,6 +53,8 @@ STATE, PROGRESS = "state.npz", "progress.npz"
 MODEL, CLIENT_SCORES = "model.npz", "client_scores.npz"
 #: In the folder above the cells: the settings of the whole experiment.
 EXPERIMENT = "experiment.json"
+#: Beside it, where the experiment is a point of a sweep: the value of each key that was swept.
+SWEEP = "sweep.json"
 
 #: Longest text of an error that is repeated in a message.
 _LONGEST_REASON = 120

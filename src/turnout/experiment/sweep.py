@@ -1,0 +1,275 @@
+"""A sweep: experiments that differ only in what it names, all made before anything is run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from turnout.errors import InvalidInput, OutputError
+from turnout.experiment.codec import ConfigError, Key, key_of, spelled
+from turnout.experiment.config import Experiment, table_digest
+from turnout.experiment.grid import Grid, check_that_it_runs, run_experiment
+from turnout.experiment.kinds import REPLACES
+from turnout.experiment.lines import read_toml
+from turnout.experiment.variants import Variant, short, variants_of
+from turnout.names import nearest, shortened
+from turnout.runs.files import SWEEP, slug, write_json
+
+__all__ = ["Point", "Sweep", "run_sweep"]
+
+#: Keys that say what a table is; its other fields belong to what it was before.
+_TAGS = ("kind", "preset", "schedule")
+
+#: Longest name of a value in the name of a folder.
+_LONGEST = 40
+
+
+class Point(NamedTuple):
+    """One experiment of a sweep.
+
+    Attributes:
+        settings: What each key of the sweep is here: a number, or the name of its value. Empty
+            if nothing is swept.
+        experiment: The experiment.
+    """
+
+    settings: Mapping[str, Any]
+    experiment: Experiment
+
+    def folder(self, root: Path) -> Path:
+        """Return where its results go.
+
+        Args:
+            root: The folder of the sweep.
+        """
+        return root / slug(_name(self.settings)) if self.settings else root
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """An experiment, and the values of some of its settings; without any it is one experiment.
+
+    Sizes are those of the experiment, whatever else is swept.
+
+    Args:
+        base: The experiment that is changed.
+        axes: By dotted key, such as ``training.partition.alpha``: the values by their names. A
+            number is its own name.
+    """
+
+    base: Experiment
+    axes: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> Self:
+        """Read an experiment with or without ``[sweep]``; errors name the file, line and key.
+
+        Args:
+            path: The file.
+        """
+        return read_toml(path, cls.from_table)
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], default_name: str = "experiment") -> Self:
+        """Return the sweep of a table as TOML has it.
+
+        Args:
+            table: An experiment's table, with or without ``sweep``.
+            default_name: The experiment's name if the table has none.
+        """
+        experiment = {name: value for name, value in table.items() if name != "sweep"}
+        return cls(Experiment.from_table(experiment, default_name)).over(table.get("sweep", {}))
+
+    def over(self, table: Mapping[str, Any]) -> Self:
+        """Return the sweep over further keys.
+
+        Args:
+            table: A list of values by dotted key, as ``[sweep]`` has it. The key
+                ``selectors.LABEL.PARAMETER`` makes variants of a selector, any other key makes
+                experiments.
+
+        Raises:
+            ConfigError: A key or its values are wrong; ``key`` tells which.
+
+        >>> sweep = Sweep(Experiment(["random", "e3cs"])).over({"n_clients": [50, 100]})
+        >>> [point.experiment.n_clients for point in sweep.points()]
+        [50, 100]
+
+        """
+        sweep = self
+        for key, values in _flat(table):
+            where: Key = ("sweep", *key)
+            if not isinstance(values, list | tuple):
+                raise ConfigError(where, f"must be a list of values, got {values!r}.")
+            if not values:
+                raise ConfigError(where, "is an empty list: a sweep needs at least one value.")
+            if key[0] == "selectors":
+                swept = _swept_selectors(sweep.base, key, values)
+                sweep = replace(sweep, base=replace(sweep.base, selectors=swept))
+                continue
+            named = {_value_name(value): value for value in values}
+            if len(named) < len(values):
+                raise ConfigError(where, f"has a value twice: {', '.join(map(short, values))}.")
+            sweep = replace(sweep, axes={**sweep.axes, spelled(key): named})
+        return sweep
+
+    @property
+    def n_cells(self) -> int:
+        """How many runs the sweep has."""
+        n_points = math.prod(len(values) for values in self.axes.values())
+        return n_points * len(self.base.selectors) * len(self.base.seeds)
+
+    @property
+    def digest(self) -> str:
+        """12 hexadecimal digits of everything except the name."""
+        if not self.axes:
+            return self.base.digest
+        values = {key: list(named.values()) for key, named in self.axes.items()}
+        return table_digest({"experiment": self.base.digest, "sweep": values})
+
+    def points(self) -> tuple[Point, ...]:
+        """Return the experiments, checked.
+
+        Raises:
+            ConfigError: A value does not fit, or two points are the same.
+        """
+        points: list[Point] = []
+        names: dict[str, str] = {}  # by what must be each point's own
+        for combination in itertools.product(*(named.items() for named in self.axes.values())):
+            point = self._point(dict(zip(self.axes, combination, strict=True)))
+            name = _name(point.settings)
+            for own, what in ((point.experiment.world_id, "world"), (slug(name), "folder")):
+                other = names.setdefault(own, name)
+                if other != name:
+                    problem = f"{other} and {name} have the same {what}: leave one of them out."
+                    raise ConfigError(("sweep", *_parts(next(iter(self.axes)))), problem)
+            points.append(point)
+        return tuple(points)
+
+    def _point(self, chosen: Mapping[str, tuple[Any, Any]]) -> Point:
+        if not chosen:
+            return Point({}, self.base)
+        settings = {key: name for key, (name, _) in chosen.items()}
+        table = self.base.table()
+        for key, (_, value) in chosen.items():
+            table = _changed(table, _parts(key), value, key)
+        title = f"{self.base.name}, {_name(settings)}"
+        try:
+            return Point(settings, Experiment.from_table({**table, "name": title}))
+        except InvalidInput as error:
+            shared = {_parts(key): _n_shared(_parts(key), key_of(error)) for key in chosen}
+            where: Key = ("sweep", *max(shared, key=shared.__getitem__))
+            raise ConfigError(where, f"with {_name(settings)}: {error}") from error
+
+
+def run_sweep(
+    sweep: Sweep,
+    folder: str | os.PathLike[str],
+    run: Callable[..., Grid] = run_experiment,
+    **options: Any,
+) -> list[Grid]:
+    """Run what is missing of a sweep, each point in a folder of its own.
+
+    Args:
+        sweep: What to run.
+        folder: Holds the folders of the points. An experiment without a sweep is in the folder
+            itself.
+        run: Runs an experiment in a folder.
+        options: For ``run``; see ``run_experiment``.
+
+    Returns:
+        The cells of each point, in the order of ``sweep.points()``.
+
+    Raises:
+        InvalidInput: A point does not fit; nothing was run.
+        OutputError: A folder cannot be written.
+    """
+    points = sweep.points()
+    if len(points) > 1:
+        for point in points:
+            check_that_it_runs(point.experiment, point.experiment.selectors)
+    grids = []
+    for point in points:
+        place = point.folder(Path(folder))
+        if point.settings:
+            _write_settings(place, point.settings)
+        grids.append(run(point.experiment, place, **options))
+    return grids
+
+
+def _write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / SWEEP, settings)
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written: {error}.") from error
+
+
+def _flat(table: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """Yield what is swept, by its key; ``a.b`` and ``"a.b"`` are the same."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(("sweep",), f"must be a table of keys and lists, got {table!r}.")
+    for name, value in table.items():
+        inner = (*key, *_parts(name))
+        if isinstance(value, Mapping):
+            yield from _flat(value, inner)
+        else:
+            yield inner, value
+
+
+def _parts(key: str) -> tuple[str, ...]:
+    return tuple(key.split("."))
+
+
+def _swept_selectors(base: Experiment, key: Key, values: Any) -> tuple[Variant, ...]:
+    """Return the selectors, with a variant for each value of one's parameter."""
+    label, parameter = ".".join(map(str, key[1:-1])), str(key[-1])
+    is_meant = [label in (variant.label, variant.name) for variant in base.selectors]
+    if not any(is_meant):
+        problem = f"there is no selector {label!r}.{nearest(label, base.labels)}"
+        raise ConfigError(("sweep", *key), f"{problem} Write selectors.LABEL.PARAMETER.")
+    selectors: list[Variant] = []
+    for variant, is_swept in zip(base.selectors, is_meant, strict=True):
+        table = {**variant.table(), parameter: values}
+        try:
+            selectors += variants_of(table) if is_swept else [variant]
+        except ConfigError as error:
+            raise ConfigError(("sweep", *key), error.problem) from error
+    return tuple(selectors)
+
+
+def _changed(table: Mapping[str, Any], key: Key, value: Any, whole: str) -> dict[str, Any]:
+    """Return a table with another value at a key."""
+    name = str(key[0])
+    if len(key) == 1:
+        replaced = {old for new, old in REPLACES.values() if new == name}
+        rest = {} if name in _TAGS else {k: v for k, v in table.items() if k not in replaced}
+        return {**rest, name: value}
+    inner = table.get(name)
+    if not isinstance(inner, Mapping):
+        has = "no" if inner is None else "no table"
+        fix = "train with [training] or --train" if name == "training" else "check the key"
+        problem = f"the experiment has {has} {name!r} to change: {fix}."
+        raise ConfigError(("sweep", *_parts(whole)), problem)
+    return {**table, name: _changed(inner, key[1:], value, whole)}
+
+
+def _value_name(value: Any) -> Any:
+    """Return what a value is called: itself, or the values of a table."""
+    plain = isinstance(value, int | float | str)
+    return value if plain else shortened(short(value), _LONGEST)
+
+
+def _name(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={name}" for key, name in settings.items())
+
+
+def _n_shared(first: Key, second: Key) -> int:
+    """Return how many names two keys have in common from the start."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

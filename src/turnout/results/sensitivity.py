@@ -1,0 +1,192 @@
+"""How a metric changes with what was swept: a parameter of selectors, or a setting of worlds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from turnout.results.groups import VariantCells, WorldGroup
+from turnout.runs.facts import Facts
+from turnout.runs.files import SWEEP, DamagedFile, read_json
+from turnout.runs.metric import Metric
+from turnout.types import FloatArray
+
+__all__ = ["Panel", "Response", "parameter_panels", "swept_settings", "world_panels"]
+
+
+class Response(NamedTuple):
+    """How one selector answers to what was swept.
+
+    Attributes:
+        name: The selector, with its parameters that stay.
+        label: The label of its first variant.
+        places: The values, in order; empty for a selector that has no such parameter.
+        values: (seeds, places) the metric; (seeds, 1) for such a selector.
+    """
+
+    name: str
+    label: str
+    places: tuple[Any, ...]
+    values: FloatArray
+
+
+class Panel(NamedTuple):
+    """A metric against one thing that was swept.
+
+    Attributes:
+        key: What was swept.
+        where: What stays the same, in words; empty if nothing else was swept.
+        metric: What was measured.
+        responses: One per selector.
+    """
+
+    key: str
+    where: str
+    metric: Metric[Facts]
+    responses: tuple[Response, ...]
+
+    @property
+    def places(self) -> list[Any]:
+        """All values that were tried: numbers in ascending order, others as they came."""
+        tried = list(dict.fromkeys(place for each in self.responses for place in each.places))
+        return sorted(tried) if all(map(_is_number, tried)) else tried
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the values are numbers."""
+        return all(map(_is_number, self.places))
+
+
+def parameter_panels(world: WorldGroup, metric: Metric[Facts], where: str = "") -> Iterator[Panel]:
+    """Yield a panel for each parameter of which a selector has several values in a world.
+
+    Selectors without the parameter are there to compare.
+
+    Args:
+        world: Cells that compare.
+        metric: What is measured.
+        where: What the world is called.
+    """
+    for key in dict.fromkeys(name for each in world.variants for name in _parameters(each)):
+        groups: dict[str, dict[Any, VariantCells]] = {}
+        for variant in world.variants:
+            parameters = _parameters(variant)
+            if key in parameters:
+                place = _plain(parameters.pop(key))
+                rest = json.dumps([_method(variant), parameters], sort_keys=True)
+                groups.setdefault(rest, {})[place] = variant
+        swept = [those for those in groups.values() if len(those) > 1]
+        if not swept:
+            continue
+        names = _names([next(iter(those.values())) for those in swept], key)
+        responses = [
+            _response(name, {place: (world, v) for place, v in those.items()}, metric)
+            for name, those in zip(names, swept, strict=True)
+        ]
+        methods = {_method(variant) for those in swept for variant in those.values()}
+        for variant in world.variants:
+            if _method(variant) not in methods:
+                level = _response(variant.name, {key: (world, variant)}, metric)
+                responses.append(level._replace(places=()))
+        yield Panel(key, where, metric, tuple(each for each in responses if each.values.size))
+
+
+def world_panels(worlds: Sequence[WorldGroup], metric: Metric[Facts]) -> Iterator[Panel]:
+    """Yield a panel for each setting of worlds that a sweep went over, and each rest of settings.
+
+    Args:
+        worlds: The worlds; those that belong to no sweep are left out.
+        metric: What is measured.
+    """
+    points = [(world, swept_settings(world)) for world in worlds]
+    for key in dict.fromkeys(name for _, settings in points for name in settings):
+        panels: dict[str, dict[Any, WorldGroup]] = {}
+        for world, settings in points:
+            if key in settings:
+                rest = {name: value for name, value in settings.items() if name != key}
+                panels.setdefault(_words(rest), {})[settings[key]] = world
+        for where, by_place in panels.items():
+            if len(by_place) < 2:
+                continue
+            names = dict.fromkeys(v.name for world in by_place.values() for v in world.variants)
+            responses = (
+                _response(name, dict(_with_variant(name, by_place)), metric) for name in names
+            )
+            shown = tuple(each for each in responses if each.values.size and len(each.places) > 1)
+            if shown:
+                yield Panel(key, where, metric, shown)
+
+
+def swept_settings(world: WorldGroup) -> dict[str, Any]:
+    """Return the value of each key that a sweep went over, empty if the world is of none.
+
+    Args:
+        world: Cells that compare.
+    """
+    try:
+        return read_json(world.cells[0].path.resolve().parent.parent / SWEEP)
+    except DamagedFile:
+        return {}
+
+
+def _with_variant(
+    name: str, worlds: Mapping[Any, WorldGroup]
+) -> Iterator[tuple[Any, tuple[WorldGroup, VariantCells]]]:
+    for place, world in worlds.items():
+        for variant in world.variants:
+            if variant.name == name:
+                yield place, (world, variant)
+
+
+def _response(
+    name: str, runs: Mapping[Any, tuple[WorldGroup, VariantCells]], metric: Metric[Facts]
+) -> Response:
+    """Return the numbers of the seeds that all places have."""
+    numbers = [world.scores.values(variant.name, metric) for world, variant in runs.values()]
+    order = list(range(len(runs)))
+    if all(map(_is_number, runs)):
+        order.sort(key=[*runs].__getitem__)
+    seeds = sorted(set.intersection(*(set(each) for each in numbers)))
+    values = np.array([[numbers[i][seed] for i in order] for seed in seeds], dtype=np.float64)
+    label = next(iter(runs.values()))[1].name
+    return Response(name, label, tuple([*runs][i] for i in order), values)
+
+
+def _method(variant: VariantCells) -> str:
+    return variant.cells[0].settings.selector.rpartition(":")[2]
+
+
+def _parameters(variant: VariantCells) -> dict[str, Any]:
+    return dict(variant.cells[0].settings.parameters)
+
+
+def _names(variants: Sequence[VariantCells], key: str) -> list[str]:
+    """Return what selectors are called: the parameters in which those of one method differ."""
+    names = []
+    for variant in variants:
+        same = [_parameters(each) for each in variants if _method(each) == _method(variant)]
+        differing = {
+            name: value
+            for name, value in _parameters(variant).items()
+            if name != key and any(each.get(name) != value for each in same)
+        }
+        names.append(f"{_method(variant)} {_words(differing)}".strip())
+    return names
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_plain(value)}" for name, value in settings.items())
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that can be a place on an axis."""
+    if isinstance(value, Mapping):
+        return "-".join(str(item) for item in value.values())
+    return value if isinstance(value, int | float | str) else json.dumps(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
