@@ -30,6 +30,7 @@ SHORT = {
     "simulate": ["--rounds", "3"],
     "train": ["--rounds", "3"],
     "compare": ["--rounds", "3", "--seeds", "1", "--jobs", "1"],
+    "recommend": ["--rounds", "3", "--seeds", "2", "--jobs", "1"],
     "audit": [],
     "data": [],
     "report": [],

@@ -163,9 +163,8 @@ def _sentence(decision: Verdict, metric: Metric[Facts]) -> str:
     if not others:
         return f"{take} Its lead in {metric.short} is more than chance."
     best = ", ".join(escape(name) for name in sorted(decision.best))
-    reason = "none of them needs less" if decision.winner in decision.best else "it needs less"
     if decision.winner in decision.best:
-        return f"{take} It has the best mean; these may be as good: {others}; {reason}."
+        return f"{take} It has the best mean; these may be as good, and need no less: {others}."
     return f"{take} {best} has the best mean, but the difference may be chance, as for: {others}."
 
 
