@@ -1,5 +1,7 @@
 """The page in a real Chromium, from the file system and without a network."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.report.browser import (
@@ -81,7 +83,29 @@ def test_nothing_is_asked_of_the_network(page):
     )
     assert len(buttons) == 6  # picture, zoom, pan, in, out, reset: none that uploads a chart
     assert not any("loud" in title or "hare" in title for title in buttons)
-    assert page.evaluate("document.querySelectorAll('a[href]').length") == 0
+    links = page.evaluate("[...document.links].map((link) => link.getAttribute('href'))")
+    assert all(link.startswith(("#", "data:text/csv")) for link in links)
+
+
+def test_the_numbers_can_be_saved(page):
+    for press, columns in (("a[download]", "experiment,world,label,"), ("#curves", "chart,")):
+        with page.expect_download() as download:
+            page.click(press)
+        lines = Path(download.value.path()).read_text(encoding="utf-8").splitlines()
+        assert lines[0].startswith(columns)
+        assert len(lines) > len(LABELS)
+        assert all(any(label in line for line in lines) for label in LABELS)
+
+
+def test_the_summary_fits_a_screen_and_has_more_on_demand(visit, report):
+    page = visit(report.path, width=1440)
+    width = "[...document.querySelectorAll('.scroll')].map((one) => one.scrollWidth)"
+    room = "[...document.querySelectorAll('.scroll')].map((one) => one.clientWidth)"
+    assert page.evaluate(width) == page.evaluate(room)
+    gini = page.locator("th.extra", has_text="Gini of counts")
+    assert not gini.is_visible()
+    page.check("text=All columns")
+    assert gini.is_visible()
 
 
 def test_a_chip_toggles_its_selector_in_every_chart(page):
@@ -90,7 +114,7 @@ def test_a_chip_toggles_its_selector_in_every_chart(page):
     press_chip(page, 2)
     wait_for_shown(page, [0, 1, 3, 4, 5, 6])
     assert page.evaluate("document.querySelectorAll('.chip')[2].ariaPressed") == "false"
-    assert page.evaluate("document.querySelectorAll('tr.off').length") == 1
+    assert page.evaluate("document.querySelectorAll('tr.off').length") == 2  # means, differences
     press_chip(page, 2)
     wait_for_shown(page, everyone)
     assert page.evaluate("document.querySelectorAll('.chip')[2].ariaPressed") == "true"

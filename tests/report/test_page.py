@@ -1,6 +1,9 @@
 import ast
+import base64
+import csv
 import errno
 import html
+import io
 import json
 import re
 import sys
@@ -15,6 +18,8 @@ from tests.report.folders import LABELS, change_json, change_rounds, run_folder
 from turnout.errors import MissingExtra, OutputError
 from turnout.report import write_report
 from turnout.report.page import templates
+from turnout.report.wording import describe
+from turnout.results import open_runs
 
 ALLOWED = (
     "turnout.errors",
@@ -44,11 +49,12 @@ def test_the_page_says_what_it_shows(report):
     assert (
         "A simulation of 40 clients, 8 wanted in each of 60 rounds; availability always; "
         "volatility by-class (rates 0.1, 0.3, 0.6, 0.9); timing linear-contextual (training "
-        "s 1, 2, 3, 4, cold start s 1, …); round policy fixed-deadline (seconds inf, force "
-        "stop true)."
+        "s 1, 2, 3, 4, cold start s 1, …); no deadline."
     ) in page
-    for heading in ("Summary", "Regret", "Fairness", "Time", "Settings and versions"):
+    for heading in ("Summary", "Differences", "Regret", "Fairness", "Settings and versions"):
         assert f"<h3>{heading}</h3>" in page
+        place = re.search(rf'<a href="#([\w-]+)">{heading}</a>', page)[1]
+        assert page.count(f'<section id="{place}"') == 1
     assert page.count('class="chip"') == len(LABELS)
     assert f"numpy = {np.__version__}" in page
     assert "quota = 0.5" in page
@@ -59,7 +65,8 @@ def test_the_page_says_what_it_shows(report):
 def test_the_page_loads_nothing(report):
     page = own_part(report.path.read_text(encoding="utf-8"))
     assert len(page) < 2_000_000
-    assert not re.search(r"""(src|href|action)\s*=|url\(|@import|https?://|//cdn""", page)
+    inside = re.sub(r'href="(#|data:text/csv;charset=utf-8;base64,)', "", page)
+    assert not re.search(r"""(src|href|action)\s*=|url\(|@import|https?://|//cdn""", inside)
     policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1])
     assert "default-src 'none'" in policy
     assert policy.count("sha256-") == 2
@@ -191,6 +198,39 @@ def test_a_read_only_page_is_kept(small, tmp_path, monkeypatch):
     with pytest.raises(OutputError, match=r"the file is read-only"):
         write_report([small], out)
     assert out.read_text() == "the old page"
+
+
+def test_the_page_holds_the_numbers_of_every_run(training, tmp_path):
+    page = write_report([training], tmp_path / "r.html").path.read_text(encoding="utf-8")
+    content = re.search(r'href="data:text/csv;charset=utf-8;base64,([^"]*)"', page)[1]
+    rows = list(csv.DictReader(io.StringIO(base64.b64decode(content).decode())))
+    assert [(row["label"], row["seed"]) for row in rows] == [
+        (label, seed) for label in ("random", "e3cs-0.5", "fedcs") for seed in "01"
+    ]
+    summary = json.loads((training / "fedcs" / "seed-1" / "summary.json").read_text())
+    assert float(rows[-1]["cep"]) == summary["cep"]
+    assert rows[0]["regret_bound"] == ""  # Random promises none
+    assert str(training) not in base64.b64decode(content).decode()
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ({"kind": "fixed-deadline", "seconds": "inf", "force_stop": True}, "no deadline."),
+        (
+            {"kind": "fixed-deadline", "seconds": 30.0, "force_stop": True},
+            "round policy fixed-deadline (seconds 30, force stop true).",
+        ),
+        (
+            {"kind": "first-k", "count": 5, "seconds": "inf"},
+            "round policy first-k (count 5), no deadline.",
+        ),
+    ],
+)
+def test_a_policy_without_limit_is_called_no_deadline(policy, words, small):
+    change_json(small / "random" / "seed-0" / "config.json", policy=policy)
+    (world,) = open_runs(small / "random" / "seed-0").worlds
+    assert describe(world).endswith(f"; {words}")
 
 
 def test_half_a_character_does_not_break_the_page(small, tmp_path):

@@ -49,8 +49,8 @@ Baseline = Annotated[
 ]
 
 _MARKS = (
-    "Bold: best mean; ≈: its difference to the best may be chance. *: more than chance (paired "
-    "t-test, 5 %, Holm's correction for the selectors compared).",
+    "Bold: best by more than chance; ≈: best mean, or a difference to it that may be chance. "
+    "*: more than chance (paired t-test, 5 %, Holm's correction for the selectors compared).",
 )
 _ACROSS = (
     "IQM: inter-quartile mean, over the middle half of all runs. P: chance that a run is better, "
@@ -59,7 +59,13 @@ _ACROSS = (
 )
 
 #: How marked cells are printed.
-_STYLES = {"": "{}", "best": "[bold green]{}[/]", "tied": "{} ≈", "clear": "{}*"}
+_STYLES = {
+    "": "{}",
+    "best": "[bold green]{}[/]",
+    "leading": "{} ≈",
+    "tied": "{} ≈",
+    "clear": "{}*",
+}
 
 
 def named_metrics(keys: str | None) -> list[Metric[Facts]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from turnout import require
 from turnout.errors import InvalidInput
+from turnout.notebook import lines_with_curves
 from turnout.rng import Purpose, stream
 from turnout.types import Array, FloatArray, IntArray
 
@@ -156,7 +157,7 @@ class Partition(ABC):
         """
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FederatedData:
     """The examples of every client, one client after the other.
 
@@ -241,6 +242,19 @@ class FederatedData:
             minlength=self.n_clients * self.n_classes,
         )
         return counts.reshape(self.n_clients, self.n_classes)
+
+    def __repr__(self) -> str:
+        """Return the sizes in a few lines."""
+        sizes = self.num_samples
+        return (
+            f"FederatedData {self.name}: {self.n_clients:,} clients, {len(self.x):,} examples of "
+            f"shape {self.example_shape}, {self.n_classes:,} classes\n"
+            f"  {sizes.min():,} to {sizes.max():,} per client, median {np.median(sizes):,.0f}\n"
+            f"  {len(self.x_holdout):,} held out by clients, {len(self.x_test):,} in the test set"
+        )
+
+    def _repr_html_(self) -> str:
+        return lines_with_curves(repr(self), {"examples of each client": np.sort(self.num_samples)})
 
 
 def _check_examples(x_name: str, x: Array, y_name: str, y: Array, n_classes: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -19,12 +20,16 @@ from turnout.experiment.ray_pool import check_cluster, run_on_ray
 from turnout.experiment.shard import Shard
 from turnout.experiment.task import CHECKPOINT_EVERY, CellResult, CellTask
 from turnout.experiment.variants import Variant
+from turnout.notebook import lines_with_curves
 from turnout.results.scores import Numbers, Scores
+from turnout.results.tables import mean_table
+from turnout.runs.catalogue import shown_in
 from turnout.runs.facts import Facts
-from turnout.runs.files import cell_folder
+from turnout.runs.files import FolderError, cell_folder
 from turnout.runs.generations import remove_leftovers
 from turnout.runs.lock import locked
 from turnout.runs.metric import Metric
+from turnout.runs.reader import read_cell
 from turnout.runs.versions import versions
 from turnout.selector import Selector
 from turnout.simulate import rounds
@@ -37,7 +42,7 @@ __all__ = ["BACKENDS", "Advance", "Grid", "check_that_it_runs", "checker", "run_
 BACKENDS = ("local", "ray")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Grid:
     """All cells of an experiment, in the order of selectors and seeds.
 
@@ -89,6 +94,26 @@ class Grid:
     def difference(self, label: str, baseline: str, metric: str) -> Estimate:
         """Return the paired difference between two selectors over the same seeds."""
         return paired_difference(self.values(label, metric), self.values(baseline, metric))
+
+    def __repr__(self) -> str:
+        """Return what was run, and the first number of each selector."""
+        n_complete = len(self.cells) - len(self.problems)
+        lines = [f"Grid {self.experiment.name}: {n_complete} of {len(self.cells)} runs complete"]
+        trained = self.experiment.training is not None
+        metric = shown_in("compare --train" if trained else "compare")[0]
+        for label, (entry,) in mean_table(self.scores, [metric]).rows:
+            lines.append(f"  {label}: {metric.short} {entry.text}")
+        return "\n".join([*lines, f"  in {self.folder}"])
+
+    def _repr_html_(self) -> str:
+        """Return it with a curve of each selector's first seed, if its folder is still there."""
+        curves = {}
+        seed = self.experiment.seeds[0]
+        for label in self.labels:
+            with contextlib.suppress(FolderError):
+                run = read_cell(cell_folder(self.folder, label, seed)).run
+                curves[f"{label}, {run.curve[0]}"] = run.curve[1]
+        return lines_with_curves(repr(self), curves)
 
 
 def run_experiment(

@@ -76,7 +76,7 @@ def write_report(
         message = f"{len(worlds)} worlds: compare only inside a section. They differ: {text}."
         problems.insert(0, Problem("mixed", "", message))
     rows = [summary_rows(world, shown_in("report")) for world in worlds]
-    path = _write(Path(out), render(worlds, rows, problems))
+    path = _write(Path(out), render(worlds, problems))
     with_world = [
         (world.settings.world_id, row)
         for world, its_rows in zip(worlds, rows, strict=True)

@@ -9,7 +9,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from turnout.names import import_extra
-from turnout.report.summary import Row
+from turnout.report.download import cells_csv
 from turnout.report.views import WorldView, world_view
 from turnout.results.groups import WorldGroup
 from turnout.runs.reader import Problem
@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["render", "templates"]
 
 
-def render(
-    worlds: Sequence[WorldGroup], rows: Sequence[Sequence[Row]], problems: Sequence[Problem]
-) -> str:
+def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
     """Return the page; the same cells give the same page, byte for byte.
 
     Args:
         worlds: The groups of cells that compare, one section each.
-        rows: The summary of each world.
         problems: What the reader must know first.
 
     Raises:
@@ -35,9 +32,7 @@ def render(
     """
     names = dict.fromkeys(variant.name for world in worlds for variant in world.variants)
     order = {name: number for number, name in enumerate(names)}
-    views = [
-        world_view(world, rows[number], f"w{number}", order) for number, world in enumerate(worlds)
-    ]
+    views = [world_view(world, f"w{number}", order) for number, world in enumerate(worlds)]
     experiments = dict.fromkeys(cell.settings.experiment for w in worlds for cell in w.cells)
     scripts = [_plotly_js(), _packaged("report.js")]
     trusted = _needed("markupsafe").Markup  # only for files that turnout and plotly ship
@@ -53,6 +48,7 @@ def render(
             order=order,
             worlds=views,
             data=_data(views),
+            cells=cells_csv(cell for world in worlds for cell in world.cells),
         )
     )
 

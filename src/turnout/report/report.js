@@ -159,6 +159,29 @@
     };
   }
 
+  // ----- curves as a file
+  function quoted(text) {
+    return `"${String(text).replaceAll('"', '""')}"`;
+  }
+
+  function curvesCsv() {
+    const lines = ["chart,selector,x,y"];
+    for (const [id, { traces }] of Object.entries(data.charts)) {
+      for (const { meta, x, y } of traces.filter((trace) => trace.meta.role === "line")) {
+        const chip = document.querySelector(`.chip[data-selector="${meta.selector}"]`);
+        const start = `${quoted(id)},${quoted(chip.textContent.trim())}`;
+        lines.push(...x.map((value, i) => `${start},${value},${y[i] ?? ""}`));
+      }
+    }
+    return `${lines.join("\n")}\n`;
+  }
+
+  function save(text, name) {
+    const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+    Object.assign(document.createElement("a"), { href: address, download: name }).click();
+    URL.revokeObjectURL(address);
+  }
+
   // ----- all at once
   function drawAll() {
     const theme = readTheme();
@@ -200,6 +223,8 @@
       hidden.clear();
       showState();
     });
+    document.getElementById("curves").addEventListener("click", () =>
+      save(curvesCsv(), "curves.csv"));
     for (const id of Object.keys(data.maps)) {
       for (const name of ["selector", "run"]) {
         const menu = document.getElementById(`${id}-${name}`);

@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from turnout.report.charts import sections
 from turnout.report.figures import Section
-from turnout.report.summary import Row, summary_rows
 from turnout.report.wording import describe, pairs
 from turnout.results.groups import VariantCells, WorldGroup
-from turnout.results.targets import targets_of
-from turnout.runs.catalogue import at_targets, shown_in
+from turnout.results.scores import Scores
+from turnout.results.tables import Entry as ScoreEntry
+from turnout.results.tables import (
+    Mark,
+    ScoreTable,
+    compared_metrics,
+    difference_table,
+    mean_table,
+    usual_metrics,
+)
+from turnout.runs.catalogue import shown_in
 from turnout.runs.facts import Facts
-from turnout.runs.metric import Metric, Scale
+from turnout.runs.metric import Metric
 
 __all__ = ["Entry", "Heading", "Table", "VariantView", "WorldView", "target_table", "world_view"]
 
-_MARKS = {"best": "best", "tied": "≈ best"}
+#: Class of the style sheet and words of each mark.
+_MARKS: Mapping[Mark, tuple[str, str]] = {
+    "": ("", ""),
+    "best": ("best", "best"),
+    "leading": ("tied", "≈ best"),
+    "tied": ("tied", "≈ best"),
+    "clear": ("clear", ""),
+}
 _NONE, _MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 
 
@@ -31,7 +45,8 @@ class Entry(NamedTuple):
     text: str
     margin: str = ""  #: half the confidence interval
     remark: str = ""  #: such as "best" or "2 of 5 seeds"
-    kind: str = ""  #: class of the style sheet: best or tied
+    kind: str = ""  #: class of the style sheet: best, tied or clear
+    is_extra: bool = False  #: shown on demand
 
 
 class Heading(NamedTuple):
@@ -40,6 +55,7 @@ class Heading(NamedTuple):
     title: str
     meaning: str = ""  #: shown when the pointer rests on it
     note: str = ""  #: which direction is better
+    is_extra: bool = False  #: shown on demand
 
 
 class Table(NamedTuple):
@@ -48,6 +64,11 @@ class Table(NamedTuple):
     label: str  #: for screen readers
     headings: list[Heading]
     rows: list[tuple[str, list[Entry]]]  #: the name of a selector and its numbers
+
+    @property
+    def has_extra(self) -> bool:
+        """Whether some columns are shown on demand."""
+        return any(heading.is_extra for heading in self.headings)
 
 
 class VariantView(NamedTuple):
@@ -68,6 +89,7 @@ class WorldView:
     sentence: str
     summary: Table
     targets: Table | None  #: None without any accuracy
+    differences: Table | None  #: to the first selector; None if it is alone
     sections: list[Section]
     variants: list[VariantView]
     versions: Mapping[str, int]  #: how many cells were written by which versions
@@ -75,84 +97,85 @@ class WorldView:
     caution: str  #: about few seeds; empty with enough
 
 
-def world_view(
-    world: WorldGroup, rows: Sequence[Row], id: str, order: Mapping[str, int]
-) -> WorldView:
+def world_view(world: WorldGroup, id: str, order: Mapping[str, int]) -> WorldView:
     """Return what the page shows of a world.
 
     Args:
         world: The cells that compare.
-        rows: Their summary, one row per selector.
         id: The name of the world's element in the page.
         order: The number of each selector, for colours and toggling.
     """
+    scores, usual = world.scores, usual_metrics(world)
     versions = Counter(json.dumps(cell.versions, sort_keys=True) for cell in world.cells)
     return WorldView(
         id=id,
         sentence=describe(world),
-        summary=_summary_table(rows),
-        targets=target_table(world),
+        summary=_summary_table(scores, usual),
+        targets=target_table(scores, [metric for metric in usual if metric.is_time_to]),
+        differences=_difference_table(scores, usual),
         sections=sections(world, order),
         variants=[_variant_view(variant) for variant in world.variants],
         versions={pairs(json.loads(text)): n_cells for text, n_cells in versions.items()},
         settings=json.dumps(_settings(world), indent=2),
-        caution=world.scores.caution,
+        caution=scores.caution,
     )
 
 
-def target_table(world: WorldGroup) -> Table | None:
+def target_table(scores: Scores, metrics: Sequence[Metric[Facts]]) -> Table | None:
     """Return rounds and time to some accuracies.
 
     Args:
-        world: The cells that compare.
+        scores: The numbers of the world.
+        metrics: Rounds and time for each accuracy.
 
     Returns:
-        Two columns per accuracy; None if no cell has an accuracy or a target.
+        Two columns per accuracy; None if there is no accuracy to ask for.
     """
-    metrics = at_targets(targets_of(world.cells))
-    return _table("Rounds to accuracy", metrics, summary_rows(world, metrics)) if metrics else None
+    return _table("Rounds to accuracy", mean_table(scores, metrics)) if metrics else None
 
 
-def _summary_table(rows: Sequence[Row]) -> Table:
-    """Return the means over seeds, with the best of each column marked."""
-    metrics = shown_in("report")
-    shown = [metric for metric in metrics if any(metric.key in row.estimates for row in rows)]
-    table = _table("Summary table", shown, rows)
-    for row, (_, entries) in zip(rows, table.rows, strict=True):
-        entries.insert(0, Entry(str(row.n_seeds)))
+def _summary_table(scores: Scores, usual: Collection[Metric[Facts]]) -> Table:
+    """Return the means over seeds; columns that are not usual are shown on demand."""
+    shown = [m for m in shown_in("report") if any(scores.n_reached(n, m) for n in scores.labels)]
+    table = _table("Summary table", mean_table(scores, shown), usual)
+    for label, entries in table.rows:
+        entries.insert(0, Entry(str(scores.n_seeds(label))))
     return table._replace(headings=[Heading("Seeds"), *table.headings])
 
 
-def _table(label: str, metrics: Sequence[Metric[Facts]], rows: Sequence[Row]) -> Table:
-    scales = [
-        metric.scale(row.estimates[metric.key].mean for row in rows if metric.key in row.estimates)
-        for metric in metrics
-    ]
-    columns = list(zip(metrics, scales, strict=True))
-    headings = [
-        Heading(metric.titled(scale), metric.meaning, metric.direction) for metric, scale in columns
-    ]
-    return Table(
-        label,
-        headings,
-        [(row.name, [_entry(row, metric.key, scale) for metric, scale in columns]) for row in rows],
+def _difference_table(scores: Scores, metrics: Sequence[Metric[Facts]]) -> Table | None:
+    """Return the differences to the first selector; None if it is alone."""
+    if len(scores.labels) < 2:
+        return None
+    compared = compared_metrics(metrics)
+    return _table(f"Difference to {scores.labels[0]}", difference_table(scores, compared))
+
+
+def _table(
+    label: str, content: ScoreTable, usual: Collection[Metric[Facts]] | None = None
+) -> Table:
+    keys = (
+        {metric.key for metric, _ in content.columns} if usual is None else {m.key for m in usual}
     )
+    headings = [
+        Heading(metric.titled(scale), metric.meaning, metric.direction, metric.key not in keys)
+        for metric, scale in content.columns
+    ]
+    rows = [
+        (name, [_entry(*pair) for pair in zip(entries, headings, strict=True)])
+        for name, entries in content.rows
+    ]
+    return Table(label, headings, rows)
 
 
-def _entry(row: Row, key: str, scale: Scale) -> Entry:
-    """Return the mean of a selector; where seeds are missing, say how many there are."""
-    if key not in row.estimates:
-        return Entry(_NONE, remark=f"0 of {row.n_seeds} seeds")
-    estimate = row.estimates[key].over(scale.size)
-    margin = f"{estimate.half_width:,{scale.form}}" if math.isfinite(estimate.half_width) else ""
-    entry = Entry(f"{estimate.mean:,{scale.form}}".replace("-", _MINUS), margin)
-    if row.n_reached[key] < estimate.n:  # some count with the length of their run
-        entry = Entry(f"≥ {entry.text}")
-    kind = "best" if key in row.best else "tied" if key in row.tied else ""
-    remarks = [_MARKS[kind]] if kind else []
-    if row.n_reached[key] < row.n_seeds:
-        remarks.append(f"{row.n_reached[key]} of {row.n_seeds} seeds")
-    return entry._replace(remark=", ".join(remarks), kind=kind)
+def _entry(number: ScoreEntry, heading: Heading) -> Entry:
+    """Return a number for the page; where seeds are missing, say how many there are."""
+    text = _NONE if number.mean == "-" else number.mean.replace("-", _MINUS)
+    kind, mark = _MARKS[number.mark]
+    seeds = f"{number.reached} seeds" if number.reached else ""
+    star = "*" if number.mark == "clear" else ""
+    remark = ", ".join(filter(None, (mark, seeds)))
+    return Entry(f"{text}{star}", number.margin, remark, kind, heading.is_extra)
 
 
 def _variant_view(variant: VariantCells) -> VariantView:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ __all__ = ["describe", "in_words", "pairs"]
 _TYPE_KEYS = ("kind", "schedule", "type", "dataclass")
 _MAIN_MODELS = ("availability", "volatility", "timing")
 _MAIN_RECIPES = ("source", "partition", "model", "aggregation")
+_FIXED_DEADLINE, _NO_DEADLINE = "fixed-deadline", "no deadline"
+_INFINITE = ("inf", math.inf)
 _MAX_DEPTH = 4
 _MAX_ITEMS = 6
 _MAX_PARTS = 9
@@ -36,7 +39,7 @@ def describe(world: WorldGroup) -> str:
     main_models = {name: models[name] for name in _MAIN_MODELS if name in models} or models
     parts = [f"{name.replace('_', ' ')} {_brief(value)}" for name, value in main_models.items()]
     if settings.policy:
-        parts.append(f"round policy {_brief(settings.policy)}")
+        parts.append(_policy(settings.policy))
     recipe = dict(_fields(settings.training))
     parts += [f"{name} {_brief(recipe[name])}" for name in _MAIN_RECIPES if name in recipe]
     kind = settings.kind if settings.kind == "simulation" else f"{settings.kind} run"
@@ -82,6 +85,17 @@ def _fields(encoded: Mapping[str, Any]) -> list[tuple[str, Any]]:
     inner = encoded.get("fields", encoded)
     fields = inner if isinstance(inner, Mapping) else encoded
     return [(str(key), value) for key, value in fields.items() if key not in _TYPE_KEYS]
+
+
+def _policy(policy: Mapping[str, Any]) -> str:
+    """Return a round policy; a fixed deadline that is infinite is none."""
+    fields = dict(_fields(policy))
+    if fields.get("seconds") in _INFINITE:
+        if _type_name(policy) == _FIXED_DEADLINE:
+            return _NO_DEADLINE
+        finite = {key: value for key, value in policy.items() if key != "seconds"}
+        return f"round policy {_brief(finite)}, {_NO_DEADLINE}"
+    return f"round policy {_brief(policy)}"
 
 
 def _brief(value: Any) -> str:

@@ -19,7 +19,7 @@ from turnout.types import Status
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["FRAMES", "frame_of"]
+__all__ = ["FRAMES", "cell_row", "frame_of"]
 
 #: Names of the statuses, by their number.
 _STATUSES = np.array([status.name.lower() for status in Status])
@@ -55,11 +55,16 @@ def _identity(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _cell(cell: Cell) -> dict[str, Any]:
-    """Return one row: the settings, the parameters of the selector, and all metrics."""
+def cell_row(cell: Cell) -> dict[str, Any]:
+    """Return a cell in one row: its settings, the parameters of its selector, and all metrics.
+
+    Args:
+        cell: A cell, as it was read.
+    """
     settings, number = cell.settings, numbers_of(cell)
     targets = settings.targets
     return {
+        **_identity(cell),
         "selector": settings.selector,
         "kind": settings.kind,
         "n_clients": settings.n_clients,
@@ -67,10 +72,14 @@ def _cell(cell: Cell) -> dict[str, Any]:
         "n_rounds": settings.n_rounds,
         "rounds_done": cell.n_rounds,
         "is_complete": cell.is_complete,
-        **{f"parameter.{name}": [value] for name, value in settings.parameters.items()},
-        **{metric.key: [number(metric)] for metric in all_metrics(targets)},
-        "folder": str(cell.path),
+        **{f"parameter.{name}": value for name, value in settings.parameters.items()},
+        **{metric.key: number(metric) for metric in all_metrics(targets)},
     }
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    row = cell_row(cell) | {"folder": str(cell.path)}
+    return {name: [value] for name, value in row.items()}
 
 
 def _rounds(cell: Cell) -> dict[str, Any]:

@@ -13,10 +13,12 @@ __all__ = ["latex_table"]
 
 _ARROWS = {"higher": r" $\uparrow$", "lower": r" $\downarrow$", "neither": ""}
 _SIGNS = {"tied": r"$^{\dagger}$", "clear": r"$^{*}$"}
+_BOLD = ("best", "leading")
 _TEST = r"paired $t$-test at 5\,\%, Holm's correction"
 #: What the marks mean, as sentences of a caption.
 _MEANING = {
     "best": "Bold: best mean.",
+    "leading": "Bold: best mean.",
     "tied": rf"$\dagger$: not different from the best ({_TEST}).",
     "clear": f"$*$: more than chance ({_TEST}).",
 }
@@ -72,7 +74,8 @@ def latex_table(
         for name, entries in table.rows
     ]
     marks = {entry.mark for _, entries in table.rows for entry in entries}
-    sentences = [*_seeds(scores, shown), *(_MEANING[mark] for mark in _MEANING if mark in marks)]
+    meanings = dict.fromkeys(_MEANING[mark] for mark in _MEANING if mark in marks)
+    sentences = [*_seeds(scores, shown), *meanings]
     if any(scores.is_censored(metric) for metric in metrics):
         sentences.append(censored)
     return "\n".join(
@@ -100,7 +103,7 @@ def _cell(entry: Entry) -> str:
     else:
         formula = entry.mean.replace("≥ ", r"\geq ")
         formula += rf" \pm {entry.margin}" if entry.margin else ""
-        number = rf"$\mathbf{{{formula}}}$" if entry.mark == "best" else f"${formula}$"
+        number = rf"$\mathbf{{{formula}}}$" if entry.mark in _BOLD else f"${formula}$"
     number += _SIGNS.get(entry.mark, "")
     return f"{number} ({entry.reached})" if entry.reached else number
 

@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,20 @@ from turnout.statistics import Estimate, estimate
 from turnout.statistics.evidence import LEVEL, above, holm
 from turnout.types import FloatArray
 
-__all__ = ["FEW_SEEDS", "Difference", "Numbers", "Ranking", "Scores", "known_label", "numbers_of"]
+__all__ = [
+    "FEW_SEEDS",
+    "Difference",
+    "Numbers",
+    "Place",
+    "Ranking",
+    "Scores",
+    "known_label",
+    "numbers_of",
+]
+
+#: best: ahead of all others by more than chance; leading: best mean, but another one may be as
+#: good; tied: its difference to the best mean may be chance.
+Place = Literal["", "best", "leading", "tied"]
 
 #: With fewer seeds than this, a table says that it rests on few.
 FEW_SEEDS = 5
@@ -57,6 +70,16 @@ class Ranking(NamedTuple):
 
     best: frozenset[str]
     tied: frozenset[str]
+
+    def place(self, label: str) -> Place:
+        """Return where a selector stands; it is the best only where the lead is real.
+
+        Args:
+            label: The label of the selector.
+        """
+        if label in self.best:
+            return "leading" if self.tied else "best"
+        return "tied" if label in self.tied else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from turnout.results.groups import WorldGroup
-from turnout.results.scores import Scores
+from turnout.results.scores import Place, Scores
 from turnout.results.targets import targets_of
 from turnout.runs.catalogue import at_targets, shown_in
 from turnout.runs.facts import Facts
@@ -23,8 +23,8 @@ __all__ = [
     "usual_metrics",
 ]
 
-#: best: best mean; tied: its difference to the best may be chance; clear: a difference that is not.
-Mark = Literal["", "best", "tied", "clear"]
+#: The place in a ranking; clear: a difference that is more than chance.
+Mark = Place | Literal["clear"]
 
 
 class Entry(NamedTuple):
@@ -53,12 +53,17 @@ class ScoreTable(NamedTuple):
     """Numbers of selectors by metric.
 
     Attributes:
-        headings: Of the columns, with units.
+        columns: What is shown, and in which unit.
         rows: The label of each selector and its cells.
     """
 
-    headings: list[str]
+    columns: list[tuple[Metric[Facts], Scale]]
     rows: list[tuple[str, list[Entry]]]
+
+    @property
+    def headings(self) -> list[str]:
+        """Short headings of the columns, with units."""
+        return [metric.titled(scale, short=True) for metric, scale in self.columns]
 
 
 def usual_metrics(world: WorldGroup) -> list[Metric[Facts]]:
@@ -90,15 +95,14 @@ def mean_table(scores: Scores, metrics: Iterable[Metric[Facts]]) -> ScoreTable:
         scores: The numbers.
         metrics: The columns.
     """
-    headings, columns = [], []
+    shown, columns = [], []
     for metric in metrics:
         means, ranking = scores.estimate(metric), scores.ranking(metric)
         scale = metric.scale(mean.mean for mean in means.values())
-        headings.append(metric.titled(scale, short=True))
+        shown.append((metric, scale))
         column = []
         for label, mean in means.items():
-            mark: Mark = "best" if label in ranking.best else ""
-            mark = "tied" if label in ranking.tied else mark
+            mark = ranking.place(label)
             n_reached, n_seeds = scores.n_reached(label, metric), scores.n_seeds(label)
             reached = f"{n_reached} of {n_seeds}" if n_reached < n_seeds else ""
             entry = _entry(mean, scale) if n_reached else Entry("-")
@@ -106,7 +110,7 @@ def mean_table(scores: Scores, metrics: Iterable[Metric[Facts]]) -> ScoreTable:
                 entry = Entry(f"≥ {entry.mean}")
             column.append(entry._replace(reached=reached, mark=mark if n_reached else ""))
         columns.append(column)
-    return ScoreTable(headings, _rows(scores.labels, columns))
+    return ScoreTable(shown, _rows(scores.labels, columns))
 
 
 def difference_table(
@@ -119,12 +123,12 @@ def difference_table(
         metrics: The columns.
         baseline: The label of a selector; default: the first one.
     """
-    headings, columns = [], []
+    shown, columns = [], []
     for metric in metrics:
         steps = scores.difference(metric, baseline)
         means = scores.estimate(metric).values()
         scale = metric.scale(mean.mean for mean in means)
-        headings.append(metric.titled(scale, short=True))
+        shown.append((metric, scale))
         columns.append(
             [
                 _entry(step.estimate, scale, "+")._replace(mark="clear" if step.is_clear else "")
@@ -132,7 +136,7 @@ def difference_table(
             ]
         )
     first = scores.labels[0] if baseline is None else baseline
-    return ScoreTable(headings, _rows([name for name in scores.labels if name != first], columns))
+    return ScoreTable(shown, _rows([name for name in scores.labels if name != first], columns))
 
 
 def explanations(scores: Scores, metrics: Sequence[Metric[Facts]]) -> list[str]:
@@ -155,8 +159,8 @@ def _entry(estimate: Estimate, scale: Scale, sign: str = "") -> Entry:
     if not estimate.n:
         return Entry("-")
     shown = estimate.over(scale.size)
-    half = "" if estimate.n < 2 else format(shown.half_width, scale.form)
-    return Entry(format(shown.mean, f"{sign}{scale.form}"), half)
+    half = "" if estimate.n < 2 else format(shown.half_width, f",{scale.form}")
+    return Entry(format(shown.mean, f"{sign},{scale.form}"), half)
 
 
 def _rows(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from turnout import metrics
 from turnout.errors import InvalidInput
+from turnout.notebook import lines_with_curves
 from turnout.runs.columns import (
     AVAILABLE_AT,
     AVAILABLE_BITS,
@@ -24,7 +25,7 @@ from turnout.types import Array, BoolArray, FloatArray, IntArray, Status
 __all__ = ["Run"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Run:
     """A run in columns: round t holds entries ``offsets[t] .. offsets[t + 1] - 1``.
 
@@ -186,6 +187,28 @@ class Run:
             available_at=None if self.available_at is None else self.available_at[: n_rounds + 1],
             measured={name: values[:n_rounds] for name, values in self.measured.items()},
         )
+
+    @property
+    def curve(self) -> tuple[str, FloatArray]:
+        """What a small picture of it shows: the accuracy if it trained, else the success so far."""
+        if "accuracy" in self.measured:
+            return "accuracy", self.accuracy
+        return "success so far", self.cep / np.maximum(self.offsets[1:], 1)
+
+    def __repr__(self) -> str:
+        """Return the run in a few lines."""
+        lines = [
+            f"Run: {self.n_rounds:,} rounds, {self.cohort_size:,} of {self.n_clients:,} clients",
+            f"  success ratio {self.success_ratio:.4f}, {self.length_s.sum():,.0f} s virtual time",
+        ]
+        for name, values in self.measured.items():
+            known = values[np.isfinite(values)]
+            if known.size:
+                lines.append(f"  {name} {known[-1]:.4f}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return lines_with_curves(repr(self), dict([self.curve]))
 
     def backlog(self, rate: float = 0.15) -> metrics.Backlog:
         """Return the fairness queues of RBCS-F for this record of selections."""
