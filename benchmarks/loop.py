@@ -16,7 +16,7 @@ from rich.table import Table
 
 import turnout
 from turnout.environments import e3cs_world, rbcs_f_world
-from turnout.simulate import RoundRecord, rounds
+from turnout.simulation import RoundRecord, rounds
 
 WORLDS = {"random": e3cs_world, "e3cs": e3cs_world, "oort": e3cs_world, "rbcs-f": rbcs_f_world}
 

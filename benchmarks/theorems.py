@@ -13,7 +13,7 @@ import turnout
 from turnout import metrics
 from turnout.environments import LinearContextual, e3cs_world, rbcs_f_world
 from turnout.schedules import Lemma1
-from turnout.simulate import rounds, simulate
+from turnout.simulation import rounds, simulate
 from turnout.statistics import estimate
 
 SEEDS = range(10)

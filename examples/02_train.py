@@ -8,10 +8,10 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
+from turnout import train
 from turnout.data import Digits, Shards
 from turnout.environments import DeviceTimes, Environment, Markov
 from turnout.policies import FixedDeadline
-from turnout.simulate import train
 from turnout.training import LocalWork, Mlp, Training
 
 recipe = Training(

@@ -10,9 +10,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
+from turnout import train
 from turnout.data import Arrays, Natural, federate
 from turnout.environments import ByClass, Environment
-from turnout.simulate import train
 from turnout.training import LocalWork, Logistic, Training
 
 table = load_breast_cancer()

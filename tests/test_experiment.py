@@ -21,10 +21,9 @@ from hypothesis import strategies as st
 
 import turnout
 from turnout import StepAfter, data, environments, metrics, policies, schedules, training
-from turnout.environments import e3cs_world, rbcs_f_world
+from turnout.environments import WORLDS, e3cs_world, rbcs_f_world
 from turnout.errors import InvalidInput, MissingColumn
 from turnout.experiment import (
-    WORLDS,
     Advance,
     ConfigError,
     Experiment,
@@ -45,7 +44,7 @@ from turnout.runs.regret import RunningRegret
 from turnout.runs.settings import first_difference
 from turnout.runs.versions import versions
 from turnout.selector import Selector
-from turnout.simulate import simulate
+from turnout.simulation import simulate
 from turnout.statistics import student_quantile
 from turnout.types import RoundContext, Selection
 

@@ -32,7 +32,7 @@ from turnout.policies import (
     OverSelectBySuccess,
 )
 from turnout.selectors import FedCS
-from turnout.simulate import Progress, Run, collect, rounds, simulate
+from turnout.simulation import Progress, Run, collect, rounds, simulate
 
 HARD = Environment(40, 7, Bernoulli(0.6), Adversary(Markov()), HeavyTail(DeviceTimes()))
 
@@ -280,6 +280,33 @@ def test_cold_start_and_adversary_see_the_selections():
     records = list(rounds(Scripted(), enemy, cohort_size=2, n_rounds=30))
     assert records[0].outcome.completed.all()
     assert not any(record.outcome.completed.any() for record in records[1:])  # always the same two
+
+
+def test_selector_and_world_by_name_as_on_the_command_line():
+    run = simulate("e3cs", "e3cs", n_rounds=30, seed=3)
+    same = simulate("e3cs", e3cs_world(seed=3), cohort_size=20, n_rounds=30)
+    assert run.cohort_size == 20
+    assert (run.clients == same.clients).all()
+    assert (run.status == same.status).all()
+    assert simulate("random", "rbcs-f").n_rounds == 500
+    with pytest.raises(InvalidInput, match=r"unknown world 'e3c'.*e3cs"):
+        simulate("random", "e3c")
+    with pytest.raises(InvalidInput, match="n_rounds is missing"):
+        simulate("random", e3cs_world(), cohort_size=3)
+
+
+def test_import_turnout_makes_its_packages_reachable():
+    lines = [
+        "import sys, turnout",
+        "assert callable(turnout.simulate) and callable(turnout.train)",
+        "assert 'turnout.experiment' not in sys.modules",
+        "print(turnout.experiment.Experiment.__name__, 'training' in dir(turnout))",
+        "print(hasattr(turnout, 'experiments'))",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    assert done.stdout.split() == ["Experiment", "True", "False"], done.stderr
+    with pytest.raises(AttributeError, match=r"no attribute 'experimnt'.*experiment"):
+        _ = turnout.experimnt
 
 
 def test_run_in_columns():

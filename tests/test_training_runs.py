@@ -30,7 +30,7 @@ from turnout.experiment.codec import encode
 from turnout.runs.files import cell_folder
 from turnout.schedules import StepDecay
 from turnout.selector import Selector
-from turnout.simulate import rounds, train
+from turnout.simulation import rounds, train
 from turnout.training import (
     Custom,
     Federation,

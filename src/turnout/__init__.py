@@ -9,6 +9,9 @@
 20
 """
 
+import importlib
+from types import ModuleType
+
 from turnout import selectors as selectors  # registers the built-in selectors
 from turnout.bounds import Bounds
 from turnout.errors import (
@@ -22,6 +25,7 @@ from turnout.errors import (
     UnknownParameter,
     UnknownSelector,
 )
+from turnout.names import nearest
 from turnout.persist import load, save
 from turnout.registry import make, names, register
 from turnout.results import open_runs
@@ -37,7 +41,7 @@ from turnout.schedules import (
     StepDecay,
 )
 from turnout.selector import Selector
-from turnout.simulate import simulate
+from turnout.simulation import simulate, train
 from turnout.types import Outcome, RoundContext, Selection, Status
 from turnout.version import __version__ as __version__
 
@@ -74,4 +78,36 @@ __all__ = [
     "save",
     "simulate",
     "stream",
+    "train",
 ]
+
+#: Imported when they are first asked for: ``turnout.experiment`` needs no import of its own.
+_PACKAGES = (
+    "data",
+    "environments",
+    "experiment",
+    "features",
+    "guarantee",
+    "integrations",
+    "metrics",
+    "policies",
+    "report",
+    "results",
+    "runs",
+    "sampling",
+    "simulation",
+    "statistics",
+    "testing",
+    "training",
+)
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in _PACKAGES:
+        hint = nearest(name, [*__all__, *_PACKAGES])
+        raise AttributeError(f"module 'turnout' has no attribute {name!r}.{hint}")
+    return importlib.import_module(f"turnout.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PACKAGES})

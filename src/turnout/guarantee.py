@@ -24,7 +24,7 @@ _ROUNDING = 1e-6
 
 
 class Recorded(Protocol):
-    """What is read of a run; ``turnout.simulate.Run`` has it."""
+    """What is read of a run; ``turnout.simulation.Run`` has it."""
 
     @property
     def n_clients(self) -> int:

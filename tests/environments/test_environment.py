@@ -25,7 +25,7 @@ from turnout.environments import (
     rbcs_f_world,
 )
 from turnout.errors import InvalidInput
-from turnout.simulate import rounds
+from turnout.simulation import rounds
 
 WORLDS = {
     "e3cs": e3cs_world(40, seed=5),

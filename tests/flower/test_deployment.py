@@ -14,7 +14,7 @@ import pytest
 from tests.flower.example import finished_run, load, recorded, tiny_app
 from turnout import Status
 from turnout.environments import Environment, Reliable
-from turnout.simulate import simulate
+from turnout.simulation import simulate
 
 pytestmark = pytest.mark.deployment
 

@@ -12,7 +12,7 @@ from tests.flower.example import EXAMPLE, finished_run, load, recorded
 from turnout import Status
 from turnout.environments import e3cs_world
 from turnout.policies import FixedDeadline
-from turnout.simulate import simulate
+from turnout.simulation import simulate
 
 LIMIT_S = 300.0  # against hanging
 

@@ -23,7 +23,7 @@ from turnout.errors import InvalidInput
 from turnout.integrations.flower import Guard, SelectingStrategy
 from turnout.integrations.flower.world import VirtualWorld
 from turnout.policies import AdaptiveDeadline, FirstK, FixedDeadline, OverSelect
-from turnout.simulate import simulate
+from turnout.simulation import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 300.0  # against hanging

@@ -11,7 +11,7 @@ from turnout.papers import load_preset, preset_names
 from turnout.papers.measures import measure_named
 from turnout.papers.plots import DRAWINGS
 from turnout.papers.schemes import FixedFedCS, ParticipationPowD
-from turnout.simulate import simulate
+from turnout.simulation import simulate
 from turnout.training import KeepGlobal, LocalWork, MeanReturned
 
 NUMERICAL = ("e3cs-arxiv", "e3cs-journal", "rbcs-f")

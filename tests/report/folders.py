@@ -6,7 +6,7 @@ import numpy as np
 
 from turnout.data import Shards
 from turnout.experiment import Experiment, Variant, run_experiment
-from turnout.simulate import simulate
+from turnout.simulation import simulate
 from turnout.training import LocalWork, Logistic, Training
 from turnout.training.callbacks import Callback
 

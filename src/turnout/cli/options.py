@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from turnout.cli.output import console
+from turnout.environments import WORLDS
 from turnout.experiment import (
-    WORLDS,
     Advance,
     Estimate,
     Experiment,

@@ -20,7 +20,13 @@ from turnout.environments.devices import (
 )
 from turnout.environments.environment import Environment
 from turnout.environments.population import Population, SyntheticLoss
-from turnout.environments.presets import e3cs_world, rbcs_f_world
+from turnout.environments.presets import (
+    WORLDS,
+    NamedWorld,
+    e3cs_world,
+    named_world,
+    rbcs_f_world,
+)
 from turnout.environments.timing import FixedTime, HeavyTail, LinearContextual, LogNormal, Pareto
 from turnout.environments.volatility import (
     Adversary,
@@ -32,6 +38,7 @@ from turnout.environments.volatility import (
 )
 
 __all__ = [
+    "WORLDS",
     "Adversary",
     "Always",
     "Availability",
@@ -51,6 +58,7 @@ __all__ = [
     "LogNormal",
     "Markov",
     "Moment",
+    "NamedWorld",
     "Outages",
     "Pareto",
     "PhoneTrace",
@@ -64,5 +72,6 @@ __all__ = [
     "WorldStream",
     "best_devices",
     "e3cs_world",
+    "named_world",
     "rbcs_f_world",
 ]

@@ -1,13 +1,19 @@
-"""The worlds of the papers' numerical experiments."""
+"""Worlds by name, among them those of the papers' numerical experiments."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from turnout.environments.availability import Bernoulli
 from turnout.environments.environment import Environment
 from turnout.environments.timing import LinearContextual
 from turnout.environments.volatility import ByClass, Reliable
+from turnout.errors import InvalidInput
+from turnout.names import nearest
 
-__all__ = ["e3cs_world", "rbcs_f_world"]
+__all__ = ["WORLDS", "NamedWorld", "e3cs_world", "named_world", "rbcs_f_world"]
 
 
 def e3cs_world(n_clients: int = 100, seed: int = 0) -> Environment:
@@ -35,3 +41,54 @@ def rbcs_f_world(n_clients: int = 40, seed: int = 0, log_base: float = 2.0) -> E
         volatility=Reliable(),
         timing=LinearContextual(log_base=log_base),
     )
+
+
+class NamedWorld(NamedTuple):
+    """A world that can be asked for by name, with the sizes it is usually run at.
+
+    Attributes:
+        example: The world, with its usual number of clients.
+        cohort_size: Answers usually wanted per round.
+        n_rounds: Rounds of a usual run.
+        what: The world in a few words.
+    """
+
+    example: Environment
+    cohort_size: int
+    n_rounds: int
+    what: str
+
+
+#: All worlds that have a name.
+WORLDS: Mapping[str, NamedWorld] = MappingProxyType(
+    {
+        "volatile": NamedWorld(
+            Environment(100, 0, Bernoulli(0.9), ByClass(), LinearContextual()),
+            20,
+            500,
+            "90 % available, four classes of success rate, times linear in a context",
+        ),
+        "reliable": NamedWorld(
+            Environment(100, 0, volatility=Reliable()),
+            20,
+            500,
+            "everyone is there, answers, and takes the same time",
+        ),
+        "e3cs": NamedWorld(e3cs_world(), 20, 2500, "the numerical experiments of E3CS"),
+        "rbcs-f": NamedWorld(rbcs_f_world(), 8, 500, "the numerical experiments of RBCS-F"),
+    }
+)
+
+
+def named_world(name: str) -> NamedWorld:
+    """Return a world by its name.
+
+    Args:
+        name: One of ``WORLDS``.
+
+    Raises:
+        InvalidInput: There is none; the message has the nearest name.
+    """
+    if name not in WORLDS:
+        raise InvalidInput(f"unknown world {name!r}.{nearest(name, WORLDS)}", field="world")
+    return WORLDS[name]

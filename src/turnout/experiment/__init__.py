@@ -12,14 +12,12 @@ from turnout.experiment.shard import Shard
 from turnout.experiment.sweep import Point, Sweep, run_sweep
 from turnout.experiment.task import CellResult
 from turnout.experiment.variants import Variant, parse_variant
-from turnout.experiment.worlds import WORLDS
 from turnout.runs.cell import Cell
 from turnout.runs.files import FolderError
 from turnout.runs.reader import read_cell
 from turnout.statistics import Estimate, estimate, paired_difference
 
 __all__ = [
-    "WORLDS",
     "Advance",
     "Cell",
     "CellResult",

@@ -22,8 +22,8 @@ from turnout.runs.generations import drop_previous, keep_previous
 from turnout.runs.reader import read_cell
 from turnout.runs.run import Run
 from turnout.runs.writer import CellWriter
-from turnout.simulate import Progress, RoundRecord, rounds
-from turnout.simulate.training import told
+from turnout.simulation import Progress, RoundRecord, rounds
+from turnout.simulation.training import told
 from turnout.storage import write_npz
 from turnout.training.callbacks import Callback
 from turnout.types import Array, FloatArray

@@ -13,12 +13,12 @@ from typing import Any, Self
 from turnout import require
 from turnout.data import FederatedData
 from turnout.data.data_files import content_id
-from turnout.environments import Environment
+from turnout.environments import WORLDS, Environment
 from turnout.errors import InvalidInput
 from turnout.experiment.codec import ConfigError, decode, encode
 from turnout.experiment.lines import read_toml
 from turnout.experiment.variants import Variant, variants_of
-from turnout.experiment.worlds import WORLDS, world_of, world_table
+from turnout.experiment.worlds import world_of, world_table
 from turnout.names import nearest
 from turnout.policies import FixedDeadline, RoundPolicy
 from turnout.runs.files import slug

@@ -32,7 +32,7 @@ from turnout.runs.metric import Metric
 from turnout.runs.reader import read_cell
 from turnout.runs.versions import versions
 from turnout.selector import Selector
-from turnout.simulate import rounds
+from turnout.simulation import rounds
 from turnout.statistics import Estimate, estimate, paired_difference
 from turnout.training import Aggregation
 

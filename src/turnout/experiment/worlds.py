@@ -1,57 +1,20 @@
-"""Worlds by name and as tables: what an environment is made of, without its size and its seed."""
+"""Worlds as tables: what an environment is made of, without its size and its seed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
-from turnout.environments import (
-    Bernoulli,
-    ByClass,
-    Environment,
-    LinearContextual,
-    Reliable,
-    e3cs_world,
-    rbcs_f_world,
-)
+from turnout.environments import Environment, named_world
+from turnout.errors import InvalidInput
 from turnout.experiment.codec import ConfigError, Key, decode, encode
 from turnout.names import nearest
 
-__all__ = ["WORLDS", "NamedWorld", "class_names", "world_of", "world_table"]
+__all__ = ["class_names", "world_of", "world_table"]
 
 _NOT_IN_TABLE = ("n_clients", "seed")
 _PARTS = tuple(field.name for field in fields(Environment) if field.name not in _NOT_IN_TABLE)
-
-
-class NamedWorld(NamedTuple):
-    """A world that can be asked for by name, with the sizes it is usually run at."""
-
-    example: Environment
-    cohort_size: int
-    n_rounds: int
-    what: str
-
-
-WORLDS: Mapping[str, NamedWorld] = MappingProxyType(
-    {
-        "volatile": NamedWorld(
-            Environment(100, 0, Bernoulli(0.9), ByClass(), LinearContextual()),
-            20,
-            500,
-            "90 % available, four classes of success rate, times linear in a context",
-        ),
-        "reliable": NamedWorld(
-            Environment(100, 0, volatility=Reliable()),
-            20,
-            500,
-            "everyone is there, answers, and takes the same time",
-        ),
-        "e3cs": NamedWorld(e3cs_world(), 20, 2500, "the numerical experiments of E3CS"),
-        "rbcs-f": NamedWorld(rbcs_f_world(), 8, 500, "the numerical experiments of RBCS-F"),
-    }
-)
 
 
 def world_of(world: Any, n_clients: int, seed: int = 0) -> Environment:
@@ -110,9 +73,10 @@ def class_names(world: Environment) -> dict[str, Any] | None:
 
 
 def _named(name: Any, key: Key) -> Environment:
-    if name not in WORLDS:
-        raise ConfigError(key, f"unknown world {name!r}.{nearest(name, WORLDS)}")
-    return WORLDS[name].example
+    try:
+        return named_world(name).example
+    except InvalidInput as error:
+        raise ConfigError(key, str(error)) from error
 
 
 def _numbered(n_classes: int) -> dict[str, Any]:

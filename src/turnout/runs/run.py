@@ -223,5 +223,5 @@ class Run:
 
     def _learned(self, name: str) -> FloatArray:
         if name not in self.measured:
-            raise InvalidInput(f"{name} was not measured: train with turnout.simulate.train(...).")
+            raise InvalidInput(f"{name} was not measured: train with turnout.train(...).")
         return self.measured[name]

@@ -42,7 +42,7 @@ class Trained(NamedTuple):
 
 
 class Federation:
-    """A global model and the clients that train it, for ``turnout.simulate.rounds``.
+    """A global model and the clients that train it, for ``turnout.simulation.rounds``.
 
     Args:
         training: The recipe.

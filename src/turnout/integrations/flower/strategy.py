@@ -34,7 +34,7 @@ from turnout.policies import FixedDeadline, RoundPolicy
 from turnout.registry import make, name_of
 from turnout.roster import Roster
 from turnout.selector import Selector
-from turnout.simulate import Run
+from turnout.simulation import Run
 
 __all__ = ["SelectingStrategy"]
 

@@ -31,7 +31,7 @@ from turnout.policies import Closed, FixedDeadline, Observed, RoundPolicy
 from turnout.rng import Purpose, stream
 from turnout.runs.columns import RoundRow
 from turnout.selector import Selector
-from turnout.simulate.participants import Participants, Simulated
+from turnout.simulation.participants import Participants, Simulated
 from turnout.types import (
     Array,
     BoolArray,

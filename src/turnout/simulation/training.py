@@ -11,8 +11,8 @@ from turnout.policies import RoundPolicy
 from turnout.registry import make
 from turnout.runs.run import Run
 from turnout.selector import Selector
-from turnout.simulate.loop import RoundRecord, rounds
-from turnout.simulate.run import collect
+from turnout.simulation.loop import RoundRecord, rounds
+from turnout.simulation.run import collect, environment_of
 from turnout.types import Status
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ __all__ = ["told", "train"]
 def train(
     selector: Selector | str,
     training: Training,
-    environment: Environment,
+    environment: Environment | str,
     *,
     cohort_size: int,
     n_rounds: int,
@@ -42,7 +42,8 @@ def train(
     Args:
         selector: Who chooses: a selector, or its name.
         training: The data, the model, the local work and the aggregation.
-        environment: Who is available, how long clients take and whether they fail.
+        environment: Who is available, how long clients take and whether they fail; or the name of a
+            world, as on the command line.
         cohort_size: How many clients to choose, at most the number of clients.
         n_rounds: The number of rounds.
         seed: Fixes selection, data and first model; None takes that of the environment.
@@ -59,20 +60,20 @@ def train(
     from turnout.training import Federation  # heavier than a run without training should be
 
     chooser = make(selector) if isinstance(selector, str) else selector
-    number = environment.seed if seed is None else seed
+    world = environment_of(environment, seed)
+    number = world.seed if seed is None else seed
     records = rounds(
         chooser,
-        environment,
+        world,
         cohort_size=cohort_size,
         n_rounds=n_rounds,
         seed=number,
         policy=policy,
-        participants=Federation(training, environment.n_clients, number),
+        participants=Federation(training, world.n_clients, number),
     )
     settings = {"selector": repr(chooser), "training": repr(training), "seed": number}
-    n_clients = environment.n_clients
     with contextlib.closing(told(records, callbacks, settings)) as all_records:
-        return collect(all_records, n_clients, cohort_size, keep_fates=keep_fates)
+        return collect(all_records, world.n_clients, cohort_size, keep_fates=keep_fates)
 
 
 def told(
