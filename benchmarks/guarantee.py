@@ -10,7 +10,7 @@ import math
 import warnings
 
 import turnout
-from turnout.experiment.worlds import WORLDS, world_of
+from turnout.environments import WORLDS, world_of
 from turnout.metrics import guarantee
 from turnout.statistics import Estimate, estimate
 

@@ -32,7 +32,7 @@ from turnout.environments import (
     Population,
 )
 from turnout.rng import Purpose, stream
-from turnout.simulate import Run, simulate
+from turnout.simulation import Run, simulate
 from turnout.types import Array, BoolArray, FloatArray, RoundContext
 
 RESULTS = Path(__file__).parents[1] / "results" / "reliability.json"

@@ -8,7 +8,7 @@ import pytest
 import turnout
 from turnout import Bounds, InvalidInput, Outcome, RoundContext, Selection
 from turnout.environments import Bernoulli, Environment, LinearContextual, Population
-from turnout.simulate import Progress, rounds
+from turnout.simulation import Progress, rounds
 
 LEVELS = np.array([0.8, 1.0, 1.1, 0.9, 1.2, 1.0])
 NO_RULE = dict.fromkeys(("fixed_samples", "samples", "losses", "history", "times"), False)
