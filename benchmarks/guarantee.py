@@ -10,7 +10,8 @@ import math
 import warnings
 
 import turnout
-from turnout.environments import WORLDS, world_of
+from turnout.environments import WORLDS
+from turnout.experiment.worlds import world_of
 from turnout.metrics import guarantee
 from turnout.statistics import Estimate, estimate
 
