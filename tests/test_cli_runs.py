@@ -214,6 +214,7 @@ def test_a_damaged_cell_is_exit_code_1_and_the_rest_is_shown() -> None:
 # reproduce -------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:penalty = 50:UserWarning")  # the paper's V
 def test_reproduce_prints_claims_and_draws_figures() -> None:
     arguments = ("reproduce", "rbcs-f", "--figure", "3", "4", "--rounds", "60", "--seeds", "2")
     result = run(*arguments, "--jobs", "1")
