@@ -15,6 +15,7 @@ from turnout.report.curves import (
 )
 from turnout.report.distributions import boxes, chosen, fairness
 from turnout.report.figures import Chart, Section, axes, label
+from turnout.report.sensitivity import parameter_charts
 from turnout.report.targets import loss_histogram
 from turnout.results.groups import VariantCells, WorldGroup
 from turnout.runs import catalogue
@@ -38,6 +39,7 @@ _MOST_EXTRA = 8
 def sections(world: WorldGroup, order: Mapping[str, int]) -> list[Section]:
     """Return what there is to show; ``order`` numbers the selectors for colours and toggling."""
     everything = (
+        Section("Sensitivity", [*parameter_charts(world, order)]),
         Section("Learning", [*_learning(world, order), *loss_histogram(world, order)]),
         Section("Success and participation", [*_success(world, order)]),
         Section("Regret", [*_regret(world, order)]),

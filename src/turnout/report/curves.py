@@ -15,6 +15,7 @@ from turnout.types import Array, FloatArray
 
 __all__ = [
     "Trace",
+    "add_line",
     "against_time",
     "clock",
     "identity",
@@ -53,7 +54,7 @@ def over_rounds(
         rows = np.array([values[:shortest] for values in columns])
         at = _points(rows, start)
         if at.size:
-            _add(bands, lines, identity(variant, order), at + 1, rows[:, at], role)
+            add_line(bands, lines, identity(variant, order), at + 1, rows[:, at], role)
     return bands + lines
 
 
@@ -71,7 +72,7 @@ def against_time(
         times = np.linspace(0.0, end, N_POINTS)
         rows = [_last_known(at, values, times) for at, values in curves]
         shown = plain(times / seconds)
-        _add(bands, lines, identity(variant, order), shown, np.array(rows), "line")
+        add_line(bands, lines, identity(variant, order), shown, np.array(rows), "line")
     return bands + lines
 
 
@@ -103,10 +104,19 @@ def _points(rows: FloatArray, start: int) -> Array:
     return shown
 
 
-def _add(
+def add_line(
     bands: list[Trace], lines: list[Trace], who: Trace, at: Any, rows: FloatArray, role: str
 ) -> None:
-    """Append the line of the mean and, for several seeds, the band around it."""
+    """Append the line of the mean and, for several seeds, the band around it.
+
+    Args:
+        bands: Where the band goes.
+        lines: Where the line goes.
+        who: Name and number of the selector; see ``identity``.
+        at: Places on the x axis.
+        rows: (seeds, places) the values.
+        role: How the page paints the line.
+    """
     x = at.tolist() if isinstance(at, np.ndarray) else at
     is_known = np.isfinite(rows)
     n_known = is_known.sum(axis=0)

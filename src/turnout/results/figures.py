@@ -11,10 +11,10 @@ import numpy as np
 
 from turnout import require
 from turnout.results.drawing import draw_band, draw_files, draw_legend, look
-from turnout.results.groups import WorldGroup
 from turnout.results.results import Results
 from turnout.results.sensitivity import Panel, parameter_panels, swept_settings, world_panels
 from turnout.results.sensitivity_figure import draw_panels
+from turnout.results.tables import main_metric
 from turnout.runs.catalogue import metric_named
 from turnout.runs.cell import Cell
 from turnout.runs.facts import Facts
@@ -63,7 +63,7 @@ def draw_results(
     drawings: dict[str, Callable[[Any], None]] = {
         "curves": lambda canvas: _curves(canvas, results, width)
     }
-    judged_by = {_main_metric(world).key for world in results.worlds}
+    judged_by = {main_metric(world).key for world in results.worlds}
     if len(results.worlds) > 1 and len(judged_by) == 1 and results.across.labels:
         drawings["profile"] = lambda canvas: _profile(canvas, results)
     for key, panels in _sensitivities(results, metrics).items():
@@ -87,7 +87,7 @@ def _curves(canvas: Any, results: Results, width: str) -> None:
     panels = canvas.subplots(n_rows, n_columns, squeeze=False).ravel()
     numbers = {label: number for number, label in enumerate(results.labels)}
     for place, world in enumerate(results.worlds):
-        metric = _main_metric(world)
+        metric = main_metric(world)
         pair = panels[2 * place : 2 * place + 2]
         for panel, axis in zip(pair, ("round", "time"), strict=True):
             longest = max(_clock(cell)[-1] for cell in world.cells)
@@ -109,7 +109,7 @@ def _profile(canvas: Any, results: Results) -> None:
     """Draw the share of runs above each level of the main metric, mean over worlds."""
     canvas.set_size_inches(WIDTHS["one"], _PANEL_HEIGHT + 2 * _LEGEND_HEIGHT)
     panel = canvas.subplots()
-    metric = _main_metric(results.worlds[0])
+    metric = main_metric(results.worlds[0])
     across = results.across
     values = [
         number
@@ -129,7 +129,7 @@ def _profile(canvas: Any, results: Results) -> None:
 
 def _sensitivities(results: Results, metrics: Sequence[Metric[Facts]]) -> dict[str, list[Panel]]:
     """Return panels by what was swept."""
-    judged_by = list(metrics) or [_main_metric(results.worlds[0])]
+    judged_by = list(metrics) or [main_metric(results.worlds[0])]
     by_key: dict[str, list[Panel]] = {}
     for metric in judged_by:
         panels = list(world_panels(results.worlds, metric))
@@ -149,12 +149,6 @@ def _sensitivity(canvas: Any, panels: Sequence[Panel], width: str) -> None:
     inches = WIDTHS["one"] if is_single else WIDTHS[width]
     canvas.set_size_inches(inches, _PANEL_HEIGHT * -(-len(panels) // n_columns) + legend)
     draw_panels(canvas, panels, n_columns)
-
-
-def _main_metric(world: WorldGroup) -> Metric[Facts]:
-    """Return what a world is judged by: accuracy, or answers in time where nothing is trained."""
-    is_trained = any("accuracy" in cell.series for cell in world.cells)
-    return metric_named("accuracy" if is_trained else "cep")
 
 
 def _clock(cell: Cell) -> FloatArray:

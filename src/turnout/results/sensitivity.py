@@ -16,6 +16,9 @@ from turnout.types import FloatArray
 
 __all__ = ["Panel", "Response", "parameter_panels", "swept_settings", "world_panels"]
 
+#: From this ratio of the largest value to the smallest on, an axis is logarithmic.
+_WIDE = 50.0
+
 
 class Response(NamedTuple):
     """How one selector answers to what was swept.
@@ -58,6 +61,12 @@ class Panel(NamedTuple):
     def is_numeric(self) -> bool:
         """Whether the values are numbers."""
         return all(map(_is_number, self.places))
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the values are numbers that are best shown on a logarithmic axis."""
+        places = self.places
+        return self.is_numeric and bool(places[0] > 0 and places[-1] / places[0] >= _WIDE)
 
 
 def parameter_panels(world: WorldGroup, metric: Metric[Facts], where: str = "") -> Iterator[Panel]:

@@ -10,10 +10,8 @@ import numpy as np
 from turnout.results.drawing import draw_band, draw_legend, look
 from turnout.results.sensitivity import Panel
 
-__all__ = ["draw_panels", "is_wide_range"]
+__all__ = ["draw_panels"]
 
-#: From this ratio of the largest value to the smallest on, the axis is logarithmic.
-_WIDE = 50.0
 #: Width over which the selectors at one word are spread.
 _SHIFT = 0.5
 
@@ -38,15 +36,6 @@ def draw_panels(canvas: Any, panels: Sequence[Panel], n_columns: int) -> None:
     draw_legend(canvas, lines, 2 * n_columns)
 
 
-def is_wide_range(places: Sequence[Any]) -> bool:
-    """Return whether values are best shown on a logarithmic axis.
-
-    Args:
-        places: Numbers.
-    """
-    return bool(min(places) > 0 and max(places) / min(places) >= _WIDE)
-
-
 def _draw(drawn: Any, panel: Panel, numbers: dict[str, int]) -> None:
     places = panel.places
     means = [mean for each in panel.responses for mean in each.values.mean(axis=0).tolist()]
@@ -68,7 +57,7 @@ def _draw(drawn: Any, panel: Panel, numbers: dict[str, int]) -> None:
     if not panel.is_numeric:
         drawn.set_xticks(range(len(places)), [str(place) for place in places])
         drawn.set_xlim(-0.5, len(places) - 0.5)
-    elif is_wide_range(places):
+    elif panel.is_wide:
         drawn.set_xscale("log")
     drawn.set_xlabel(panel.key)
     drawn.set_ylabel(panel.metric.titled(scale))

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from turnout.results.groups import WorldGroup
 from turnout.results.scores import Place, Scores
 from turnout.results.targets import targets_of
-from turnout.runs.catalogue import at_targets, shown_in
+from turnout.runs.catalogue import at_targets, metric_named, shown_in
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric, Scale
 from turnout.statistics import Estimate
@@ -19,6 +19,7 @@ __all__ = [
     "compared_metrics",
     "difference_table",
     "explanations",
+    "main_metric",
     "mean_table",
     "usual_metrics",
 ]
@@ -64,6 +65,16 @@ class ScoreTable(NamedTuple):
     def headings(self) -> list[str]:
         """Short headings of the columns, with units."""
         return [metric.titled(scale, short=True) for metric, scale in self.columns]
+
+
+def main_metric(world: WorldGroup) -> Metric[Facts]:
+    """Return what a world is judged by: accuracy, or answers in time where nothing is trained.
+
+    Args:
+        world: Cells that compare.
+    """
+    is_trained = any("accuracy" in cell.series for cell in world.cells)
+    return metric_named("accuracy" if is_trained else "cep")
 
 
 def usual_metrics(world: WorldGroup) -> list[Metric[Facts]]:

@@ -1,0 +1,52 @@
+"""Charts of what was swept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from turnout.experiment import Experiment, Sweep, run_sweep
+from turnout.report import write_report
+from turnout.report.charts import sections
+from turnout.report.sensitivity import parameter_charts, world_charts
+from turnout.results import Results, open_runs
+from turnout.runs.catalogue import metric_named
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("swept")
+    experiment = Experiment(["random", "e3cs:eta=[0.01,1]"], n_clients=12, n_rounds=6, seeds=2)
+    swept = {"world": ["volatile", "e3cs"]}
+    run_sweep(Sweep(experiment).over(swept), folder, n_jobs=1)
+    return open_runs(folder)
+
+
+def order_of(results: Results) -> dict[str, int]:
+    return {label: number for number, label in enumerate(results.labels)}
+
+
+def test_a_parameter_is_a_chart_with_the_numbers_of_its_selectors(results: Results) -> None:
+    world = results.worlds[0]
+    (chart,) = parameter_charts(world, order_of(results))
+    assert chart.title.endswith("by eta")
+    assert chart.layout["xaxis"]["type"] == "log"
+    lines = {t["name"]: t for t in chart.traces if t["meta"]["role"] == "line"}
+    assert set(lines) == {"e3cs", "random"}
+    assert lines["e3cs"]["x"] == lines["random"]["x"] == [0.01, 1]
+    cep = metric_named("cep")
+    means = [
+        np.mean([*world.scores.values(f"e3cs eta={eta}", cep).values()]) for eta in ("0.01", "1")
+    ]
+    np.testing.assert_allclose(lines["e3cs"]["y"], means, rtol=1e-4)
+    assert lines["e3cs"]["meta"]["selector"] == order_of(results)["e3cs eta=0.01"]
+    assert sections(world, order_of(results))[0].title == "Sensitivity"
+
+
+def test_words_are_marks_without_lines(results: Results) -> None:
+    (chart,) = world_charts(results.worlds, order_of(results))
+    assert chart.layout["xaxis"]["type"] == "category"
+    assert {trace["mode"] for trace in chart.traces} == {"markers"}
+    assert [trace["x"] for trace in chart.traces] == [["e3cs", "volatile"]] * 3
