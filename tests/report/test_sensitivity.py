@@ -50,3 +50,19 @@ def test_words_are_marks_without_lines(results: Results) -> None:
     assert chart.layout["xaxis"]["type"] == "category"
     assert {trace["mode"] for trace in chart.traces} == {"markers"}
     assert [trace["x"] for trace in chart.traces] == [["e3cs", "volatile"]] * 3
+
+
+def test_the_page_shows_both(results: Results, tmp_path: Path) -> None:
+    folder = results.cells[0].path.parents[2]
+    page = write_report([folder], tmp_path / "r.html", allow_mixed=True).path.read_text("utf-8")
+    for place in ("sweep-swept-0", "w0-swept-0", "w1-swept-0"):
+        assert page.count(f'id="{place}"') == 1
+        assert f'"{place}":{{' in page
+    assert '<a href="#sweep">' in page
+
+
+def test_a_page_without_a_sweep_has_no_such_section(results: Results, tmp_path: Path) -> None:
+    folder = results.cells[0].path.parents[1]
+    page = write_report([folder], tmp_path / "r.html").path.read_text("utf-8")
+    assert "sweep-swept" not in page
+    assert "w0-swept-0" in page

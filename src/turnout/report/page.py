@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from turnout.names import import_extra
 from turnout.report.download import cells_csv
-from turnout.report.views import WorldView, world_view
+from turnout.report.figures import Chart
+from turnout.report.sensitivity import world_charts
+from turnout.report.views import world_view
 from turnout.results.groups import WorldGroup
 from turnout.runs.reader import Problem
 
@@ -33,6 +35,7 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
     names = dict.fromkeys(variant.name for world in worlds for variant in world.variants)
     order = {name: number for number, name in enumerate(names)}
     views = [world_view(world, f"w{number}", order) for number, world in enumerate(worlds)]
+    sweep = list(world_charts(worlds, order))
     experiments = dict.fromkeys(cell.settings.experiment for w in worlds for cell in w.cells)
     scripts = [_plotly_js(), _packaged("report.js")]
     trusted = _needed("markupsafe").Markup  # only for files that turnout and plotly ship
@@ -46,8 +49,9 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
             scripts=[trusted(script) for script in scripts],
             problems=problems,
             order=order,
+            sweep=sweep,
             worlds=views,
-            data=_data(views),
+            data=_data({"sweep": sweep} | {view.id: view.charts for view in views}),
             cells=cells_csv(cell for world in worlds for cell in world.cells),
         )
     )
@@ -71,17 +75,16 @@ def templates() -> Environment:
     return environment
 
 
-def _data(views: Sequence[WorldView]) -> dict[str, dict[str, Any]]:
+def _data(charts_of: Mapping[str, Iterable[Chart]]) -> dict[str, dict[str, Any]]:
     """Return what the script draws, by the id of the element it is drawn in."""
     charts: dict[str, Any] = {}
     maps: dict[str, Any] = {}
-    for view in views:
-        for chart in (chart for section in view.sections for chart in section.charts):
-            key = f"{view.id}-{chart.key}"
+    for place, those in charts_of.items():
+        for chart in those:
             if chart.maps is None:
-                charts[key] = {"traces": chart.traces, "layout": chart.layout}
+                charts[f"{place}-{chart.key}"] = {"traces": chart.traces, "layout": chart.layout}
             else:
-                maps[key] = chart.maps
+                maps[f"{place}-{chart.key}"] = chart.maps
     return {"charts": charts, "maps": maps}
 
 

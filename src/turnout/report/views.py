@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from turnout.report.charts import sections
-from turnout.report.figures import Section
+from turnout.report.figures import Chart, Section
 from turnout.report.wording import describe, pairs
 from turnout.results.groups import VariantCells, WorldGroup
 from turnout.results.scores import Scores
@@ -95,6 +95,11 @@ class WorldView:
     versions: Mapping[str, int]  #: how many cells were written by which versions
     settings: str  #: as JSON
     caution: str  #: about few seeds; empty with enough
+
+    @property
+    def charts(self) -> list[Chart]:
+        """The charts of all sections."""
+        return [chart for section in self.sections for chart in section.charts]
 
 
 def world_view(world: WorldGroup, id: str, order: Mapping[str, int]) -> WorldView:
