@@ -148,7 +148,7 @@ def test_a_run_may_be_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
     row = run_json("train", "random", *SMALL, "--world", "e3cs", "--track", "mlflow", "--out", "a")[
         0
     ]
-    assert logged[:3] == ["turnout", "random in a", "logistic"]
+    assert logged[:3] == ["turnout", "random, seed 0 in a", "logistic"]
     assert logged[3:-1] == [(t, t + 1.0) for t in range(row["n_rounds"])]  # rounds of a second
     assert logged[-1] == "end"
     monkeypatch.setitem(sys.modules, "mlflow", None)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,6 +48,8 @@ class _Commands(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except TurnoutError as error:
+            if ctx.params["debug"]:
+                traceback.print_exc()
             text = f"[bold red]error:[/] {escape(str(error))}"
             Console(stderr=True).print(text, highlight=False, soft_wrap=True)
             sys.exit(1 if isinstance(error, OutputError) else 2)
@@ -79,6 +82,7 @@ def _main(
         Path | None,
         typer.Option(help="Folder of datasets and device traces; default: TURNOUT_DATA."),
     ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     if data_dir is not None:
         may_be_new = context.invoked_subcommand == "data" and not data_dir.exists()

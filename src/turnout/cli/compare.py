@@ -37,6 +37,7 @@ from turnout.cli.options import (
     run_shown,
 )
 from turnout.cli.output import AsJson, console
+from turnout.cli.tracking import Track, checked_trackers
 from turnout.cli.training_options import (
     AggregationText,
     Data,
@@ -128,6 +129,7 @@ def compare(
     backend: Backend = "local",
     address: Address = None,
     shard: ShardText = None,
+    track: Track = None,
     fresh: Fresh = False,
     yes: Yes = False,
     metrics: MetricKeys = None,
@@ -172,7 +174,7 @@ def compare(
     if figures is not None:
         require_matplotlib()
     folder = out or Path("runs") / f"{plan.base.name}-{plan.digest[:8]}"
-    running = grid_options(context.params)
+    running = {**grid_options(context.params), "track": checked_trackers(track)}
     grids = run_sweep(plan, folder, run_shown, quiet=as_json, **running)
     if shard is not None:
         print_shard(running["shard"], folder, grids, as_json)

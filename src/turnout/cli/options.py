@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click import get_current_context
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from turnout.cli.output import console
+from turnout.cli.tracking import callbacks_of
 from turnout.environments import WORLDS
+from turnout.errors import InvalidInput
 from turnout.experiment import (
     Advance,
     Estimate,
@@ -24,6 +28,7 @@ from turnout.experiment import (
     run_experiment,
 )
 from turnout.experiment.grid import BACKENDS
+from turnout.runs.files import ERROR, cell_folder
 
 __all__ = [
     "Address",
@@ -46,6 +51,9 @@ __all__ = [
     "row_of",
     "run_shown",
 ]
+
+#: How often a line tells the progress where there is no terminal.
+SECONDS_PER_LINE = 10.0
 
 #: Exit code of a command that was stopped from the keyboard.
 _INTERRUPTED = 130
@@ -115,11 +123,18 @@ def grid_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         options: The command's parameters by name: ``jobs``, ``backend``, ``address``, ``shard``,
-            ``fresh``.
+            ``fresh``, and ``track`` if the command has it.
+
+    Raises:
+        InvalidInput: Trackers were asked for, and several runs at the same time.
     """
-    shard = options["shard"]
+    shard, jobs = options["shard"], options["jobs"]
+    if options.get("track"):
+        if jobs not in (None, 1):
+            raise InvalidInput("--track follows one run at a time: give --jobs 1, or leave it out.")
+        jobs = 1
     return {
-        "n_jobs": options["jobs"],
+        "n_jobs": jobs,
         "backend": options["backend"],
         "address": options["address"],
         "shard": None if shard is None else Shard.parse(shard),
@@ -150,8 +165,24 @@ def print_shard(shard: Shard, folder: Path, grids: Sequence[Grid], as_json: bool
     console.print(text, highlight=False)
 
 
-def run_shown(experiment: Experiment, folder: Path, *, quiet: bool, **options: Any) -> Grid:
-    """Run an experiment with one progress display for all its cells."""
+def run_shown(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    quiet: bool,
+    track: Sequence[str] = (),
+    **options: Any,
+) -> Grid:
+    """Run an experiment with one progress display for all its cells.
+
+    Args:
+        experiment: What to run.
+        folder: Where the results go.
+        quiet: Whether to show nothing.
+        track: Names of trackers that follow each run, checked.
+        **options: For ``run_experiment``.
+    """
+    options["callbacks"] = callbacks_of(track, folder)
     try:
         with _progress(experiment.name, quiet) as advance:
             grid = run_experiment(experiment, folder, progress=advance, **options)
@@ -166,17 +197,40 @@ def run_shown(experiment: Experiment, folder: Path, *, quiet: bool, **options: A
 def end_badly_on_problems(*grids: Grid) -> None:
     """Name every cell that has no result, and end with exit code 1 if there is one.
 
-    Cells with a result about which there is something to say are named too.
+    Cells with a result about which there is something to say are named too. The traceback of an
+    error is in a file, which is named; with ``--debug`` it is shown.
     """
-    problems = [cell for grid in grids for cell in grid.problems]
-    remarks = [cell for grid in grids for cell in grid.remarks]
     errors = Console(stderr=True)
-    for cell in (*remarks, *problems):
-        text = escape(f"{cell.label}, seed {cell.seed}: {cell.message}")
-        kind = "[yellow]note:[/]" if cell.summary else f"[bold red]{cell.status}:[/]"
-        errors.print(f"{kind} {text}", highlight=False)
-    if problems:
+    for grid in grids:
+        for cell in (*grid.remarks, *grid.problems):
+            text = escape(f"{cell.label}, seed {cell.seed}: {cell.message}")
+            kind = "[yellow]note:[/]" if cell.summary else f"[bold red]{cell.status}:[/]"
+            errors.print(f"{kind} {text}", highlight=False)
+            traceback = cell_folder(grid.folder, cell.label, cell.seed) / ERROR
+            if not cell.summary and traceback.exists():
+                typer.echo(f"traceback: {traceback}", err=True)
+                if get_current_context().find_root().params["debug"]:
+                    typer.echo(traceback.read_text(encoding="utf-8"), err=True)
+    if any(grid.problems for grid in grids):
         raise typer.Exit(1)
+
+
+def _lines(name: str) -> Callable[[Advance], None]:
+    """Return what writes a line now and then, for logs."""
+    latest = time.monotonic()
+
+    def advance(state: Advance) -> None:
+        nonlocal latest
+        if time.monotonic() - latest < SECONDS_PER_LINE:
+            return
+        latest = time.monotonic()
+        accuracy = state.measured.get("accuracy")
+        learned = "" if accuracy is None else f", accuracy {accuracy:.3f}"
+        done = f"{state.rounds_done:,} of {state.n_rounds:,} rounds"
+        runs = f"{state.cells_done} of {state.n_cells} runs"
+        typer.echo(f"{name}: {done}, {runs}{learned}", err=True)
+
+    return advance
 
 
 def numbers(estimate: Estimate) -> dict[str, float | int | None]:
@@ -200,8 +254,10 @@ def _progress(name: str, quiet: bool) -> Iterator[Callable[[Advance], None]]:
         TextColumn("rounds, {task.fields[cells]}{task.fields[learned]}"),
         TimeRemainingColumn(),
     )
-    hidden = quiet or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+    if not (quiet or console.is_terminal):
+        yield _lines(name)
+        return
+    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
         task = progress.add_task(name, total=None, cells="", learned="")
 
         def advance(state: Advance) -> None:

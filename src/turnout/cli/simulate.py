@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -48,9 +50,13 @@ def simulate(
     """
     variant = variant_with(selector, param)
     experiment = experiment_of("simulate", [variant], [seed], context.params)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) if out is None else out
+    with contextlib.ExitStack() as at_end:
+        folder = out or Path(tempfile.mkdtemp(prefix="turnout-"))
+        if out is None:
+            at_end.callback(shutil.rmtree, folder)
         grid = run_shown(experiment, folder, quiet=as_json, n_jobs=1, fresh=fresh)
+        if grid.problems:
+            at_end.pop_all()  # the traceback is in the folder
         end_badly_on_problems(grid)
     row = row_of(grid)
     title = f"{variant.label}, seed {seed}"

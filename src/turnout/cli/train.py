@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from turnout import require
 from turnout.cli.experiments import experiment_of, variant_with
 from turnout.cli.options import (
     Clients,
@@ -24,6 +22,7 @@ from turnout.cli.options import (
     run_shown,
 )
 from turnout.cli.output import AsJson, console, metric_table, show
+from turnout.cli.tracking import Track, checked_trackers
 from turnout.cli.training_options import (
     AggregationText,
     Data,
@@ -40,20 +39,8 @@ from turnout.cli.training_options import (
     recipe_options,
 )
 from turnout.runs.catalogue import shown_in
-from turnout.training.callbacks import Callback, MLflow, TensorBoard, WandB
 
 __all__ = ["train"]
-
-#: Trackers that may follow a run, by name: made of the selector's label and the run folder.
-_TRACKERS: dict[str, Callable[[str, Path], Callback]] = {
-    "tensorboard": lambda label, folder: TensorBoard(folder / "tensorboard"),
-    "mlflow": lambda label, folder: MLflow("turnout", run_name=f"{label} in {folder.name}"),
-    "wandb": lambda label, folder: WandB("turnout", name=f"{label} in {folder.name}"),
-}
-Track = Annotated[
-    list[str] | None,
-    typer.Option("--track", help=f"Also log every round to {', '.join(_TRACKERS)}."),
-]
 
 
 def train(
@@ -96,9 +83,8 @@ def train(
     recipe = recipe_options(context.params)
     experiment = experiment_of("train", [variant], [seed], context.params, recipe)
     folder = out or Path("runs") / f"train-{experiment.digest[:8]}"
-    callbacks = [_TRACKERS[name](variant.label, folder) for name in _checked(track or [])]
-    options = {"n_jobs": 1, "fresh": fresh, "callbacks": lambda label, seed: callbacks}
-    grid = run_shown(experiment, folder, quiet=as_json, **options)
+    trackers = checked_trackers(track)
+    grid = run_shown(experiment, folder, quiet=as_json, track=trackers, n_jobs=1, fresh=fresh)
     end_badly_on_problems(grid)
     row = row_of(grid)
     title = f"{variant.label}, seed {seed}"
@@ -112,7 +98,3 @@ def train(
     )
     if not as_json:
         console.print(f"Run folder: {folder}", highlight=False)
-
-
-def _checked(names: list[str]) -> list[str]:
-    return [require.choice("--track", name, tuple(_TRACKERS)) for name in names]

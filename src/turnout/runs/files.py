@@ -19,6 +19,7 @@ from turnout.types import Array
 __all__ = [
     "CLIENT_SCORES",
     "CONFIG",
+    "ERROR",
     "EXPERIMENT",
     "FORMAT",
     "MODEL",
@@ -51,6 +52,8 @@ ROUNDS, SELECTIONS, SUMMARY = "rounds.jsonl", "selections.npz", "summary.json"
 STATE, PROGRESS = "state.npz", "progress.npz"
 #: Only with training: the global model of the last checkpoint, every client's scores at the end.
 MODEL, CLIENT_SCORES = "model.npz", "client_scores.npz"
+#: The traceback of a run that failed.
+ERROR = "error.txt"
 #: In the folder above the cells: the settings of the whole experiment.
 EXPERIMENT = "experiment.json"
 #: Beside it, where the experiment is a point of a sweep: the value of each key that was swept.
