@@ -128,7 +128,8 @@ def test_every_selector_is_fully_described(name):
 def test_facts_come_from_the_class():
     e3cs, oort, polled = describe("e3cs"), describe("oort"), describe("cpow-d")
     assert e3cs.summary == "Exp3 with multiple plays and a guaranteed chance for everyone"
-    assert [p.name for p in e3cs.parameters] == ["eta", "quota", "draw", "estimate", "horizon"]
+    names = ["eta", "quota", "draw", "estimate", "horizon", "share"]
+    assert [p.name for p in e3cs.parameters] == names
     assert (e3cs.n_deviations, polled.n_deviations) == (6, 1)
     assert describe("round-robin").n_deviations == 0
     assert (oort.needs_columns, oort.uses_columns) == (("num_samples",), ("expected_duration",))

@@ -94,8 +94,8 @@ def test_every_selector_of_the_folder_is_registered_and_exported():
 
 def test_make_with_parameters():
     selector = turnout.make("ucb-cs", discount=0.25)
-    assert selector.parameters == {"discount": 0.25, "stored_index": False}
-    assert repr(selector) == "UCBCS(discount=0.25, stored_index=False)"
+    assert selector.parameters == {"discount": 0.25, "stored_index": False, "patience": 5}
+    assert repr(selector) == "UCBCS(discount=0.25, stored_index=False, patience=5)"
     assert turnout.make("oort", window=3).window == 3
 
 
