@@ -130,7 +130,7 @@ def test_facts_come_from_the_class():
     assert e3cs.summary == "Exp3 with multiple plays and a guaranteed chance for everyone"
     names = ["eta", "quota", "draw", "estimate", "horizon", "share"]
     assert [p.name for p in e3cs.parameters] == names
-    assert (e3cs.n_deviations, polled.n_deviations) == (6, 1)
+    assert (e3cs.n_deviations, polled.n_deviations) == (7, 1)
     assert describe("round-robin").n_deviations == 0
     assert (oort.needs_columns, oort.uses_columns) == (("num_samples",), ("expected_duration",))
     assert oort.needs_metrics == ("loss_rms",)
