@@ -33,6 +33,7 @@ from turnout.environments import (
 )
 from turnout.rng import Purpose, stream
 from turnout.simulation import Run, simulate
+from turnout.storage import write_atomically
 from turnout.types import Array, BoolArray, FloatArray, RoundContext
 
 RESULTS = Path(__file__).parents[1] / "results" / "reliability.json"
@@ -251,7 +252,13 @@ def settings() -> dict[str, Any]:
 
 
 def measure(path: Path, selectors: Collection[str], jobs: int = 1) -> None:
-    """Run the cells that the file does not have, and write it after each selector."""
+    """Run the cells that the file does not have, and write it after each of them.
+
+    Args:
+        path: The file.
+        selectors: Whom to measure.
+        jobs: Number of processes.
+    """
     saved: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     if saved.get("settings") != settings():
         saved = {"settings": settings(), "cells": {}}
@@ -260,7 +267,7 @@ def measure(path: Path, selectors: Collection[str], jobs: int = 1) -> None:
             missing = [cell for cell in cells(selector) if key_of(cell) not in saved["cells"]]
             for cell, gains in zip(missing, pool.map(gains_of, missing), strict=True):
                 saved["cells"][key_of(cell)] = gains
-            path.write_text(json.dumps(saved) + "\n")
+                write_atomically(path, json.dumps(saved, indent=0).encode())
             print(f"{selector}: {len(missing)} cells", flush=True)
 
 

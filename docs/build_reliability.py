@@ -1,0 +1,143 @@
+"""Write the tables of ``docs/reliability.md`` from ``results/reliability.json``.
+
+Everything below the mark is made here. ``--check`` writes nothing and fails if the page differs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results" / "reliability.json"
+PAGE = ROOT / "docs" / "reliability.md"
+MARK = (
+    "<!-- Made by docs/build_reliability.py from results/reliability.json; do not edit below. -->"
+)
+
+SHARES = ("0.01", "0.1", "0.3")
+MODES = ("bare", "bounds", "guarded")
+HONEST = "honest"
+#: Columns of a result, one per run.
+HOSTILE, LEAST = 0, 1
+
+#: Places of a run: selector, behaviour, share and mode -> one list per seed.
+Cells = Mapping[tuple[str, ...], list[list[float]]]
+
+INTRODUCTION = """\
+Each cell is the places of the hostile clients in times of their fair share: **bare / with bounds /
+with `guarded`** (floor {floor:g}, cap {cap:g}, without bounds). It is the mean of {n_seeds} seeds
+over rounds {first} to {last}, with {n_clients} clients, {cohort_size} places, 90 % of the clients
+available and 60 to 90 % success. The last column is what the honest client that got least got, over
+all seeds and shares. *Honest* are the same clients without the lie: what they get there is the
+method's own preference. A share of 1 % is a single client per seed, so there the numbers of methods
+that rank clients depend much on who it is.
+
+Measured are {selectors}; `make reliability` goes on with the others. A measured selector that is
+not in a table sees nothing of that behaviour."""
+
+
+def page_part(saved: Mapping[str, Any]) -> str:
+    """Return the part of the page that is made from results.
+
+    Args:
+        saved: The file's content.
+    """
+    cells: Cells = {tuple(key.split(" | ")): gains for key, gains in saved["cells"].items()}
+    n_clients, cohort_size, n_rounds, n_seeds, first = saved["settings"]["sizes"]
+    floor, cap = saved["settings"]["guard"]
+    introduction = INTRODUCTION.format(
+        floor=floor,
+        cap=cap,
+        n_seeds=n_seeds,
+        first=first,
+        last=n_rounds - 1,
+        n_clients=n_clients,
+        cohort_size=cohort_size,
+        selectors=", ".join(f"`{name}`" for name in sorted({key[0] for key in cells})),
+    )
+    lines = [MARK, "", "## Measured", "", introduction, "", *goals(cells, floor, cap), ""]
+    for behaviour in dict.fromkeys(key[1] for key in cells):
+        lines += [f"### {behaviour[0].upper()}{behaviour[1:]}", "", *table(cells, behaviour), ""]
+    return "\n".join(lines)
+
+
+def table(cells: Cells, behaviour: str) -> list[str]:
+    """Return the table of one behaviour.
+
+    Args:
+        cells: All results.
+        behaviour: Its name.
+    """
+    lines = ["| selector | 1 % | 10 % | 30 % | least honest |", "|---|---|---|---|---|"]
+    for selector in sorted({key[0] for key in cells if key[1] == behaviour}):
+        gained = [
+            " / ".join(f"{_mean(cells[selector, behaviour, share, mode]):.2f}" for mode in MODES)
+            for share in SHARES
+        ]
+        least = " / ".join(
+            f"{min(_least(cells[selector, behaviour, share, mode]) for share in SHARES):.2f}"
+            for mode in MODES
+        )
+        lines.append(f"| `{selector}` | {' | '.join(gained)} | {least} |")
+    return lines
+
+
+def goals(cells: Cells, floor: float, cap: float) -> list[str]:
+    """Return what became of the three goals, with every row that missed one.
+
+    Args:
+        cells: All results.
+        floor: The guarantee's floor.
+        cap: The guarantee's cap.
+    """
+    lies = [key for key in cells if key[1] != HONEST]
+    bare, bounded, guarded = ([key for key in lies if key[3] == mode] for mode in MODES)
+    doubled = [key for key in bounded if _mean(cells[key]) > 2.0]
+    most = max(_mean(cells[key]) for key in guarded)
+    least = min(_least(cells[key]) for key in guarded)
+    n_bare = sum(_mean(cells[key]) > 2.0 for key in bare)
+    lines = [
+        f"- **With bounds nobody gets more than twice its fair share**: true in "
+        f"{len(bounded) - len(doubled)} of {len(bounded)} cells; bare in {len(bare) - n_bare}.",
+        f"- **Guarded, never above {cap:g}**: at most {most:.2f}.",
+        f"- **Guarded, no honest client below {floor:g}**: at least {least:.2f}, within one place.",
+    ]
+    if doubled:
+        lines += ["", "Cells above 2 with bounds, and what the same clients get when honest:", ""]
+        lines += [
+            "| selector | behaviour | share | with bounds | honest |",
+            "|---|---|---|---|---|",
+        ]
+    for selector, behaviour, share, mode in doubled:
+        gained = _mean(cells[selector, behaviour, share, mode])
+        usual = _mean(cells[selector, HONEST, share, mode])
+        percent = f"{float(share):.0%}".replace("%", " %")
+        lines.append(f"| `{selector}` | {behaviour} | {percent} | {gained:.2f} | {usual:.2f} |")
+    return lines
+
+
+def _mean(gains: list[list[float]]) -> float:
+    return sum(run[HOSTILE] for run in gains) / len(gains)
+
+
+def _least(gains: list[list[float]]) -> float:
+    return min(run[LEAST] for run in gains)
+
+
+def main() -> None:
+    """Write the page, or compare it."""
+    made = page_part(json.loads(RESULTS.read_text(encoding="utf-8")))
+    page = PAGE.read_text(encoding="utf-8")
+    whole = page.partition(MARK)[0].rstrip() + "\n\n" + made
+    if "--check" not in sys.argv:
+        PAGE.write_text(whole, encoding="utf-8")
+    elif whole != page:
+        sys.exit(f"{PAGE.relative_to(ROOT)} differs from its results: run make reliability.")
+
+
+if __name__ == "__main__":
+    main()
