@@ -73,7 +73,7 @@ def blocks(text: str, language: str) -> list[str]:
 PRINTED_CODE = [
     "README.md",
     "docs/index.md",
-    *(f"docs/howto/{page}.md" for page in ("data", "guarantee", "results", "sweeps")),
+    *(f"docs/howto/{page}.md" for page in ("data", "guarantee", "results", "sweeps", "worlds")),
 ]
 
 

@@ -335,6 +335,8 @@ def test_every_model_survives_a_table(base: type, cls: type) -> None:
         environments.Environment: {"n_clients": 3},
         data.ArrayFile: {"path": "mine.npz"},
         data.TextFile: {"path": "mine.jsonl"},
+        environments.AvailabilityFile: {"path": "sessions.csv"},
+        environments.DeviceFile: {"path": "devices.csv"},
         data.CsvFile: {"path": "mine.csv"},
         data.ImageFolder: {"path": "photos"},
         data.Examples: {"path": "mine:sets"},

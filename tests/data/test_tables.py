@@ -16,6 +16,7 @@ from turnout.data import (
     Femnist,
     Iid,
     ImageFolder,
+    LabelOrder,
     Natural,
     Partition,
     PowerLaw,
@@ -53,6 +54,7 @@ PARTITIONS = {
     "primary-label": PrimaryLabel(0.5, samples=600),
     "dirichlet": Dirichlet(0.3, equal_sizes=False, min_samples=5),
     "shards": Shards(per_client=3),
+    "label-order": LabelOrder(0.5),
     "power-law": PowerLaw(1.2, alpha=0.5),
     "natural": Natural(50, 200, choose="largest"),
 }

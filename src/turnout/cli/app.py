@@ -22,12 +22,14 @@ from turnout.cli import (
     export,
     listing,
     merge,
+    new,
     recommend,
     report,
     reproduce,
     show,
     simulate,
     train,
+    worlds,
 )
 from turnout.data_directory import DATA_VARIABLE
 from turnout.errors import InvalidInput, OutputError, TurnoutError
@@ -104,4 +106,6 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("merge")(merge.merge)
 app.command("show")(show.show)
 app.command("export")(export.export)
+app.command("worlds")(worlds.worlds)
 app.add_typer(data.app, name="data")
+app.add_typer(new.app, name="new")

@@ -15,6 +15,7 @@ from turnout.data.images import (
     FashionMnist,
     Femnist,
 )
+from turnout.data.label_order import LabelOrder
 from turnout.data.partitions import Iid, Natural, PrimaryLabel, Shards
 from turnout.data.skew import Dirichlet, PowerLaw
 from turnout.data.texts import BlogAuthors, Shakespeare, StackExchange, TextFile, Yelp
@@ -42,6 +43,7 @@ __all__ = [
     "Femnist",
     "Iid",
     "ImageFolder",
+    "LabelOrder",
     "Natural",
     "Partition",
     "PowerLaw",

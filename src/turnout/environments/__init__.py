@@ -28,6 +28,7 @@ from turnout.environments.presets import (
     rbcs_f_world,
 )
 from turnout.environments.timing import FixedTime, HeavyTail, LinearContextual, LogNormal, Pareto
+from turnout.environments.trace_files import AvailabilityFile, DeviceFile
 from turnout.environments.volatility import (
     Adversary,
     ByClass,
@@ -42,9 +43,11 @@ __all__ = [
     "Adversary",
     "Always",
     "Availability",
+    "AvailabilityFile",
     "Bernoulli",
     "ByClass",
     "DataMissing",
+    "DeviceFile",
     "DeviceTimes",
     "Devices",
     "Diurnal",

@@ -74,6 +74,17 @@ WORLDS: Mapping[str, NamedWorld] = MappingProxyType(
             500,
             "everyone is there, answers, and takes the same time",
         ),
+        "unequal": NamedWorld(
+            Environment(
+                100,
+                0,
+                volatility=ByClass((0.4, 0.6, 0.8, 1.0)),
+                timing=LinearContextual((8.0, 4.0, 2.0, 1.0), snr=(1.0, 10.0, 100.0, 1000.0)),
+            ),
+            20,
+            500,
+            "the slow fail more often; with the partition label-order they hold other labels",
+        ),
         "e3cs": NamedWorld(e3cs_world(), 20, 2500, "the numerical experiments of E3CS"),
         "rbcs-f": NamedWorld(rbcs_f_world(), 8, 500, "the numerical experiments of RBCS-F"),
     }

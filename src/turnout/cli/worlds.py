@@ -1,0 +1,119 @@
+"""``turnout worlds``: the worlds by name, the parts that others are made of, one part in detail."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from turnout import environments
+from turnout.cli.output import AsJson, console, show, table
+from turnout.docstrings import entries, sections
+from turnout.environments import WORLDS
+from turnout.environments.timing import Noise
+from turnout.errors import InvalidInput
+from turnout.experiment.codec import encode
+from turnout.experiment.kinds import FAMILIES
+from turnout.names import nearest
+
+__all__ = ["worlds"]
+
+#: The families of models that a world is made of, by where they stand in its table.
+_PARTS: dict[str, type] = {
+    "availability": environments.Availability,
+    "volatility": environments.Volatility,
+    "timing": environments.Timing,
+    "timing.devices": environments.Devices,
+    "timing.noise": Noise,
+    "population": environments.Population,
+    "losses": environments.SyntheticLoss,
+}
+
+Kind = Annotated[
+    str | None,
+    typer.Argument(help="A kind to show in detail; without it all are listed.", metavar="KIND"),
+]
+
+
+def worlds(kind: Kind = None, as_json: AsJson = False) -> None:
+    """Show the worlds and the kinds of their parts, or one kind: fields, meaning, example.
+
+    Examples: [bold]turnout worlds[/] or [bold]turnout worlds markov[/]
+    """
+    rows = [_row(part, name, cls) for part, base in _PARTS.items() for name, cls in _kinds(base)]
+    if kind is not None:
+        chosen = [row for row in rows if row["kind"] == kind]
+        if not chosen:
+            hint = nearest(kind, [row["kind"] for row in rows])
+            raise InvalidInput(f"KIND: there is no part of a world called {kind!r}.{hint}")
+        _show_kind(chosen[0], as_json)
+        return
+    if not as_json:
+        named = table("Worlds by name (--world)", "name", "what it is")
+        for name, world in WORLDS.items():
+            named.add_row(f"[bold]{name}[/]", escape(world.what))
+        console.print(named)
+    parts = table("Parts of a world", "part", "kind", "what it is")
+    for row in rows:
+        fields = ", ".join(field["name"] for field in row["fields"])
+        about = escape(row["about"]) + (f"\n[dim]{fields}[/]" if fields else "")
+        parts.add_row(row["part"], f"[bold]{row['kind']}[/]", about)
+    show(parts, rows, as_json)
+    if not as_json:
+        console.print("[bold]turnout worlds KIND[/] explains one, with its fields.")
+
+
+def _kinds(base: type) -> list[tuple[str, type]]:
+    return list(FAMILIES[base].items())
+
+
+def _row(part: str, kind: str, cls: Any) -> dict[str, Any]:
+    meanings = entries(cls.__doc__)
+    try:
+        example = encode(cls())
+    except InvalidInput:  # it needs the path of a file
+        example = encode(cls(path="mine.csv"))
+    fields = [
+        {
+            "name": field.name,
+            "default": example.get(field.name),
+            "meaning": meanings[field.name].meaning,
+        }
+        for field in dataclasses.fields(cls)
+    ]
+    about = sections(cls.__doc__)[0].replace("``", "")
+    return {"part": part, "kind": kind, "about": about, "fields": fields, "example": example}
+
+
+def _show_kind(row: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(row, indent=2))
+        return
+    console.print(f"[bold]{row['kind']}[/]: {escape(row['about'])}\n", highlight=False)
+    fields = table("", "field", "default", "meaning")
+    for field in row["fields"]:
+        meaning = escape(field["meaning"].replace("``", ""))
+        fields.add_row(f"[bold]{field['name']}[/]", escape(_toml(field["default"])), meaning)
+    if row["fields"]:
+        console.print(fields)
+    console.print("In a file for --world:", highlight=False)
+    console.print(f"  {escape(_example(row))}", highlight=False, soft_wrap=True)
+
+
+def _example(row: dict[str, Any]) -> str:
+    outer, _, inner = row["part"].partition(".")
+    wrapper = {"devices": "device-times", "noise": "heavy-tail"}
+    content = {"kind": wrapper[inner], inner: row["example"]} if inner else row["example"]
+    return f"{outer} = {_toml(content)}"
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, dict):
+        items = [f"{name} = {_toml(item)}" for name, item in value.items() if item is not None]
+        return f"{{ {', '.join(items)} }}"
+    return json.dumps(value)
