@@ -212,6 +212,17 @@ def test_a_world_in_a_file_is_called_as_the_file() -> None:
     [
         (("compare", "random", "--world", "e3cs", "--world", "e3cs"), "one world twice"),
         (("compare", "random", "--sweep", "n_clients"), "write key=[value,...]"),
+        (("compare", "random", "--sweep", "n_clients=[5"), "--sweep n_clients=[5: values=[5"),
+        (
+            (
+                "compare",
+                "random",
+                *("--world", "e3cs", "--world", "volatile"),
+                "--sweep",
+                "world=[a]",
+            ),
+            "sweep.world: is swept twice",
+        ),
         (
             ("compare", "random", "--sweep", "n_clients=[5]", "--sweep", "n_clients=[6]"),
             "n_clients twice",

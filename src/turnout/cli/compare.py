@@ -54,7 +54,7 @@ from turnout.cli.training_options import (
     recipe_options,
 )
 from turnout.errors import InvalidInput
-from turnout.experiment import Grid, Sweep, run_sweep
+from turnout.experiment import ConfigError, Grid, Sweep, run_sweep
 from turnout.experiment.spec import parse_parameters
 from turnout.results import open_runs
 from turnout.results.across import Across
@@ -150,23 +150,7 @@ def compare(
 
     Example: [bold]turnout compare random e3cs E3CS-0.8=e3cs:quota=0.8 --rounds 300 --seeds 3[/]
     """
-    recipe = recipe_options(context.params)
-    if config is not None:
-        if selectors:
-            raise InvalidInput("--config and selectors exclude each other: give one of them.")
-        if world is not None or deadline is not None:
-            raise InvalidInput("--world and --deadline go into the file of --config.")
-        plan = _from_file(config, context.params, recipe)
-    elif selectors:
-        if recipe and not train:
-            raise InvalidInput(_NOT_TRAINED)
-        training = recipe if train else None
-        options = {**context.params, "world": (world or [])[:1]}
-        experiment = experiment_of("compare", selectors, seeds or 5, options, training)
-        plan = Sweep(experiment, world_axis(world or []))
-    else:
-        raise InvalidInput("give selectors, e.g. turnout compare random e3cs, or --config FILE.")
-    plan = plan.over(_swept(sweep or []))
+    plan = _plan(context.params)
     agreed(plan.n_cells, yes)
     wanted = named_metrics(metrics)
     if baseline is not None:
@@ -192,6 +176,28 @@ def compare(
     if figures is not None and shard is None:
         draw_results(open_runs(folder).only(plan.base.labels), figures, formats=FORMATS)
     end_badly_on_problems(*grids)
+
+
+def _plan(options: Mapping[str, Any]) -> Sweep:
+    """Return what the command's parameters ask for."""
+    recipe = recipe_options(options)
+    selectors, config, worlds = options["selectors"], options["config"], options["world"] or []
+    if config is not None:
+        if selectors:
+            raise InvalidInput("--config and selectors exclude each other: give one of them.")
+        if worlds or options["deadline"] is not None:
+            raise InvalidInput("--world and --deadline go into the file of --config.")
+        plan = _from_file(config, options, recipe)
+    elif selectors:
+        if recipe and not options["train"]:
+            raise InvalidInput(_NOT_TRAINED)
+        training = recipe if options["train"] else None
+        first = {**options, "world": worlds[:1]}
+        experiment = experiment_of("compare", selectors, options["seeds"] or 5, first, training)
+        plan = Sweep(experiment, world_axis(worlds))
+    else:
+        raise InvalidInput("give selectors, e.g. turnout compare random e3cs, or --config FILE.")
+    return plan.over(_swept(options["sweep"] or []))
 
 
 def _print_grids(
@@ -220,7 +226,10 @@ def _swept(texts: Sequence[str]) -> dict[str, Any]:
             raise InvalidInput(f"--sweep {text}: write key=[value,...], e.g. n_clients=[50,100].")
         if key in table:
             raise InvalidInput(f"--sweep names {key} twice: give all its values in one list.")
-        table[key] = parse_parameters(f"values={values}")["values"]
+        try:
+            table[key] = parse_parameters(f"values={values}")["values"]
+        except ConfigError as error:
+            raise InvalidInput(f"--sweep {text}: {error.problem}") from error
     return table
 
 

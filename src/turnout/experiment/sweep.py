@@ -112,6 +112,8 @@ class Sweep:
                 swept = _swept_selectors(sweep.base, key, values)
                 sweep = replace(sweep, base=replace(sweep.base, selectors=swept))
                 continue
+            if spelled(key) in sweep.axes:
+                raise ConfigError(where, "is swept twice: give all its values in one list.")
             named = {_value_name(value): value for value in values}
             if len(named) < len(values):
                 raise ConfigError(where, f"has a value twice: {', '.join(map(short, values))}.")

@@ -6,16 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from turnout.report.curves import Trace, add_line
+from turnout.report.curves import Trace, add_line, plain
 from turnout.report.figures import Chart, axes, label
 from turnout.results.groups import WorldGroup
 from turnout.results.sensitivity import Panel, parameter_panels, world_panels
 from turnout.results.tables import main_metric
+from turnout.types import FloatArray
 
 __all__ = ["parameter_charts", "world_charts"]
 
 _NUMBERS = "Line: mean over seeds; band: lowest to highest seed. Without marks: no such parameter."
-_WORDS = "Mark: mean over seeds, with the lowest and the highest in its tip."
+_WORDS = "Mark: mean over seeds; bar: lowest to highest seed."
 
 
 def parameter_charts(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
@@ -54,12 +55,21 @@ def _charts(panels: Iterable[Panel], order: Mapping[str, int]) -> Iterator[Chart
 def _traces(panel: Panel, order: Mapping[str, int], unit: float) -> list[Trace]:
     bands: list[Trace] = []
     lines: list[Trace] = []
-    ends = (panel.places[0], panel.places[-1])
+    everywhere = panel.places if not panel.is_numeric else [panel.places[0], panel.places[-1]]
     for each in panel.responses:
         who = {"name": label(each.name), "meta": {"selector": order[each.label]}}
-        at = [p if panel.is_numeric else label(str(p)) for p in each.places or ends]
+        at = [p if panel.is_numeric else label(str(p)) for p in each.places or everywhere]
         rows = np.broadcast_to(each.values / unit, (len(each.values), len(at)))
         add_line(bands, lines, who, at, rows, "line")
-        if each.places:
-            lines[-1]["mode"] = "lines+markers" if panel.is_numeric else "markers"
+        if not panel.is_numeric:
+            lines[-1] |= {"mode": "markers", "error_y": _bars(rows)}
+        elif each.places:
+            lines[-1]["mode"] = "lines+markers"
     return bands + lines if panel.is_numeric else lines
+
+
+def _bars(rows: FloatArray) -> Trace:
+    """Return bars from the lowest to the highest seed."""
+    mean = rows.mean(axis=0)
+    up, down = plain(rows.max(axis=0) - mean), plain(mean - rows.min(axis=0))
+    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down}
