@@ -19,8 +19,8 @@ table = load_breast_cancer()
 names = table.target_names[table.target]  # "benign" or "malignant": words, as in most files
 
 # %% [markdown]
-# Labels must be numbers from 0; `np.unique` makes them of words. Scale the columns with numbers of the
-# training part only.
+# Labels are numbers from 0, or words. Here `np.unique` numbers them, because they are counted by number below.
+# Scale the columns with numbers of the training part only.
 
 # %%
 rng = np.random.default_rng(0)

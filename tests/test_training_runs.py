@@ -22,6 +22,7 @@ import torch
 
 import turnout
 from turnout import metrics
+from turnout.cli.training_options import recipe_options
 from turnout.data import Dataset, Digits, Iid, PowerLaw, PrimaryLabel, Shards, Source, federate
 from turnout.environments import ByClass, DeviceTimes, Environment, Reliable
 from turnout.errors import InvalidInput, MissingExtra
@@ -748,6 +749,25 @@ def test_broken_answers_are_said(tmp_path: Path) -> None:
     assert cell.summary is not None
     assert cell.summary["broken_answers"] > 0
     assert f"{cell.summary['broken_answers']} answers were not finite" in cell.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'model = "{path}"',
+        'model = {{ kind = "{path}" }}',
+        'model = {{ kind = "custom", path = "{path}" }}',
+    ],
+)
+def test_a_factory_of_your_own_is_named_in_a_file(tmp_path: Path, line: str) -> None:
+    path = f"{__name__}:net"
+    file = tmp_path / "own.toml"
+    text = 'selectors = ["random"]\n[training]\n' + line.format(path=path)
+    file.write_text(text, encoding="utf-8")
+    training = Experiment.from_toml(file).training
+    assert training is not None
+    assert training.model == Custom(path)
+    assert training.model == recipe_options({"model": path})["model"]
 
 
 def test_processes_use_one_thread_and_give_the_same_runs(
