@@ -99,11 +99,12 @@ def press_chip(page, number, modifiers=()):
 
 
 def wait_for_shown(page, numbers):
-    """Wait until every chart shows exactly these selectors, the map one of them."""
+    """Wait until every chart shows exactly these selectors, the map one and a sweep some."""
     wanted = sorted(numbers)
     wait(
         page,
         f"Object.entries({SHOWN}).every(([id, shown]) => id.endsWith('-map') "
-        f"? (shown.length === 1 && {wanted}.includes(shown[0])) "
+        f"? (shown.length === 1 && {wanted}.includes(shown[0])) : id.includes('-swept-') "
+        f"? shown.every((number) => {wanted}.includes(number)) "
         f": JSON.stringify(shown) === JSON.stringify({wanted}))",
     )

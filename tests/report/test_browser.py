@@ -22,8 +22,8 @@ from turnout.experiment import Variant
 from turnout.report import write_report
 
 CHARTS = [
-    "success", "success-moving", "cep", "regret", "bound", "counts", "lorenz", "fairness",
-    "time", "round-time", "backlog-mean", "backlog-max",
+    "swept-0", "success", "success-moving", "cep", "regret", "bound", "counts", "lorenz",
+    "fairness", "time", "round-time", "backlog-mean", "backlog-max",
 ]  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def visit(browser):
 
 def test_every_chart_is_drawn(page):
     drawn = page.evaluate(DRAWN)
-    assert list(drawn) == [f"w0-{key}" for key in (*CHARTS[:6], "map", *CHARTS[6:])]
+    assert list(drawn) == [f"w0-{key}" for key in (*CHARTS[:7], "map", *CHARTS[7:])]
     for key, (n_marks, width, height) in drawn.items():
         assert n_marks >= (1 if key == "w0-map" else len(LABELS)), key
         assert width > 300, key
