@@ -80,11 +80,19 @@ def test_shards_of_one_number_share_a_folder(tmp_path):
         run_experiment(small(), tmp_path, n_jobs=1, shard=Shard(0, 2))
 
 
+def heed_signals():
+    """Undo what nohup and a shell's ``&`` leave behind: children would ignore HUP and INT."""
+    for name in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(name, signal.SIG_DFL)
+
+
 @pytest.fixture
 def running(tmp_path):
     """A comparison whose two workers are at work, in a process group of its own."""
     command = [sys.executable, "-m", "turnout", *COMMAND, "--out", str(tmp_path)]
-    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, start_new_session=True, stderr=subprocess.PIPE, preexec_fn=heed_signals
+    )
     try:
         wait_for(lambda: len(list(tmp_path.glob("*/seed-0/rounds.jsonl"))) == 2)
         yield process
