@@ -163,6 +163,7 @@ def test_data_weighted_with_replacement_odd_sizes():
     assert selector.select(context(4, 3, sizes=[0.0] * 4), rng).clients.size >= 1
 
 
+@pytest.mark.slow
 def test_data_weighted_over_the_available():
     selector, trials = made("data-weighted", 5), 3000
     ctx = context(

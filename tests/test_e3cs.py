@@ -738,6 +738,7 @@ def test_a_client_drawn_against_all_odds(director: Director, estimate: str, succ
             assert np.isfinite(selector.log_weight_).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", ["exact", "dependent-rounding", "multinomial"])
 @pytest.mark.parametrize("spread", [1e5, 1e12])
 def test_a_run_goes_on_from_a_wide_spread_under_any_quota(draw: str, spread: float) -> None:

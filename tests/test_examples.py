@@ -41,6 +41,7 @@ def test_script_runs(script, tmp_path):
     assert re.search(PRINTED[script.stem], done.stdout), done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_commands_in_the_text_have_these_options(script):
     text = re.sub(r"(?m)^# ?", "", script.read_text(encoding="utf-8"))

@@ -73,6 +73,7 @@ def hand_state(**parameters):
     return selector, slow, sizes
 
 
+@pytest.mark.slow
 def test_scores_by_hand_normalised():
     # Round 3, so R = 4. 95th percentile of (12, 20, 30) from below is 20: U = (20, 20, 12).
     # Normalised U = (1, 1, 0). Bonus sqrt(0.1 ln 4 / L) = (0.372330, 0.263277, 0.214965).
@@ -87,6 +88,7 @@ def test_scores_by_hand_normalised():
     assert_frequencies(counts, trials, [1.372330 / total, 0.078955 / total, 0.053741 / total])
 
 
+@pytest.mark.slow
 def test_scores_by_hand_of_algorithm_1():
     # Raw utilities, clipped at 20, T fixed at 2: (20.372330, 20.263277 * (2/4)^2, 12.214965)
     #                                           = (20.372330, 5.065819, 12.214965).
@@ -192,6 +194,7 @@ def test_works_before_the_first_feedback():
     assert made(3).select(context(3, 9), np.random.default_rng(0)).clients.tolist() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_explores_in_proportion_to_speed():
     selector, trials = made(4), 5000
     expected = [1.0, 2.0, 4.0, 8.0]
@@ -428,6 +431,7 @@ def test_capped_clients_fill_up_only_what_is_missing():
         assert {2, 3} < set(chosen)
 
 
+@pytest.mark.slow
 def test_a_silent_client_counts_as_tried_with_utility_zero():
     selector = made(3, cutoff=0.0, normalize=False, **EXPLOIT)
     feed(selector, None, 0, [0, 1, 2], [1.0] * 3, [NAN, 5.0, 5.0], [NAN, 1.0, 1.0], [3, 0, 0])
@@ -443,6 +447,7 @@ def test_a_silent_client_counts_as_tried_with_utility_zero():
     assert_frequencies(counts, 4000, [share, (1 - share) / 2, (1 - share) / 2])
 
 
+@pytest.mark.slow
 def test_a_client_that_stops_answering_keeps_its_utility():
     # Alg. 1 changes U only with feedback; L moves on, so the bonus shrinks.
     parameters = {"cutoff": 0.0, "normalize": False, "preferred_duration": 9.0, **EXPLOIT}
@@ -482,6 +487,7 @@ def test_ties_have_no_index_bias():
     assert_frequencies(counts, 3000, [2 / 5] * 5)
 
 
+@pytest.mark.slow
 def test_late_feedback_does_not_turn_time_back():
     selector = made(2, cutoff=0.0, normalize=False, penalty=0.0, **EXPLOIT)
     sizes = [1.0, 1.0]

@@ -149,6 +149,7 @@ def fair_state(**parameters):
     return selector
 
 
+@pytest.mark.slow
 def test_fairness_by_hand():
     # Round 3: bonus sqrt(0.1 ln 4 / L), L = (3, 2, 1). Counts (3, 2, 1): 1 - count / 3 = 0, 1/3,
     # 2/3 of the largest score.
@@ -161,6 +162,7 @@ def test_fairness_by_hand():
     assert_frequencies(counts, trials, score / score.sum())
 
 
+@pytest.mark.slow
 def test_fairness_of_one_is_by_counts_alone():
     selector = fair_state(fairness=1.0)
     assert draws(selector, context(3, 2, 3), 200) == {1, 2}

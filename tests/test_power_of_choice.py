@@ -217,6 +217,7 @@ def test_rpow_d_by_hand():
         assert selector.select(context([1.0] * 4, m, 3), rng).clients.tolist() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_rpow_d_matches_slow_last_losses(seed):
     rng = np.random.default_rng(seed)
@@ -270,6 +271,7 @@ def test_rpow_d_silent_clients_are_not_chosen_for_ever():
     assert times[6:].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_rpow_d_ties_have_no_index_bias():
     selector, trials = made("rpow-d", 5, candidates=5), 4000
     rng = np.random.default_rng(17)

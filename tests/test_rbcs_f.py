@@ -432,6 +432,7 @@ def play_with_seconds(penalty: float, seconds: float, rounds: int) -> np.ndarray
     return largest
 
 
+@pytest.mark.slow
 def test_a_queue_grows_to_the_penalty_times_the_spread_per_place() -> None:
     for penalty in (10.0, 20.0):
         largest = play_with_seconds(penalty, 5.0, 600)

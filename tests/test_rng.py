@@ -106,6 +106,7 @@ def test_no_global_randomness_is_touched():
     assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
 
 
+@pytest.mark.slow
 def test_same_values_in_another_process():
     program = (
         "from turnout import Purpose, stream\nprint([stream(7, p, 3).random() for p in Purpose])\n"

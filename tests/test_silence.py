@@ -101,17 +101,20 @@ def test_an_answer_ends_the_count() -> None:
     assert unanswered.tolist() == [0, 4, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PATIENT)
 def test_the_dead_lose_their_places(case: str) -> None:
     n_rounds = N_ROUNDS[case]
     assert share_of_dead(make(case), range(n_rounds), death=n_rounds * 2 // 5) <= 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", sorted(PATIENT.keys() - {"nccb", "rbcs-f"}))
 def test_the_paper_keeps_the_places_of_the_dead(case: str) -> None:
     assert share_of_dead(make(case, patience=None), range(200), death=80) >= 1.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PATIENT)
 def test_nothing_changes_up_to_the_patience(case: str) -> None:
     patient, paper = make(case, patience=1), make(case, patience=None)

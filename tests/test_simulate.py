@@ -295,6 +295,7 @@ def test_selector_and_world_by_name_as_on_the_command_line():
         simulate("random", e3cs_world(), cohort_size=3)
 
 
+@pytest.mark.slow
 def test_import_turnout_makes_its_packages_reachable():
     lines = [
         "import sys, turnout",

@@ -142,6 +142,7 @@ def test_unknown_size_counts_as_the_mean_of_all_clients():
     assert selector.select(context(sizes, 1, 1, present), rng).clients.tolist() == [0]
 
 
+@pytest.mark.slow
 def test_a_client_without_data_has_index_zero():
     # p_k = 0 in Eq. (4). Its count decays through the subnormal numbers on the way to 0, where
     # the bonus overflows: 0 * inf must not become NaN.
@@ -192,6 +193,7 @@ def test_ties_have_no_index_bias():
     assert np.all(np.abs(counts - trials * p) <= 5 * math.sqrt(trials * p * (1 - p)))
 
 
+@pytest.mark.slow
 def test_ties_between_equal_finite_indices_have_no_bias():
     selector, trials = made(4), 4000
     rng = np.random.default_rng(17)

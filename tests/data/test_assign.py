@@ -69,6 +69,7 @@ def test_whole_keeps_the_sum_and_stays_within_one(weights, total):
     assert np.all(np.abs(counts - total * share) < 1.0 + 1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.data(), st.integers(1, 12), st.integers(0, 1000))
 def test_dealt_rows_are_own_once_and_shared_evenly(data, n_pool, seed):

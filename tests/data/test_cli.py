@@ -67,6 +67,7 @@ def test_list_without_a_data_directory(monkeypatch):
     assert set(rows.values()) == {"embedded", "missing", "own"}
 
 
+@pytest.mark.slow
 def test_the_example_in_help_works():
     found = re.search(r"Example: \[bold\]turnout data (.+?)\[/\]", show_partition.__doc__)
     text = run(*found.group(1).split())

@@ -291,6 +291,7 @@ def test_names_of_labels_and_owners_are_numbered_alphabetically():
         Arrays(x, [0.5, 1.0, 2.0], x, [0, 0, 0])
 
 
+@pytest.mark.slow
 def test_importing_needs_numpy_only():
     code = (
         "import sys, turnout.data;"

@@ -59,6 +59,7 @@ def test_joining_again_changes_nothing(shards: tuple[Path, Path], tmp_path: Path
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "all").rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_a_folder_may_hold_several_experiments(tmp_path: Path) -> None:
     for shard, label in (("a", "random"), ("b", "e3cs")):
         for name, n_rounds in (("short", 10), ("nested/long", 30)):

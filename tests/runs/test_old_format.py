@@ -56,6 +56,7 @@ def test_a_complete_old_cell_is_read(cell, kind, n_rounds):
         assert back.run.accuracy[-1] == back.summary["accuracy"]
 
 
+@pytest.mark.slow
 def test_all_old_folders_are_reported(tmp_path):
     cells, problems = read_cells([OLD])
     assert len(cells) == 5
