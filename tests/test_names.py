@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ast
 import collections
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +47,15 @@ def test_without_a_near_option_all_are_listed():
 def test_only_long_texts_are_shortened():
     assert shortened("abc", 3) == "abc"
     assert shortened("abcd", 3) == "ab…"
+
+
+def test_no_two_classes_share_a_name():
+    """``Dirichlet`` is a partition and a selector; run folders know both by that name."""
+    places = {}
+    root = Path(turnout.__file__).parent
+    for file in sorted(root.rglob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(file.relative_to(root).as_posix())
+    doubled = {name: files for name, files in places.items() if len(files) > 1}
+    assert doubled.keys() == {"Dirichlet"}

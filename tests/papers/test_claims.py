@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from turnout.errors import InvalidInput
-from turnout.papers import Claim, Finding, Results, Verdict, judge
+from turnout.papers import Claim, Finding, Trials, Verdict, judge
 from turnout.papers.claims import RELATIONS, corrected, steps_of
 from turnout.papers.results import SchemeResults
 from turnout.statistics.evidence import Evidence, above, all_of, holm, inside, later, same
 
 
-def results(values: dict[str, list[float]], measure: str = "cep", n_rounds: int = 100) -> Results:
+def results(values: dict[str, list[float]], measure: str = "cep", n_rounds: int = 100) -> Trials:
     schemes = {
         label: SchemeResults(tuple(range(len(v))), 2, {measure: np.array(v)}, {}, {})
         for label, v in values.items()
     }
-    return Results({"n_rounds": n_rounds}, schemes, {})
+    return Trials({"n_rounds": n_rounds}, schemes, {})
 
 
 def finding(relation: str, values: dict[str, list[float]], **fields: Any) -> Finding:
@@ -109,7 +109,7 @@ def test_only_seeds_that_both_have_are_compared() -> None:
         "a": SchemeResults((0, 1, 2, 3), 2, {"cep": np.array([3.0, 3.1, 3.2, 0.0])}, {}, {}),
         "b": SchemeResults((2, 0, 1), 2, {"cep": np.array([2.2, 2.0, 2.1])}, {}, {}),
     }
-    known = Results({"n_rounds": 9}, schemes, {})
+    known = Trials({"n_rounds": 9}, schemes, {})
     ours, theirs = known.paired("a", "b", "cep")
     assert (ours - theirs).tolist() == pytest.approx([1.0, 1.0, 1.0])
     assert judge(Claim(1, "says", "order", "cep", order="a > b"), known).verdict == "holds"
@@ -291,4 +291,4 @@ def test_a_run_that_never_got_there_took_at_least_its_own_length() -> None:
         ),
     }
     claim = Claim(1, "says", "order", "time-to-0.8", order="short > long")
-    assert judge(claim, Results({"n_rounds": 5}, schemes, {})).verdict == Verdict.UNDECIDED
+    assert judge(claim, Trials({"n_rounds": 5}, schemes, {})).verdict == Verdict.UNDECIDED

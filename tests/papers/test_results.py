@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from turnout.experiment import run_experiment
-from turnout.papers import Preset, Results, ResultsFile, Verdict, judge, load_preset
+from turnout.papers import Preset, ResultsFile, Trials, Verdict, judge, load_preset
 from turnout.papers.collect import collect
 from turnout.papers.plots import draw
 from turnout.papers.presets import Figure
@@ -18,7 +18,7 @@ from turnout.papers.tables import all_tables, claims_table, count_sentence, judg
 from turnout.results.drawing import FORMATS
 
 
-def ran(preset: Preset, folder: Path, labels: list[str] | None = None) -> Results:
+def ran(preset: Preset, folder: Path, labels: list[str] | None = None) -> Trials:
     setting = preset.settings[0]
     experiment = preset.experiment_of(setting)
     numbers = tuple(figure.number for figure in preset.figures)
@@ -33,11 +33,11 @@ def arxiv() -> Preset:
 
 
 @pytest.fixture(scope="module")
-def shortened(arxiv: Preset, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def shortened(arxiv: Preset, tmp_path_factory: pytest.TempPathFactory) -> Trials:
     return ran(arxiv, tmp_path_factory.mktemp("arxiv"))
 
 
-def test_the_claims_of_e3cs(arxiv: Preset, shortened: Results) -> None:
+def test_the_claims_of_e3cs(arxiv: Preset, shortened: Trials) -> None:
     verdicts = {
         claim.says: judge(claim, shortened, arxiv.drawn(claim.figure)).verdict
         for claim in arxiv.claims
@@ -63,7 +63,7 @@ def test_time_falls_with_the_penalty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [2, 3])
-def test_figures_are_drawn(number: int, arxiv: Preset, shortened: Results, tmp_path: Path) -> None:
+def test_figures_are_drawn(number: int, arxiv: Preset, shortened: Trials, tmp_path: Path) -> None:
     figure = arxiv.figure(number)
     check_drawing(figure, {"": shortened}, tmp_path, figure.schemes)
 
@@ -78,13 +78,13 @@ def test_a_figure_has_no_date_inside(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trials:
     preset = load_preset("ucb-cs", seeds=2, rounds=40)
     labels = [label for label in preset.experiment.labels if "m=3" not in label]
     return ran(preset, tmp_path_factory.mktemp("ucb"), labels)
 
 
-def test_training_is_kept_and_drawn(trained: Results, tmp_path: Path) -> None:
+def test_training_is_kept_and_drawn(trained: Trials, tmp_path: Path) -> None:
     scheme = trained.schemes["UCB-CS, m=1"]
     assert scheme.curves["global loss"].rounds.tolist() == [10, 20, 30, 40]
     last = scheme.curves["global loss"].values[:, -1]
@@ -107,7 +107,7 @@ def test_settings_are_panels(tmp_path: Path) -> None:
         return {name: Curve(rounds, rising) for name in names}
 
     parts = {
-        name: Results(
+        name: Trials(
             {"n_rounds": 5},
             {label: SchemeResults((0, 1), 2, {}, curves(level), {}) for label in ("A", "B")},
             {},
@@ -121,7 +121,7 @@ def test_settings_are_panels(tmp_path: Path) -> None:
     assert "non-iid" not in draw(only, parts, tmp_path)[1].read_text(encoding="utf-8")
 
 
-def check_drawing(figure: Figure, results: dict[str, Results], folder: Path, texts: Any) -> None:
+def check_drawing(figure: Figure, results: dict[str, Trials], folder: Path, texts: Any) -> None:
     written = draw(figure, results, folder)
     assert [path.suffix for path in written] == [f".{form}" for form in FORMATS]
     assert written[0].read_bytes().startswith(b"%PDF")
@@ -134,7 +134,7 @@ def check_drawing(figure: Figure, results: dict[str, Results], folder: Path, tex
 
 
 def test_results_come_back_from_their_file(
-    arxiv: Preset, shortened: Results, tmp_path: Path
+    arxiv: Preset, shortened: Trials, tmp_path: Path
 ) -> None:
     file = ResultsFile("e3cs-arxiv", {("", 1): shortened}, {"turnout": "1"})
     file.write(tmp_path / "x.json")
@@ -156,7 +156,7 @@ def test_results_come_back_from_their_file(
 
 def test_never_and_diverged_survive_a_file(tmp_path: Path) -> None:
     values = {"rounds-to-0.8": np.array([10.0, math.inf]), "cep": np.array([math.nan, 1.5])}
-    part = Results(
+    part = Trials(
         {"n_rounds": 20, "selectors": [{"label": "A"}]},
         {"A": SchemeResults((0, 1), 2, values, {}, {})},
         {},
@@ -168,7 +168,7 @@ def test_never_and_diverged_survive_a_file(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "x.json").read_text())["format"] == 1
 
 
-def test_results_of_another_protocol_are_refused(shortened: Results, arxiv: Preset) -> None:
+def test_results_of_another_protocol_are_refused(shortened: Trials, arxiv: Preset) -> None:
     file = ResultsFile("e3cs-arxiv", {("", 1): shortened})
     file.check("", 1, arxiv.experiment.table())
     more_seeds = load_preset("e3cs-arxiv", seeds=7, rounds=480).experiment.table()
@@ -195,14 +195,14 @@ def test_damaged_results_are_named(text: str, problem: str, tmp_path: Path) -> N
         ResultsFile.read(path, "rbcs-f")
 
 
-def test_a_part_that_is_run_later_joins_the_others(shortened: Results) -> None:
+def test_a_part_that_is_run_later_joins_the_others(shortened: Trials) -> None:
     file = ResultsFile("e3cs-arxiv")
     halves = [shortened.labels[3:], shortened.labels[:3]]
     for labels in halves:
         schemes = {label: shortened.schemes[label] for label in labels}
-        file.update("", 1, Results(shortened.experiment, schemes, shortened.classes))
+        file.update("", 1, Trials(shortened.experiment, schemes, shortened.classes))
     assert file.parts[("", 1)].labels == shortened.labels
-    file.update("", 1, Results(shortened.experiment, {}, {}))
+    file.update("", 1, Trials(shortened.experiment, {}, {}))
     assert file.parts[("", 1)].labels == shortened.labels
 
 
@@ -221,7 +221,7 @@ def test_seeds_that_are_run_later_join_the_others() -> None:
     assert scheme(0, 1).joined(other) is other  # nothing to compare it with
 
 
-def test_only_runs_that_are_missing_are_run(shortened: Results) -> None:
+def test_only_runs_that_are_missing_are_run(shortened: Trials) -> None:
     file = ResultsFile("e3cs-arxiv", {("", 1): shortened})
     labels = shortened.labels
     assert file.missing("", 1, labels, range(5)) == {}

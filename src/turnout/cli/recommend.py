@@ -40,7 +40,7 @@ from turnout.cli.training_options import (
 )
 from turnout.errors import InvalidInput
 from turnout.experiment import Grid, Variant
-from turnout.experiment.recommend import Verdict, candidates, needs_of, verdict
+from turnout.experiment.recommend import Recommendation, candidates, needs_of, verdict
 from turnout.results.scores import Scores
 from turnout.runs.catalogue import metric_named
 from turnout.runs.facts import Facts
@@ -154,7 +154,7 @@ def _ranked(scores: Scores, metric: Metric[Facts]) -> Scores:
     return Scores({label: scores.runs[label] for label in sorted(means, key=means.__getitem__)})
 
 
-def _sentence(decision: Verdict, metric: Metric[Facts]) -> str:
+def _sentence(decision: Recommendation, metric: Metric[Facts]) -> str:
     """Return what to take, and whether the differences are more than chance."""
     take = f"Take [bold]{escape(decision.winner)}[/]."
     others = ", ".join(escape(name) for name in sorted(decision.alike - {decision.winner}))
@@ -180,7 +180,7 @@ def _flower_line(variant: Variant, cohort_size: int) -> str:
 
 
 def _row(
-    grid: Grid, metric: Metric[Facts], decision: Verdict, left_out: Mapping[str, str]
+    grid: Grid, metric: Metric[Facts], decision: Recommendation, left_out: Mapping[str, str]
 ) -> dict[str, Any]:
     ranked = _ranked(grid.scores, metric)
     keys: Sequence[str] = [metric.key]

@@ -16,7 +16,7 @@ from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 from turnout.selector import Selector
 
-__all__ = ["BASELINE", "Candidates", "Verdict", "candidates", "needs_of", "verdict"]
+__all__ = ["BASELINE", "Candidates", "Recommendation", "candidates", "needs_of", "verdict"]
 
 #: Needs nothing: another selector must be better than this one.
 BASELINE = "random"
@@ -42,7 +42,7 @@ class Candidates(NamedTuple):
     left_out: Mapping[str, str]
 
 
-class Verdict(NamedTuple):
+class Recommendation(NamedTuple):
     """What to take.
 
     Attributes:
@@ -116,7 +116,7 @@ def candidates(
     return Candidates(Experiment(fitting, **settings), left_out)
 
 
-def verdict(scores: Scores, metric: Metric[Facts], variants: Iterable[Variant]) -> Verdict:
+def verdict(scores: Scores, metric: Metric[Facts], variants: Iterable[Variant]) -> Recommendation:
     """Return what to take.
 
     Args:
@@ -137,4 +137,4 @@ def verdict(scores: Scores, metric: Metric[Facts], variants: Iterable[Variant]) 
             sign * means[variant.label].mean,
         ),
     )
-    return Verdict(winner.label, ranking.best, alike)
+    return Recommendation(winner.label, ranking.best, alike)

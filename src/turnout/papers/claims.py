@@ -19,7 +19,7 @@ import numpy as np
 
 from turnout.errors import InvalidInput
 from turnout.papers.measures import measure_named
-from turnout.papers.results import Results
+from turnout.papers.results import Trials
 from turnout.runs.cell import Cell
 from turnout.runs.metric import Metric
 from turnout.statistics import estimate, student_quantile
@@ -147,7 +147,7 @@ class Finding(NamedTuple):
 
 def judge(
     claim: Claim,
-    results: Results,
+    results: Trials,
     drawn: Sequence[str] = (),
     rename: Mapping[str, str] | None = None,
 ) -> Finding:
@@ -207,7 +207,7 @@ class _Step(NamedTuple):
 
 
 def _order(
-    claim: Claim, results: Results, drawn: Sequence[str], name: Callable[[str], str]
+    claim: Claim, results: Trials, drawn: Sequence[str], name: Callable[[str], str]
 ) -> Finding:
     groups, signs = claim.groups(drawn)
     measure = measure_named(claim.measure)
@@ -232,7 +232,7 @@ def _step(
     sign: str,
     first: str,
     second: str,
-    results: Results,
+    results: Trials,
     name: Callable[[str], str],
 ) -> _Step:
     ours, theirs = results.paired(name(first), name(second), claim.measure)
@@ -288,7 +288,7 @@ def _limited(sign: float) -> Callable[..., Finding]:
     """Return the judge of "above the limit" (sign 1) or "below the limit" (sign -1)."""
 
     def judge_limit(
-        claim: Claim, results: Results, drawn: Sequence[str], name: Callable[[str], str]
+        claim: Claim, results: Trials, drawn: Sequence[str], name: Callable[[str], str]
     ) -> Finding:
         return _each(
             claim, results, name, lambda distance: (sign * _mean(distance), above(sign * distance))
@@ -297,9 +297,7 @@ def _limited(sign: float) -> Callable[..., Finding]:
     return judge_limit
 
 
-def _is(
-    claim: Claim, results: Results, drawn: Sequence[str], name: Callable[[str], str]
-) -> Finding:
+def _is(claim: Claim, results: Trials, drawn: Sequence[str], name: Callable[[str], str]) -> Finding:
     if claim.margin <= 0.0:
         return _each(claim, results, name, lambda distance: (_mean(distance), same(distance)))
     return _each(
@@ -312,7 +310,7 @@ def _is(
 
 def _each(
     claim: Claim,
-    results: Results,
+    results: Trials,
     name: Callable[[str], str],
     test: Callable[[FloatArray], tuple[float, Evidence]],
 ) -> Finding:

@@ -8,7 +8,7 @@ from pathlib import Path
 from turnout.experiment import Cell, Experiment, read_cell
 from turnout.papers.plots import DRAWINGS
 from turnout.papers.presets import Preset
-from turnout.papers.results import Results, SchemeResults
+from turnout.papers.results import SchemeResults, Trials
 from turnout.runs.files import SUMMARY, cell_folder, slug
 
 __all__ = ["collect", "run_folder"]
@@ -29,7 +29,7 @@ def run_folder(preset: Preset, experiment: Experiment, setting: str) -> str:
     return f"{name}/{slug(setting)}" if setting else name
 
 
-def collect(preset: Preset, experiment: Experiment, folder: Path, labels: Sequence[str]) -> Results:
+def collect(preset: Preset, experiment: Experiment, folder: Path, labels: Sequence[str]) -> Trials:
     """Return what is kept of the runs in a folder that are complete.
 
     Args:
@@ -51,7 +51,7 @@ def collect(preset: Preset, experiment: Experiment, folder: Path, labels: Sequen
         schemes[label] = SchemeResults.from_cells(cells, preset.measures(), curves, clients)
         if cells[0].class_of is not None:
             classes = {**cells[0].settings.classes, "of": cells[0].class_of.tolist()}
-    return Results(experiment.table(), schemes, classes)
+    return Trials(experiment.table(), schemes, classes)
 
 
 def _complete(experiment: Experiment, folder: Path, label: str) -> list[Cell]:

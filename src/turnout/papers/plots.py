@@ -13,14 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from turnout.papers.presets import Figure
-from turnout.papers.results import Results
+from turnout.papers.results import Trials
 from turnout.results.drawing import COLOURS, FORMATS, draw_band, draw_files, draw_legend, look
 
 __all__ = ["DRAWINGS", "Drawing", "draw"]
 
 
 def draw(
-    figure: Figure, results: Mapping[str, Results], folder: Path, formats: Sequence[str] = FORMATS
+    figure: Figure,
+    results: Mapping[str, Trials],
+    folder: Path,
+    formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
     """Draw a figure and return the files that were written.
 
@@ -38,7 +41,7 @@ def draw(
 
 
 def _selections_by_class(
-    canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]
+    canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]
 ) -> None:
     """Box plots of selection counts per class, one panel per scheme, one scale."""
     results = _only(settings)
@@ -64,7 +67,7 @@ def _selections_by_class(
     canvas.supylabel(f"times selected in {results.n_rounds} rounds", fontsize=9)
 
 
-def _success_and_cep(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]) -> None:
+def _success_and_cep(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
     """Success ratio so far above, cumulative effective participation below."""
     results = _only(settings)
     canvas.set_size_inches(5.0, 5.6)
@@ -78,10 +81,10 @@ def _success_and_cep(canvas: Any, schemes: Sequence[str], settings: Mapping[str,
     bottom.set_xlabel("communication round")
 
 
-def _single(curve: str, label: str) -> Callable[[Any, Sequence[str], Mapping[str, Results]], None]:
+def _single(curve: str, label: str) -> Callable[[Any, Sequence[str], Mapping[str, Trials]], None]:
     """Return the drawing of one curve over the rounds."""
 
-    def draw_curve(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]) -> None:
+    def draw_curve(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
         canvas.set_size_inches(5.0, 3.4)
         panel = canvas.subplots()
         _lines(panel, schemes, _only(settings), curve)
@@ -92,7 +95,7 @@ def _single(curve: str, label: str) -> Callable[[Any, Sequence[str], Mapping[str
     return draw_curve
 
 
-def _pull_record(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]) -> None:
+def _pull_record(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
     """Draw one strip per scheme: clients in ascending order of pulls, mean over seeds."""
     results = _only(settings)
     canvas.set_size_inches(5.6, 0.42 * len(schemes) + 1.1)
@@ -106,7 +109,7 @@ def _pull_record(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Res
     canvas.colorbar(image, ax=panel, label=f"pulls in {results.n_rounds} rounds")
 
 
-def _global_loss(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]) -> None:
+def _global_loss(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
     """Global loss over the rounds on a logarithmic scale, one panel per cohort size."""
     results = _only(settings)
     groups: dict[int, list[str]] = {}
@@ -123,7 +126,7 @@ def _global_loss(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Res
     _legend_above(canvas, panels[:1])
 
 
-def _client_losses(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]) -> None:
+def _client_losses(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
     """Histogram of the clients' losses after the last round, all seeds, one panel per scheme."""
     results = _only(settings)
     canvas.set_size_inches(7.0, 2.4)
@@ -143,13 +146,13 @@ def _client_losses(canvas: Any, schemes: Sequence[str], settings: Mapping[str, R
 
 def _by_setting(
     rows: Mapping[str, str], x: str = "rounds"
-) -> Callable[[Any, Sequence[str], Mapping[str, Results]], None]:
+) -> Callable[[Any, Sequence[str], Mapping[str, Trials]], None]:
     """Return a drawing with a column per setting and a row per curve.
 
     ``rows`` names the curves and their axes; ``x`` is "rounds" or the name of a curve of times.
     """
 
-    def draw_settings(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Results]) -> None:
+    def draw_settings(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
         n_columns = len(settings)
         canvas.set_size_inches(max(3.4 * n_columns, 5.0), 2.7 * len(rows) + 0.5)
         grid = canvas.subplots(len(rows), n_columns, sharey="row", squeeze=False)
@@ -166,7 +169,7 @@ def _by_setting(
     return draw_settings
 
 
-def _only(settings: Mapping[str, Results]) -> Results:
+def _only(settings: Mapping[str, Trials]) -> Trials:
     (results,) = settings.values()
     return results
 
@@ -176,7 +179,7 @@ def _family(scheme: str) -> str:
     return scheme.split(",")[0]
 
 
-def _look(scheme: str, results: Results) -> dict[str, Any]:
+def _look(scheme: str, results: Trials) -> dict[str, Any]:
     """Return colour and style: a scheme looks the same in every figure."""
     families = list(dict.fromkeys(_family(label) for label in results.labels))
     number = families.index(_family(scheme))
@@ -184,7 +187,7 @@ def _look(scheme: str, results: Results) -> dict[str, Any]:
 
 
 def _lines(
-    panel: Any, schemes: Sequence[str], results: Results, curve: str, x: str = "rounds"
+    panel: Any, schemes: Sequence[str], results: Trials, curve: str, x: str = "rounds"
 ) -> None:
     """Draw means over seeds, with bands from the lowest to the highest seed."""
     for scheme in schemes:
@@ -213,7 +216,7 @@ class Drawing(NamedTuple):
         clients: "counts", "losses".
     """
 
-    draw: Callable[[Any, Sequence[str], Mapping[str, Results]], None]
+    draw: Callable[[Any, Sequence[str], Mapping[str, Trials]], None]
     curves: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
 

@@ -16,7 +16,7 @@ from turnout.papers.figure_measures import client_losses
 from turnout.papers.measures import measure_named
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["CURVES", "Curve", "Results", "ResultsError", "SchemeResults"]
+__all__ = ["CURVES", "Curve", "ResultsError", "SchemeResults", "Trials"]
 
 #: Points kept of a curve.
 _MOST_POINTS = 80
@@ -169,7 +169,7 @@ class SchemeResults:
 
 
 @dataclass(frozen=True)
-class Results:
+class Trials:
     """The schemes of one setting of a paper.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from turnout.papers.results import Results, ResultsError
+from turnout.papers.results import ResultsError, Trials
 from turnout.runs.settings import first_difference
 from turnout.storage import write_atomically
 
@@ -33,7 +33,7 @@ class ResultsFile:
     def __init__(
         self,
         preset: str,
-        parts: Mapping[tuple[str, int], Results] | None = None,
+        parts: Mapping[tuple[str, int], Trials] | None = None,
         made_with: Mapping[str, Any] | None = None,
     ) -> None:
         self.preset = preset
@@ -55,8 +55,7 @@ class ResultsFile:
             if table["preset"] != preset:
                 raise ResultsError(f"{path} is about {table['preset']}, not about {preset}.")
             parts = {
-                (part["setting"], part["times"]): Results.from_table(part)
-                for part in table["parts"]
+                (part["setting"], part["times"]): Trials.from_table(part) for part in table["parts"]
             }
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, ResultsError):
@@ -84,7 +83,7 @@ class ResultsFile:
         }
         write_atomically(path, (json.dumps(table, allow_nan=False) + "\n").encode())
 
-    def update(self, setting: str, times: int, results: Results) -> None:
+    def update(self, setting: str, times: int, results: Trials) -> None:
         """Put results into the file; schemes and seeds that are not among them stay.
 
         Args:
@@ -100,7 +99,7 @@ class ResultsFile:
             schemes[label] = schemes[label].joined(new) if label in schemes else new
         order = [selector["label"] for selector in results.experiment["selectors"]]
         in_order = {label: schemes[label] for label in order if label in schemes}
-        part = Results(results.experiment, in_order, results.classes)
+        part = Trials(results.experiment, in_order, results.classes)
         self.parts[(setting, times)] = part
 
     def missing(

@@ -11,7 +11,7 @@ import numpy as np
 from turnout.papers.claims import Claim, Finding, Verdict, corrected, judge
 from turnout.papers.measures import measure_named
 from turnout.papers.presets import CostTable, NumbersTable, Preset, RegretTable
-from turnout.papers.results import Results
+from turnout.papers.results import Trials
 from turnout.papers.results_file import ResultsFile
 from turnout.statistics import estimate
 from turnout.statistics.evidence import LEVEL
@@ -181,7 +181,7 @@ def _heading(name: str) -> str:
     return measure.titled(measure.scale(()))
 
 
-def _overview(preset: Preset, setting: str, results: Results) -> TextTable:
+def _overview(preset: Preset, setting: str, results: Trials) -> TextTable:
     """Return every scheme of the figures, and of the extras those that no other table shows."""
     drawn = {label for figure in preset.figures for label in figure.schemes}
     elsewhere = set(() if preset.cost is None else preset.cost.schemes) - drawn
@@ -199,7 +199,7 @@ def _overview(preset: Preset, setting: str, results: Results) -> TextTable:
     return TextTable(title, ("scheme", *(_heading(n) for n in preset.overview)), rows)
 
 
-def _cost(cost: CostTable, results: Results) -> TextTable:
+def _cost(cost: CostTable, results: Trials) -> TextTable:
     rows = tuple(
         (name, *(_shown(results.values(label, cost.measure), cost.measure) for label in labels))
         for name, *labels in cost.rows
@@ -207,7 +207,7 @@ def _cost(cost: CostTable, results: Results) -> TextTable:
     return TextTable(cost.title, ("scheme", *cost.columns), rows)
 
 
-def _regret(regret: RegretTable, results: Results) -> TextTable:
+def _regret(regret: RegretTable, results: Trials) -> TextTable:
     rows = []
     for label in regret.schemes:
         ours, bound = (results.values(label, name) for name in ("regret", "regret-bound"))

@@ -13,8 +13,8 @@ from turnout.report.figures import Chart, Section
 from turnout.report.wording import describe, pairs
 from turnout.results.groups import VariantCells, WorldGroup
 from turnout.results.scores import Scores
-from turnout.results.tables import Entry as ScoreEntry
 from turnout.results.tables import (
+    Entry,
     Mark,
     ScoreTable,
     compared_metrics,
@@ -26,7 +26,15 @@ from turnout.runs.catalogue import shown_in
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 
-__all__ = ["Entry", "Heading", "Table", "VariantView", "WorldView", "target_table", "world_view"]
+__all__ = [
+    "Heading",
+    "PageCell",
+    "Table",
+    "VariantView",
+    "WorldView",
+    "target_table",
+    "world_view",
+]
 
 #: Class of the style sheet and words of each mark.
 _MARKS: Mapping[Mark, tuple[str, str]] = {
@@ -39,7 +47,7 @@ _MARKS: Mapping[Mark, tuple[str, str]] = {
 _NONE, _MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 
 
-class Entry(NamedTuple):
+class PageCell(NamedTuple):
     """A number in a table."""
 
     text: str
@@ -63,7 +71,7 @@ class Table(NamedTuple):
 
     label: str  #: for screen readers
     headings: list[Heading]
-    rows: list[tuple[str, list[Entry]]]  #: the name of a selector and its numbers
+    rows: list[tuple[str, list[PageCell]]]  #: the name of a selector and its numbers
 
     @property
     def has_extra(self) -> bool:
@@ -144,7 +152,7 @@ def _summary_table(scores: Scores, usual: Collection[Metric[Facts]]) -> Table:
     shown = [m for m in shown_in("report") if any(scores.n_reached(n, m) for n in scores.labels)]
     table = _table("Summary table", mean_table(scores, shown), usual)
     for label, entries in table.rows:
-        entries.insert(0, Entry(str(scores.n_seeds(label))))
+        entries.insert(0, PageCell(str(scores.n_seeds(label))))
     return table._replace(headings=[Heading("Seeds"), *table.headings])
 
 
@@ -173,14 +181,14 @@ def _table(
     return Table(label, headings, rows)
 
 
-def _entry(number: ScoreEntry, heading: Heading) -> Entry:
+def _entry(number: Entry, heading: Heading) -> PageCell:
     """Return a number for the page; where seeds are missing, say how many there are."""
     text = _NONE if number.mean == "-" else number.mean.replace("-", _MINUS)
     kind, mark = _MARKS[number.mark]
     seeds = f"{number.reached} seeds" if number.reached else ""
     star = "*" if number.mark == "clear" else ""
     remark = ", ".join(filter(None, (mark, seeds)))
-    return Entry(f"{text}{star}", number.margin, remark, kind, heading.is_extra)
+    return PageCell(f"{text}{star}", number.margin, remark, kind, heading.is_extra)
 
 
 def _variant_view(variant: VariantCells) -> VariantView:

@@ -8,12 +8,12 @@
 from turnout.results.across import Across
 from turnout.results.groups import VariantCells, WorldGroup
 from turnout.results.results import Results, open_runs
-from turnout.results.scores import Difference, Ranking, Scores
+from turnout.results.scores import Difference, Leaders, Scores
 
 __all__ = [
     "Across",
     "Difference",
-    "Ranking",
+    "Leaders",
     "Results",
     "Scores",
     "VariantCells",

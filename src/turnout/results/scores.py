@@ -23,9 +23,9 @@ from turnout.types import FloatArray
 __all__ = [
     "FEW_SEEDS",
     "Difference",
+    "Leaders",
     "Numbers",
     "Place",
-    "Ranking",
     "Scores",
     "known_label",
     "numbers_of",
@@ -60,7 +60,7 @@ class Difference(NamedTuple):
         return self.p_value <= LEVEL
 
 
-class Ranking(NamedTuple):
+class Leaders(NamedTuple):
     """Who is ahead.
 
     Attributes:
@@ -181,7 +181,7 @@ class Scores:
             for (label, step), p_value in zip(steps.items(), corrected, strict=True)
         }
 
-    def ranking(self, metric: str | Metric[Facts]) -> Ranking:
+    def ranking(self, metric: str | Metric[Facts]) -> Leaders:
         """Return who has the best mean, and whose difference to the best may be chance.
 
         Where seeds are missing, or did not reach a target, means do not compare: such a selector
@@ -201,9 +201,9 @@ class Scores:
         steps = self.difference(metric, best[0]) if best else {}
         sign = 1.0 if metric.better == "higher" else -1.0
         if any(step.is_clear and sign * step.estimate.mean > 0.0 for step in steps.values()):
-            return Ranking(frozenset(), frozenset())
+            return Leaders(frozenset(), frozenset())
         tied = {label for label, step in steps.items() if step.estimate.n and not step.is_clear}
-        return Ranking(frozenset(best), frozenset(tied.difference(best)))
+        return Leaders(frozenset(best), frozenset(tied.difference(best)))
 
     def _runs_of(self, label: str) -> Mapping[int, Numbers]:
         if label not in self.runs:

@@ -11,7 +11,7 @@ from turnout.training.aggregate import (
     KeepGlobal,
     MeanReturned,
 )
-from turnout.training.base import ClientScores, Scores, Trainer, Updates
+from turnout.training.base import ClientScores, ModelScores, Trainer, Updates
 from turnout.training.federation import Federation
 from turnout.training.local import LocalWork, PerClient
 from turnout.training.models import (
@@ -42,9 +42,9 @@ __all__ = [
     "MeanReturned",
     "Mlp",
     "Model",
+    "ModelScores",
     "PerClient",
     "Ready",
-    "Scores",
     "StackedLstm",
     "Trainer",
     "Training",

@@ -15,7 +15,7 @@ from turnout.types import FloatArray, IntArray
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ClientScores", "Scores", "Trainer", "Updates"]
+__all__ = ["ClientScores", "ModelScores", "Trainer", "Updates"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Updates:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ModelScores:
     """The quality of a model on one set of examples; NaN if the set is empty.
 
     A model that diverged is never missing, it is the worst: a loss that is not finite becomes
@@ -66,7 +66,7 @@ class Scores:
 class ClientScores:
     """The quality of a model on each client's own examples; NaN for a client without any.
 
-    A model that diverged counts as in ``Scores``.
+    A model that diverged counts as in ``ModelScores``.
 
     Args:
         loss: (n,) mean cross-entropy of the labels.
@@ -109,11 +109,11 @@ class Trainer(Protocol):
         """Return (len(clients),) the loss of the model on their data, without training."""
         ...
 
-    def test(self, weights: torch.Tensor) -> Scores:
+    def test(self, weights: torch.Tensor) -> ModelScores:
         """Return loss and accuracy on the test set."""
         ...
 
-    def test_holdout(self, weights: torch.Tensor) -> Scores:
+    def test_holdout(self, weights: torch.Tensor) -> ModelScores:
         """Return loss and accuracy on what all clients hold out, pooled; NaN without any."""
         ...
 

@@ -12,7 +12,7 @@ from turnout import require
 from turnout.arrays import client_indices
 from turnout.data.base import PADDING, FederatedData
 from turnout.errors import InvalidInput
-from turnout.training.base import ClientScores, Scores, Updates
+from turnout.training.base import ClientScores, ModelScores, Updates
 from turnout.training.batches import BatchPlan, client_plan, polled_rows
 from turnout.training.local import LocalWork
 from turnout.training.models import Model
@@ -93,11 +93,11 @@ class TorchTrainer(ABC):
         scores = self.scorer.of_groups(self.data.x, self.data.y, rows, group, clients.size)
         return np.where(np.isfinite(scores.loss), scores.loss, np.nan)
 
-    def test(self, weights: Tensor) -> Scores:
+    def test(self, weights: Tensor) -> ModelScores:
         """Return loss and accuracy on the test set; NaN without one."""
         return self._score(weights, self.data.x_test, self.data.y_test)
 
-    def test_holdout(self, weights: Tensor) -> Scores:
+    def test_holdout(self, weights: Tensor) -> ModelScores:
         """Return loss and accuracy on what all clients hold out, pooled; NaN without any."""
         return self._score(weights, self.data.x_holdout, self.data.y_holdout)
 
@@ -120,11 +120,11 @@ class TorchTrainer(ABC):
         """Return client indices, or raise an error that names one that does not exist."""
         return client_indices("clients", clients, self.data.n_clients)
 
-    def _score(self, weights: Tensor, x: Array, y: IntArray) -> Scores:
+    def _score(self, weights: Tensor, x: Array, y: IntArray) -> ModelScores:
         self._use(weights)
         rows = np.arange(x.shape[0])
         scores = at_worst(self.scorer.of_groups(x, y, rows, np.zeros_like(rows), 1))
-        return Scores(float(scores.loss[0]), float(scores.accuracy[0]))
+        return ModelScores(float(scores.loss[0]), float(scores.accuracy[0]))
 
     def _use(self, weights: Tensor) -> None:
         load_weights(self.module, weights)
