@@ -22,7 +22,7 @@ import torch
 
 import turnout
 from turnout import metrics
-from turnout.cli.training_options import recipe_options
+from turnout.cli.training_options import TrainingOptions, recipe_options
 from turnout.data import Dataset, Digits, Iid, PowerLaw, PrimaryLabel, Shards, Source, federate
 from turnout.environments import ByClass, DeviceTimes, Environment, Reliable
 from turnout.errors import InvalidInput, MissingExtra
@@ -767,7 +767,7 @@ def test_a_factory_of_your_own_is_named_in_a_file(tmp_path: Path, line: str) -> 
     training = Experiment.from_toml(file).training
     assert training is not None
     assert training.model == Custom(path)
-    assert training.model == recipe_options({"model": path})["model"]
+    assert training.model == recipe_options(TrainingOptions(model=path))["model"]
 
 
 def test_processes_use_one_thread_and_give_the_same_runs(

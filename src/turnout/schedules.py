@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from turnout import require
+from turnout.domains import Checked, Finite, NonNegative, check_fields
 from turnout.errors import InvalidInput
 
 __all__ = [
@@ -106,17 +107,16 @@ class StepDecay:
         factor: The factor.
     """
 
-    start: float
+    start: Finite
     at: tuple[int, ...]
-    factor: float = 0.5
+    factor: Finite = 0.5
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not isinstance(self.at, list | tuple):
             raise InvalidInput(f"at must be a list of rounds, got {self.at!r}.", field="at")
         rounds = tuple(require.integer("at", round, minimum=0) for round in self.at)
         object.__setattr__(self, "at", rounds)
-        require.number("start", self.start)
-        require.number("factor", self.factor)
 
     def __call__(self, round: int) -> float:
         """Return the value, changed as often as rounds of ``at`` have come."""
@@ -124,7 +124,7 @@ class StepDecay:
 
 
 @dataclass(frozen=True, slots=True)
-class ExponentialDecay:
+class ExponentialDecay(Checked):
     """``start * factor ** round``; the step size of NCCB is ``ExponentialDecay(0.002, 0.9993)``.
 
     Args:
@@ -132,12 +132,8 @@ class ExponentialDecay:
         factor: The factor per round, at least 0.
     """
 
-    start: float
-    factor: float
-
-    def __post_init__(self) -> None:
-        require.number("start", self.start)
-        require.number("factor", self.factor, minimum=0.0)
+    start: Finite
+    factor: NonNegative
 
     def __call__(self, round: int) -> float:
         """Return the value after ``round`` rounds."""

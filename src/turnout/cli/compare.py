@@ -19,40 +19,19 @@ from turnout.cli.comparison import (
     print_scores,
 )
 from turnout.cli.experiments import agreed, experiment_of, sizes_of, world_axis
+from turnout.cli.option_groups import with_groups
 from turnout.cli.options import (
-    Address,
-    Backend,
-    Clients,
-    Cohort,
-    Deadline,
-    Fresh,
-    Jobs,
-    Rounds,
-    ShardText,
-    Worlds,
+    GridOptions,
+    Out,
+    WorldOptions,
     end_badly_on_problems,
-    grid_options,
     print_json,
     print_shard,
     run_shown,
 )
 from turnout.cli.output import AsJson, console
 from turnout.cli.tracking import Track, checked_trackers
-from turnout.cli.training_options import (
-    AggregationText,
-    Data,
-    Device,
-    EvaluateEvery,
-    HoldOut,
-    Local,
-    ModelText,
-    PartitionText,
-    ServerLr,
-    StopAtTarget,
-    Target,
-    Trainer,
-    recipe_options,
-)
+from turnout.cli.training_options import StopAtTarget, TrainingOptions, recipe_options
 from turnout.errors import InvalidInput
 from turnout.experiment import ConfigError, Grid, Sweep, run_sweep
 from turnout.experiment.spec import parse_parameters
@@ -77,11 +56,6 @@ Selectors = Annotated[
 Config = Annotated[
     Path | None, typer.Option("--config", help="An experiment as TOML, instead of selectors.")
 ]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="Run folder; default: runs/ and a name made of the settings."),
-]
-
 SweepTexts = Annotated[
     list[str] | None,
     typer.Option(
@@ -98,39 +72,22 @@ _NOT_TRAINED = "options of training were given without --train."
 Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="Runs per selector; default: 5.")]
 
 
+@with_groups
 def compare(
-    context: typer.Context,
+    *,
     selectors: Selectors = None,
     train: Annotated[
         bool, typer.Option("--train", help="Train a real model; see the options of training.")
     ] = False,
-    source: Data = None,
-    partition: PartitionText = None,
-    model: ModelText = None,
-    local: Local = None,
-    aggregation: AggregationText = None,
-    server_lr: ServerLr = None,
-    hold_out: HoldOut = None,
-    target_accuracy: Target = None,
+    training: TrainingOptions,
     stop_at_target: StopAtTarget = False,
-    evaluate_every: EvaluateEvery = None,
-    device: Device = None,
-    trainer: Trainer = None,
-    world: Worlds = None,
-    n_rounds: Rounds = None,
-    n_clients: Clients = None,
-    cohort_size: Cohort = None,
-    deadline: Deadline = None,
+    federation: WorldOptions,
     seeds: Seeds = None,
     sweep: SweepTexts = None,
     config: Config = None,
     out: Out = None,
-    jobs: Jobs = None,
-    backend: Backend = "local",
-    address: Address = None,
-    shard: ShardText = None,
+    computing: GridOptions,
     track: Track = None,
-    fresh: Fresh = False,
     yes: Yes = False,
     metrics: MetricKeys = None,
     baseline: Baseline = None,
@@ -150,7 +107,14 @@ def compare(
 
     Example: [bold]turnout compare random e3cs E3CS-0.8=e3cs:quota=0.8 --rounds 300 --seeds 3[/]
     """
-    plan = _plan(context.params)
+    recipe = recipe_options(training, stop_at_target)
+    if config is None:
+        plan = _from_options(selectors or [], federation, seeds or 5, train, recipe)
+    elif selectors:
+        raise InvalidInput("--config and selectors exclude each other: give one of them.")
+    else:
+        plan = _from_file(config, federation, seeds, train, recipe)
+    plan = plan.over(_swept(sweep or []))
     agreed(plan.n_cells, yes)
     wanted = named_metrics(metrics)
     if baseline is not None:
@@ -158,10 +122,11 @@ def compare(
     if figures is not None:
         require_matplotlib()
     folder = out or Path("runs") / f"{plan.base.name}-{plan.digest[:8]}"
-    running = {**grid_options(context.params), "track": checked_trackers(track)}
+    running = {**computing.for_run(track), "track": checked_trackers(track)}
     grids = run_sweep(plan, folder, run_shown, quiet=as_json, **running)
+    shard = running["shard"]
     if shard is not None:
-        print_shard(running["shard"], folder, grids, as_json)
+        print_shard(shard, folder, grids, as_json)
     elif as_json:
         print_json(
             [
@@ -178,26 +143,22 @@ def compare(
     end_badly_on_problems(*grids)
 
 
-def _plan(options: Mapping[str, Any]) -> Sweep:
-    """Return what the command's parameters ask for."""
-    recipe = recipe_options(options)
-    selectors, config, worlds = options["selectors"], options["config"], options["world"] or []
-    if config is not None:
-        if selectors:
-            raise InvalidInput("--config and selectors exclude each other: give one of them.")
-        if worlds or options["deadline"] is not None:
-            raise InvalidInput("--world and --deadline go into the file of --config.")
-        plan = _from_file(config, options, recipe)
-    elif selectors:
-        if recipe and not options["train"]:
-            raise InvalidInput(_NOT_TRAINED)
-        training = recipe if options["train"] else None
-        first = {**options, "world": worlds[:1]}
-        experiment = experiment_of("compare", selectors, options["seeds"] or 5, first, training)
-        plan = Sweep(experiment, world_axis(worlds))
-    else:
+def _from_options(
+    selectors: Sequence[str],
+    federation: WorldOptions,
+    seeds: int,
+    train: bool,
+    recipe: Mapping[str, Any],
+) -> Sweep:
+    """Return what the command line asks for."""
+    if not selectors:
         raise InvalidInput("give selectors, e.g. turnout compare random e3cs, or --config FILE.")
-    return plan.over(_swept(options["sweep"] or []))
+    if recipe and not train:
+        raise InvalidInput(_NOT_TRAINED)
+    worlds = federation.world or []
+    first = dataclasses.replace(federation, world=worlds[:1])
+    experiment = experiment_of("compare", selectors, seeds, first, recipe if train else None)
+    return Sweep(experiment, world_axis(worlds))
 
 
 def _print_grids(
@@ -233,16 +194,23 @@ def _swept(texts: Sequence[str]) -> dict[str, Any]:
     return table
 
 
-def _from_file(config: Path, options: Mapping[str, Any], recipe: Mapping[str, Any]) -> Sweep:
+def _from_file(
+    config: Path,
+    federation: WorldOptions,
+    seeds: int | None,
+    train: bool,
+    recipe: Mapping[str, Any],
+) -> Sweep:
     """Return what a file asks for, changed by what was given on the command line."""
+    if federation.world or federation.deadline is not None:
+        raise InvalidInput("--world and --deadline go into the file of --config.")
     sweep = Sweep.from_toml(config)
-    training = sweep.base.training
-    changes: dict[str, Any] = dict(sizes_of(options))
-    if options["seeds"] is not None:
-        changes["seeds"] = options["seeds"]
-    if training is not None:
-        changes["training"] = dataclasses.replace(training, **recipe)
-    elif options["train"]:
+    changes: dict[str, Any] = dict(sizes_of(federation))
+    if seeds is not None:
+        changes["seeds"] = seeds
+    if sweep.base.training is not None:
+        changes["training"] = dataclasses.replace(sweep.base.training, **recipe)
+    elif train:
         changes["training"] = recipe
     elif recipe:
         raise InvalidInput(_NOT_TRAINED)

@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from turnout.cli.options import WorldOptions
 from turnout.errors import InvalidInput
 from turnout.experiment import Experiment, Variant, parse_variant
 from turnout.experiment.spec import parse_parameters
@@ -29,7 +30,7 @@ def experiment_of(
     name: str,
     selectors: Sequence[Variant | str],
     seeds: Sequence[int] | int,
-    options: Mapping[str, Any],
+    options: WorldOptions,
     training: Mapping[str, Any] | None = None,
 ) -> Experiment:
     """Return the experiment that the options of a command describe, checked.
@@ -38,7 +39,7 @@ def experiment_of(
         name: Of the experiment.
         selectors: Variants, or texts such as ``"e3cs:quota=0.8"``.
         seeds: The seeds, or how many.
-        options: The command's parameters by name; see ``settings_of``.
+        options: Which world, and how large.
         training: Fields of the recipe that were given; None = no training.
     """
     return Experiment(selectors, **settings_of(name, seeds, options, training))
@@ -47,7 +48,7 @@ def experiment_of(
 def settings_of(
     name: str,
     seeds: Sequence[int] | int,
-    options: Mapping[str, Any],
+    options: WorldOptions,
     training: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return what ``Experiment`` takes beside selectors.
@@ -55,16 +56,15 @@ def settings_of(
     Args:
         name: Of the experiment.
         seeds: The seeds, or how many.
-        options: The command's parameters by name: ``world``, ``deadline`` and the sizes.
+        options: Which world, and how large.
         training: Fields of the recipe that were given; None = no training.
     """
     usual = {} if training is None else {"n_rounds": N_TRAINED_ROUNDS}
-    deadline = options["deadline"]
     return {
         "name": name,
-        "world": _world(_only(options["world"] or ["volatile"])),
+        "world": _world(_only(options.world or ["volatile"])),
         "seeds": seeds,
-        "policy": FixedDeadline() if deadline is None else FixedDeadline(deadline),
+        "policy": FixedDeadline() if options.deadline is None else FixedDeadline(options.deadline),
         "training": training,
         **usual,
         **sizes_of(options),
@@ -108,10 +108,10 @@ def agreed(n_cells: int, yes: bool) -> None:
     typer.confirm(f"These are {n_cells:,} runs. Go on?", abort=True)
 
 
-def sizes_of(options: Mapping[str, Any]) -> dict[str, int]:
+def sizes_of(options: WorldOptions) -> dict[str, int]:
     """Return the sizes that were given, by field of ``Experiment``."""
-    names = ("n_clients", "cohort_size", "n_rounds")
-    return {name: options[name] for name in names if options[name] is not None}
+    sizes = {name: getattr(options, name) for name in ("n_clients", "cohort_size", "n_rounds")}
+    return {name: size for name, size in sizes.items() if size is not None}
 
 
 def variant_with(selector: str, parameters: Sequence[str] | None) -> Variant:

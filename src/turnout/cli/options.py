@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,32 +20,19 @@ from turnout.cli.output import console
 from turnout.cli.tracking import callbacks_of
 from turnout.environments import WORLDS
 from turnout.errors import InvalidInput
-from turnout.experiment import (
-    Advance,
-    Estimate,
-    Experiment,
-    Grid,
-    Shard,
-    run_experiment,
-)
+from turnout.experiment import Advance, Estimate, Experiment, Grid, Shard, run_experiment
 from turnout.experiment.grid import BACKENDS
 from turnout.runs.files import ERROR, cell_folder
 
 __all__ = [
-    "Address",
-    "Backend",
-    "Clients",
-    "Cohort",
-    "Deadline",
     "Fresh",
+    "GridOptions",
     "Jobs",
+    "Out",
     "Param",
-    "Rounds",
     "Seed",
-    "ShardText",
-    "Worlds",
+    "WorldOptions",
     "end_badly_on_problems",
-    "grid_options",
     "numbers",
     "print_json",
     "print_shard",
@@ -60,29 +48,8 @@ _INTERRUPTED = 130
 
 _WORLDS = "; ".join(f"[bold]{name}[/]: {world.what}" for name, world in WORLDS.items())
 
-Worlds = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--world",
-        help="A name or a TOML file with a world's table; default: volatile. Several are a sweep "
-        f"of compare. {_WORLDS}.",
-    ),
-]
 Param = Annotated[
     list[str] | None, typer.Option("--param", help="key=value; may be given several times.")
-]
-Rounds = Annotated[
-    int | None, typer.Option("--rounds", min=1, help="Rounds per run; default: as the world.")
-]
-Clients = Annotated[
-    int | None, typer.Option("--clients", min=1, help="Number of clients; default: as the world.")
-]
-Cohort = Annotated[
-    int | None, typer.Option("--cohort", min=1, help="Clients per round; default: as the world.")
-]
-Deadline = Annotated[
-    float | None,
-    typer.Option("--deadline", help="Seconds until a round closes; default: no deadline."),
 ]
 Seed = Annotated[
     int,
@@ -94,21 +61,82 @@ Jobs = Annotated[
     int | None,
     typer.Option("--jobs", min=1, help="Runs at the same time; default: one per processor."),
 ]
-Backend = Annotated[
-    str, typer.Option("--backend", help=f"Where runs are computed: {' or '.join(BACKENDS)}.")
-]
-Address = Annotated[
-    str | None,
-    typer.Option("--address", help="Ray cluster, auto or HOST:PORT; default: Ray started here."),
-]
-ShardText = Annotated[
-    str | None,
-    typer.Option("--shard", help="i/n: only the runs whose number is i modulo n; see merge."),
-]
-
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Run all again, also what the folder holds already.")
 ]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Run folder; default: runs/ and a name made of the settings."),
+]
+
+
+@dataclass(frozen=True)
+class WorldOptions:
+    """Which federation is simulated, and how large."""
+
+    world: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--world",
+            help="A name or a TOML file with a world's table; default: volatile. Several are a "
+            f"sweep of compare. {_WORLDS}.",
+        ),
+    ] = None
+    n_rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="Rounds per run; default: as the world.")
+    ] = None
+    n_clients: Annotated[
+        int | None,
+        typer.Option("--clients", min=1, help="Number of clients; default: as the world."),
+    ] = None
+    cohort_size: Annotated[
+        int | None,
+        typer.Option("--cohort", min=1, help="Clients per round; default: as the world."),
+    ] = None
+    deadline: Annotated[
+        float | None,
+        typer.Option("--deadline", help="Seconds until a round closes; default: no deadline."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class GridOptions:
+    """How the runs of a grid are computed."""
+
+    jobs: Jobs = None
+    backend: Annotated[
+        str, typer.Option("--backend", help=f"Where runs are computed: {' or '.join(BACKENDS)}.")
+    ] = "local"
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", help="Ray cluster, auto or HOST:PORT; default: Ray started here."
+        ),
+    ] = None
+    shard: Annotated[
+        str | None,
+        typer.Option("--shard", help="i/n: only the runs whose number is i modulo n; see merge."),
+    ] = None
+    fresh: Fresh = False
+
+    def for_run(self, track: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return how runs are computed, as ``run_experiment`` takes it.
+
+        Args:
+            track: Trackers that follow the runs.
+
+        Raises:
+            InvalidInput: Trackers were asked for, and several runs at the same time.
+        """
+        if track and self.jobs not in (None, 1):
+            raise InvalidInput("--track follows one run at a time: give --jobs 1, or leave it out.")
+        return {
+            "n_jobs": 1 if track else self.jobs,
+            "backend": self.backend,
+            "address": self.address,
+            "shard": None if self.shard is None else Shard.parse(self.shard),
+            "fresh": self.fresh,
+        }
 
 
 def row_of(grid: Grid) -> dict[str, Any]:
@@ -116,30 +144,6 @@ def row_of(grid: Grid) -> dict[str, Any]:
     experiment, cell = grid.experiment, grid.cells[0]
     sizes = {name: getattr(experiment, name) for name in ("n_clients", "cohort_size", "n_rounds")}
     return {"label": cell.label, **sizes, "seed": cell.seed, **(cell.summary or {})}
-
-
-def grid_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the runs of a grid are computed, as ``run_experiment`` takes it.
-
-    Args:
-        options: The command's parameters by name: ``jobs``, ``backend``, ``address``, ``shard``,
-            ``fresh``, and ``track`` if the command has it.
-
-    Raises:
-        InvalidInput: Trackers were asked for, and several runs at the same time.
-    """
-    shard, jobs = options["shard"], options["jobs"]
-    if options.get("track"):
-        if jobs not in (None, 1):
-            raise InvalidInput("--track follows one run at a time: give --jobs 1, or leave it out.")
-        jobs = 1
-    return {
-        "n_jobs": jobs,
-        "backend": options["backend"],
-        "address": options["address"],
-        "shard": None if shard is None else Shard.parse(shard),
-        "fresh": options["fresh"],
-    }
 
 
 def print_shard(shard: Shard, folder: Path, grids: Sequence[Grid], as_json: bool) -> None:

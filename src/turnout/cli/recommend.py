@@ -11,33 +11,18 @@ from rich.markup import escape
 
 from turnout.cli.comparison import print_scores, score_row
 from turnout.cli.experiments import settings_of
+from turnout.cli.option_groups import with_groups
 from turnout.cli.options import (
-    Clients,
-    Cohort,
-    Deadline,
     Fresh,
     Jobs,
-    Rounds,
-    Worlds,
+    Out,
+    WorldOptions,
     end_badly_on_problems,
     print_json,
     run_shown,
 )
 from turnout.cli.output import AsJson, console
-from turnout.cli.training_options import (
-    AggregationText,
-    Data,
-    Device,
-    EvaluateEvery,
-    HoldOut,
-    Local,
-    ModelText,
-    PartitionText,
-    ServerLr,
-    Target,
-    Trainer,
-    recipe_options,
-)
+from turnout.cli.training_options import TrainingOptions, recipe_options
 from turnout.errors import InvalidInput
 from turnout.experiment import Grid, Variant
 from turnout.experiment.recommend import Recommendation, candidates, needs_of, verdict
@@ -52,29 +37,16 @@ __all__ = ["recommend"]
 _UNKNOWN = "success_rate"
 
 
+@with_groups
 def recommend(
-    context: typer.Context,
+    *,
     selectors: Annotated[
         list[str] | None,
         typer.Argument(help="Candidates, written as for compare; default: all that fit."),
     ] = None,
     train: Annotated[bool, typer.Option("--train", help="Train a real model.")] = False,
-    source: Data = None,
-    partition: PartitionText = None,
-    model: ModelText = None,
-    local: Local = None,
-    aggregation: AggregationText = None,
-    server_lr: ServerLr = None,
-    hold_out: HoldOut = None,
-    target_accuracy: Target = None,
-    evaluate_every: EvaluateEvery = None,
-    device: Device = None,
-    trainer: Trainer = None,
-    world: Worlds = None,
-    n_rounds: Rounds = None,
-    n_clients: Clients = None,
-    cohort_size: Cohort = None,
-    deadline: Deadline = None,
+    training: TrainingOptions,
+    federation: WorldOptions,
     seeds: Annotated[int, typer.Option("--seeds", min=2, help="Runs per selector.")] = 5,
     metric: Annotated[
         str | None,
@@ -90,10 +62,7 @@ def recommend(
             help="What your server will not know: columns, reports of clients, poll; with commas.",
         ),
     ] = _UNKNOWN,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Run folder; default: runs/ and a name made of the settings."),
-    ] = None,
+    out: Out = None,
     jobs: Jobs = None,
     fresh: Fresh = False,
     as_json: AsJson = False,
@@ -105,11 +74,11 @@ def recommend(
 
     Example: [bold]turnout recommend --world e3cs --rounds 100 --without success_rate,poll[/]
     """
-    recipe = recipe_options(context.params)
+    recipe = recipe_options(training)
     if recipe and not train:
         raise InvalidInput("options of training were given without --train.")
     judged_by = _metric(metric, train)
-    settings = settings_of("recommend", seeds, context.params, recipe if train else None)
+    settings = settings_of("recommend", seeds, federation, recipe if train else None)
     unknown = [name.strip() for name in without.split(",") if name.strip()]
     experiment, left_out = candidates(selectors or [], unknown, **settings)
     folder = out or Path("runs") / f"recommend-{experiment.digest[:8]}"

@@ -10,14 +10,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from turnout.cli.option_groups import with_groups
 from turnout.cli.options import (
-    Address,
-    Backend,
-    Fresh,
-    Jobs,
-    ShardText,
+    GridOptions,
     end_badly_on_problems,
-    grid_options,
     numbers,
     print_json,
     print_shard,
@@ -82,8 +78,9 @@ Retrained = Annotated[
 ]
 
 
+@with_groups
 def reproduce(
-    context: typer.Context,
+    *,
     paper: Paper,
     more: More = None,
     figure: FigureNumbers = None,
@@ -95,11 +92,7 @@ def reproduce(
     results: KeepIn = None,
     only: Only = False,
     extras: Extras = True,
-    jobs: Jobs = None,
-    backend: Backend = "local",
-    address: Address = None,
-    shard: ShardText = None,
-    fresh: Fresh = False,
+    computing: GridOptions,
     as_json: AsJson = False,
 ) -> None:
     """Run a paper's experiments, judge its claims and draw its figures.
@@ -117,12 +110,12 @@ def reproduce(
     settings = [preset.setting(label) for label in setting or []] or list(preset.settings)
     file = _opened(preset, results)
     parts = _parts(preset, settings, wanted, file, out, extras, only)
-    running = grid_options(context.params)
-    if only and shard is not None:
+    running = computing.for_run()
+    if only and running["shard"] is not None:
         raise InvalidInput("--collect and --shard exclude each other: collect after turnout merge.")
     grids = [] if only else _run(parts, as_json, running)
     end_badly_on_problems(*grids)
-    if shard is not None:
+    if running["shard"] is not None:
         print_shard(running["shard"], out, grids, as_json)
         return
     _collect(preset, parts, file)

@@ -11,15 +11,12 @@ from typing import Annotated
 import typer
 
 from turnout.cli.experiments import experiment_of, variant_with
+from turnout.cli.option_groups import with_groups
 from turnout.cli.options import (
-    Clients,
-    Cohort,
-    Deadline,
     Fresh,
     Param,
-    Rounds,
     Seed,
-    Worlds,
+    WorldOptions,
     end_badly_on_problems,
     row_of,
     run_shown,
@@ -30,15 +27,12 @@ from turnout.runs.catalogue import shown_in
 __all__ = ["simulate"]
 
 
+@with_groups
 def simulate(
-    context: typer.Context,
+    *,
     selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
     param: Param = None,
-    world: Worlds = None,
-    n_rounds: Rounds = None,
-    n_clients: Clients = None,
-    cohort_size: Cohort = None,
-    deadline: Deadline = None,
+    federation: WorldOptions,
     seed: Seed = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Keep the run in this folder.")] = None,
     fresh: Fresh = False,
@@ -49,7 +43,7 @@ def simulate(
     Example: [bold]turnout simulate e3cs --param quota=0.8 --world e3cs --rounds 500[/]
     """
     variant = variant_with(selector, param)
-    experiment = experiment_of("simulate", [variant], [seed], context.params)
+    experiment = experiment_of("simulate", [variant], [seed], federation)
     with contextlib.ExitStack() as at_end:
         folder = out or Path(tempfile.mkdtemp(prefix="turnout-"))
         if out is None:

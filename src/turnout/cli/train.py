@@ -8,67 +8,35 @@ from typing import Annotated
 import typer
 
 from turnout.cli.experiments import experiment_of, variant_with
+from turnout.cli.option_groups import with_groups
 from turnout.cli.options import (
-    Clients,
-    Cohort,
-    Deadline,
     Fresh,
+    Out,
     Param,
-    Rounds,
     Seed,
-    Worlds,
+    WorldOptions,
     end_badly_on_problems,
     row_of,
     run_shown,
 )
 from turnout.cli.output import AsJson, console, metric_table, show
 from turnout.cli.tracking import Track, checked_trackers
-from turnout.cli.training_options import (
-    AggregationText,
-    Data,
-    Device,
-    EvaluateEvery,
-    HoldOut,
-    Local,
-    ModelText,
-    PartitionText,
-    ServerLr,
-    StopAtTarget,
-    Target,
-    Trainer,
-    recipe_options,
-)
+from turnout.cli.training_options import StopAtTarget, TrainingOptions, recipe_options
 from turnout.runs.catalogue import shown_in
 
 __all__ = ["train"]
 
 
+@with_groups
 def train(
-    context: typer.Context,
+    *,
     selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
     param: Param = None,
-    source: Data = None,
-    partition: PartitionText = None,
-    model: ModelText = None,
-    local: Local = None,
-    aggregation: AggregationText = None,
-    server_lr: ServerLr = None,
-    hold_out: HoldOut = None,
-    target_accuracy: Target = None,
+    training: TrainingOptions,
     stop_at_target: StopAtTarget = False,
-    evaluate_every: EvaluateEvery = None,
-    device: Device = None,
-    trainer: Trainer = None,
-    world: Worlds = None,
-    n_rounds: Rounds = None,
-    n_clients: Clients = None,
-    cohort_size: Cohort = None,
-    deadline: Deadline = None,
+    federation: WorldOptions,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Run folder; default: runs/ and a name made of the settings."),
-    ] = None,
+    out: Out = None,
     track: Track = None,
     fresh: Fresh = False,
     as_json: AsJson = False,
@@ -80,8 +48,8 @@ def train(
     Example: [bold]turnout train e3cs --data digits --model mlp --rounds 20 --target 0.8[/]
     """
     variant = variant_with(selector, param)
-    recipe = recipe_options(context.params)
-    experiment = experiment_of("train", [variant], [seed], context.params, recipe)
+    recipe = recipe_options(training, stop_at_target)
+    experiment = experiment_of("train", [variant], [seed], federation, recipe)
     folder = out or Path("runs") / f"train-{experiment.digest[:8]}"
     trackers = checked_trackers(track)
     grid = run_shown(experiment, folder, quiet=as_json, track=trackers, n_jobs=1, fresh=fresh)

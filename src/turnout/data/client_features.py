@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from turnout.data.stop_words import check_stop_words, stop_words_of
+from turnout.data.stop_words import StopWords, stop_words_of
+from turnout.domains import check_fields
 from turnout.features import PStableLSH, SimHash
 from turnout.types import Array, FloatArray, IntArray
 
@@ -38,11 +38,11 @@ class ClientCode:
     """
 
     bits: int = 64
-    stop_words: tuple[str, ...] | Literal["english"] = ()
+    stop_words: StopWords = ()
 
     def __post_init__(self) -> None:
+        check_fields(self)
         SimHash(self.bits)  # checks it
-        check_stop_words(self.stop_words)
         if not isinstance(self.stop_words, str):
             object.__setattr__(self, "stop_words", tuple(self.stop_words))
 

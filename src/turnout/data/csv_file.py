@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from turnout import require
 from turnout.data.base import Dataset, Draw, Source
 from turnout.data.data_files import Files
-from turnout.data.embedded import check_test_share, held_back
-from turnout.data.user_data import Arrays, check_path, numbered, own_file
+from turnout.data.embedded import TestShare, held_back
+from turnout.data.user_data import Arrays, OwnPath, numbered, own_file
+from turnout.domains import Flag, check_fields
 from turnout.names import nearest
 from turnout.types import Array, BoolArray
 
@@ -46,23 +46,21 @@ class CsvFile(Source):
 
     """
 
-    path: str = ""
+    path: OwnPath = ""
     label: str = "label"
     group: str | None = None
     ignore: tuple[str, ...] = ()
     test: str | None = None
-    test_share: float = 0.2
-    standardise: bool = True
+    test_share: TestShare = 0.2
+    standardise: Flag = True
     directory: str | None = "."
 
     def __post_init__(self) -> None:
-        check_path(self.path)
+        check_fields(self)
         names: object = self.ignore
         object.__setattr__(
             self, "ignore", (names,) if isinstance(names, str) else tuple(self.ignore)
         )
-        check_test_share(self.test_share)
-        require.boolean("standardise", self.standardise)
 
     @property
     def files(self) -> Files[_Columns]:

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from turnout import require
 from turnout.data.assign import rank_within
 from turnout.data.base import Dataset, Draw, Source
+from turnout.domains import Checked, Count, NonNegative, integer
 from turnout.errors import InvalidInput, MissingExtra
 from turnout.types import Array, BoolArray, FloatArray, IntArray
 
-__all__ = ["Digits", "Synthetic", "held_back"]
+__all__ = ["Digits", "Synthetic", "TestShare", "held_back"]
 
 #: Rows that are generated at a time.
 _CHUNK = 4096
 
 
+def _inside_unit_interval(field: str, share: float) -> None:
+    if not 0.0 < require.fraction(field, share) < 1.0:
+        raise InvalidInput(f"{field} must be inside (0, 1), got {share!r}.", field=field)
+
+
+#: Leaves something to train on and something to test.
+TestShare = Annotated[float, _inside_unit_interval]
+
+
 @dataclass(frozen=True, slots=True)
-class Digits(Source):
+class Digits(Checked, Source):
     """1,797 handwritten digits of 8x8 grey pixels, from scikit-learn.
 
     Args:
@@ -28,10 +39,7 @@ class Digits(Source):
 
     """
 
-    test_share: float = 0.2
-
-    def __post_init__(self) -> None:
-        check_test_share(self.test_share)
+    test_share: TestShare = 0.2
 
     def load(self, seed: int) -> Dataset:
         """Return the digits."""
@@ -50,7 +58,7 @@ class Digits(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class Synthetic(Source):
+class Synthetic(Checked, Source):
     """Synthetic(alpha, beta) of the FedProx paper: each client has its own linear model.
 
     Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
@@ -74,20 +82,12 @@ class Synthetic(Source):
 
     """
 
-    alpha: float = 1.0
-    beta: float = 1.0
-    n_clients: int = 30
-    dimension: int = 60
-    n_classes: int = 10
-    test_share: float = 0.1
-
-    def __post_init__(self) -> None:
-        require.number("alpha", self.alpha, minimum=0.0)
-        require.number("beta", self.beta, minimum=0.0)
-        require.integer("n_clients", self.n_clients, minimum=1)
-        require.integer("dimension", self.dimension, minimum=1)
-        require.integer("n_classes", self.n_classes, minimum=2)
-        check_test_share(self.test_share)
+    alpha: NonNegative = 1.0
+    beta: NonNegative = 1.0
+    n_clients: Count = 30
+    dimension: Count = 60
+    n_classes: Annotated[int, integer(2)] = 10
+    test_share: TestShare = 0.1
 
     def load(self, seed: int) -> Dataset:
         """Generate the examples."""
@@ -150,14 +150,3 @@ def held_back(group: Array, share: float, rng: np.random.Generator) -> BoolArray
     n_test = np.minimum(np.rint(share * size), size - 1)
     is_test: BoolArray = rank_within(group, rng) < n_test[group]
     return is_test
-
-
-def check_test_share(share: float) -> None:
-    """Refuse a test share that leaves nothing to train on or nothing to test.
-
-    Args:
-        share: Must be inside (0, 1).
-
-    """
-    if not 0.0 < require.fraction("test_share", share) < 1.0:
-        raise InvalidInput(f"test_share must be inside (0, 1), got {share!r}.", field="test_share")

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from turnout import require
 from turnout.data.base import Dataset, Source
 from turnout.data.user_data import Arrays
+from turnout.domains import Finite, check_fields
 from turnout.errors import InvalidInput
 from turnout.names import import_object
 from turnout.types import Array
@@ -101,14 +101,13 @@ class Examples(Source):
     x: Part = 0
     y: Part = 1
     group: Part | None = None
-    scale: float = 1.0
-    shift: float = 0.0
+    scale: Finite = 1.0
+    shift: Finite = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not isinstance(self.path, str) or len(self.path.split(":")) != 2:
             raise InvalidInput(f"path must be 'module:function', got {self.path!r}.", field="path")
-        require.number("scale", self.scale)
-        require.number("shift", self.shift)
 
     def load(self, seed: int) -> Dataset:
         """Call the function and collect what it returns."""

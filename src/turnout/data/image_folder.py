@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from turnout import require
 from turnout.data.base import Dataset, Draw, Source
 from turnout.data.data_files import Files, part_named
-from turnout.data.embedded import check_test_share, held_back
+from turnout.data.embedded import TestShare, held_back
 from turnout.data.examples import pixels
-from turnout.data.user_data import Arrays, check_path, numbered
+from turnout.data.user_data import Arrays, OwnPath, numbered
+from turnout.domains import Checked, Count, Flag
 from turnout.names import import_extra
 from turnout.types import Array
 
@@ -31,7 +31,7 @@ class _Images(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ImageFolder(Source):
+class ImageFolder(Checked, Source):
     """Your own images: path=folder with a folder for each label.
 
     The files are ``path/label/name.png``. Or there are two parts, ``path/train/label/name.png`` and
@@ -48,18 +48,11 @@ class ImageFolder(Source):
 
     """
 
-    path: str = ""
-    size: int | None = None
-    grey: bool = False
-    test_share: float = 0.2
+    path: OwnPath = ""
+    size: Count | None = None
+    grey: Flag = False
+    test_share: TestShare = 0.2
     directory: str | None = "."
-
-    def __post_init__(self) -> None:
-        check_path(self.path)
-        if self.size is not None:
-            require.integer("size", self.size, minimum=1)
-        require.boolean("grey", self.grey)
-        check_test_share(self.test_share)
 
     @property
     def files(self) -> Files[list[_Images]]:

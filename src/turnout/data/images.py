@@ -6,11 +6,10 @@ import hashlib
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from turnout import require
 from turnout.data.base import Dataset, Source
 from turnout.data.data_files import DamagedData, Files
 from turnout.data.formats import (
@@ -21,6 +20,7 @@ from turnout.data.formats import (
     read_leaf,
     read_npz,
 )
+from turnout.domains import Checked, Flag, choice
 from turnout.types import Array
 
 __all__ = ["Cifar10", "EmnistLetters", "EmnistLettersFeatures", "FashionMnist", "Femnist"]
@@ -49,7 +49,7 @@ def _emnist_zip(path: Path) -> Raw:
 
 
 @dataclass(frozen=True, slots=True)
-class _ImageSource(Source):
+class _ImageSource(Checked, Source):
     """Images in the data directory. Subclasses explain the settings."""
 
     files: ClassVar[Files[Raw]]
@@ -58,12 +58,8 @@ class _ImageSource(Source):
     sha256: ClassVar[str] = ""  #: of all pixels and labels as published; empty if unknown
 
     directory: str | None = None
-    standardise: bool = True
-    verify: bool = True
-
-    def __post_init__(self) -> None:
-        require.boolean("standardise", self.standardise)
-        require.boolean("verify", self.verify)
+    standardise: Flag = True
+    verify: Flag = True
 
     def find(self) -> Path:
         """Return the file or folder of the images."""
@@ -204,11 +200,7 @@ class Femnist(_ImageSource):
     )
     n_classes: ClassVar[int] = 62
 
-    classes: str = "all"
-
-    def __post_init__(self) -> None:
-        _ImageSource.__post_init__(self)
-        require.choice("classes", self.classes, ("all", "digits", "letters"))
+    classes: Annotated[str, choice("all", "digits", "letters")] = "all"
 
     def load(self, seed: int) -> Dataset:
         """Read the images of the chosen classes."""

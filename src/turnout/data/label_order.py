@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turnout import require
 from turnout.data.assign import equal_offsets
 from turnout.data.base import Dataset, Partition
 from turnout.data.partitions import labels_of
+from turnout.domains import Checked, Fraction
 from turnout.types import IntArray
 
 __all__ = ["LabelOrder"]
 
 
 @dataclass(frozen=True, slots=True)
-class LabelOrder(Partition):
+class LabelOrder(Checked, Partition):
     """Neighbouring clients hold the same labels: the first clients the first labels.
 
     The classes of a world are neighbours too. So the slow or unreliable clients hold labels that
@@ -29,10 +29,7 @@ class LabelOrder(Partition):
 
     """
 
-    share: float = 0.8
-
-    def __post_init__(self) -> None:
-        require.fraction("share", self.share)
+    share: Fraction = 0.8
 
     def assign(
         self, dataset: Dataset, n_clients: int, rng: np.random.Generator

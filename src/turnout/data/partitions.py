@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from turnout import require
 from turnout.data.assign import deal, deal_labels, equal_offsets, offsets_of, rank_within
 from turnout.data.base import Dataset, Partition
+from turnout.domains import Checked, Count, Fraction, check_fields, choice
 from turnout.errors import InvalidInput
 from turnout.types import IntArray
 
 __all__ = ["Iid", "Natural", "PrimaryLabel", "Shards", "examples_each", "labels_of"]
 
-_CHOICES = ("random", "largest")
-
 
 @dataclass(frozen=True, slots=True)
-class Iid(Partition):
+class Iid(Checked, Partition):
     """Every client draws from the same examples.
 
     No client has an example twice. An example goes to a second client only after every example
@@ -30,10 +30,7 @@ class Iid(Partition):
 
     """
 
-    samples: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_samples(self.samples)
+    samples: Count | None = None
 
     def assign(
         self, dataset: Dataset, n_clients: int, rng: np.random.Generator
@@ -47,7 +44,7 @@ class Iid(Partition):
 
 
 @dataclass(frozen=True, slots=True)
-class PrimaryLabel(Partition):
+class PrimaryLabel(Checked, Partition):
     """Each client has one primary label, as in E3CS: arXiv Sec. VI, journal Sec. VI-A.
 
     The label is drawn uniformly and independently for each client. The other examples of the
@@ -63,12 +60,8 @@ class PrimaryLabel(Partition):
 
     """
 
-    share: float = 0.8
-    samples: int | None = None
-
-    def __post_init__(self) -> None:
-        require.fraction("share", self.share)
-        _check_samples(self.samples)
+    share: Fraction = 0.8
+    samples: Count | None = None
 
     def assign(
         self, dataset: Dataset, n_clients: int, rng: np.random.Generator
@@ -103,7 +96,7 @@ class PrimaryLabel(Partition):
 
 
 @dataclass(frozen=True, slots=True)
-class Shards(Partition):
+class Shards(Checked, Partition):
     """Sorted by label and cut into equal shards, a few for each client (McMahan et al. 2017).
 
     Every example goes to exactly one client. Sizes of shards differ by at most one.
@@ -114,10 +107,7 @@ class Shards(Partition):
 
     """
 
-    per_client: int = 2
-
-    def __post_init__(self) -> None:
-        require.integer("per_client", self.per_client, minimum=1)
+    per_client: Count = 2
 
     def assign(
         self, dataset: Dataset, n_clients: int, rng: np.random.Generator
@@ -154,15 +144,14 @@ class Natural(Partition):
 
     """
 
-    min_samples: int = 1
+    min_samples: Count = 1
     max_samples: int | None = None
-    choose: str = "random"
+    choose: Annotated[str, choice("random", "largest")] = "random"
 
     def __post_init__(self) -> None:
-        require.integer("min_samples", self.min_samples, minimum=1)
+        check_fields(self)
         if self.max_samples is not None:
             require.integer("max_samples", self.max_samples, minimum=self.min_samples)
-        require.choice("choose", self.choose, _CHOICES)
 
     def assign(
         self, dataset: Dataset, n_clients: int, rng: np.random.Generator
@@ -234,11 +223,6 @@ def examples_each(samples: int | None, n_rows: int, n_clients: int) -> int:
     if size > n_rows:
         raise InvalidInput(f"samples is {samples}, but there are only {n_rows} examples: lower it.")
     return size
-
-
-def _check_samples(samples: int | None) -> None:
-    if samples is not None:
-        require.integer("samples", samples, minimum=1)
 
 
 def _others(

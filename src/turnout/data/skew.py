@@ -10,6 +10,7 @@ from turnout import require
 from turnout.data.assign import deal_labels, deal_once, offsets_of, whole
 from turnout.data.base import Dataset, Partition
 from turnout.data.partitions import examples_each, labels_of
+from turnout.domains import Checked, Count, Flag, Positive, check_fields
 from turnout.errors import InvalidInput
 from turnout.types import FloatArray, IntArray
 
@@ -52,15 +53,13 @@ class Dirichlet(Partition):
 
     """
 
-    alpha: float = 0.5
+    alpha: Positive = 0.5
     samples: int | None = None
-    equal_sizes: bool = True
-    min_samples: int = 1
+    equal_sizes: Flag = True
+    min_samples: Count = 1
 
     def __post_init__(self) -> None:
-        require.number("alpha", self.alpha, above=0.0)
-        require.boolean("equal_sizes", self.equal_sizes)
-        require.integer("min_samples", self.min_samples, minimum=1)
+        check_fields(self)
         if self.samples is not None:
             require.integer("samples", self.samples, minimum=1)
             if not self.equal_sizes:
@@ -113,7 +112,7 @@ class Dirichlet(Partition):
 
 
 @dataclass(frozen=True, slots=True)
-class PowerLaw(Partition):
+class PowerLaw(Checked, Partition):
     """Client sizes have a heavy tail: P(size > s) falls as ``s ** -exponent``.
 
     Every example goes to exactly one client. Each client gets ``min_samples``; the rest is divided
@@ -127,15 +126,9 @@ class PowerLaw(Partition):
 
     """
 
-    exponent: float = 1.5
-    min_samples: int = 1
-    alpha: float | None = None
-
-    def __post_init__(self) -> None:
-        require.number("exponent", self.exponent, above=0.0)
-        require.integer("min_samples", self.min_samples, minimum=1)
-        if self.alpha is not None:
-            require.number("alpha", self.alpha, above=0.0)
+    exponent: Positive = 1.5
+    min_samples: Count = 1
+    alpha: Positive | None = None
 
     def assign(
         self, dataset: Dataset, n_clients: int, rng: np.random.Generator

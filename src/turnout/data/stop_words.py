@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from turnout.errors import InvalidInput
 
-__all__ = ["ENGLISH", "check_stop_words", "stop_words_of"]
+__all__ = ["ENGLISH", "StopWords", "stop_words_of"]
 
 _WORDS = """
 a about above across after again against ago all almost along already also although always am among
@@ -38,19 +38,18 @@ ENGLISH = frozenset(
 )
 
 
-def check_stop_words(stop_words: Any) -> None:
-    """Raise unless it is "english" or a list of words.
-
-    Args:
-        stop_words: What was given.
-    """
+def _check_stop_words(field: str, stop_words: Any) -> None:
     is_list = not isinstance(stop_words, str) and all(isinstance(word, str) for word in stop_words)
     if stop_words != "english" and not is_list:
         raise InvalidInput(
-            "stop_words must be 'english' or a list of words, for example ['the', 'of'], got "
+            f"{field} must be 'english' or a list of words, for example ['the', 'of'], got "
             f"{stop_words!r}.",
-            field="stop_words",
+            field=field,
         )
+
+
+#: "english" or a list of words.
+StopWords = Annotated[tuple[str, ...] | Literal["english"], _check_stop_words]
 
 
 def stop_words_of(stop_words: tuple[str, ...] | str) -> frozenset[str]:

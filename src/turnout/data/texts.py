@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
-from turnout import require
 from turnout.data.base import Dataset, Draw, Source
 from turnout.data.data_files import Files
-from turnout.data.embedded import check_test_share, held_back
-from turnout.data.stop_words import check_stop_words, stop_words_of
+from turnout.data.embedded import TestShare, held_back
+from turnout.data.stop_words import StopWords, stop_words_of
 from turnout.data.text_readers import (
     Texts,
     prolific,
@@ -24,7 +23,8 @@ from turnout.data.text_readers import (
     sentences_of_post,
 )
 from turnout.data.tokens import sequences, tokenised, vocabulary
-from turnout.data.user_data import check_path, own_file
+from turnout.data.user_data import OwnPath, own_file
+from turnout.domains import Checked, Count, Flag, check_fields, integer
 from turnout.errors import InvalidInput
 
 __all__ = ["BlogAuthors", "Shakespeare", "StackExchange", "TextFile", "Yelp"]
@@ -33,7 +33,7 @@ _JSONL = 'The file has a line {"client": name, "sentences": [...]} for each '
 
 
 @dataclass(frozen=True, slots=True)
-class _TextSource(Source):
+class _TextSource(Checked, Source):
     """Texts of many authors. Subclasses explain the settings.
 
     The vocabulary comes from the training sentences of all authors. The seed chooses the test
@@ -41,18 +41,11 @@ class _TextSource(Source):
     """
 
     directory: str | None = None
-    length: int = 20
-    vocabulary: int = 10_000
-    test_share: float = 0.1
-    predict_unknown: bool = False
-    stop_words: tuple[str, ...] | Literal["english"] = ()
-
-    def __post_init__(self) -> None:
-        require.integer("length", self.length, minimum=1)
-        require.integer("vocabulary", self.vocabulary, minimum=2)
-        check_test_share(self.test_share)
-        require.boolean("predict_unknown", self.predict_unknown)
-        check_stop_words(self.stop_words)
+    length: Count = 20
+    vocabulary: Annotated[int, integer(2)] = 10_000
+    test_share: TestShare = 0.1
+    predict_unknown: Flag = False
+    stop_words: StopWords = ()
 
     @property
     @abstractmethod
@@ -148,11 +141,7 @@ class TextFile(_TextSource):
     """
 
     directory: str | None = "."
-    path: str = ""
-
-    def __post_init__(self) -> None:
-        _TextSource.__post_init__(self)
-        check_path(self.path)
+    path: OwnPath = ""
 
     @property
     def files(self) -> Files[Texts]:
@@ -179,11 +168,10 @@ class StackExchange(_TextSource):
     """
 
     site: str = "superuser.com"
-    min_texts: int = 150
+    min_texts: Count = 150
 
     def __post_init__(self) -> None:
-        _TextSource.__post_init__(self)
-        require.integer("min_texts", self.min_texts, minimum=1)
+        check_fields(self)
         if not isinstance(self.site, str) or not self.site or Path(self.site).name != self.site:
             raise InvalidInput(
                 f"site must be the name of a site such as 'superuser.com', got {self.site!r}.",
@@ -220,11 +208,7 @@ class Yelp(_TextSource):
 
     """
 
-    min_texts: int = 150
-
-    def __post_init__(self) -> None:
-        _TextSource.__post_init__(self)
-        require.integer("min_texts", self.min_texts, minimum=1)
+    min_texts: Count = 150
 
     @property
     def files(self) -> Files[Texts]:

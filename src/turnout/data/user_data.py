@@ -6,20 +6,32 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 
-from turnout import require
 from turnout.data.base import Dataset, Source
 from turnout.data.data_files import Files
 from turnout.data.formats import Raw, read_npz
+from turnout.domains import Checked, Finite, check_fields
 from turnout.errors import InvalidInput
 from turnout.types import Array, IntArray
 
-__all__ = ["ArrayFile", "Arrays", "check_path", "numbered", "own_file"]
+__all__ = ["ArrayFile", "Arrays", "OwnPath", "numbered", "own_file"]
 
 T = TypeVar("T")
+
+
+def _check_path(field: str, path: object) -> None:
+    if not isinstance(path, str | Path) or not str(path):
+        raise InvalidInput(
+            f"{field} must be set to a file, for example {field}=data.npz, got {path!r}.",
+            field=field,
+        )
+
+
+#: The path of the user's own file, not empty.
+OwnPath = Annotated[str, _check_path]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,14 +66,13 @@ class Arrays(Source):
     x_test: Array
     y_test: Array
     n_classes: int | None = None
-    scale: float = 1.0
-    shift: float = 0.0
+    scale: Finite = 1.0
+    shift: Finite = 0.0
     group: Array | None = None
     name: str = "arrays"
 
     def __post_init__(self) -> None:
-        require.number("scale", self.scale)
-        require.number("shift", self.shift)
+        check_fields(self)
         self.load(0)
 
     def load(self, seed: int) -> Dataset:
@@ -89,7 +100,7 @@ class Arrays(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayFile(Source):
+class ArrayFile(Checked, Source):
     """Your own arrays in a file: path=data.npz.
 
     The file holds the arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``, of the form that
@@ -106,17 +117,12 @@ class ArrayFile(Source):
 
     """
 
-    path: str = ""
+    path: OwnPath = ""
     directory: str | None = "."
     n_classes: int | None = None
-    scale: float = 1.0
-    shift: float = 0.0
+    scale: Finite = 1.0
+    shift: Finite = 0.0
     group: str | None = None
-
-    def __post_init__(self) -> None:
-        check_path(self.path)
-        require.number("scale", self.scale)
-        require.number("shift", self.shift)
 
     @property
     def files(self) -> Files[Raw]:
@@ -161,19 +167,6 @@ def own_file(path: str, read: Callable[[Path], T]) -> Files[T]:
 
     fix = "Give the path of a file that exists."
     return Files(Path(path).stem, {path: read_file}, fix, is_own=True)
-
-
-def check_path(path: str) -> None:
-    """Refuse a source without a file.
-
-    Args:
-        path: Must not be empty.
-
-    """
-    if not isinstance(path, str | Path) or not str(path):
-        raise InvalidInput(
-            f"path must be set to a file, for example path=data.npz, got {path!r}.", field="path"
-        )
 
 
 def numbered(values: Array) -> tuple[IntArray, tuple[str, ...]]:

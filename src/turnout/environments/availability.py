@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from turnout import require
 from turnout.data_directory import data_directory
+from turnout.domains import Checked, Fraction, Positive, check_fields
 from turnout.environments.base import Availability, Moment, WorldStream, fixed_rng, frozen
 from turnout.environments.traces import MINUTES_PER_DAY, phone_states
 from turnout.errors import InvalidInput
@@ -35,17 +35,14 @@ class Always(Availability):
 
 
 @dataclass(frozen=True, slots=True)
-class Bernoulli(Availability):
+class Bernoulli(Checked, Availability):
     """Each client is available with the same chance, independently in every round.
 
     Args:
         rate: Chance to be available, from 0 to 1. 0.8 is the value of RBCS-F.
     """
 
-    rate: float = 0.8
-
-    def __post_init__(self) -> None:
-        require.fraction("rate", self.rate)
+    rate: Fraction = 0.8
 
     def available(self, moment: Moment) -> BoolArray:
         """Draw everyone once."""
@@ -68,18 +65,14 @@ class Diurnal(Availability):
             to 1 (the whole day).
     """
 
-    rate: float = 0.5
-    amplitude: float = 0.4
-    period_s: float = _DAY_S
-    round_s: float = 600.0
-    zones: float = 1.0
+    rate: Fraction = 0.5
+    amplitude: Fraction = 0.4
+    period_s: Positive = _DAY_S
+    round_s: Positive = 600.0
+    zones: Fraction = 1.0
 
     def __post_init__(self) -> None:
-        require.fraction("rate", self.rate)
-        require.fraction("amplitude", self.amplitude)
-        require.number("period_s", self.period_s, above=0.0)
-        require.number("round_s", self.round_s, above=0.0)
-        require.fraction("zones", self.zones)
+        check_fields(self)
         if not self.amplitude <= min(self.rate, 1.0 - self.rate):
             raise InvalidInput(
                 f"amplitude must be at most min(rate, 1 - rate), so that chances stay inside "
@@ -101,7 +94,7 @@ class Diurnal(Availability):
 
 
 @dataclass(frozen=True, slots=True)
-class PhoneTrace(Availability):
+class PhoneTrace(Checked, Availability):
     """Phones as recorded minute by minute: available while they charge and are on Wi-Fi.
 
     Each client replays the record of one phone. Phone and first day are drawn from the seed. The
@@ -115,11 +108,8 @@ class PhoneTrace(Availability):
     """
 
     directory: str | Path | None = None
-    round_s: float = 600.0
+    round_s: Positive = 600.0
     same_clock: bool = True
-
-    def __post_init__(self) -> None:
-        require.number("round_s", self.round_s, above=0.0)
 
     def available(self, moment: Moment) -> BoolArray:
         """Look up everyone's state at the time of the round."""

@@ -17,8 +17,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from turnout import require
 from turnout.data_directory import data_directory
+from turnout.domains import Checked, NonNegative, Positive
 from turnout.environments.base import Moment, Timing, WorldStream, fixed_rng, frozen
 from turnout.environments.traces import bandwidth, device_speeds, has_traces
 from turnout.types import Array, FloatArray, IntArray
@@ -61,7 +61,7 @@ class Devices(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class FittedDevices(Devices):
+class FittedDevices(Checked, Devices):
     """Devices drawn from log-normal fits to recorded ones; needs no files.
 
     The logarithm of the speed has mean -0.296 and standard deviation 0.929. The logarithm of a
@@ -73,9 +73,6 @@ class FittedDevices(Devices):
     """
 
     network: Network = "3g-and-fixed"
-
-    def __post_init__(self) -> None:
-        require.choice("network", self.network, BANDWIDTH_FITS)
 
     def speed(self, n_clients: int, seed: int) -> FloatArray:
         """Draw a device for each client."""
@@ -94,7 +91,7 @@ class FittedDevices(Devices):
 
 
 @dataclass(frozen=True, slots=True)
-class TracedDevices(Devices):
+class TracedDevices(Checked, Devices):
     """Recorded devices and bandwidths, assigned to clients by the seed.
 
     A client replays its bandwidth trace from a minute drawn from the seed. The trace repeats when
@@ -108,11 +105,7 @@ class TracedDevices(Devices):
 
     network: Network = "3g-and-fixed"
     directory: str | Path | None = None
-    round_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        require.choice("network", self.network, BANDWIDTH_FITS)
-        require.number("round_s", self.round_s, above=0.0)
+    round_s: Positive = 60.0
 
     def speed(self, n_clients: int, seed: int) -> FloatArray:
         """Return the speed of each client's device."""
@@ -150,7 +143,7 @@ def best_devices(network: Network = "3g-and-fixed", directory: str | Path | None
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceTimes(Timing):
+class DeviceTimes(Checked, Timing):
     """``work_s / speed + model_mbit / bandwidth``: training on the device, then transfer.
 
     Args:
@@ -160,12 +153,8 @@ class DeviceTimes(Timing):
     """
 
     devices: Devices = field(default_factory=FittedDevices)
-    work_s: float = 10.0
-    model_mbit: float = 20.0
-
-    def __post_init__(self) -> None:
-        require.number("work_s", self.work_s, minimum=0.0)
-        require.number("model_mbit", self.model_mbit, minimum=0.0)
+    work_s: NonNegative = 10.0
+    model_mbit: NonNegative = 20.0
 
     def column(self, name: str, moment: Moment) -> Array:
         """Return the mean duration of each client."""

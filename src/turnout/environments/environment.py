@@ -15,7 +15,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
-from turnout import require
+from turnout.domains import Checked, Count, Index
 from turnout.environments.availability import Always
 from turnout.environments.base import (
     Availability,
@@ -37,7 +37,7 @@ _TRAITS = MappingProxyType({"num_samples": Population.num_samples, "features": P
 
 
 @dataclass(frozen=True)
-class Environment:
+class Environment(Checked):
     """Availability, volatility, timing and reports of ``n_clients``, fixed by ``seed``.
 
     Args:
@@ -55,18 +55,14 @@ class Environment:
     (100,)
     """
 
-    n_clients: int
-    seed: int = 0
+    n_clients: Count
+    seed: Index = 0
     availability: Availability = field(default_factory=Always)
     volatility: Volatility = field(default_factory=ByClass)
     timing: Timing = field(default_factory=FixedTime)
     population: Population = field(default_factory=Population)
     losses: SyntheticLoss = field(default_factory=SyntheticLoss)
     reports_failure: bool = False
-
-    def __post_init__(self) -> None:
-        require.integer("n_clients", self.n_clients, minimum=1)
-        require.integer("seed", self.seed, minimum=0)
 
     @property
     def uses_history(self) -> bool:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from turnout import require
+from turnout.domains import Checked, Count, Fraction, NonNegative, Positive, PositiveOrInfinite
 from turnout.environments.base import Moment, WorldStream, fixed_rng, frozen
 from turnout.types import Array, FloatArray, IntArray
 
@@ -16,7 +16,7 @@ __all__ = ["Population", "SyntheticLoss"]
 
 
 @dataclass(frozen=True, slots=True)
-class Population:
+class Population(Checked):
     """Traits of clients that never change during a run, drawn from the seed.
 
     The number of examples follows a power law, the loss level is log-normal around 1. A feature is
@@ -31,19 +31,11 @@ class Population:
         feature_strength: How strongly bits depend on the loss level, >= 0; 0 = not at all.
     """
 
-    samples: int = 500
-    tail: float = math.inf
-    level_spread: float = 0.5
-    n_features: int = 64
-    feature_strength: float = 1.0
-
-    def __post_init__(self) -> None:
-        require.integer("samples", self.samples, minimum=1)
-        if self.tail != math.inf:
-            require.number("tail", self.tail, above=0.0)
-        require.number("level_spread", self.level_spread, minimum=0.0)
-        require.integer("n_features", self.n_features, minimum=1)
-        require.number("feature_strength", self.feature_strength, minimum=0.0)
+    samples: Count = 500
+    tail: PositiveOrInfinite = math.inf
+    level_spread: NonNegative = 0.5
+    n_features: Count = 64
+    feature_strength: NonNegative = 1.0
 
     def num_samples(self, n_clients: int, seed: int) -> IntArray:
         """Return (n,) the number of examples of each client."""
@@ -59,7 +51,7 @@ class Population:
 
 
 @dataclass(frozen=True, slots=True)
-class SyntheticLoss:
+class SyntheticLoss(Checked):
     """Losses as if a model were trained: they fall over the rounds, at the same pace for everyone.
 
     In round t the loss of client i is ``level_i * (floor + (1 - floor) / (1 + t / half_life))``
@@ -73,16 +65,10 @@ class SyntheticLoss:
         batch_spread: ``loss_std`` divided by ``loss``: how much mini-batches differ, >= 0.
     """
 
-    floor: float = 0.1
-    half_life: float = 100.0
-    noise: float = 0.1
-    batch_spread: float = 0.3
-
-    def __post_init__(self) -> None:
-        require.fraction("floor", self.floor)
-        require.number("half_life", self.half_life, above=0.0)
-        require.number("noise", self.noise, minimum=0.0)
-        require.number("batch_spread", self.batch_spread, minimum=0.0)
+    floor: Fraction = 0.1
+    half_life: Positive = 100.0
+    noise: NonNegative = 0.1
+    batch_spread: NonNegative = 0.3
 
     def mean(self, level: FloatArray, round: int) -> FloatArray:
         """Return (n,) the loss without noise."""

@@ -9,10 +9,12 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 
 from turnout import require
+from turnout.domains import Checked, NonNegative, Positive, check_fields, number
 from turnout.environments.base import Moment, Timing, WorldStream, equal_classes, frozen
 from turnout.errors import InvalidInput
 from turnout.types import Array, FloatArray, IntArray
@@ -21,17 +23,14 @@ __all__ = ["FixedTime", "HeavyTail", "LinearContextual", "LogNormal", "Pareto"]
 
 
 @dataclass(frozen=True, slots=True)
-class FixedTime(Timing):
+class FixedTime(Checked, Timing):
     """Everyone takes the same time in every round.
 
     Args:
         seconds: The time, above 0.
     """
 
-    seconds: float = 1.0
-
-    def __post_init__(self) -> None:
-        require.number("seconds", self.seconds, above=0.0)
+    seconds: Positive = 1.0
 
     def column(self, name: str, moment: Moment) -> Array:
         """Return the fixed time."""
@@ -62,14 +61,15 @@ class LinearContextual(Timing):
     """
 
     training_s: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0)
-    cold_start_s: float = 1.0
+    cold_start_s: NonNegative = 1.0
     snr: tuple[float, ...] = (1000.0, 100.0, 10.0, 1.0)
     bandwidth_mhz: tuple[float, float] = (2.0, 4.0)
     capacity: tuple[float, float] = (0.5, 2.0)
-    model_mbit: float = 20.0
-    log_base: float = 2.0
+    model_mbit: NonNegative = 20.0
+    log_base: Annotated[float, number(above=1.0)] = 2.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("training_s", "snr", "bandwidth_mhz", "capacity"):
             values = tuple(getattr(self, name))
             object.__setattr__(self, name, values)
@@ -85,9 +85,6 @@ class LinearContextual(Timing):
             low_high = getattr(self, name)
             if len(low_high) != 2 or low_high[0] > low_high[1]:
                 raise InvalidInput(f"{name} must be (lowest, highest), got {low_high}.", field=name)
-        require.number("cold_start_s", self.cold_start_s, minimum=0.0)
-        require.number("model_mbit", self.model_mbit, minimum=0.0)
-        require.number("log_base", self.log_base, above=1.0)
 
     @property
     def columns(self) -> frozenset[str]:
@@ -161,17 +158,14 @@ class Noise(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Pareto(Noise):
+class Pareto(Checked, Noise):
     """A factor with a power-law tail: P(factor > x) falls like ``x**-shape``.
 
     Args:
         shape: Exponent of the tail, above 1. Up to 2 the variance is infinite.
     """
 
-    shape: float = 2.5
-
-    def __post_init__(self) -> None:
-        require.number("shape", self.shape, above=1.0)
+    shape: Annotated[float, number(above=1.0)] = 2.5
 
     def draw(self, size: int, rng: np.random.Generator) -> FloatArray:
         """Return factors of at least (shape - 1) / shape."""
@@ -179,17 +173,14 @@ class Pareto(Noise):
 
 
 @dataclass(frozen=True, slots=True)
-class LogNormal(Noise):
+class LogNormal(Checked, Noise):
     """A log-normal factor.
 
     Args:
         sigma: Standard deviation of its logarithm, >= 0.
     """
 
-    sigma: float = 0.5
-
-    def __post_init__(self) -> None:
-        require.number("sigma", self.sigma, minimum=0.0)
+    sigma: NonNegative = 0.5
 
     def draw(self, size: int, rng: np.random.Generator) -> FloatArray:
         """Return factors around 1."""

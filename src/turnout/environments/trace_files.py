@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from turnout import require
+from turnout.domains import Checked, Flag, Positive
 from turnout.environments.base import Availability, Moment, WorldStream, fixed_rng, frozen
 from turnout.environments.devices import Devices
 from turnout.errors import InvalidInput
@@ -44,8 +44,19 @@ class _Sessions(NamedTuple):
     span: float
 
 
+def _check_path(field: str, path: object) -> None:
+    if not isinstance(path, str) or not path:
+        raise InvalidInput(
+            f"{field} must be set to a file, for example {field}=mine.csv, got {path!r}.",
+            field=field,
+        )
+
+
+_OwnPath = Annotated[str, _check_path]
+
+
 @dataclass(frozen=True, slots=True)
-class AvailabilityFile(Availability):
+class AvailabilityFile(Checked, Availability):
     """Your own record of who was there: path=sessions.csv with client, start, end.
 
     A line says that a client was there from one second to another; it may have many lines. The
@@ -59,13 +70,9 @@ class AvailabilityFile(Availability):
             the i-th in the file, and they repeat if there are more clients.
     """
 
-    path: str = ""
-    round_s: float = 600.0
-    shuffle: bool = False
-
-    def __post_init__(self) -> None:
-        _check_settings(self.path, self.shuffle)
-        require.number("round_s", self.round_s, above=0.0)
+    path: _OwnPath = ""
+    round_s: Positive = 600.0
+    shuffle: Flag = False
 
     def available(self, moment: Moment) -> BoolArray:
         """Look up who has a session at the time of the round."""
@@ -79,7 +86,7 @@ class AvailabilityFile(Availability):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceFile(Devices):
+class DeviceFile(Checked, Devices):
     """Your own devices: path=devices.csv with speed and bandwidth in Mbit/s, one in each line.
 
     Speeds may have any unit: they count relative to the median device. A file of another name than
@@ -91,11 +98,8 @@ class DeviceFile(Devices):
             in the file, and they repeat if there are more clients.
     """
 
-    path: str = ""
-    shuffle: bool = False
-
-    def __post_init__(self) -> None:
-        _check_settings(self.path, self.shuffle)
+    path: _OwnPath = ""
+    shuffle: Flag = False
 
     def speed(self, n_clients: int, seed: int) -> FloatArray:
         """Return the speed of each client's device."""
@@ -113,14 +117,6 @@ class DeviceFile(Devices):
         devices = _devices(Path(self.path))
         chosen: FloatArray = devices[_records(len(devices), self.shuffle, n_clients, seed)]
         return chosen
-
-
-def _check_settings(path: object, shuffle: object) -> None:
-    if not isinstance(path, str) or not path:
-        raise InvalidInput(
-            f"path must be set to a file, for example path=mine.csv, got {path!r}.", field="path"
-        )
-    require.boolean("shuffle", shuffle)
 
 
 @lru_cache(maxsize=4)

@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from turnout import require
+from turnout.domains import Checked, Count, Fraction, check_fields
 from turnout.environments.base import (
     Moment,
     Volatility,
@@ -86,11 +87,11 @@ class Markov(Volatility):
     """
 
     rates: tuple[float, ...] = E3CS_RATES
-    stickiness: float = 0.9
+    stickiness: Fraction = 0.9
 
     def __post_init__(self) -> None:
+        check_fields(self)
         object.__setattr__(self, "rates", _checked_rates(self.rates))
-        require.fraction("stickiness", self.stickiness)
 
     def success_rate(self, moment: Moment) -> FloatArray:
         """Return the long-run rate of each client's class."""
@@ -138,15 +139,14 @@ class Shifting(_Wrapper):
     """
 
     at: tuple[int, ...] = (500,)
-    share: float = 0.25
-    factor: float = 0.2
+    share: Fraction = 0.25
+    factor: Fraction = 0.2
 
     def __post_init__(self) -> None:
+        check_fields(self)
         object.__setattr__(self, "at", tuple(self.at))
         for when in self.at:
             require.integer("at", when, minimum=0)
-        require.fraction("share", self.share)
-        require.fraction("factor", self.factor)
 
     def moved(self, moment: Moment) -> BoolArray:
         """Return (n,) who has moved by this round."""
@@ -167,7 +167,7 @@ class Shifting(_Wrapper):
 
 
 @dataclass(frozen=True, slots=True)
-class Outages(_Wrapper):
+class Outages(Checked, _Wrapper):
     """Groups of clients fail together, as when a region loses its network.
 
     Args:
@@ -178,14 +178,9 @@ class Outages(_Wrapper):
             anew, from 0 to 1, as in ``Markov``.
     """
 
-    n_groups: int = 10
-    rate: float = 0.05
-    stickiness: float = 0.0
-
-    def __post_init__(self) -> None:
-        require.integer("n_groups", self.n_groups, minimum=1)
-        require.fraction("rate", self.rate)
-        require.fraction("stickiness", self.stickiness)
+    n_groups: Count = 10
+    rate: Fraction = 0.05
+    stickiness: Fraction = 0.0
 
     def groups(self, n_clients: int) -> IntArray:
         """Return (n,) the group of each client."""
@@ -203,7 +198,7 @@ class Outages(_Wrapper):
 
 
 @dataclass(frozen=True, slots=True)
-class Adversary(_Wrapper):
+class Adversary(Checked, _Wrapper):
     """Fails the clients that the selector favours: the more often chosen, the likelier to fail.
 
     A client chosen (1 + e) times as often as the mean so far fails with chance
@@ -216,10 +211,7 @@ class Adversary(_Wrapper):
         strength: Chance to fail for a client chosen twice as often as the mean or more, 0 to 1.
     """
 
-    strength: float = 0.8
-
-    def __post_init__(self) -> None:
-        require.fraction("strength", self.strength)
+    strength: Fraction = 0.8
 
     @property
     def uses_history(self) -> bool:

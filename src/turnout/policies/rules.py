@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from turnout import require
+from turnout.domains import Checked, Count, PositiveOrInfinite, check_fields, number
 from turnout.errors import InvalidInput
 from turnout.policies.base import End, Observed, RoundPolicy
 from turnout.types import BoolArray, FloatArray
@@ -17,9 +19,12 @@ __all__ = ["AdaptiveDeadline", "FirstK", "FixedDeadline", "OverSelect", "OverSel
 #: Products of factor and cohort size may exceed an integer by this much without being rounded up.
 _CEIL_TOLERANCE = 1e-9
 
+_Part = Annotated[float, number(above=0.0, maximum=1.0)]
+_Factor = Annotated[float, number(minimum=1.0)]
+
 
 @dataclass(frozen=True, slots=True)
-class FixedDeadline(RoundPolicy):
+class FixedDeadline(Checked, RoundPolicy):
     """Wait for everyone, at most until the deadline; late answers are dropped.
 
     Args:
@@ -28,11 +33,8 @@ class FixedDeadline(RoundPolicy):
             durations stay unknown. Otherwise they finish and the server learns how long they took.
     """
 
-    seconds: float = math.inf
+    seconds: PositiveOrInfinite = math.inf
     force_stop: bool = True
-
-    def __post_init__(self) -> None:
-        _check_seconds("seconds", self.seconds)
 
     def deadline(self, observed: Observed | None = None) -> float:
         """Return the fixed number of seconds."""
@@ -56,21 +58,17 @@ class FirstK(RoundPolicy):
             durations stay unknown.
     """
 
-    count: int | None = None
-    share: float | None = None
-    seconds: float = math.inf
+    count: Count | None = None
+    share: _Part | None = None
+    seconds: PositiveOrInfinite = math.inf
     force_stop: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.count is not None and self.share is not None:
             raise InvalidInput(
                 "count and share exclude each other: give one of them or neither.", field="count"
             )
-        if self.count is not None:
-            require.integer("count", self.count, minimum=1)
-        if self.share is not None:
-            require.number("share", self.share, above=0.0, maximum=1.0)
-        _check_seconds("seconds", self.seconds)
 
     def deadline(self, observed: Observed | None = None) -> float:
         """Return the fixed number of seconds."""
@@ -97,7 +95,7 @@ class FirstK(RoundPolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveDeadline(RoundPolicy):
+class AdaptiveDeadline(Checked, RoundPolicy):
     """A deadline at a quantile of the latest durations.
 
     Clients that missed a deadline count as slower than everyone else. Otherwise dropping the slow
@@ -114,19 +112,12 @@ class AdaptiveDeadline(RoundPolicy):
             durations stay unknown.
     """
 
-    quantile: float = 0.9
-    window: int = 200
-    start: float = math.inf
-    growth: float = 1.5
-    longest: float = math.inf
+    quantile: _Part = 0.9
+    window: Count = 200
+    start: PositiveOrInfinite = math.inf
+    growth: Annotated[float, number(above=1.0)] = 1.5
+    longest: PositiveOrInfinite = math.inf
     force_stop: bool = True
-
-    def __post_init__(self) -> None:
-        require.number("quantile", self.quantile, above=0.0, maximum=1.0)
-        require.integer("window", self.window, minimum=1)
-        require.number("growth", self.growth, above=1.0)
-        _check_seconds("start", self.start)
-        _check_seconds("longest", self.longest)
 
     @property
     def uses_observed(self) -> bool:
@@ -155,11 +146,11 @@ class OverSelect(RoundPolicy):
     """
 
     inner: RoundPolicy = field(default_factory=FirstK)
-    factor: float = 1.3
+    factor: _Factor = 1.3
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require.instance("inner", self.inner, RoundPolicy)
-        require.number("factor", self.factor, minimum=1.0)
 
     @property
     def uses_observed(self) -> bool:
@@ -202,12 +193,8 @@ class OverSelectBySuccess(OverSelect):
         window: Number of outcomes to look at, at least 1; ``Observed.capacity`` is the limit.
     """
 
-    factor: float = 3.0
-    window: int = 200
-
-    def __post_init__(self) -> None:
-        OverSelect.__post_init__(self)
-        require.integer("window", self.window, minimum=1)
+    factor: _Factor = 3.0
+    window: Count = 200
 
     @property
     def uses_observed(self) -> bool:
@@ -220,11 +207,6 @@ class OverSelectBySuccess(OverSelect):
         success = 1.0 if observed is None else observed.success(self.window)
         needed = math.inf if success == 0.0 else wanted / success
         return _ceil(min(needed, self.factor * wanted))
-
-
-def _check_seconds(field: str, value: float) -> None:
-    if value != math.inf:
-        require.number(field, value, above=0.0)
 
 
 def _ceil(value: float) -> int:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from turnout import require
+from turnout.domains import Checked, Flag
 from turnout.errors import InvalidInput
 from turnout.types import FloatArray, IntArray
 
@@ -58,7 +58,7 @@ class Aggregation(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class MeanReturned(Aggregation):
+class MeanReturned(Checked, Aggregation):
     """The mean of the returned models.
 
     Args:
@@ -68,9 +68,6 @@ class MeanReturned(Aggregation):
     """
 
     by: Literal["data", "equal"] = "data"
-
-    def __post_init__(self) -> None:
-        require.choice("by", self.by, ("data", "equal"))
 
     def coefficients(
         self,
@@ -106,7 +103,7 @@ class KeepGlobal(Aggregation):
 
 
 @dataclass(frozen=True, slots=True)
-class InverseProbability(Aggregation):
+class InverseProbability(Checked, Aggregation):
     """Weight = share of all data / inclusion probability (Horvitz-Thompson).
 
     On average over the selector's draws this is the step of all clients together, if every chosen
@@ -122,10 +119,7 @@ class InverseProbability(Aggregation):
 
     needs_probability: ClassVar[bool] = True
 
-    normalise: bool = False
-
-    def __post_init__(self) -> None:
-        require.boolean("normalise", self.normalise)
+    normalise: Flag = False
 
     def coefficients(
         self,

@@ -8,11 +8,12 @@ start at zero in every round: a client keeps nothing between rounds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from turnout import require
+from turnout.domains import Count, Fraction, NonNegative, check_fields, choice
 from turnout.errors import InvalidInput
 from turnout.plain import LATER
 from turnout.rng import Purpose, stream
@@ -20,9 +21,6 @@ from turnout.schedules import Schedule, at_round
 from turnout.types import IntArray
 
 __all__ = ["Amount", "LocalWork", "PerClient"]
-
-#: How a client moves its weights.
-OPTIMIZERS = ("sgd", "adam")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +69,15 @@ class LocalWork:
 
     epochs: Amount | None = None
     steps: Amount | None = None
-    batch_size: int | None = 40
+    batch_size: Count | None = 40
     lr: float | Schedule = 0.01
-    momentum: float = 0.0
-    proximal: float = 0.0
-    weight_decay: float = 0.0
-    optimizer: str = field(default="sgd", metadata=LATER)
+    momentum: Fraction = 0.0
+    proximal: NonNegative = 0.0
+    weight_decay: NonNegative = 0.0
+    optimizer: Annotated[str, choice("sgd", "adam")] = field(default="sgd", metadata=LATER)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.epochs is not None and self.steps is not None:
             raise InvalidInput(
                 f"epochs and steps exclude each other, got {self.epochs!r} and {self.steps!r}: "
@@ -89,13 +88,7 @@ class LocalWork:
             object.__setattr__(self, "epochs", 1)
         for name in ("epochs", "steps"):
             object.__setattr__(self, name, _amount(name, getattr(self, name)))
-        if self.batch_size is not None:
-            require.integer("batch_size", self.batch_size, minimum=1)
         at_round("lr", self.lr, 0)
-        require.number("momentum", self.momentum, minimum=0.0, maximum=1.0)
-        require.number("proximal", self.proximal, minimum=0.0)
-        require.number("weight_decay", self.weight_decay, minimum=0.0)
-        require.choice("optimizer", self.optimizer, OPTIMIZERS)
         if self.optimizer == "adam" and self.momentum:
             raise InvalidInput(
                 f"momentum is {self.momentum} and optimizer is 'adam', which has moments of its "

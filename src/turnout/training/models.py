@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnout import require
 from turnout.data.base import FederatedData
+from turnout.domains import Checked, Count
 from turnout.errors import InvalidInput
 from turnout.names import import_object
 
@@ -120,7 +121,7 @@ class FashionCnn(Model):
 
 
 @dataclass(frozen=True, slots=True)
-class StackedLstm(Model):
+class StackedLstm(Checked, Model):
     """Next-word prediction by a stacked LSTM (NCCB: 200, 200 and 2 layers; 5 layers for Yelp).
 
     Choices of ours: no dropout, and the output layer has its own weights.
@@ -132,13 +133,9 @@ class StackedLstm(Model):
 
     """
 
-    embedding: int = 200
-    hidden: int = 200
-    layers: int = 2
-
-    def __post_init__(self) -> None:
-        for name in ("embedding", "hidden", "layers"):
-            require.integer(name, getattr(self, name), minimum=1)
+    embedding: Count = 200
+    hidden: Count = 200
+    layers: Count = 2
 
     def build(self, data: FederatedData) -> nn.Module:
         """Return the network; the vocabulary is the number of classes."""
