@@ -67,6 +67,11 @@ class Members:
         claims = (self._claims.get(node) for node in self.connected)
         return len({client for client in claims if client is not None})
 
+    @property
+    def n_heard(self) -> int:
+        """Number of connected nodes that have answered who they are, usable or not."""
+        return len(self.connected & self._claims.keys())
+
     def restore(
         self, roster: Roster, busy: Iterable[Sequence[Any]], columns: Mapping[str, Array]
     ) -> None:

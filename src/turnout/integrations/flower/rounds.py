@@ -78,18 +78,22 @@ class Rounds:
         """Look who is there; wait for enough clients, but not for ever and not twice in vain.
 
         Before the first round it also waits until all connected nodes have said who they are and
-        no more come, so that the order of the roster does not depend on who was faster; a node that
-        does not answer cannot keep the others waiting for longer than ``wait_for_nodes_s``.
+        no more come, so that the order of the roster does not depend on who was faster. Nodes that
+        do not answer are waited for until ``wait_for_nodes_s`` after the last news of any node.
         """
         is_first, self._has_gathered = not self._has_gathered, True
         patience = self.start_s if is_first else self.wait_for_nodes_s
-        started, before = clock.now(), None
+        started = news_at = clock.now()
+        before = None
         while True:
+            looked_at = clock.now()
             all_heard = self.members.refresh(self.mailbox.reap())
-            waited = clock.now() - started
-            is_quiet = all_heard and before == self.members.connected
-            is_settled = not is_first or is_quiet or waited >= self.wait_for_nodes_s
-            before = self.members.connected
+            heard = (self.members.connected, self.members.n_heard)
+            is_news, before = heard != before, heard
+            news_at = looked_at if is_news else news_at
+            waited, quiet = clock.now() - started, clock.now() - news_at
+            is_complete = (all_heard and not is_news) or quiet >= self.wait_for_nodes_s
+            is_settled = not is_first or is_complete
             n_there = self.members.n_connected
             if is_settled and (n_there >= n_wanted or (self._has_waited and n_there > 0)):
                 self.members.bind()
