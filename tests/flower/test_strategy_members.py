@@ -420,3 +420,19 @@ def test_the_order_of_the_roster_does_not_depend_on_who_answers_first(ticking):
         strategy = selecting("e3cs", start_s=300.0, wait_for_nodes_s=60.0, ask_s=15.0)
         strategy.start(grid, model(), num_rounds=2)
         assert strategy.roster.ids == tuple(f"client-{i:03d}" for i in range(12))
+
+
+def test_a_question_that_expired_is_asked_again_and_makes_nobody_a_stranger(ticking):
+    grid = federation(4)
+    plain, starts_at = grid._deliver, ticking.at + 120.0
+
+    def deliver(name, node, message):  # nobody can answer before the engine has started
+        node.delay = max(0.5, starts_at - ticking.at)
+        plain(name, node, message)
+
+    grid._deliver = deliver
+    strategy = selecting("e3cs", cohort_size=2, start_s=300.0, wait_for_nodes_s=60.0, ask_s=5.0)
+    strategy.start(grid, model(), num_rounds=2)
+    assert strategy.roster.ids == tuple(f"client-{i:03d}" for i in range(4))
+    for node in grid.nodes.values():  # a question is open for ten times 5 s
+        assert node.asked.count("query.turnout_describe") == 3

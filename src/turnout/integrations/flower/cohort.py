@@ -22,7 +22,7 @@ from turnout.integrations.flower.replies import Checked, ReplyRules
 from turnout.policies import Closed, Observed, RoundPolicy
 from turnout.types import BoolArray, Status
 
-__all__ = ["Cohort", "reason_of"]
+__all__ = ["NO_ANSWER", "Cohort", "reason_of"]
 
 #: Error codes that the SuperLink makes up for a node that did not answer.
 NO_ANSWER = frozenset({3, 4, 5})

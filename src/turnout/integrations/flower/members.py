@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from turnout.integrations.flower import clock, keys
-from turnout.integrations.flower.cohort import reason_of
+from turnout.integrations.flower.cohort import NO_ANSWER, reason_of
 from turnout.integrations.flower.columns import Columns
 from turnout.integrations.flower.mailbox import Letter, Mailbox, log
 from turnout.roster import Roster
@@ -210,7 +210,12 @@ class Members:
         return [(node, reply) for node, reply in found if reply.has_content()]
 
     def _learn(self, node: int, reply: Message) -> None:
-        """Take in a node's identity, or decide what to do without."""
+        """Take in a node's identity, or decide what to do without.
+
+        An error of the SuperLink is no answer: the question expired, and the node is asked again.
+        """
+        if reply.has_error() and reply.error.code in NO_ANSWER:
+            return
         self._is_bound = False
         records = reply.content.config_records if reply.has_content() else {}
         identity: Mapping[str, Any] = records.get(keys.IDENTITY, {})
