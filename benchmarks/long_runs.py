@@ -156,15 +156,11 @@ def same_cohorts(selector: Selector, wide: Selector, size: Size) -> float:
     rounded.prepare(size.n_clients)
     rounded.load_state({name: narrow(values) for name, values in wide.state().items()})
     rounds = range(size.n_rounds, size.n_rounds + N_COMPARED)
-    same = [
-        np.array_equal(
-            *(
-                one.select(ctx, stream(0, Purpose.SELECT, ctx.round)).clients
-                for one in (selector, rounded)
-            )
-        )
-        for ctx in contexts(selector, size, rounds)
-    ]
+    same = []
+    for ctx in contexts(selector, size, rounds):
+        own = selector.select(ctx, stream(0, Purpose.SELECT, ctx.round))
+        other = rounded.select(ctx, stream(0, Purpose.SELECT, ctx.round))
+        same.append(np.array_equal(own.clients, other.clients))
     return float(np.mean(same))
 
 
