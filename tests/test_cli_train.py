@@ -135,6 +135,34 @@ def test_a_model_of_ones_own() -> None:
     assert not Path("none").exists()
 
 
+def test_a_model_with_batch_normalisation() -> None:
+    Path("normal.py").write_text(
+        "from torch import nn\n"
+        "def net(n_classes):\n"
+        "    layers = nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, n_classes)\n"
+        "    return nn.Sequential(nn.Flatten(), *layers)\n",
+        encoding="utf-8",
+    )
+    command = ("train", "random", *SMALL, "--model", "normal:net")
+    average = run_json(*command, "--out", "average")[0]
+    local = run_json(*command, "--buffers", "local", "--out", "local")[0]
+    assert average["local_loss"] != local["local_loss"]
+    config = json.loads((cell_folder(Path("local"), "random", 0) / "config.json").read_text())
+    assert config["training"]["buffers"] == "local"
+    Path("again.toml").write_text(
+        'selectors = ["random"]\nworld = "e3cs"\nn_clients = 10\ncohort_size = 4\nn_rounds = 6\n'
+        'seeds = 1\n[training]\nmodel = "normal:net"\nbuffers = "local"\n'
+        "[training.local]\nepochs = 1\nbatch_size = 20\nlr = 0.1\n",
+        encoding="utf-8",
+    )
+    run_json("compare", "--config", "again.toml", "--out", "again")
+    again = json.loads((cell_folder(Path("again"), "random", 0) / "config.json").read_text())
+    assert again["training"] == config["training"]
+    result = run(*command, "--buffers", "some", "--out", "none")
+    assert result.exit_code == 2
+    assert "buffers must be one of 'average', 'local', got 'some'" in result.output
+
+
 def test_a_run_may_be_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[Any] = []
     stub = SimpleNamespace(

@@ -233,11 +233,6 @@ def test_a_ready_module_keeps_its_weights_and_is_not_touched(handed):
         (nn.LSTM(3, 4), vectors(), r"^model must return a tensor of scores, got tuple"),
         (nn.Flatten(), vectors(), r"^model Flatten has no weights"),
         (OneLayer().double(), vectors(), r"^model must hold float32 weights, got torch.float64"),
-        (
-            nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)),
-            vectors(),
-            r"^model Sequential changes its buffers .*GroupNorm",
-        ),
         (Custom(f"{HERE}:not_a_module"), vectors(), r"^model must build a torch.nn.Module, got 3"),
         (Custom(f"{HERE}:OneLayer", {"depth": 3}), vectors(), r"^parameters do not fit .*depth"),
         (Custom(f"{HERE}:Missing"), vectors(), r"^path .*cannot be imported"),

@@ -61,6 +61,14 @@ class TrainingOptions:
         str | None,
         _option("--aggregation", f"Default: mean-returned. Names: {_kinds(Aggregation)}."),
     ] = None
+    buffers: Annotated[
+        str | None,
+        _option(
+            "--buffers",
+            "Running moments of batch normalisation: average (default), or local: each client "
+            "keeps its own.",
+        ),
+    ] = None
     server_lr: Annotated[
         float | None, _option("--server-lr", "Factor on the step of the global model; default: 1.")
     ] = None

@@ -1,8 +1,9 @@
 """The contract of trainers: flat weights in, stacked weights and reports out.
 
-A model is a flat vector of P weights, in the order of ``Module.parameters()``. Randomness is keyed
-by (seed, round, client), so that every trainer sees the same mini-batches in the same order and a
-resumed run repeats exactly.
+A model is a flat vector of P weights, in the order of ``Module.parameters()``. Buffers that change
+in training, as those of batch normalisation, follow them and count as weights here. Randomness is
+keyed by (seed, round, client), so that every trainer sees the same mini-batches in the same order
+and a resumed run repeats exactly.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from turnout.types import FloatArray, IntArray
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ClientScores", "ModelScores", "Trainer", "Updates"]
+__all__ = ["ClientScores", "Clients", "ModelScores", "Trainer", "Updates"]
 
 
 @dataclass(frozen=True)
@@ -78,22 +79,8 @@ class ClientScores:
     accuracy: FloatArray
 
 
-class Trainer(Protocol):
-    """Trains and evaluates models on the data of many clients."""
-
-    @property
-    def n_weights(self) -> int:
-        """Number of weights, P."""
-        ...
-
-    @property
-    def steps(self) -> IntArray:
-        """(n,) SGD steps that each client takes in a round: its work on the virtual clock."""
-        ...
-
-    def initial_weights(self) -> torch.Tensor:
-        """Return (P,) the first global model, fixed by the seed."""
-        ...
+class Clients(Protocol):
+    """What clients do with a model on their own examples."""
 
     def train(self, weights: torch.Tensor, clients: IntArray, round: int) -> Updates:
         """Let each client train, starting from the global model."""
@@ -109,6 +96,33 @@ class Trainer(Protocol):
         """Return (len(clients),) the loss of the model on their data, without training."""
         ...
 
+    def test_clients(self, weights: torch.Tensor, clients: IntArray | None = None) -> ClientScores:
+        """Return loss and accuracy on each client's hold-out, or its training data without one."""
+        ...
+
+
+class Trainer(Clients, Protocol):
+    """Trains and evaluates models on the data of many clients."""
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights and changing buffers, P."""
+        ...
+
+    @property
+    def n_buffers(self) -> int:
+        """How many of them, the last, are buffers."""
+        ...
+
+    @property
+    def steps(self) -> IntArray:
+        """(n,) SGD steps that each client takes in a round: its work on the virtual clock."""
+        ...
+
+    def initial_weights(self) -> torch.Tensor:
+        """Return (P,) the first global model, fixed by the seed."""
+        ...
+
     def test(self, weights: torch.Tensor) -> ModelScores:
         """Return loss and accuracy on the test set."""
         ...
@@ -117,6 +131,6 @@ class Trainer(Protocol):
         """Return loss and accuracy on what all clients hold out, pooled; NaN without any."""
         ...
 
-    def test_clients(self, weights: torch.Tensor, clients: IntArray | None = None) -> ClientScores:
-        """Return loss and accuracy on each client's hold-out, or its training data without one."""
+    def module_with(self, weights: torch.Tensor) -> torch.nn.Module:
+        """Return a copy of the module with some weights, for evaluation on the CPU."""
         ...

@@ -1,7 +1,8 @@
 """Which examples a client uses in which step: the same for every trainer.
 
 A pass over the client's examples is a fresh permutation, cut into mini-batches. The last mini-batch
-of a pass holds the rest and may be smaller. Steps continue over as many passes as they need. A
+of a pass holds the rest and may be smaller; a model that needs more examples than that rest gets
+them from the mini-batch before. Steps continue over as many passes as they need. A
 batch size above the client's number of examples means all of them.
 """
 
@@ -45,7 +46,11 @@ class BatchPlan:
 
 
 def batch_plan(
-    n_examples: int, batch_size: int | None, n_steps: int, rng: np.random.Generator
+    n_examples: int,
+    batch_size: int | None,
+    n_steps: int,
+    rng: np.random.Generator,
+    least: int = 1,
 ) -> BatchPlan:
     """Return mini-batches of some examples.
 
@@ -54,6 +59,7 @@ def batch_plan(
         batch_size: Examples of a mini-batch; None for all.
         n_steps: Number of mini-batches.
         rng: Draws the permutations.
+        least: Examples that the last mini-batch of a pass gets at least, from the one before it.
 
     >>> plan = batch_plan(5, 2, 4, np.random.default_rng(0))
     >>> plan.bounds.tolist(), sorted(plan.order[:5].tolist()), plan.order.size
@@ -66,6 +72,9 @@ def batch_plan(
     order = np.concatenate([rng.permutation(n_examples) for _ in range(n_passes)])
     step = np.arange(n_steps + 1)
     bounds = step // per_pass * n_examples + step % per_pass * size
+    if per_pass > 1:
+        missing = max(0, least - (n_examples - (per_pass - 1) * size))
+        bounds[step % per_pass == per_pass - 1] -= missing
     return BatchPlan(order[: bounds[-1]], bounds, noise_seed)
 
 
@@ -87,7 +96,13 @@ def examples_seen(num_samples: IntArray, batch_size: int | None, steps: IntArray
 
 
 def client_plan(
-    n_examples: int, batch_size: int | None, n_steps: int, seed: int, round: int, client: int
+    n_examples: int,
+    batch_size: int | None,
+    n_steps: int,
+    seed: int,
+    round: int,
+    client: int,
+    least: int = 1,
 ) -> BatchPlan:
     """Return the mini-batches of a client in a round; the seed fixes them.
 
@@ -98,10 +113,11 @@ def client_plan(
         seed: Seed of the run.
         round: Number of the round.
         client: Number of the client.
+        least: Examples that the last mini-batch of a pass gets at least.
 
     """
     rng = stream(seed, Purpose.TRAIN, round, client)
-    return batch_plan(n_examples, batch_size, n_steps, rng)
+    return batch_plan(n_examples, batch_size, n_steps, rng, least)
 
 
 def polled_rows(

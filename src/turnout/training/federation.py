@@ -16,8 +16,9 @@ from turnout.data import FederatedData, federate
 from turnout.errors import InvalidInput
 from turnout.names import import_object
 from turnout.training.aggregate import aggregate
-from turnout.training.base import ClientScores, Trainer, Updates
+from turnout.training.base import Clients, ClientScores, Trainer, Updates
 from turnout.training.batches import examples_seen
+from turnout.training.kept_buffers import KeptBuffers
 from turnout.training.recipe import TRAINERS, Training
 from turnout.types import Array, BoolArray, FloatArray, IntArray, Selection
 
@@ -80,12 +81,18 @@ class Federation:
         self.is_done = False
         self._train_loss = math.nan
         self._scores: ClientScores | None = None
+        keeps_own = self.training.buffers == "local" and self.trainer.n_buffers > 0
+        self._kept = KeptBuffers(self.trainer) if keeps_own else None
+
+    @property
+    def _clients(self) -> Clients:
+        return self.trainer if self._kept is None else self._kept
 
     def polled_loss(
         self, round: int, clients: IntArray, data: Literal["all", "mini-batch"]
     ) -> FloatArray:
         """Return the loss of the global model on the data of some clients; NaN if not finite."""
-        return _possible(self.trainer.polled_loss(self.weights, clients, round, data))
+        return _possible(self._clients.polled_loss(self.weights, clients, round, data))
 
     def work(self, selection: Selection, is_completed: BoolArray) -> Trained:
         """Train the clients that completed the round, then aggregate the usable models."""
@@ -96,7 +103,7 @@ class Federation:
         if is_completed.any():
             self._scores = None
             clients = selection.clients[is_completed]
-            updates = self.trainer.train(self.weights, clients, selection.round)
+            updates = self._clients.train(self.weights, clients, selection.round)
             is_sound = np.isfinite(_possible(updates.loss))
             chance = selection.probability
             self._aggregate(
@@ -140,7 +147,7 @@ class Federation:
     def client_scores(self) -> ClientScores:
         """Return loss and accuracy of the global model on each client's own examples."""
         if self._scores is None:
-            self._scores = self.trainer.test_clients(self.weights)
+            self._scores = self._clients.test_clients(self.weights)
         return self._scores
 
     def client_numbers(self) -> dict[str, float]:
@@ -164,32 +171,34 @@ class Federation:
 
     def module(self) -> torch.nn.Module:
         """Return a copy of the model with the global weights."""
-        from turnout.training.modules import initial_module, load_weights
-
-        module = initial_module(self.training.model, self.data, seed=0)
-        load_weights(module, self.weights.cpu())
-        return module.eval()
+        return self.trainer.module_with(self.weights)
 
     def state(self) -> dict[str, Array]:
         """Return the global model and the counters as arrays."""
-        return {
+        state = {
             "weights": self.weights.cpu().numpy(),
             "n_broken": np.array(self.n_broken),
             "is_done": np.array(self.is_done),
         }
+        return state if self._kept is None else state | {"buffers": self._kept.values.cpu().numpy()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Continue from the result of ``state``."""
         import torch
 
+        def saved(name: str, like: torch.Tensor) -> torch.Tensor:
+            values = torch.from_numpy(np.array(state[name]))
+            if values.shape != like.shape or values.dtype != like.dtype:
+                raise InvalidInput(
+                    f"{name} must be {like.numel()} numbers of {like.dtype} for this model, got "
+                    f"{tuple(values.shape)} of {values.dtype}."
+                )
+            return values.to(like.device)
+
         self.reset()
-        saved = torch.from_numpy(np.array(state["weights"]))
-        if saved.shape != self.weights.shape or saved.dtype != self.weights.dtype:
-            raise InvalidInput(
-                f"weights must be {self.weights.numel()} numbers of {self.weights.dtype} for this "
-                f"model, got {tuple(saved.shape)} of {saved.dtype}."
-            )
-        self.weights = saved.to(self.weights.device)
+        self.weights = saved("weights", self.weights)
+        if self._kept is not None:
+            self._kept.values = saved("buffers", self._kept.values)
         self.n_broken, self.is_done = int(state["n_broken"]), bool(state["is_done"])
 
     def _aggregate(
@@ -207,8 +216,13 @@ class Federation:
             int(self.data.num_samples.sum()),
             times[is_sound],
         )
-        server_lr = self.training.server_lr
-        self.weights = aggregate(self.weights, updates.weights, coefficients, server_lr)
+        n_buffers, server_lr = self.trainer.n_buffers, self.training.server_lr
+        new = aggregate(self.weights, updates.weights, coefficients, server_lr)
+        if n_buffers and coefficients.any():  # moments are no step: their mean is a whole one
+            share = coefficients / coefficients.sum()
+            ours, theirs = self.weights[-n_buffers:], updates.weights[:, -n_buffers:]
+            new[-n_buffers:] = aggregate(ours, theirs, share)
+        self.weights = new
         if is_sound.any():
             self._train_loss = float(np.average(updates.loss[is_sound], weights=examples))
 

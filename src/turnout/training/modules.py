@@ -7,7 +7,8 @@ of a label is measured, in which order the weights are.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,8 @@ except ImportError as error:
     raise MissingExtra("training needs PyTorch: pip install 'turnout[torch]'") from error
 
 __all__ = [
+    "PROBE",
+    "REFUSALS",
     "device_named",
     "initial_module",
     "input_tensor",
@@ -34,10 +37,14 @@ __all__ = [
     "load_weights",
     "read_weights",
     "seeded",
+    "tried",
 ]
 
 #: Number of examples on which a new module is tried.
 PROBE = 2
+
+#: What a module raises for examples that it cannot take.
+REFUSALS = (RuntimeError, ValueError, IndexError, TypeError)
 
 
 def initial_module(model: Model | nn.Module, data: FederatedData, seed: int) -> nn.Module:
@@ -144,30 +151,50 @@ def label_losses(scores: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(scores[counts], labels[counts], reduction="none")
 
 
-def read_weights(module: nn.Module) -> Tensor:
+def read_weights(module: nn.Module, buffers: Sequence[str] = ()) -> Tensor:
     """Return a new (P,) vector of the weights, in the order of ``module.parameters()``.
 
     Args:
         module: The module to read.
+        buffers: Names of buffers that follow the weights.
 
     """
     with torch.no_grad():
-        return torch.cat([weight.reshape(-1) for weight in module.parameters()])
+        return torch.cat([array.reshape(-1).float() for array in _arrays(module, buffers)])
 
 
-def load_weights(module: nn.Module, weights: Tensor) -> None:
-    """Copy a (P,) vector into the module.
+def load_weights(module: nn.Module, weights: Tensor, buffers: Sequence[str] = ()) -> None:
+    """Copy a (P,) vector into the module; buffers of integers are rounded.
 
     Args:
         module: The module to change.
         weights: Its new weights.
+        buffers: Names of buffers that follow the weights.
 
     """
-    parameters = list(module.parameters())
-    parts = torch.split(weights.detach(), [weight.numel() for weight in parameters])
+    arrays = _arrays(module, buffers)
+    parts = torch.split(weights.detach(), [array.numel() for array in arrays])
     with torch.no_grad():
-        for weight, part in zip(parameters, parts, strict=True):
-            weight.copy_(part.view_as(weight))
+        for array, part in zip(arrays, parts, strict=True):
+            array.copy_((part if array.is_floating_point() else part.round()).view_as(array))
+
+
+def _arrays(module: nn.Module, buffers: Sequence[str]) -> list[Tensor]:
+    return [*module.parameters(), *(module.get_buffer(name) for name in buffers)]
+
+
+def tried(module: nn.Module, data: FederatedData, n: int) -> Any:
+    """Return what a module answers to the first examples while it trains.
+
+    Args:
+        module: The module, which may change its buffers.
+        data: The examples.
+        n: How many of them.
+
+    """
+    device = next(module.parameters()).device
+    with seeded(0), torch.no_grad():
+        return module.train()(input_tensor(data, data.x[:n], device))
 
 
 def _devices() -> str:
@@ -193,23 +220,17 @@ def _check_answers(module: nn.Module, data: FederatedData) -> None:
     """Try the module on a few examples: its output must fit the labels."""
     n = min(PROBE, data.x.shape[0])
     before = [buffer.clone() for buffer in module.buffers()]
-    module.train()
-    with seeded(0), torch.no_grad():
-        try:
-            answer = module(input_tensor(data, data.x[:n]))
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            raise InvalidInput(
-                f"model refuses examples of shape {data.example_shape} ({data.name}): {error}"
-            ) from error
+    try:
+        answer = tried(module, data, n)
+    except REFUSALS as error:
+        raise InvalidInput(
+            f"model refuses examples of shape {data.example_shape} ({data.name}): {error}"
+        ) from error
+    for buffer, value in zip(module.buffers(), before, strict=True):
+        buffer.copy_(value)
     wanted = (n, *data.y.shape[1:], data.n_classes)
     if not isinstance(answer, Tensor) or tuple(answer.shape) != wanted:
         raise InvalidInput(_misfit(answer, wanted, data))
-    if not all(torch.equal(a, b) for a, b in zip(before, module.buffers(), strict=True)):
-        raise InvalidInput(
-            f"model {type(module).__name__} changes its buffers while it trains (batch "
-            "normalisation does). Buffers are not weights and would not be averaged. Use GroupNorm "
-            "or LayerNorm, or BatchNorm(track_running_stats=False)."
-        )
 
 
 def _misfit(answer: object, wanted: tuple[int, ...], data: FederatedData) -> str:

@@ -26,6 +26,9 @@ TRAINERS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+#: What becomes of buffers that change in training. The first is the default.
+BUFFERS = ("average", "local")
+
 #: Settings of how a run is computed and evaluated. They do not change what is trained.
 OBSERVATION = frozenset(
     {"evaluate_every", "evaluate_clients_every", "target_accuracy", "stop_at_target"}
@@ -57,6 +60,9 @@ class Training:
         trainer: ``"fast"``, or ``"reference"``, which trains one client after the other.
         device: A device of PyTorch such as ``"cpu"`` or ``"cuda"``.
         code: How each client's data becomes its code, for selectors that need features.
+        buffers: What becomes of buffers that change in training, as those of batch normalisation.
+            ``"average"``: they are averaged with the weights, and clients start from the mean.
+            ``"local"``: each client keeps its own from round to round and is evaluated with them.
 
     >>> Training(target_accuracy=0.9).target_accuracy
     (0.9,)
@@ -76,6 +82,7 @@ class Training:
     trainer: str = next(iter(TRAINERS))
     device: str = "cpu"
     code: ClientCode = field(default_factory=ClientCode, metadata=LATER)
+    buffers: str = field(default=BUFFERS[0], metadata=LATER)
 
     def __post_init__(self) -> None:
         kinds: dict[str, type] = {
@@ -105,6 +112,7 @@ class Training:
                 "stop_at_target needs a target_accuracy, such as 0.9.", field="stop_at_target"
             )
         require.choice("trainer", self.trainer, tuple(TRAINERS))
+        require.choice("buffers", self.buffers, BUFFERS)
         if not isinstance(self.device, str) or not self.device:
             raise InvalidInput(
                 f"device must be a name such as 'cpu' or 'cuda', got {self.device!r}.",

@@ -40,13 +40,13 @@ class ReferenceTrainer(TorchTrainer):
         reports = []
         for row, client in enumerate(clients):
             reports.append(self._train_client(weights, int(client), round))
-            local[row] = read_weights(self.module)
+            local[row] = read_weights(self.module, self.buffers)
         return collect(weights, local, self.data.num_samples[clients], reports)
 
     def _train_client(self, weights: Tensor, client: int, round: int) -> ClientLosses:
         x, y = self._examples(client)
         plan = self.plan(client, round)
-        load_weights(self.module, weights)
+        load_weights(self.module, weights, self.buffers)
         optimizer = self._optimizer(round)
         start = [weight.detach().clone() for weight in self.module.parameters()]
         report = ClientLosses()

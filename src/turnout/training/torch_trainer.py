@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from typing import Literal
 
@@ -14,6 +15,7 @@ from turnout.data.base import PADDING, FederatedData
 from turnout.errors import InvalidInput
 from turnout.training.base import ClientScores, ModelScores, Updates
 from turnout.training.batches import BatchPlan, client_plan, polled_rows
+from turnout.training.buffers import changing_buffers, check_batches, least_batch
 from turnout.training.local import LocalWork
 from turnout.training.models import Model
 from turnout.training.modules import device_named, initial_module, load_weights, read_weights
@@ -51,14 +53,22 @@ class TorchTrainer(ABC):
         self.seed = seed
         self.device = device_named(device)
         self.module = initial_module(model, data, seed).to(self.device)
+        self.buffers = changing_buffers(self.module, data)  #: names; they follow the weights
+        self.least_batch = least_batch(self.module, data)  #: examples of the smallest mini-batch
+        check_batches(self.module, data, local.batch_size, self.least_batch)
         self.steps = local.steps_of(data.num_samples, seed)  #: (n,) SGD steps in a round
         self.scorer = Scorer(data, self.device, self.module)
-        self._initial = read_weights(self.module)
+        self._initial = read_weights(self.module, self.buffers)
 
     @property
     def n_weights(self) -> int:
-        """Number of weights, P."""
+        """Number of weights and changing buffers, P."""
         return self._initial.numel()
+
+    @property
+    def n_buffers(self) -> int:
+        """How many of them, the last, are buffers."""
+        return sum(self.module.get_buffer(name).numel() for name in self.buffers)
 
     def initial_weights(self) -> Tensor:
         """Return (P,) the first global model, fixed by the seed."""
@@ -72,7 +82,9 @@ class TorchTrainer(ABC):
         """Return the mini-batches of a client in a round."""
         n = int(self.data.offsets[client + 1] - self.data.offsets[client])
         steps = int(self.steps[client])
-        return client_plan(n, self.local.batch_size, steps, self.seed, round, client)
+        return client_plan(
+            n, self.local.batch_size, steps, self.seed, round, client, self.least_batch
+        )
 
     def polled_loss(
         self,
@@ -116,6 +128,12 @@ class TorchTrainer(ABC):
         self._use(weights)
         return at_worst(self.scorer.of_groups(x, y, rows, group, clients.size))
 
+    def module_with(self, weights: Tensor) -> nn.Module:
+        """Return a copy of the module with some weights, for evaluation on the CPU."""
+        module = copy.deepcopy(self.module).cpu()
+        load_weights(module, weights.cpu(), self.buffers)
+        return module.eval()
+
     def checked_clients(self, clients: IntArray) -> IntArray:
         """Return client indices, or raise an error that names one that does not exist."""
         return client_indices("clients", clients, self.data.n_clients)
@@ -127,7 +145,7 @@ class TorchTrainer(ABC):
         return ModelScores(float(scores.loss[0]), float(scores.accuracy[0]))
 
     def _use(self, weights: Tensor) -> None:
-        load_weights(self.module, weights)
+        load_weights(self.module, weights, self.buffers)
         self.module.eval()
 
     def _polled_batch(self, client: int, round: int) -> IntArray:

@@ -25,6 +25,9 @@ def engine_for(reference: ReferenceTrainer, batch_size: int) -> tuple[Engine, st
     module, data = reference.module, reference.data
     if type(module) is NextWord:
         return Text(module, data), ""
+    if reference.buffers:
+        engine = OneByOne if is_noisy(module, data) else Copies
+        return engine(reference), f"it changes buffers while it trains: {reference.buffers[0]}"
     try:
         return Chain(read_layer_plans(module, data.example_shape), module, data, batch_size), ""
     except Unreadable as error:
