@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -36,16 +37,7 @@ def check(
         verdict = "[green]passed[/]" if result.passed else "[red]failed[/]"
         verdict += f" {escape(result.message)}"
         verdicts.add_row(str(result.number), result.name, verdict, f"{result.seconds:.2f}")
-    rows = [
-        {
-            "number": result.number,
-            "name": result.name,
-            "passed": result.passed,
-            "message": result.message,
-            "seconds": round(result.seconds, 3),
-        }
-        for result in results
-    ]
+    rows = [asdict(result) | {"seconds": round(result.seconds, 3)} for result in results]
     show(verdicts, rows, as_json)
     if not all(result.passed for result in results):
         raise typer.Exit(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -45,11 +45,10 @@ def draw_division(data: FederatedData, path: Path, title: str = "") -> Path:
     if file_format not in FORMATS:
         raise InvalidInput(f"path must end in .{', .'.join(FORMATS)}, got {path}.", field="path")
     require_matplotlib()
-    import matplotlib
+    from matplotlib import style
     from matplotlib.figure import Figure
 
-    settings: Any = {**STYLE, "axes.grid": False}
-    with matplotlib.rc_context(settings):
+    with style.context([STYLE, {"axes.grid": False}]):
         canvas = Figure(figsize=(7.0, 3.4), layout="constrained")
         _fill(canvas, division(data), data, title)
         try:

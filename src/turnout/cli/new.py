@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
@@ -19,36 +20,6 @@ from turnout.selectors import _template
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Start a plug-in package.")
-
-_PROJECT = """\
-[build-system]
-requires = ["setuptools>=77"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "{name}"
-version = "0.1.0"
-description = "A client selector for turnout"
-requires-python = ">=3.11"
-dependencies = ["turnout"]
-
-[project.entry-points."{group}"]
-{name} = "{module}:{cls}"
-
-[tool.setuptools]
-py-modules = ["{module}"]
-"""
-
-_TEST = '''\
-"""The contract of every selector; add rounds that you computed by hand from the paper."""
-
-from {module} import {cls}
-from turnout.testing import assert_selector
-
-
-def test_contract():
-    assert_selector({cls})
-'''
 
 
 @app.callback()
@@ -72,9 +43,9 @@ def selector(
     cls = "".join(word.capitalize() for word in name.split("-"))
     words = {"name": name, "module": module, "cls": cls, "group": ENTRY_POINT_GROUP}
     files = {
-        "pyproject.toml": _PROJECT.format_map(words),
+        "pyproject.toml": _template_text("pyproject").format_map(words),
         f"{module}.py": _selector_source(name, module, cls),
-        f"test_{module}.py": _TEST.format_map(words),
+        f"test_{module}.py": _template_text("test").format_map(words),
     }
     try:
         folder.mkdir(parents=True)
@@ -106,6 +77,10 @@ def _checked_module(name: str) -> str:
             f"NAME {name!r} is taken by a selector or a module: choose another.", field="NAME"
         )
     return module
+
+
+def _template_text(name: str) -> str:
+    return resources.files("turnout.cli").joinpath(f"templates/{name}.txt").read_text("utf-8")
 
 
 def _selector_source(name: str, module: str, cls: str) -> str:

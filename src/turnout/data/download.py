@@ -8,11 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from turnout.data_directory import DATA_VARIABLE, data_directory
-from turnout.errors import InvalidInput, MissingExtra, TurnoutError
+from turnout.errors import InvalidInput, TurnoutError
+from turnout.names import import_extra
 
 __all__ = ["DOWNLOADS", "Download", "DownloadFailed", "download"]
 
@@ -45,30 +45,28 @@ def _fashion(name: str, md5: str) -> Download:
 
 
 #: What can be downloaded, by the name of the source.
-DOWNLOADS: Mapping[str, tuple[Download, ...]] = MappingProxyType(
-    {
-        "fashion-mnist": (
-            _fashion("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
-            _fashion("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
-            _fashion("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
-            _fashion("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
+DOWNLOADS: Mapping[str, tuple[Download, ...]] = {
+    "fashion-mnist": (
+        _fashion("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        _fashion("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
+        _fashion("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
+        _fashion("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
+    ),
+    "cifar10": (
+        Download(
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+            "cifar-10-binary.tar.gz",
+            "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
         ),
-        "cifar10": (
-            Download(
-                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-                "cifar-10-binary.tar.gz",
-                "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-            ),
+    ),
+    "emnist-letters": (
+        Download(
+            "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
+            "emnist-letters/gzip.zip",
+            "md5:58c8d27c78d21e728a6bc7b3cc06412e",
         ),
-        "emnist-letters": (
-            Download(
-                "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
-                "emnist-letters/gzip.zip",
-                "md5:58c8d27c78d21e728a6bc7b3cc06412e",
-            ),
-        ),
-    }
-)
+    ),
+}
 
 
 def download(
@@ -106,10 +104,7 @@ def download(
 
 
 def _fetch(file: Download, path: Path, show_progress: bool) -> Path:
-    try:
-        import pooch
-    except ImportError as error:
-        raise MissingExtra("Downloads need pooch: pip install 'turnout[cli]'.") from error
+    pooch = import_extra("pooch", "Downloads need pooch: pip install 'turnout[cli]'.")
     downloader = pooch.HTTPDownloader(show_progress, chunk_size=_CHUNK, timeout=_TIMEOUT_S)
     is_new_folder = not path.parent.exists()
     try:

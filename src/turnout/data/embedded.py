@@ -11,7 +11,8 @@ from turnout import require
 from turnout.data.assign import rank_within
 from turnout.data.base import Dataset, Draw, Source
 from turnout.domains import Checked, Count, NonNegative, integer
-from turnout.errors import InvalidInput, MissingExtra
+from turnout.errors import InvalidInput
+from turnout.names import import_extra
 from turnout.types import Array, BoolArray, FloatArray, IntArray
 
 __all__ = ["Digits", "Synthetic", "TestShare", "held_back"]
@@ -43,13 +44,8 @@ class Digits(Checked, Source):
 
     def load(self, seed: int) -> Dataset:
         """Return the digits."""
-        try:
-            from sklearn.datasets import load_digits
-        except ImportError as error:
-            raise MissingExtra(
-                "Digits needs scikit-learn: pip install 'turnout[torch]' (or scikit-learn)."
-            ) from error
-        digits = load_digits()
+        advice = "Digits needs scikit-learn: pip install 'turnout[torch]' (or scikit-learn)."
+        digits = import_extra("sklearn.datasets", advice).load_digits()
         x = digits.images.astype(np.uint8)[:, None]
         y = digits.target.astype(np.int64)
         is_test = held_back(y, self.test_share, Draw.CONTENT.rng(seed))

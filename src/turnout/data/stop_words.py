@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Annotated, Any, Literal
 
 from turnout.errors import InvalidInput
 
 __all__ = ["ENGLISH", "StopWords", "stop_words_of"]
 
-_WORDS = """
-a about above across after again against ago all almost along already also although always am among
-an and another any anybody anyone anything are around as at away back be became because become been
-before behind being below beside between beyond both but by came can cannot come could did do does
-doing done down during each either else enough even ever every everybody everyone everything far few
-first for from further gave get gets getting give go goes going gone got had has have having he her
-here hers herself him himself his how however i if in indeed instead into is it its itself just keep
-kind last least less let like little long lot made make many may maybe me might mine more most much
-must my myself near need neither never next no nobody none nor not nothing now of off often on once
-one only onto or other others ought our ours ourselves out over own per perhaps quite rather really
-said same say says see seem seemed seems several shall she should since so some somebody someone
-something sometimes somewhat soon still such than that the their theirs them themselves then there
-therefore these they thing things this those though through thus to together too toward towards two
-under until up upon us used very was way we well went were what whatever when whenever where whether
-which while who whoever whole whom whose why will with within without would yes yet you your yours
-yourself yourselves
-"""
-_CONTRACTIONS = """
-ain't aren't can't couldn't didn't doesn't don't hadn't hasn't haven't he'd he'll he's here's i'd
-i'll i'm i've isn't it'd it'll it's let's mustn't needn't she'd she'll she's shouldn't that's
-there's they'd they'll they're they've wasn't we'd we'll we're we've weren't what's who's won't
-wouldn't you'd you'll you're you've dont didnt im ive thats its cant doesnt isnt wasnt
-"""
+_WORDS = resources.files("turnout.data").joinpath("english_stop_words.txt").read_text("utf-8")
 
 #: The list named "english", contractions with either apostrophe.
-ENGLISH = frozenset(
-    {*_WORDS.split(), *_CONTRACTIONS.split(), *_CONTRACTIONS.replace("'", "\u2019").split()}
-)
+ENGLISH = frozenset([*_WORDS.split(), *_WORDS.replace("'", "\u2019").split()])
 
 
 def _check_stop_words(field: str, stop_words: Any) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -39,9 +38,10 @@ class _Fit(NamedTuple):
 #: Logarithm of 333 smartphones' floating-point score over its median: mean, standard deviation.
 SPEED_FIT = (-0.296, 0.929)
 #: 269 3G and fixed-line traces of 3,272 minutes; 21 5G/LTE downloads of 773 minutes.
-BANDWIDTH_FITS: Mapping[str, _Fit] = MappingProxyType(
-    {"3g-and-fixed": _Fit(0.131, 0.524, 0.427), "5g": _Fit(2.795, 1.089, 1.060)}
-)
+BANDWIDTH_FITS: Mapping[str, _Fit] = {
+    "3g-and-fixed": _Fit(0.131, 0.524, 0.427),
+    "5g": _Fit(2.795, 1.089, 1.060),
+}
 
 
 class Devices(ABC):

@@ -12,7 +12,6 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Literal
 
 from turnout.domains import Checked, Count, Index
@@ -33,7 +32,7 @@ from turnout.types import Array, FloatArray, IntArray, RoundContext
 
 __all__ = ["Environment"]
 
-_TRAITS = MappingProxyType({"num_samples": Population.num_samples, "features": Population.features})
+_TRAITS = {"num_samples": Population.num_samples, "features": Population.features}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ Ray or without it.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import socket
 import warnings
@@ -17,11 +16,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from turnout.errors import InvalidInput, MissingExtra
+from turnout.errors import InvalidInput
 from turnout.experiment.cell import run_cell
 from turnout.experiment.pool import LOOK_EVERY_S, MOST_DEATHS, SINGLE_THREADED, Show, Watch
 from turnout.experiment.ray_worker import Parcel, unpack, work
 from turnout.experiment.task import CellResult, CellTask
+from turnout.names import import_extra
 from turnout.runs import files
 
 __all__ = ["ANSWER_WITHIN_S", "check_cluster", "run_on_ray"]
@@ -173,10 +173,7 @@ def _n_gpus(task: CellTask) -> int:
 
 
 def _ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise MissingExtra("backend 'ray' needs Ray: pip install 'turnout[ray]'.") from error
+    return import_extra("ray", "backend 'ray' needs Ray: pip install 'turnout[ray]'.")
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from turnout.errors import InvalidInput, TurnoutError
@@ -22,12 +21,10 @@ __all__ = ["BASELINE", "Candidates", "Recommendation", "candidates", "needs_of",
 BASELINE = "random"
 
 #: Selectors that nobody is recommended unless they ask for them, and why.
-_NOT_ASKED: Mapping[str, str] = MappingProxyType(
-    {
-        "dirichlet": "it is unfair on purpose, to measure what that costs",
-        "guarded": "it wraps another selector: name one, such as guarded:inner=oort",
-    }
-)
+_NOT_ASKED: Mapping[str, str] = {
+    "dirichlet": "it is unfair on purpose, to measure what that costs",
+    "guarded": "it wraps another selector: name one, such as guarded:inner=oort",
+}
 
 
 class Candidates(NamedTuple):

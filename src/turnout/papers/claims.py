@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -142,7 +141,7 @@ class Finding(NamedTuple):
     @property
     def verdict(self) -> Verdict:
         """The verdict on this claim alone."""
-        return _verdict(self.evidence.speaks_for, self.evidence.speaks_against, LEVEL / 2)
+        return _verdict(self.evidence)
 
 
 def judge(
@@ -236,7 +235,6 @@ def _step(
     name: Callable[[str], str],
 ) -> _Step:
     ours, theirs = results.paired(name(first), name(second), claim.measure)
-    label = f"{first} - {second}"
     if measure.is_time_to:
         bounds = results.lengths(name(first), name(second), claim.measure)
         ratio = log_ratio(ours, theirs, bounds)
@@ -246,22 +244,20 @@ def _step(
         )
     differences = ours - theirs
     distance, evidence = _SIGNS[sign](differences, claim.margin)
-    return _Step(label, differences, distance, evidence)
+    return _Step(f"{first} - {second}", differences, distance, evidence)
 
 
-_SIGNS: Mapping[str, Callable[[FloatArray, float], tuple[float, Evidence]]] = MappingProxyType(
-    {
-        ">": lambda step, _: (_mean(step), above(step)),
-        ">=": lambda step, margin: (_mean(step) + margin, above(step, -margin)),
-        "=": lambda step, _: (_mean(step), same(step)),
-        "~": lambda step, margin: (margin - abs(_mean(step)), inside(step, margin)),
-    }
-)
+_SIGNS: Mapping[str, Callable[[FloatArray, float], tuple[float, Evidence]]] = {
+    ">": lambda step, _: (_mean(step), above(step)),
+    ">=": lambda step, margin: (_mean(step) + margin, above(step, -margin)),
+    "=": lambda step, _: (_mean(step), same(step)),
+    "~": lambda step, margin: (margin - abs(_mean(step)), inside(step, margin)),
+}
 
 
 def _finding(shown: str, steps: Sequence[_Step], measure: Metric[Cell], n_seeds: int) -> Finding:
     evidence = all_of([step.evidence for step in steps])
-    verdict = _verdict(evidence.speaks_for, evidence.speaks_against, LEVEL / 2)
+    verdict = _verdict(evidence)
     weakest = min(steps, key=lambda step: step.evidence.speaks_against)
     if verdict != Verdict.FAILS:
         weakest = max(steps, key=lambda step: step.weakness)
@@ -284,64 +280,42 @@ def _seeds_needed(step: _Step) -> int | None:
     return next((n for n in enough if n > values.size), None)
 
 
-def _limited(sign: float) -> Callable[..., Finding]:
-    """Return the judge of "above the limit" (sign 1) or "below the limit" (sign -1)."""
-
-    def judge_limit(
-        claim: Claim, results: Trials, drawn: Sequence[str], name: Callable[[str], str]
-    ) -> Finding:
-        return _each(
-            claim, results, name, lambda distance: (sign * _mean(distance), above(sign * distance))
-        )
-
-    return judge_limit
-
-
-def _is(claim: Claim, results: Trials, drawn: Sequence[str], name: Callable[[str], str]) -> Finding:
-    if claim.margin <= 0.0:
-        return _each(claim, results, name, lambda distance: (_mean(distance), same(distance)))
-    return _each(
-        claim,
-        results,
-        name,
-        lambda distance: (claim.margin - abs(_mean(distance)), inside(distance, claim.margin)),
-    )
-
-
 def _each(
-    claim: Claim,
-    results: Trials,
-    name: Callable[[str], str],
-    test: Callable[[FloatArray], tuple[float, Evidence]],
+    claim: Claim, results: Trials, drawn: Sequence[str], name: Callable[[str], str]
 ) -> Finding:
-    """Judge each scheme by its distance from the limit."""
+    """Judge each scheme by its distance from the limit: above, below or at it."""
     measure = measure_named(claim.measure)
+    side = -1.0 if claim.relation == "below" else 1.0
+    equal = "~" if claim.margin > 0.0 else "="
+    test = _SIGNS[equal if claim.relation == "is" else ">"]
     steps, shown = [], []
     for label in claim.schemes:
         values = results.values(name(label), claim.measure)
-        distance, evidence = test(values - claim.limit)
+        distance, evidence = test(side * (values - claim.limit), claim.margin)
         steps.append(_Step(label, values, distance, evidence))
-        verdict = _verdict(evidence.speaks_for, evidence.speaks_against, LEVEL / 2)
+        verdict = _verdict(evidence)
         remark = "" if verdict == Verdict.HOLDS else f" ({verdict})"
         shown.append(f"{label} {_shown(values, measure)}{remark}")
     evidence = all_of([step.evidence for step in steps])
     n_seeds = min(results.n_seeds(name(label)) for label in claim.schemes)
-    is_undecided = _verdict(evidence.speaks_for, evidence.speaks_against, LEVEL / 2)
     weakest = max(steps, key=lambda step: step.evidence.speaks_for)
-    needed = _seeds_needed(weakest) if is_undecided == Verdict.UNDECIDED else None
+    needed = _seeds_needed(weakest) if _verdict(evidence) == Verdict.UNDECIDED else None
     return Finding("; ".join(shown), evidence, n_seeds, needed)
 
 
 #: How a claim can be judged.
-RELATIONS: Mapping[str, Callable[..., Finding]] = MappingProxyType(
-    {"order": _order, "above": _limited(1.0), "below": _limited(-1.0), "is": _is}
-)
+RELATIONS: Mapping[str, Callable[..., Finding]] = {
+    "order": _order,
+    "above": _each,
+    "below": _each,
+    "is": _each,
+}
 
 
-def _verdict(speaks_for: float, speaks_against: float, level: float) -> Verdict:
-    if speaks_for <= level:
+def _verdict(evidence: Evidence) -> Verdict:
+    if evidence.speaks_for <= LEVEL / 2:
         return Verdict.HOLDS
-    return Verdict.FAILS if speaks_against <= level else Verdict.UNDECIDED
+    return Verdict.FAILS if evidence.speaks_against <= LEVEL / 2 else Verdict.UNDECIDED
 
 
 def _mean(values: FloatArray) -> float:

@@ -9,8 +9,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from turnout.errors import InvalidInput
 from turnout.experiment import Cell
@@ -23,29 +22,23 @@ from turnout.runs.metric import Metric
 __all__ = ["measure_named"]
 
 #: Metrics that presets and kept results know by another name than their key with hyphens.
-_OTHER_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "jain_of_counts": "jain",
-        "gini_of_counts": "gini",
-        "total_time_s": "total-time",
-        "accuracy": "test-accuracy",
-    }
-)
+_OTHER_NAMES: Mapping[str, str] = {
+    "jain_of_counts": "jain",
+    "gini_of_counts": "gini",
+    "total_time_s": "total-time",
+    "accuracy": "test-accuracy",
+}
 
 #: Times to an accuracy, by the beginning of their name; the rest is the accuracy, as a share.
-_TIMES: Mapping[str, tuple[Callable[[str, float], Callable[[Cell], float]], str, str]] = (
-    MappingProxyType(
-        {
-            "rounds-to-hold-out-": (
-                rounds_to,
-                "holdout_accuracy",
-                "rounds to {:.0%} on the hold-out",
-            ),
-            "rounds-to-": (rounds_to, "accuracy", "rounds to {:.0%}"),
-            "time-to-": (time_to, "accuracy", "time to {:.0%}, s"),
-        }
-    )
-)
+_TIMES: Mapping[str, tuple[Callable[[str, float], Callable[[Cell], float]], str, str]] = {
+    "rounds-to-hold-out-": (
+        rounds_to,
+        "holdout_accuracy",
+        "rounds to {:.0%} on the hold-out",
+    ),
+    "rounds-to-": (rounds_to, "accuracy", "rounds to {:.0%}"),
+    "time-to-": (time_to, "accuracy", "time to {:.0%}, s"),
+}
 
 
 def measure_named(name: str) -> Metric[Cell]:
@@ -94,5 +87,4 @@ def _read_back(metric: Metric[Facts]) -> Metric[Cell]:
         value = cell.summary[metric.key]
         return math.nan if value is None else float(value)
 
-    fields: dict[str, Any] = {f.name: getattr(metric, f.name) for f in dataclasses.fields(metric)}
-    return Metric(**fields | {"compute": read})
+    return cast(Metric[Any], dataclasses.replace(cast(Metric[Any], metric), compute=read))

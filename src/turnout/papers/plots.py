@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,20 +224,18 @@ _ACCURACY = {"accuracy": "test accuracy"}
 _ACCURACY_AND_LOSS = {**_ACCURACY, "global loss": "training loss"}
 
 #: What can be drawn, by the name that presets use.
-DRAWINGS: Mapping[str, Drawing] = MappingProxyType(
-    {
-        "selections-by-class": Drawing(_selections_by_class, clients=("counts",)),
-        "success-and-cep": Drawing(_success_and_cep, ("success ratio", "participation")),
-        "queues": Drawing(_single("queue", "mean length of the queues"), ("queue",)),
-        "training-time": Drawing(_single("time", "training time, s"), ("time",)),
-        "pull-record": Drawing(_pull_record, clients=("counts",)),
-        "global-loss": Drawing(_global_loss, ("global loss",)),
-        "client-losses": Drawing(_client_losses, clients=("losses",)),
-        "accuracy": Drawing(_by_setting(_ACCURACY), ("accuracy",)),
-        "hold-out-accuracy": Drawing(
-            _by_setting({"hold-out accuracy": "accuracy on the hold-out"}), ("hold-out accuracy",)
-        ),
-        "accuracy-and-loss": Drawing(_by_setting(_ACCURACY_AND_LOSS), ("accuracy", "global loss")),
-        "accuracy-by-time": Drawing(_by_setting(_ACCURACY, x="time"), ("accuracy", "time")),
-    }
-)
+DRAWINGS: Mapping[str, Drawing] = {
+    "selections-by-class": Drawing(_selections_by_class, clients=("counts",)),
+    "success-and-cep": Drawing(_success_and_cep, ("success ratio", "participation")),
+    "queues": Drawing(_single("queue", "mean length of the queues"), ("queue",)),
+    "training-time": Drawing(_single("time", "training time, s"), ("time",)),
+    "pull-record": Drawing(_pull_record, clients=("counts",)),
+    "global-loss": Drawing(_global_loss, ("global loss",)),
+    "client-losses": Drawing(_client_losses, clients=("losses",)),
+    "accuracy": Drawing(_by_setting(_ACCURACY), ("accuracy",)),
+    "hold-out-accuracy": Drawing(
+        _by_setting({"hold-out accuracy": "accuracy on the hold-out"}), ("hold-out accuracy",)
+    ),
+    "accuracy-and-loss": Drawing(_by_setting(_ACCURACY_AND_LOSS), ("accuracy", "global loss")),
+    "accuracy-by-time": Drawing(_by_setting(_ACCURACY, x="time"), ("accuracy", "time")),
+}

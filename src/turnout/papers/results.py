@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -30,25 +29,21 @@ class ResultsError(TurnoutError, ValueError):
 
 
 #: Curves that figures draw, by name: (T,) each, NaN where nothing was measured.
-CURVES: Mapping[str, Callable[[Cell], FloatArray]] = MappingProxyType(
-    {
-        "success ratio": lambda cell: cell.run.cep / np.maximum(cell.run.offsets[1:], 1),
-        "participation": lambda cell: cell.run.cep.astype(np.float64),
-        "queue": lambda cell: cell.curves["backlog_mean"],
-        "time": lambda cell: cell.run.clock_s,
-        "accuracy": lambda cell: cell.run.measured["accuracy"],
-        "hold-out accuracy": lambda cell: cell.run.measured["holdout_accuracy"],
-        "global loss": lambda cell: cell.run.measured["local_loss"],
-    }
-)
+CURVES: Mapping[str, Callable[[Cell], FloatArray]] = {
+    "success ratio": lambda cell: cell.run.cep / np.maximum(cell.run.offsets[1:], 1),
+    "participation": lambda cell: cell.run.cep.astype(np.float64),
+    "queue": lambda cell: cell.curves["backlog_mean"],
+    "time": lambda cell: cell.run.clock_s,
+    "accuracy": lambda cell: cell.run.measured["accuracy"],
+    "hold-out accuracy": lambda cell: cell.run.measured["holdout_accuracy"],
+    "global loss": lambda cell: cell.run.measured["local_loss"],
+}
 
 #: What figures draw of every client: (n,) each.
-_CLIENTS: Mapping[str, Callable[[Cell], FloatArray]] = MappingProxyType(
-    {
-        "counts": lambda cell: cell.run.counts.astype(np.float64),
-        "losses": client_losses,
-    }
-)
+_CLIENTS: Mapping[str, Callable[[Cell], FloatArray]] = {
+    "counts": lambda cell: cell.run.counts.astype(np.float64),
+    "losses": client_losses,
+}
 
 
 class Curve(NamedTuple):

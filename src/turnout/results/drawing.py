@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from turnout.errors import MissingExtra, OutputError
@@ -33,31 +32,14 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 1)))
 
 #: Settings of matplotlib for every figure of the package.
-STYLE: Mapping[str, Any] = MappingProxyType(
-    {
-        "font.size": 9,
-        "axes.titlesize": 9,
-        "axes.labelsize": 9,
-        "legend.fontsize": 8,
-        "xtick.labelsize": 8,
-        "ytick.labelsize": 8,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.linewidth": 0.4,
-        "grid.color": "#dddddd",
-        "lines.linewidth": 1.4,
-        "pdf.fonttype": 42,
-        "svg.fonttype": "none",
-        "svg.hashsalt": "turnout",
-        "savefig.dpi": 200,
-    }
-)
+STYLE = Path(__file__).with_name("turnout.mplstyle")
 
 #: Left out of each format: dates would make every file differ from the last.
-FILE_METADATA: Mapping[str, dict[str, None]] = MappingProxyType(
-    {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
-)
+FILE_METADATA: Mapping[str, dict[str, None]] = {
+    "pdf": {"CreationDate": None},
+    "svg": {"Date": None},
+    "png": {},
+}
 
 
 def require_matplotlib() -> None:
@@ -81,11 +63,10 @@ def draw_files(paths: Sequence[Path], fill: Callable[[Any], None]) -> list[Path]
         OutputError: A file cannot be written.
     """
     require_matplotlib()
-    import matplotlib
+    from matplotlib import style
     from matplotlib.figure import Figure
 
-    style: Any = dict(STYLE)
-    with matplotlib.rc_context(style):
+    with style.context(STYLE):
         canvas = Figure(layout="constrained")
         fill(canvas)
         for path in paths:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,6 +98,8 @@ def _choices(cell: Cell) -> dict[str, Any]:
 
 
 #: How the columns of a cell are made, by table.
-FRAMES: Mapping[str, Callable[[Cell], dict[str, Any]]] = MappingProxyType(
-    {"cells": _cell, "rounds": _rounds, "choices": _choices}
-)
+FRAMES: Mapping[str, Callable[[Cell], dict[str, Any]]] = {
+    "cells": _cell,
+    "rounds": _rounds,
+    "choices": _choices,
+}

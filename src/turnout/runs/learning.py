@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -34,13 +35,11 @@ def to_target(target: float) -> tuple[Metric[Facts], Metric[Facts]]:
         after = rounds(facts)
         return after if math.isnan(after) else float(np.nancumsum(facts.length_s)[int(after) - 1])
 
-    in_rounds: Metric[Facts] = Metric(
+    in_rounds = _learned(
         key=f"rounds_to_{target:g}",
         title=f"Rounds to {target:g}",
         heading=f"rounds to {target:g}",
         meaning=f"First round after which the accuracy on the test set is at least {target:g}.",
-        group="learning",
-        needs="training",
         unit="rounds",
         better="lower",
         decimals=0,
@@ -63,75 +62,73 @@ def to_target(target: float) -> tuple[Metric[Facts], Metric[Facts]]:
     return in_rounds, in_time
 
 
+def _learned(*, key: str, **fields: Any) -> Metric[Facts]:
+    """Return a metric of training: unless told otherwise the last value of its curve, in no table.
+
+    Args:
+        key: Its name, which is that of the curve too.
+        **fields: The other fields of the metric.
+    """
+    usual: dict[str, Any] = {
+        "group": "learning",
+        "needs": "training",
+        "tables": frozenset(),
+        "compute": last_of(key),
+    }
+    return Metric(key=key, **usual | fields)
+
+
 #: In the order in which they are written and shown; a function is a metric with a parameter.
 LEARNING: tuple[Metric[Facts] | Family, ...] = (
-    Metric(
+    _learned(
         key="accuracy",
         title="Accuracy",
         heading="accuracy",
         meaning="Share of the test set that the global model gets right.",
-        group="learning",
-        needs="training",
         better="higher",
         decimals=4,
         tables=_ALL,
-        compute=last_of("accuracy"),
     ),
-    Metric(
+    _learned(
         key="loss",
         title="Loss",
         heading="loss",
         meaning="Mean loss of the global model on the test set.",
-        group="learning",
-        needs="training",
         better="lower",
         decimals=3,
         tables=_ALL,
-        compute=last_of("loss"),
     ),
-    Metric(
+    _learned(
         key="holdout_accuracy",
         title="Hold-out accuracy",
         meaning="Share of the examples that all clients hold out that the model gets right.",
         detail="Clients keep these examples out of training; E3CS is tested on them.",
-        group="learning",
         needs="hold-out",
         better="higher",
         decimals=4,
         tables=frozenset({"train", "report"}),
-        compute=last_of("holdout_accuracy"),
     ),
-    Metric(
+    _learned(
         key="holdout_loss",
         title="Hold-out loss",
         meaning="Mean loss of the global model on the examples that all clients hold out.",
-        group="learning",
         needs="hold-out",
         better="lower",
-        tables=frozenset(),
-        compute=last_of("holdout_loss"),
     ),
-    Metric(
+    _learned(
         key="train_loss",
         title="Training loss",
         meaning="Mean loss that the clients of a round reported, weighted by their data.",
-        group="learning",
-        needs="training",
         better="lower",
-        tables=frozenset(),
-        compute=last_of("train_loss"),
     ),
-    Metric(
+    _learned(
         key="local_loss",
         title="Local loss",
         meaning="Mean loss of the global model on all clients' own examples, weighted by data.",
-        group="learning",
-        needs="training",
         better="lower",
         tables=frozenset({"train"}),
-        compute=last_of("local_loss"),
     ),
-    Metric(
+    _learned(
         key="jain_of_losses",
         title="Jain of losses",
         heading="Jain, losses",
@@ -141,66 +138,50 @@ LEARNING: tuple[Metric[Facts] | Family, ...] = (
             "squared losses). With n clients it is 1/n if one client has all the loss. An equally "
             "bad model for everybody scores 1, so read it beside the loss."
         ),
-        group="learning",
-        needs="training",
         better="higher",
         tables=_ALL,
-        compute=last_of("jain_of_losses"),
     ),
-    Metric(
+    _learned(
         key="worst_accuracy",
         title="Worst 10 %",
         heading="worst 10 %",
         meaning="Mean accuracy of the worst tenth of the clients, each on its own examples.",
-        group="learning",
-        needs="training",
         better="higher",
         tables=_ALL,
-        compute=last_of("worst_accuracy"),
     ),
-    Metric(
+    _learned(
         key="best_accuracy",
         title="Best accuracy",
         meaning="Highest accuracy on the test set that was measured on the way.",
-        group="learning",
-        needs="training",
         better="higher",
         decimals=4,
         tables=frozenset({"train"}),
         compute=lambda facts: max(facts.measured("accuracy").tolist(), default=math.nan),
     ),
     to_target,
-    Metric(
+    _learned(
         key="rounds_run",
         title="Rounds run",
         meaning="Rounds that were played: fewer than planned if the run stopped at its target.",
-        group="learning",
-        needs="training",
         unit="rounds",
         decimals=0,
         tables=frozenset({"train"}),
         compute=number_of("rounds_run"),
     ),
-    Metric(
+    _learned(
         key="stopped_at_target",
         title="Stopped at target",
         meaning="Whether the run ended early because it had reached its target accuracy.",
-        group="learning",
-        needs="training",
         decimals=0,
-        tables=frozenset(),
         compute=number_of("stopped_at_target"),
     ),
-    Metric(
+    _learned(
         key="broken_answers",
         title="Broken answers",
         meaning="Answers with a loss or weights that are not finite; they count as failed.",
-        group="learning",
-        needs="training",
         unit="answers",
         better="lower",
         decimals=0,
-        tables=frozenset(),
         compute=number_of("broken_answers"),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from turnout.runs.metric import Metric, Table
 from turnout.types import IntArray
 
 __all__ = ["PARTICIPATION"]
+
+_fairness: Callable[..., Metric[Facts]] = partial(Metric, group="fairness")
+_time: Callable[..., Metric[Facts]] = partial(Metric, group="time", unit="s", better="lower")
 
 _SIMULATION: frozenset[Table] = frozenset({"simulate", "compare", "report"})
 
@@ -103,7 +107,7 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         tables=frozenset({"simulate"}),
         compute=last_of("bound"),
     ),
-    Metric(
+    _fairness(
         key="jain_of_counts",
         title="Jain of counts",
         heading="Jain",
@@ -113,12 +117,11 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
             "counts). Read it as the share of the clients that take part: 0.25 is what one gets "
             "if a quarter of them is chosen equally often and the others never."
         ),
-        group="fairness",
         better="higher",
         tables=_SIMULATION,
         compute=_counts(metrics.jain_of_counts),
     ),
-    Metric(
+    _fairness(
         key="gini_of_counts",
         title="Gini of counts",
         heading="Gini",
@@ -128,12 +131,11 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
             "clients get almost every place. It is the area between the Lorenz curve and the line "
             "of equal shares, doubled."
         ),
-        group="fairness",
         better="lower",
         tables=frozenset({"simulate", "report"}),
         compute=_counts(metrics.gini_of_counts),
     ),
-    Metric(
+    _fairness(
         key="minimum_rate",
         title="Minimum rate",
         heading="min rate",
@@ -142,12 +144,11 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
             "0.1 means that everybody was chosen in at least every tenth round on average; 0 means "
             "that somebody was never chosen. It cannot be larger than cohort / clients."
         ),
-        group="fairness",
         better="higher",
         tables=_SIMULATION,
         compute=_minimum_rate,
     ),
-    Metric(
+    _fairness(
         key="shortfall",
         title="Shortfall",
         heading="shortfall",
@@ -157,47 +158,37 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
             "some run of consecutive rounds a client got ten places fewer than half of its fair "
             "share. The selector `guarded` bounds it, and `turnout audit` names the clients."
         ),
-        group="fairness",
         better="lower",
         decimals=1,
         tables=frozenset({"report"}),
         compute=_shortfall,
     ),
-    Metric(
+    _time(
         key="round_time_s",
         title="Round time",
         heading="round",
         meaning="Mean length of a round.",
-        group="time",
-        unit="s",
-        better="lower",
         decimals=2,
         tables=_SIMULATION,
         compute=_lengths(np.mean),
     ),
-    Metric(
+    _time(
         key="total_time_s",
         title="Total time",
         meaning="Length of the whole run.",
-        group="time",
-        unit="s",
-        better="lower",
         decimals=0,
         tables=frozenset({"simulate", "train"}),
         compute=_lengths(np.sum),
     ),
-    Metric(
+    _time(
         key="wasted_s",
         title="Wasted time",
         meaning="Time that devices spent on answers that did not come in time.",
-        group="time",
-        unit="s",
-        better="lower",
         decimals=1,
         tables=frozenset({"simulate", "report"}),
         compute=lambda facts: facts.wasted_s,
     ),
-    Metric(
+    _fairness(
         key="backlog_per_round",
         title="Backlog per round",
         meaning="Choices still owed to the client that waits most, per round: 0 = none.",
@@ -208,13 +199,12 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
             "Near 0 the promise is kept in the long run; a number that does not fall with longer "
             "runs means that some client is left behind for good."
         ),
-        group="fairness",
         unit="choices",
         better="lower",
         tables=frozenset({"simulate"}),
         compute=lambda facts: facts.last("backlog_max") / max(facts.n_rounds, 1),
     ),
-    Metric(
+    _fairness(
         key="backlog_rate",
         title="Backlog rate",
         meaning="The rate of being chosen at which backlogs are counted.",
@@ -222,7 +212,6 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
             "It is the rate that the selector promises to every client, such as beta of RBCS-F; "
             "0.15 for selectors that promise none."
         ),
-        group="fairness",
         tables=frozenset(),
         compute=number_of("backlog_rate"),
     ),
