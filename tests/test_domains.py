@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 
 from turnout.domains import (
-    Checked,
+    CheckedFields,
     Count,
     Fraction,
     Index,
@@ -19,7 +19,7 @@ from turnout.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
-class Sample(Checked):
+class Sample(CheckedFields):
     name: str = ""
     seed: Index = 0
     size: Count | None = None

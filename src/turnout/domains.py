@@ -1,6 +1,6 @@
 """Fields of dataclasses that say what they may hold: ``rate: Fraction`` is from 0 to 1.
 
-A class that derives from ``Checked`` refuses other values when it is made. A domain is a type
+A class that derives from ``CheckedFields`` refuses other values when it is made. A domain is a type
 annotated with a check of ``turnout.require``, or a ``Literal``. ``Count | None`` may also be None.
 """
 
@@ -48,7 +48,7 @@ PositiveOrInfinite = Annotated[float, _positive_or_infinite]
 Fraction = Annotated[float, require.fraction]
 
 
-class Checked:
+class CheckedFields:
     """A dataclass whose fields are checked when it is made."""
 
     __slots__ = ()

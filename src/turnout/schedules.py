@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from turnout import require
-from turnout.domains import Checked, Finite, NonNegative, check_fields
+from turnout.domains import CheckedFields, Finite, NonNegative, check_fields
 from turnout.errors import InvalidInput
 
 __all__ = [
@@ -124,7 +124,7 @@ class StepDecay:
 
 
 @dataclass(frozen=True, slots=True)
-class ExponentialDecay(Checked):
+class ExponentialDecay(CheckedFields):
     """``start * factor ** round``; the step size of NCCB is ``ExponentialDecay(0.002, 0.9993)``.
 
     Args:

@@ -34,8 +34,6 @@ from turnout.cli import (
 from turnout.data_directory import DATA_VARIABLE
 from turnout.errors import InvalidInput, OutputError, TurnoutError
 
-__all__ = ["app"]
-
 
 class _Commands(typer.core.TyperGroup):
     """Turns turnout's own errors into one line.

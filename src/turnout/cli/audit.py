@@ -15,8 +15,6 @@ from turnout.errors import InvalidInput
 from turnout.metrics import Guarantee, guarantee
 from turnout.runs import read_cells
 
-__all__ = ["audit"]
-
 #: Clients that the table names; JSON names all.
 _SHOWN = 20
 

@@ -11,8 +11,6 @@ from turnout.cli.output import AsJson, console, show, table
 from turnout.registry import make, names
 from turnout.testing.speed import Speed, measure
 
-__all__ = ["bench"]
-
 
 def bench(
     selectors: Annotated[

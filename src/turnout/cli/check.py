@@ -13,8 +13,6 @@ from turnout.cli.output import AsJson, console, show, table
 from turnout.registry import make
 from turnout.testing import CHECKS, CheckResult, check_selector, name_of_check
 
-__all__ = ["check"]
-
 
 def check(
     selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],

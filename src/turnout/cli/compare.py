@@ -43,9 +43,6 @@ from turnout.results.scores import known_label
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 
-__all__ = ["compare"]
-
-
 Selectors = Annotated[
     list[str] | None,
     typer.Argument(

@@ -26,17 +26,6 @@ from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 from turnout.statistics.aggregates import Interval
 
-__all__ = [
-    "Baseline",
-    "MetricKeys",
-    "comparison_rows",
-    "grid_metrics",
-    "named_metrics",
-    "print_across",
-    "print_scores",
-    "score_row",
-]
-
 MetricKeys = Annotated[
     str | None,
     typer.Option(

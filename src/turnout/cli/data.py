@@ -23,8 +23,6 @@ from turnout.experiment.codec import decode, encode
 from turnout.experiment.kinds import FAMILIES
 from turnout.experiment.spec import parse_parameters
 
-__all__ = ["app"]
-
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_division"]
-
 #: Most clients that get a bar of their own, and most labels that get a colour.
 _MOST_BARS, _MOST_COLOURS = 60, 20
 #: Bars show shares where the largest client has more than this many times the median.

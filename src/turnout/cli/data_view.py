@@ -13,8 +13,6 @@ from turnout.cli.output import console, table
 from turnout.data import FederatedData
 from turnout.data.summary import Division
 
-__all__ = ["print_division"]
-
 #: Most clients that get a line of their own.
 _MOST_LINES = 24
 #: Longest bar, and most labels that leave room for bars and names.

@@ -17,8 +17,6 @@ from turnout.experiment import Experiment, Variant, parse_variant
 from turnout.experiment.spec import parse_parameters
 from turnout.policies import FixedDeadline
 
-__all__ = ["agreed", "experiment_of", "settings_of", "sizes_of", "variant_with", "world_axis"]
-
 #: Rounds of a run with training, unless told otherwise.
 N_TRAINED_ROUNDS = 100
 

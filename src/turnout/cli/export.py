@@ -24,8 +24,6 @@ from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 from turnout.storage import write_atomically
 
-__all__ = ["export"]
-
 
 def export(
     runs: RunFolders,

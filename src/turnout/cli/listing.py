@@ -15,8 +15,6 @@ from turnout.describe import HEADINGS, Description, describe
 from turnout.errors import TurnoutError
 from turnout.registry import names
 
-__all__ = ["list_selectors"]
-
 #: Longer lines are hard to read.
 _WIDEST = 100
 

@@ -13,8 +13,6 @@ from turnout.cli.options import print_json
 from turnout.cli.output import AsJson, console
 from turnout.runs import merge as join
 
-__all__ = ["merge"]
-
 
 def merge(
     out: Annotated[Path, typer.Argument(help="The folder to fill; it may hold some runs already.")],

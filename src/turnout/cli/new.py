@@ -17,8 +17,6 @@ from turnout.errors import InvalidInput, OutputError
 from turnout.registry import ENTRY_POINT_GROUP, names
 from turnout.selectors import _template
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Start a plug-in package.")
 
 

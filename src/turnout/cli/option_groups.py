@@ -8,8 +8,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
-__all__ = ["with_groups"]
-
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command in which a parameter that is a group stands for the group's options.

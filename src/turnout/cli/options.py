@@ -24,22 +24,6 @@ from turnout.experiment import Advance, Estimate, Experiment, Grid, Shard, run_e
 from turnout.experiment.grid import BACKENDS
 from turnout.runs.files import ERROR, cell_folder
 
-__all__ = [
-    "Fresh",
-    "GridOptions",
-    "Jobs",
-    "Out",
-    "Param",
-    "Seed",
-    "WorldOptions",
-    "end_badly_on_problems",
-    "numbers",
-    "print_json",
-    "print_shard",
-    "row_of",
-    "run_shown",
-]
-
 #: How often a line tells the progress where there is no terminal.
 SECONDS_PER_LINE = 10.0
 

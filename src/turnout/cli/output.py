@@ -15,8 +15,6 @@ from rich.text import Text
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 
-__all__ = ["AsJson", "console", "fitted", "metric_table", "show", "table"]
-
 #: The option that every command has.
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

@@ -31,8 +31,6 @@ from turnout.runs.catalogue import metric_named
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 
-__all__ = ["recommend"]
-
 #: What a simulated world knows and a server does not.
 _UNKNOWN = "success_rate"
 

@@ -12,8 +12,6 @@ import typer
 from turnout.cli.output import AsJson
 from turnout.report import Report, Row, write_report
 
-__all__ = ["report"]
-
 
 def report(
     runs: Annotated[

@@ -38,8 +38,6 @@ from turnout.papers.tables import (
 from turnout.results.drawing import require_matplotlib
 from turnout.runs.versions import versions
 
-__all__ = ["reproduce"]
-
 _COLOURS = {Verdict.HOLDS: "green", Verdict.UNDECIDED: "yellow", Verdict.FAILS: "bold red"}
 
 Paper = Annotated[str, typer.Argument(help=f"One of {', '.join(preset_names())}.")]

@@ -24,8 +24,6 @@ from turnout.results.groups import differences
 from turnout.results.scores import known_label
 from turnout.results.tables import usual_metrics
 
-__all__ = ["RunFolders", "opened", "show"]
-
 RunFolders = Annotated[
     list[Path],
     typer.Argument(metavar="RUN...", help="Run folders, single cells, or folders above them."),

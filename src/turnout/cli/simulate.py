@@ -24,8 +24,6 @@ from turnout.cli.options import (
 from turnout.cli.output import AsJson, console, metric_table, show
 from turnout.runs.catalogue import shown_in
 
-__all__ = ["simulate"]
-
 
 @with_groups
 def simulate(

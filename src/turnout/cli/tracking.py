@@ -13,8 +13,6 @@ from turnout.require import choice
 from turnout.runs.files import cell_folder
 from turnout.training.callbacks import Callback, MLflow, TensorBoard, WandB
 
-__all__ = ["Track", "callbacks_of", "checked_trackers"]
-
 #: By name: made of the name of a run and the folder for its files.
 _TRACKERS: Mapping[str, Callable[[str, Path], Callback]] = {
     "tensorboard": lambda name, folder: TensorBoard(folder),

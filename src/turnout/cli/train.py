@@ -24,8 +24,6 @@ from turnout.cli.tracking import Track, checked_trackers
 from turnout.cli.training_options import StopAtTarget, TrainingOptions, recipe_options
 from turnout.runs.catalogue import shown_in
 
-__all__ = ["train"]
-
 
 @with_groups
 def train(

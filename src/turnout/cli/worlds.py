@@ -19,8 +19,6 @@ from turnout.experiment.codec import encode
 from turnout.experiment.kinds import FAMILIES
 from turnout.names import nearest
 
-__all__ = ["worlds"]
-
 #: The families of models that a world is made of, by where they stand in its table.
 _PARTS: dict[str, type] = {
     "availability": environments.Availability,

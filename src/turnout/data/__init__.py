@@ -8,13 +8,7 @@ from turnout.data.embedded import Digits, Synthetic
 from turnout.data.examples import Examples, from_examples
 from turnout.data.federate import divide, federate
 from turnout.data.image_folder import ImageFolder
-from turnout.data.images import (
-    Cifar10,
-    EmnistLetters,
-    EmnistLettersFeatures,
-    FashionMnist,
-    Femnist,
-)
+from turnout.data.images import Cifar10, EmnistLetters, EmnistLettersFeatures, FashionMnist, Femnist
 from turnout.data.label_order import LabelOrder
 from turnout.data.partitions import Iid, Natural, PrimaryLabel, Shards
 from turnout.data.skew import Dirichlet, PowerLaw

@@ -10,16 +10,6 @@ import numpy as np
 from turnout.errors import InvalidInput
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = [
-    "deal",
-    "deal_labels",
-    "deal_once",
-    "equal_offsets",
-    "offsets_of",
-    "rank_within",
-    "whole",
-]
-
 
 def equal_offsets(n_rows: int, n_parts: int) -> IntArray:
     """Return (n_parts + 1,) borders of parts whose sizes differ by at most one row.

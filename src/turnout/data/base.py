@@ -15,8 +15,6 @@ from turnout.notebook import lines_with_curves
 from turnout.rng import Purpose, stream
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["PADDING", "Dataset", "Draw", "FederatedData", "Partition", "Source"]
-
 #: Label of a position after the end of a text. It counts neither in training nor in tests.
 PADDING = -1
 

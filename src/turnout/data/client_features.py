@@ -16,8 +16,6 @@ from turnout.domains import check_fields
 from turnout.features import PStableLSH, SimHash
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["ClientCode", "mean_codes", "mean_vectors", "word_codes"]
-
 #: Numbers that are processed at a time.
 _CHUNK = 1 << 20
 

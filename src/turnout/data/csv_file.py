@@ -16,8 +16,6 @@ from turnout.domains import Flag, check_fields
 from turnout.names import nearest
 from turnout.types import Array, BoolArray
 
-__all__ = ["CsvFile"]
-
 #: What stands in the column ``test`` of an example that is not trained on.
 _YES = ("1", "true", "yes", "test")
 

@@ -14,8 +14,6 @@ from turnout.data_directory import DATA_VARIABLE, data_directory
 from turnout.errors import InvalidInput, TurnoutError
 from turnout.names import import_extra
 
-__all__ = ["DOWNLOADS", "Download", "DownloadFailed", "download"]
-
 _FASHION = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 _CHUNK = 1 << 18
 _TIMEOUT_S = 30.0

@@ -10,12 +10,10 @@ import numpy as np
 from turnout import require
 from turnout.data.assign import rank_within
 from turnout.data.base import Dataset, Draw, Source
-from turnout.domains import Checked, Count, NonNegative, integer
+from turnout.domains import CheckedFields, Count, NonNegative, integer
 from turnout.errors import InvalidInput
 from turnout.names import import_extra
 from turnout.types import Array, BoolArray, FloatArray, IntArray
-
-__all__ = ["Digits", "Synthetic", "TestShare", "held_back"]
 
 #: Rows that are generated at a time.
 _CHUNK = 4096
@@ -31,7 +29,7 @@ TestShare = Annotated[float, _inside_unit_interval]
 
 
 @dataclass(frozen=True, slots=True)
-class Digits(Checked, Source):
+class Digits(CheckedFields, Source):
     """1,797 handwritten digits of 8x8 grey pixels, from scikit-learn.
 
     Args:
@@ -54,7 +52,7 @@ class Digits(Checked, Source):
 
 
 @dataclass(frozen=True, slots=True)
-class Synthetic(Checked, Source):
+class Synthetic(CheckedFields, Source):
     """Synthetic(alpha, beta) of the FedProx paper: each client has its own linear model.
 
     Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.

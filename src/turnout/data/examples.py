@@ -15,8 +15,6 @@ from turnout.errors import InvalidInput
 from turnout.names import import_object
 from turnout.types import Array
 
-__all__ = ["Collection", "Examples", "from_examples", "pixels"]
-
 #: Place or name of a part of an example.
 Part = int | str
 

@@ -11,9 +11,6 @@ from turnout.data.client_features import ClientCode, mean_codes, mean_vectors, w
 from turnout.errors import InvalidInput
 from turnout.types import Array, IntArray
 
-__all__ = ["divide", "federate"]
-
-
 _CODE = ClientCode()
 
 

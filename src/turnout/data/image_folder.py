@@ -14,11 +14,9 @@ from turnout.data.data_files import Files, part_named
 from turnout.data.embedded import TestShare, held_back
 from turnout.data.examples import pixels
 from turnout.data.user_data import Arrays, OwnPath, numbered
-from turnout.domains import Checked, Count, Flag
+from turnout.domains import CheckedFields, Count, Flag
 from turnout.names import import_extra
 from turnout.types import Array
-
-__all__ = ["ImageFolder"]
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 
@@ -31,7 +29,7 @@ class _Images(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ImageFolder(Checked, Source):
+class ImageFolder(CheckedFields, Source):
     """Your own images: path=folder with a folder for each label.
 
     The files are ``path/label/name.png``. Or there are two parts, ``path/train/label/name.png`` and

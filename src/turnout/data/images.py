@@ -12,18 +12,9 @@ import numpy as np
 
 from turnout.data.base import Dataset, Source
 from turnout.data.data_files import DamagedData, Files
-from turnout.data.formats import (
-    Raw,
-    read_cifar,
-    read_idx_folder,
-    read_idx_zip,
-    read_leaf,
-    read_npz,
-)
-from turnout.domains import Checked, Flag, choice
+from turnout.data.formats import Raw, read_cifar, read_idx_folder, read_idx_zip, read_leaf, read_npz
+from turnout.domains import CheckedFields, Flag, choice
 from turnout.types import Array
-
-__all__ = ["Cifar10", "EmnistLetters", "EmnistLettersFeatures", "FashionMnist", "Femnist"]
 
 #: Pixels that are counted at a time.
 _CHUNK = 1 << 22
@@ -49,7 +40,7 @@ def _emnist_zip(path: Path) -> Raw:
 
 
 @dataclass(frozen=True, slots=True)
-class _ImageSource(Checked, Source):
+class _ImageSource(CheckedFields, Source):
     """Images in the data directory. Subclasses explain the settings."""
 
     files: ClassVar[Files[Raw]]

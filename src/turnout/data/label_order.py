@@ -9,14 +9,12 @@ import numpy as np
 from turnout.data.assign import equal_offsets
 from turnout.data.base import Dataset, Partition
 from turnout.data.partitions import labels_of
-from turnout.domains import Checked, Fraction
+from turnout.domains import CheckedFields, Fraction
 from turnout.types import IntArray
-
-__all__ = ["LabelOrder"]
 
 
 @dataclass(frozen=True, slots=True)
-class LabelOrder(Checked, Partition):
+class LabelOrder(CheckedFields, Partition):
     """Neighbouring clients hold the same labels: the first clients the first labels.
 
     The classes of a world are neighbours too. So the slow or unreliable clients hold labels that

@@ -10,15 +10,13 @@ import numpy as np
 from turnout import require
 from turnout.data.assign import deal, deal_labels, equal_offsets, offsets_of, rank_within
 from turnout.data.base import Dataset, Partition
-from turnout.domains import Checked, Count, Fraction, check_fields, choice
+from turnout.domains import CheckedFields, Count, Fraction, check_fields, choice
 from turnout.errors import InvalidInput
 from turnout.types import IntArray
 
-__all__ = ["Iid", "Natural", "PrimaryLabel", "Shards", "examples_each", "labels_of"]
-
 
 @dataclass(frozen=True, slots=True)
-class Iid(Checked, Partition):
+class Iid(CheckedFields, Partition):
     """Every client draws from the same examples.
 
     No client has an example twice. An example goes to a second client only after every example
@@ -44,7 +42,7 @@ class Iid(Checked, Partition):
 
 
 @dataclass(frozen=True, slots=True)
-class PrimaryLabel(Checked, Partition):
+class PrimaryLabel(CheckedFields, Partition):
     """Each client has one primary label, as in E3CS: arXiv Sec. VI, journal Sec. VI-A.
 
     The label is drawn uniformly and independently for each client. The other examples of the
@@ -96,7 +94,7 @@ class PrimaryLabel(Checked, Partition):
 
 
 @dataclass(frozen=True, slots=True)
-class Shards(Checked, Partition):
+class Shards(CheckedFields, Partition):
     """Sorted by label and cut into equal shards, a few for each client (McMahan et al. 2017).
 
     Every example goes to exactly one client. Sizes of shards differ by at most one.

@@ -10,11 +10,9 @@ from turnout import require
 from turnout.data.assign import deal_labels, deal_once, offsets_of, whole
 from turnout.data.base import Dataset, Partition
 from turnout.data.partitions import examples_each, labels_of
-from turnout.domains import Checked, Count, Flag, Positive, check_fields
+from turnout.domains import CheckedFields, Count, Flag, Positive, check_fields
 from turnout.errors import InvalidInput
 from turnout.types import FloatArray, IntArray
-
-__all__ = ["Dirichlet", "PowerLaw"]
 
 #: How often unequal sizes are drawn before the partition gives up.
 _MOST_DRAWS = 100
@@ -112,7 +110,7 @@ class Dirichlet(Partition):
 
 
 @dataclass(frozen=True, slots=True)
-class PowerLaw(Checked, Partition):
+class PowerLaw(CheckedFields, Partition):
     """Client sizes have a heavy tail: P(size > s) falls as ``s ** -exponent``.
 
     Every example goes to exactly one client. Each client gets ``min_samples``; the rest is divided

@@ -7,8 +7,6 @@ from typing import Annotated, Any, Literal
 
 from turnout.errors import InvalidInput
 
-__all__ = ["ENGLISH", "StopWords", "stop_words_of"]
-
 _WORDS = resources.files("turnout.data").joinpath("english_stop_words.txt").read_text("utf-8")
 
 #: The list named "english", contractions with either apostrophe.

@@ -9,8 +9,6 @@ import numpy as np
 from turnout.data.base import FederatedData
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["Division", "division"]
-
 #: Numbers that are processed at a time.
 _CHUNK = 1 << 20
 

@@ -19,8 +19,6 @@ from typing import IO, Any
 
 from turnout.data.data_files import UnfitSetting
 
-__all__ = ["Texts", "prolific", "read_jsonl", "read_posts", "read_reviews"]
-
 #: (author, sentences) pairs.
 Texts = Iterator[tuple[str, list[str]]]
 

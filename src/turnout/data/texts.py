@@ -24,16 +24,14 @@ from turnout.data.text_readers import (
 )
 from turnout.data.tokens import sequences, tokenised, vocabulary
 from turnout.data.user_data import OwnPath, own_file
-from turnout.domains import Checked, Count, Flag, check_fields, integer
+from turnout.domains import CheckedFields, Count, Flag, check_fields, integer
 from turnout.errors import InvalidInput
-
-__all__ = ["BlogAuthors", "Shakespeare", "StackExchange", "TextFile", "Yelp"]
 
 _JSONL = 'The file has a line {"client": name, "sentences": [...]} for each '
 
 
 @dataclass(frozen=True, slots=True)
-class _TextSource(Checked, Source):
+class _TextSource(CheckedFields, Source):
     """Texts of many authors. Subclasses explain the settings.
 
     The vocabulary comes from the training sentences of all authors. The seed chooses the test

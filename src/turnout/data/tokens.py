@@ -17,8 +17,6 @@ import numpy as np
 from turnout.data.base import PADDING
 from turnout.types import Array, BoolArray, IntArray
 
-__all__ = ["UNKNOWN", "Corpus", "Sequences", "sequences", "tokenised", "vocabulary"]
-
 #: The text of word 0.
 UNKNOWN = "<unk>"
 

@@ -13,11 +13,9 @@ import numpy as np
 from turnout.data.base import Dataset, Source
 from turnout.data.data_files import Files
 from turnout.data.formats import Raw, read_npz
-from turnout.domains import Checked, Finite, check_fields
+from turnout.domains import CheckedFields, Finite, check_fields
 from turnout.errors import InvalidInput
 from turnout.types import Array, IntArray
-
-__all__ = ["ArrayFile", "Arrays", "OwnPath", "numbered", "own_file"]
 
 T = TypeVar("T")
 
@@ -100,7 +98,7 @@ class Arrays(Source):
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayFile(Checked, Source):
+class ArrayFile(CheckedFields, Source):
     """Your own arrays in a file: path=data.npz.
 
     The file holds the arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``, of the form that

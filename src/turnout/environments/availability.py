@@ -14,13 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from turnout.data_directory import data_directory
-from turnout.domains import Checked, Fraction, Positive, check_fields
+from turnout.domains import CheckedFields, Fraction, Positive, check_fields
 from turnout.environments.base import Availability, Moment, WorldStream, fixed_rng, frozen
 from turnout.environments.traces import MINUTES_PER_DAY, phone_states
 from turnout.errors import InvalidInput
 from turnout.types import BoolArray, FloatArray, IntArray
-
-__all__ = ["Always", "Bernoulli", "Diurnal", "PhoneTrace"]
 
 _DAY_S = 86_400.0
 
@@ -35,7 +33,7 @@ class Always(Availability):
 
 
 @dataclass(frozen=True, slots=True)
-class Bernoulli(Checked, Availability):
+class Bernoulli(CheckedFields, Availability):
     """Each client is available with the same chance, independently in every round.
 
     Args:
@@ -94,7 +92,7 @@ class Diurnal(Availability):
 
 
 @dataclass(frozen=True, slots=True)
-class PhoneTrace(Checked, Availability):
+class PhoneTrace(CheckedFields, Availability):
     """Phones as recorded minute by minute: available while they charge and are on Wi-Fi.
 
     Each client replays the record of one phone. Phone and first day are drawn from the seed. The

@@ -9,8 +9,6 @@ import numpy as np
 from turnout.environments.base import Moment, Volatility, WorldStream, frozen
 from turnout.types import BoolArray, FloatArray
 
-__all__ = ["chain_state"]
-
 
 def chain_state(
     moment: Moment, rate: FloatArray, stickiness: float, model: Volatility, level: int

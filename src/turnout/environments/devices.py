@@ -17,12 +17,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from turnout.data_directory import data_directory
-from turnout.domains import Checked, NonNegative, Positive
+from turnout.domains import CheckedFields, NonNegative, Positive
 from turnout.environments.base import Moment, Timing, WorldStream, fixed_rng, frozen
 from turnout.environments.traces import bandwidth, device_speeds, has_traces
 from turnout.types import Array, FloatArray, IntArray
-
-__all__ = ["DeviceTimes", "Devices", "FittedDevices", "TracedDevices", "best_devices"]
 
 Network = Literal["3g-and-fixed", "5g"]
 
@@ -61,7 +59,7 @@ class Devices(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class FittedDevices(Checked, Devices):
+class FittedDevices(CheckedFields, Devices):
     """Devices drawn from log-normal fits to recorded ones; needs no files.
 
     The logarithm of the speed has mean -0.296 and standard deviation 0.929. The logarithm of a
@@ -91,7 +89,7 @@ class FittedDevices(Checked, Devices):
 
 
 @dataclass(frozen=True, slots=True)
-class TracedDevices(Checked, Devices):
+class TracedDevices(CheckedFields, Devices):
     """Recorded devices and bandwidths, assigned to clients by the seed.
 
     A client replays its bandwidth trace from a minute drawn from the seed. The trace repeats when
@@ -143,7 +141,7 @@ def best_devices(network: Network = "3g-and-fixed", directory: str | Path | None
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceTimes(Checked, Timing):
+class DeviceTimes(CheckedFields, Timing):
     """``work_s / speed + model_mbit / bandwidth``: training on the device, then transfer.
 
     Args:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from turnout.domains import Checked, Count, Index
+from turnout.domains import CheckedFields, Count, Index
 from turnout.environments.availability import Always
 from turnout.environments.base import (
     Availability,
@@ -36,7 +36,7 @@ _TRAITS = {"num_samples": Population.num_samples, "features": Population.feature
 
 
 @dataclass(frozen=True)
-class Environment(Checked):
+class Environment(CheckedFields):
     """Availability, volatility, timing and reports of ``n_clients``, fixed by ``seed``.
 
     Args:

@@ -8,15 +8,20 @@ from functools import lru_cache
 
 import numpy as np
 
-from turnout.domains import Checked, Count, Fraction, NonNegative, Positive, PositiveOrInfinite
+from turnout.domains import (
+    CheckedFields,
+    Count,
+    Fraction,
+    NonNegative,
+    Positive,
+    PositiveOrInfinite,
+)
 from turnout.environments.base import Moment, WorldStream, fixed_rng, frozen
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["Population", "SyntheticLoss"]
-
 
 @dataclass(frozen=True, slots=True)
-class Population(Checked):
+class Population(CheckedFields):
     """Traits of clients that never change during a run, drawn from the seed.
 
     The number of examples follows a power law, the loss level is log-normal around 1. A feature is
@@ -51,7 +56,7 @@ class Population(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class SyntheticLoss(Checked):
+class SyntheticLoss(CheckedFields):
     """Losses as if a model were trained: they fall over the rounds, at the same pace for everyone.
 
     In round t the loss of client i is ``level_i * (floor + (1 - floor) / (1 + t / half_life))``

@@ -13,8 +13,6 @@ from turnout.environments.volatility import ByClass, Reliable
 from turnout.errors import InvalidInput
 from turnout.names import nearest
 
-__all__ = ["WORLDS", "NamedWorld", "e3cs_world", "named_world", "rbcs_f_world"]
-
 
 def e3cs_world(n_clients: int = 100, seed: int = 0) -> Environment:
     """Return the world of E3CS, Sec. VI-A: four equal classes with success 0.1, 0.3, 0.6 and 0.9.

@@ -14,16 +14,14 @@ from typing import Annotated
 import numpy as np
 
 from turnout import require
-from turnout.domains import Checked, NonNegative, Positive, check_fields, number
+from turnout.domains import CheckedFields, NonNegative, Positive, check_fields, number
 from turnout.environments.base import Moment, Timing, WorldStream, equal_classes, frozen
 from turnout.errors import InvalidInput
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["FixedTime", "HeavyTail", "LinearContextual", "LogNormal", "Pareto"]
-
 
 @dataclass(frozen=True, slots=True)
-class FixedTime(Checked, Timing):
+class FixedTime(CheckedFields, Timing):
     """Everyone takes the same time in every round.
 
     Args:
@@ -158,7 +156,7 @@ class Noise(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Pareto(Checked, Noise):
+class Pareto(CheckedFields, Noise):
     """A factor with a power-law tail: P(factor > x) falls like ``x**-shape``.
 
     Args:
@@ -173,7 +171,7 @@ class Pareto(Checked, Noise):
 
 
 @dataclass(frozen=True, slots=True)
-class LogNormal(Checked, Noise):
+class LogNormal(CheckedFields, Noise):
     """A log-normal factor.
 
     Args:

@@ -16,13 +16,11 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from turnout.domains import Checked, Flag, Positive
+from turnout.domains import CheckedFields, Flag, Positive
 from turnout.environments.base import Availability, Moment, WorldStream, fixed_rng, frozen
 from turnout.environments.devices import Devices
 from turnout.errors import InvalidInput
 from turnout.types import BoolArray, FloatArray, IntArray
-
-__all__ = ["AvailabilityFile", "DeviceFile"]
 
 #: FedScale has kilobits per second.
 _KBIT_PER_MBIT = 1000.0
@@ -56,7 +54,7 @@ _OwnPath = Annotated[str, _check_path]
 
 
 @dataclass(frozen=True, slots=True)
-class AvailabilityFile(Checked, Availability):
+class AvailabilityFile(CheckedFields, Availability):
     """Your own record of who was there: path=sessions.csv with client, start, end.
 
     A line says that a client was there from one second to another; it may have many lines. The
@@ -86,7 +84,7 @@ class AvailabilityFile(Checked, Availability):
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceFile(Checked, Devices):
+class DeviceFile(CheckedFields, Devices):
     """Your own devices: path=devices.csv with speed and bandwidth in Mbit/s, one in each line.
 
     Speeds may have any unit: they count relative to the median device. A file of another name than

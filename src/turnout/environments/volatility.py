@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from turnout import require
-from turnout.domains import Checked, Count, Fraction, check_fields
+from turnout.domains import CheckedFields, Count, Fraction, check_fields
 from turnout.environments.base import (
     Moment,
     Volatility,
@@ -24,8 +24,6 @@ from turnout.environments.base import (
 from turnout.environments.chains import chain_state
 from turnout.errors import InvalidInput
 from turnout.types import BoolArray, FloatArray, IntArray
-
-__all__ = ["Adversary", "ByClass", "Markov", "Outages", "Reliable", "Shifting"]
 
 #: Success rates of the four classes of E3CS, Sec. VI-A.
 E3CS_RATES = (0.1, 0.3, 0.6, 0.9)
@@ -167,7 +165,7 @@ class Shifting(_Wrapper):
 
 
 @dataclass(frozen=True, slots=True)
-class Outages(Checked, _Wrapper):
+class Outages(CheckedFields, _Wrapper):
     """Groups of clients fail together, as when a region loses its network.
 
     Args:
@@ -198,7 +196,7 @@ class Outages(Checked, _Wrapper):
 
 
 @dataclass(frozen=True, slots=True)
-class Adversary(Checked, _Wrapper):
+class Adversary(CheckedFields, _Wrapper):
     """Fails the clients that the selector favours: the more often chosen, the likelier to fail.
 
     A client chosen (1 + e) times as often as the mean so far fails with chance

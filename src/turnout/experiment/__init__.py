@@ -7,7 +7,8 @@
 
 from turnout.experiment.codec import ConfigError
 from turnout.experiment.config import Experiment
-from turnout.experiment.grid import Advance, Grid, run_experiment
+from turnout.experiment.grid import Grid, run_experiment
+from turnout.experiment.pool import Advance
 from turnout.experiment.shard import Shard
 from turnout.experiment.sweep import Point, Sweep, run_sweep
 from turnout.experiment.task import CellResult

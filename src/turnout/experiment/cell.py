@@ -30,8 +30,6 @@ from turnout.storage import write_atomically, write_npz
 from turnout.training.callbacks import Callback
 from turnout.types import Array, FloatArray
 
-__all__ = ["run_cell"]
-
 #: Called with the number of rounds done and what was measured in the last of them.
 OnRounds = Callable[[int, Mapping[str, float]], None]
 

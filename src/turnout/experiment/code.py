@@ -17,8 +17,6 @@ from turnout.experiment.config import Experiment
 from turnout.experiment.variants import Variant
 from turnout.registry import find, names
 
-__all__ = ["code_of"]
-
 _PATH = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*(?:\.\w+)*")
 #: Folders in which files that do not belong together lie side by side.
 _INSTALLED = ("site-packages", "dist-packages")

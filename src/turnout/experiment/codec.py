@@ -21,8 +21,6 @@ from turnout.experiment.kinds import BY_PATH, FAMILIES, REPLACES, SCHEDULES, kin
 from turnout.names import import_object, nearest
 from turnout.plain import LATER, CannotEncode, Codec, Record, Rule
 
-__all__ = ["ConfigError", "Key", "decode", "encode"]
-
 #: Where a value stands in a configuration, e.g. ``("selectors", 1, "quota")``.
 Key = tuple[str | int, ...]
 

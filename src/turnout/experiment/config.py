@@ -25,8 +25,6 @@ from turnout.runs.files import slug
 from turnout.training import Federation, Training
 from turnout.training.recipe import OBSERVATION
 
-__all__ = ["Experiment", "table_digest"]
-
 #: Sizes of a world that is not named.
 _N_CLIENTS, _COHORT_SIZE, _N_ROUNDS = 100, 20, 500
 

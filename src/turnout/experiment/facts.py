@@ -9,8 +9,6 @@ from turnout.runs.run import Run
 from turnout.training import Federation
 from turnout.types import Array
 
-__all__ = ["facts_of"]
-
 
 def facts_of(
     run: Run,

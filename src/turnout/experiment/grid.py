@@ -36,8 +36,6 @@ from turnout.simulation import rounds
 from turnout.statistics import Estimate, estimate, paired_difference
 from turnout.training import Aggregation
 
-__all__ = ["BACKENDS", "Advance", "Grid", "check_that_it_runs", "checker", "run_experiment"]
-
 #: Where cells can be run.
 BACKENDS = ("local", "ray")
 

@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 from turnout.errors import InvalidInput
 from turnout.experiment.codec import Key, key_of
 
-__all__ = ["line_of", "read_toml"]
-
 _T = TypeVar("_T")
 
 _HEADER = re.compile(r"^\s*(\[{1,2})\s*([^\[\]]+?)\s*\]{1,2}\s*(#.*)?$")

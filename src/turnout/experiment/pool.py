@@ -21,17 +21,6 @@ from turnout.runs import files
 from turnout.training.callbacks import Callback
 from turnout.training.federation import forget_data
 
-__all__ = [
-    "LOOK_EVERY_S",
-    "MOST_DEATHS",
-    "SINGLE_THREADED",
-    "Advance",
-    "Callbacks",
-    "Show",
-    "Watch",
-    "run_local",
-]
-
 #: Seconds between two looks at how far the cells are.
 LOOK_EVERY_S = 0.2
 

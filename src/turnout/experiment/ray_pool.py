@@ -24,8 +24,6 @@ from turnout.experiment.task import CellResult, CellTask
 from turnout.names import import_extra
 from turnout.runs import files
 
-__all__ = ["ANSWER_WITHIN_S", "check_cluster", "run_on_ray"]
-
 #: A cluster must accept a connection within so many seconds.
 ANSWER_WITHIN_S = 10.0
 

@@ -23,8 +23,6 @@ from turnout.runs.settings import first_difference
 from turnout.runs.versions import versions
 from turnout.storage import write_atomically
 
-__all__ = ["Parcel", "Piece", "unpack", "work"]
-
 #: Seconds between two parcels that hold new lines of the log only.
 _TELL_EVERY_S = 1.0
 

@@ -15,8 +15,6 @@ from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 from turnout.selector import Selector
 
-__all__ = ["BASELINE", "Candidates", "Recommendation", "candidates", "needs_of", "verdict"]
-
 #: Needs nothing: another selector must be better than this one.
 BASELINE = "random"
 

@@ -9,8 +9,6 @@ from typing import Self, TypeVar
 
 from turnout.errors import InvalidInput
 
-__all__ = ["Shard"]
-
 Item = TypeVar("Item")
 
 

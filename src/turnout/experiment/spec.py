@@ -8,8 +8,6 @@ from typing import Any
 
 from turnout.experiment.codec import ConfigError
 
-__all__ = ["parse_parameters", "parse_spec"]
-
 _SPEC = re.compile(r"^(?P<name>.+?)(?::(?P<parameters>[A-Za-z_]\w*\s*=.*))?$")
 #: A quoted text, a bracket, a comma, or a run of other signs.
 _TOKEN = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|[\[\]{},]|[^"'\[\]{},]+|.""", re.DOTALL)

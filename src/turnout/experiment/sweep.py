@@ -20,8 +20,6 @@ from turnout.experiment.variants import Variant, short, variants_of
 from turnout.names import nearest, shortened
 from turnout.runs.files import SWEEP, slug, write_json
 
-__all__ = ["Point", "Sweep", "run_sweep"]
-
 #: Keys that say what a table is; its other fields belong to what it was before.
 _TAGS = ("kind", "preset", "schedule")
 

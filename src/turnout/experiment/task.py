@@ -15,8 +15,6 @@ from turnout.experiment.worlds import class_names
 from turnout.runs import files
 from turnout.runs.settings import first_difference
 
-__all__ = ["CHECKPOINT_EVERY", "CellResult", "CellTask", "cell_config", "config_difference"]
-
 #: Rounds between two checkpoints, unless that would make too many.
 CHECKPOINT_EVERY = 200
 

@@ -17,8 +17,6 @@ from turnout.names import nearest
 from turnout.registry import find, make
 from turnout.selector import Selector
 
-__all__ = ["Variant", "parse_variant", "short", "variants_of"]
-
 _LABELLED = re.compile(r"^(?P<label>[^:=]+)=(?P<rest>.+)$")
 
 

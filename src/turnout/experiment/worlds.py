@@ -11,8 +11,6 @@ from turnout.errors import InvalidInput
 from turnout.experiment.codec import ConfigError, Key, decode, encode
 from turnout.names import nearest
 
-__all__ = ["class_names", "world_of", "world_table"]
-
 _NOT_IN_TABLE = ("n_clients", "seed")
 _PARTS = tuple(field.name for field in fields(Environment) if field.name not in _NOT_IN_TABLE)
 

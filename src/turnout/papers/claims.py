@@ -35,8 +35,6 @@ from turnout.statistics.evidence import (
 )
 from turnout.types import FloatArray
 
-__all__ = ["RELATIONS", "Claim", "Finding", "Verdict", "corrected", "judge", "steps_of"]
-
 #: More seeds than this are not worth naming.
 _MOST_SEEDS = 200
 

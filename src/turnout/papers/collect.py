@@ -11,8 +11,6 @@ from turnout.papers.presets import Preset
 from turnout.papers.results import SchemeResults, Trials
 from turnout.runs.files import SUMMARY, cell_folder, slug
 
-__all__ = ["collect", "run_folder"]
-
 
 def run_folder(preset: Preset, experiment: Experiment, setting: str) -> str:
     """Return the name of the folder that the runs of a setting go to.

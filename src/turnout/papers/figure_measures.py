@@ -13,8 +13,6 @@ from turnout.runs.files import CLIENT_SCORES, FolderError
 from turnout.runs.metric import Metric
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["MEASURES", "client_losses", "rounds_to", "success_per_round", "time_to"]
-
 Compute = Callable[[Cell], float]
 
 #: By name, filled by the functions below.

@@ -19,8 +19,6 @@ from turnout.runs.catalogue import all_metrics
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 
-__all__ = ["measure_named"]
-
 #: Metrics that presets and kept results know by another name than their key with hyphens.
 _OTHER_NAMES: Mapping[str, str] = {
     "jain_of_counts": "jain",
@@ -87,4 +85,4 @@ def _read_back(metric: Metric[Facts]) -> Metric[Cell]:
         value = cell.summary[metric.key]
         return math.nan if value is None else float(value)
 
-    return cast(Metric[Any], dataclasses.replace(cast(Metric[Any], metric), compute=read))
+    return dataclasses.replace(cast(Metric[Any], metric), compute=read)

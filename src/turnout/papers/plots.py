@@ -15,8 +15,6 @@ from turnout.papers.presets import Figure
 from turnout.papers.results import Trials
 from turnout.results.drawing import COLOURS, FORMATS, draw_band, draw_files, draw_legend, look
 
-__all__ = ["DRAWINGS", "Drawing", "draw"]
-
 
 def draw(
     figure: Figure,

@@ -13,17 +13,6 @@ from turnout.experiment import Experiment
 from turnout.names import nearest
 from turnout.papers.claims import Claim
 
-__all__ = [
-    "CostTable",
-    "Figure",
-    "NumbersTable",
-    "Preset",
-    "RegretTable",
-    "Setting",
-    "load_preset",
-    "preset_names",
-]
-
 
 @dataclass(frozen=True)
 class Setting:

@@ -15,8 +15,6 @@ from turnout.papers.figure_measures import client_losses
 from turnout.papers.measures import measure_named
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["CURVES", "Curve", "ResultsError", "SchemeResults", "Trials"]
-
 #: Points kept of a curve.
 _MOST_POINTS = 80
 

@@ -15,8 +15,6 @@ from turnout.papers.results import ResultsError, Trials
 from turnout.runs.settings import first_difference
 from turnout.storage import write_atomically
 
-__all__ = ["ResultsFile"]
-
 #: Version of the format of results files.
 FORMAT = 1
 

@@ -9,8 +9,6 @@ from turnout.sampling import multinomial_without_replacement, top_m
 from turnout.selector import Selector
 from turnout.types import Outcome, RoundContext, Selection
 
-__all__ = ["FixedFedCS", "ParticipationPowD"]
-
 
 class FixedFedCS(Selector):
     """FedCS of E3CS: always the same clients among those of highest success rate.

@@ -17,8 +17,6 @@ from turnout.statistics import estimate
 from turnout.statistics.evidence import LEVEL
 from turnout.types import FloatArray
 
-__all__ = ["Judged", "TextTable", "all_tables", "claims_table", "count_sentence", "judged_claims"]
-
 
 class TextTable(NamedTuple):
     """A table of texts.

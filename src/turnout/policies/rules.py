@@ -9,12 +9,10 @@ from typing import Annotated
 import numpy as np
 
 from turnout import require
-from turnout.domains import Checked, Count, PositiveOrInfinite, check_fields, number
+from turnout.domains import CheckedFields, Count, PositiveOrInfinite, check_fields, number
 from turnout.errors import InvalidInput
 from turnout.policies.base import End, Observed, RoundPolicy
 from turnout.types import BoolArray, FloatArray
-
-__all__ = ["AdaptiveDeadline", "FirstK", "FixedDeadline", "OverSelect", "OverSelectBySuccess"]
 
 #: Products of factor and cohort size may exceed an integer by this much without being rounded up.
 _CEIL_TOLERANCE = 1e-9
@@ -24,7 +22,7 @@ _Factor = Annotated[float, number(minimum=1.0)]
 
 
 @dataclass(frozen=True, slots=True)
-class FixedDeadline(Checked, RoundPolicy):
+class FixedDeadline(CheckedFields, RoundPolicy):
     """Wait for everyone, at most until the deadline; late answers are dropped.
 
     Args:
@@ -95,7 +93,7 @@ class FirstK(RoundPolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveDeadline(Checked, RoundPolicy):
+class AdaptiveDeadline(CheckedFields, RoundPolicy):
     """A deadline at a quantile of the latest durations.
 
     Clients that missed a deadline count as slower than everyone else. Otherwise dropping the slow

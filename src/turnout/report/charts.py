@@ -6,25 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from turnout.report.curves import (
-    Trace,
-    against_time,
-    clock,
-    identity,
-    over_rounds,
-)
+from turnout.report.curves import Trace, against_time, clock, identity, over_rounds, with_role
 from turnout.report.distributions import boxes, chosen, fairness
 from turnout.report.figures import Chart, Section, axes, label
 from turnout.report.sensitivity import parameter_charts
 from turnout.report.targets import loss_histogram
 from turnout.results.groups import VariantCells, WorldGroup
-from turnout.runs import catalogue
+from turnout.runs.catalogue import find, metric_named
 from turnout.runs.cell import Cell
-from turnout.runs.facts import Facts
-from turnout.runs.metric import Metric, Scale
+from turnout.runs.metric import Scale
 from turnout.types import FloatArray
-
-__all__ = ["sections"]
 
 SEEDS = "Line: mean over seeds; band: lowest to highest seed."
 
@@ -64,7 +55,7 @@ def _learning(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
         traces = over_rounds(world, order, _curve(name))
         if not traces:
             continue
-        metric = catalogue.find(name)
+        metric = find(name)
         title = name.replace("_", " ")[:40].capitalize() if metric is None else metric.title
         caption = SEEDS if metric is None else f"{metric.meaning} {SEEDS}"
         y = label(title, 40)
@@ -75,7 +66,7 @@ def _learning(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
 
 
 def _success(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
-    ratio, cep = _metric("success_ratio"), _metric("cep")
+    ratio, cep = metric_named("success_ratio"), metric_named("cep")
     window = max(1, world.n_rounds // 20)
     yield from _lines(
         "success",
@@ -101,7 +92,7 @@ def _success(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
 
 
 def _regret(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
-    metric, limit = _metric("regret"), _metric("regret_bound")
+    metric, limit = metric_named("regret"), metric_named("regret_bound")
     regret = over_rounds(world, order, _curve("regret"))
     with_bands = over_rounds(world, order, _curve("bound"), role="bound")
     bounds = [trace for trace in with_bands if trace["meta"]["role"] == "bound"]
@@ -115,7 +106,7 @@ def _regret(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
 
 
 def _time(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
-    total, length = _metric("total_time_s"), _metric("round_time_s")
+    total, length = metric_named("total_time_s"), metric_named("round_time_s")
     scale = _clock_scale(world)
     yield from _lines(
         "time",
@@ -153,22 +144,16 @@ def _length_box(who: Trace, number: int, lengths: FloatArray) -> list[Trace]:
     )
     tip = {"type": "scatter", "mode": "markers", "x": box["x"], "y": box["median"]}
     tip |= {"hovertemplate": f"{text}<extra>%{{fullData.name}}</extra>"}
-    tip |= {**who, "meta": {**who["meta"], "role": "tip"}}
+    tip |= with_role(who, "tip")
     return [box | {"hoverinfo": "skip"}, tip]
 
 
 def _queues(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
-    unit = _metric("backlog_per_round").unit
+    unit = metric_named("backlog_per_round").unit
     caption = f"Choices still owed to a client at the promised rate. {SEEDS}"
     for key, title in (("mean", "Mean backlog"), ("max", "Largest backlog")):
         traces = over_rounds(world, order, _curve(f"backlog_{key}"))
         yield from _lines(f"backlog-{key}", title, caption, traces, unit)
-
-
-def _metric(key: str) -> Metric[Facts]:
-    metric = catalogue.find(key)
-    assert metric is not None, key
-    return metric
 
 
 def _curve(name: str) -> Callable[[Cell], FloatArray | None]:
@@ -200,4 +185,4 @@ def _ratio(part: FloatArray, whole: FloatArray) -> FloatArray:
 
 
 def _clock_scale(world: WorldGroup) -> Scale:
-    return _metric("total_time_s").scale(float(clock(cell)[-1]) for cell in world.cells)
+    return metric_named("total_time_s").scale(float(clock(cell)[-1]) for cell in world.cells)

@@ -13,16 +13,6 @@ from turnout.results.groups import VariantCells, WorldGroup
 from turnout.runs.cell import Cell
 from turnout.types import Array, FloatArray
 
-__all__ = [
-    "Trace",
-    "add_line",
-    "against_time",
-    "clock",
-    "identity",
-    "over_rounds",
-    "plain",
-]
-
 Trace = dict[str, Any]
 
 #: Points of a line; its band, there and back, has twice as many.
@@ -81,6 +71,23 @@ def identity(variant: VariantCells, order: Mapping[str, int]) -> Trace:
     return {"name": label(variant.name), "meta": {"selector": order[variant.name]}}
 
 
+def with_role(who: Trace, role: str) -> Trace:
+    """Return what a trace of a selector carries, and how the page paints it."""
+    return {**who, "meta": {**who["meta"], "role": role}}
+
+
+def share_line(who: Trace, x: FloatArray, y: FloatArray) -> Trace:
+    """Return a line of shares."""
+    return {
+        **with_role(who, "line"),
+        "type": "scatter",
+        "mode": "lines",
+        "x": plain(x),
+        "y": plain(y),
+        "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>",
+    }
+
+
 def clock(cell: Cell) -> FloatArray:
     """Return (T,) the virtual time at the end of each round."""
     return np.nancumsum(cell.series["length_s"])
@@ -130,15 +137,14 @@ def add_line(
         spread = [list(pair) for pair in zip(plain(low), plain(high), strict=True)]
         hover = {"hovertemplate": _HOVER_SEEDS, "customdata": spread}
         bands.append(_band(who, x, low, high))
-    lines.append({**who, "meta": {**who["meta"], "role": role}, **line, **hover})
+    lines.append({**with_role(who, role), **line, **hover})
 
 
 def _band(who: Trace, x: list[Any], low: FloatArray, high: FloatArray) -> Trace:
     inside = np.flatnonzero(np.isfinite(low))
     there = [x[i] for i in inside]
     return {
-        **who,
-        "meta": {**who["meta"], "role": "band"},
+        **with_role(who, "band"),
         "type": "scatter",
         "mode": "lines",
         "fill": "toself",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from turnout.report.curves import Trace, identity, plain
+from turnout.report.curves import Trace, identity, plain, share_line, with_role
 from turnout.report.figures import Chart, axes, label
 from turnout.report.heatmap import class_names, classes_of, heat_map
 from turnout.report.summary import counts_of, summary_rows
@@ -16,8 +16,6 @@ from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 from turnout.statistics import Estimate
 from turnout.types import Array, FloatArray, IntArray
-
-__all__ = ["boxes", "chosen", "fairness"]
 
 _N_LORENZ = 101
 
@@ -79,8 +77,7 @@ def boxes(
     cuts = np.array([np.percentile(group, (low, 25, 50, 75, high)) for group in groups])
     names = ("lowerfence", "q1", "median", "q3", "upperfence")
     return {
-        **who,
-        "meta": {**who["meta"], "role": "box"},
+        **with_role(who, "box"),
         "type": "box",
         "x": list(at),
         **{name: plain(column) for name, column in zip(names, cuts.T, strict=True)},
@@ -96,8 +93,7 @@ def _bars(who: Trace, metrics: Sequence[Metric[Facts]], estimates: Mapping[str, 
     shown = {metric.short: estimates[metric.key] for metric in metrics if metric.key in estimates}
     margins = np.nan_to_num(np.array([estimate.half_width for estimate in shown.values()]))
     return {
-        **who,
-        "meta": {**who["meta"], "role": "bar"},
+        **with_role(who, "bar"),
         "type": "bar",
         "x": list(shown),
         "y": plain(np.array([estimate.mean for estimate in shown.values()])),
@@ -111,20 +107,8 @@ def _lorenz_curves(world: WorldGroup, order: Mapping[str, int]) -> list[Trace]:
     traces: list[Trace] = []
     for variant in world.variants:
         curves = [_lorenz(counts, share) for counts in _counts(variant) if counts.sum() > 0]
-        if not curves:
-            continue
-        who = identity(variant, order)
-        traces.append(
-            {
-                **who,
-                "meta": {**who["meta"], "role": "line"},
-                "type": "scatter",
-                "mode": "lines",
-                "x": plain(share),
-                "y": plain(np.mean(curves, axis=0)),
-                "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>",
-            }
-        )
+        if curves:
+            traces.append(share_line(identity(variant, order), share, np.mean(curves, axis=0)))
     equal: Trace = {"type": "scatter", "mode": "lines", "x": [0, 1], "y": [0, 1]}
     equal |= {"name": "all equal", "meta": {"role": "reference"}, "hoverinfo": "skip"}
     return [equal, *traces] if traces else []

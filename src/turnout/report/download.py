@@ -12,8 +12,6 @@ from typing import Any
 from turnout.results.frames import cell_row
 from turnout.runs.cell import Cell
 
-__all__ = ["cells_csv"]
-
 
 def cells_csv(cells: Iterable[Cell]) -> str:
     """Return a table with one row per cell, as the address of a file inside the page.

@@ -8,8 +8,6 @@ from typing import Any
 
 from turnout.names import shortened
 
-__all__ = ["Chart", "Section", "axes", "label"]
-
 
 @dataclass(frozen=True, slots=True)
 class Chart:

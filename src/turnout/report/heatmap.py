@@ -13,8 +13,6 @@ from turnout.results.groups import WorldGroup
 from turnout.runs.cell import Cell
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["class_names", "classes_of", "heat_map"]
-
 #: Cells of the map at most; colours have 8 bits.
 N_ROWS, N_COLUMNS = 100, 125
 _MOST_CLASSES = 12

@@ -19,8 +19,6 @@ from turnout.runs.reader import Problem
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["render", "templates"]
-
 
 def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
     """Return the page; the same cells give the same page, byte for byte.

@@ -13,8 +13,6 @@ from turnout.results.sensitivity import Panel, parameter_panels, world_panels
 from turnout.results.tables import main_metric
 from turnout.types import FloatArray
 
-__all__ = ["parameter_charts", "world_charts"]
-
 _NUMBERS = "Line: mean over seeds; band: lowest to highest seed. Without marks: no such parameter."
 _WORDS = "Mark: mean over seeds; bar: lowest to highest seed."
 

@@ -13,8 +13,6 @@ from turnout.runs.metric import Metric
 from turnout.statistics import Estimate
 from turnout.types import IntArray
 
-__all__ = ["Row", "counts_of", "summary_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

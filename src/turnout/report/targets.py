@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from turnout.report.curves import Trace, identity, plain
+from turnout.report.curves import Trace, identity, share_line
 from turnout.report.figures import Chart, axes
 from turnout.results.groups import VariantCells, WorldGroup
 from turnout.types import FloatArray
-
-__all__ = ["loss_histogram"]
 
 _N_BINS = 30
 #: The bins end here; the few losses above are counted in the last one.
@@ -47,12 +45,4 @@ def _losses(variant: VariantCells) -> FloatArray:
 
 def _steps(who: Trace, edges: FloatArray, losses: FloatArray) -> Trace:
     counts, _ = np.histogram(np.minimum(losses, edges[-1]), edges)
-    return {
-        **who,
-        "meta": {**who["meta"], "role": "line"},
-        "type": "scatter",
-        "mode": "lines",
-        "x": plain(np.repeat(edges, 2)[1:-1]),
-        "y": plain(np.repeat(counts / losses.size, 2)),
-        "hovertemplate": "%{y:.1%}<extra>%{fullData.name}</extra>",
-    }
+    return share_line(who, np.repeat(edges, 2)[1:-1], np.repeat(counts / losses.size, 2))

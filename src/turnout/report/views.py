@@ -26,16 +26,6 @@ from turnout.runs.catalogue import shown_in
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 
-__all__ = [
-    "Heading",
-    "PageCell",
-    "Table",
-    "VariantView",
-    "WorldView",
-    "target_table",
-    "world_view",
-]
-
 #: Class of the style sheet and words of each mark.
 _MARKS: Mapping[Mark, tuple[str, str]] = {
     "": ("", ""),

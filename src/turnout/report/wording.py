@@ -10,8 +10,6 @@ from typing import Any
 from turnout.names import shortened
 from turnout.results.groups import WorldGroup
 
-__all__ = ["describe", "in_words", "pairs"]
-
 #: Keys that name what an encoded object is; its other keys are its settings.
 _TYPE_KEYS = ("kind", "schedule", "type", "dataclass")
 _MAIN_MODELS = ("availability", "volatility", "timing")

@@ -20,8 +20,6 @@ from turnout.statistics.aggregates import (
 )
 from turnout.types import FloatArray
 
-__all__ = ["Across"]
-
 
 @dataclass(frozen=True, slots=True)
 class Across:

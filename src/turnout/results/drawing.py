@@ -14,18 +14,6 @@ from typing import Any
 from turnout.errors import MissingExtra, OutputError
 from turnout.types import Array, FloatArray
 
-__all__ = [
-    "COLOURS",
-    "FILE_METADATA",
-    "FORMATS",
-    "STYLE",
-    "draw_band",
-    "draw_files",
-    "draw_legend",
-    "look",
-    "require_matplotlib",
-]
-
 FORMATS = ("pdf", "svg", "png")
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -22,8 +22,6 @@ from turnout.runs.files import slug
 from turnout.runs.metric import Metric
 from turnout.types import FloatArray
 
-__all__ = ["WIDTHS", "draw_results"]
-
 #: Inches of one column and of two, as in the usual two-column styles.
 WIDTHS = {"one": 3.4, "two": 7.0}
 _PANEL_HEIGHT, _LEGEND_HEIGHT = 2.1, 0.2

@@ -18,8 +18,6 @@ from turnout.types import Status
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["FRAMES", "cell_row", "frame_of"]
-
 #: Names of the statuses, by their number.
 _STATUSES = np.array([status.name.lower() for status in Status])
 

@@ -17,8 +17,6 @@ from turnout.runs.files import EXPERIMENT, DamagedFile, read_json
 from turnout.runs.reader import Problem
 from turnout.runs.settings import CellSettings
 
-__all__ = ["VariantCells", "WorldGroup", "differences", "gather", "refuse_mixed"]
-
 _SHOWN_DIFFERENCES = 6
 
 

@@ -9,8 +9,6 @@ from turnout.results.tables import Entry, difference_table, mean_table
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 
-__all__ = ["latex_table"]
-
 _ARROWS = {"higher": r" $\uparrow$", "lower": r" $\downarrow$", "neither": ""}
 _SIGNS = {"tied": r"$^{\dagger}$", "clear": r"$^{*}$"}
 _BOLD = ("best", "leading")

@@ -20,8 +20,6 @@ from turnout.statistics import Estimate
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Results", "open_runs"]
-
 #: What to do about runs of several worlds.
 _ONE_WORLD = "Take one of results.worlds and ask its scores, or open the folders one at a time."
 

@@ -20,17 +20,6 @@ from turnout.statistics import Estimate, estimate
 from turnout.statistics.evidence import LEVEL, above, holm
 from turnout.types import FloatArray
 
-__all__ = [
-    "FEW_SEEDS",
-    "Difference",
-    "Leaders",
-    "Numbers",
-    "Place",
-    "Scores",
-    "known_label",
-    "numbers_of",
-]
-
 #: best: ahead of all others by more than chance; leading: best mean, but another one may be as
 #: good; tied: its difference to the best mean may be chance.
 Place = Literal["", "best", "leading", "tied"]

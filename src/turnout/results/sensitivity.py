@@ -14,8 +14,6 @@ from turnout.runs.files import SWEEP, DamagedFile, read_json
 from turnout.runs.metric import Metric
 from turnout.types import FloatArray
 
-__all__ = ["Panel", "Response", "parameter_panels", "swept_settings", "world_panels"]
-
 #: From this ratio of the largest value to the smallest on, an axis is logarithmic.
 _WIDE = 50.0
 

@@ -10,8 +10,6 @@ import numpy as np
 from turnout.results.drawing import draw_band, draw_legend, look
 from turnout.results.sensitivity import Panel
 
-__all__ = ["draw_panels"]
-
 #: Width over which the selectors at one word are spread.
 _SHIFT = 0.5
 

@@ -13,17 +13,6 @@ from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric, Scale
 from turnout.statistics import Estimate
 
-__all__ = [
-    "Entry",
-    "ScoreTable",
-    "compared_metrics",
-    "difference_table",
-    "explanations",
-    "main_metric",
-    "mean_table",
-    "usual_metrics",
-]
-
 #: The place in a ranking; clear: a difference that is more than chance.
 Mark = Place | Literal["clear"]
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from turnout.runs.cell import Cell
 
-__all__ = ["targets_of"]
-
 #: Accuracies to look for in runs that name none; the highest that anyone reached are shown.
 _LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
 _MOST_TARGETS = 4

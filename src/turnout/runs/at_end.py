@@ -5,8 +5,6 @@ from __future__ import annotations
 from turnout.runs.run import Run
 from turnout.types import Array, FloatArray
 
-__all__ = ["REFERENCE_RATE", "backlog_rate", "curves_at_end"]
-
 #: The rate that backlogs are counted at for a selector that promises none: beta of RBCS-F.
 REFERENCE_RATE = 0.15
 

@@ -18,17 +18,6 @@ from turnout.runs.learning import LEARNING, Family
 from turnout.runs.metric import Group, Metric, Table
 from turnout.runs.participation import PARTICIPATION
 
-__all__ = [
-    "GROUPS",
-    "METRICS",
-    "all_metrics",
-    "at_targets",
-    "find",
-    "metric_named",
-    "shown_in",
-    "summarize",
-]
-
 #: What the metrics of a group have in common.
 GROUPS: Mapping[Group, str] = MappingProxyType(
     {

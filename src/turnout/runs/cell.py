@@ -14,8 +14,6 @@ from turnout.runs.run import Run
 from turnout.runs.settings import CellSettings
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["Cell"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:

@@ -12,17 +12,6 @@ import numpy as np
 
 from turnout.types import Array, BoolArray, FloatArray, IntArray, Status
 
-__all__ = [
-    "AVAILABLE_AT",
-    "AVAILABLE_BITS",
-    "MEASURED",
-    "PER_CHOICE",
-    "PER_ROUND",
-    "Collector",
-    "RoundRow",
-    "measured_of",
-]
-
 #: Columns with one entry per chosen client, the rounds one after the other.
 PER_CHOICE: Mapping[str, type] = {
     "clients": np.int64,

@@ -13,8 +13,6 @@ from turnout.runs.cell import Cell
 from turnout.runs.run import Run
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["Facts", "Need", "last_of", "number_of"]
-
 #: What only some runs have.
 Need = Literal["training", "hold-out"]
 

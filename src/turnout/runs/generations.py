@@ -9,8 +9,6 @@ from pathlib import Path
 from turnout.runs import files
 from turnout.storage import TEMPORARY
 
-__all__ = ["PREVIOUS", "drop_previous", "go_back", "keep_previous", "remove_leftovers"]
-
 #: How the names of the files of the generation before begin.
 PREVIOUS = "previous-"
 #: The files of a checkpoint, the one that makes it whole last.

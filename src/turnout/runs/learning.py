@@ -13,8 +13,6 @@ from turnout import metrics
 from turnout.runs.facts import Facts, last_of, number_of
 from turnout.runs.metric import Metric, Table
 
-__all__ = ["LEARNING", "Family", "to_target"]
-
 #: Metrics with a parameter: those of one target accuracy.
 Family = Callable[[float], Iterable[Metric[Facts]]]
 

@@ -18,8 +18,6 @@ from turnout.runs.reader import read_cell
 from turnout.runs.settings import first_difference
 from turnout.storage import TEMPORARY, write_atomically
 
-__all__ = ["Merged", "merge"]
-
 #: Files that tell how a cell was run, not what came out: they differ between equal cells.
 _CIRCUMSTANCES = frozenset({files.VERSIONS, files.PROGRESS})
 #: What a summary says about them.

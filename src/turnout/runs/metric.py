@@ -12,8 +12,6 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 from turnout.runs.facts import Need
 
-__all__ = ["Better", "Group", "Metric", "Scale", "Table"]
-
 Better = Literal["higher", "lower", "neither"]
 Group = Literal["learning", "participation", "fairness", "time", "computing"]
 #: Where a metric is shown beside ``summary.json`` and JSON output, which have all of them.

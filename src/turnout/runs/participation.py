@@ -13,8 +13,6 @@ from turnout.runs.facts import Facts, last_of, number_of
 from turnout.runs.metric import Metric, Table
 from turnout.types import IntArray
 
-__all__ = ["PARTICIPATION"]
-
 _fairness: Callable[..., Metric[Facts]] = partial(Metric, group="fairness")
 _time: Callable[..., Metric[Facts]] = partial(Metric, group="time", unit="s", better="lower")
 

@@ -26,8 +26,6 @@ from turnout.runs.run import Run
 from turnout.runs.settings import CellSettings
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["Problem", "read_cell", "read_cells"]
-
 #: Columns of ``rounds.jsonl`` without which a round cannot be judged.
 _REQUIRED = ("chosen", "completed", "length_s")
 #: Columns of ``selections.npz`` that are computed from the run, one number per round.

@@ -8,8 +8,6 @@ import numpy as np
 
 from turnout.types import Array, BoolArray, FloatArray
 
-__all__ = ["RunningRegret"]
-
 
 class RunningRegret:
     """E3CS Definition 2, a few rounds at a time; equals ``turnout.metrics.regret``.

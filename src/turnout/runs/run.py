@@ -13,16 +13,8 @@ import numpy.typing as npt
 from turnout import metrics
 from turnout.errors import InvalidInput
 from turnout.notebook import lines_with_curves
-from turnout.runs.columns import (
-    AVAILABLE_AT,
-    AVAILABLE_BITS,
-    PER_CHOICE,
-    PER_ROUND,
-    measured_of,
-)
+from turnout.runs.columns import AVAILABLE_AT, AVAILABLE_BITS, PER_CHOICE, PER_ROUND, measured_of
 from turnout.types import Array, BoolArray, FloatArray, IntArray, Status
-
-__all__ = ["Run"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple, Self
 from turnout.names import shortened
 from turnout.runs.files import FORMAT, DamagedFile, read_json
 
-__all__ = ["CellSettings", "first_difference"]
-
 #: Plausible size of a federation: larger numbers are taken for damage, not for memory.
 _MOST_CLIENTS = 100_000_000
 _MOST_SHOWN = 60

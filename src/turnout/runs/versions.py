@@ -12,8 +12,6 @@ import numpy as np
 
 from turnout.version import __version__
 
-__all__ = ["versions"]
-
 _PACKAGE = Path(__file__).parents[1]
 
 

@@ -16,8 +16,6 @@ from turnout.runs.regret import RunningRegret
 from turnout.storage import write_atomically, write_npz
 from turnout.types import Array, BoolArray, FloatArray
 
-__all__ = ["CellWriter", "RoundLog"]
-
 _NOTHING: Mapping[str, Array] = MappingProxyType({})
 #: How the names of what the running regret remembers begin in ``progress.npz``.
 _REGRET = "regret."

@@ -16,8 +16,6 @@ from turnout.errors import InvalidInput
 from turnout.sampling.ranking import kth_largest
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["Allocation", "capped_allocation"]
-
 #: Tolerance of the test ``floor <= size / n``, for floors computed as ``share * size / n``.
 FLOOR_TOLERANCE = 1e-12
 

@@ -17,8 +17,6 @@ import numpy as np
 from turnout.errors import InvalidInput
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["bottleneck_limit"]
-
 #: Largest number of bins of the first pass, and clients per bin before there is another one.
 MOST_BINS = 512
 CLIENTS_PER_BIN = 256

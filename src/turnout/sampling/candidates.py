@@ -8,8 +8,6 @@ from turnout.errors import InvalidInput
 from turnout.sampling.rounding import multinomial_without_replacement
 from turnout.types import FloatArray, IntArray, RoundContext
 
-__all__ = ["draw_candidates", "known_weights"]
-
 
 def known_weights(weight: FloatArray) -> FloatArray:
     """Return the weights as floats, with the mean of the known ones in place of NaN.

@@ -10,8 +10,6 @@ import numpy as np
 from turnout.errors import InvalidInput
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["Ranking", "kth_largest", "top_m"]
-
 #: Size of the sample that ``kth_largest`` takes its pivot from.
 SAMPLE_SIZE = 4096
 

@@ -18,14 +18,6 @@ from turnout.errors import InvalidInput
 from turnout.sampling.ranking import top_m
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = [
-    "dependent_rounding",
-    "exact_draw",
-    "multinomial_without_replacement",
-    "systematic_draw",
-    "uniform_draw",
-]
-
 #: Probabilities closer than this to 0 or 1 count as 0 or 1; sums may be off by n times it.
 SETTLED = 1e-12
 

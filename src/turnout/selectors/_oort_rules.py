@@ -19,8 +19,6 @@ from turnout.sampling import (
 )
 from turnout.types import BoolArray, FloatArray, IntArray
 
-__all__ = ["FedScaleRules", "PaperRules"]
-
 #: Percentile of the durations that T starts at, and what a pacer step adds (authors' code).
 FIRST_PERCENTILE, PERCENTILE_STEP = 0.30, 0.05
 

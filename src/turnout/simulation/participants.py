@@ -11,8 +11,6 @@ import numpy as np
 from turnout.environments import Environment
 from turnout.types import Array, BoolArray, FloatArray, IntArray, Selection
 
-__all__ = ["Participants", "Simulated", "Work"]
-
 _NONE: Mapping[str, FloatArray] = MappingProxyType({})
 
 

@@ -18,8 +18,6 @@ from turnout.selector import Selector
 from turnout.simulation.loop import RoundRecord, rounds
 from turnout.types import BoolArray
 
-__all__ = ["collect", "environment_of", "simulate"]
-
 
 def simulate(
     selector: Selector | str,

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from turnout.training import Training
     from turnout.training.callbacks import Callback
 
-__all__ = ["told", "train"]
-
 
 def train(
     selector: Selector | str,

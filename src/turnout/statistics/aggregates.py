@@ -17,14 +17,6 @@ from turnout.names import import_extra
 from turnout.statistics.estimates import CONFIDENCE
 from turnout.types import FloatArray
 
-__all__ = [
-    "Interval",
-    "bootstrap_mean",
-    "interquartile_mean",
-    "performance_profile",
-    "probability_of_improvement",
-]
-
 #: Share of the runs that the inter-quartile mean leaves out at each end.
 _CUT = 0.25
 _N_RESAMPLES = 2_000

@@ -12,8 +12,6 @@ import numpy as np
 from turnout.errors import InvalidInput
 from turnout.types import FloatArray
 
-__all__ = ["Estimate", "estimate", "paired_difference", "student_quantile"]
-
 #: Confidence of all intervals.
 CONFIDENCE = 0.95
 

@@ -16,8 +16,6 @@ import numpy as np
 from turnout.names import import_extra
 from turnout.types import FloatArray
 
-__all__ = ["LEVEL", "Evidence", "above", "all_of", "holm", "inside", "later", "log_ratio", "same"]
-
 #: Chance of a wrong verdict on a claim: half of it on each side.
 LEVEL = 0.05
 

@@ -13,8 +13,6 @@ from turnout.testing.harness import Subject, contract, expect
 from turnout.testing.toy import METRICS, ToyFederation
 from turnout.types import BoolArray, Outcome, RoundContext, Selection, Status
 
-__all__ = ["MOST_FOR_THE_DEAD", "check_forgets_the_dead"]
-
 #: Clients, cohort and seeds of the check.
 N_CLIENTS, COHORT_SIZE, N_SEEDS = 24, 6, 2
 

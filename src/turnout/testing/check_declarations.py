@@ -17,8 +17,6 @@ from turnout.testing.harness import Subject, contract, difference, doing, expect
 from turnout.testing.toy import METRICS, ToyFederation
 from turnout.types import Array, Outcome, RoundContext
 
-__all__ = ["check_declarations", "check_docstring", "check_parameters"]
-
 
 @contract
 def check_parameters(subject: Subject) -> None:

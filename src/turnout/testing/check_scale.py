@@ -17,8 +17,6 @@ from turnout.selector import Selector
 from turnout.testing.harness import Subject, contract, expect
 from turnout.testing.toy import ToyFederation
 
-__all__ = ["LEARNING_MARGIN", "SLOWEST", "check_learns", "check_vectorised"]
-
 #: Clients and cohort of the loop detector.
 MANY_CLIENTS, MANY_CHOSEN = 100_000, 100
 

@@ -35,15 +35,6 @@ from turnout.testing.check_state import (
 from turnout.testing.frequency import check_probability, check_relabelling
 from turnout.testing.harness import Check, MakeSelector, Subject
 
-__all__ = [
-    "CHECKS",
-    "CheckResult",
-    "assert_selector",
-    "check_selector",
-    "name_of_check",
-    "yield_checks",
-]
-
 #: All checks in the order of their numbers, from 1.
 CHECKS: tuple[Check, ...] = (
     check_parameters,

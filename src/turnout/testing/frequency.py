@@ -16,8 +16,6 @@ from turnout.testing.harness import Subject, contract, doing, expect, expect_val
 from turnout.testing.toy import ToyFederation
 from turnout.types import Array, BoolArray, FloatArray, RoundContext
 
-__all__ = ["SIGMAS", "check_probability", "check_relabelling"]
-
 #: How many standard deviations a count may differ from its expectation.
 SIGMAS = 5.0
 

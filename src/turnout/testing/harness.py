@@ -14,8 +14,6 @@ import numpy as np
 from turnout.selector import Selector
 from turnout.types import Array, RoundContext, Selection
 
-__all__ = ["Check", "MakeSelector", "Subject", "contract", "doing", "expect"]
-
 #: A zero-argument callable, a selector class, or a selector that is cloned.
 MakeSelector = Callable[[], Selector] | type[Selector] | Selector
 
@@ -113,6 +111,27 @@ def doing(what: str) -> Iterator[None]:
         raise AssertionError(f"{what}: {error}") from error
     except Exception as error:
         raise AssertionError(f"{what} raised {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def refused(kind: type[Exception], selector: Selector, what: str, advice: str) -> Iterator[None]:
+    """Expect that the block raises, and that the state of the selector stays as it is.
+
+    Args:
+        kind: The error.
+        selector: The selector that refuses.
+        what: What it is asked for, for the messages.
+        advice: What is wrong if it accepts.
+
+    """
+    before = selector.state()
+    try:
+        yield
+    except kind:
+        odd = difference(before, selector.state())
+        expect(not odd, f"a refused {what} changed {odd}: check before anything is changed.")
+        return
+    raise AssertionError(advice)
 
 
 def twin(selector: Selector) -> Selector:

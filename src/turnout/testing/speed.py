@@ -20,8 +20,6 @@ from turnout.rng import Purpose, stream
 from turnout.selector import Selector
 from turnout.types import Array, BoolArray, Outcome, RoundContext
 
-__all__ = ["Speed", "floor", "measure", "play_round", "seconds", "warm_columns"]
-
 N_FEATURES = 64
 
 

@@ -29,8 +29,6 @@ from turnout.types import (
     Status,
 )
 
-__all__ = ["ToyFate", "ToyFederation"]
-
 #: Seconds that a client has in a round.
 DEADLINE = 4.3
 

@@ -5,12 +5,7 @@
 Logistic()
 """
 
-from turnout.training.aggregate import (
-    Aggregation,
-    InverseProbability,
-    KeepGlobal,
-    MeanReturned,
-)
+from turnout.training.aggregate import Aggregation, InverseProbability, KeepGlobal, MeanReturned
 from turnout.training.base import ClientScores, ModelScores, Trainer, Updates
 from turnout.training.federation import Federation
 from turnout.training.local import LocalWork, PerClient

@@ -22,14 +22,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from turnout.domains import Checked, Flag
+from turnout.domains import CheckedFields, Flag
 from turnout.errors import InvalidInput
 from turnout.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-__all__ = ["Aggregation", "InverseProbability", "KeepGlobal", "MeanReturned", "aggregate"]
 
 
 class Aggregation(ABC):
@@ -58,7 +56,7 @@ class Aggregation(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class MeanReturned(Checked, Aggregation):
+class MeanReturned(CheckedFields, Aggregation):
     """The mean of the returned models.
 
     Args:
@@ -103,7 +101,7 @@ class KeepGlobal(Aggregation):
 
 
 @dataclass(frozen=True, slots=True)
-class InverseProbability(Checked, Aggregation):
+class InverseProbability(CheckedFields, Aggregation):
     """Weight = share of all data / inclusion probability (Horvitz-Thompson).
 
     On average over the selector's draws this is the step of all clients together, if every chosen

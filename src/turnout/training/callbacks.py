@@ -13,8 +13,6 @@ from typing import Any
 
 from turnout.names import import_extra
 
-__all__ = ["Callback", "MLflow", "TensorBoard", "WandB"]
-
 
 class Callback:
     """Receives the numbers of a run. It does nothing: override the methods that you need."""

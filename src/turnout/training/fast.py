@@ -34,8 +34,6 @@ from turnout.training.scoring import Scorer, one_by_one
 from turnout.training.torch_trainer import TorchTrainer
 from turnout.types import IntArray
 
-__all__ = ["FastTrainer"]
-
 
 class FastTrainer(TorchTrainer):
     """Trains a cohort in tiles of clients, one tile on each core.

@@ -20,8 +20,6 @@ from turnout.rng import Purpose, stream
 from turnout.schedules import Schedule, at_round
 from turnout.types import IntArray
 
-__all__ = ["Amount", "LocalWork", "PerClient"]
-
 
 @dataclass(frozen=True, slots=True)
 class PerClient:

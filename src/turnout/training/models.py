@@ -17,24 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from turnout import require
 from turnout.data.base import FederatedData
-from turnout.domains import Checked, Count
+from turnout.domains import CheckedFields, Count
 from turnout.errors import InvalidInput
 from turnout.names import import_object
 
 if TYPE_CHECKING:
     from torch import nn
-
-__all__ = [
-    "CifarCnn",
-    "Custom",
-    "EmnistCnn",
-    "FashionCnn",
-    "Logistic",
-    "Mlp",
-    "Model",
-    "Ready",
-    "StackedLstm",
-]
 
 #: Smallest side of an image that two 5x5 convolutions with 2x2 pooling leave anything of.
 SMALLEST_SIDE = 16
@@ -121,7 +109,7 @@ class FashionCnn(Model):
 
 
 @dataclass(frozen=True, slots=True)
-class StackedLstm(Checked, Model):
+class StackedLstm(CheckedFields, Model):
     """Next-word prediction by a stacked LSTM (NCCB: 200, 200 and 2 layers; 5 layers for Yelp).
 
     Choices of ours: no dropout, and the output layer has its own weights.

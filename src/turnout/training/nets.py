@@ -16,8 +16,6 @@ try:
 except ImportError as error:
     raise MissingExtra("training needs PyTorch: pip install 'turnout[torch]'") from error
 
-__all__ = ["NextWord", "cnn", "mlp"]
-
 
 def mlp(n_inputs: int, hidden: Sequence[int], n_classes: int) -> nn.Sequential:
     """Return a multi-layer perceptron with ReLU; without hidden layers, logistic regression.

@@ -11,8 +11,6 @@ from torch import Tensor
 from turnout.training.base import Updates
 from turnout.types import BoolArray, FloatArray, IntArray
 
-__all__ = ["ClientLosses", "collect", "finished"]
-
 
 class ClientLosses:
     """Collects the losses of one client while it trains."""

@@ -15,8 +15,6 @@ from turnout.training.base import ClientScores
 from turnout.training.modules import input_tensor, label_tensor
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["Scorer", "at_worst", "client_rows", "one_by_one"]
-
 #: Most examples, and most scores, that are computed at a time.
 ROWS, SCORES = 256, 1 << 21
 

@@ -21,8 +21,6 @@ from turnout.training.batched.weights import Stacked, StepRule
 from turnout.training.modules import label_tensor
 from turnout.types import IntArray
 
-__all__ = ["Chain"]
-
 #: Bytes that the clients of a tile use together. Larger tiles save no more time.
 TILE_BYTES = 1 << 26
 

@@ -19,8 +19,6 @@ from torch import Tensor
 from turnout.training.batched.layers import Layer, Space, where_above_0
 from turnout.training.batched.weights import Stacked
 
-__all__ = ["ConvReluPool"]
-
 
 class ConvReluPool(Layer):
     """Convolution with an odd kernel and stride 1, ReLU, 2x2 max pooling.

@@ -16,8 +16,6 @@ from turnout.training.batched.weights import Stacked, StepRule
 from turnout.training.batches import BatchPlan
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["Engine", "Losses", "Task", "losses_of"]
-
 
 class Losses(NamedTuple):
     """What each client of a tile reports; see ``base.Updates``.

@@ -22,8 +22,6 @@ from turnout.training.batched.engine import Engine, Losses, Task, losses_of
 from turnout.training.modules import input_tensor, label_tensor
 from turnout.types import IntArray
 
-__all__ = ["Functional", "why_not"]
-
 #: Gradients and losses of a group of clients, from their weights, examples and labels.
 Gradients = Callable[[list[Tensor], Tensor, Tensor], tuple[Sequence[Tensor], Tensor]]
 

@@ -16,8 +16,6 @@ from torch import nn
 from turnout.training.batched.convolution import ConvReluPool
 from turnout.training.batched.layers import Dense, Flatten, Layer, Relu, Tanh
 
-__all__ = ["LayerPlan", "Unreadable", "read_layer_plans"]
-
 Shape = tuple[int, ...]
 
 READABLE = {

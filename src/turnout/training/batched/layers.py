@@ -16,8 +16,6 @@ from torch import Tensor
 
 from turnout.training.batched.weights import Stacked
 
-__all__ = ["Dense", "Flatten", "Layer", "Relu", "Space", "Tanh", "where_above_0"]
-
 #: ``where_above_0(values, by, 0.0, grad_input=out)`` keeps values where ``by`` is above 0.
 where_above_0 = torch.ops.aten.threshold_backward.grad_input
 

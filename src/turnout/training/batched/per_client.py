@@ -13,8 +13,6 @@ from turnout.training.batched.engine import Engine, Losses, Task
 from turnout.training.modules import input_tensor
 from turnout.training.reference import ReferenceTrainer
 
-__all__ = ["Copies", "OneByOne", "is_noisy"]
-
 #: Clients that one copy trains.
 CLIENTS = 4
 

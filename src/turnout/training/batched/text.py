@@ -23,8 +23,6 @@ from turnout.training.nets import NextWord
 from turnout.training.reports import ClientLosses
 from turnout.types import Array
 
-__all__ = ["Text"]
-
 #: Scores that are held at a time.
 BLOCK = 1 << 20
 

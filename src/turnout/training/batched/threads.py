@@ -18,8 +18,6 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["spread"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -14,8 +14,6 @@ import numpy as np
 from turnout.training.batches import BatchPlan
 from turnout.types import BoolArray, IntArray
 
-__all__ = ["Tile", "cut", "stack"]
-
 #: A client whose mini-batches are below this share of the largest in a tile goes to another tile.
 LEAST_SHARE = 0.5
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["Stacked", "StepRule"]
-
 #: Adam's rates of the mean gradient and of its square, and what keeps a division by 0 away.
 MEAN_RATE, SQUARE_RATE, SMALLEST = 0.9, 0.999, 1e-8
 
