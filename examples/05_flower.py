@@ -20,7 +20,7 @@ from turnout.data import Digits, Shards, federate
 from turnout.environments import e3cs_world
 from turnout.integrations.flower import SelectingStrategy
 from turnout.integrations.flower.client import LossReport, describe
-from turnout.integrations.flower.world import VirtualWorld
+from turnout.session import VirtualWorld
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
 N_CLIENTS = 20

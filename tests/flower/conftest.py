@@ -37,7 +37,7 @@ def identity(monkeypatch):
 @pytest.fixture
 def ticking(monkeypatch, identity):
     """A clock that moves only when somebody sleeps."""
-    from turnout.integrations.flower import clock
+    from turnout.session import clock
 
     class Ticking:
         at = 1000.0
@@ -68,7 +68,7 @@ def logged():
             lines.append(record.getMessage())
 
     keeper = Keeper()
-    logger = logging.getLogger("flwr.turnout")
+    logger = logging.getLogger("turnout.session")
     logger.addHandler(keeper)
     yield lines
     logger.removeHandler(keeper)

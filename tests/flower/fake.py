@@ -8,8 +8,8 @@ from flwr.app.message_type import MessageType
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from turnout.integrations.flower import clock
 from turnout.integrations.flower.client import describe
+from turnout.session import clock
 
 SUPERLINK = 1
 

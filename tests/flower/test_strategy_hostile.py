@@ -19,9 +19,11 @@ from flwr.serverapp.strategy import (
 import turnout
 from tests.flower.fake import Fate, by_name, cohorts, federation, model, outcomes, value_of
 from turnout import Selection, Selector, Status
-from turnout.integrations.flower import MissingMetric, SelectingStrategy, npy
-from turnout.integrations.flower.checkpoint import read_checkpoint
+from turnout.integrations.flower import SelectingStrategy, replies
+from turnout.integrations.flower.run import KIND
 from turnout.policies import FixedDeadline
+from turnout.session import MissingMetric
+from turnout.session.checkpoint import read_checkpoint
 
 COMPLETED, LATE, FAILED, SILENT = (int(status) for status in Status)
 
@@ -450,7 +452,7 @@ def test_a_broken_connection_is_not_swallowed(ticking):
 )
 def test_arrays_are_read_as_flower_reads_them(values):
     array = Array(values)
-    found = npy.read(array)
+    found = replies.read_array(array)
     np.testing.assert_array_equal(found, array.numpy())
     assert (found.dtype, found.shape) == (array.numpy().dtype, array.numpy().shape)
 
@@ -462,13 +464,13 @@ def test_arrays_are_read_as_flower_reads_them(values):
 def test_what_an_array_claims_is_not_trusted(dtype, shape):
     true = Array(np.arange(6.0))
     lying = Array(dtype=dtype, shape=shape, stype="numpy.ndarray", data=true.data)
-    np.testing.assert_array_equal(npy.read(lying), np.arange(6.0))
+    np.testing.assert_array_equal(replies.read_array(lying), np.arange(6.0))
 
 
 def test_arrays_of_another_kind_are_not_read():
     other = Array(dtype="float64", shape=(1,), stype="pickle", data=b"x")
-    with pytest.raises(npy.UNREADABLE):
-        npy.read(other)
+    with pytest.raises(replies.UNREADABLE):
+        replies.read_array(other)
 
 
 def boasting(seed=0):
@@ -491,18 +493,18 @@ def test_bounds_are_saved_and_each_run_has_its_own(ticking, tmp_path):
     for n_rounds in (1, 2):
         strategy = selecting(cohort_size=8, checkpoint=path)
         strategy.start(boasting(n_rounds), model(), num_rounds=n_rounds)
-    state = read_checkpoint(path).arrays["bounds"]
+    state = read_checkpoint(path, KIND).arrays["bounds"]
     assert state["samples_"].shape == (8,)
     whole = selecting(cohort_size=8, checkpoint=tmp_path / "whole.npz")
     whole.start(boasting(), model(), num_rounds=2)
-    for name, values in read_checkpoint(tmp_path / "whole.npz").arrays["bounds"].items():
+    for name, values in read_checkpoint(tmp_path / "whole.npz", KIND).arrays["bounds"].items():
         np.testing.assert_array_equal(state[name], values)
 
 
 def test_bounds_can_be_put_on_a_run_that_went_without(ticking, tmp_path):
     path = tmp_path / "run.npz"
     selecting(cohort_size=8, checkpoint=path, bounds=None).start(boasting(), model(), num_rounds=1)
-    assert "bounds" not in read_checkpoint(path).arrays
+    assert "bounds" not in read_checkpoint(path, KIND).arrays
     resumed = selecting(cohort_size=8, checkpoint=path)
     resumed.start(boasting(1), model(), num_rounds=2)
     assert resumed.selector.losses[-1][0] == 0.25

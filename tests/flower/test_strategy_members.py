@@ -19,8 +19,9 @@ from tests.flower.fake import (
     training_app,
 )
 from turnout import MissingColumn, Roster, Selection, Selector
-from turnout.integrations.flower import MissingMetric, SelectingStrategy
+from turnout.integrations.flower import SelectingStrategy
 from turnout.policies import FixedDeadline
+from turnout.session import MissingMetric
 
 
 def selecting(selector="random", **given):

@@ -13,9 +13,6 @@ from tests.flower.fake import training_app as app_of
 from turnout import Selection, Selector, Status
 from turnout.environments import Environment, FixedTime, Reliable
 from turnout.integrations.flower import SelectingStrategy
-from turnout.integrations.flower.cohort import Cohort
-from turnout.integrations.flower.mailbox import Answer
-from turnout.integrations.flower.replies import ReplyRules
 from turnout.policies import (
     AdaptiveDeadline,
     FirstK,
@@ -24,6 +21,8 @@ from turnout.policies import (
     OverSelect,
     OverSelectBySuccess,
 )
+from turnout.session import Heard, Kind
+from turnout.session.cohort import Cohort
 
 COMPLETED, LATE, FAILED, SILENT = (int(status) for status in Status)
 
@@ -267,51 +266,21 @@ def test_ending_a_round_while_it_runs_is_what_the_policy_says_afterwards(policy,
     survived = np.array([is_fine for _, is_fine in fates])
     wanted = max(1, len(fates) // 2)
     expected = policy.close(duration, survived, cohort_size=wanted, reports_failure=True)
-    cohort = Cohort(
-        range(len(fates)), range(len(fates)), _Lenient(), policy, Observed.fresh(), wanted
-    )
-    answers, over = [], False
+    cohort, over = Cohort(range(len(fates)), policy, Observed.fresh(), wanted), False
     for at in sorted(duration):
-        end = cohort.until(answers)
+        end = cohort.closes_at()
         if at > end:
             over = True
             break
         i = int(np.flatnonzero(duration == at)[0])
-        answers.append(Answer(i, _ok() if survived[i] else _error(), float(at)))
-    end = cohort.until(answers)
+        cohort.hear(i, Heard(Kind.ANSWERED if survived[i] else Kind.FAILED, float(at)))
+    end = cohort.closes_at()
     length = end if over else min(end, float(duration.max()))
-    closed = cohort.close(set(range(len(fates))), length)
+    closed = cohort.close(np.zeros(len(fates), dtype=bool), length)
     told = expected.status.copy()
     told[(told == SILENT)] = LATE  # who would have crashed later: nobody knows yet
     assert closed.status.tolist() == told.tolist()
     assert closed.length_s == pytest.approx(expected.length_s)
-
-
-class _Lenient(ReplyRules):
-    def check(self, reply, *, train):
-        class Fine:
-            fault = None
-
-        return Fine()
-
-
-def _ok():
-    class Reply:
-        def has_error(self):
-            return False
-
-    return Reply()
-
-
-def _error():
-    class Reply:
-        class error:
-            code, reason = 2, "made for the test"
-
-        def has_error(self):
-            return True
-
-    return Reply()
 
 
 def test_a_late_node_is_left_alone_until_it_answers(ticking):

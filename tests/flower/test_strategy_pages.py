@@ -79,7 +79,7 @@ def test_the_client_of_the_page_serves_every_selector(ticking, client, selector)
 
 
 def test_the_statuses_of_the_page_are_those_of_the_code():
-    from turnout.integrations.flower.cohort import NO_ANSWER
+    from turnout.integrations.flower.port import NO_ANSWER
 
     page = (DOCS / "howto" / "flower-deadlines.md").read_text(encoding="utf-8")
     assert sorted(NO_ANSWER) == [3, 4, 5]

@@ -20,9 +20,9 @@ from turnout.environments import (
     Markov,
 )
 from turnout.errors import InvalidInput
-from turnout.integrations.flower import Guard, SelectingStrategy
-from turnout.integrations.flower.world import VirtualWorld
+from turnout.integrations.flower import SelectingStrategy
 from turnout.policies import AdaptiveDeadline, FirstK, FixedDeadline, OverSelect
+from turnout.session import Guard, VirtualWorld
 from turnout.simulation import simulate
 
 ROOT = Path(__file__).resolve().parents[2]

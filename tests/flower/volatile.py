@@ -14,8 +14,8 @@ from flwr.serverapp.strategy import FedAvg
 from turnout.environments import Bernoulli, ByClass, Environment, HeavyTail, LinearContextual
 from turnout.integrations.flower import SelectingStrategy
 from turnout.integrations.flower.client import describe
-from turnout.integrations.flower.world import VirtualWorld
 from turnout.policies import FixedDeadline
+from turnout.session import VirtualWorld
 
 N, COHORT, ROUNDS, SEED = 12, 4, 10, 3
 #: Clients come and go, crash, and are slow when they were not chosen in the last round.

@@ -12,8 +12,8 @@ from flwr.serverapp.strategy import FedAvg
 from flower_volatile import task
 from turnout.experiment.worlds import world_of
 from turnout.integrations.flower import SelectingStrategy
-from turnout.integrations.flower.world import VirtualWorld
 from turnout.policies import FirstK, FixedDeadline, OverSelect, RoundPolicy
+from turnout.session import VirtualWorld
 
 app = ServerApp()
 

@@ -29,21 +29,13 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from turnout.integrations.flower.base import World
-    from turnout.integrations.flower.errors import MissingMetric, UnsuitableStrategy
-    from turnout.integrations.flower.guard import Guard
+    from turnout.integrations.flower.inner import UnsuitableStrategy
     from turnout.integrations.flower.strategy import SelectingStrategy
 
-__all__ = ["Guard", "MissingMetric", "SelectingStrategy", "UnsuitableStrategy", "World"]
+__all__ = ["SelectingStrategy", "UnsuitableStrategy"]
 
 #: Where the names live; clients import this package without loading the server's side.
-_HOMES = {
-    "Guard": "guard",
-    "MissingMetric": "errors",
-    "SelectingStrategy": "strategy",
-    "UnsuitableStrategy": "errors",
-    "World": "base",
-}
+_HOMES = {"SelectingStrategy": "strategy", "UnsuitableStrategy": "inner"}
 
 
 def __getattr__(name: str) -> Any:

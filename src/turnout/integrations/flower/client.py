@@ -11,7 +11,8 @@ Every value is plain, or a function of ``(message, context)`` like any handler o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from flwr.clientapp import ClientApp
 
 from turnout.errors import InvalidInput
 from turnout.integrations.flower import keys
-from turnout.integrations.flower.loss_report import LossReport
+from turnout.session.loss_report import LossReport
 
 __all__ = ["LossReport", "describe"]
 
@@ -43,7 +44,7 @@ def describe(
 
     A value is plain, or a function of ``(message, context)``. A function for ``context`` or in
     ``columns`` is called before every round, if the selector needs it; everything else is asked
-    once.
+    once. The mods of the app do not see these questions.
 
     Args:
         app: The app of the client.
@@ -73,7 +74,6 @@ def describe(
         if not callable(value):
             _numbers(name, value)
 
-    @app.query(keys.DESCRIBE)
     def answer_identity(message: Message, context: Context) -> Message:
         identity = ConfigRecord(
             {
@@ -84,21 +84,33 @@ def describe(
         values = _values(fixed, message, context)
         return Message(RecordDict({keys.IDENTITY: identity, keys.VALUES: values}), reply_to=message)
 
-    @app.query(keys.COLUMNS)
     def answer_columns(message: Message, context: Context) -> Message:
         values = _values(changing, message, context)
         return Message(RecordDict({keys.VALUES: values}), reply_to=message)
 
-    if loss is not None:
-        _answer_loss(app, loss)
-
-
-def _answer_loss(app: ClientApp, loss: _Handler) -> None:
-    @app.query(keys.LOSS)
     def answer_loss(message: Message, context: Context) -> Message:
-        value = _numbers("loss", loss(message, context))
-        values = MetricRecord({"loss": value})
-        return Message(RecordDict({keys.VALUES: values}), reply_to=message)
+        value = _numbers("loss", loss(message, context) if loss is not None else None)
+        return Message(RecordDict({keys.VALUES: MetricRecord({"loss": value})}), reply_to=message)
+
+    with _past_mods(app):
+        app.query(keys.DESCRIBE)(answer_identity)
+        app.query(keys.COLUMNS)(answer_columns)
+        if loss is not None:
+            app.query(keys.LOSS)(answer_loss)
+
+
+@contextmanager
+def _past_mods(app: ClientApp) -> Iterator[None]:
+    """Register handlers that the app's mods do not see.
+
+    Mods are written for messages with a model and a configuration. Our questions have neither, so
+    mods that clip, add noise or read the round would refuse them.
+    """
+    mods, app._mods = app._mods, []
+    try:
+        yield
+    finally:
+        app._mods = mods
 
 
 def _values(given: Mapping[str, Given], message: Message, context: Context) -> MetricRecord:

@@ -14,10 +14,10 @@ from typing import Any
 
 from flwr.serverapp.strategy import Bulyan, Strategy
 
-from turnout.errors import InvalidInput
-from turnout.integrations.flower.errors import UnsuitableStrategy
+from turnout.errors import InvalidInput, TurnoutError
 
 __all__ = [
+    "UnsuitableStrategy",
     "check_numbers",
     "evaluates",
     "evaluation_size",
@@ -41,6 +41,10 @@ _EVERYONE_EVALUATED: Mapping[str, float] = {
     "fraction_evaluate": 1.0,
     "min_evaluate_nodes": 0,
 }
+
+
+class UnsuitableStrategy(TurnoutError, RuntimeError):
+    """The inner strategy samples by itself, waits for nodes or needs other numbers."""
 
 
 def name_of(strategy: Strategy) -> str:

@@ -1,14 +1,15 @@
 """What an inner strategy has learned: momenta, clipping norms, privacy spent.
 
-Everything a strategy changed since it was made is saved with the checkpoint: numbers, texts,
-arrays, Flower's records, lists and dictionaries of them, and objects with ``state_dict``. What was
-set by hand and never changed is not saved, so a setting may be changed between two runs.
+Everything a strategy changed since it was made is saved with the checkpoint, also what it changed
+in the configurations of ``start``: numbers, texts, arrays, Flower's records, lists and dictionaries
+of them, and objects with ``state_dict``. What was set by hand and never changed is not saved, so a
+setting may be changed between two runs.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,8 +20,8 @@ from flwr.serverapp.strategy import Strategy
 
 from turnout.errors import StateFileError
 from turnout.integrations.flower.inner import layers
-from turnout.integrations.flower.mailbox import log
 from turnout.plain import CONTAINERS, CannotEncode, Codec, Rule
+from turnout.session.post import log
 from turnout.types import Array
 
 __all__ = ["InnerState", "decode_arrays", "encode_arrays"]
@@ -41,47 +42,73 @@ class InnerState:
     """Remembers how a strategy was made, so that it can tell what has changed."""
 
     def __init__(self, strategy: Strategy) -> None:
-        self._layers = layers(strategy)
+        self._owners: dict[str, Strategy | ConfigRecord] = {
+            str(number): layer for number, layer in enumerate(layers(strategy))
+        }
         self._unsaved: set[str] = set()
         self._before = self._everything()
 
+    def watch(self, name: str, config: ConfigRecord) -> None:
+        """Remember how a configuration was given: strategies may change it on the way."""
+        self._owners[name] = config
+        self._before = {
+            key: value for key, value in self._before.items() if not key.startswith(f"{name}.")
+        } | self._values_of(name, config)
+
     def changed(self) -> tuple[dict[str, Any], list[Array]]:
         """Return what is different now: plain data by attribute, and the arrays it refers to."""
-        plain: dict[str, Any] = {}
+        now = self._everything()
+        plain: dict[str, Any] = {name: None for name in self._before if name not in now}
         arrays: list[Array] = []
-        for name, (value, parts) in self._everything().items():
+        for name, (value, parts) in now.items():
             if name not in self._before or not _is_same(self._before[name], (value, parts)):
                 plain[name] = {"value": value, "first": len(arrays), "count": len(parts)}
                 arrays += parts
         return plain, arrays
 
     def restore(self, plain: Mapping[str, Any], arrays: list[Array]) -> None:
-        """Put saved attributes back."""
+        """Put saved attributes back, and take away those that were removed."""
         for name, saved in plain.items():
-            number, _, attribute = name.partition(".")
-            layer = self._layers[int(number)]
-            if not hasattr(layer, attribute):
-                owner = type(layer).__name__
-                raise StateFileError(f"it has {attribute} of {owner}, which has none here.")
+            key, _, attribute = name.partition(".")
+            owner = self._owners[key]
+            values: MutableMapping[str, Any] = (
+                owner if isinstance(owner, ConfigRecord) else vars(owner)
+            )
+            if saved is None:
+                values.pop(attribute, None)
+                continue
             parts = arrays[saved["first"] : saved["first"] + saved["count"]]
             decode, plain_value = _codec(parts).decode, saved["value"]
-            if isinstance(plain_value, dict) and plain_value.get("kind") == _STATE:
-                getattr(layer, attribute).load_state_dict(decode(plain_value["of"]))
+            if not isinstance(plain_value, dict) or plain_value.get("kind") != _STATE:
+                values[attribute] = decode(plain_value)
+            elif attribute in values:
+                values[attribute].load_state_dict(decode(plain_value["of"]))
             else:
-                setattr(layer, attribute, decode(plain_value))
+                raise StateFileError(
+                    f"it has the state of {type(owner).__name__}.{attribute}, and there is no such "
+                    "object here: make it in the constructor of the strategy."
+                )
 
     def _everything(self) -> dict[str, tuple[Any, list[Array]]]:
-        attributes = {}
-        for number, layer in enumerate(self._layers):
-            for attribute, value in vars(layer).items():
-                if _is_fixed(value):
-                    continue
-                parts: list[Array] = []
-                try:
-                    attributes[f"{number}.{attribute}"] = (_codec(parts).encode(value), parts)
-                except CannotEncode as error:
-                    self._tell(type(layer).__name__, attribute, error)
+        attributes: dict[str, tuple[Any, list[Array]]] = {}
+        for name, owner in self._owners.items():
+            attributes |= self._values_of(name, owner)
         return attributes
+
+    def _values_of(
+        self, name: str, owner: Strategy | ConfigRecord
+    ) -> dict[str, tuple[Any, list[Array]]]:
+        encoded = {}
+        values = owner if isinstance(owner, ConfigRecord) else vars(owner)
+        for attribute, value in values.items():
+            if _is_fixed(value):
+                continue
+            parts: list[Array] = []
+            try:
+                encoded[f"{name}.{attribute}"] = (_codec(parts).encode(value), parts)
+            except CannotEncode as error:
+                self._tell(type(owner).__name__, attribute, error)
+        return encoded
 
     def _tell(self, owner: str, attribute: str, error: CannotEncode) -> None:
         name = f"{owner}.{attribute}"

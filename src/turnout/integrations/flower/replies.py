@@ -7,13 +7,16 @@ and against the others before they are aggregated. The faulty ones are dropped; 
 
 from __future__ import annotations
 
+import io
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
+from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideAdaptiveClipping,
@@ -24,16 +27,19 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from turnout.integrations.flower import npy
 from turnout.integrations.flower.inner import layers
-from turnout.types import LARGEST_REPORT
+from turnout.session.reports import number
+from turnout.types import LARGEST_REPORT, Array
 
-__all__ = ["Checked", "ReplyRules", "form_of_arrays"]
+__all__ = ["UNREADABLE", "Checked", "ReplyRules", "form_of_arrays", "read_array"]
 
 #: Key, shape and kind of each array, in order: what must be equal for arrays to be averaged.
 ArrayForm = tuple[tuple[str, tuple[int, ...], str], ...]
 #: Key and length of each metric, 0 for a single number.
 MetricForm = frozenset[tuple[str, int]]
+
+#: What reading the bytes of a damaged array can raise.
+UNREADABLE = (ValueError, TypeError, OSError, EOFError, MemoryError, AttributeError, SyntaxError)
 
 _Form = TypeVar("_Form")
 
@@ -56,14 +62,7 @@ class Checked:
 
     def number(self, key: str) -> float:
         """Return one metric; NaN if it is missing or impossible."""
-        value = self.metrics.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return math.nan
-        try:
-            number = float(value)
-        except OverflowError:
-            return math.nan
-        return number if abs(number) <= LARGEST_REPORT else math.nan
+        return number(self.metrics, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,7 @@ class ReplyRules:
 
 def form_of_arrays(arrays: ArrayRecord) -> ArrayForm:
     """Return keys, shapes and kinds of the arrays of a record, in order."""
-    found = ((key, npy.read(array)) for key, array in arrays.items())
+    found = ((key, read_array(array)) for key, array in arrays.items())
     return tuple((key, values.shape, values.dtype.kind) for key, values in found)
 
 
@@ -163,7 +162,7 @@ def _is_model(one: Checked, sent: ArrayRecord) -> bool:
     """Return whether a reply brings back the numbers that were sent."""
     arrays = one.reply.content.array_records[one.arrays[0]]
     return list(arrays) == list(sent) and all(
-        np.array_equal(npy.read(arrays[key]), npy.read(sent[key])) for key in sent
+        np.array_equal(read_array(arrays[key]), read_array(sent[key])) for key in sent
     )
 
 
@@ -176,8 +175,8 @@ def _look_at_arrays(
         form: list[tuple[str, tuple[int, ...], str]] = []
         for key, array in record.items():
             try:
-                values = npy.read(array)
-            except npy.UNREADABLE as error:
+                values = read_array(array)
+            except UNREADABLE as error:
                 return f"its array {key!r} cannot be read ({type(error).__name__})", []
             if values.dtype.kind in "fc" and not np.isfinite(values).all():
                 return f"its array {key!r} is not finite", []
@@ -192,10 +191,10 @@ def _fault_of_metrics(
     if n_arrays != 1 or n_metrics != 1:
         return f"it has {n_arrays} ArrayRecords and {n_metrics} MetricRecords, not one of each"
     for key, value in metrics.items():
-        for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, bool) or not isinstance(number, int | float):
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, bool) or not isinstance(item, int | float):
                 return f"its metric {key!r} is no number"
-            if isinstance(number, int) and abs(number) > LARGEST_REPORT:
+            if isinstance(item, int) and abs(item) > LARGEST_REPORT:
                 return f"its metric {key!r} is too large"
     weight = metrics.get(weight_key, 0.0)
     if isinstance(weight, list) or not 0.0 <= weight <= LARGEST_REPORT:
@@ -210,3 +209,37 @@ def _most_common(forms: Sequence[_Form]) -> _Form:
 
 def _names(form: MetricForm) -> str:
     return ", ".join(sorted(f"{key}[{n}]" if n else key for key, n in form)) or "none"
+
+
+def read_array(array: FlowerArray) -> Array:
+    """Return the numbers, read-only where possible; raise one of ``UNREADABLE`` if there are none.
+
+    The usual bytes are a header that follows from type and shape, and the numbers behind it.
+    """
+    data = array.data
+    usual = _usual(array.dtype, tuple(array.shape)) if array.stype == "numpy.ndarray" else None
+    if usual is None:
+        return array.numpy()
+    header, dtype, size = usual
+    if len(data) != len(header) + size * dtype.itemsize or not data.startswith(header):
+        return array.numpy()
+    return np.frombuffer(data, dtype, offset=len(header)).reshape(array.shape)
+
+
+@lru_cache(maxsize=4096)
+def _usual(name: str, shape: tuple[int, ...]) -> tuple[bytes, np.dtype[Any], int] | None:
+    """Return the header of an array that was written in C order, its type and its size."""
+    try:
+        dtype = np.dtype(name)
+        described = {
+            "descr": np.lib.format.dtype_to_descr(dtype),
+            "fortran_order": False,
+            "shape": shape,
+        }
+        buffer = io.BytesIO()
+        np.lib.format.write_array_header_1_0(buffer, described)
+    except UNREADABLE:
+        return None
+    if dtype.hasobject:
+        return None
+    return buffer.getvalue(), dtype, math.prod(shape)

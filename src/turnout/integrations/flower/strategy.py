@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -22,28 +23,27 @@ from turnout.bounds import Bounds
 from turnout.environments import Environment
 from turnout.errors import InvalidInput
 from turnout.integrations.flower import inner as within
-from turnout.integrations.flower.base import World
-from turnout.integrations.flower.grid import LoopGrid
-from turnout.integrations.flower.guard import Guard
+from turnout.integrations.flower.grid import GridView, LoopGrid
 from turnout.integrations.flower.inner_state import InnerState
-from turnout.integrations.flower.mailbox import log
-from turnout.integrations.flower.session import Session
-from turnout.integrations.flower.settings import Settings
-from turnout.integrations.flower.world import VirtualWorld
+from turnout.integrations.flower.run import EvaluateFn, FlowerRun
 from turnout.policies import FixedDeadline, RoundPolicy
 from turnout.registry import make, name_of
 from turnout.roster import Roster
 from turnout.selector import Selector
+from turnout.session.guard import Guard
+from turnout.session.post import log
+from turnout.session.session import LONGEST_S
+from turnout.session.settings import Quorum, Settings
+from turnout.session.virtual import VirtualWorld
+from turnout.session.world import World
 from turnout.simulation import Run
 
 __all__ = ["SelectingStrategy"]
 
-#: Seconds of a round if neither the policy nor ``start`` sets a limit.
-_LONGEST_S = 3600.0
 #: What clients claim is bounded unless somebody says otherwise; each run has its own copy.
 _BOUNDS = Bounds()
-
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+#: One answer is enough, and no number of rounds without any ends a run.
+_QUORUM = Quorum()
 
 
 class SelectingStrategy(Strategy):
@@ -56,6 +56,7 @@ class SelectingStrategy(Strategy):
         guard: A floor and a cap on what each client gets; None leaves all places to the selector.
         bounds: What is believed of what clients claim; None believes everything.
         policy: When a round ends; None ends it at the timeout of ``start``.
+        quorum: How many answers and free clients it takes.
         seed: The seed of the selection, from 0.
         roster: Clients of an earlier run; None starts with none.
         checkpoint: A file that is written after each round; ``start`` goes on from it.
@@ -82,6 +83,7 @@ class SelectingStrategy(Strategy):
         guard: Guard | None = None,
         bounds: Bounds | None = _BOUNDS,
         policy: RoundPolicy | None = None,
+        quorum: Quorum = _QUORUM,
         seed: int = 0,
         roster: Roster | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
@@ -112,24 +114,23 @@ class SelectingStrategy(Strategy):
         chooser = make(selector) if isinstance(selector, str) else selector
         self.selector = chooser if guard is None else guard.around(chooser)
         self.settings = Settings(
-            cohort_size=require.integer("cohort_size", cohort_size, minimum=1),
+            cohort_size=cohort_size,
             policy=policy,
             bounds=bounds,
-            seed=require.integer("seed", seed, minimum=0),
+            seed=seed,
             checkpoint=None if checkpoint is None else Path(checkpoint),
             records=None if records is None else Path(records),
             label=label or name_of(type(chooser)).rpartition(":")[2],
-            durations=require.choice("durations", durations, ("server", "client")),
+            durations=durations,
             metric_keys=dict(metric_keys or {}),
-            unidentified=require.choice("unidentified", unidentified, ("node-id", "exclude")),
-            start_s=require.number("start_s", start_s, minimum=0.0),
-            wait_for_nodes_s=require.number("wait_for_nodes_s", wait_for_nodes_s, minimum=0.0),
-            ask_s=require.number("ask_s", ask_s, above=0.0),
-            late_s=None if late_s is None else require.number("late_s", late_s, minimum=0.0),
-            evaluate_s=None
-            if evaluate_s is None
-            else require.number("evaluate_s", evaluate_s, above=0.0),
-            poll_s=require.number("poll_s", poll_s, above=0.0),
+            unidentified=unidentified,
+            start_s=start_s,
+            wait_for_nodes_s=wait_for_nodes_s,
+            ask_s=ask_s,
+            late_s=late_s,
+            evaluate_s=evaluate_s,
+            poll_s=poll_s,
+            quorum=quorum,
         )
         self._given_roster = roster
         self._world = VirtualWorld(world) if isinstance(world, Environment) else world
@@ -137,7 +138,13 @@ class SelectingStrategy(Strategy):
         within.check_numbers(inner, cohort_size, chosen)
         self._inner_state = None if checkpoint is None else InnerState(inner)
         self._own = {name: getattr(inner, name) for name in _HOOKS}  # before anybody stands in
-        self._session: Session | None = None
+        self._run: FlowerRun | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the inner strategy that this one does not have."""
+        if "inner" not in vars(self) or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.inner, name)
 
     @property
     def run(self) -> Run:
@@ -147,92 +154,87 @@ class SelectingStrategy(Strategy):
     @property
     def roster(self) -> Roster:
         """Who is who, by stable id."""
-        return self._running.members.roster
+        return self._running.session.members.roster
 
     @property
     def rounds_done(self) -> int:
         """Rounds that are complete, also those from before a restart."""
-        return 0 if self._session is None else self._session.journal.n_rounds
+        return 0 if self._run is None else self._run.journal.n_rounds
 
     def start(
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = _LONGEST_S,
+        timeout: float = LONGEST_S,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
         **more: Any,
     ) -> Result:
         """Run, or go on from the checkpoint until ``num_rounds`` rounds are done in total."""
-        session = self._open(grid, num_rounds, timeout)
-        session.begin(initial_arrays)
+        run = self._open(grid, num_rounds, timeout)
+        train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
-        loop_grid = LoopGrid(grid, session.exchange)
-        if session.offset and not session.is_evaluated:
-            self._evaluate_again(session, evaluate_config, loop_grid)
+        configs = {"train_config": train_config, "evaluate_config": evaluate_config}
+        run.begin(initial_arrays, configs)
+        loop_grid = LoopGrid(grid, run.exchange)
+        if run.offset and not run.is_evaluated:
+            self._evaluate_again(run, evaluate_config, loop_grid)
         with ExitStack() as stack:
+            stack.enter_context(run.numbering())
             loop = super().start
             if type(self.inner).start is not Strategy.start:  # it has a loop of its own
                 loop = self._standing_in(stack)
             result = loop(
                 grid=loop_grid,
-                initial_arrays=session.arrays,
-                num_rounds=max(0, num_rounds - session.offset),
+                initial_arrays=run.arrays,
+                num_rounds=max(0, num_rounds - run.offset),
                 timeout=timeout,
-                train_config=train_config,
-                evaluate_config=evaluate_config,
-                evaluate_fn=None if evaluate_fn is None else session.watched(evaluate_fn),
+                **configs,
+                evaluate_fn=None if evaluate_fn is None else run.watched(evaluate_fn),
                 **more,
             )
-        session.finish()
-        if isinstance(result, Result):
-            session.journal.complete(result)
-            result.arrays = result.arrays or session.arrays
+        run.finish(result)
         return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the selector choose, and the inner strategy write to the chosen."""
-        session = self._running
-        nodes = session.choose(arrays, within.first_wait(self.inner, self.settings.cohort_size))
+        run = self._running
+        nodes = run.choose(arrays, within.first_wait(self.inner, self.settings.cohort_size))
         if not nodes:
             return []
-        view = session.view(nodes, lambda: within.refuse_waiting(self.inner))
+        view = GridView(grid, nodes, lambda: within.refuse_waiting(self.inner))
         with within.taking_everyone(self.inner):
-            written = list(self._own["configure_train"](session.round, arrays, config, view))
+            written = list(self._own["configure_train"](run.round, arrays, config, view))
         messages = {message.metadata.dst_node_id: message for message in written}
         if len(written) != len(nodes) or messages.keys() != set(nodes):
             n_hit = len(messages.keys() & set(nodes))
             within.refuse_sampling(self.inner, len(nodes), len(written), n_hit)
-        return session.sending([messages[node] for node in nodes])
+        return run.sending([messages[node] for node in nodes])
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the inner strategy aggregate what can be used, then learn and save."""
-        session = self._running
-        usable = session.received(replies)
-        aggregate = self._own["aggregate_train"]
-        arrays, metrics = aggregate(session.round, usable) if usable else (None, None)
-        session.close_round(arrays, metrics)
-        return arrays, metrics
+        return self._running.close_round(replies, self._own["aggregate_train"])
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the inner strategy evaluate on free nodes, as many as it wants and there are."""
-        session = self._running
+        run = self._running
         if not within.evaluates(self.inner):
             return []
-        nodes = session.evaluators(lambda n: within.evaluation_size(self.inner, n))
+        number, size_of = run.evaluated, partial(within.evaluation_size, self.inner)
+        nodes = cast(list[int], run.live.evaluators(number, size_of))
         if not nodes:
             return []
-        view = session.view(nodes, lambda: within.refuse_waiting(self.inner))
+        view = GridView(grid, nodes, lambda: within.refuse_waiting(self.inner))
         with within.taking_everyone(self.inner, evaluate=True):
-            made = list(self._own["configure_evaluate"](session.evaluated, arrays, config, view))
+            made = list(self._own["configure_evaluate"](number, arrays, config, view))
         place = {node: i for i, node in enumerate(nodes)}  # one order, one sum of floats
         return sorted(made, key=lambda one: place.get(one.metadata.dst_node_id, len(nodes)))
 
@@ -240,10 +242,10 @@ class SelectingStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Let the inner strategy aggregate the evaluations that can be used."""
-        session = self._running
-        usable = session.usable_evaluations(replies)
-        metrics = self._own["aggregate_evaluate"](session.evaluated, usable) if usable else None
-        session.note_evaluation(metrics)
+        run = self._running
+        usable = run.usable_evaluations(replies)
+        metrics = self._own["aggregate_evaluate"](run.evaluated, usable) if usable else None
+        run.note_evaluation(metrics)
         return metrics
 
     def summary(self) -> None:
@@ -256,18 +258,18 @@ class SelectingStrategy(Strategy):
         self._own["summary"]()
 
     @property
-    def _running(self) -> Session:
-        if self._session is None:
+    def _running(self) -> FlowerRun:
+        if self._run is None:
             raise InvalidInput(
                 "SelectingStrategy has not been started: it must be the outermost strategy, and "
                 "its own start(grid=..., ...) must be called. Put DP and other wrappers inside it."
             )
-        return self._session
+        return self._run
 
-    def _open(self, grid: Grid, num_rounds: int, timeout: float | None) -> Session:
-        limit = _LONGEST_S if timeout is None else require.number("timeout", timeout, above=0.0)
+    def _open(self, grid: Grid, num_rounds: int, timeout: float | None) -> FlowerRun:
+        limit = LONGEST_S if timeout is None else require.number("timeout", timeout, above=0.0)
         require.integer("num_rounds", num_rounds, minimum=0)
-        self._session = Session(
+        self._run = FlowerRun(
             self.settings,
             self.inner,
             self.selector,
@@ -278,14 +280,14 @@ class SelectingStrategy(Strategy):
             n_rounds=num_rounds,
             inner_state=self._inner_state,
         )
-        return self._session
+        return self._run
 
-    def _evaluate_again(self, session: Session, config: ConfigRecord, grid: LoopGrid) -> None:
+    def _evaluate_again(self, run: FlowerRun, config: ConfigRecord, grid: LoopGrid) -> None:
         """Evaluate the last round's model once more: the run was stopped before that was saved."""
-        log.info("evaluating the model of round %d again", session.offset)
-        session.rounds.gather(1)
-        messages = self.configure_evaluate(session.offset, session.arrays, config, grid)
-        self.aggregate_evaluate(session.offset, grid.send_and_receive(messages))
+        log.info("evaluating the model of round %d again", run.offset)
+        run.live.gather(1)
+        messages = self.configure_evaluate(run.offset, run.arrays, config, grid)
+        self.aggregate_evaluate(run.offset, grid.send_and_receive(messages))
 
     def _standing_in(self, stack: ExitStack) -> Callable[..., Any]:
         """Put our hooks in the place of the inner strategy's, and return its own loop."""

@@ -8,18 +8,10 @@ from typing import Any
 import numpy as np
 
 from turnout.arrays import COLUMN_LIMITS
-from turnout.errors import MissingColumn
-from turnout.integrations.flower.mailbox import log
+from turnout.session.post import log
 from turnout.types import LARGEST_REPORT, Array, FloatArray
 
 __all__ = ["Columns"]
-
-#: How a client fills each column, for error messages.
-_HOW = {
-    "num_samples": "num_examples=len(train_set)",
-    "features": "features=SimHash().of_text(text)",
-    "context": "context=lambda message, context: [1 / speed, 1.0 - took_part, size / bandwidth]",
-}
 
 #: Longest code or context that is kept.
 _MOST_NUMBERS = 100_000
@@ -68,20 +60,17 @@ class Columns:
         values = self._values.get(name)
         return values is not None and not np.isnan(values[client]).all()
 
-    def take(self, needs: Collection[str], uses: Collection[str]) -> dict[str, Array]:
-        """Return the columns for a context, or raise ``MissingColumn`` with the line to add."""
-        known = {
-            name: values for name, values in self._values.items() if not np.isnan(values).all()
-        }
-        for name in sorted(needs):
-            if name not in known:
-                how = _HOW.get(name, f"columns={{{name!r}: ...}}")
-                raise MissingColumn(
-                    f"the selector needs the column {name!r} and no client has sent it: add "
-                    f"describe(app, stable_id=..., {how}) on the client, from "
-                    "turnout.integrations.flower.client."
-                )
-        return {name: known[name].copy() for name in known if name in needs or name in uses}
+    def missing(self, names: Collection[str]) -> list[str]:
+        """Return which columns no client has filled, in order."""
+        return [name for name in sorted(names) if name not in self._filled()]
+
+    def take(self, names: Collection[str]) -> dict[str, Array]:
+        """Return the columns for a context, as far as anybody has filled them."""
+        return {name: values.copy() for name, values in self._filled().items() if name in names}
+
+    def unknown(self) -> FloatArray:
+        """Return a column that nobody has filled."""
+        return np.full(self._n, np.nan)
 
     def state(self) -> dict[str, Array]:
         """Return all columns."""
@@ -91,3 +80,6 @@ class Columns:
         """Go back to the saved columns of so many clients."""
         self._values = {name: np.array(values, dtype=np.float64) for name, values in state.items()}
         self._n = n_clients
+
+    def _filled(self) -> dict[str, FloatArray]:
+        return {name: values for name, values in self._values.items() if not np.isnan(values).all()}

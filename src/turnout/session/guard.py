@@ -1,4 +1,4 @@
-"""A guarantee for the clients of a Flower run, whoever chooses."""
+"""A guarantee for the clients of a live run, whoever chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The only place where the integration looks at a clock or sleeps."""
+"""The only place where a live run looks at a clock or sleeps."""
 
 from __future__ import annotations
 

@@ -1,15 +1,21 @@
-"""The run folder of a Flower run, in the format that ``turnout report`` reads."""
+"""The run folder of a live run, in the format that ``turnout report`` reads, with clients by name.
+
+Beside the files of every run: ``roster.json`` has the stable id of each client, in the order of
+their indices, and ``answers.jsonl`` a line for each round with what became of every chosen client.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from turnout.integrations.flower import clock
-from turnout.integrations.flower.journal import Journal
+from turnout.roster import Roster
 from turnout.runs import files
 from turnout.runs.at_end import backlog_rate, curves_at_end
 from turnout.runs.catalogue import summarize
@@ -17,17 +23,21 @@ from turnout.runs.facts import Facts
 from turnout.runs.files import FolderError, cell_folder
 from turnout.runs.versions import versions
 from turnout.runs.writer import RoundLog
+from turnout.session import clock
+from turnout.session.journal import Journal
+from turnout.session.round import Ended
 from turnout.storage import write_npz
-from turnout.types import IntArray
+from turnout.types import IntArray, Status
 
-__all__ = ["Records"]
+__all__ = ["ANSWERS", "ROSTER", "Records"]
 
 #: The choices are written again after so many seconds, and at the end.
 _FLUSH_SECONDS = 5.0
+ROSTER, ANSWERS = "roster.json", "answers.jsonl"
 
 
 class Records:
-    """Writes a cell of kind "flower": one line per round, choices now and then, a summary last."""
+    """Writes a cell: one line per round, choices now and then, a summary last."""
 
     def __init__(
         self,
@@ -35,15 +45,18 @@ class Records:
         config: dict[str, Any],
         classes: IntArray | None = None,
         guaranteed_rate: float | None = None,
+        more_versions: Mapping[str, str] | None = None,
     ) -> None:
         self.path = cell_folder(Path(root), config["label"], config["seed"])
         self._config = config
         self._classes = {} if classes is None or not classes.any() else {"class_of": classes}
         self._rate = backlog_rate(guaranteed_rate)
+        self._versions = dict(more_versions or {})
         self._started = clock.now()
         self._flushed = self._started - _FLUSH_SECONDS
         self._log = RoundLog(self.path / files.ROUNDS)
-        self._n_lines = 0
+        self._answers = RoundLog(self.path / ANSWERS)
+        self._n_lines = self._n_named = 0
 
     def open(self, journal: Journal, *, resumed: bool) -> None:
         """Make the folder, with the rounds that are done already."""
@@ -54,10 +67,18 @@ class Records:
             )
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / files.SUMMARY).unlink(missing_ok=True)
-        files.write_json(self.path / files.VERSIONS, versions() | _flower_version())
+        files.write_json(self.path / files.VERSIONS, versions() | self._versions)
         self._write_config(journal)
         self._log.begin(journal.lines())
+        self._answers.begin(_lines_before(self._answers.path, journal.n_rounds))
         self._n_lines = journal.n_rounds
+
+    def name(self, ended: Ended, roster: Roster) -> None:
+        """Write what became of everyone who was chosen in a round."""
+        if len(roster) > self._n_named:
+            (self.path / ROSTER).write_text(roster.to_json())
+            self._n_named = len(roster)
+        self._answers.append([json.dumps(_named(ended))])
 
     def add(self, journal: Journal) -> None:
         """Write the last round; if it was written already, in its place."""
@@ -93,7 +114,34 @@ class Records:
         self._flushed = clock.now()
 
 
-def _flower_version() -> dict[str, str]:
-    import flwr
+def _named(ended: Ended) -> dict[str, Any]:
+    """Return a round as a line of ``answers.jsonl``; ``wall_s`` counts the waits before it, too."""
+    closed = ended.closed
+    chosen = [
+        {"id": client, "status": Status(int(status)).name.lower()}
+        | ({} if np.isnan(seconds) else {"seconds": round(float(seconds), 3)})
+        | ({"reason": ended.reasons[i]} if i in ended.reasons else {})
+        for i, (client, status, seconds) in enumerate(
+            zip(ended.ids, closed.status, closed.duration, strict=True)
+        )
+    ]
+    return {
+        "round": ended.round,
+        "began": _stamp(ended.began_at),
+        "closed": _stamp(ended.closed_at),
+        "wall_s": round(ended.closed_at - ended.began_at, 3),
+        "length_s": round(closed.length_s, 3),
+        "void": ended.is_void,
+        "chosen": chosen,
+    }
 
-    return {"flwr": flwr.__version__}
+
+def _stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def _lines_before(path: Path, n_rounds: int) -> list[str]:
+    """Return the lines of rounds that are done; a crash may have left one of a later round."""
+    if not n_rounds or not path.exists():
+        return []
+    return path.read_text().splitlines()[:n_rounds]

@@ -1,9 +1,9 @@
-"""A virtual world for Flower's simulation: fates and durations of an ``Environment``, no sleeping.
+"""A virtual world for simulations: fates and durations of an ``Environment``, no sleeping.
 
-Flower's simulation keeps every node online and knows no clock but the machine's. With a world, who
-is available, who crashes and how long everyone takes come from the environment. The server knows
-before it sends anything how the round will end, so only those who complete get the message and
-train; the others cost nothing. What clients report is real, and so is an error that they raise.
+A framework's simulation keeps every node online and knows no clock but the machine's. With a world,
+who is available, who crashes and how long everyone takes come from the environment. The server
+knows before it sends anything how the round will end, so only those who complete get work; the
+others cost nothing. What clients report is real, and so is an error that they raise.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from turnout.arrays import check_column
 from turnout.environments import Environment, Fate, History
 from turnout.errors import InvalidInput
 from turnout.experiment.worlds import class_names, world_table
-from turnout.integrations.flower.base import World
+from turnout.session.world import World
 from turnout.types import Array, FloatArray, IntArray, RoundContext
 
 __all__ = ["VirtualWorld"]
 
 
 class VirtualWorld(World):
-    """Plays an environment to a strategy, round by round, as ``turnout.simulate`` would.
+    """Plays an environment to a session, round by round, as ``turnout.simulate`` would.
 
     Args:
         environment: Who is available, how long clients take and whether they fail.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from turnout import require
-from turnout.integrations.flower.keys import DURATION
+from turnout.session.keys import DURATION
 
 __all__ = ["LossReport"]
 

@@ -1,4 +1,4 @@
-"""What a virtual world must offer to replace the wall clock in Flower's simulation."""
+"""What a virtual world must offer to replace the wall clock in a simulation."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["World"]
 class World(ABC):
     """Availability, durations and failures of all clients, in virtual time.
 
-    Clients are matched to nodes by stable id. Train messages go only to the chosen that answer in
-    virtual time, so nobody sleeps and nobody trains in vain.
+    Clients are matched by stable id. Work goes only to the chosen that answer in virtual time, so
+    nobody sleeps and nobody trains in vain.
     """
 
     @property
@@ -54,7 +54,7 @@ class World(ABC):
         return None
 
     def polled_loss(self, round: int, poll_data: Literal["all", "mini-batch"]) -> FloatArray | None:
-        """Return (n,) the answers to a poll, or None to ask the nodes."""
+        """Return (n,) the answers to a poll, or None to ask the clients."""
         return None
 
     @abstractmethod

@@ -1,0 +1,298 @@
+"""A live run, round by round, as a machine that waits for nobody and sends nothing.
+
+Whoever drives it says who is present (``sync``), lets it choose (``open``), passes on what was
+heard (``heard``, from any thread), and ends the round (``close``) when ``closes_at`` says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import InvalidInput, StateFileError
+from turnout.roster import Roster
+from turnout.selector import Selector
+from turnout.session import clock
+from turnout.session.checkpoint import Checkpoint
+from turnout.session.chooser import Chooser
+from turnout.session.cohort import Cohort
+from turnout.session.hints import Hints
+from turnout.session.journal import Journal
+from turnout.session.members import Members
+from turnout.session.port import Address, Heard
+from turnout.session.post import Errands
+from turnout.session.reports import Reports
+from turnout.session.round import Chosen, Ended, Misfits, OpenRound, nobody
+from turnout.session.settings import Settings
+from turnout.session.world import World
+from turnout.types import FloatArray, RoundContext, Selection, Status
+
+__all__ = ["LONGEST_S", "Session"]
+
+#: Seconds of a round if neither the policy nor the framework sets a limit.
+LONGEST_S = 3600.0
+
+
+class Session:
+    """Knows who is who, chooses, judges and learns, round after round; thread-safe.
+
+    Args:
+        settings: How it chooses, waits and saves.
+        selector: Who chooses.
+        roster: Clients of an earlier run; None starts with none.
+        world: Simulates time, availability and failures; None takes them as they are.
+        limit_s: Seconds after which a round ends at the latest.
+        weight_key: The number that every answer must report to be aggregated; None: there is none.
+        counts_once: Whether the answer of a client that was drawn twice counts once.
+        hints: How clients provide what is missing, for error messages.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        selector: Selector,
+        *,
+        roster: Roster | None = None,
+        world: World | None = None,
+        limit_s: float = LONGEST_S,
+        weight_key: str | None = None,
+        counts_once: bool = False,
+        hints: Hints | None = None,
+    ) -> None:
+        self.settings, self.world, self.limit_s = settings, world, limit_s
+        self.errands = Errands()
+        known = world.ids if world is not None else () if roster is None else roster.ids
+        self.members = Members(
+            Roster(known),  # the caller's stays as it is
+            self.errands,
+            unidentified=settings.unidentified,
+            is_closed=world is not None,
+        )
+        self.reports = Reports(settings, selector, world, weight_key, hints or Hints())
+        self.chooser = Chooser(settings, selector, self.reports, world, limit_s)
+        self.journal = Journal(settings.cohort_size)
+        self._counts_once = counts_once
+        self._lock = RLock()
+        self._context: RoundContext | None = None  # of a round that is not open yet
+        self._open: OpenRound | None = None
+        self._begun_at: float | None = None
+
+    @property
+    def round(self) -> int:
+        """The round that is open or comes next, counted from 0."""
+        return self.journal.n_rounds
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a round is open in which somebody was chosen."""
+        return self._open is not None and bool(self._open.addresses)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a round is open and somebody in it has not been heard."""
+        return self._open is not None and self._open.cohort.is_waiting
+
+    def begin(self) -> None:
+        """Count the time of the next round from now on; else it counts from ``open`` on."""
+        self._begun_at = clock.wall()
+
+    def introduce(self, address: Address, heard: Heard) -> None:
+        """Take in who is behind an address; it can be chosen from the next ``sync`` on.
+
+        Args:
+            address: Where the client is connected.
+            heard: Its answer to the question who it is, with an ``Identity``.
+        """
+        with self._lock:
+            self.members.learn(address, heard)
+
+    def sync(self, present: Iterable[Address]) -> None:
+        """Take note of who is there.
+
+        Args:
+            present: Where clients are connected.
+        """
+        with self._lock:
+            self.members.look(present)
+            self.members.bind()
+            self.chooser.make_room(len(self.members.roster))
+
+    def tell(self, address: Address, heard: Heard) -> None:
+        """Take in columns of a client that is present.
+
+        Args:
+            address: Where it is connected.
+            heard: Its answer to the question for them.
+        """
+        with self._lock:
+            self.members.columns.put(self.members.index_at(address), heard.metrics)
+
+    def polled(self) -> list[Address]:
+        """Return whose losses the selector wants to know before it chooses."""
+        with self._lock:
+            ctx, clients = self._next_context(), None
+            if ctx is not None:
+                ctx, clients = self.chooser.poll(ctx)
+            self._context = ctx
+            return [] if clients is None else self.members.addresses_of(clients)
+
+    def answered(self, polled: Sequence[Address], losses: FloatArray, n_failed: int) -> None:
+        """Take in the losses that were polled.
+
+        Args:
+            polled: Whose, as ``polled`` returned it.
+            losses: (d,) their losses, NaN = no answer.
+            n_failed: How many failed or are lost, of those without an answer.
+        """
+        with self._lock:
+            if self._context is None:
+                raise InvalidInput("nobody was polled: call polled() before answered().")
+            self.reports.check_poll(losses, n_failed)
+            clients = np.array([self.members.index_at(one) for one in polled], dtype=np.int64)
+            self._context = self.chooser.with_losses(self._context, clients, losses)
+
+    def open(self) -> Chosen:
+        """Choose the cohort of the next round; it is empty if nobody can be chosen."""
+        with self._lock:
+            if self._open is not None:
+                raise InvalidInput(f"round {self.round} is open: close it before the next one.")
+            ctx = self._next_context() if self._context is None else self._context
+            self._context = None
+            self._begun_at = clock.wall() if self._begun_at is None else self._begun_at
+            self.journal.n_clients = max(1, self.chooser.n_clients)
+            if ctx is None:
+                return Chosen(self.round, (), (), (), math.inf, None, 0)
+            selection = self.chooser.select(ctx)
+            ids = [self.members.roster.id_of(int(client)) for client in selection.clients]
+            self._open = OpenRound(
+                ctx,
+                selection,
+                Cohort(ids, self.chooser.policy, self.chooser.observed, self.settings.cohort_size),
+                self.members.addresses_of(selection.clients),
+                self.chooser.foresee(selection),
+            )
+            return self._open.chosen
+
+    def heard(self, client: Hashable, heard: Heard) -> bool:
+        """Take in what was heard of a client; return whether it counts in the open round.
+
+        The first word counts. Who was late is free again, whatever it says.
+
+        Args:
+            client: Its stable id.
+            heard: What came of its work.
+
+        Raises:
+            InvalidInput: Nobody has this id.
+        """
+        with self._lock:
+            index = self.members.roster.index_of(client)
+            opened = self._open
+            if opened is not None and client in opened.position:
+                return opened.cohort.hear(opened.position[client], heard)
+            self.members.release(index)
+            return False
+
+    def closes_at(self) -> float:
+        """Return when the open round is over, in seconds after sending, as far as is known."""
+        with self._lock:
+            return 0.0 if self._open is None else self._closes_at(self._open)
+
+    def close(
+        self,
+        present: Iterable[Address] | None = None,
+        length_s: float | None = None,
+        misfits: Misfits | None = None,
+    ) -> Ended:
+        """End the round, and learn from it.
+
+        Args:
+            present: Who is still connected; None: everybody who was.
+            length_s: How long it took; None: until the last answer, or the end if somebody is late.
+            misfits: Says which answers do not fit the others; they count as failed.
+        """
+        with self._lock:
+            opened, self._open = self._open, None
+            closed_at = clock.wall()
+            times = (closed_at if self._begun_at is None else self._begun_at, closed_at)
+            self._begun_at = None
+            if opened is None:
+                ended = nobody(self.round, self.chooser.policy, times)
+                empty = Selection(self.round, np.zeros(0, dtype=np.int64))
+                self.journal.add(empty, ended, ended.closed.duration, np.zeros(0, dtype=np.bool_))
+                return ended
+            there = self.members.connected if present is None else set(present)
+            closed = opened.judge(there, length_s, self._closes_at(opened))
+            closed = opened.settle(closed, self.reports, misfits)
+            min_answers = self.settings.quorum.min_answers
+            ended = opened.ended(closed, times, min_answers, counts_once=self._counts_once)
+            self._learn(opened, ended)
+            return ended
+
+    def state(self, settings: Mapping[str, Any]) -> Checkpoint:
+        """Return everything that the next round depends on, at the end of one.
+
+        Args:
+            settings: What the checkpoint belongs to, see ``Settings.identity``.
+        """
+        with self._lock:
+            members, journal = self.members, self.journal
+            return Checkpoint(
+                settings=settings,
+                rounds_done=journal.n_rounds,
+                roster=members.roster.to_json(),
+                busy=[[client, until] for client, until in members.busy_clients().items()],
+                bindings=members.bindings,
+                seen=sorted(self.reports.seen),
+                metrics=journal.metrics,
+                void=sorted(journal.void),
+                arrays={
+                    **self.chooser.state(),
+                    "columns": members.columns.state(),
+                    "run": journal.columns(),
+                },
+            )
+
+    def load(self, saved: Checkpoint) -> None:
+        """Go back to what ``state`` returned.
+
+        Args:
+            saved: The checkpoint, of a session with the same selector.
+
+        Raises:
+            StateFileError: Its clients are in another order than those of this session.
+        """
+        with self._lock:
+            roster = Roster.from_json(saved.roster)
+            given = self.members.roster.ids
+            if roster.ids[: len(given)] != given:
+                raise StateFileError("its clients are in another order than roster or world.")
+            columns = saved.arrays.get("columns", {})
+            self.members.restore(roster, saved.busy, saved.bindings, columns)
+            self.chooser.load_state(saved.arrays, len(roster))
+            self.journal.restore(saved.arrays["run"], saved.metrics, set(saved.void))
+            self.journal.n_clients = max(1, len(roster))
+            self.reports.seen.update(saved.seen)
+
+    def _next_context(self) -> RoundContext | None:
+        return self.chooser.context(self.round, self.members.selectable(), self.members.columns)
+
+    def _closes_at(self, opened: OpenRound) -> float:
+        if self.world is not None:
+            return self.limit_s
+        return min(opened.context.deadline, opened.cohort.closes_at())
+
+    def _learn(self, opened: OpenRound, ended: Ended) -> None:
+        """Let everyone learn, keep who is late from being chosen, and write it down."""
+        selection, closed, deadline = opened.selection, ended.closed, opened.context.deadline
+        answers, columns = opened.cohort.answers, self.members.columns
+        duration = self.chooser.learn(selection, closed, answers, columns, deadline)
+        if self.world is None:
+            left = self.settings.busy_s(deadline) - closed.length_s
+            for i in np.flatnonzero(closed.status == Status.LATE).tolist():
+                self.members.hold(opened.addresses[i], left)
+        self.journal.add(selection, ended, duration, opened.context.available)
