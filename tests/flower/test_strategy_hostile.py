@@ -310,10 +310,10 @@ def test_a_metric_that_nobody_reports_is_named_with_the_line_to_add(ticking, tmp
     strategy = selecting(selector="ucb-cs", checkpoint=tmp_path / "run.npz")
     with pytest.raises(MissingMetric) as caught:
         strategy.start(grid, model(), num_rounds=2)
-    assert "UCBCS needs 'loss'" in str(caught.value)
+    assert "UCBCS needs 'loss' and 'loss-std'" in str(caught.value)
     assert "report.add(loss, n=len(batch))" in str(caught.value)
     assert "**report.metrics()" in str(caught.value)
-    assert "metric_keys={'loss': ...}" in str(caught.value)
+    assert "metric_keys={'loss': ..., 'loss_std': ...}" in str(caught.value)
     assert not (tmp_path / "run.npz").exists()
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from turnout import require
 from turnout.bounds import Bounds
+from turnout.domains import Checked, Count, Index, NonNegative, Positive, check_fields
 from turnout.errors import InvalidInput
 from turnout.experiment.codec import encode
 from turnout.policies import FixedDeadline, RoundPolicy
@@ -22,7 +22,7 @@ __all__ = ["Quorum", "Settings"]
 
 
 @dataclass(frozen=True, slots=True)
-class Quorum:
+class Quorum(Checked):
     """How many it takes.
 
     Args:
@@ -37,16 +37,9 @@ class Quorum:
     Quorum(min_answers=3, min_free=1, max_empty_rounds=5)
     """
 
-    min_answers: int = 1
-    min_free: int = 1
-    max_empty_rounds: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be reached."""
-        require.integer("min_answers", self.min_answers, minimum=1)
-        require.integer("min_free", self.min_free, minimum=1)
-        if self.max_empty_rounds is not None:
-            require.integer("max_empty_rounds", self.max_empty_rounds, minimum=1)
+    min_answers: Count = 1
+    min_free: Count = 1
+    max_empty_rounds: Count | None = None
 
     def check_rounds(self, n_empty: int) -> None:
         """Raise ``TooFewAnswers`` if so many rounds in a row with too few answers are too many."""
@@ -90,38 +83,27 @@ class Settings:
         quorum: How many it takes.
     """
 
-    cohort_size: int
+    cohort_size: Count
     policy: RoundPolicy | None = None
     bounds: Bounds | None = None
-    seed: int = 0
+    seed: Index = 0
     checkpoint: Path | None = None
     records: Path | None = None
     label: str = "session"
     durations: Literal["server", "client"] = "server"
     metric_keys: Mapping[str, str] = field(default_factory=dict)
     unidentified: Literal["node-id", "exclude"] = "node-id"
-    start_s: float = 300.0
-    wait_for_nodes_s: float = 60.0
-    ask_s: float = 30.0
-    late_s: float | None = None
-    evaluate_s: float | None = None
-    poll_s: float = 0.1
+    start_s: NonNegative = 300.0
+    wait_for_nodes_s: NonNegative = 60.0
+    ask_s: Positive = 30.0
+    late_s: NonNegative | None = None
+    evaluate_s: Positive | None = None
+    poll_s: Positive = 0.1
     quorum: Quorum = Quorum()
 
     def __post_init__(self) -> None:
         """Refuse impossible numbers."""
-        require.integer("cohort_size", self.cohort_size, minimum=1)
-        require.integer("seed", self.seed, minimum=0)
-        require.choice("durations", self.durations, ("server", "client"))
-        require.choice("unidentified", self.unidentified, ("node-id", "exclude"))
-        require.number("start_s", self.start_s, minimum=0.0)
-        require.number("wait_for_nodes_s", self.wait_for_nodes_s, minimum=0.0)
-        require.number("ask_s", self.ask_s, above=0.0)
-        if self.late_s is not None:
-            require.number("late_s", self.late_s, minimum=0.0)
-        if self.evaluate_s is not None:
-            require.number("evaluate_s", self.evaluate_s, above=0.0)
-        require.number("poll_s", self.poll_s, above=0.0)
+        check_fields(self)
         self.quorum.check(self.cohort_size)
 
     def round_policy(self, limit_s: float, world: World | None) -> RoundPolicy:
