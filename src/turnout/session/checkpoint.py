@@ -21,8 +21,6 @@ from turnout.runs.settings import first_difference
 from turnout.storage import UNREADABLE, read_npz, write_npz
 from turnout.types import Array
 
-__all__ = ["MAY_CHANGE", "Checkpoint", "check_settings", "read_checkpoint", "write_checkpoint"]
-
 #: Version of the file format; a file with a larger number was written by a newer turnout.
 FORMAT = 1
 _HEADER = "header"

@@ -28,8 +28,6 @@ from turnout.types import (
     Status,
 )
 
-__all__ = ["Chooser"]
-
 
 class Chooser:
     """Chooses for a round, and learns from it when it is over."""

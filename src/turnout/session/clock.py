@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["now", "sleep", "wall"]
-
 
 def now() -> float:
     """Return seconds on a clock that never goes back."""

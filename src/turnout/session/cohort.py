@@ -14,8 +14,6 @@ from turnout.session.port import Heard, Kind
 from turnout.session.post import log
 from turnout.types import BoolArray, Status
 
-__all__ = ["Cohort"]
-
 #: Kinds that tell the server at once that a client has failed.
 _REPORTED = frozenset({Kind.FAILED, Kind.GARBLED})
 

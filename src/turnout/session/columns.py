@@ -11,8 +11,6 @@ from turnout.arrays import COLUMN_LIMITS
 from turnout.session.post import log
 from turnout.types import LARGEST_REPORT, Array, FloatArray
 
-__all__ = ["Columns"]
-
 #: Longest code or context that is kept.
 _MOST_NUMBERS = 100_000
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from turnout.errors import TurnoutError
 
-__all__ = ["MissingMetric", "TooFewAnswers"]
-
 
 class MissingMetric(TurnoutError, RuntimeError):
     """Clients do not report a metric that the selector learns from."""

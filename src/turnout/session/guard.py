@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from turnout.registry import make, name_of
 from turnout.selector import Selector
 
-__all__ = ["Guard"]
-
 
 @dataclass(frozen=True, slots=True)
 class Guard:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-__all__ = ["Hints"]
-
 
 class Hints:
     """The ends of error messages. Each is what to do, without a full stop."""

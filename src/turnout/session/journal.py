@@ -12,8 +12,6 @@ from turnout.runs.run import Run
 from turnout.session.round import Ended
 from turnout.types import Array, BoolArray, FloatArray, Selection, Status
 
-__all__ = ["BY_CLIENTS", "BY_SERVER", "HISTORIES", "IN_TRAINING", "Journal"]
-
 #: Where aggregated metrics come from; checkpoints have them under these names.
 IN_TRAINING = "train_metrics_clientapp"
 BY_CLIENTS = "evaluate_metrics_clientapp"

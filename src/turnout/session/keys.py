@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["DURATION", "NUM_EXAMPLES", "metric_key"]
-
 NUM_EXAMPLES, DURATION = "num-examples", "duration"
 
 

@@ -24,8 +24,6 @@ from turnout.session.round import Chosen, Ended, Misfits
 from turnout.session.session import Session
 from turnout.types import FloatArray
 
-__all__ = ["Live"]
-
 #: An unanswered question who somebody is stays open for so many times its deadline.
 _OPEN_FOR = 10.0
 _IDENTITY = AskIdentity()

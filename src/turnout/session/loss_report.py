@@ -11,8 +11,6 @@ import numpy as np
 from turnout import require
 from turnout.session.keys import DURATION
 
-__all__ = ["LossReport"]
-
 
 class LossReport:
     """Collects the losses of a training loop, with torch or anything else.

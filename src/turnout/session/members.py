@@ -19,8 +19,6 @@ from turnout.session.port import Address, Heard, Identity, Kind
 from turnout.session.post import Errand, Errands, log
 from turnout.types import Array, BoolArray, IntArray
 
-__all__ = ["Members"]
-
 #: Longest stable id that is accepted.
 _LONGEST_ID = 256
 #: Seconds that an id may have two addresses: so long a client that has come back under a new one

@@ -9,19 +9,6 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-__all__ = [
-    "Address",
-    "AskColumns",
-    "AskIdentity",
-    "AskLoss",
-    "Heard",
-    "Identity",
-    "Kind",
-    "Port",
-    "Question",
-    "Ticket",
-]
-
 #: Where a client can be reached at the moment: a text or an integer that JSON can hold.
 Address: TypeAlias = Hashable
 #: What a port calls something that it has sent.

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from turnout.session import clock
 from turnout.session.port import Address, Heard, Kind, Port, Question, Ticket
 
-__all__ = ["Errand", "Errands", "Post", "Sent", "log"]
-
 log = logging.getLogger("turnout.session")
 
 #: Seconds after its time-to-live until something counts as expired without being asked for.

@@ -29,8 +29,6 @@ from turnout.session.round import Ended
 from turnout.storage import write_npz
 from turnout.types import IntArray, Status
 
-__all__ = ["ANSWERS", "ROSTER", "Records"]
-
 #: The choices are written again after so many seconds, and at the end.
 _FLUSH_SECONDS = 5.0
 ROSTER, ANSWERS = "roster.json", "answers.jsonl"

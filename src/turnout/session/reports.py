@@ -21,8 +21,6 @@ from turnout.session.settings import Settings
 from turnout.session.world import World
 from turnout.types import LARGEST_REPORT, FloatArray, IntArray, Status
 
-__all__ = ["Reports", "number"]
-
 #: Name, among the metrics that were seen, of the weight that averaging needs.
 _WEIGHT = "weight"
 #: The same of the answers to a poll.

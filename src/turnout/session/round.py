@@ -13,8 +13,6 @@ from turnout.session.port import Address, Heard
 from turnout.session.reports import Reports
 from turnout.types import FloatArray, RoundContext, Selection, Status
 
-__all__ = ["Chosen", "Ended", "Misfits", "OpenRound", "nobody"]
-
 #: Says which answers do not fit the others, by position, and why.
 Misfits = Callable[[Sequence[Heard]], Mapping[int, str]]
 #: When a round began and when it was closed, in seconds since 1970.

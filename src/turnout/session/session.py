@@ -31,8 +31,6 @@ from turnout.session.settings import Settings
 from turnout.session.world import World
 from turnout.types import FloatArray, RoundContext, Selection, Status
 
-__all__ = ["LONGEST_S", "Session"]
-
 #: Seconds of a round if neither the policy nor the framework sets a limit.
 LONGEST_S = 3600.0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from turnout.bounds import Bounds
-from turnout.domains import Checked, Count, Index, NonNegative, Positive, check_fields
+from turnout.domains import CheckedFields, Count, Index, NonNegative, Positive, check_fields
 from turnout.errors import InvalidInput
 from turnout.experiment.codec import encode
 from turnout.policies import FixedDeadline, RoundPolicy
@@ -18,11 +18,9 @@ from turnout.selector import Selector
 from turnout.session.errors import TooFewAnswers
 from turnout.session.world import World
 
-__all__ = ["Quorum", "Settings"]
-
 
 @dataclass(frozen=True, slots=True)
-class Quorum(Checked):
+class Quorum(CheckedFields):
     """How many it takes.
 
     Args:

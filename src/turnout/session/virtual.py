@@ -25,8 +25,6 @@ from turnout.experiment.worlds import class_names, world_table
 from turnout.session.world import World
 from turnout.types import Array, FloatArray, IntArray, RoundContext
 
-__all__ = ["VirtualWorld"]
-
 
 class VirtualWorld(World):
     """Plays an environment to a session, round by round, as ``turnout.simulate`` would.

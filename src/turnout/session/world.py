@@ -9,8 +9,6 @@ from typing import Any, Literal
 from turnout.environments import Fate
 from turnout.types import Array, FloatArray, IntArray, RoundContext
 
-__all__ = ["World"]
-
 
 class World(ABC):
     """Availability, durations and failures of all clients, in virtual time.

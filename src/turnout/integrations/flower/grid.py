@@ -10,8 +10,6 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-__all__ = ["GridView", "LoopGrid"]
-
 #: A strategy looks who is there once or twice; one that looks more often is waiting.
 _MOST_LOOKS = 6
 

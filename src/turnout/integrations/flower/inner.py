@@ -16,20 +16,6 @@ from flwr.serverapp.strategy import Bulyan, Strategy
 
 from turnout.errors import InvalidInput, TurnoutError
 
-__all__ = [
-    "UnsuitableStrategy",
-    "check_numbers",
-    "evaluates",
-    "evaluation_size",
-    "first_wait",
-    "layers",
-    "name_of",
-    "refuse_sampling",
-    "refuse_waiting",
-    "sampling_settings",
-    "taking_everyone",
-]
-
 #: Attributes by which Flower's strategies sample and wait, and what makes them take everyone.
 _EVERYONE: Mapping[str, float] = {
     "fraction_train": 1.0,

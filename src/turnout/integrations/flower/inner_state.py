@@ -24,8 +24,6 @@ from turnout.plain import CONTAINERS, CannotEncode, Codec, Rule
 from turnout.session.post import log
 from turnout.types import Array
 
-__all__ = ["InnerState", "decode_arrays", "encode_arrays"]
-
 #: Kind of an object that is restored by its own ``load_state_dict``.
 _STATE = "state"
 

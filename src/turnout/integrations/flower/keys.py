@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from flwr.app import MessageType
 
-__all__ = ["ARRAYS", "COLUMNS", "CONFIG", "DESCRIBE", "IDENTITY", "LOSS", "VALUES", "query_type"]
-
 #: Actions of the query handlers that ``describe`` registers.
 DESCRIBE, COLUMNS, LOSS = "turnout_describe", "turnout_columns", "turnout_loss"
 

@@ -37,8 +37,6 @@ from turnout.session.port import (
 )
 from turnout.session.post import log
 
-__all__ = ["FlowerHints", "FlowerPort", "is_training", "mark_training"]
-
 #: Error codes that the SuperLink makes up for a node that did not answer.
 NO_ANSWER = frozenset({3, 4, 5})
 

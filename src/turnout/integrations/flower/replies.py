@@ -31,8 +31,6 @@ from turnout.integrations.flower.inner import layers
 from turnout.session.reports import number
 from turnout.types import LARGEST_REPORT, Array
 
-__all__ = ["UNREADABLE", "CheckedReply", "ReplyRules", "form_of_arrays", "read_array"]
-
 #: Key, shape and kind of each array, in order: what must be equal for arrays to be averaged.
 ArrayForm = tuple[tuple[str, tuple[int, ...], str], ...]
 #: Key and length of each metric, 0 for a single number.
@@ -51,7 +49,7 @@ _CLIPPING = (
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedReply:
+class Checked:
     """A reply that was looked at."""
 
     reply: Message
@@ -86,10 +84,10 @@ class ReplyRules:
                 return cls(layer.weighted_by_key, not is_tree, must_change, counts_once)
         return cls(must_change=must_change, counts_once=counts_once)
 
-    def check(self, reply: Message, *, train: bool) -> CheckedReply:
+    def check(self, reply: Message, *, train: bool) -> Checked:
         """Look at a reply on its own."""
         if not reply.has_content():
-            return CheckedReply(reply, "it has no content", {})
+            return Checked(reply, "it has no content", {})
         arrays, measured = reply.content.array_records, reply.content.metric_records
         metrics = {k: v for record in reversed(list(measured.values())) for k, v in record.items()}
         fault, forms = _look_at_arrays(arrays) if train else (None, [])
@@ -97,15 +95,15 @@ class ReplyRules:
             n_arrays = len(arrays) if train else 1
             fault = _fault_of_metrics(metrics, self.weight_key, n_arrays, len(measured))
         if fault is not None or self.weight_key is None:
-            return CheckedReply(reply, fault, metrics)
+            return Checked(reply, fault, metrics)
         name = next(iter(measured))
         measures = frozenset(
             (key, len(value) if isinstance(value, list) else 0) for key, value in metrics.items()
         )
-        return CheckedReply(reply, None, metrics, forms[0] if forms else ("", ()), (name, measures))
+        return Checked(reply, None, metrics, forms[0] if forms else ("", ()), (name, measures))
 
     def misfits(
-        self, replies: Sequence[CheckedReply], *, sent: ArrayRecord | None, needed: Sequence[str]
+        self, replies: Sequence[Checked], *, sent: ArrayRecord | None, needed: Sequence[str]
     ) -> dict[int, str]:
         """Return which sound replies do not fit the others, by position, and why.
 
@@ -125,7 +123,7 @@ class ReplyRules:
             return {i: faults.get(i, reason) for i in range(len(replies))}
         return faults
 
-    def _other_arrays(self, replies: Sequence[CheckedReply], sent: ArrayForm) -> dict[int, str]:
+    def _other_arrays(self, replies: Sequence[Checked], sent: ArrayForm) -> dict[int, str]:
         forms = [(name, self._comparable(form)) for name, form in (one.arrays for one in replies)]
         model = self._comparable(sent)
         usual = _most_common([form for form in forms if form[1] == model] or forms)
@@ -136,7 +134,7 @@ class ReplyRules:
         return form if self.same_shapes else tuple((key, (), "") for key, _, _ in form)
 
     def _other_metrics(
-        self, replies: Sequence[CheckedReply], needed: Sequence[str], weight_key: str
+        self, replies: Sequence[Checked], needed: Sequence[str], weight_key: str
     ) -> dict[int, str]:
         wanted = {(key, 0) for key in (weight_key, *needed)}
         known = [len(wanted & one.measures[1]) for one in replies]
@@ -158,7 +156,7 @@ def form_of_arrays(arrays: ArrayRecord) -> ArrayForm:
     return tuple((key, values.shape, values.dtype.kind) for key, values in found)
 
 
-def _is_model(one: CheckedReply, sent: ArrayRecord) -> bool:
+def _is_model(one: Checked, sent: ArrayRecord) -> bool:
     """Return whether a reply brings back the numbers that were sent."""
     arrays = one.reply.content.array_records[one.arrays[0]]
     return list(arrays) == list(sent) and all(

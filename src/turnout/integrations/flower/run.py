@@ -35,8 +35,6 @@ from turnout.session.settings import Settings
 from turnout.session.world import World
 from turnout.types import Array
 
-__all__ = ["KIND", "FlowerRun"]
-
 #: Kind of the checkpoint's file.
 KIND = "turnout-flower"
 

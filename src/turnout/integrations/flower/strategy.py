@@ -38,8 +38,6 @@ from turnout.session.virtual import VirtualWorld
 from turnout.session.world import World
 from turnout.simulation import Run
 
-__all__ = ["SelectingStrategy"]
-
 #: What clients claim is bounded unless somebody says otherwise; each run has its own copy.
 _BOUNDS = Bounds()
 #: One answer is enough, and no number of rounds without any ends a run.
