@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout import require
+from turnout.domains import Count, Positive, check_fields
 from turnout.errors import InvalidInput
 from turnout.rng import Purpose, stream
 from turnout.types import LARGEST_REPORT, Array, FloatArray, IntArray
@@ -163,17 +164,15 @@ class PStableLSH:
     (4,)
     """
 
-    dimension: int
-    n_hashes: int
-    step: float
+    dimension: Count
+    n_hashes: Count
+    step: Positive
     seed: int = 0
     coordinates: IntArray = field(init=False, repr=False, compare=False)
     offsets: FloatArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        require.integer("dimension", self.dimension, minimum=1)
-        require.integer("n_hashes", self.n_hashes, minimum=1)
-        require.number("step", self.step, above=0.0)
+        check_fields(self)
         rng = stream(self.seed, Purpose.PARTITION)
         n_passes = math.ceil(self.n_hashes / self.dimension)
         order = np.argsort(rng.random((n_passes, self.dimension)), axis=1, kind="stable")

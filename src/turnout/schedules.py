@@ -32,11 +32,9 @@ class Schedule(Protocol):
 
     def __call__(self, round: int) -> float:
         """Return the value in a round, counted from 0."""
-        ...
 
     def __hash__(self) -> int:
         """Return a hash of the parameters."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

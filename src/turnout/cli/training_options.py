@@ -15,8 +15,6 @@ from turnout.experiment.kinds import FAMILIES
 from turnout.experiment.spec import parse_parameters, parse_spec
 from turnout.training import Aggregation, LocalWork, Model, Training
 
-__all__ = ["StopAtTarget", "TrainingOptions", "recipe_options"]
-
 _PANEL = "Training"
 
 

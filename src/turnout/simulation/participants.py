@@ -20,12 +20,10 @@ class Work(Protocol):
     @property
     def is_broken(self) -> BoolArray | None:
         """(s,) who answered with something that cannot be used: they count as failed."""
-        ...
 
     @property
     def metrics(self) -> Mapping[str, FloatArray]:
         """(s,) each: what clients reported, NaN for those who did not."""
-        ...
 
 
 class Participants(Protocol):
@@ -38,21 +36,17 @@ class Participants(Protocol):
     @property
     def columns(self) -> Mapping[str, Array]:
         """(n,) or (n, d) each: what the server knows of their data; replaces the world's."""
-        ...
 
     @property
     def workload(self) -> FloatArray | None:
         """(n,) local work in a round relative to the mean client's; None = the same for all."""
-        ...
 
     @property
     def is_done(self) -> bool:
         """Whether there is nothing more to do: the run ends here."""
-        ...
 
     def reset(self) -> None:
         """Start afresh; called before the first round."""
-        ...
 
     def polled_loss(
         self, round: int, clients: IntArray, data: Literal["all", "mini-batch"]
@@ -64,7 +58,6 @@ class Participants(Protocol):
             clients: Who is asked.
             data: What they evaluate the model on.
         """
-        ...
 
     def work(self, selection: Selection, is_completed: BoolArray) -> Work:
         """Let those who completed do the work of a round; the others do nothing at all.
@@ -73,7 +66,6 @@ class Participants(Protocol):
             selection: Who was chosen.
             is_completed: (s,) who completes in time.
         """
-        ...
 
     def measure(self, round: int, is_last: bool) -> Mapping[str, float]:
         """Return what was measured at the end of a round, by name; empty if nothing was.
@@ -82,11 +74,9 @@ class Participants(Protocol):
             round: The round.
             is_last: Whether the run ends with it.
         """
-        ...
 
     def state(self) -> dict[str, Array]:
         """Return what has changed since ``reset``, as arrays."""
-        ...
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Continue from a saved state.
@@ -94,7 +84,6 @@ class Participants(Protocol):
         Args:
             state: What ``state`` returned.
         """
-        ...
 
 
 class _Reports(NamedTuple):

@@ -25,7 +25,6 @@ class Check(Protocol):
 
     def __call__(self, make_selector: MakeSelector, effort: float = 1.0) -> str | None:
         """Run the check and return a remark; ``effort`` scales repetitions, not margins."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

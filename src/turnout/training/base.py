@@ -16,8 +16,6 @@ from turnout.types import FloatArray, IntArray
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ClientScores", "Clients", "ModelScores", "Trainer", "Updates"]
-
 
 @dataclass(frozen=True)
 class Updates:
@@ -84,7 +82,6 @@ class Clients(Protocol):
 
     def train(self, weights: torch.Tensor, clients: IntArray, round: int) -> Updates:
         """Let each client train, starting from the global model."""
-        ...
 
     def polled_loss(
         self,
@@ -94,11 +91,9 @@ class Clients(Protocol):
         data: Literal["all", "mini-batch"],
     ) -> FloatArray:
         """Return (len(clients),) the loss of the model on their data, without training."""
-        ...
 
     def test_clients(self, weights: torch.Tensor, clients: IntArray | None = None) -> ClientScores:
         """Return loss and accuracy on each client's hold-out, or its training data without one."""
-        ...
 
 
 class Trainer(Clients, Protocol):
@@ -107,30 +102,23 @@ class Trainer(Clients, Protocol):
     @property
     def n_weights(self) -> int:
         """Number of weights and changing buffers, P."""
-        ...
 
     @property
     def n_buffers(self) -> int:
         """How many of them, the last, are buffers."""
-        ...
 
     @property
     def steps(self) -> IntArray:
         """(n,) SGD steps that each client takes in a round: its work on the virtual clock."""
-        ...
 
     def initial_weights(self) -> torch.Tensor:
         """Return (P,) the first global model, fixed by the seed."""
-        ...
 
     def test(self, weights: torch.Tensor) -> ModelScores:
         """Return loss and accuracy on the test set."""
-        ...
 
     def test_holdout(self, weights: torch.Tensor) -> ModelScores:
         """Return loss and accuracy on what all clients hold out, pooled; NaN without any."""
-        ...
 
     def module_with(self, weights: torch.Tensor) -> torch.nn.Module:
         """Return a copy of the module with some weights, for evaluation on the CPU."""
-        ...

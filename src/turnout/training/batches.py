@@ -15,8 +15,6 @@ import numpy as np
 from turnout.rng import Purpose, stream
 from turnout.types import IntArray
 
-__all__ = ["BatchPlan", "batch_plan", "client_plan", "examples_seen", "polled_rows"]
-
 #: Seeds of torch generators are below this number.
 SEEDS = 2**63
 

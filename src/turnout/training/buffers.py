@@ -15,8 +15,6 @@ from turnout.data.base import FederatedData
 from turnout.errors import InvalidInput
 from turnout.training.modules import PROBE, REFUSALS, tried
 
-__all__ = ["changing_buffers", "check_batches", "least_batch"]
-
 
 def changing_buffers(module: nn.Module, data: FederatedData) -> tuple[str, ...]:
     """Return the names of the buffers of all layers that change a buffer while they train.

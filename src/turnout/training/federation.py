@@ -25,8 +25,6 @@ from turnout.types import Array, BoolArray, FloatArray, IntArray, Selection
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Federation", "Trained", "forget_data"]
-
 
 class Trained(NamedTuple):
     """What the chosen clients did in a round; arrays are in the order of the selection.

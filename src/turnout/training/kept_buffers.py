@@ -16,8 +16,6 @@ from turnout.types import FloatArray, IntArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["KeptBuffers"]
-
 
 class KeptBuffers:
     """Lets clients train and evaluate with their own buffers, one client after the other.

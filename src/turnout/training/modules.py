@@ -26,20 +26,6 @@ try:
 except ImportError as error:
     raise MissingExtra("training needs PyTorch: pip install 'turnout[torch]'") from error
 
-__all__ = [
-    "PROBE",
-    "REFUSALS",
-    "device_named",
-    "initial_module",
-    "input_tensor",
-    "label_losses",
-    "label_tensor",
-    "load_weights",
-    "read_weights",
-    "seeded",
-    "tried",
-]
-
 #: Number of examples on which a new module is tried.
 PROBE = 2
 

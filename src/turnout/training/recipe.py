@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from turnout import require
 from turnout.data import ClientCode, Digits, Dirichlet, Partition, Source
+from turnout.domains import Count, Flag, Positive, check_fields, choice
 from turnout.errors import InvalidInput
 from turnout.names import shortened
 from turnout.plain import LATER
@@ -16,15 +16,11 @@ from turnout.training.aggregate import Aggregation, MeanReturned
 from turnout.training.local import LocalWork
 from turnout.training.models import Mlp, Model
 
-__all__ = ["OBSERVATION", "TRAINERS", "Training"]
-
 #: The class of each trainer, imported only when something is trained. The first is the default.
-TRAINERS: Mapping[str, str] = MappingProxyType(
-    {
-        "fast": "turnout.training.fast:FastTrainer",
-        "reference": "turnout.training.reference:ReferenceTrainer",
-    }
-)
+TRAINERS: Mapping[str, str] = {
+    "fast": "turnout.training.fast:FastTrainer",
+    "reference": "turnout.training.reference:ReferenceTrainer",
+}
 
 #: What becomes of buffers that change in training. The first is the default.
 BUFFERS = ("average", "local")
@@ -34,6 +30,9 @@ OBSERVATION = frozenset(
     {"evaluate_every", "evaluate_clients_every", "target_accuracy", "stop_at_target"}
     | {"trainer", "device"}
 )
+
+#: What a recipe is made of, beside plain values.
+_PARTS = (Source, Partition, Model, LocalWork, Aggregation, ClientCode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +73,19 @@ class Training:
     model: Model = field(default_factory=Mlp)
     local: LocalWork = field(default_factory=lambda: LocalWork(epochs=5, batch_size=10, lr=0.05))
     aggregation: Aggregation = field(default_factory=MeanReturned)
-    server_lr: float = 1.0
-    evaluate_every: int = 1
-    evaluate_clients_every: int = 10
+    server_lr: Positive = 1.0
+    evaluate_every: Count = 1
+    evaluate_clients_every: Count = 10
     target_accuracy: tuple[float, ...] = ()
-    stop_at_target: bool = False
-    trainer: str = next(iter(TRAINERS))
+    stop_at_target: Flag = False
+    trainer: Annotated[str, choice(*TRAINERS)] = next(iter(TRAINERS))
     device: str = "cpu"
     code: ClientCode = field(default_factory=ClientCode, metadata=LATER)
-    buffers: str = field(default=BUFFERS[0], metadata=LATER)
+    buffers: Annotated[str, choice(*BUFFERS)] = field(default=BUFFERS[0], metadata=LATER)
 
     def __post_init__(self) -> None:
-        kinds: dict[str, type] = {
-            "source": Source,
-            "partition": Partition,
-            "model": Model,
-            "local": LocalWork,
-            "aggregation": Aggregation,
-            "code": ClientCode,
-        }
-        for name, kind in kinds.items():
-            if not isinstance(getattr(self, name), kind):
+        for name, kind in get_type_hints(Training).items():
+            if kind in _PARTS and not isinstance(getattr(self, name), kind):
                 hint = " Ready(module) holds a torch.nn.Module." if name == "model" else ""
                 raise InvalidInput(
                     f"{name} must be a {kind.__name__}, got {_shown(self, name)}.{hint}", field=name
@@ -103,16 +94,12 @@ class Training:
             raise InvalidInput(
                 f"hold_out must be inside [0, 1), got {self.hold_out!r}.", field="hold_out"
             )
-        require.number("server_lr", self.server_lr, above=0.0)
-        require.integer("evaluate_every", self.evaluate_every, minimum=1)
-        require.integer("evaluate_clients_every", self.evaluate_clients_every, minimum=1)
+        check_fields(self)
         object.__setattr__(self, "target_accuracy", _targets(self.target_accuracy))
-        if require.boolean("stop_at_target", self.stop_at_target) and not self.target_accuracy:
+        if self.stop_at_target and not self.target_accuracy:
             raise InvalidInput(
                 "stop_at_target needs a target_accuracy, such as 0.9.", field="stop_at_target"
             )
-        require.choice("trainer", self.trainer, tuple(TRAINERS))
-        require.choice("buffers", self.buffers, BUFFERS)
         if not isinstance(self.device, str) or not self.device:
             raise InvalidInput(
                 f"device must be a name such as 'cpu' or 'cuda', got {self.device!r}.",

@@ -26,8 +26,6 @@ from turnout.training.reports import ClientLosses, collect
 from turnout.training.torch_trainer import TorchTrainer
 from turnout.types import IntArray
 
-__all__ = ["ReferenceTrainer"]
-
 
 class ReferenceTrainer(TorchTrainer):
     """Trains one client after the other in plain PyTorch; see ``TorchTrainer`` for arguments."""

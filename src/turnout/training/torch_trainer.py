@@ -22,8 +22,6 @@ from turnout.training.modules import device_named, initial_module, load_weights,
 from turnout.training.scoring import Scorer, at_worst, client_rows
 from turnout.types import Array, FloatArray, IntArray
 
-__all__ = ["TorchTrainer"]
-
 
 class TorchTrainer(ABC):
     """Base of the trainers on PyTorch; see ``base.Trainer``. It loads weights into one module.

@@ -11,8 +11,6 @@ from turnout.training.batched.text import Text
 from turnout.training.nets import NextWord
 from turnout.training.reference import ReferenceTrainer
 
-__all__ = ["engine_for"]
-
 
 def engine_for(reference: ReferenceTrainer, batch_size: int) -> tuple[Engine, str]:
     """Return the engine for a module, and why no faster one fits (or an empty string).
