@@ -10,7 +10,7 @@ DEPLOYMENT ?= tests/flower tests/test_ray.py
 SOURCES := $(shell find src -name '*.py')
 STEPS   := $(patsubst examples/%.py,build/tutorial/%.md,$(wildcard examples/[0-9][0-9]_*.py))
 
-.PHONY: demo test quick deployment check bench peers docs dist papers reliability golden browser clean
+.PHONY: demo test quick deployment check bench peers docs dist papers reliability audit golden browser clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -74,6 +74,13 @@ papers: $(READY)  ## pages and figures of docs/papers, from results/*.json
 reliability: $(READY)  ## what hostile clients gain: results/reliability.json and its page; goes on where it was
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reliability.py
 	$(BIN)/python docs/build_reliability.py
+
+audit: $(READY)  ## risky code, licences, and known vulnerabilities if pip-audit is installed (needs a network)
+	$(BIN)/bandit --quiet --severity-level medium --confidence-level medium --recursive src
+	$(BIN)/pip-licenses --from mixed --summary --partial-match --fail-on GPL
+	@if $(BIN)/python -m pip_audit --version >/dev/null 2>&1; \
+		then $(BIN)/python -m pip_audit --no-deps --requirement constraints.txt; \
+		else echo "Known vulnerabilities: not looked for. It needs a network: pip install pip-audit"; fi
 
 golden: $(READY)  ## rewrite the golden file; explain the change in CHANGELOG.md
 	$(BIN)/python -m tests.golden

@@ -11,7 +11,7 @@ from turnout.environments import Bernoulli, Environment, LinearContextual, Popul
 from turnout.simulation import Progress, rounds
 
 LEVELS = np.array([0.8, 1.0, 1.1, 0.9, 1.2, 1.0])
-NO_RULE = dict.fromkeys(("fixed_samples", "samples", "losses", "history", "times"), False)
+NO_RULE = dict.fromkeys(Bounds().parameters, False)
 
 
 def fresh(n_clients=6, **switches):
@@ -34,6 +34,24 @@ def told(bounds, reports, name="loss", seconds=1.0):
 
 def with_first(value, values=LEVELS):
     return np.concatenate(([value], values[1:]))
+
+
+@pytest.mark.parametrize("name", ["context", "features"])
+def test_features_of_unusual_size_are_unknown(name):
+    claimed = np.stack([with_first(-1e30), 10.0 * LEVELS, with_first(0.0)], axis=1)
+    believed = fresh().columns(context(**{name: claimed})).column(name)
+    expected = claimed.copy()
+    expected[0, 0] = np.nan  # each feature by itself; a 0 may be true
+    np.testing.assert_array_equal(believed, expected)
+    trusting = fresh(features=False).columns(context(**{name: claimed})).column(name)
+    np.testing.assert_array_equal(trusting, claimed)
+
+
+def test_features_of_usual_size_pass_unchanged():
+    rng = np.random.default_rng(3)
+    bits = (rng.random((500, 16)) < 0.1).astype(np.int64)
+    ctx = context(features=bits, context=np.abs(rng.normal(5.0, 1.0, (500, 3))))
+    assert fresh(500).columns(ctx) is ctx
 
 
 def test_honest_claims_pass_unchanged():

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from turnout import Bounds
 from turnout.cli import app
 from turnout.cli.compare import compare
 from turnout.cli.reproduce import reproduce
@@ -97,6 +98,12 @@ def test_simulate_in_a_world_from_a_file() -> None:
         **row,
         "seconds": pytest.approx(row["seconds"], abs=60.0),
     }
+
+
+def test_bounds_go_into_the_configuration_of_a_run() -> None:
+    run("simulate", "random", "--bounds", "--out", "bounded", *SMALL)
+    (config,) = Path("bounded").rglob("config.json")
+    assert json.loads(config.read_text())["bounds"] == Bounds().parameters
 
 
 def test_a_deadline_makes_clients_late() -> None:

@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turnout
-from turnout import StepAfter, data, environments, metrics, policies, schedules, training
-from turnout.environments import WORLDS, e3cs_world, rbcs_f_world
+from turnout import Bounds, StepAfter, data, environments, metrics, policies, schedules, training
+from turnout.environments import WORLDS, Environment, Population, e3cs_world, rbcs_f_world
 from turnout.errors import InvalidInput, MissingColumn
 from turnout.experiment import (
     Advance,
@@ -46,6 +46,7 @@ from turnout.runs.versions import versions
 from turnout.selector import Selector
 from turnout.simulation import simulate
 from turnout.statistics import student_quantile
+from turnout.storage import read_npz
 from turnout.types import RoundContext, Selection
 
 HOWTO = Path(__file__).parent.parent / "docs" / "howto" / "experiments.md"
@@ -572,6 +573,55 @@ def test_an_interrupted_run_ends_as_if_it_had_not_been(name: str, tmp_path: Path
     grid = run_experiment(made, tmp_path / "cut", n_jobs=1, checkpoint_every=10)
     assert grid.cells[0].status == "resumed"
     assert contents(cell) == contents(cell_of(tmp_path / "whole", name, 0))
+
+
+#: Some of its clients hold so much data that nobody believes it.
+UNEQUAL = Environment(12, population=Population(tail=0.7))
+
+
+def test_bounds_of_an_experiment_are_those_of_simulate(tmp_path: Path) -> None:
+    made = small("data-weighted", world=UNEQUAL, n_rounds=15, seeds=1, bounds={"history": False})
+    (cell,) = run_experiment(made, tmp_path, n_jobs=1).cells
+    saved = read_cell(cell_of(tmp_path, cell.label, 0)).run
+    sizes = {"cohort_size": made.cohort_size, "n_rounds": 15}
+    bounded = turnout.simulate("data-weighted", UNEQUAL, bounds=Bounds(history=False), **sizes)
+    believed = turnout.simulate("data-weighted", UNEQUAL, **sizes)
+    np.testing.assert_array_equal(saved.clients, bounded.clients)
+    assert saved.clients.tolist() != believed.clients.tolist()
+
+
+def test_an_interrupted_run_with_bounds_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    made = small("ucb-cs", world=UNEQUAL, n_rounds=40, seeds=1, bounds=True)
+    run_experiment(made, tmp_path / "whole", n_jobs=1, checkpoint_every=10)
+    for_now = {"n_jobs": 1, "checkpoint_every": 10}
+    with pytest.raises(Stop):
+        run_experiment(made, tmp_path / "cut", **for_now, progress=interrupt_at(20))
+    (cell,) = run_experiment(made, tmp_path / "cut", **for_now).cells
+    assert cell.status == "resumed"
+    whole, cut = (cell_of(tmp_path / name, "ucb-cs", 0) for name in ("whole", "cut"))
+    assert contents(cut) == contents(whole)
+    state = read_npz(cut / "progress.npz")
+    assert np.isfinite(state["bounds.reported_"]).any()  # there was something to save
+
+
+@pytest.mark.parametrize(
+    ("bounds", "problem"),
+    [
+        ("on", "bounds: must be true, false or a table of switches, got 'on'"),
+        ({"loses": True}, "bounds.loses: unknown key 'loses'. Did you mean 'losses'?"),
+        ({"losses": 1}, "bounds.losses must be"),
+    ],
+)
+def test_bounds_that_are_none_are_refused(bounds: Any, problem: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(problem)):
+        small("random", bounds=bounds)
+
+
+def test_an_experiment_without_bounds_is_written_as_ever() -> None:
+    assert "bounds" not in small("random").table()
+    bounded = small("random", bounds=True)
+    assert Experiment.from_table(bounded.table()) == bounded
+    assert bounded.digest != small("random").digest
 
 
 def test_a_killed_process_leaves_a_run_that_goes_on(tmp_path: Path) -> None:

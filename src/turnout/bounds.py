@@ -43,6 +43,8 @@ FEWEST = 5
 REPORTS = (*sorted(NON_NEGATIVE_METRICS), "polled_loss")
 #: Columns of times that clients claim.
 TIMES = ("expected_duration", "upload_duration", "download_duration")
+#: Columns of several numbers per client, whose meaning is known to the selector only.
+FEATURES = ("context", "features")
 
 
 class Bounds(Stateful):
@@ -60,6 +62,9 @@ class Bounds(Stateful):
         times (True or False): Whether times that clients claim are bounded from below by the
             others', and an expected duration by a factor of three around what was measured. The
             server has a clock.
+        features (True or False): Whether each number of ``context`` and ``features`` is bounded in
+            size by those of the others. One that is too large counts as unknown. A selector that
+            multiplies it would take it for any time or any reward.
 
     >>> bounds = Bounds()
     >>> bounds.reset(6)
@@ -77,12 +82,14 @@ class Bounds(Stateful):
         losses: bool = True,
         history: bool = True,
         times: bool = True,
+        features: bool = True,
     ) -> None:
         self.fixed_samples = fixed_samples
         self.samples = samples
         self.losses = losses
         self.history = history
         self.times = times
+        self.features = features
 
     def check_parameters(self) -> None:
         """Every switch is True or False."""
@@ -108,6 +115,9 @@ class Bounds(Stateful):
         if self.times:
             for name in ctx.columns.keys() & set(TIMES):
                 changed[name] = self._seconds(name, ctx.columns[name])
+        if self.features:
+            for name in ctx.columns.keys() & set(FEATURES):
+                changed[name] = _of_usual_size(ctx.columns[name])
         changed = {
             name: values
             for name, values in changed.items()
@@ -189,6 +199,13 @@ def _usual(amounts: Array) -> _Usual:
     deviation = NORMAL * _middle(np.abs(np.log(votes / median)))
     factor = max(LEAST_FACTOR, math.exp(DEVIATIONS * deviation))
     return _Usual(median, median / factor, median * factor)
+
+
+def _of_usual_size(claim: Array) -> Array:
+    """Return numbers by client and feature; unknown where larger than the others' can be."""
+    size = np.abs(claim).reshape(claim.shape[0], -1)
+    most = np.array([_usual(one).most for one in size.T])
+    return np.where((size > most).reshape(claim.shape), np.nan, claim)
 
 
 def _middle(amounts: Array) -> float:

@@ -203,6 +203,8 @@ def _from_file(
         raise InvalidInput("--world and --deadline go into the file of --config.")
     sweep = Sweep.from_toml(config)
     changes: dict[str, Any] = dict(sizes_of(federation))
+    if federation.bounds:
+        changes["bounds"] = True
     if seeds is not None:
         changes["seeds"] = seeds
     if sweep.base.training is not None:

@@ -64,6 +64,7 @@ def settings_of(
         "seeds": seeds,
         "policy": FixedDeadline() if options.deadline is None else FixedDeadline(options.deadline),
         "training": training,
+        "bounds": options.bounds,
         **usual,
         **sizes_of(options),
     }

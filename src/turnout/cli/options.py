@@ -81,6 +81,12 @@ class WorldOptions:
         float | None,
         typer.Option("--deadline", help="Seconds until a round closes; default: no deadline."),
     ] = None
+    bounds: Annotated[
+        bool,
+        typer.Option(
+            "--bounds", help="Compare what clients claim with what others do, as Flower runs do."
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from turnout.bounds import Bounds
 from turnout.environments import Always
 from turnout.experiment.facts import facts_of
 from turnout.experiment.task import CellResult, CellTask, cell_config, config_difference
@@ -37,6 +38,9 @@ OnRounds = Callable[[int, Mapping[str, float]], None]
 _MOST_CHECKPOINTS = 20
 #: Training is saved at least this often, in seconds.
 _CHECKPOINT_SECONDS = 15.0
+
+#: How the names of the bounds' state begin in a checkpoint.
+_BOUNDS = "bounds."
 
 #: Lines are written every so many rounds, or sooner after so many seconds.
 _FLUSH_ROUNDS, _FLUSH_SECONDS = 50, 0.5
@@ -108,6 +112,8 @@ class _Running:
         self._world = task.experiment.environment(task.seed)
         self._federation = task.experiment.federation(task.seed, task.data)
         self._progress = Progress(self._world.n_clients)
+        switches = task.experiment.bounds
+        self._bounds = None if switches is None else Bounds(**switches)
         self._started = time.perf_counter()
         parts = [files.STATE] if self._federation is None else [files.STATE, files.MODEL]
         n_clients, quota_at = self._world.n_clients, self._selector.quota_at
@@ -122,6 +128,10 @@ class _Running:
         self._progress = Progress.from_state(n_clients, saved)
         self._selector.prepare(n_clients, self._task.seed)
         load(path / files.STATE, into=self._selector)
+        if self._bounds is not None:
+            self._bounds.reset(n_clients)
+            state = {name: saved[f"{_BOUNDS}{name}"] for name in self._bounds.state()}
+            self._bounds.load_state(state)
         if self._federation is not None:
             self._federation.load_state(files.read_arrays(path / files.MODEL))
         self._started -= float(saved["cell.seconds"])
@@ -138,6 +148,7 @@ class _Running:
             start=start,
             progress=self._progress,
             participants=self._federation,
+            bounds=self._bounds,
         )
 
     def write(self, records: Iterator[RoundRecord], on_rounds: OnRounds | None) -> None:
@@ -200,8 +211,10 @@ class _Running:
         save(self._selector, self._task.path / files.STATE)
         if self._federation is not None:
             write_npz(self._task.path / files.MODEL, self._federation.state())
-        seconds = {"cell.seconds": np.array(self._seconds())}
-        self.writer.checkpoint(self._progress.state() | seconds, more)
+        state = self._progress.state() | {"cell.seconds": np.array(self._seconds())}
+        if self._bounds is not None:
+            state |= {f"{_BOUNDS}{name}": part for name, part in self._bounds.state().items()}
+        self.writer.checkpoint(state, more)
 
     def _seconds(self) -> float:
         return time.perf_counter() - self._started

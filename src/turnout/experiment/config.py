@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from turnout import require
+from turnout.bounds import Bounds
 from turnout.data import FederatedData
 from turnout.data.data_files import content_id
 from turnout.environments import WORLDS, Environment
@@ -47,6 +48,8 @@ class Experiment:
         seeds: The seeds, or a number n for 0 .. n - 1.
         policy: When a round closes: a policy, its table or the name of its kind.
         training: What is trained: a recipe or its table; None simulates without training.
+        bounds: What is believed of what clients claim: True, or the switches of ``Bounds`` that are
+            not as usual; False believes everything.
 
     Raises:
         ConfigError: Something is unknown or does not fit; ``key`` tells where.
@@ -67,6 +70,7 @@ class Experiment:
     seeds: tuple[int, ...]
     policy: RoundPolicy
     training: Training | None
+    bounds: Mapping[str, bool] | None  #: every switch; None = everything is believed
 
     def __init__(
         self,
@@ -79,6 +83,7 @@ class Experiment:
         seeds: Sequence[int] | int = 5,
         policy: Mapping[str, Any] | str | RoundPolicy = _NO_DEADLINE,
         training: Mapping[str, Any] | Training | None = None,
+        bounds: Mapping[str, bool] | bool = False,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ConfigError(("name",), f"must be a text, got {name!r}.")
@@ -98,6 +103,7 @@ class Experiment:
             policy=decode(policy, RoundPolicy, ("policy",)),
             training=None if training is None else decode(training, Training, ("training",)),
             selectors=_checked_selectors(selectors),
+            bounds=_checked_bounds(bounds),
         )
         self.table()  # what cannot be written is refused here, not when the run begins
 
@@ -127,6 +133,7 @@ class Experiment:
     def table(self) -> dict[str, Any]:
         """Return the resolved experiment as plain data; ``from_table`` reads it back."""
         training = {} if self.training is None else {"training": encode(self.training)}
+        bounds = {} if self.bounds is None else {"bounds": dict(self.bounds)}
         return {
             "name": self.name,
             "selectors": [variant.table() for variant in self.selectors],
@@ -137,6 +144,7 @@ class Experiment:
             "seeds": list(self.seeds),
             "policy": encode(self.policy),
             **training,
+            **bounds,
         }
 
     @property
@@ -173,6 +181,20 @@ class Experiment:
         if self.training is None:
             return None
         return Federation(self.training, self.n_clients, seed, data=data)
+
+
+def _checked_bounds(bounds: Any) -> dict[str, bool] | None:
+    if isinstance(bounds, bool):
+        return Bounds().parameters if bounds else None
+    if not isinstance(bounds, Mapping):
+        fix = f"must be true, false or a table of switches, got {bounds!r}."
+        raise ConfigError(("bounds",), fix)
+    usual = Bounds().parameters
+    for name, switch in bounds.items():
+        if name not in usual:
+            raise ConfigError(("bounds", name), f"unknown key {name!r}.{nearest(name, usual)}")
+        require.boolean(f"bounds.{name}", switch)
+    return usual | dict(bounds)
 
 
 def _usual_sizes(world: Any) -> tuple[int, int, int]:

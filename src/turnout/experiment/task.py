@@ -75,10 +75,10 @@ def cell_config(task: CellTask) -> dict[str, Any]:
     """
     experiment, variant = task.experiment, task.variant
     table = experiment.table()
-    training = {"training": table["training"]} if "training" in table else {}
+    optional = {name: table[name] for name in ("training", "bounds") if name in table}
     return {
         "format": files.FORMAT,
-        "kind": "training" if training else "simulation",
+        "kind": "training" if "training" in optional else "simulation",
         "experiment": experiment.name,
         "label": variant.label,
         "selector": variant.name,
@@ -91,7 +91,7 @@ def cell_config(task: CellTask) -> dict[str, Any]:
         "world_id": experiment.world_id,
         "policy": table["policy"],
         "classes": class_names(experiment.environment(task.seed)),
-        **training,
+        **optional,
     }
 
 

@@ -43,7 +43,7 @@ def check_parameters(subject: Subject) -> None:
     classes: dict[str, Any] = {type(v).__name__: type(v) for v in parameters.values()}
     classes |= {name: type(selector), "inf": math.inf, "nan": math.nan}
     with doing(f"eval({selector!r})"):
-        again = repr(eval(repr(selector), classes))
+        again = repr(eval(repr(selector), classes))  # nosec B307: code that is being tested
     expect(again == repr(selector), f"repr does not round-trip: {selector!r} became {again}.")
     _expect_reset(subject, copy)
 
