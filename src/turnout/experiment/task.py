@@ -75,7 +75,7 @@ def cell_config(task: CellTask) -> dict[str, Any]:
     """
     experiment, variant = task.experiment, task.variant
     table = experiment.table()
-    optional = {name: table[name] for name in ("training", "bounds") if name in table}
+    optional = {name: table[name] for name in table if name in ("training", "bounds")}
     return {
         "format": files.FORMAT,
         "kind": "training" if "training" in optional else "simulation",
