@@ -502,7 +502,7 @@ def test_the_folder_is_as_agreed(tmp_path: Path) -> None:
     assert summary["regret_bound"] == expected[-1]
     resolved = json.loads((tmp_path / "experiment.json").read_text())
     assert Experiment.from_table(resolved) == made
-    known = {"turnout", "numpy", "python", "platform", "git", "dirty", "code"}
+    known = {"turnout", "numpy", "python", "platform", "git", "dirty", "code", "files"}
     assert json.loads((cell / "versions.json").read_text()).keys() == known
 
 

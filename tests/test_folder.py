@@ -11,7 +11,8 @@ import pytest
 import turnout
 from turnout.errors import StateFileError
 from turnout.experiment import Advance, Experiment, FolderError, run_experiment
-from turnout.experiment.code import code_of
+from turnout.experiment import grid as grid_module
+from turnout.experiment.code import _bare, code_of, files_of
 from turnout.runs.files import cell_folder, read_json, write_json
 from turnout.selectors import Random
 from turnout.training import LocalWork, Logistic, Training
@@ -103,7 +104,9 @@ def test_what_a_plug_in_imports_from_beside_it_counts(edited, modules):
     for name in ("lab/__init__.py", "lab/parts/__init__.py", "lab/parts/deep.py", "rate.py"):
         (modules / name).write_text("RATE = 1\n")
     (modules / "other.py").write_text("import json\n")
-    source = "import numpy\nfrom .parts import deep\ndef later():\n    import rate\n" + PLUG_IN
+    source = (
+        "import numpy\nfrom .parts import deep\ndef later():\n    from rate import RATE\n" + PLUG_IN
+    )
     (modules / "lab" / "mine.py").write_text(source)
     made = small("lab.mine:Mine")
     before = code_of(made, made.selectors[0])
@@ -136,6 +139,67 @@ def test_worlds_policies_and_inner_selectors_count(modules):
     assert list(code_of(inner, inner.selectors[0])) == ["chooser.py"]
     built_in = small("guarded:inner=oort")
     assert code_of(built_in, built_in.selectors[0]) == {}
+
+
+def test_an_edited_trace_is_run_again(tmp_path):
+    trace = tmp_path / "sessions.csv"
+    trace.write_text("client,start,end\na,0,900\nb,0,3000\n")
+    world = {"availability": {"kind": "availability-file", "path": str(trace)}}
+    made = small("random", seeds=1, world=world)
+    first = run_experiment(made, tmp_path / "run", n_jobs=1)
+    assert run_experiment(made, tmp_path / "run", n_jobs=1).notes == ("1 cell reused.",)
+    trace.write_text("client,start,end\na,0,300\nb,0,3000\n")
+    grid = run_experiment(made, tmp_path / "run", n_jobs=1)
+    assert grid.notes == (f"1 cell run again ({trace} changed).",)
+    assert grid.values("random", "cep") != first.values("random", "cep")
+
+
+def test_an_edited_built_in_selector_is_run_again(tmp_path, monkeypatch):
+    made = small("guarded:inner=oort", "random", seeds=1)
+    oort, random = (files_of(made, variant) for variant in made.selectors)
+    assert {f"turnout/selectors/{name}.py" for name in ("guarded", "oort", "_oort_rules")} <= set(
+        oort
+    )
+    assert "turnout/sampling/allocation.py" in oort
+    assert not {name for name in oort if "e3cs" in name or name.endswith("selectors/__init__.py")}
+    assert "turnout/selectors/oort.py" not in random
+    run_experiment(made, tmp_path, n_jobs=1)
+    monkeypatch.setattr(
+        grid_module,
+        "files_of",
+        lambda *task: (
+            {**files_of(*task)}
+            | ({"turnout/selectors/oort.py": "edited"} if "oort" in str(task) else {})
+        ),
+    )
+    assert run_experiment(small("random", seeds=1), tmp_path, n_jobs=1).notes == ("1 cell reused.",)
+    again = run_experiment(small("guarded:inner=oort", seeds=1), tmp_path, n_jobs=1)
+    assert again.notes == ("1 cell run again (turnout/selectors/oort.py changed).",)
+
+
+def test_cells_that_do_not_know_their_files_are_reused(tmp_path):
+    run_experiment(small(seeds=1), tmp_path, n_jobs=1)
+    for file in tmp_path.rglob("versions.json"):
+        write_json(file, {k: v for k, v in read_json(file).items() if k != "files"})
+    grid = run_experiment(small(seeds=1), tmp_path, n_jobs=1)
+    assert set(statuses(grid)) == {"skipped"}
+
+
+@pytest.mark.parametrize(
+    ("edited", "is_same"),
+    [
+        (
+            '"""Others say."""\n\nX = 1  # more\n\n\ndef f():\n    """Do."""\n    return "# no"\n',
+            True,
+        ),
+        ('"""Says."""\nX = 2\ndef f():\n    return "# no"\n', False),
+        ('"""Says."""\nX = 1\ndef f():\n    return "# yes"\n', False),
+        ('"""Says."""\nX = 1\ndef f():\n  return "# no"\n', False),
+    ],
+)
+def test_comments_and_docstrings_of_turnout_do_not_count(edited, is_same):
+    source = '"""Says."""\nX = 1\ndef f():\n    return "# no"  # so\n'
+    assert (_bare(edited.encode()) == _bare(source.encode())) == is_same
 
 
 def test_half_a_run_of_edited_code_is_started_again(modules, tmp_path):

@@ -7,6 +7,7 @@ are pickles; they are read without running code from them.
 from __future__ import annotations
 
 import csv
+import os
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class AvailabilityFile(CheckedFields, Availability):
 
     def available(self, moment: Moment) -> BoolArray:
         """Look up who has a session at the time of the round."""
-        sessions = _sessions(Path(self.path))
+        sessions = _sessions(Path(self.path), _edition(self.path))
         record = _records(sessions.period.size, self.shuffle, moment.n_clients, moment.seed)
         second = moment.round * self.round_s % sessions.period[record]
         at = record * sessions.span + second
@@ -112,7 +113,7 @@ class DeviceFile(CheckedFields, Devices):
         return self.expected_s_per_mbit(moment.n_clients, moment.seed)
 
     def _devices(self, n_clients: int, seed: int) -> FloatArray:
-        devices = _devices(Path(self.path))
+        devices = _devices(Path(self.path), _edition(self.path))
         chosen: FloatArray = devices[_records(len(devices), self.shuffle, n_clients, seed)]
         return chosen
 
@@ -126,8 +127,17 @@ def _records(n_records: int, shuffle: bool, n_clients: int, seed: int) -> IntArr
     return frozen(np.resize(order, n_clients))
 
 
+def _edition(path: str) -> tuple[int, int]:
+    """Return what changes with a file, so that an edited one is read again."""
+    try:
+        state = os.stat(path)
+    except OSError:
+        return 0, 0  # who reads it says what is wrong
+    return state.st_mtime_ns, state.st_size
+
+
 @lru_cache(maxsize=4)
-def _sessions(path: Path) -> _Sessions:
+def _sessions(path: Path, edition: tuple[int, int]) -> _Sessions:
     record, start, end, period = _session_rows(path)
     if (end < start).any() or (start < 0.0).any() or (period <= 0.0).any():
         raise InvalidInput(f"{path}: every session must have 0 <= start <= end, in seconds.")
@@ -157,7 +167,7 @@ def _session_rows(path: Path) -> tuple[IntArray, FloatArray, FloatArray, FloatAr
 
 
 @lru_cache(maxsize=4)
-def _devices(path: Path) -> FloatArray:
+def _devices(path: Path, edition: tuple[int, int]) -> FloatArray:
     """Return (devices, 2): speed relative to the median, bandwidth in Mbit/s."""
     if path.suffix == ".csv":
         texts = _columns(path, "speed", "bandwidth")

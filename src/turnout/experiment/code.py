@@ -1,4 +1,4 @@
-"""The code outside of turnout that a configuration names, as digests of its files."""
+"""The files that a configuration names, as digests: code, built-in selectors, traces."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import contextlib
 import hashlib
 import importlib
 import importlib.util
+import io
 import re
 import sys
-from collections.abc import Iterator, Mapping
+import tokenize
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from turnout.data.data_files import content_id
 from turnout.experiment.config import Experiment
 from turnout.experiment.variants import Variant
 from turnout.registry import find, names
@@ -20,6 +23,9 @@ from turnout.registry import find, names
 _PATH = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*(?:\.\w+)*")
 #: Folders in which files that do not belong together lie side by side.
 _INSTALLED = ("site-packages", "dist-packages")
+#: What a built-in selector is made of; a version stands for the rest of turnout.
+_ALGORITHMS = ("selectors", "estimators", "sampling")
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def code_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
@@ -38,18 +44,75 @@ def code_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
     """
     table = experiment.table()
     parts = [table["world"], table["policy"], table.get("training")]
-    plugins = set(names())
-    modules = {
-        module
-        for text in _texts([variant.name, variant.parameters, *parts])
-        for module in _named(text, plugins)
-        if module.partition(".")[0] != "turnout"
-    }
+    modules = _modules([variant.name, variant.parameters, *parts])
     return {
         name: digest
         for module in sorted(modules)
+        if not _is_ours(module)
         for name, digest in sorted(_digests(module).items())
     }
+
+
+def files_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
+    """Return digests of the built-in selector of a cell, and of the traces of its world.
+
+    A built-in selector is its module and what that imports of estimators and sampling. Comments
+    and docstrings do not count.
+
+    Args:
+        experiment: What the cell is part of.
+        variant: The selector.
+
+    Returns:
+        Digests by the path inside turnout, or by the path of a trace as it was given.
+    """
+    base = Path(__file__).parents[2]
+    modules = filter(_is_ours, _modules([variant.name, variant.parameters]))
+    ours = _reached(
+        base, {base / f"{name.replace('.', '/')}.py" for name in modules}, _is_algorithm
+    )
+    digests = {name: hashlib.sha256(_bare(content)).hexdigest() for name, content in ours.items()}
+    traces = _values_of("path", experiment.table()["world"])
+    return dict(sorted(digests.items())) | {path: content_id(Path(path)) for path in traces}
+
+
+def _modules(settings: Any) -> set[str]:
+    """Return the modules that the texts in some settings name."""
+    selectors = set(names())
+    return {module for text in _texts(settings) for module in _named(text, selectors)}
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == "turnout"
+
+
+def _is_algorithm(name: str) -> bool:
+    """Return whether a file of turnout is a part of what selectors compute."""
+    parts = name.split("/")
+    is_index = name == "turnout/selectors/__init__.py"  # which imports every selector
+    return len(parts) > 2 and parts[1] in _ALGORITHMS and not is_index
+
+
+def _bare(content: bytes) -> bytes:
+    """Return the source of a module without comments, docstrings and blank lines."""
+    lines = content.decode().splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(content.decode()).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(content)):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            first, last = node.body[0].lineno, node.body[0].end_lineno or node.body[0].lineno
+            lines[first - 1 : last] = [""] * (last - first + 1)
+    return "\n".join(line.rstrip() for line in lines if line.strip()).encode()
+
+
+def _values_of(key: str, table: Any) -> Iterator[str]:
+    """Yield the texts of a key, wherever it is in a table."""
+    for name, value in table.items() if isinstance(table, Mapping) else ():
+        if name == key and isinstance(value, str):
+            yield value
+        yield from _values_of(key, value)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -62,11 +125,11 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
 
 
-def _named(text: str, plugins: set[str]) -> list[str]:
+def _named(text: str, selectors: set[str]) -> list[str]:
     """Return the module of what a text names, if it names anything."""
     path = _PATH.fullmatch(text)
     if path is None:
-        return [find(text).__module__] if text in plugins else []
+        return [find(text).__module__] if text in selectors else []
     with contextlib.suppress(Exception):  # whatever somebody else's module raises
         importlib.import_module(path[1])
     return [path[1]] if path[1] in sys.modules else []
@@ -79,21 +142,30 @@ def _digests(module: str) -> dict[str, str]:
     start = Path(origin).absolute()
     is_package = start.name == "__init__.py"
     base = start.parents[module.count(".") + is_package]
-    package = module.partition(".")[0] if base.name in _INSTALLED else ""
-    digests: dict[str, str] = {}
-    waiting = {start, *_files(base, module)}
+    package = f"{module.partition('.')[0]}/" if base.name in _INSTALLED else ""
+    contents = _reached(
+        base, {start, *_files(base, module)}, lambda name: name.startswith(package) or not package
+    )
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+
+
+def _reached(
+    base: Path, start: Iterable[Path], is_wanted: Callable[[str], bool]
+) -> dict[str, bytes]:
+    """Return the contents of files, and of what they import from below a folder, by short name."""
+    contents: dict[str, bytes] = {}
+    waiting = set(start)
     while waiting:
         file = waiting.pop()
-        content = file.read_bytes()
-        digests[file.relative_to(base).as_posix()] = hashlib.sha256(content).hexdigest()
+        place = file.relative_to(base)
+        contents[place.as_posix()] = content = file.read_bytes()
+        imported = {beside for name in _imports(content, place) for beside in _files(base, name)}
         waiting |= {
             beside
-            for name in _imports(content, file.relative_to(base))
-            if not package or name.partition(".")[0] == package
-            for beside in _files(base, name)
-            if beside.relative_to(base).as_posix() not in digests
+            for beside in imported
+            if (short := beside.relative_to(base).as_posix()) not in contents and is_wanted(short)
         }
-    return digests
+    return contents
 
 
 def _files(base: Path, module: str) -> list[Path]:
@@ -120,4 +192,5 @@ def _imports(content: bytes, place: Path) -> Iterator[str]:
             stem = "." * node.level + (node.module or "")
             with contextlib.suppress(ImportError):  # of a package, in a file that is in none
                 module = importlib.util.resolve_name(stem, package)
+                yield module
                 yield from (f"{module}.{alias.name}" for alias in node.names)

@@ -170,9 +170,11 @@ def _number(table: Mapping[str, Any], key: str) -> int:
 
 def _outdated(task: CellTask) -> str:
     """Return why a cell must be run again, empty if it need not."""
-    digests = _versions(task).get("code")
-    if isinstance(digests, dict):
-        wanted = task.versions["code"]
+    saved = _versions(task)
+    for kind in ("code", "files"):  # older cells lack one or both
+        digests, wanted = saved.get(kind), task.versions[kind]
+        if not isinstance(digests, dict):
+            continue
         names = sorted(digests.keys() | wanted.keys())
         changed = [name for name in names if not digests.get(name) == wanted.get(name) != ""]
         if changed:

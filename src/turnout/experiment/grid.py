@@ -12,7 +12,7 @@ from typing import Any
 
 from turnout import require
 from turnout.errors import InvalidInput
-from turnout.experiment.code import code_of
+from turnout.experiment.code import code_of, files_of
 from turnout.experiment.config import Experiment
 from turnout.experiment.folder import check_version, open_folder, prepare, reuse_notes
 from turnout.experiment.pool import Advance, Callbacks, Show, run_local
@@ -167,7 +167,10 @@ def run_experiment(
     every = require.integer("checkpoint_every", checkpoint_every, minimum=1)
     root = Path(folder)
     here = versions(*([] if experiment.training is None else ["torch"]))
-    ran_by = [here | {"code": code_of(experiment, variant)} for variant in variants]
+    ran_by = [
+        here | {"code": code_of(experiment, variant), "files": files_of(experiment, variant)}
+        for variant in variants
+    ]
     tasks = [
         CellTask(experiment, item, seed, cell_folder(root, item.label, seed), made_by, every)
         for seed in experiment.seeds  # cells of one seed share their data

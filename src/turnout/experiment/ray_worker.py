@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from turnout.data import FederatedData
 from turnout.errors import InvalidInput
 from turnout.experiment.cell import run_cell
-from turnout.experiment.code import code_of
+from turnout.experiment.code import code_of, files_of
 from turnout.experiment.task import CellResult, CellTask
 from turnout.runs import files
 from turnout.runs.generations import PREVIOUS, drop_previous, keep_previous
@@ -27,7 +27,7 @@ from turnout.storage import write_atomically
 _TELL_EVERY_S = 1.0
 
 #: What must be the same here and on a node: another version may compute other numbers.
-_SAME_VERSION = ("turnout", "numpy", "torch", "code")
+_SAME_VERSION = ("turnout", "numpy", "torch", "code", "files")
 
 
 class Piece(NamedTuple):
@@ -95,6 +95,7 @@ def work(task: CellTask, data: FederatedData | None, held: Mapping[str, bytes]) 
             (folder / file).write_bytes(content)
         here = versions(*(["torch"] if "torch" in task.versions else []))
         here["code"] = code_of(task.experiment, task.variant)
+        here["files"] = files_of(task.experiment, task.variant)
         _check_versions(task.versions, here)
         packer = _Packer(folder)
         parcels: SimpleQueue[Parcel | None] = SimpleQueue()
