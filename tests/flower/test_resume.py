@@ -16,7 +16,16 @@ from flwr.serverapp.strategy import (
 )
 
 import turnout
-from tests.flower.fake import Fate, by_name, cohorts, federation, model, value_of
+from tests.flower.fake import (
+    Fate,
+    Node,
+    by_name,
+    cohorts,
+    federation,
+    model,
+    training_app,
+    value_of,
+)
 from turnout import Roster, StateFileError
 from turnout.environments import e3cs_world
 from turnout.integrations.flower import SelectingStrategy
@@ -526,3 +535,25 @@ def test_a_checkpoint_that_lacks_a_part_is_refused(ticking, tmp_path):
     checkpoint.write_checkpoint(path, broken, KIND)
     with pytest.raises(StateFileError, match="is damaged"):
         selecting(path).start(federation(5), model(), num_rounds=2)
+
+
+def test_a_checkpoint_from_before_bindings_were_saved_goes_on(ticking, tmp_path):
+    path = save_one(tmp_path)
+    saved = dict(np.load(path))
+    header = json.loads(str(saved["header"]))
+    del header["bindings"], header["void"]
+    np.savez(path, **(saved | {"header": np.array(json.dumps(header))}))
+    resumed = selecting(path)
+    resumed.start(federation(5), model(), num_rounds=2)
+    assert resumed.rounds_done == 2
+
+
+def test_the_first_owner_of_an_id_keeps_it_after_the_server_was_killed(ticking, tmp_path):
+    grid = federation(3)
+    owner = by_name(grid)["client-002"]
+    impostor = Node("impostor", 2, training_app(8, stable_id="client-002"))
+    given = {"cohort_size": 3, "selector": "random"}
+    selecting(tmp_path / "run.npz", **given).start(grid, model(), num_rounds=1)
+    grid.nodes[impostor.node_id] = impostor
+    selecting(tmp_path / "run.npz", **given).start(grid, model(), num_rounds=2)
+    assert (owner.trained, impostor.trained) == (2, 0)

@@ -153,3 +153,39 @@ def test_a_virtual_world_is_described_with_its_classes(ticking, tmp_path):
     assert cell.settings.world
     assert cell.class_of.tolist() == world.classes.tolist()
     assert cell.settings.classes["names"]
+
+
+def answers_of(folder, label="e3cs", seed=2):
+    path = folder / label / f"seed-{seed}" / "answers.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_clients_stand_in_the_records_by_name_with_time_status_and_reason(ticking, tmp_path):
+    grid = federation(3)
+    by_name(grid)["client-001"].plan = {0: Fate(code=2)}
+    by_name(grid)["client-002"].plan = {0: Fate(is_lost=True)}
+    strategy = selecting(tmp_path / "runs", FedAvg(fraction_evaluate=0.0))
+    strategy.start(grid, model(), num_rounds=1)
+    (line,) = answers_of(tmp_path / "runs")
+    assert [one["status"] for one in line["chosen"]] == ["completed", "failed", "late"]
+    assert [one["id"] for one in line["chosen"]] == ["client-000", "client-001", "client-002"]
+    assert line["chosen"][1]["reason"] == "error 2, made for the test"
+    assert line["chosen"][0]["seconds"] == pytest.approx(0.5)
+    assert "seconds" not in line["chosen"][2]
+    assert line["length_s"] == 10.0
+    assert line["wall_s"] >= 10.5  # the questions who they are took half a second
+    assert line["began"] < line["closed"]
+    assert line["began"].endswith("+00:00")
+    roster = json.loads((tmp_path / "runs" / "e3cs" / "seed-2" / "roster.json").read_text())
+    assert roster["ids"] == ["client-000", "client-001", "client-002"]
+
+
+def test_answers_of_a_resumed_run_go_on_where_they_were(ticking, tmp_path):
+    given = {"checkpoint": tmp_path / "run.npz"}
+    selecting(tmp_path / "runs", **given).start(federation(5), model(), num_rounds=2)
+    path = tmp_path / "runs" / "e3cs" / "seed-2" / "answers.jsonl"
+    whole = path.read_text()
+    path.write_text(whole + '{"round": 2, "torn')  # a crash in the round after the checkpoint
+    selecting(tmp_path / "runs", **given).start(federation(5), model(), num_rounds=4)
+    assert path.read_text().startswith(whole)
+    assert [line["round"] for line in answers_of(tmp_path / "runs")] == [0, 1, 2, 3]

@@ -51,7 +51,8 @@ class History:
 
     def online(self):
         """Return the address of every client that is there, as a dictionary by index."""
-        return {i: 10_000 * i + int(self._life[i]) + 2 for i in np.flatnonzero(self._is_on)}
+        there = np.flatnonzero(self._is_on).tolist()
+        return {i: 10_000 * i + int(self._life[i]) + 2 for i in there}
 
     def advance(self):
         """Let clients leave, come back and restart between two rounds."""

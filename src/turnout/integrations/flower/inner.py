@@ -8,7 +8,7 @@ as long as ``wait_for_nodes_s`` allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -66,6 +66,22 @@ def taking_everyone(strategy: Strategy, *, evaluate: bool = False) -> Iterator[N
                 stack.callback(setattr, layer, name, getattr(layer, name))
                 setattr(layer, name, value)
         yield
+
+
+@contextmanager
+def standing_in(
+    strategy: Strategy, hooks: Mapping[str, Callable[..., Any]]
+) -> Iterator[Callable[..., Any]]:
+    """Put hooks in the place of a strategy's own, and yield its loop."""
+    own = vars(strategy)
+    with ExitStack() as stack:
+        for name, hook in hooks.items():
+            if name in own:
+                stack.callback(own.__setitem__, name, own[name])
+            else:
+                stack.callback(own.pop, name)
+            own[name] = hook
+        yield strategy.start
 
 
 def evaluates(strategy: Strategy) -> bool:

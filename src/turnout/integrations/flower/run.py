@@ -156,8 +156,7 @@ class FlowerRun:
                 f"{type(self.inner).__name__}.start must send the messages of configure_train by "
                 "grid.send_and_receive(messages): deadlines and outcomes depend on it."
             )
-        ended = self.session.close() if self._ended is None else self._ended
-        self._ended = ended
+        self._ended = ended = self.session.close() if self._ended is None else self._ended
         usable = list(replies)
         arrays, metrics = aggregate(self.round, usable) if usable else (None, None)
         if arrays is not None:

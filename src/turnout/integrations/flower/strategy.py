@@ -8,7 +8,7 @@ is written. The inner strategy sees a grid with exactly the chosen nodes, and re
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -183,7 +183,8 @@ class SelectingStrategy(Strategy):
             stack.enter_context(run.numbering())
             loop = super().start
             if type(self.inner).start is not Strategy.start:  # it has a loop of its own
-                loop = self._standing_in(stack)
+                hooks = {name: getattr(self, name) for name in _HOOKS}
+                loop = stack.enter_context(within.standing_in(self.inner, hooks))
             result = loop(
                 grid=loop_grid,
                 initial_arrays=run.arrays,
@@ -286,18 +287,6 @@ class SelectingStrategy(Strategy):
         run.live.gather(1)
         messages = self.configure_evaluate(run.offset, run.arrays, config, grid)
         self.aggregate_evaluate(run.offset, grid.send_and_receive(messages))
-
-    def _standing_in(self, stack: ExitStack) -> Callable[..., Any]:
-        """Put our hooks in the place of the inner strategy's, and return its own loop."""
-        own = vars(self.inner)
-        for name in _HOOKS:
-            if name in own:
-                stack.callback(own.__setitem__, name, own[name])
-            else:
-                stack.callback(own.pop, name)
-            own[name] = getattr(self, name)
-        loop: Callable[..., Any] = self.inner.start
-        return loop
 
 
 #: What Flower's loop calls on a strategy.
