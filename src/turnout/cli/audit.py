@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from turnout.cli.output import AsJson, show, table
+from turnout.cli.output import AsJson, note, show, table
 from turnout.errors import InvalidInput
 from turnout.metrics import Guarantee, guarantee
 from turnout.runs import read_cells
@@ -41,9 +40,8 @@ def audit(
     Example: [bold]turnout audit runs/demo --floor 0.5 --cap 2[/]
     """
     cells, problems = read_cells(runs)
-    errors = Console(stderr=True)
     for problem in problems:
-        errors.print(f"[yellow]warning:[/] {escape(str(problem))}", highlight=False)
+        note(str(problem), "warning")
     if not cells:
         raise InvalidInput(f"{', '.join(map(str, runs))}: there is no run to audit.")
     rows: list[dict[str, Any]] = []

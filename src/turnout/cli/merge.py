@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from turnout.cli.options import print_json
-from turnout.cli.output import AsJson, console
+from turnout.cli.output import AsJson, console, note
 from turnout.runs import merge as join
 
 
@@ -34,7 +32,6 @@ def merge(
         print_json({name: [str(path) for path in paths] for name, paths in fields})
         return
     for path in merged.incomplete:
-        note = f"{path} is not complete and was left out; run its shard again to go on."
-        Console(stderr=True).print(f"[yellow]note:[/] {escape(note)}", highlight=False)
+        note(f"{path} is not complete and was left out; run its shard again to go on.")
     n_added, n_present = len(merged.added), len(merged.present)
     console.print(f"{out}: {n_added} runs added, {n_present} were there already.", highlight=False)

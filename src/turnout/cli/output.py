@@ -84,6 +84,18 @@ def metric_table(title: str, metrics: Iterable[Metric[Facts]], summary: Mapping[
     return rows
 
 
+def note(text: str, kind: str = "note", *, soft_wrap: bool = False) -> None:
+    """Print a note for people to standard error.
+
+    Args:
+        text: What there is to say, as plain text.
+        kind: The word before it.
+        soft_wrap: Whether the terminal breaks long lines.
+    """
+    errors = Console(stderr=True)
+    errors.print(f"[yellow]{kind}:[/] {escape(text)}", highlight=False, soft_wrap=soft_wrap)
+
+
 def show(drawn: Table, rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print the rows as JSON, or the table that was made of them."""
     if as_json:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from turnout.cli.options import print_json
 from turnout.cli.output import AsJson
 from turnout.report import Report, Row, write_report
 
@@ -33,7 +33,7 @@ def report(
     for problem in written.problems:
         typer.echo(f"warning: {problem}", err=True)
     if as_json:
-        typer.echo(json.dumps(_encoded(written), indent=2, allow_nan=False))
+        print_json(_encoded(written))
         return
     size = written.path.stat().st_size / 1e6
     typer.echo(f"{len(written.rows)} selectors, {written.n_cells} cells.")

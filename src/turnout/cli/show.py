@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from turnout.cli.comparison import (
     Baseline,
@@ -18,7 +16,7 @@ from turnout.cli.comparison import (
     score_row,
 )
 from turnout.cli.options import print_json
-from turnout.cli.output import AsJson, console
+from turnout.cli.output import AsJson, console, note
 from turnout.results import Results, WorldGroup, open_runs
 from turnout.results.groups import differences
 from turnout.results.scores import known_label
@@ -68,9 +66,8 @@ def opened(runs: list[Path], baseline: str | None = None) -> Results:
     results = open_runs(*runs)
     if baseline is not None:
         known_label(baseline, results.labels)
-    errors = Console(stderr=True)
     for problem in results.problems:
-        errors.print(f"[yellow]note:[/] {escape(str(problem))}", highlight=False, soft_wrap=True)
+        note(str(problem), soft_wrap=True)
     return results
 
 

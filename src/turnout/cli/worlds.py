@@ -41,7 +41,8 @@ def worlds(kind: Kind = None, as_json: AsJson = False) -> None:
 
     Examples: [bold]turnout worlds[/] or [bold]turnout worlds markov[/]
     """
-    rows = [_row(part, name, cls) for part, base in _PARTS.items() for name, cls in _kinds(base)]
+    kinds = ((part, *each) for part, base in _PARTS.items() for each in FAMILIES[base].items())
+    rows = [_row(part, name, cls) for part, name, cls in kinds]
     if kind is not None:
         chosen = [row for row in rows if row["kind"] == kind]
         if not chosen:
@@ -62,10 +63,6 @@ def worlds(kind: Kind = None, as_json: AsJson = False) -> None:
     show(parts, rows, as_json)
     if not as_json:
         console.print("[bold]turnout worlds KIND[/] explains one, with its fields.")
-
-
-def _kinds(base: type) -> list[tuple[str, type]]:
-    return list(FAMILIES[base].items())
 
 
 def _row(part: str, kind: str, cls: Any) -> dict[str, Any]:

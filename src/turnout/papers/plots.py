@@ -5,7 +5,7 @@ Lines are means over seeds, bands reach from the lowest to the highest seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,7 +120,7 @@ def _global_loss(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Tri
         panel.set_yscale("log")
         panel.set_xlabel("communication round")
     panels[0].set_ylabel("global loss")
-    _legend_above(canvas, panels[:1])
+    draw_legend(canvas, panels[:1], named=_family)
 
 
 def _client_losses(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
@@ -161,7 +161,7 @@ def _by_setting(
                 panel.set_title(name)
         for panel in grid[-1]:
             panel.set_xlabel("communication round" if x == "rounds" else "virtual time, s")
-        _legend_above(canvas, grid[0])
+        draw_legend(canvas, grid[0], named=_family)
 
     return draw_settings
 
@@ -179,8 +179,7 @@ def _family(scheme: str) -> str:
 def _look(scheme: str, results: Trials) -> dict[str, Any]:
     """Return colour and style: a scheme looks the same in every figure."""
     families = list(dict.fromkeys(_family(label) for label in results.labels))
-    number = families.index(_family(scheme))
-    return look(number)
+    return look(families.index(_family(scheme)))
 
 
 def _lines(
@@ -195,13 +194,6 @@ def _lines(
         places, values = places[is_whole], values[:, is_whole]
         draw_band(panel, places, values, label=scheme, **_look(scheme, results))
     panel.set_xlim(left=0)
-
-
-def _legend_above(canvas: Any, panels: Iterable[Any]) -> None:
-    """Put one legend above all panels, with every scheme that is drawn in one of them."""
-    draw_legend(
-        canvas, {_family(line.get_label()): line for panel in panels for line in panel.get_lines()}
-    )
 
 
 class Drawing(NamedTuple):

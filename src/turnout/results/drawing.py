@@ -7,7 +7,7 @@ of Okabe and Ito, which stays apart for colour-blind readers; line styles differ
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +93,17 @@ def draw_band(panel: Any, places: Array, values: FloatArray, label: str, **how: 
     panel.plot(places, values.mean(axis=0), label=label, **how)
 
 
-def draw_legend(canvas: Any, lines: Mapping[str, Any], n_columns: int = 4) -> None:
-    """Put one legend above all panels.
+def draw_legend(
+    canvas: Any, panels: Iterable[Any], n_columns: int = 4, named: Callable[[str], str] = str
+) -> None:
+    """Put one legend above all panels, with every line that is drawn in one of them.
 
     Args:
         canvas: The figure.
-        lines: What is drawn, by its name.
+        panels: Axes of matplotlib.
         n_columns: How many names are side by side at most.
+        named: Returns the name of a line's label in the legend.
     """
+    lines = {named(line.get_label()): line for panel in panels for line in panel.get_lines()}
     place, columns = "outside upper center", min(len(lines), n_columns)
     canvas.legend(lines.values(), lines.keys(), ncols=columns, loc=place, frameon=False)

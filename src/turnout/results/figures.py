@@ -99,8 +99,7 @@ def _curves(canvas: Any, results: Results, width: str) -> None:
             panel.set_xlim(left=0)
             if len(results.worlds) > 1:
                 panel.set_title(f"{world.settings.experiment}, world {place + 1}")
-    lines = {line.get_label(): line for panel in panels for line in panel.get_lines()}
-    draw_legend(canvas, lines, n_names)
+    draw_legend(canvas, panels, n_names)
 
 
 def _profile(canvas: Any, results: Results) -> None:
@@ -122,7 +121,7 @@ def _profile(canvas: Any, results: Results) -> None:
     panel.set_xlabel(f"{metric.title.lower()} \N{GREEK SMALL LETTER TAU}")
     panel.set_ylabel("share of runs above \N{GREEK SMALL LETTER TAU}")
     panel.set_ylim(-0.02, 1.02)
-    draw_legend(canvas, {line.get_label(): line for line in panel.get_lines()}, 2)
+    draw_legend(canvas, [panel], 2)
 
 
 def _sensitivities(results: Results, metrics: Sequence[Metric[Facts]]) -> dict[str, list[Panel]]:

@@ -195,11 +195,7 @@ class Scores:
         return Leaders(frozenset(best), frozenset(tied.difference(best)))
 
     def _runs_of(self, label: str) -> Mapping[int, Numbers]:
-        if label not in self.runs:
-            raise InvalidInput(
-                f"unknown label {label!r}.{nearest(label, self.runs)}", field="label"
-            )
-        return self.runs[label]
+        return self.runs[known_label(label, self.runs)]
 
 
 def known_label(label: str, labels: Iterable[str]) -> str:

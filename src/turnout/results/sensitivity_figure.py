@@ -30,8 +30,7 @@ def draw_panels(canvas: Any, panels: Sequence[Panel], n_columns: int) -> None:
         empty.set_axis_off()
     for drawn, panel in zip(grid, panels, strict=False):
         _draw(drawn, panel, numbers)
-    lines = {line.get_label(): line for drawn in grid for line in drawn.get_lines()}
-    draw_legend(canvas, lines, 2 * n_columns)
+    draw_legend(canvas, grid, 2 * n_columns)
 
 
 def _draw(drawn: Any, panel: Panel, numbers: dict[str, int]) -> None:
