@@ -9,15 +9,7 @@ import numpy as np
 
 from turnout.rng import Purpose, stream
 from turnout.session import clock
-from turnout.session.port import (
-    Address,
-    AskColumns,
-    AskIdentity,
-    AskLoss,
-    Heard,
-    Kind,
-    Port,
-)
+from turnout.session.port import Address, AskColumns, AskIdentity, AskLoss, Heard, Kind, Port
 from turnout.session.post import Post, log
 from turnout.session.reports import number
 from turnout.session.round import Chosen, Ended, Misfits
