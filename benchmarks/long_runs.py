@@ -203,13 +203,16 @@ def measure(path: Path, sizes: dict[str, Size], selectors: list[str]) -> dict[st
 def table(saved: dict[str, Any]) -> str:
     """Return the table of the page."""
     lines = [
-        "| run | selector | ms a round | peak, MB | growth, MB | drift | same cohorts | save, s "
-        "| load, s | file, MB |",
-        "|---" * 10 + "|",
+        "| clients | rounds | selector | ms a round | peak, MB | growth, MB | drift "
+        "| same cohorts | save, s | load, s | file, MB |",
+        "|---" * 11 + "|",
     ]
     for key, one in saved.items():
-        kind, name = key.split(" | ")
+        n_clients, _, n_rounds = one["size"]
         cells = (
+            f"{n_clients:,}",
+            f"{n_rounds:,}",
+            f"`{key.split(' | ')[1]}`",
             f"{one['ms']:.2f}",
             f"{one['peak_mb']:.0f}",
             f"{one['growth_kb'] / 1024:.1f}",
@@ -219,7 +222,7 @@ def table(saved: dict[str, Any]) -> str:
             f"{one['load_s']:.3f}",
             f"{one['file_mb']:.3g}",
         )
-        lines.append(f"| {kind} | `{name}` | " + " | ".join(cells) + " |")
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -228,8 +231,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="the file to continue")
     parser.add_argument("--only", nargs="+", default=list(SELECTORS), help="selectors to run")
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
+    parser.add_argument("--rounds", type=int, help="fewer or more rounds than usual")
     arguments = parser.parse_args()
     sizes = {kind: SIZES[kind] for kind in arguments.sizes}
+    if arguments.rounds is not None:
+        sizes = {kind: size._replace(n_rounds=arguments.rounds) for kind, size in sizes.items()}
     print(table(measure(arguments.out, sizes, arguments.only)))
 
 

@@ -170,17 +170,17 @@ class Oort(Selector):
         pool = ctx.pool
         last = ctx.of_pool(self.last_round_)
         is_open = last > 0.0
-        untried = np.flatnonzero(~is_open)
+        untried = pool[~is_open]
         if self.max_participation is not None:
             is_open &= ctx.of_pool(self.n_chosen_) < self.max_participation
-        tried = np.flatnonzero(is_open)
+        tried = pool if is_open.all() else pool[is_open]
         shares = (self.explore, self.explore_decay, self.explore_min)
         n_exploit = min(tried.size, self._rules.n_exploit(ctx.size, *shares, ctx.round))
         n_explore = min(untried.size, ctx.size - n_exploit)
         n_exploit = min(tried.size, ctx.size - n_explore)
         chosen = [
-            self._exploit(pool if tried.size == pool.size else pool[tried], n_exploit, ctx, rng),
-            self._explore(pool[untried], n_explore, ctx, rng),
+            self._exploit(tried, n_exploit, ctx, rng),
+            self._explore(untried, n_explore, ctx, rng),
         ]
         n_left = ctx.size - n_exploit - n_explore
         if n_left:  # only clients at their cap are left
@@ -242,8 +242,7 @@ class Oort(Selector):
             return untried
 
         score = self._rules.scaled(self.utility_[rows], sizes)
-        factor = np.divide(STALENESS * math.log(ctx.round + 1), self.last_round_[rows])
-        score += np.sqrt(factor, out=factor)
+        score += _staleness(ctx.round, self.last_round_[rows])
         score *= self._slowness(duration[rows], self._preferred(duration))
         np.abs(score, out=score)  # below 0 only for utility 0 under the rules of the code
         if self.fairness:
@@ -288,3 +287,9 @@ class Oort(Selector):
 
         expected = None if column is None else column[untried]
         return untried[self._rules.explore(untried.size, size, expected, reward, rng)]
+
+
+def _staleness(round: int, last_round: FloatArray) -> FloatArray:
+    """Return the bonus of clients that were last chosen long ago (Alg. 1)."""
+    bonus = np.divide(STALENESS * math.log(round + 1), last_round)
+    return np.sqrt(bonus, out=bonus)
