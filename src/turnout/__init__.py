@@ -95,6 +95,7 @@ _PACKAGES = (
     "results",
     "runs",
     "sampling",
+    "session",
     "simulation",
     "statistics",
     "testing",

@@ -185,6 +185,19 @@ def test_who_is_late_is_busy_until_it_is_heard_or_its_time_is_over(ticking):
     assert len(session.open().ids) == 4
 
 
+def test_an_answer_to_an_earlier_round_does_not_count_in_this_one(ticking):
+    session = session_of("random", late_s=0.0)
+    present(session)
+    session.open()
+    session.close()
+    ticking.at += 40.0
+    session.errands.expire()
+    assert len(session.open().ids) == 4
+    assert not session.heard("client-0", Heard(seconds=55.0), round=0)
+    assert session.heard("client-0", Heard(Kind.FAILED, 1.0), round=1)
+    assert session.close().closed.status.tolist() == [FAILED, LATE, LATE, LATE]
+
+
 def test_a_round_must_be_closed_before_the_next(ticking):
     session = session_of("random")
     present(session)

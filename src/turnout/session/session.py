@@ -175,7 +175,7 @@ class Session:
             )
             return self._open.chosen
 
-    def heard(self, client: Hashable, heard: Heard) -> bool:
+    def heard(self, client: Hashable, heard: Heard, round: int | None = None) -> bool:
         """Take in what was heard of a client; return whether it counts in the open round.
 
         The first word counts. Who was late is free again, whatever it says.
@@ -183,13 +183,14 @@ class Session:
         Args:
             client: Its stable id.
             heard: What came of its work.
+            round: The round of that work, counted from 0; None: the one that is open.
 
         Raises:
             InvalidInput: Nobody has this id.
         """
         with self._lock:
             index = self.members.roster.index_of(client)
-            opened = self._open
+            opened = self._open if round in (None, self.round) else None
             if opened is not None and client in opened.position:
                 return opened.cohort.hear(opened.position[client], heard)
             self.members.release(index)
