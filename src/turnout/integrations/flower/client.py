@@ -21,6 +21,9 @@ from flwr.clientapp import ClientApp
 
 from turnout.errors import InvalidInput
 from turnout.integrations.flower import keys
+from turnout.session.loss_report import LossReport
+
+__all__ = ["LossReport", "describe"]  # apps import both from here
 
 #: A value, or a function that gives it when the server asks.
 Given = Any
