@@ -230,6 +230,8 @@ def test_a_function_gives_the_examples_in_a_configuration() -> None:
 
 
 def test_wrong_collections_are_named() -> None:
+    with pytest.raises(InvalidInput, match=r"^train has a length of 1, .*dataset\['train'\]"):
+        from_examples({"train": []}, [])
     with pytest.raises(InvalidInput, match=r"^train must have a length, .*list_iterator.*list\("):
         from_examples(iter(rows()), rows())  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"^train\[0\] has no part 'img'.*'image', 'label'"):

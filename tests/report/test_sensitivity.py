@@ -54,7 +54,11 @@ def test_words_are_marks_without_lines(results: Results) -> None:
 
 def test_the_page_shows_both(results: Results, tmp_path: Path) -> None:
     folder = results.cells[0].path.parents[2]
-    page = write_report([folder], tmp_path / "r.html", allow_mixed=True).path.read_text("utf-8")
+    written = write_report([folder], tmp_path / "r.html")  # points of one sweep need no word
+    page = written.path.read_text("utf-8")
+    assert not [problem for problem in written.problems if problem.kind == "mixed"]
+    assert "<h2>World 1: world=" in page
+    assert "turnout/selectors/random.py" not in page
     for place in ("sweep-swept-0", "w0-swept-0", "w1-swept-0"):
         assert page.count(f'id="{place}"') == 1
         assert f'"{place}":{{' in page

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -89,22 +90,61 @@ def has_latex():
     return asked.returncode == 0
 
 
-@pytest.mark.skipif(not has_latex(), reason="there is no LaTeX with booktabs here")
-def test_latex_can_read_it(tmp_path):
-    names = {r"50% & more_#1 {x} ~^\ ≥ <": ceps(1.0, 2.0), "b": ceps(3.0, 3.5)}
-    page = (
-        r"\documentclass{article}\usepackage{booktabs}\begin{document}"
-        + table_of(scores_of(**names), "cep", "success_ratio")
-        + r"\end{document}"
-    )
-    (tmp_path / "page.tex").write_text(page, encoding="utf-8")
+def compiled(table, folder):
+    head = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
+    (folder / "page.tex").write_text(rf"{head}{table}\end{{document}}", encoding="utf-8")
     done = subprocess.run(
         ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:]
+    return done.stdout.decode(errors="replace")
+
+
+@pytest.mark.skipif(not has_latex(), reason="there is no LaTeX with booktabs here")
+def test_latex_can_read_it(tmp_path):
+    names = {r"50% & more_#1 {x} ~^\ ≥ <": ceps(1.0, 2.0), "b": ceps(3.0, 3.5)}
+    compiled(table_of(scores_of(**names), "cep", "success_ratio"), tmp_path)
+
+
+#: What a training with two targets shows if nobody says which.
+NINE = (
+    *("accuracy", "loss", "worst_accuracy", "local_loss", "success_ratio"),
+    *("rounds_to_0.8", "time_to_0.8_s", "rounds_to_0.9", "time_to_0.9_s"),
+)
+
+
+def nine_columns():
+    rng = np.random.default_rng(0)
+
+    def runs():
+        return [
+            {key: rng.uniform(1000, 90000) if "_to_" in key else rng.uniform() for key in NINE}
+            for _ in range(4)
+        ]
+
+    late = runs()
+    late[0]["rounds_to_0.9"] = late[0]["time_to_0.9_s"] = math.nan
+    return scores_of(**{"power-of-choice": runs(), "guarded e3cs": late, "random": runs()})
+
+
+def test_many_columns_stand_in_blocks_that_fit_a_line():
+    text = table_of(nine_columns(), *NINE)
+    blocks = re.findall(r"\\begin\{tabular\}\{l(r+)\}", text)
+    assert sum(map(len, blocks)) == 9
+    assert 2 <= len(blocks) <= 4
+    assert text.count("Selector &") == len(blocks)
+    assert text.count(r"\caption") == text.count(r"\label") == 1
+    assert len(re.findall("tabular", table_of(nine_columns(), "accuracy", "loss"))) == 2
+
+
+@pytest.mark.skipif(not has_latex(), reason="there is no LaTeX with booktabs here")
+@pytest.mark.parametrize("baseline", [None, "random"])
+def test_no_line_is_too_wide(tmp_path, baseline):
+    text = table_of(nine_columns(), *NINE, baseline=baseline)
+    assert "Overfull" not in compiled(text, tmp_path)
 
 
 # the command -----------------------------------------------------------------------------------

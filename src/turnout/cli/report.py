@@ -21,7 +21,10 @@ def report(
         "report.html"
     ),
     allow_mixed: Annotated[
-        bool, typer.Option("--allow-mixed", help="One section per world if worlds differ.")
+        bool,
+        typer.Option(
+            "--allow-mixed", help="One section per world if worlds differ; a sweep needs no word."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

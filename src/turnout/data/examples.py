@@ -153,10 +153,21 @@ def _columns(which: str, examples: Collection, parts: tuple[Part | None, ...]) -
         ) from error
     columns: list[list[Any]] = [[] for part in parts if part is not None]
     for place in places:
-        example = examples[place]
+        example = _example(which, examples, place)
         for column, part in zip(columns, parts, strict=False):
             column.append(_part(f"{which}[{place}]", example, part))
     return [_stacked(which, column, part) for column, part in zip(columns, parts, strict=False)]
+
+
+def _example(which: str, examples: Collection, place: int) -> Any:
+    try:
+        return examples[place]
+    except LookupError as error:
+        raise InvalidInput(
+            f"{which} has a length of {len(examples)}, but no example {place}: of a dataset with "
+            "several splits give one, such as dataset['train'].",
+            field=which,
+        ) from error
 
 
 def _part(where: str, example: Any, part: Any) -> Any:

@@ -17,6 +17,7 @@ from turnout.report.page import render
 from turnout.report.summary import Row, summary_rows
 from turnout.results import open_runs
 from turnout.results.groups import differences, refuse_mixed
+from turnout.results.sensitivity import is_one_sweep
 from turnout.runs.catalogue import shown_in
 from turnout.runs.reader import Problem
 from turnout.storage import write_atomically
@@ -57,7 +58,8 @@ def write_report(
     Args:
         paths: Run folders: experiments, single cells or folders above them.
         out: The file to write; missing folders are made.
-        allow_mixed: Whether runs of different worlds get a section each. They are refused else.
+        allow_mixed: Whether runs of different worlds get a section each. They are refused else,
+            unless they are the points of one sweep.
 
     Returns:
         Where the page is, the rows of its summary and what it warns of.
@@ -69,9 +71,10 @@ def write_report(
     """
     results = open_runs(*paths)
     worlds, problems = results.worlds, list(results.problems)
-    if not allow_mixed:
+    is_swept = is_one_sweep(worlds)
+    if not (allow_mixed or is_swept):
         refuse_mixed(worlds, _ONE_WORLD)
-    if len(worlds) > 1:
+    if len(worlds) > 1 and not is_swept:
         text = "; ".join(differences(worlds))
         message = f"{len(worlds)} worlds: compare only inside a section. They differ: {text}."
         problems.insert(0, Problem("mixed", "", message))

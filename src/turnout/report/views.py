@@ -6,13 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from turnout.report.charts import sections
 from turnout.report.figures import Chart, Section
 from turnout.report.wording import describe, pairs
 from turnout.results.groups import VariantCells, WorldGroup
 from turnout.results.scores import Scores
+from turnout.results.sensitivity import point_name
 from turnout.results.tables import (
     Entry,
     Mark,
@@ -84,6 +85,7 @@ class WorldView:
     """Everything that is shown of one world."""
 
     id: str  #: of the element in the page
+    point: str  #: of a sweep; empty without one
     sentence: str
     summary: Table
     targets: Table | None  #: None without any accuracy
@@ -109,9 +111,10 @@ def world_view(world: WorldGroup, id: str, order: Mapping[str, int]) -> WorldVie
         order: The number of each selector, for colours and toggling.
     """
     scores, usual = world.scores, usual_metrics(world)
-    versions = Counter(json.dumps(cell.versions, sort_keys=True) for cell in world.cells)
+    versions = Counter(json.dumps(_told(cell.versions), sort_keys=True) for cell in world.cells)
     return WorldView(
         id=id,
+        point=point_name(world),
         sentence=describe(world),
         summary=_summary_table(scores, usual),
         targets=target_table(scores, [metric for metric in usual if metric.is_time_to]),
@@ -122,6 +125,11 @@ def world_view(world: WorldGroup, id: str, order: Mapping[str, int]) -> WorldVie
         settings=json.dumps(_settings(world), indent=2),
         caution=scores.caution,
     )
+
+
+def _told(versions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return versions without the digests of files, which differ by selector."""
+    return {name: value for name, value in versions.items() if name != "files"}
 
 
 def target_table(scores: Scores, metrics: Sequence[Metric[Facts]]) -> Table | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from turnout.results.scores import Scores
-from turnout.results.tables import Entry, difference_table, mean_table
+from turnout.results.tables import Entry, ScoreTable, difference_table, mean_table
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
 
@@ -13,6 +13,8 @@ _ARROWS = {"higher": r" $\uparrow$", "lower": r" $\downarrow$", "neither": ""}
 _SIGNS = {"tied": r"$^{\dagger}$", "clear": r"$^{*}$"}
 _BOLD = ("best", "leading")
 _TEST = r"paired $t$-test at 5\,\%, Holm's correction"
+#: Characters of a line, between two columns, and of an arrow, in small letters on a page of 345 pt.
+_LINE, _GAP, _ARROW = 76, 2, 2
 #: What the marks mean, as sentences of a caption.
 _MEANING = {
     "best": "Bold: best mean.",
@@ -49,7 +51,8 @@ def latex_table(
 ) -> str:
     r"""Return a table in LaTeX; it needs ``\usepackage{booktabs}``.
 
-    The best mean of a column is bold. A dagger marks what is not different from it.
+    The best mean of a column is bold. A dagger marks what is not different from it. Columns that do
+    not fit a line of an article stand in a block below.
 
     Args:
         scores: The numbers.
@@ -65,12 +68,6 @@ def latex_table(
         table = difference_table(scores, metrics, baseline)
         shown = f"{title}. Difference to {baseline}, paired by seed"
         censored = _CENSORED_DIFFERENCE
-    arrows = [_ARROWS[metric.better] for metric in metrics]
-    heads = [_escaped(head) + arrow for head, arrow in zip(table.headings, arrows, strict=True)]
-    rows = [
-        " & ".join([_escaped(name), *(_cell(entry) for entry in entries)]) + r" \\"
-        for name, entries in table.rows
-    ]
     marks = {entry.mark for _, entries in table.rows for entry in entries}
     meanings = dict.fromkeys(_MEANING[mark] for mark in _MEANING if mark in marks)
     sentences = [*_seeds(scores, shown), *meanings]
@@ -82,15 +79,46 @@ def latex_table(
             r"\centering\small\setlength{\tabcolsep}{4pt}",
             rf"\caption{{{' '.join(sentences)}}}",
             rf"\label{{tab:{label}}}",
-            rf"\begin{{tabular}}{{l{'r' * len(metrics)}}}",
+            "\n\\par\\medskip\n".join(_block(table, columns) for columns in _blocks(table)),
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _blocks(table: ScoreTable) -> list[list[int]]:
+    """Return the columns of each block, so that every block fits a line."""
+    names = max(len(name) for name, _ in table.rows)
+    blocks: list[list[int]] = []
+    room = 0
+    for column, heading in enumerate(table.headings):
+        texts = (entries[column].text for _, entries in table.rows)
+        width = max(len(heading) + _ARROW, *map(len, texts)) + _GAP
+        if not blocks or width > room:
+            blocks.append([])
+            room = _LINE - names
+        blocks[-1].append(column)
+        room -= width
+    return blocks
+
+
+def _block(table: ScoreTable, columns: Sequence[int]) -> str:
+    """Return some columns of a table."""
+    arrows = [_ARROWS[metric.better] for metric, _ in table.columns]
+    heads = [_escaped(table.headings[column]) + arrows[column] for column in columns]
+    rows = [
+        " & ".join([_escaped(name), *(_cell(entries[column]) for column in columns)]) + r" \\"
+        for name, entries in table.rows
+    ]
+    return "\n".join(
+        [
+            rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
             r"\toprule",
             " & ".join(["Selector", *heads]) + r" \\",
             r"\midrule",
             *rows,
             r"\bottomrule",
             r"\end{tabular}",
-            r"\end{table}",
-            "",
         ]
     )
 

@@ -127,6 +127,25 @@ def world_panels(worlds: Sequence[WorldGroup], metric: Metric[Facts]) -> Iterato
                 yield Panel(key, where, metric, shown)
 
 
+def is_one_sweep(worlds: Sequence[WorldGroup]) -> bool:
+    """Return whether worlds are points of the same sweep.
+
+    Args:
+        worlds: The worlds.
+    """
+    folders = {world.cells[0].path.resolve().parents[2] for world in worlds}
+    return len(folders) == 1 and all(map(swept_settings, worlds))
+
+
+def point_name(world: WorldGroup) -> str:
+    """Return the values of a world's point in a sweep, empty if it is of none.
+
+    Args:
+        world: Cells that compare.
+    """
+    return _words(swept_settings(world))
+
+
 def swept_settings(world: WorldGroup) -> dict[str, Any]:
     """Return the value of each key that a sweep went over, empty if the world is of none.
 
