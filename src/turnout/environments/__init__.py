@@ -11,6 +11,7 @@ from turnout.environments.base import (
     Volatility,
     WorldStream,
 )
+from turnout.environments.claims import Claims, Honest, Liars
 from turnout.environments.devices import (
     Devices,
     DeviceTimes,
@@ -27,6 +28,7 @@ from turnout.environments.presets import (
     named_world,
     rbcs_f_world,
 )
+from turnout.environments.swapping import Swapping, SwappingTimes
 from turnout.environments.timing import FixedTime, HeavyTail, LinearContextual, LogNormal, Pareto
 from turnout.environments.trace_files import AvailabilityFile, DeviceFile
 from turnout.environments.volatility import (
@@ -46,6 +48,7 @@ __all__ = [
     "AvailabilityFile",
     "Bernoulli",
     "ByClass",
+    "Claims",
     "DataMissing",
     "DeviceFile",
     "DeviceTimes",
@@ -57,6 +60,8 @@ __all__ = [
     "FixedTime",
     "HeavyTail",
     "History",
+    "Honest",
+    "Liars",
     "LinearContextual",
     "LogNormal",
     "Markov",
@@ -68,6 +73,8 @@ __all__ = [
     "Population",
     "Reliable",
     "Shifting",
+    "Swapping",
+    "SwappingTimes",
     "SyntheticLoss",
     "Timing",
     "TracedDevices",

@@ -43,6 +43,7 @@ class WorldStream(IntEnum):
     LOSS = 3
     MINI_BATCH = 4
     POPULATION = 5
+    CLAIMS = 6
 
 
 #: Distance between the keys of two levels: a wrapper at level 1 uses part + 16, and so on.

@@ -24,10 +24,12 @@ from turnout.environments.base import (
     Timing,
     Volatility,
 )
+from turnout.environments.claims import Claims, Honest
 from turnout.environments.population import Population, SyntheticLoss
 from turnout.environments.timing import FixedTime
 from turnout.environments.volatility import ByClass
 from turnout.errors import InvalidInput
+from turnout.plain import LATER
 from turnout.types import Array, FloatArray, IntArray, RoundContext
 
 __all__ = ["Environment"]
@@ -48,6 +50,7 @@ class Environment(CheckedFields):
         population: Data sizes, features and loss levels of the clients.
         losses: What clients report when nothing is trained.
         reports_failure: Whether a crashed client sends an error; otherwise it sends nothing.
+        claims: What clients say of their losses.
 
     >>> world = Environment(n_clients=100, seed=1)
     >>> world.fate(3).survived.shape
@@ -62,6 +65,7 @@ class Environment(CheckedFields):
     population: Population = field(default_factory=Population)
     losses: SyntheticLoss = field(default_factory=SyntheticLoss)
     reports_failure: bool = False
+    claims: Claims = field(default_factory=Honest, metadata=LATER)
 
     @property
     def uses_history(self) -> bool:
@@ -143,6 +147,15 @@ class Environment(CheckedFields):
         """
         evaluate = {"all": self.losses.all_data, "mini-batch": self.losses.mini_batch}
         return evaluate[poll_data](self._levels(), self._moment(round, None))
+
+    def claimed(self, loss: FloatArray, clients: IntArray) -> FloatArray:
+        """Return (s,) what some clients say of a loss, or of its spread.
+
+        Args:
+            loss: (s,) what is true.
+            clients: (s,) who they are.
+        """
+        return self.claims.claimed(loss, clients, self.n_clients, self.seed)
 
     def _column(self, name: str, moment: Moment) -> Array:
         if name in self.timing.columns:

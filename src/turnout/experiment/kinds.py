@@ -44,6 +44,7 @@ FAMILIES: dict[type, dict[str, type]] = {
         environments.Volatility,
         environments.Timing,
         environments.Devices,
+        environments.Claims,
         Noise,
     )
 } | {

@@ -9,6 +9,7 @@ from turnout.selectors.guarded import Guarded
 from turnout.selectors.k_linucb import KLinUCB
 from turnout.selectors.nccb import NCCB
 from turnout.selectors.oort import Oort
+from turnout.selectors.pace import Pace
 from turnout.selectors.pow_d import PowD
 from turnout.selectors.random import Random
 from turnout.selectors.rbcs_f import RBCSF
@@ -28,6 +29,7 @@ __all__ = [
     "Guarded",
     "KLinUCB",
     "Oort",
+    "Pace",
     "PowD",
     "RPowD",
     "Random",

@@ -65,23 +65,18 @@ import numpy as np
 from turnout import require
 from turnout.errors import InvalidInput
 from turnout.registry import make, register
-from turnout.rng import Purpose, stream
-from turnout.sampling import kth_largest
 from turnout.selector import Selector
+from turnout.selectors._accounts import Accounts
 from turnout.types import Array, FloatArray, IntArray, Outcome, RoundContext, Selection
 
 __all__ = ["Guarded"]
 
-#: A place, but for the rounding of sums.
-A_PLACE = 1.0 - 1e-9
-#: Tokens of a round that fill any bucket, whatever was taken from it.
-PLENTY = 2.0
 #: How the names of the inner selector's state and memo begin.
 INNER = "inner."
 
 
 @register("guarded")
-class Guarded(Selector):
+class Guarded(Accounts):
     """An inner selector between a floor and a cap.
 
     Args:
@@ -123,17 +118,15 @@ class Guarded(Selector):
         self._make_inner()
 
     def reset(self, n_clients: int) -> None:
-        """Nobody is behind, everyone may be chosen; ``randomize`` draws the lots again."""
+        """Reset the inner selector too."""
         super().reset(n_clients)
         self._inner = self._make_inner()
         self._inner.reset(n_clients)
-        self.tokens_ = np.ones(n_clients)
-        self._draw_lots(stream(0, Purpose.INIT))
 
     def randomize(self, rng: np.random.Generator) -> None:
         """Redraw the inner selector's random state, then the lots."""
         self._inner.randomize(rng)
-        self._draw_lots(rng)
+        super().randomize(rng)
 
     def poll(self, ctx: RoundContext, rng: np.random.Generator) -> IntArray | None:
         """Let the inner selector ask among the clients that it may choose."""
@@ -150,9 +143,7 @@ class Guarded(Selector):
         clients = np.concatenate((reserved, choice.clients))
         order = np.argsort(clients)
         memo = {
-            "available": np.packbits(ctx.available),
-            "share": np.array(_fair_share(ctx)),
-            "is_reserved": (np.arange(clients.size) < reserved.size)[order],
+            **self._account_memo(ctx, (np.arange(clients.size) < reserved.size)[order]),
             "asked_inner": np.array(inner_ctx is not None),
             **{f"{INNER}{name}": values for name, values in choice.memo.items()},
         }
@@ -167,21 +158,9 @@ class Guarded(Selector):
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Charge the round to everyone who was available, and tell the inner selector its part."""
-        is_reserved, clients = selection.recall("is_reserved"), selection.clients
-        share = float(selection.recall("share"))
-        was_there = np.unpackbits(selection.recall("available"))[: self.n_clients]
-        self.owed_[: was_there.size] += self.floor * share * was_there
-        owed = self.owed_[clients]
-        cut = np.where(
-            is_reserved, -np.inf, np.minimum(owed, 0.0)
-        )  # late: reserved twice, owed once
-        self.owed_[clients] = np.maximum(owed - 1.0, cut)  # Eq. (1)
-        self.tokens_[: was_there.size] += min(self.cap * share, PLENTY) * was_there
-        tokens = self.tokens_[clients]
-        self.tokens_[clients] -= np.where(is_reserved, np.clip(tokens, 0.0, 1.0), 1.0)
-        np.minimum(self.tokens_, 1.0, out=self.tokens_)  # Eq. (2)
+        self._charge(selection)
         if selection.recall("asked_inner"):
-            self._inner.observe(*_part(selection, outcome, ~is_reserved))
+            self._inner.observe(*_part(selection, outcome, ~selection.recall("is_reserved")))
 
     def quota_at(self, round: int) -> float:
         """Return the larger of the floor and the inner selector's quota."""
@@ -253,33 +232,14 @@ class Guarded(Selector):
 
     def _plan(self, ctx: RoundContext) -> tuple[IntArray, RoundContext | None]:
         """Return who has a reserved place, and the inner selector's context if it has a place."""
-        share = _fair_share(ctx)
-        is_owed = ctx.available & (self.owed_ + self.floor * share >= A_PLACE)
-        reserved = self._furthest_behind(np.flatnonzero(is_owed), ctx.size)
+        reserved = self._reserved(ctx)
         n_places = ctx.cohort_size - reserved.size
         if n_places == 0:
             return reserved, None
-        allowed = ctx.available & (self.tokens_ + self.cap * share >= A_PLACE)
-        allowed[reserved] = False
+        allowed = self._allowed(ctx, reserved)
         if np.count_nonzero(allowed) == ctx.pool.size:
             return reserved, ctx
         return reserved, dataclasses.replace(ctx, available=allowed, cohort_size=n_places)
-
-    def _furthest_behind(self, clients: IntArray, size: int) -> IntArray:
-        """Return those who are owed most, at most ``size``; of equals, those with higher lots."""
-        if clients.size <= size:
-            return clients
-        owed = self.owed_[clients]
-        border = kth_largest(owed, size)
-        ahead, tied = clients[owed > border], clients[owed == border]
-        n_left_out = tied.size - (size - ahead.size)
-        by_lot = np.argpartition(self.lot_[tied], n_left_out - 1) if n_left_out else slice(None)
-        return np.sort(np.concatenate((ahead, tied[by_lot][n_left_out:])))
-
-    def _draw_lots(self, rng: np.random.Generator) -> None:
-        """Draw the order of ties; it also spreads the first claims over the first rounds."""
-        self.lot_ = rng.random(self.n_clients)
-        self.owed_ = self.lot_ * (self.floor > 0.0)
 
     @property
     def _chooser(self) -> Selector:
@@ -288,11 +248,6 @@ class Guarded(Selector):
 
     def _make_inner(self) -> Selector:
         return make(self.inner, **(self.inner_parameters or {}))
-
-
-def _fair_share(ctx: RoundContext) -> float:
-    """Return the places of the round for each available client; nobody asks if there is none."""
-    return ctx.size / ctx.pool.size if ctx.pool.size else 1.0
 
 
 def _part(selection: Selection, outcome: Outcome, mine: Array) -> tuple[Selection, Outcome]:

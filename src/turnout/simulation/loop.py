@@ -260,6 +260,7 @@ class _Loop:
         if polled is None:
             return ctx
         loss = self.participants.polled_loss(ctx.round, polled, self.selector.poll_data)
+        loss = self.environment.claimed(loss, polled)
         ctx = dataclasses.replace(ctx, polled=polled, polled_loss=loss)
         return ctx if self.bounds is None else self.bounds.answers(ctx)
 
@@ -269,7 +270,11 @@ class _Loop:
         if work.is_broken is not None and work.is_broken.any():
             failed = np.where(work.is_broken, np.int8(Status.FAILED), closed.status)
             closed = closed._replace(status=failed)
-        outcome = Outcome(closed.status, closed.duration, work.metrics)
+        claimed = {
+            name: self.environment.claimed(values, selection.clients)
+            for name, values in work.metrics.items()
+        }
+        outcome = Outcome(closed.status, closed.duration, claimed)
         if self.bounds is not None:
             outcome = self.bounds.outcome(selection, outcome)
         return closed, outcome

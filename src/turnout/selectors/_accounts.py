@@ -1,0 +1,102 @@
+"""Accounts of fair shares: who is owed a place, and who had enough. See ``guarded`` for the proofs.
+
+``owed_`` is q and ``tokens_`` is c of Eqs. (1) and (2) there; ``lot_``: who goes first of equals.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from turnout.rng import Purpose, stream
+from turnout.sampling import kth_largest
+from turnout.selector import Selector
+from turnout.types import Array, BoolArray, IntArray, RoundContext, Selection
+
+__all__ = ["Accounts", "fair_share"]
+
+#: A place, but for the rounding of sums.
+A_PLACE = 1.0 - 1e-9
+#: Tokens of a round that fill any bucket, whatever was taken from it.
+PLENTY = 2.0
+
+
+class Accounts(Selector):
+    """A selector that keeps a floor and a cap on what each client gets.
+
+    ``select`` gives a place to everyone in ``_reserved`` and fills the others from ``_allowed``.
+    Its memo holds ``_account_memo``, and ``observe`` calls ``_charge``. Then Eqs. (3) and (4) of
+    ``guarded`` hold, whatever the selector does with the other places.
+    """
+
+    floor: float
+    cap: float
+
+    def reset(self, n_clients: int) -> None:
+        """Nobody is behind, everyone may be chosen; ``randomize`` draws the lots again."""
+        super().reset(n_clients)
+        self.tokens_ = np.ones(n_clients)
+        self._draw_lots(stream(0, Purpose.INIT))
+
+    def randomize(self, rng: np.random.Generator) -> None:
+        """Redraw the lots."""
+        self._draw_lots(rng)
+
+    def _reserved(self, ctx: RoundContext) -> IntArray:
+        """Return who is owed a place, ascending; those furthest behind if they are too many."""
+        due = self.owed_ + self.floor * fair_share(ctx)
+        return self._furthest_behind(np.flatnonzero(ctx.available & (due >= A_PLACE)), ctx.size)
+
+    def _allowed(self, ctx: RoundContext, reserved: IntArray) -> BoolArray:
+        """Return (n,) who may have one of the other places."""
+        allowed: BoolArray = ctx.available & (self.tokens_ + self.cap * fair_share(ctx) >= A_PLACE)
+        allowed[reserved] = False
+        return allowed
+
+    def _account_memo(self, ctx: RoundContext, is_reserved: BoolArray) -> dict[str, Array]:
+        """Return what ``_charge`` needs of the moment of choice."""
+        return {
+            "available": np.packbits(ctx.available),
+            "share": np.array(fair_share(ctx)),
+            "is_reserved": is_reserved,
+        }
+
+    def _charge(self, selection: Selection) -> None:
+        """Charge a round to everyone who was available."""
+        is_reserved, clients = selection.recall("is_reserved"), selection.clients
+        share = float(selection.recall("share"))
+        was_there = np.unpackbits(selection.recall("available"))[: self.n_clients]
+        self.owed_[: was_there.size] += self.floor * share * was_there
+        owed = self.owed_[clients]
+        cut = np.where(
+            is_reserved, -np.inf, np.minimum(owed, 0.0)
+        )  # late: reserved twice, owed once
+        self.owed_[clients] = np.maximum(owed - 1.0, cut)  # Eq. (1)
+        self.tokens_[: was_there.size] += min(self.cap * share, PLENTY) * was_there
+        tokens = self.tokens_[clients]
+        self.tokens_[clients] -= np.where(is_reserved, np.clip(tokens, 0.0, 1.0), 1.0)
+        np.minimum(self.tokens_, 1.0, out=self.tokens_)  # Eq. (2)
+
+    def _furthest_behind(self, clients: IntArray, size: int) -> IntArray:
+        """Return those who are owed most, at most ``size``; of equals, those with higher lots."""
+        if clients.size <= size:
+            return clients
+        owed = self.owed_[clients]
+        border = kth_largest(owed, size)
+        ahead, tied = clients[owed > border], clients[owed == border]
+        n_left_out = tied.size - (size - ahead.size)
+        by_lot = np.argpartition(self.lot_[tied], n_left_out - 1) if n_left_out else slice(None)
+        return np.sort(np.concatenate((ahead, tied[by_lot][n_left_out:])))
+
+    def _draw_lots(self, rng: np.random.Generator) -> None:
+        """Draw the order of ties; it also spreads the first claims over the first rounds."""
+        self.lot_ = rng.random(self.n_clients)
+        self.owed_ = self.lot_ * (self.floor > 0.0)
+
+
+def fair_share(ctx: RoundContext) -> float:
+    """Return the places of the round for each available client; nobody asks if there is none.
+
+    Args:
+        ctx: The round.
+    """
+    return ctx.size / ctx.pool.size if ctx.pool.size else 1.0

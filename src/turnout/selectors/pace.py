@@ -1,0 +1,216 @@
+"""Pace: short rounds that learn much, with a guaranteed share for everyone.
+
+Paper:      none; the objective and the solver are those of RBCS-F (arXiv:2011.01783, Eq. (21)),
+            the loss as utility is that of Oort, the guarantee is that of ``guarded``.
+Setting:    feedback is success, duration and loss of the chosen; uses the columns context (n, d)
+            and num_samples where they are there; no horizon, no polling; fair by guarantee.
+Idea:       A round is as long as its slowest client, so the slow are cheap together and when their
+            moment is good. Each round minimises
+
+                V x predicted time of the slowest - sum of (queue + w x utility x reliability)
+
+            over cohorts. A queue grows by ``share`` of the client's fair share in each round and
+            falls when it is chosen; a growing queue waits for a cheap moment. If none comes, the
+            floor reserves a place, and whoever is as slow then rides along for nothing.
+Symbols:    haste = h, share = sigma, utility = w, memory = tau, f = fair share of a round (cohort /
+            available), queue_ = Z, answers_ = r, pace_ = logarithm of time / base, loss_ = u.
+Equations:  (1) V = h m (1 - late_), with times in units of the pool's mean: no unit to tune. late_
+            is the share of the chosen that came too late: what a policy cuts off costs no time.
+            (2) Z <- max(0, Z + sigma f - x). (3) time = base x exp(pace), base = c'theta by one
+            ridge regression for all clients where there is a context c, else the mean time.
+            (4) utility = loss / typical loss x data / typical data, each at most CLIP.
+            Every estimate is a mean that fades with exp(-1 / tau) a round and is shrunk to the
+            population's (turnout.estimators.fading): the unknown are typical, and what has changed
+            is noticed within tau rounds.
+            select: ``guarded``'s reserved places, then the minimum of the objective for the others.
+            observe: Eqs. (1) and (2) of ``guarded``, then Eq. (2) and the means here.
+Deviations: none.
+Limits:     Clients that are late or silent took at least as long as the slowest who answered;
+            nothing more is learned of their time. Predicted times are relative: a heavy tail
+            that hits everyone alike is not predicted. A queue is a promise on average, the floor is
+            one for every history: (3) and (4) of ``guarded``.
+Cost:       O(n log n) select, O(n) observe, state (8 x 11 + 1) n bytes.
+Checked:    the objective against brute force, the means by hand, the guarantee over adversarial
+            histories: tests/test_pace.py. Time and fairness in nine tasks: turnout arena.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from turnout import require
+from turnout.errors import InvalidInput
+from turnout.estimators.fading import add_observations, fade, no_observations, shrunk_mean
+from turnout.estimators.features import typical_if_unknown
+from turnout.registry import register
+from turnout.sampling import bottleneck_limit, top_m
+from turnout.selectors._accounts import Accounts
+from turnout.types import FloatArray, Outcome, RoundContext, Selection, Status
+
+__all__ = ["Pace"]
+
+#: Observations that the population's mean is worth: of times, of answers, of losses.
+TIME_PRIOR, ANSWER_PRIOR, LOSS_PRIOR = 2.0, 1.0, 0.5
+#: How many times the typical loss, or amount of data, is believed: a liar gains this much.
+CLIP = 2.0
+#: How far a single time may be from what was expected before it counts as that far.
+TAIL = 8.0
+#: Regularisation of the regression, relative to the contexts.
+RIDGE = 1e-6
+
+
+@register("pace")
+class Pace(Accounts):
+    """Queues for fairness, predicted times for speed, losses for progress.
+
+    Args:
+        floor (number in [0, 1]): Share of its fair share that each client gets at least, for every
+            history. Keep 0.5.
+        share (number in [0, 1]): Share of its fair share that a client's queue asks for, when the
+            moment is good. Above the floor. Try 0.7 first; 1 makes everyone equal.
+        haste (number >= 0): What a mean client's time costs against a place in the queue. 0 does
+            not look at times. Keep 1.
+        utility (number >= 0): What a typical client's loss is worth against a place in the queue. 0
+            does not look at losses, data and answers. Try 0.5 first.
+        memory (number > 1): Rounds after which 1 / e of an observation is left. Try 100 first;
+            fewer notices changes sooner and knows less.
+        dimension (integer >= 1): Number of features in the column context, if there is one.
+    """
+
+    uses_columns = frozenset({"context", "num_samples"})
+    needs_metrics = frozenset({"loss_rms"})
+    cap = math.inf
+
+    def __init__(
+        self,
+        *,
+        floor: float = 0.5,
+        share: float = 0.7,
+        haste: float = 1.0,
+        utility: float = 0.5,
+        memory: float = 100.0,
+        dimension: int = 3,
+    ) -> None:
+        self.floor = floor
+        self.share = share
+        self.haste = haste
+        self.utility = utility
+        self.memory = memory
+        self.dimension = dimension
+
+    def check_parameters(self) -> None:
+        """Check all domains."""
+        require.fraction("floor", self.floor)
+        require.fraction("share", self.share)
+        require.number("haste", self.haste, minimum=0.0)
+        require.number("utility", self.utility, minimum=0.0)
+        require.number("memory", self.memory, above=1.0)
+        require.integer("dimension", self.dimension, minimum=1)
+
+    def reset(self, n_clients: int) -> None:
+        """Empty queues, and nothing is known of anyone."""
+        super().reset(n_clients)
+        self.queue_ = np.zeros(n_clients)
+        self.pace_ = no_observations(n_clients)
+        self.answers_ = no_observations(n_clients)
+        self.loss_ = no_observations(n_clients)
+        self.gram_ = np.zeros((self.dimension, self.dimension))
+        self.moment_ = np.zeros(self.dimension)
+        self.mean_time_ = self.n_times_ = 0.0
+        self.late_ = 0.0
+
+    def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
+        """Reserve what is owed, and minimise the objective over the other places."""
+        reserved = self._reserved(ctx)
+        others = np.flatnonzero(self._allowed(ctx, reserved))
+        n_places = ctx.size - reserved.size
+        base = self._base(ctx)
+        time = np.minimum(base * np.exp(shrunk_mean(self.pace_, 0.0, TIME_PRIOR)), ctx.deadline)
+        cost = np.maximum(time[others], time[reserved].max(initial=0.0))  # the slowest counts
+        gain = (self.queue_ + self.utility * self._worth(ctx))[others]
+        chosen = reserved
+        if n_places:
+            price = self.haste * n_places * (1.0 - self.late_) / time[ctx.pool].mean()  # Eq. (1)
+            limit = bottleneck_limit(cost, gain, n_places, price)
+            ranking = top_m(np.where(cost <= limit, gain, -np.inf), n_places, rng)
+            chosen = np.sort(np.concatenate((reserved, others[ranking.chosen])))
+        is_reserved = np.isin(chosen, reserved, assume_unique=True)
+        memo = {"base": base[chosen], "time": time[chosen]}
+        if "context" in ctx.columns:
+            memo["context"] = self._context(ctx)[chosen]
+        return Selection(ctx.round, chosen, memo=memo | self._account_memo(ctx, is_reserved))
+
+    def observe(self, selection: Selection, outcome: Outcome) -> None:
+        """Charge the round, advance the queues, and let every mean fade before it learns."""
+        self._charge(selection)
+        clients = selection.clients
+        was_there = np.unpackbits(selection.recall("available"))[: self.n_clients]
+        self.queue_[: was_there.size] += self.share * float(selection.recall("share")) * was_there
+        self.queue_[clients] -= 1.0
+        np.maximum(self.queue_, 0.0, out=self.queue_)  # Eq. (2)
+        for record in (self.pace_, self.answers_, self.loss_):
+            fade(record, self.memory)
+        add_observations(self.answers_, clients, outcome.completed.astype(np.float64))
+        add_observations(self.loss_, clients, outcome.metric("loss_rms"))
+        late = outcome.status == Status.LATE
+        self.late_ += (float(late.mean()) - self.late_) / self.memory if late.size else 0.0
+        self._learn_times(selection, outcome)
+
+    def _learn_times(self, selection: Selection, outcome: Outcome) -> None:
+        """Update the mean time, the regression and the pace of the chosen."""
+        seconds = np.where(outcome.duration > 0.0, outcome.duration, np.nan)
+        is_timed = ~np.isnan(seconds) & (outcome.status <= Status.LATE)
+        if not is_timed.any():
+            return
+        known = self.mean_time_ if self.n_times_ else float(np.median(seconds[is_timed]))
+        clipped = np.clip(seconds, known / TAIL, known * TAIL)
+        keep = math.exp(-1.0 / self.memory)
+        self.n_times_ = keep * self.n_times_ + 1.0
+        self.mean_time_ = known + (float(clipped[is_timed].mean()) - known) / self.n_times_
+        if "context" in selection.memo:
+            c = selection.recall("context")[is_timed]
+            self.gram_ = keep * self.gram_ + c.T @ c
+            self.moment_ = keep * self.moment_ + c.T @ clipped[is_timed]
+        base, time = selection.recall("base"), selection.recall("time")
+        is_censored = ~is_timed & (outcome.status != Status.FAILED)
+        at_least = np.maximum(seconds[is_timed].max(), time)
+        seconds = np.where(is_censored, at_least, np.where(is_timed, seconds, np.nan))
+        ratio = np.clip(seconds / base, 1.0 / TAIL, TAIL)
+        add_observations(self.pace_, selection.clients, np.log(ratio))
+
+    def _base(self, ctx: RoundContext) -> FloatArray:
+        """Return (n,) what a client of ordinary pace would take now."""
+        mean = self.mean_time_ if self.n_times_ else 1.0
+        if "context" not in ctx.columns or not self.gram_.any():
+            return np.full(ctx.n_clients, mean)
+        ridge = RIDGE * np.trace(self.gram_) / self.dimension * np.eye(self.dimension)
+        theta = np.linalg.solve(self.gram_ + ridge, self.moment_)
+        return np.clip(self._context(ctx) @ theta, mean / TAIL, mean * TAIL)
+
+    def _context(self, ctx: RoundContext) -> FloatArray:
+        context = ctx.column("context")
+        if context.ndim != 2 or context.shape[1] != self.dimension:
+            raise InvalidInput(
+                f"columns['context'] must have shape ({ctx.n_clients}, {self.dimension}), got "
+                f"{context.shape}; set dimension= to the number of context features."
+            )
+        return typical_if_unknown(np.asarray(context, dtype=np.float64))
+
+    def _worth(self, ctx: RoundContext) -> FloatArray:
+        """Return (n,) utility times reliability; 1 for a typical client that always answers."""
+        n_answers, n_asked = self.answers_.sum(axis=1)
+        worth = shrunk_mean(self.answers_, (n_answers + 1.0) / (n_asked + 1.0), ANSWER_PRIOR)
+        is_known = self.loss_[1] > 0.0
+        if is_known.any():
+            typical = float(np.median(self.loss_[0, is_known] / self.loss_[1, is_known]))
+            if typical > 0.0:
+                worth *= np.minimum(shrunk_mean(self.loss_, typical, LOSS_PRIOR) / typical, CLIP)
+        if "num_samples" in ctx.columns:
+            amount = np.asarray(ctx.column("num_samples"), dtype=np.float64)
+            typical = float(np.nanmedian(amount)) if not np.isnan(amount).all() else 0.0
+            if typical > 0.0:
+                relative = np.minimum(amount / typical, CLIP)
+                worth *= np.where(np.isnan(relative), 1.0, relative)
+        return worth
