@@ -14,6 +14,7 @@ from rich.markup import escape
 
 import turnout
 from turnout.cli import (
+    arena,
     audit,
     bench,
     check,
@@ -100,6 +101,7 @@ app.command("simulate")(simulate.simulate)
 app.command("train")(train.train)
 app.command("compare")(compare.compare)
 app.command("recommend")(recommend.recommend)
+app.command("arena")(arena.arena)
 app.command("reproduce")(reproduce.reproduce)
 app.command("merge")(merge.merge)
 app.command("show")(show.show)

@@ -32,6 +32,20 @@ def table(title: str, *headings: str, numbers: tuple[str, ...] = ()) -> Table:
     return empty
 
 
+def text_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table of texts; all columns but the first are aligned to the right.
+
+    Args:
+        title: Above it.
+        headings: One per column.
+        rows: The cells.
+    """
+    shown = table(title, *headings, numbers=tuple(headings[1:]))
+    for row in rows:
+        shown.add_row(*(escape(cell) for cell in row))
+    return shown
+
+
 def fitted(
     first: tuple[str, Sequence[str]], headings: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> list[Table]:

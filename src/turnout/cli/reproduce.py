@@ -19,7 +19,7 @@ from turnout.cli.options import (
     print_shard,
     run_shown,
 )
-from turnout.cli.output import AsJson, console, table
+from turnout.cli.output import AsJson, console, table, text_table
 from turnout.errors import InvalidInput
 from turnout.experiment import Experiment, Grid
 from turnout.experiment.spec import parse_parameters
@@ -36,7 +36,7 @@ from turnout.papers.tables import (
     judged_claims,
 )
 from turnout.results.drawing import require_matplotlib
-from turnout.runs.versions import versions
+from turnout.runs.versions import tools
 
 _COLOURS = {Verdict.HOLDS: "green", Verdict.UNDECIDED: "yellow", Verdict.FAILS: "bold red"}
 
@@ -202,17 +202,7 @@ def _collect(preset: Preset, parts: list[_Part], file: ResultsFile) -> None:
     for part in parts:
         kept = collect(preset, part.experiment, part.folder, part.labels)
         file.update(part.setting, part.times, kept)
-    file.made_with = _tools("training" in preset.base)
-
-
-def _tools(trains: bool) -> dict[str, Any]:
-    """Return the versions that results depend on; the machine is nobody's business."""
-    installed = versions(*(["torch"] if trains else []))
-    return {
-        name: installed[name]
-        for name in ("turnout", "numpy", "torch", "python")
-        if name in installed
-    }
+    file.made_with = tools(trains="training" in preset.base)
 
 
 def _print(
@@ -229,11 +219,11 @@ def _print(
 
 
 def _rich(text: TextTable) -> Table:
-    is_claims = "verdict" in text.headings
-    right = () if is_claims else text.headings[1:]
-    shown = table(text.title, *text.headings, numbers=right)
+    if "verdict" not in text.headings:
+        return text_table(text.title, text.headings, text.rows)
+    shown = table(text.title, *text.headings)
     for row in text.rows:
-        shown.add_row(*(_coloured(cell) if is_claims else escape(cell) for cell in row))
+        shown.add_row(*(_coloured(cell) for cell in row))
     return shown
 
 

@@ -82,9 +82,9 @@ def candidates(
         InvalidInput: Nobody is left, or the settings are wrong.
 
     """
-    left_out = {} if selectors else dict(_NOT_ASKED)
+    left_out = {} if selectors else dict(NOT_ASKED)
     variants: list[Variant] = []
-    for text in selectors or [name for name in names() if name not in _NOT_ASKED]:
+    for text in selectors or [name for name in names() if name not in NOT_ASKED]:
         try:
             variants += variants_of(text)
         except TurnoutError as error:  # somebody's plug-in, or an extra that is not installed

@@ -9,6 +9,7 @@ import numpy as np
 
 from turnout import metrics
 from turnout.experiment import Cell
+from turnout.guarantee import guarantee
 from turnout.runs.files import CLIENT_SCORES, FolderError
 from turnout.runs.metric import Metric
 from turnout.types import FloatArray, IntArray
@@ -156,6 +157,25 @@ def _shortfall_fall(cell: Cell) -> float:
 def _cohort_mean(cell: Cell) -> float:
     """Return the mean number of clients that are chosen in a round."""
     return float(np.diff(cell.run.offsets).mean())
+
+
+#: Fair places of a run from which on a client's share says something.
+_ENOUGH_PLACES = 5.0
+
+
+@_measure("least-share", "least share of fair", 2)
+def _least_share(cell: Cell) -> float:
+    """Return the smallest ratio of places to fair places, of clients that were there for five."""
+    accounts = guarantee(cell.run)
+    counts = accounts.share >= _ENOUGH_PLACES
+    return float((accounts.chosen[counts] / accounts.share[counts]).min(initial=math.inf))
+
+
+@_measure("wasted-share", "wasted device time", 3)
+def _wasted_share(cell: Cell) -> float:
+    """Return the share of the devices' working time whose result was not used."""
+    worked = float(cell.run.spent.sum())
+    return cell.run.wasted_s / worked if worked else 0.0
 
 
 def _looked_at(cell: Cell, name: str) -> tuple[IntArray, FloatArray]:

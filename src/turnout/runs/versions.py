@@ -34,6 +34,20 @@ def versions(*packages: str) -> dict[str, Any]:
     }
 
 
+def tools(*, trains: bool) -> dict[str, Any]:
+    """Return the versions that kept results depend on; the machine is nobody's business.
+
+    Args:
+        trains: Whether models are trained.
+    """
+    installed = versions(*(["torch"] if trains else []))
+    return {
+        name: installed[name]
+        for name in ("turnout", "numpy", "torch", "python")
+        if name in installed
+    }
+
+
 def _git_state(package: Path) -> tuple[str | None, bool | None]:
     """Return commit and dirtiness if the package itself is tracked by git, else (None, None)."""
     tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")
