@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from turnout.arena import Arena, tasks_named
@@ -79,7 +81,7 @@ def arena(
     for plan in plans:
         for label, reason in plan.left_out.items():
             note = f"{plan.task.label}: {label} is left out: {reason}"
-            console.print(f"[dim]{escape(note)}[/]", highlight=False)
+            Console(stderr=True).print(f"[dim]{escape(note)}[/]", highlight=False)
         if plan.experiment is None:
             continue
         grid = run_shown(plan.experiment, plan.folder, quiet=as_json, **running)
@@ -115,18 +117,22 @@ def _content(overall: dict[str, Overall], path: Path, drawn: list[Path]) -> dict
         "figures": [str(file) for file in drawn],
         "selectors": {
             label: {
-                "time_ratio": own.ratio._asdict(),
-                "chance_to_be_faster": own.improvement._asdict(),
-                "mean_rank": own.rank._asdict(),
+                "time_ratio": _known(own.ratio._asdict()),
+                "chance_to_be_faster": _known(own.improvement._asdict()),
+                "mean_rank": _known(own.rank._asdict()),
                 "least_share": own.least_share,
                 "record": sentence_of(own.duels),
-                "tasks": {
-                    duel.task.label: {
-                        name: value for name, value in duel._asdict().items() if name != "task"
-                    }
-                    for duel in own.duels
-                },
+                "tasks": {duel.task.label: _known(duel._asdict()) for duel in own.duels},
             }
             for label, own in overall.items()
         },
+    }
+
+
+def _known(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as JSON holds it: an interval of one run has no ends."""
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in row.items()
+        if name != "task"
     }

@@ -159,16 +159,15 @@ def _cohort_mean(cell: Cell) -> float:
     return float(np.diff(cell.run.offsets).mean())
 
 
-#: Fair places of a run from which on a client's share says something.
-_ENOUGH_PLACES = 5.0
-
-
 @_measure("least-share", "least share of fair", 2)
 def _least_share(cell: Cell) -> float:
-    """Return the smallest ratio of places to fair places, of clients that were there for five."""
+    """Return the smallest ratio of places to fair places.
+
+    Clients count that were there at least half as much as whoever was there most.
+    """
     accounts = guarantee(cell.run)
-    counts = accounts.share >= _ENOUGH_PLACES
-    return float((accounts.chosen[counts] / accounts.share[counts]).min(initial=math.inf))
+    counts = accounts.share >= 0.5 * accounts.share.max()
+    return float((accounts.chosen[counts] / accounts.share[counts]).min())
 
 
 @_measure("wasted-share", "wasted device time", 3)

@@ -1,0 +1,149 @@
+"""The arena: tasks that run, results that are kept, verdicts that can fail."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from turnout import InvalidInput
+from turnout.arena import Arena, tasks_named
+from turnout.arena.results import Measures
+from turnout.arena.standing import Side, duels_of, overall_of, sentence_of
+from turnout.arena.tables import overall_table, task_table
+from turnout.arena.tasks import task_labels
+from turnout.cli.app import app
+from turnout.experiment.variants import variants_of
+from turnout.papers.results import ResultsError, SchemeResults, Trials
+
+SEEDS = range(6)
+
+
+def kept(**times):
+    """Return an arena in which every task has these times, one per seed, in 1,000 s of runs."""
+    arena = Arena()
+    for task in tasks_named():
+        measures = Measures.of(task)
+        noise = np.random.default_rng(0).normal(0.0, 0.01, len(SEEDS))
+        schemes = {}
+        for label, seconds in times.items():
+            values = np.asarray(seconds, dtype=float) * np.exp(np.roll(noise, len(label)))
+            flat = np.full(len(SEEDS), 0.8) + noise
+            numbers = {
+                measures.time: values,
+                measures.rounds: values,
+                measures.length: np.full(len(SEEDS), 1000.0),
+                measures.accuracy: flat - 0.1 * (label == "oort"),
+                measures.worst_tenth: flat,
+                measures.least_share: np.full(len(SEEDS), 0.1 if label == "oort" else 0.7),
+                measures.wasted: np.zeros(len(SEEDS)),
+            }
+            schemes[label] = SchemeResults(tuple(SEEDS), 10, numbers, {}, {})
+        variants = [variant for label in times for variant in variants_of(label)]
+        table = task.experiment(variants, SEEDS).table()
+        arena.file.update(task.label, 1, Trials(table, schemes, {}))
+    return arena
+
+
+def test_nine_tasks_each_an_experiment_that_can_be_made():
+    assert len(task_labels()) == 9
+    for task in tasks_named():
+        experiment = task.experiment(["random", "pace"], [0], is_quick=True)
+        assert experiment.training is not None
+        assert experiment.training.target_accuracy == (task.target,)
+        assert experiment.n_rounds == task.table["n_rounds"] // 4
+
+
+def test_an_unknown_task_is_named_with_the_nearest():
+    with pytest.raises(InvalidInput, match="contexts"):
+        tasks_named(["context"])
+
+
+def test_records_against_random():
+    arena = kept(random=[100.0] * 6, pace=[70.0] * 6, oort=[50.0] * 6, fedcs=[150.0] * 6)
+    tasks = tasks_named()
+    assert [duel.time for duel in duels_of(arena, tasks, "pace")] == [Side.BETTER] * 9
+    assert {duel.accuracy for duel in duels_of(arena, tasks, "pace")} == {Side.LEVEL}
+    assert sentence_of(duels_of(arena, tasks, "pace")) == (
+        "Faster than random in 9 of 9, slower in none; final accuracy lower in none, worst tenth "
+        "lower in none; unfair in none."
+    )
+    oort = sentence_of(duels_of(arena, tasks, "oort"))
+    assert "accuracy lower in 9" in oort
+    assert "unfair in 9" in oort
+    assert "slower in 9" in sentence_of(duels_of(arena, tasks, "fedcs"))
+    overall = overall_of(arena, tasks)
+    assert list(overall) == ["oort", "pace", "random", "fedcs"]
+    assert [own.rank.value for own in overall.values()] == [1.0, 2.0, 3.0, 4.0]
+    assert overall["pace"].ratio.value == pytest.approx(0.7, rel=0.02)
+    assert overall["pace"].ratio.low < 0.7 < overall["pace"].ratio.high + 0.02
+    assert overall["pace"].improvement.value == 1.0
+    assert len(overall_table(overall).rows) == 4
+
+
+def test_noise_is_level_and_censored_runs_prove_nothing():
+    noisy = [60.0, 140.0, 90.0, 110.0, 70.0, 130.0]
+    never = [math.inf] * 6
+    arena = kept(random=[100.0] * 6, pace=noisy, oort=never)
+    tasks = tasks_named()
+    assert {duel.time for duel in duels_of(arena, tasks, "pace")} == {Side.LEVEL}
+    duels = duels_of(arena, tasks, "oort")
+    assert {duel.time for duel in duels} == {Side.WORSE}  # at least ten times as long
+    assert duels[0].ratio == pytest.approx(10.0, rel=0.05)
+    assert duels[0].n_censored == 6
+    assert "never" in task_table(arena, tasks[0]).rows[2][2]
+    everyone = kept(random=never, pace=[100.0] * 6)
+    assert {duel.time for duel in duels_of(everyone, tasks, "pace")} == {Side.BETTER}
+
+
+def test_kept_results_of_other_parameters_are_refused(tmp_path):
+    arena = kept(random=[100.0] * 6, pace=[70.0] * 6)
+    path = tmp_path / "arena.json"
+    arena.file.write(path)
+    again = Arena.read(path)
+    assert again.lacking(tasks_named(), variants_of("pace"), SEEDS, tmp_path) == []
+    with pytest.raises(ResultsError, match="have other parameters"):
+        again.lacking(tasks_named(), variants_of("pace=pace:haste=3"), SEEDS, tmp_path)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The first task, on the embedded digits and short."""
+    (task,) = tasks_named(["volatile"])
+    training = {
+        "source": "digits",
+        "partition": {"kind": "iid"},
+        "model": "logistic",
+        "local": {"epochs": 1, "batch_size": 10, "lr": 0.1},
+        "evaluate_every": 1,
+        "target_accuracy": 0.8,
+    }
+    table = {**task.table, "n_rounds": 8, "n_clients": 20, "cohort_size": 5, "training": training}
+    short = type(task)(task.label, task.title, task.what, table)
+    monkeypatch.setattr("turnout.cli.arena.tasks_named", lambda labels: (short,))
+    return short
+
+
+def test_the_command_keeps_what_it_ran_and_takes_a_plug_in(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from turnout.selectors import Random\n\n\nclass Mine(Random):\n    pass\n"
+    )
+    words = ["arena", "pace", "rbcs-f", "Mine=mine:Mine", "--seeds", "2", "--jobs", "1"]
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert "Mine: Faster than random in none of 1" in result.output
+    assert "rbcs-f is left out" in result.output  # this world has no context
+    kept_there = json.loads((tmp_path / "runs/arena/arena.json").read_text())
+    assert list(kept_there["parts"][0]["schemes"]) == ["random", "pace", "Mine"]
+    again = CliRunner().invoke(app, [*words, "--json"])
+    content = json.loads(again.stdout)
+    assert content["selectors"]["random"]["time_ratio"]["value"] == 1.0
+    assert (tmp_path / "runs/arena/front.png").exists()
+
+
+def test_nothing_kept_is_one_clear_line(small, tmp_path):
+    result = CliRunner().invoke(app, ["arena", "--collect", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "run without --collect" in " ".join(result.output.split())
