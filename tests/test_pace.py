@@ -103,9 +103,7 @@ def test_regression_finds_times_of_clients_never_chosen():
     theta = np.array([3.0, 0.5])
     for t in range(60):
         context = rng.random((40, 2)) + 0.1
-        selection = select(
-            selector, t, size=8, available=np.arange(40) < 20, context=context
-        )
+        selection = select(selector, t, size=8, available=np.arange(40) < 20, context=context)
         seconds = context[selection.clients] @ theta
         selector.observe(selection, outcome(selection, seconds))
     context = rng.random((40, 2)) + 0.1

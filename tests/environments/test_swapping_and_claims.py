@@ -8,8 +8,8 @@ from turnout import InvalidInput
 from turnout.environments import (
     ByClass,
     Environment,
-    LinearContextual,
     Liars,
+    LinearContextual,
     Reliable,
     Swapping,
     SwappingTimes,

@@ -14,8 +14,6 @@ from turnout.papers.results import ResultsError, SchemeResults, Trials
 from turnout.papers.results_file import ResultsFile
 from turnout.runs.files import SUMMARY, cell_folder, slug
 
-__all__ = ["Arena", "Measures", "Plan"]
-
 
 class Measures(NamedTuple):
     """Names of the measures that are kept of a task's runs, see ``turnout.papers.measures``."""

@@ -16,18 +16,6 @@ from turnout.statistics.aggregates import Interval, bootstrap_mean, probability_
 from turnout.statistics.evidence import LEVEL, Evidence, above, holm, later, log_ratio
 from turnout.types import FloatArray
 
-__all__ = [
-    "BASELINE",
-    "FAIR",
-    "Duel",
-    "Overall",
-    "Side",
-    "duels_of",
-    "overall_of",
-    "sentence_of",
-    "speeds_of",
-]
-
 #: Everyone is measured against this selector.
 BASELINE = "random"
 

@@ -17,8 +17,6 @@ from turnout.results.drawing import COLOURS, FORMATS, draw_files
 from turnout.statistics import estimate
 from turnout.statistics.aggregates import Interval, performance_profile
 
-__all__ = ["draw_front", "draw_profile", "duels_table", "overall_table", "task_table"]
-
 _MARKS = {Side.BETTER: "▲", Side.WORSE: "▼", Side.LEVEL: ""}
 
 

@@ -13,8 +13,6 @@ from turnout.errors import InvalidInput
 from turnout.experiment import Experiment
 from turnout.names import nearest
 
-__all__ = ["Task", "task_labels", "tasks_named"]
-
 #: A quick look has this share of the rounds.
 _QUICK = 4
 

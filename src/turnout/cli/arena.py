@@ -24,8 +24,6 @@ from turnout.registry import names
 from turnout.results.drawing import require_matplotlib
 from turnout.runs.versions import tools
 
-__all__ = ["arena"]
-
 
 @with_groups
 def arena(

@@ -12,8 +12,6 @@ from turnout import require
 from turnout.environments.base import WorldStream, fixed_rng, frozen
 from turnout.types import BoolArray, FloatArray, IntArray
 
-__all__ = ["Claims", "Honest", "Liars"]
-
 
 class Claims(ABC):
     """What clients report in the place of their true losses."""

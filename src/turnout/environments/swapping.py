@@ -12,8 +12,6 @@ from turnout.environments.volatility import ByClass
 from turnout.errors import InvalidInput
 from turnout.types import Array, BoolArray, FloatArray, IntArray
 
-__all__ = ["Swapping", "SwappingTimes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Swapping(Volatility):

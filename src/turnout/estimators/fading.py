@@ -11,8 +11,6 @@ import numpy as np
 
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["add_observations", "fade", "no_observations", "shrunk_mean"]
-
 
 def no_observations(n_clients: int) -> FloatArray:
     """Return (2, n) the record before any observation.

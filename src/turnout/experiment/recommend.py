@@ -19,7 +19,7 @@ from turnout.selector import Selector
 BASELINE = "random"
 
 #: Selectors that nobody is recommended unless they ask for them, and why.
-_NOT_ASKED: Mapping[str, str] = {
+NOT_ASKED: Mapping[str, str] = {
     "dirichlet": "it is unfair on purpose, to measure what that costs",
     "guarded": "it wraps another selector: name one, such as guarded:inner=oort",
 }

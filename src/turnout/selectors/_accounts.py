@@ -12,8 +12,6 @@ from turnout.sampling import kth_largest
 from turnout.selector import Selector
 from turnout.types import Array, BoolArray, IntArray, RoundContext, Selection
 
-__all__ = ["Accounts", "fair_share"]
-
 #: A place, but for the rounding of sums.
 A_PLACE = 1.0 - 1e-9
 #: Tokens of a round that fill any bucket, whatever was taken from it.

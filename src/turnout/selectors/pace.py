@@ -49,8 +49,6 @@ from turnout.sampling import bottleneck_limit, top_m
 from turnout.selectors._accounts import Accounts
 from turnout.types import FloatArray, Outcome, RoundContext, Selection, Status
 
-__all__ = ["Pace"]
-
 #: Observations that the population's mean is worth: of times, of answers, of losses.
 TIME_PRIOR, ANSWER_PRIOR, LOSS_PRIOR = 2.0, 1.0, 0.5
 #: How many times the typical loss, or amount of data, is believed: a liar gains this much.
