@@ -10,7 +10,7 @@ DEPLOYMENT ?= tests/flower tests/test_ray.py
 SOURCES := $(shell find src -name '*.py')
 STEPS   := $(patsubst examples/%.py,build/tutorial/%.md,$(wildcard examples/[0-9][0-9]_*.py))
 
-.PHONY: demo test quick deployment check bench peers docs dist papers reliability audit golden browser clean
+.PHONY: demo test quick deployment check bench peers docs dist papers reliability arena audit golden browser clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +42,7 @@ check: $(READY)  ## ruff, mypy strict, import-linter
 	$(BIN)/python docs/build_papers.py --check
 	$(BIN)/python docs/module_map.py --check
 	$(BIN)/python docs/build_reliability.py --check
+	$(BIN)/python docs/build_arena.py --check
 
 bench: $(READY)  ## speed: selectors at 1e3 .. 1e6 clients, the loop, training, Flower; as tables
 	$(BIN)/python benchmarks/speed.py
@@ -81,6 +82,10 @@ audit: $(READY)  ## risky code, licences, and known vulnerabilities if pip-audit
 	@if $(BIN)/python -m pip_audit --version >/dev/null 2>&1; \
 		then $(BIN)/python -m pip_audit --no-deps --requirement constraints.txt; \
 		else echo "Known vulnerabilities: not looked for. It needs a network: pip install pip-audit"; fi
+
+arena: $(READY)  ## every built-in selector in the arena: results/arena.json and its page; goes on where it was
+	OMP_NUM_THREADS=1 $(BIN)/turnout arena --results results
+	$(BIN)/python docs/build_arena.py
 
 golden: $(READY)  ## rewrite the golden file; explain the change in CHANGELOG.md
 	$(BIN)/python -m tests.golden

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from turnout import require
+from turnout.domains import CheckedFields, Fraction, Positive
 from turnout.environments.base import WorldStream, fixed_rng, frozen
 from turnout.types import BoolArray, FloatArray, IntArray
 
@@ -38,7 +38,7 @@ class Honest(Claims):
 
 
 @dataclass(frozen=True, slots=True)
-class Liars(Claims):
+class Liars(CheckedFields, Claims):
     """Some clients exaggerate every loss that they report, also when they are polled.
 
     Args:
@@ -46,12 +46,8 @@ class Liars(Claims):
         factor: What a liar multiplies its loss by, above 0.
     """
 
-    share: float = 0.1
-    factor: float = 10.0
-
-    def __post_init__(self) -> None:
-        require.fraction("share", self.share)
-        require.number("factor", self.factor, above=0.0)
+    share: Fraction = 0.1
+    factor: Positive = 10.0
 
     def claimed(self, loss: FloatArray, clients: IntArray, n_clients: int, seed: int) -> FloatArray:
         """Multiply the losses of the liars."""
