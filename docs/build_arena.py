@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from turnout.arena import Arena, Task, tasks_named
+from turnout.arena import Arena, ArenaTask, tasks_named
 from turnout.arena.standing import BASELINE, Overall, overall_of, sentence_of
 from turnout.arena.tables import draw_front, draw_profile, overall_table, task_table
 from turnout.papers.tables import TextTable
@@ -29,7 +29,7 @@ a paired test per task, corrected for the number of tasks (Holm). *least share* 
 served client got of its fair share; below one half counts as *unfair*."""
 
 
-def page_part(arena: Arena, tasks: tuple[Task, ...]) -> str:
+def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
     """Return the part of the page that is made from results.
 
     Args:
@@ -37,7 +37,16 @@ def page_part(arena: Arena, tasks: tuple[Task, ...]) -> str:
         tasks: All tasks.
     """
     overall = overall_of(arena, tasks)
-    lines = [MARK, "", "## Over all tasks", "", HOW_TO_READ, "", *_table(overall_table(overall)), ""]
+    lines = [
+        MARK,
+        "",
+        "## Over all tasks",
+        "",
+        HOW_TO_READ,
+        "",
+        *_table(overall_table(overall)),
+        "",
+    ]
     lines += [
         "![Time against fairness](assets/arena-front.png)",
         "",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turnout.arena.tasks import Task
+from turnout.arena.tasks import ArenaTask
 from turnout.errors import TurnoutError
 from turnout.experiment import Experiment, Grid, Variant, read_cell
 from turnout.experiment.grid import checker
@@ -27,7 +27,7 @@ class Measures(NamedTuple):
     length: str = "total-time"
 
     @classmethod
-    def of(cls, task: Task) -> Measures:
+    def of(cls, task: ArenaTask) -> Measures:
         """Return those of a task.
 
         Args:
@@ -46,7 +46,7 @@ class Plan(NamedTuple):
         left_out: Why each of the others cannot run there, by label.
     """
 
-    task: Task
+    task: ArenaTask
     experiment: Experiment | None
     folder: Path
     left_out: Mapping[str, str]
@@ -73,7 +73,7 @@ class Arena:
 
     def lacking(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[ArenaTask],
         variants: Sequence[Variant],
         seeds: Sequence[int],
         out: Path,
@@ -138,7 +138,7 @@ class Arena:
                 schemes[label] = SchemeResults.from_cells(cells, measures, (), ())
         self.file.update(plan.task.label, 1, Trials(table | {"selectors": order}, schemes, {}))
 
-    def trials(self, task: Task) -> Trials | None:
+    def trials(self, task: ArenaTask) -> Trials | None:
         """Return the kept results of a task, None if there are none.
 
         Args:
@@ -146,7 +146,7 @@ class Arena:
         """
         return self.file.parts.get((task.label, 1))
 
-    def labels(self, tasks: Sequence[Task]) -> tuple[str, ...]:
+    def labels(self, tasks: Sequence[ArenaTask]) -> tuple[str, ...]:
         """Return the selectors that have results in any of some tasks, in order.
 
         Args:
@@ -155,7 +155,7 @@ class Arena:
         schemes = [kept.schemes for task in tasks if (kept := self.trials(task)) is not None]
         return tuple(dict.fromkeys(label for group in schemes for label in group))
 
-    def _check_selectors(self, task: Task, variants: Sequence[Variant]) -> None:
+    def _check_selectors(self, task: ArenaTask, variants: Sequence[Variant]) -> None:
         kept = self.trials(task)
         there: Mapping[str, Any] = (
             {} if kept is None else {part["label"]: part for part in kept.experiment["selectors"]}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout.arena.results import Arena, Measures
-from turnout.arena.tasks import Task
+from turnout.arena.tasks import ArenaTask
 from turnout.papers.results import Trials
 from turnout.statistics.aggregates import Interval, bootstrap_mean, probability_of_improvement
 from turnout.statistics.evidence import LEVEL, Evidence, above, holm, later, log_ratio
@@ -46,7 +46,7 @@ class Duel(NamedTuple):
         least_share: What the least served client got of its fair share, mean over seeds.
     """
 
-    task: Task
+    task: ArenaTask
     n_seeds: int
     ratio: float
     n_censored: int
@@ -79,7 +79,7 @@ class Overall(NamedTuple):
     least_share: float
 
 
-def duels_of(arena: Arena, tasks: Sequence[Task], label: str) -> tuple[Duel, ...]:
+def duels_of(arena: Arena, tasks: Sequence[ArenaTask], label: str) -> tuple[Duel, ...]:
     """Return how a selector does against the baseline, in each task where both have seeds.
 
     Args:
@@ -118,7 +118,7 @@ def duels_of(arena: Arena, tasks: Sequence[Task], label: str) -> tuple[Duel, ...
     return tuple(duels)
 
 
-def overall_of(arena: Arena, tasks: Sequence[Task]) -> dict[str, Overall]:
+def overall_of(arena: Arena, tasks: Sequence[ArenaTask]) -> dict[str, Overall]:
     """Return every selector over the tasks, the fastest first.
 
     Ranks are among the selectors that have all tasks; one that lacks a task has none.
@@ -150,7 +150,7 @@ def overall_of(arena: Arena, tasks: Sequence[Task]) -> dict[str, Overall]:
     return dict(sorted(overall.items(), key=lambda item: item[1].ratio.value))
 
 
-def speeds_of(arena: Arena, tasks: Sequence[Task], label: str) -> dict[str, FloatArray]:
+def speeds_of(arena: Arena, tasks: Sequence[ArenaTask], label: str) -> dict[str, FloatArray]:
     """Return minus the logarithm of a selector's times over the baseline's, one per seed, by task.
 
     Args:

@@ -11,7 +11,7 @@ import numpy as np
 
 from turnout.arena.results import Arena, Measures
 from turnout.arena.standing import BASELINE, FAIR, Duel, Overall, Side, speeds_of
-from turnout.arena.tasks import Task
+from turnout.arena.tasks import ArenaTask
 from turnout.papers.tables import TextTable
 from turnout.results.drawing import COLOURS, FORMATS, draw_files
 from turnout.statistics import estimate
@@ -54,7 +54,7 @@ def overall_table(overall: Mapping[str, Overall]) -> TextTable:
     return TextTable("Over all tasks", headings, tuple(rows))
 
 
-def task_table(arena: Arena, task: Task) -> TextTable:
+def task_table(arena: Arena, task: ArenaTask) -> TextTable:
     """Return one row per selector in one task.
 
     Args:
@@ -153,7 +153,7 @@ def draw_front(overall: Mapping[str, Overall], stem: Path) -> list[Path]:
 
 
 def draw_profile(
-    arena: Arena, tasks: Sequence[Task], labels: Sequence[str], stem: Path
+    arena: Arena, tasks: Sequence[ArenaTask], labels: Sequence[str], stem: Path
 ) -> list[Path]:
     """Draw the share of runs that are faster than the baseline by each factor.
 

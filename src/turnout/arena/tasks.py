@@ -18,7 +18,7 @@ _QUICK = 4
 
 
 @dataclass(frozen=True)
-class Task:
+class ArenaTask:
     """One of the nine.
 
     Args:
@@ -55,7 +55,7 @@ class Task:
 
 
 @lru_cache(maxsize=1)
-def _all_tasks() -> tuple[Task, ...]:
+def _all_tasks() -> tuple[ArenaTask, ...]:
     text = resources.files("turnout.arena").joinpath("tasks.toml").read_text(encoding="utf-8")
     content = tomllib.loads(text)
     base = content["base"]
@@ -63,7 +63,7 @@ def _all_tasks() -> tuple[Task, ...]:
     for entry in content["tasks"]:
         own = entry.pop("experiment")
         training = base["training"] | own.get("training", {})
-        tasks.append(Task(table={**base, **own, "training": training}, **entry))
+        tasks.append(ArenaTask(table={**base, **own, "training": training}, **entry))
     return tuple(tasks)
 
 
@@ -72,7 +72,7 @@ def task_labels() -> tuple[str, ...]:
     return tuple(task.label for task in _all_tasks())
 
 
-def tasks_named(labels: Iterable[str] = ()) -> tuple[Task, ...]:
+def tasks_named(labels: Iterable[str] = ()) -> tuple[ArenaTask, ...]:
     """Return tasks by their labels, in the order of the arena; all if none is named.
 
     Args:
