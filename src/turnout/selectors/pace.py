@@ -72,7 +72,7 @@ class Pace(Accounts):
             not look at times. Keep 1.
         utility (number >= 0): What a typical client's loss is worth against a place in the queue. 0
             does not look at losses, data and answers. Try 0.5 first.
-        memory (number > 1): Rounds after which 1 / e of an observation is left. Try 100 first;
+        memory (number > 1): Rounds after which 1 / e of an observation is left. Try 50 first;
             fewer notices changes sooner and knows less.
         dimension (integer >= 1): Number of features in the column context, if there is one.
     """
@@ -88,7 +88,7 @@ class Pace(Accounts):
         share: float = 0.7,
         haste: float = 1.0,
         utility: float = 0.5,
-        memory: float = 100.0,
+        memory: float = 50.0,
         dimension: int = 3,
     ) -> None:
         self.floor = floor
