@@ -96,8 +96,8 @@ def main() -> None:
         return
     PAGE.write_text(after, encoding="utf-8")
     overall = overall_of(arena, tasks)
-    draw_front(overall, FIGURES / "arena-front")
-    draw_profile(arena, tasks, tuple(overall), FIGURES / "arena-profile")
+    draw_front(overall, [FIGURES / "arena-front.png"])
+    draw_profile(arena, tasks, tuple(overall), [FIGURES / "arena-profile.png"])
 
 
 if __name__ == "__main__":

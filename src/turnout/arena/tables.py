@@ -13,9 +13,12 @@ from turnout.arena.results import Arena, Measures
 from turnout.arena.standing import BASELINE, FAIR, Duel, Overall, Side, speeds_of
 from turnout.arena.tasks import ArenaTask
 from turnout.papers.tables import TextTable
-from turnout.results.drawing import COLOURS, FORMATS, draw_files
+from turnout.results.drawing import COLOURS, draw_files
 from turnout.statistics import estimate
 from turnout.statistics.aggregates import Interval, performance_profile
+
+#: Panels beside each other.
+N_COLUMNS = 3
 
 _MARKS = {Side.BETTER: "▲", Side.WORSE: "▼", Side.LEVEL: ""}
 
@@ -123,37 +126,43 @@ def duels_table(label: str, duels: Sequence[Duel]) -> TextTable:
     return TextTable(f"{label} against {BASELINE}", headings, rows)
 
 
-def draw_front(overall: Mapping[str, Overall], stem: Path) -> list[Path]:
+def draw_front(overall: Mapping[str, Overall], paths: Sequence[Path]) -> list[Path]:
     """Draw time against fairness: the mean over tasks, and each task.
 
     Args:
         overall: By label.
-        stem: Path of the files without their endings.
+        paths: The files; their endings are the formats.
     """
     styles = _styles(overall)
-    labels = list(dict.fromkeys(d.task.label for own in overall.values() for d in own.duels))
+    names = list(dict.fromkeys(duel.task.label for own in overall.values() for duel in own.duels))
+    n_rows = math.ceil(len(names) / N_COLUMNS)
 
     def fill(canvas: Any) -> None:
-        canvas.set_size_inches(7.2, 2.4 + 2.0 * math.ceil(len(labels) / 3))
-        grid = canvas.add_gridspec(1 + math.ceil(len(labels) / 3), 3, hspace=0.75, wspace=0.3)
-        grid.set_height_ratios([2.0] + [1.0] * (grid.nrows - 1))
-        panel = canvas.add_subplot(grid[0, :])
+        canvas.set_size_inches(7.2, 3.2 + 1.7 * n_rows)
+        canvas.set_layout_engine("constrained")
+        above, below = canvas.subfigures(2, 1, height_ratios=[3.2, 1.7 * n_rows])
+        panel = above.subplots()
         for label, own in overall.items():
             _point(panel, own.ratio.value, own.least_share, styles[label], label)
-        _frame(panel, "Mean over all tasks", is_large=True)
-        for i, name in enumerate(labels):
-            panel = canvas.add_subplot(grid[1 + i // 3, i % 3])
+        _frame(panel, "Mean over tasks")
+        panel.set_xlabel(f"time to the target / {BASELINE}'s (left is faster)")
+        panel.set_ylabel("least share of fair (up is fairer)")
+        panel.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        panels = below.subplots(n_rows, N_COLUMNS, squeeze=False, sharey=True).ravel()
+        for panel, name in zip(panels, names, strict=False):
             for label, own in overall.items():
                 for duel in own.duels:
                     if duel.task.label == name:
                         _point(panel, duel.ratio, duel.least_share, styles[label])
             _frame(panel, name)
+        for panel in panels[len(names) :]:
+            panel.set_visible(False)
 
-    return draw_files([stem.with_suffix(f".{ending}") for ending in FORMATS], fill)
+    return draw_files(paths, fill)
 
 
 def draw_profile(
-    arena: Arena, tasks: Sequence[ArenaTask], labels: Sequence[str], stem: Path
+    arena: Arena, tasks: Sequence[ArenaTask], labels: Sequence[str], paths: Sequence[Path]
 ) -> list[Path]:
     """Draw the share of runs that are faster than the baseline by each factor.
 
@@ -161,12 +170,13 @@ def draw_profile(
         arena: The results.
         tasks: The tasks.
         labels: The selectors.
-        stem: Path of the files without their endings.
+        paths: The files; their endings are the formats.
     """
     factors = np.exp(np.linspace(math.log(0.4), math.log(2.5), 101))
 
     def fill(canvas: Any) -> None:
         canvas.set_size_inches(7.2, 3.6)
+        canvas.set_layout_engine("constrained")
         panel = canvas.add_subplot()
         for label, (colour, _) in _styles(labels).items():
             speeds = list(speeds_of(arena, tasks, label).values())
@@ -180,9 +190,9 @@ def draw_profile(
         panel.axvline(1.0, color="#888888", linewidth=0.8)
         panel.set_xlabel(f"speed: time of {BASELINE} / own time to the target")
         panel.set_ylabel("share of runs that are faster")
-        panel.legend(ncols=2, frameon=False)
+        panel.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
-    return draw_files([stem.with_suffix(f".{ending}") for ending in FORMATS], fill)
+    return draw_files(paths, fill)
 
 
 def _styles(labels: Any) -> dict[str, tuple[str, str]]:
@@ -202,15 +212,13 @@ def _point(
     panel.scatter([time], [share], s=size, c=colour, marker=marker, label=label, zorder=3)
 
 
-def _frame(panel: Any, title: str, *, is_large: bool = False) -> None:
+def _frame(panel: Any, title: str) -> None:
     panel.axvline(1.0, color="#888888", linewidth=0.8)
     panel.axhline(FAIR, color="#888888", linewidth=0.8, linestyle="--")
     panel.set_title(title)
     panel.set_ylim(-0.05, 1.1)
-    if is_large:
-        panel.set_xlabel(f"time to the target / {BASELINE}'s (left is faster)")
-        panel.set_ylabel("least share of fair (up is fairer)")
-        panel.legend(ncols=2, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    left, right = panel.get_xlim()
+    panel.set_xlim(min(left, 0.5), max(right, 1.5))
 
 
 def _interval(interval: Interval, decimals: int = 2) -> str:

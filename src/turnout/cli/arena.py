@@ -21,8 +21,11 @@ from turnout.errors import InvalidInput
 from turnout.experiment.recommend import NOT_ASKED
 from turnout.experiment.variants import variants_of
 from turnout.registry import names
-from turnout.results.drawing import require_matplotlib
+from turnout.results.drawing import FORMATS, require_matplotlib
 from turnout.runs.versions import tools
+
+#: Names of the figures' files.
+FIGURES = ("front", "profile")
 
 
 @with_groups
@@ -92,8 +95,8 @@ def arena(
     if not overall:
         raise InvalidInput(f"{path} has no results of these tasks: run without --collect.")
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = draw_front(overall, folder / "front")
-    drawn += draw_profile(kept, tasks, tuple(overall), folder / "profile")
+    front, profile = ([folder / f"{name}.{ending}" for ending in FORMATS] for name in FIGURES)
+    drawn = draw_front(overall, front) + draw_profile(kept, tasks, tuple(overall), profile)
     if as_json:
         print_json(_content(overall, path, drawn))
         return
