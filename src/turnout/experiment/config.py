@@ -83,7 +83,7 @@ class Experiment:
         seeds: Sequence[int] | int = 5,
         policy: Mapping[str, Any] | str | RoundPolicy = _NO_DEADLINE,
         training: Mapping[str, Any] | Training | None = None,
-        bounds: Mapping[str, bool] | bool = False,
+        bounds: Mapping[str, bool] | bool | None = False,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ConfigError(("name",), f"must be a text, got {name!r}.")
@@ -184,7 +184,7 @@ class Experiment:
 
 
 def _checked_bounds(bounds: Any) -> dict[str, bool] | None:
-    if isinstance(bounds, bool):
+    if bounds is None or isinstance(bounds, bool):
         return Bounds().parameters if bounds else None
     if not isinstance(bounds, Mapping):
         fix = f"must be true, false or a table of switches, got {bounds!r}."
