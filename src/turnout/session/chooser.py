@@ -67,8 +67,8 @@ class Chooser:
         needs, uses = self.selector.needs_columns, self.selector.uses_columns
         deadline = self.policy.deadline(self.observed)
         if self.world is not None:
-            made = self.world.context(t, size, needs | uses, deadline)
-            return RoundContext(t, size, made.available & free, deadline, made.columns)
+            world = self.world.context(t, size, needs | uses, deadline)
+            return RoundContext(t, size, world.available & free, deadline, world.columns)
         if free.any():
             self.reports.check_columns(columns)
         filled = self.reports.columns(columns)

@@ -34,24 +34,24 @@ class Columns:
 
     def put(self, client: int, record: Mapping[str, Any]) -> None:
         """Take in what a client says; what does not fit is left out and logged."""
-        for name, given in record.items():
+        for name, claim in record.items():
             try:
-                value = np.asarray(given, dtype=np.float64)
+                value = np.asarray(claim, dtype=np.float64)
             except (TypeError, ValueError, OverflowError):
                 log.warning("client %d: column %r is not numbers, left out", client, name)
                 continue
             limit = COLUMN_LIMITS.get(name)
             is_wrong = value.ndim > (0 if limit is not None else 1) or value.size > _MOST_NUMBERS
-            known = self._values.get(name)
-            if is_wrong or (known is not None and known.shape[1:] != value.shape):
+            column = self._values.get(name)
+            if is_wrong or (column is not None and column.shape[1:] != value.shape):
                 log.warning(
                     "client %d: column %r has shape %s, left out", client, name, value.shape
                 )
                 continue
-            if known is None:
-                known = self._values[name] = np.full((self._n, *value.shape), np.nan)
+            if column is None:
+                column = self._values[name] = np.full((self._n, *value.shape), np.nan)
             least, most = (-LARGEST_REPORT, LARGEST_REPORT) if limit is None else (0.0, limit)
-            known[client] = np.where((value >= least) & (value <= most), value, np.nan)
+            column[client] = np.where((value >= least) & (value <= most), value, np.nan)
 
     def knows(self, name: str, client: int) -> bool:
         """Return whether a client has filled a column."""

@@ -168,7 +168,9 @@ class Live:
         waited_for = new if waits else []
         ttl = _OPEN_FOR * settings.ask_s
         self._asked.update(unknown)
-        self.post.ask([one for one in unknown if one not in waited_for], _IDENTITY, ttl=ttl)
+        self.post.ask(
+            [address for address in unknown if address not in waited_for], _IDENTITY, ttl=ttl
+        )
         if new:
             log.info("asking %d new nodes who they are", len(new))
         sent = self.post.ask(waited_for, _IDENTITY, ttl=ttl)
@@ -190,5 +192,5 @@ class Live:
         self.post.collect(sent, seconds, answers.__setitem__)
         nothing = Heard()
         losses = [number(answers.get(address, nothing).metrics, "loss") for address in polled]
-        failed = [one for one in answers.values() if one.kind in (Kind.FAILED, Kind.LOST)]
+        failed = [heard for heard in answers.values() if heard.kind in (Kind.FAILED, Kind.LOST)]
         return np.array(losses, dtype=np.float64), len(failed)

@@ -129,7 +129,7 @@ class Members:
             if (client := self._claims.get(address)) is not None
         ]
         disputed = {}
-        for client, address in sorted(claims, key=lambda one: (_order(one[0]), _order(one[1]))):
+        for client, address in sorted(claims, key=lambda claim: tuple(map(_order, claim))):
             if client in self._addresses:
                 disputed[address] = self._dispute(client, address)
             else:

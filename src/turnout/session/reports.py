@@ -72,10 +72,10 @@ class Reports:
     def columns(self, columns: Columns) -> dict[str, FloatArray]:
         """Return the columns for a context; the number of examples may be unknown at first."""
         wanted = self.selector.needs_columns | self.selector.uses_columns
-        known = columns.take(wanted)
+        filled = columns.take(wanted)
         if _SIZE in self.selector.needs_columns and self._may_wait():
-            known.setdefault(_SIZE, columns.unknown())
-        return known
+            filled.setdefault(_SIZE, columns.unknown())
+        return filled
 
     def check_poll(self, losses: FloatArray, n_failed: int) -> None:
         """Raise if clients were polled, all have failed, and none ever answered."""
@@ -92,7 +92,7 @@ class Reports:
         weight = {} if self.weight_key is None else {_WEIGHT: self.weight_key}
         wanted = self.needed | weight
         self.seen |= {
-            name for name, key in wanted.items() if any(key in one.metrics for one in answers)
+            name for name, key in wanted.items() if any(key in heard.metrics for heard in answers)
         } | ({_ANSWER} if answers else set())
         missing = {name: key for name, key in wanted.items() if name not in self.seen}
         if not answers or not missing:

@@ -103,7 +103,7 @@ class OpenRound:
             return self.cohort.lose(self._foreseen)
         if length_s is None:
             length_s = ends if self.cohort.is_waiting else min(ends, self.cohort.last_heard())
-        gone = np.array([one not in present for one in self.addresses], dtype=np.bool_)
+        gone = np.array([address not in present for address in self.addresses], dtype=np.bool_)
         return self.cohort.close(gone, length_s)
 
     def settle(self, closed: Closed, reports: Reports, misfits: Misfits | None) -> Closed:

@@ -63,9 +63,9 @@ class Session:
     ) -> None:
         self.settings, self.world, self.limit_s = settings, world, limit_s
         self.errands = Errands()
-        known = world.ids if world is not None else () if roster is None else roster.ids
+        ids = world.ids if world is not None else () if roster is None else roster.ids
         self.members = Members(
-            Roster(known),  # the caller's stays as it is
+            Roster(ids),  # the caller's stays as it is
             self.errands,
             unidentified=settings.unidentified,
             is_closed=world is not None,
@@ -150,7 +150,9 @@ class Session:
             if self._context is None:
                 raise InvalidInput("nobody was polled: call polled() before answered().")
             self.reports.check_poll(losses, n_failed)
-            clients = np.array([self.members.index_at(one) for one in polled], dtype=np.int64)
+            clients = np.array(
+                [self.members.index_at(address) for address in polled], dtype=np.int64
+            )
             self._context = self.chooser.with_losses(self._context, clients, losses)
 
     def open(self) -> Chosen:
@@ -267,8 +269,8 @@ class Session:
         """
         with self._lock:
             roster = Roster.from_json(saved.roster)
-            given = self.members.roster.ids
-            if roster.ids[: len(given)] != given:
+            first = self.members.roster.ids
+            if roster.ids[: len(first)] != first:
                 raise StateFileError("its clients are in another order than roster or world.")
             columns = saved.arrays.get("columns", {})
             self.members.restore(roster, saved.busy, saved.bindings, columns)
