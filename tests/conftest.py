@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,11 @@ SLOW = (
     "results/test_export.py",
     "results/test_sensitivity.py",
     "runs/test_lock.py",
+    "test_bad_input.py",
     "test_cli_new.py",
     "test_cli_runs.py",
     "test_cli_train.py",
+    "test_damaged_files.py",
     "test_docs.py",
     "test_experiment.py",
     "test_folder.py",
@@ -37,6 +40,14 @@ SLOW = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="leave out what takes seconds")
+    parser.addoption("--long", action="store_true", help="try far more random cases")
+
+
+@pytest.fixture(scope="session")
+def n_tries(request: pytest.FixtureRequest) -> Callable[[int, int], int]:
+    """How often a random case is tried, of two numbers: usually, and with ``--long``."""
+    is_long = bool(request.config.getoption("--long"))
+    return lambda usual, many: many if is_long else usual
 
 
 def pytest_configure(config: pytest.Config) -> None:

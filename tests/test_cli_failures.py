@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from turnout.cli import app, options
+from turnout.names import NO_PLUGINS_VARIABLE
 
 SMALL = ("--rounds", "5", "--clients", "20", "--cohort", "4")
 BREAKS = """
@@ -105,3 +106,37 @@ def test_every_run_of_a_comparison_may_be_tracked(monkeypatch: pytest.MonkeyPatc
     assert refused.exit_code == 2
     assert "--track follows one run at a time" in refused.stderr
     assert not Path("b").exists()
+
+
+CONFIGURATION = """
+name = "{name}"
+n_clients = 10
+cohort_size = 2
+n_rounds = 3
+seeds = 1
+selectors = ["{selector}"]
+"""
+
+
+def test_no_plug_in_is_imported_if_that_is_asked_for(
+    breaks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(NO_PLUGINS_VARIABLE, "")  # what the option sets is undone
+    text = CONFIGURATION.format(name="x", selector=breaks)
+    Path("a.toml").write_text(text, encoding="utf-8")
+    for command in (("compare", "--config", "a.toml"), ("simulate", breaks), ("check", breaks)):
+        result = run("--no-plugins", *command)
+        assert result.exit_code == 2
+        assert "--no-plugins" in result.stderr
+        assert "breaking" not in sys.modules
+    assert run("--no-plugins", "simulate", "random", *SMALL, "--out", "b").exit_code == 0
+    assert "a configuration is a program" in " ".join(run("--help").stdout.replace("│", "").split())
+
+
+@pytest.mark.parametrize("name", ["../up", "/etc/x", "..", ".hidden", "a/b", "a\\\\b"])
+def test_the_name_of_an_experiment_does_not_lead_out_of_the_folder(name: str) -> None:
+    Path("a.toml").write_text(CONFIGURATION.format(name=name, selector="random"), encoding="utf-8")
+    result = run("compare", "--config", "a.toml")
+    assert result.exit_code == 2
+    assert "must be a name and not a path" in " ".join(result.stderr.split())
+    assert [path.name for path in Path().iterdir()] == ["a.toml"]

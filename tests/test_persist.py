@@ -16,7 +16,6 @@ import pytest
 
 import turnout
 from turnout.persist import FORMAT
-from turnout.stateful import LATER
 
 N_CLIENTS, COHORT, BREAK, ROUNDS, SEED = 12, 4, 6, 12, 3
 
@@ -432,7 +431,7 @@ def test_wrong_arrays(saved, name, array):
 def test_missing_array(saved):
     selector, path = saved
     header, arrays = contents(path)
-    for name in arrays.keys() - LATER:
+    for name in arrays.keys() - selector.later_state:
         rewrite(path, header, {key: value for key, value in arrays.items() if key != name})
         untouched(selector, path, match=rf"state\.npz.*{name.rstrip('_')}")
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from turnout import require
 from turnout.errors import InvalidInput
 
 Array = npt.NDArray[Any]
@@ -80,6 +81,19 @@ def as_array(name: str, values: Any) -> Array:
         return np.asarray(values)
     except ValueError as error:  # lists of unequal length
         raise InvalidInput(f"{name} must be one-dimensional: {error}.", field=name) from error
+
+
+def numbers(name: str, values: Any) -> FloatArray:
+    """Return the values as floats, whatever their shape; None is NaN.
+
+    Args:
+        name: Field that an error names.
+        values: What to convert.
+    """
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidInput(f"{name} must be numbers: {error}.", field=name) from error
 
 
 def client_indices(name: str, values: Any, n_clients: int | None) -> IntArray:
@@ -161,7 +175,8 @@ def contained(name: str, values: Any, size: int, *, non_negative: bool) -> Float
     """
     if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable):
         raise InvalidInput(
-            f"{name} must hold one report per chosen client, got {values!r}.", field=name
+            f"{name} must hold one report per chosen client, got {require.shown(values)}.",
+            field=name,
         )
     sent = list(values)
     if len(sent) != size:

@@ -16,14 +16,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from turnout import require
 from turnout.arrays import NON_NEGATIVE_METRICS
-from turnout.stateful import Stateful
-from turnout.types import Array, FloatArray, IntArray, Outcome, RoundContext, Selection
+from turnout.stateful import Range, Stateful
+from turnout.types import (
+    LARGEST_REPORT,
+    Array,
+    FloatArray,
+    IntArray,
+    Outcome,
+    RoundContext,
+    Selection,
+)
 
 __all__ = ["Bounds"]
 
@@ -73,6 +82,12 @@ class Bounds(Stateful):
     >>> bounds.columns(ctx).column("num_samples").tolist()
     [90.0, 100.0, 110.0, 100.0, 95.0, 100.0]
     """
+
+    state_ranges = MappingProxyType(
+        dict.fromkeys(
+            ("samples_", "seconds_", "reported_"), Range(0.0, LARGEST_REPORT, may_be_nan=True)
+        )
+    )
 
     def __init__(
         self,

@@ -27,4 +27,8 @@ def data_directory(directory: str | Path | None = None) -> str | Path | None:
         directory: Folder to use. None takes the one that ``TURNOUT_DATA`` names.
 
     """
-    return os.environ.get(DATA_VARIABLE) if directory is None else directory
+    if directory is None:
+        return os.environ.get(DATA_VARIABLE)
+    if not isinstance(directory, str | Path):
+        raise TypeError(f"directory must be a path, got {type(directory).__name__}.")
+    return directory

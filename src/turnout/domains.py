@@ -34,7 +34,7 @@ def choice(*options: str) -> Check:
 
 
 def _positive_or_infinite(field: str, value: Any) -> None:
-    if value != math.inf:
+    if not (isinstance(value, float) and value == math.inf):
         require.number(field, value, above=0.0)
 
 

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 from collections.abc import Iterable
 from typing import Any
 
 from turnout.errors import InvalidInput, MissingExtra
 
-__all__ = ["import_extra", "import_object", "nearest", "shortened"]
+__all__ = [
+    "NO_PLUGINS_VARIABLE",
+    "import_extra",
+    "import_object",
+    "may_use_plugins",
+    "nearest",
+    "shortened",
+]
+
+#: Environment variable that, if it is set, keeps everything but turnout itself from being imported
+#: by name.
+NO_PLUGINS_VARIABLE = "TURNOUT_NO_PLUGINS"
 
 
 def import_extra(module: str, advice: str) -> Any:
@@ -28,6 +40,11 @@ def import_extra(module: str, advice: str) -> Any:
         raise MissingExtra(advice) from error
 
 
+def may_use_plugins() -> bool:
+    """Return whether code that is not turnout's may be imported by name."""
+    return not os.environ.get(NO_PLUGINS_VARIABLE)
+
+
 def import_object(path: str) -> Any:
     """Return what ``"package.module:Name"`` names; ``Outer.Inner`` may stand for the name.
 
@@ -38,9 +55,15 @@ def import_object(path: str) -> Any:
         The class, function or other object.
 
     Raises:
-        InvalidInput: The module cannot be imported, or has no such name.
+        InvalidInput: The module cannot be imported, has no such name, or is a plug-in where those
+            are not allowed.
     """
     module_name, _, names = path.partition(":")
+    if module_name.partition(".")[0] != "turnout" and not may_use_plugins():
+        raise InvalidInput(
+            f"path {path!r} is code of {module_name!r}, which --no-plugins (or the variable "
+            f"{NO_PLUGINS_VARIABLE}) keeps from being imported: read it, then leave that out."
+        )
     try:
         target = importlib.import_module(module_name)
         for name in names.split("."):

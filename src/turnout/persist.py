@@ -6,12 +6,13 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from turnout import require
 from turnout.errors import StateFileError, TurnoutError
 from turnout.plain import CONTAINERS, CannotEncode, Codec, Record, Rule
 from turnout.registry import make, name_of
@@ -19,10 +20,13 @@ from turnout.selector import Selector
 from turnout.storage import UNREADABLE, read_npz, write_npz
 from turnout.types import Array
 
-__all__ = ["FORMAT", "load", "save"]
+__all__ = ["FORMAT", "MOST_CLIENTS", "load", "save"]
 
 #: Version of the file format; a file with a larger number was written by a newer turnout.
 FORMAT = 1
+
+#: The largest federation that is loaded without asking for it.
+MOST_CLIENTS = 100_000_000
 
 _HEADER = "header"
 _HEADER_KEYS = ("selector", "n_clients", "parameters")
@@ -38,6 +42,7 @@ def save(selector: Selector, path: str | os.PathLike[str]) -> None:
     Raises:
         StateFileError: A parameter cannot be saved.
     """
+    require.instance("selector", selector, Selector)
     header = {
         "format": FORMAT,
         "selector": name_of(type(selector)),
@@ -48,34 +53,53 @@ def save(selector: Selector, path: str | os.PathLike[str]) -> None:
     write_npz(path, arrays | selector.state())
 
 
-def load(path: str | os.PathLike[str], *, into: Selector | None = None) -> Selector:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    into: Selector | None = None,
+    max_clients: int = MOST_CLIENTS,
+) -> Selector:
     """Return the saved selector, or restore the state of ``into`` if it is the same selector.
+
+    Nothing is allocated before the file's sizes are checked. Its arrays may take 64 MB or 20 times
+    the size of the file; the variable ``TURNOUT_MAX_ARRAY_MB`` sets another limit.
 
     Args:
         path: A file that ``save`` wrote.
         into: A selector whose state is replaced. Nothing changes in it unless the file fits its
             class, its parameters and its size.
+        max_clients: The largest federation that the file may be for.
 
     Raises:
-        StateFileError: The file is missing, damaged, too new, or does not fit.
+        StateFileError: The file is missing, damaged, too new, too large, or does not fit.
     """
     header, state = _read(Path(path))
     name, n_clients = header["selector"], header["n_clients"]
+    if n_clients > max_clients:
+        raise StateFileError(
+            f"{path} is for n_clients = {n_clients}, more than max_clients = {max_clients}: raise "
+            "that if you trust it."
+        )
     parameters = {key: _decode(key, value) for key, value in header["parameters"].items()}
-    if into is None:
-        _check_imported("selector", name)
-        try:
-            selector = make(name, **parameters)
-            selector.reset(n_clients)
-        except (TurnoutError, MemoryError, TypeError) as error:
-            raise StateFileError(f"{path} cannot be restored: {error}") from error
-    else:
-        selector = into
-        _check_same(path, selector, name, parameters, n_clients)
+    if into is not None:
+        _check_same(path, into, name, parameters, n_clients)
     try:
+        selector = _made(name, parameters, n_clients, state) if into is None else into
         selector.load_state(state)
     except StateFileError as error:
         raise StateFileError(f"{path}: {error}") from error
+    except UNREADABLE as error:  # turnout's own errors are among them
+        raise StateFileError(f"{path} cannot be restored: {error}") from error
+    return selector
+
+
+def _made(
+    name: str, parameters: Mapping[str, Any], n_clients: int, state: Mapping[str, Array]
+) -> Selector:
+    _check_imported("selector", name)
+    selector = make(name, **parameters)
+    selector.check_sizes(state, n_clients)
+    selector.reset(n_clients)
     return selector
 
 
@@ -147,7 +171,7 @@ def _decode(name: str, plain: Any) -> Any:
         return _PARAMETERS.decode(plain)
     except StateFileError as error:
         raise StateFileError(f"{name}: {error}") from error
-    except (TypeError, ValueError, KeyError) as error:
+    except UNREADABLE as error:
         raise StateFileError(f"{name} is damaged: {plain!r} ({error}).") from error
 
 

@@ -10,8 +10,9 @@ import importlib.metadata
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from turnout import require
 from turnout.errors import InvalidInput, UnknownParameter, UnknownSelector
-from turnout.names import import_object, nearest
+from turnout.names import import_object, may_use_plugins, nearest
 from turnout.selector import Selector
 
 __all__ = ["ENTRY_POINT_GROUP", "find", "make", "name_of", "names", "register"]
@@ -46,6 +47,7 @@ def names(*, plugins: bool = True) -> tuple[str, ...]:
     Args:
         plugins: Whether to list those of installed plug-ins too.
     """
+    require.boolean("plugins", plugins)
     of_plugins = {entry.name for entry in _entry_points()} if plugins else set()
     return tuple(sorted(_registered.keys() | of_plugins))
 
@@ -120,7 +122,7 @@ def make(name: str, **parameters: Any) -> Selector:
 
 
 def _entry_points() -> Iterable[importlib.metadata.EntryPoint]:
-    return importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
+    return importlib.metadata.entry_points(group=ENTRY_POINT_GROUP) if may_use_plugins() else ()
 
 
 def _checked(name: str, loaded: object) -> type[Selector]:

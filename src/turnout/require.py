@@ -11,17 +11,24 @@ from turnout.errors import InvalidInput
 
 _Choice = TypeVar("_Choice", bound=str)
 
+#: The largest integer that counts, of a seed or anything else.
+LARGEST_INTEGER = 2**128
+
 #: Characters of a value that a message shows.
 _MOST_SHOWN = 200
 
 
-def integer(field: str, value: Any, *, minimum: int) -> int:
-    """Return ``value`` as an int of at least ``minimum``."""
-    if type(value) is int and value >= minimum:  # the common case, without the abstract classes
+def integer(field: str, value: Any, *, minimum: int, maximum: int = LARGEST_INTEGER) -> int:
+    """Return ``value`` as an int inside [minimum, maximum]."""
+    if type(value) is int and minimum <= value <= maximum:  # the common case, without the ABCs
         return value
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < minimum:
-        got = _shown(value)
-        raise InvalidInput(f"{field} must be an integer >= {minimum}, got {got}.", field=field)
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not (is_integer and minimum <= value <= maximum):
+        upper = "" if maximum == LARGEST_INTEGER else f" and <= {maximum}"
+        got = shown(value)
+        raise InvalidInput(
+            f"{field} must be an integer >= {minimum}{upper}, got {got}.", field=field
+        )
     return int(value)
 
 
@@ -41,7 +48,7 @@ def number(
     lower = f"> {above}" if above is not None else f">= {minimum}"
     upper = "" if maximum == math.inf else f" and <= {maximum}"
     domain = "a finite number" if lower == ">= -inf" else f"a finite number {lower}{upper}"
-    raise InvalidInput(f"{field} must be {domain}, got {_shown(value)}.", field=field)
+    raise InvalidInput(f"{field} must be {domain}, got {shown(value)}.", field=field)
 
 
 def fraction(field: str, value: Any) -> float:
@@ -52,7 +59,7 @@ def fraction(field: str, value: Any) -> float:
 def boolean(field: str, value: Any) -> bool:
     """Return ``value`` if it is True or False."""
     if not isinstance(value, bool):
-        raise InvalidInput(f"{field} must be True or False, got {_shown(value)}.", field=field)
+        raise InvalidInput(f"{field} must be True or False, got {shown(value)}.", field=field)
     return value
 
 
@@ -60,14 +67,14 @@ def choice(field: str, value: _Choice, options: Collection[str]) -> _Choice:
     """Return ``value`` if it is one of ``options``."""
     if not isinstance(value, str) or value not in options:
         allowed = ", ".join(repr(option) for option in options)
-        raise InvalidInput(f"{field} must be one of {allowed}, got {_shown(value)}.", field=field)
+        raise InvalidInput(f"{field} must be one of {allowed}, got {shown(value)}.", field=field)
     return value
 
 
 def instance(field: str, value: Any, kind: type) -> None:
     """Raise unless ``value`` is an instance of a class."""
     if not isinstance(value, kind):
-        got = _shown(value)
+        got = shown(value)
         raise InvalidInput(f"{field} must be of class {kind.__name__}, got {got}.", field=field)
 
 
@@ -78,7 +85,7 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return how a value reads in a message, at most 200 characters."""
     try:
         text = repr(value)

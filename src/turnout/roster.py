@@ -98,7 +98,7 @@ class Roster:
         Args:
             index: From 0 to n-1.
         """
-        if not 0 <= index < len(self._ids):
+        if not (isinstance(index, int | np.integer) and 0 <= index < len(self._ids)):
             raise InvalidInput(f"index must be inside [0, {len(self._ids)}), got {index}.")
         return self._ids[index]
 

@@ -13,7 +13,7 @@ The rules, all of them tested by ``turnout.testing.check_selector``:
    or is computed from ``ctx.round``.
 2. The decision travels back: ``observe`` gets the selection with its round, its probabilities and
    its ``memo``, so feedback may come late and out of order. One ``observe`` per selection, also
-   when nobody answered.
+   when nobody answered: a second one, or one of another class of selectors, is refused.
 3. Randomness is an argument. No seeds in constructors, no global numpy.
 4. Clients are indices 0 .. n-1; ``Roster`` maps ids to them. No Python loop over clients.
 5. Missing is NaN, and a selector survives it.
@@ -183,7 +183,8 @@ def _guard_context(method: Callable[..., Any]) -> Callable[..., Any]:
             )
         if not isinstance(rng, np.random.Generator):
             raise InvalidInput(
-                f"rng must be a numpy Generator, got {rng!r}; use turnout.stream(seed, purpose)."
+                f"rng must be a numpy Generator, got {require.shown(rng)}; use "
+                "turnout.stream(seed, purpose)."
             )
         for name in self.needs_columns - ctx.columns.keys():
             try:
@@ -191,6 +192,19 @@ def _guard_context(method: Callable[..., Any]) -> Callable[..., Any]:
             except MissingColumn as error:
                 raise MissingColumn(f"{type(self).__name__}: {error}") from None
         return method(self, ctx, rng)
+
+    return guarded
+
+
+def _guard_select(method: Callable[..., Selection]) -> Callable[..., Selection]:
+    checked = _guard_context(method)
+
+    @functools.wraps(method)
+    def guarded(self: Selector, ctx: RoundContext, rng: np.random.Generator) -> Selection:
+        selection: Selection = checked(self, ctx, rng)
+        if isinstance(selection, Selection):  # the contract's checks name anything else
+            selection.origin.made_by(type(self))
+        return selection
 
     return guarded
 
@@ -211,14 +225,16 @@ def _guard_outcome(method: Callable[..., None]) -> Callable[..., None]:
                 f"clients must be < {self.n_clients}, got {clients[-1]}: this selection belongs to "
                 "a larger federation; use grow(n_clients) first."
             )
+        selection.origin.check(self)
         method(self, selection, outcome)
+        selection.origin.note(self)
 
     return guarded
 
 
 #: The methods that every subclass has guarded, and how.
 _GUARDS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-    "select": _guard_context,
+    "select": _guard_select,
     "poll": _guard_context,
     "observe": _guard_outcome,
 }

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -16,16 +17,60 @@ from turnout import require
 from turnout.errors import InvalidInput, NotReset, StateFileError
 from turnout.types import Array
 
-__all__ = ["Stateful"]
+__all__ = ["NOT_NEGATIVE", "Range", "Stateful"]
 
 _Scalar = bool | int | float
 
-#: State that older files do not have; it starts as ``reset`` leaves it.
-LATER = frozenset({"unanswered_"})
+#: More clients than any memory holds.
+MOST_CLIENTS = 10**10
+
+#: Largest magnitude of a learned number, unless its selector says otherwise.
+LARGEST_STATE = 1e150
+
+
+class Range(NamedTuple):
+    """What a learned number may be; without arguments it and its square must be finite.
+
+    Args:
+        least: The smallest.
+        most: The largest.
+        may_be_nan: Whether NaN is allowed.
+    """
+
+    least: float = -LARGEST_STATE
+    most: float = LARGEST_STATE
+    may_be_nan: bool = False
+
+    def check(self, name: str, values: Array | _Scalar) -> None:
+        """Raise ``StateFileError`` unless all numbers are inside.
+
+        Args:
+            name: Name in the state.
+            values: The numbers.
+        """
+        values = np.asarray(values)
+        inside = (values >= self.least) & (values <= self.most)
+        if self.may_be_nan:
+            inside |= np.isnan(values)
+        if not inside.all():
+            bad = values[~inside].flat[0]
+            raise StateFileError(
+                f"{name} must be inside [{self.least:g}, {self.most:g}], got {bad}."
+            )
+
+
+#: Counts, and what has no sign.
+NOT_NEGATIVE = Range(0.0)
 
 
 class Stateful:
     """An object with parameters and learned state, sized by the number of clients."""
+
+    #: What each part of the state may be, by name. What is not here is at most 1e150.
+    state_ranges: ClassVar[Mapping[str, Range]] = MappingProxyType({})
+
+    #: State that older files do not have; it starts as ``reset`` leaves it.
+    later_state: ClassVar[frozenset[str]] = frozenset({"unanswered_"})
 
     n_clients_: int
 
@@ -36,10 +81,13 @@ class Stateful:
             n_clients: The number of clients, available or not.
         """
         self.check_parameters()
-        self.n_clients_ = require.integer("n_clients", n_clients, minimum=1)
+        self.n_clients_ = require.integer("n_clients", n_clients, minimum=1, maximum=MOST_CLIENTS)
 
     def check_parameters(self) -> None:
         """Raise ``InvalidInput`` if a parameter is outside its domain."""
+
+    def check_state(self) -> None:
+        """Raise ``StateFileError`` if parts of a loaded state, each in range, do not fit."""
 
     @classmethod
     def parameter_names(cls) -> tuple[str, ...]:
@@ -79,12 +127,13 @@ class Stateful:
             state: What ``state()`` returned for the same number of clients.
 
         Raises:
-            StateFileError: Names, types or sizes differ.
+            StateFileError: Names, types or sizes differ, or a number is outside its range.
         """
-        fresh = self.clone()
-        fresh.reset(self.n_clients)
+        fresh = self._fresh(self.n_clients)
         expected = fresh._learned()
-        state = {name: np.array(expected[name]) for name in LATER & expected.keys()} | dict(state)
+        state = {
+            name: np.array(expected[name]) for name in self.later_state & expected.keys()
+        } | dict(state)
         if state.keys() != expected.keys():
             odd = ", ".join(sorted(state.keys() ^ expected.keys()))
             raise StateFileError(f"the state does not fit {type(self).__name__}: check {odd}.")
@@ -94,7 +143,31 @@ class Stateful:
                 f"n_clients is {fitted['n_clients_']} in the state and {self.n_clients} here: "
                 "reset to the saved size and use grow(n_clients) afterwards."
             )
+        for name, value in fitted.items():
+            self.state_ranges.get(name, Range()).check(name, value)
+        vars(fresh).update(fitted)
+        fresh.check_state()
         vars(self).update(fitted)
+
+    def check_sizes(self, state: Mapping[str, Array], n_clients: int) -> None:
+        """Refuse a saved state of another size, before anything of that size is allocated.
+
+        Args:
+            state: The saved state.
+            n_clients: The number of clients that it should be for.
+
+        Raises:
+            StateFileError: An array is not as long as so many clients need.
+        """
+        one, two = (self._fresh(n).state() for n in (1, 2))
+        for name in state.keys() & one.keys():
+            sizes = zip(one[name].shape, two[name].shape, strict=True)
+            wanted = tuple(a + (b - a) * (n_clients - 1) for a, b in sizes)
+            if one[name].shape != two[name].shape and state[name].shape != wanted:
+                raise StateFileError(
+                    f"{name} has shape {state[name].shape}, and n_clients = {n_clients} needs "
+                    f"{wanted}."
+                )
 
     def clone(self) -> Self:
         """Return a new object with the same parameters and no state."""
@@ -114,10 +187,7 @@ class Stateful:
                 f"n_clients can only grow: got {n_clients}, have {self.n_clients}. "
                 "Clients that leave stay in the state and become unavailable."
             )
-        small, large = self.clone(), self.clone()
-        small.reset(self.n_clients)
-        large.reset(n_clients)
-        before, after = small._learned(), large._learned()
+        before, after = (self._fresh(n)._learned() for n in (self.n_clients, n_clients))
         for name, value in self._learned().items():
             old, new = np.shape(before[name]), np.shape(after[name])
             if old == new:
@@ -133,6 +203,11 @@ class Stateful:
         """Return the call that makes this object again."""
         inside = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
         return f"{type(self).__name__}({inside})"
+
+    def _fresh(self, n_clients: int) -> Self:
+        fresh = self.clone()
+        fresh.reset(n_clients)
+        return fresh
 
     def _learned(self) -> dict[str, Array | _Scalar]:
         learned = {

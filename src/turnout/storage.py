@@ -5,25 +5,47 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import math
 import os
 import struct
 import tempfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import IO, Any
 
 import numpy as np
 
 from turnout.errors import StateFileError
 from turnout.types import Array
 
-__all__ = ["TEMPORARY", "UNREADABLE", "read_npz", "write_atomically", "write_npz"]
+__all__ = [
+    "TEMPORARY",
+    "UNREADABLE",
+    "check_regular",
+    "read_bytes",
+    "read_npz",
+    "write_atomically",
+    "write_npz",
+]
 
 #: How the names of files end that are not whole yet.
 TEMPORARY = ".tmp"
+
+#: The variable that sets how many MB the arrays of a file may take.
+LIMIT_VARIABLE = "TURNOUT_MAX_ARRAY_MB"
+#: Without it: bytes that any file may hold, and how many times its own size a larger one may.
+_SMALL, _EXPANSION = 64_000_000, 20
+
+#: How the header of an array is read, by the version of its format.
+_HEADER_READERS: Mapping[tuple[int, int], Callable[[IO[bytes]], tuple[Any, bool, Any]]] = (
+    MappingProxyType(
+        {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    )
+)
 
 #: Everything that NumPy and the standard library raise on damaged files.
 UNREADABLE: tuple[type[Exception], ...] = (
@@ -33,22 +55,80 @@ UNREADABLE: tuple[type[Exception], ...] = (
 )
 
 
-def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Return all arrays of an ``.npz`` without unpickling anything.
+def read_bytes(path: Path) -> bytes:
+    """Return what is in a file; a pipe or a device, which could block for ever, is refused.
 
     Args:
         path: The file.
 
     Raises:
+        OSError: There is no such file, or it cannot be read.
+
+    """
+    check_regular(path)
+    return path.read_bytes()
+
+
+def check_regular(path: Path) -> None:
+    """Refuse a pipe, a device or a folder; what is not there is left to the caller.
+
+    Args:
+        path: What should be a file.
+
+    Raises:
+        OSError: It is something else.
+
+    """
+    if path.exists() and not path.is_file():
+        raise OSError("not a regular file")
+
+
+def read_npz(path: str | os.PathLike[str], names: Iterable[str] = ()) -> dict[str, Array]:
+    """Return arrays of an ``.npz`` without unpickling anything.
+
+    What the file says about its sizes is checked before anything is allocated. Its arrays may take
+    64 MB, or 20 times the size of the file. ``TURNOUT_MAX_ARRAY_MB`` sets another limit.
+
+    Args:
+        path: The file.
+        names: The arrays that are wanted; empty = all.
+
+    Raises:
         Exception: One of ``UNREADABLE``; the caller says what to do about its file.
 
     """
-    with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        arrays = {name: archive[name] for name in archive.files}
-    for name, values in arrays.items():
-        if not isinstance(values, np.ndarray):  # NumPy returns what it does not know as bytes
-            raise ValueError(f"{name} is not an array")
-    return arrays
+    path = Path(path)
+    check_regular(path)
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        for name in names:
+            if name not in members:
+                raise ValueError(f"it has no array {name}")
+        wanted = {name: members[name] for name in names or members}
+        _check_size(sum(info.file_size for info in wanted.values()), path.stat().st_size)
+        return {name: _array(archive, name, info) for name, info in wanted.items()}
+
+
+def _check_size(n_unpacked: int, n_packed: int) -> None:
+    setting = os.environ.get(LIMIT_VARIABLE)
+    limit = max(_SMALL, _EXPANSION * n_packed) if setting is None else float(setting) * 1e6
+    if n_unpacked > limit:
+        raise ValueError(
+            f"its arrays take {n_unpacked / 1e6:.4g} MB, allowed are {limit / 1e6:.4g} MB; set "
+            f"{LIMIT_VARIABLE} if you trust it"
+        )
+
+
+def _array(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> Array:
+    with archive.open(member) as file:
+        shape, _, dtype = _HEADER_READERS[np.lib.format.read_magic(file)](file)
+        if dtype.hasobject:
+            raise ValueError(f"{name} holds Python objects, which are never unpickled")
+        if math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
+            raise ValueError(f"{name} has not the size that its shape {shape} needs")
+        file.seek(0)
+        array: Array = np.lib.format.read_array(file, allow_pickle=False)
+    return array
 
 
 def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> str:
@@ -76,9 +156,11 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     Raises:
         StateFileError: If the folder does not exist.
+        OSError: If it cannot be written, or is a pipe, a device or a folder.
 
     """
     path = Path(os.path.realpath(path))
+    check_regular(path)
     if not path.parent.is_dir():
         raise StateFileError(f"the folder {path.parent} does not exist: create it first.")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -87,7 +88,8 @@ class RoundContext:
             require.number("deadline", self.deadline, above=0.0)
         if not isinstance(self.columns, Mapping):
             raise InvalidInput(
-                f"columns must map names to arrays, got {self.columns!r}.", field="columns"
+                f"columns must map names to arrays, got {require.shown(self.columns)}.",
+                field="columns",
             )
         for name, column in self.columns.items():
             check_column(name, column, n)
@@ -168,6 +170,57 @@ class RoundContext:
         return self.polled, self.polled_loss
 
 
+@dataclass(slots=True)
+class Origin:
+    """Where a selection came from and who has learned from it; a copy starts anew.
+
+    Attributes:
+        makers: The classes whose ``select`` returned it; empty if it was built by hand.
+        observers: The selectors that have observed it.
+    """
+
+    makers: tuple[type, ...] = ()
+    observers: WeakSet[Any] | None = None
+
+    def made_by(self, maker: type) -> None:
+        """Remember a class whose ``select`` returned the selection.
+
+        Args:
+            maker: The class.
+        """
+        if maker not in self.makers:
+            self.makers += (maker,)
+
+    def check(self, observer: Any) -> None:
+        """Refuse a selector that did not make the selection, or has observed it already.
+
+        Args:
+            observer: The selector that is about to learn.
+        """
+        name = type(observer).__name__
+        if self.makers and type(observer) not in self.makers:
+            raise InvalidInput(
+                f"selection was made by {self.makers[0].__name__}, not by {name}: observe needs "
+                "what the selector's own select returned.",
+                field="selection",
+            )
+        if self.observers is not None and observer in self.observers:
+            raise InvalidInput(
+                f"selection was observed by this {name} already: each is reported once.",
+                field="selection",
+            )
+
+    def note(self, observer: Any) -> None:
+        """Remember that a selector has learned from the selection.
+
+        Args:
+            observer: The selector.
+        """
+        if self.observers is None:
+            self.observers = WeakSet()
+        self.observers.add(observer)
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The decision of one round. It travels back to ``observe`` with what happened.
@@ -178,6 +231,9 @@ class Selection:
         probability: (s,) the chance that each had to be chosen; None if it has no closed form.
         memo: What ``observe`` needs to remember of the moment of choice, as arrays of any shape.
 
+    Attributes:
+        origin: Who made it and who has observed it.
+
     >>> Selection(round=3, clients=[1, 4], probability=[0.5, 0.25]).clients
     array([1, 4])
     """
@@ -186,9 +242,11 @@ class Selection:
     clients: IntArray
     probability: FloatArray | None = None
     memo: Mapping[str, Array] = field(default_factory=lambda: _NOTHING)
+    origin: Origin = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require.integer("round", self.round, minimum=0)
+        _store(self, "origin", Origin())
         clients = client_indices("clients", self.clients, None)
         if np.any(clients[1:] <= clients[:-1]):
             raise InvalidInput(
@@ -196,7 +254,9 @@ class Selection:
             )
         _store(self, "clients", clients)
         if not isinstance(self.memo, Mapping):
-            raise InvalidInput(f"memo must map names to arrays, got {self.memo!r}.", field="memo")
+            raise InvalidInput(
+                f"memo must map names to arrays, got {require.shown(self.memo)}.", field="memo"
+            )
         if self.probability is not None:
             p = vector("probability", self.probability, np.float64, clients.size)
             if p.size and not (p.min() > 0.0 and p.max() <= 1.0):
@@ -258,7 +318,8 @@ class Outcome:
         _store(self, "duration", duration)
         if not isinstance(self.metrics, Mapping):
             raise InvalidInput(
-                f"metrics must map names to arrays, got {self.metrics!r}.", field="metrics"
+                f"metrics must map names to arrays, got {require.shown(self.metrics)}.",
+                field="metrics",
             )
         checked = {
             name: reports(name, values, status.size, non_negative=name in NON_NEGATIVE_METRICS)

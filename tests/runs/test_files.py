@@ -1,14 +1,16 @@
 import io
 import os
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from turnout.experiment import Experiment, run_experiment
 from turnout.runs import files
 from turnout.runs.files import DamagedFile, FolderError
-from turnout.runs.reader import read_cell
-from turnout.storage import read_npz, write_npz
+from turnout.runs.reader import read_cell, read_cells
+from turnout.storage import read_npz, write_atomically, write_npz
 
 
 def npy_with_header(header):
@@ -59,7 +61,7 @@ def test_a_single_array_is_no_archive(tmp_path):
 def test_pickles_are_refused(tmp_path):
     path = tmp_path / "selections.npz"
     np.savez(path, a=np.array([{}], dtype=object))
-    with pytest.raises(DamagedFile, match="allow_pickle"):
+    with pytest.raises(DamagedFile, match="never unpickled"):
         files.read_arrays(path)
 
 
@@ -102,3 +104,25 @@ def test_numbers_that_are_not_finite_become_null(tmp_path):
 def test_a_folder_that_is_none_is_not_complete(tmp_path):
     with pytest.raises(FolderError, match=r"not complete: it has no summary\.json"):
         read_cell(str(tmp_path))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize("where", [".", "random/seed-0"])
+@pytest.mark.parametrize("name", [".turnout.lock", files.ROUNDS, files.CONFIG, files.STATE])
+def test_a_run_folder_with_a_pipe_or_a_device_is_refused(tmp_path, where, name):
+    place = tmp_path / where / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    experiment = Experiment(["random"], n_clients=10, cohort_size=2, n_rounds=3, seeds=1)
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        make(place)
+        with pytest.raises(files.FolderError, match=rf"{name}.*(not a file|regular)"):
+            run_experiment(experiment, tmp_path, n_jobs=1)
+        assert read_cells([tmp_path])[0] == []
+        place.unlink()
+
+
+def test_a_device_is_not_written_over(tmp_path):
+    (tmp_path / "link").symlink_to("/dev/null")
+    with pytest.raises(OSError, match="regular"):
+        write_atomically(tmp_path / "link", b"x")
+    assert not Path("/dev/null").is_file()

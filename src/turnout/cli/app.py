@@ -34,6 +34,7 @@ from turnout.cli import (
 )
 from turnout.data_directory import DATA_VARIABLE
 from turnout.errors import InvalidInput, OutputError, TurnoutError
+from turnout.names import NO_PLUGINS_VARIABLE
 
 
 class _Commands(typer.core.TyperGroup):
@@ -84,7 +85,17 @@ def _main(
         typer.Option(help="Folder of datasets and device traces; default: TURNOUT_DATA."),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    no_plugins: Annotated[
+        bool,
+        typer.Option(
+            "--no-plugins",
+            help="Import no code but turnout's. Without it, what names module:Class runs that "
+            "code, also from the working directory: a configuration is a program.",
+        ),
+    ] = False,
 ) -> None:
+    if no_plugins:
+        os.environ[NO_PLUGINS_VARIABLE] = "1"  # worker processes inherit it
     if data_dir is not None:
         may_be_new = context.invoked_subcommand == "data" and not data_dir.exists()
         if not data_dir.is_dir() and not may_be_new:  # 'data get' makes it

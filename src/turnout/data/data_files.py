@@ -8,8 +8,6 @@ import hashlib
 import lzma
 import pickle
 import tarfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Generic, TypeVar
 
 from turnout.data_directory import DATA_VARIABLE, DataMissing, data_directory
 from turnout.errors import InvalidInput
+from turnout.storage import UNREADABLE
 
 __all__ = [
     "DamagedData",
@@ -30,18 +29,12 @@ __all__ = [
 _BLOCKS, _BLOCK = 64, 1 << 20
 
 #: Exceptions that readers raise for damaged files.
-_DAMAGE = (
-    EOFError,
-    KeyError,
-    TypeError,
-    ValueError,
-    SyntaxError,
+_DAMAGE: tuple[type[Exception], ...] = (
+    *(kind for kind in UNREADABLE if kind is not OSError),
     gzip.BadGzipFile,
     lzma.LZMAError,
     pickle.UnpicklingError,
     tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
 )
 
 
@@ -138,7 +131,7 @@ class Files(Generic[T]):
             yield
         except (DamagedData, DataMissing, UnfitSetting):
             raise
-        except (*_DAMAGE, InvalidInput) as error:
+        except _DAMAGE as error:  # InvalidInput is a ValueError
             raise DamagedData(self._message(path, _described(error).rstrip("."))) from error
         except OSError as error:
             raise DataMissing(f"{path} cannot be read ({error}). {self.get_it}") from error

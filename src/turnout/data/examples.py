@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -64,6 +64,8 @@ def from_examples(
     array([0, 1])
 
     """
+    if x is None or y is None:
+        raise InvalidInput(f"x and y must name parts of an example, got {x!r} and {y!r}.")
     x_train, y_train, *owner = _columns("train", train, (x, y, group))
     x_test, y_test = _columns("test", test, (x, y))
     return Arrays(
@@ -145,6 +147,8 @@ def pixels(image: Any) -> Array:
 def _columns(which: str, examples: Collection, parts: tuple[Part | None, ...]) -> list[Array]:
     try:
         places = range(len(examples))
+        if isinstance(examples, Mapping | Set):
+            raise TypeError("no order")
     except TypeError as error:
         raise InvalidInput(
             f"{which} must have a length, as a list or a map-style dataset has, got "

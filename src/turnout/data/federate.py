@@ -40,6 +40,7 @@ def federate(
     array([45, 45, 45])
 
     """
+    require.instance("source", source, Source)
     return divide(source.load(seed), partition, n_clients, seed, hold_out, code)
 
 
@@ -62,6 +63,9 @@ def divide(
         code: How each client's data becomes its code in ``features``.
 
     """
+    require.instance("dataset", dataset, Dataset)
+    require.instance("partition", partition, Partition)
+    require.instance("code", code, ClientCode)
     require.integer("n_clients", n_clients, minimum=1)
     if require.fraction("hold_out", hold_out) == 1.0:
         raise InvalidInput(

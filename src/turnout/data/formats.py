@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from turnout import storage
 from turnout.data.data_files import part_named
 from turnout.types import Array
 
@@ -85,15 +86,12 @@ def read_npz(path: Path, owner: str | None = None) -> Raw:
                 "not an npz file: write it with np.savez(path, x_train=x, ...), or read a table "
                 "with csv-file"
             )
-    with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-        names = ["x_train", "y_train", "x_test", "y_test", *([f"{owner}_train"] if owner else [])]
-        for name in names:
-            if name not in file:
-                raise ValueError(f"it has no array {name}")
-        x, y, x_test, y_test = (file[name] for name in names[:4])
-        if owner is None:
-            return Raw(x, y, x_test, y_test)
-        keys, number = np.unique(file[f"{owner}_train"], return_inverse=True)
+    names = ["x_train", "y_train", "x_test", "y_test", *([f"{owner}_train"] if owner else [])]
+    arrays = storage.read_npz(path, names)
+    x, y, x_test, y_test = (arrays[name] for name in names[:4])
+    if owner is None:
+        return Raw(x, y, x_test, y_test)
+    keys, number = np.unique(arrays[f"{owner}_train"], return_inverse=True)
     return Raw(x, y, x_test, y_test, number, tuple(str(key) for key in keys))
 
 

@@ -14,8 +14,11 @@ ENGLISH = frozenset([*_WORDS.split(), *_WORDS.replace("'", "\u2019").split()])
 
 
 def _check_stop_words(field: str, stop_words: Any) -> None:
-    is_list = not isinstance(stop_words, str) and all(isinstance(word, str) for word in stop_words)
-    if stop_words != "english" and not is_list:
+    if isinstance(stop_words, str):
+        is_known = stop_words == "english"
+    else:
+        is_known = all(isinstance(word, str) for word in stop_words)
+    if not is_known:
         raise InvalidInput(
             f"{field} must be 'english' or a list of words, for example ['the', 'of'], got "
             f"{stop_words!r}.",

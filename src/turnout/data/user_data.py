@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 
 import numpy as np
 
+from turnout.arrays import as_array
 from turnout.data.base import Dataset, Source
 from turnout.data.data_files import Files
 from turnout.data.formats import Raw, read_npz
@@ -75,7 +76,7 @@ class Arrays(Source):
 
     def load(self, seed: int) -> Dataset:
         """Check the arrays and return them as a dataset."""
-        y, y_test = _numbered_labels(np.asarray(self.y), np.asarray(self.y_test))
+        y, y_test = _numbered_labels(as_array("y", self.y), as_array("y_test", self.y_test))
         words = (self.x, self.x_test) if y.ndim == 2 else ()
         largest = max(np.max(part, initial=0) for part in (y, y_test, *words))
         n_classes = int(largest) + 1 if self.n_classes is None else self.n_classes
@@ -85,9 +86,9 @@ class Arrays(Source):
             group, group_names = numbered(group)
         return Dataset(
             self.name,
-            np.asarray(self.x),
+            as_array("x", self.x),
             y,
-            np.asarray(self.x_test),
+            as_array("x_test", self.x_test),
             y_test,
             n_classes,
             self.scale,

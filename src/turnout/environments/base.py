@@ -12,12 +12,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from turnout.rng import Purpose, stream
-from turnout.stateful import Stateful
+from turnout.stateful import NOT_NEGATIVE, Stateful
 from turnout.types import Array, BoolArray, FloatArray, IntArray
 
 __all__ = [
@@ -56,6 +57,8 @@ _BLOCK = 8192
 
 class History(Stateful):
     """What was selected so far, for the few models that depend on it; ``state()`` saves it."""
+
+    state_ranges = MappingProxyType({"n_chosen_": NOT_NEGATIVE})
 
     @classmethod
     def fresh(cls, n_clients: int) -> Self:

@@ -13,7 +13,6 @@ The data directory is an argument or the environment variable ``TURNOUT_DATA``. 
 from __future__ import annotations
 
 import csv
-import zipfile
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +25,7 @@ from turnout import require
 from turnout.data_directory import DATA_VARIABLE, DataMissing, data_directory
 from turnout.environments.base import frozen
 from turnout.errors import InvalidInput
+from turnout.storage import UNREADABLE, read_npz
 from turnout.types import Array, BoolArray, FloatArray, IntArray
 
 __all__ = [
@@ -229,9 +229,8 @@ def _segments(owner: Array) -> tuple[IntArray, IntArray]:
 
 def _columns(path: Path, *names: str) -> dict[str, Array]:
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return {name: file[name] for name in names}
-    except (zipfile.BadZipFile, EOFError, ValueError, KeyError) as error:
+        return read_npz(path, names)
+    except UNREADABLE as error:
         raise InvalidInput(
             f"{path} must hold the arrays {', '.join(names)} ({type(error).__name__}: {error}); "
             "fill the data directory again."

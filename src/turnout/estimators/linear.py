@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from turnout.errors import InvalidInput, StateFileError
 from turnout.types import FloatArray
 
-__all__ = ["rank_one_update", "ridge_start", "ridge_width"]
+__all__ = ["check_ridge", "rank_one_update", "ridge_start", "ridge_width"]
+
+#: What rounding may do to an inverse, relative to the one before any observation.
+ROUNDING = 1e-6
 
 
 def ridge_start(dimension: int, ridge: float, n_models: int) -> tuple[FloatArray, FloatArray]:
@@ -22,9 +26,30 @@ def ridge_start(dimension: int, ridge: float, n_models: int) -> tuple[FloatArray
         ridge: Strength of the regularisation, above 0.
         n_models: n, number of models: one per client, or 1 for all.
     """
-    inverse = np.zeros((dimension, dimension, n_models))
+    try:
+        inverse = np.zeros((dimension, dimension, n_models))
+    except (ValueError, MemoryError) as error:
+        raise InvalidInput(
+            f"dimension = {dimension} is too large for {n_models} models.", field="dimension"
+        ) from error
     inverse[np.arange(dimension), np.arange(dimension)] = 1.0 / ridge
     return inverse, np.zeros((dimension, n_models))
+
+
+def check_ridge(name: str, inverse: FloatArray, ridge: float) -> None:
+    """Raise ``StateFileError`` unless a saved inverse can be one: H is at least ``ridge I``.
+
+    Args:
+        name: Its name in the state.
+        inverse: (d, d, n) H^-1 of each model.
+        ridge: Strength of the regularisation, above 0.
+    """
+    slack = ROUNDING / ridge
+    variance = np.einsum("iin->in", inverse)
+    deviation = np.sqrt(np.maximum(variance, 0.0))
+    is_between = (variance >= -slack) & (variance <= 1.0 / ridge + slack)
+    if not (is_between.all() and (np.abs(inverse) <= deviation[:, None] * deviation + slack).all()):
+        raise StateFileError(f"{name} is not the inverse of a matrix above {ridge:g} I.")
 
 
 def ridge_width(inverse: FloatArray, context: FloatArray) -> FloatArray:

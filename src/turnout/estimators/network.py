@@ -48,6 +48,21 @@ class Network:
         hidden = ((self.width, self.width),) * (self.depth - 2)
         return ((self.width, self.dimension), *hidden, (1, self.width))
 
+    @property
+    def n_weights(self) -> int:
+        """Number of weights."""
+        return sum(rows * columns for rows, columns in self.shapes)
+
+    @property
+    def factor_sizes(self) -> list[int]:
+        """Lengths of the factors of one gradient, layer by layer."""
+        return [self.dimension, *[self.width] * (2 * self.depth - 2), 1]
+
+    @property
+    def n_factors(self) -> int:
+        """Length of the row that a gradient is stored as."""
+        return sum(self.factor_sizes)
+
     def initial(self, seed: int) -> FloatArray:
         """Draw theta_0: two equal halves that cancel in the last layer."""
         rng = np.random.default_rng(seed)
@@ -84,8 +99,7 @@ class Network:
 
     def unpacked(self, rows: FloatArray) -> Factors:
         """Return the factors stored as one row per observation."""
-        sizes = [self.dimension, *[self.width] * (2 * self.depth - 2), 1]
-        parts = torch.split(as_tensor(rows.reshape(-1, sum(sizes))), sizes, dim=1)
+        parts = torch.split(as_tensor(rows.reshape(-1, self.n_factors)), self.factor_sizes, dim=1)
         return list(zip(parts[::2], parts[1::2], strict=True))
 
 

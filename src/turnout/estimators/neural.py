@@ -86,7 +86,7 @@ def _diagonal_update(
 
 def _diagonal_width(network: Network, evidence: FloatArray, ridge: float) -> Width:
     """Take the diagonal of Z = lambda I + sum g g' / w in place of Z."""
-    past = evidence[0] if evidence.size else np.zeros(sum(a * b for a, b in network.shapes))
+    past = evidence[0] if evidence.size else np.zeros(network.n_weights)
     inverse = [1.0 / (ridge + layer) for layer in network.layers(past)]
 
     def width(new: Factors) -> Tensor:

@@ -29,6 +29,10 @@ from turnout.training.recipe import OBSERVATION
 #: Sizes of a world that is not named.
 _N_CLIENTS, _COHORT_SIZE, _N_ROUNDS = 100, 20, 500
 
+#: Characters that would lead out of the output folder, or cannot stand in a name of one.
+_NOT_IN_NAMES = frozenset("/\\\0")
+#: More seeds than anybody runs.
+_MOST_SEEDS = 1_000_000
 _NO_DEADLINE = FixedDeadline()
 
 
@@ -87,17 +91,20 @@ class Experiment:
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ConfigError(("name",), f"must be a text, got {name!r}.")
+        if name.startswith(".") or not _NOT_IN_NAMES.isdisjoint(name):
+            raise ConfigError(("name",), f"must be a name and not a path, got {name!r}.")
         usual_clients, usual_cohort, usual_rounds = _usual_sizes(world)
-        n_clients = require.integer("n_clients", n_clients or usual_clients, minimum=1)
+        n_clients = require.integer("n_clients", n_clients, minimum=0) or usual_clients
+        cohort_size = require.integer("cohort_size", cohort_size, minimum=0)
         cohort_size = cohort_size or min(usual_cohort, n_clients)
-        if require.integer("cohort_size", cohort_size, minimum=1) > n_clients:
+        if cohort_size > n_clients:
             fix = f"must be at most n_clients = {n_clients}, got {cohort_size}."
             raise ConfigError(("cohort_size",), fix)
         vars(self).update(  # the dataclass is frozen
             name=name,
             n_clients=n_clients,
             cohort_size=cohort_size,
-            n_rounds=require.integer("n_rounds", n_rounds or usual_rounds, minimum=1),
+            n_rounds=require.integer("n_rounds", n_rounds, minimum=0) or usual_rounds,
             world=world_of(world, n_clients),
             seeds=_checked_seeds(seeds),
             policy=decode(policy, RoundPolicy, ("policy",)),
@@ -209,7 +216,7 @@ def _usual_sizes(world: Any) -> tuple[int, int, int]:
 
 def _checked_seeds(seeds: Any) -> tuple[int, ...]:
     if isinstance(seeds, int):
-        return tuple(range(require.integer("seeds", seeds, minimum=1)))
+        return tuple(range(require.integer("seeds", seeds, minimum=1, maximum=_MOST_SEEDS)))
     try:
         numbers = tuple(require.integer("seeds", seed, minimum=0) for seed in seeds)
     except (InvalidInput, TypeError) as error:

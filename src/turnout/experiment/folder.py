@@ -91,7 +91,12 @@ def prepare(tasks: Sequence[CellTask], *, fresh: bool) -> Prepared:
     Args:
         tasks: The cells that are wanted.
         fresh: Run all of them again.
+
+    Raises:
+        FolderError: A cell's folder holds a pipe or a device.
     """
+    for task in tasks:
+        files.check_folder(task.path)
     there = [task for task in tasks if (task.path / files.CONFIG).exists()]
     again: list[str] = []
     n_unmarked = 0

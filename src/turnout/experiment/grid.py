@@ -161,6 +161,7 @@ def run_experiment(
         OutputError: The folder cannot be written.
 
     """
+    require.instance("experiment", experiment, Experiment)
     variants = _chosen(experiment, labels)
     run = _runner(backend, address, n_jobs, callbacks)
     check_that_it_runs(experiment, variants)

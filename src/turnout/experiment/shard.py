@@ -31,7 +31,8 @@ class Shard:
     count: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.index < self.count:
+        is_whole = isinstance(self.index, int) and isinstance(self.count, int)
+        if not (is_whole and 0 <= self.index < self.count):
             raise _no_shard(str(self))
 
     @classmethod

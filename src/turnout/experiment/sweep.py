@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from turnout import require
 from turnout.errors import InvalidInput, OutputError
 from turnout.experiment.codec import ConfigError, Key, key_of, spelled
 from turnout.experiment.config import Experiment, table_digest
@@ -189,6 +190,7 @@ def run_sweep(
         InvalidInput: A point does not fit; nothing was run.
         OutputError: A folder cannot be written.
     """
+    require.instance("sweep", sweep, Sweep)
     points = sweep.points()
     if len(points) > 1:
         for point in points:

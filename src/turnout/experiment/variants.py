@@ -42,6 +42,12 @@ class Variant:
     cohort_size: int | None = None
 
     def __post_init__(self) -> None:
+        kinds = {"name": str, "label": str, "parameters": Mapping}
+        for key, kind in kinds.items():
+            value = getattr(self, key)
+            if not isinstance(value, kind):
+                what = "a text" if kind is str else "a table"
+                raise ConfigError((key,), f"must be {what}, got {require.shown(value)}.")
         parameters = {name: encode(value) for name, value in self.parameters.items()}
         object.__setattr__(self, "parameters", parameters)
         object.__setattr__(self, "label", self.label or _default_label(self.name, parameters))

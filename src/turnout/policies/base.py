@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from types import MappingProxyType
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from turnout import require
+from turnout.arrays import numbers
 from turnout.errors import InvalidInput
-from turnout.stateful import Stateful
+from turnout.stateful import NOT_NEGATIVE, Range, Stateful
 from turnout.types import Array, BoolArray, FloatArray, Status
 
 __all__ = ["Closed", "End", "Observed", "RoundPolicy"]
@@ -48,6 +50,15 @@ class Observed(Stateful):
     Args:
         capacity: Number of outcomes to remember, at least 1.
     """
+
+    state_ranges = MappingProxyType(
+        {
+            "seconds_": Range(0.0, math.inf),
+            "n_timed_": NOT_NEGATIVE,
+            "n_known_": NOT_NEGATIVE,
+            "deadline_": Range(0.0, math.inf),
+        }
+    )
 
     def __init__(self, *, capacity: int = 1000) -> None:
         self.capacity = capacity
@@ -189,7 +200,7 @@ class RoundPolicy(ABC):
             cohort_size: Number of answers wanted; None = everyone's.
             reports_failure: Whether a crash sends an error, for all clients or (s,) for each.
         """
-        duration = np.asarray(duration, dtype=np.float64)
+        duration = numbers("duration", duration)
         survived = np.asarray(survived, dtype=np.bool_)
         if duration.shape != survived.shape or duration.ndim != 1:
             raise InvalidInput(

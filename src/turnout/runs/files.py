@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import TurnoutError
-from turnout.storage import UNREADABLE, read_npz, write_atomically
+from turnout.storage import UNREADABLE, read_bytes, read_npz, write_atomically
 from turnout.types import Array
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "DamagedFile",
     "FolderError",
     "cell_folder",
+    "check_folder",
     "digest_of",
     "read_arrays",
     "read_json",
@@ -104,6 +105,20 @@ def cell_folder(root: Path, label: str, seed: int) -> Path:
     return root / slug(label) / f"seed-{seed}"
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse a folder with pipes or devices, which would block a writer or never end.
+
+    Args:
+        folder: The folder of an experiment or of a cell; it need not exist.
+
+    Raises:
+        FolderError: There is one; the message names it.
+    """
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise FolderError(f"{path} is not a file: delete it, or use another folder.")
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file.
 
@@ -157,7 +172,6 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
     """
     try:
-        _check_regular(path)
         return read_npz(path)
     except OSError as error:
         raise _unopened(path, error) from error
@@ -183,22 +197,18 @@ def digest_of(path: Path) -> str:
     Args:
         path: The file.
 
+    Raises:
+        DamagedFile: If it cannot be read.
+
     """
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+    return hashlib.sha256(_content(path)).hexdigest() if path.exists() else ""
 
 
 def _content(path: Path) -> bytes:
     try:
-        _check_regular(path)
-        return path.read_bytes()
+        return read_bytes(path)
     except OSError as error:
         raise _unopened(path, error) from error
-
-
-def _check_regular(path: Path) -> None:
-    """Refuse a pipe or a device, which could block for ever."""
-    if path.exists() and not path.is_file():
-        raise OSError("not a regular file")
 
 
 def _unopened(path: Path, error: OSError) -> DamagedFile:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from turnout.errors import OutputError
-from turnout.runs.files import FolderError
+from turnout.runs.files import FolderError, check_folder
 
 __all__ = ["FolderInUse", "locked"]
 
@@ -53,9 +53,11 @@ def locked(folder: Path, part: str = "") -> Iterator[tuple[str, ...]]:
 
     Raises:
         FolderInUse: If another process holds the lock; nothing was written.
+        FolderError: If the folder holds a pipe or a device.
         OutputError: If the folder cannot be written.
     """
     is_new = not folder.exists()
+    check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         own = _Lock(folder, part)

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import numpy as np
 
 from turnout.rng import Purpose, stream
 from turnout.sampling import kth_largest
 from turnout.selector import Selector
+from turnout.stateful import Range
 from turnout.types import Array, BoolArray, IntArray, RoundContext, Selection
 
 #: A place, but for the rounding of sums.
@@ -25,6 +28,13 @@ class Accounts(Selector):
     Its memo holds ``_account_memo``, and ``observe`` calls ``_charge``. Then Eqs. (3) and (4) of
     ``guarded`` hold, whatever the selector does with the other places.
     """
+
+    state_ranges = MappingProxyType(
+        {
+            "tokens_": Range(most=1.0),
+            "lot_": Range(0.0, 1.0),
+        }
+    )
 
     floor: float
     cap: float

@@ -19,6 +19,9 @@ Checked:    against numpy's draw, tests/test_baselines.py.
 
 from __future__ import annotations
 
+import math
+from types import MappingProxyType
+
 import numpy as np
 
 from turnout import require
@@ -26,6 +29,7 @@ from turnout.registry import register
 from turnout.rng import Purpose, stream
 from turnout.sampling import top_m
 from turnout.selector import Selector
+from turnout.stateful import Range
 from turnout.types import RoundContext, Selection
 
 
@@ -37,6 +41,12 @@ class Dirichlet(Selector):
         concentration (number > 0): How even the chances are; gamma_2 in the paper. 0.1 gives a few
             clients nearly all places, 100 is close to the uniform draw. Try 1 first.
     """
+
+    state_ranges = MappingProxyType(
+        {
+            "log_weight_": Range(-math.inf),
+        }
+    )
 
     def __init__(self, *, concentration: float = 1.0) -> None:
         self.concentration = concentration

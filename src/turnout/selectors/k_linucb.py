@@ -27,16 +27,20 @@ Checked:    against a direct solve: tests/test_k_linucb.py.
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import numpy as np
 
 from turnout import require
-from turnout.errors import InvalidInput
+from turnout.errors import InvalidInput, StateFileError
 from turnout.estimators.features import known_features
+from turnout.estimators.linear import check_ridge
 from turnout.estimators.moments import Moments
 from turnout.estimators.silence import below_everyone, check_patience, count_unanswered, lowered
 from turnout.registry import register
 from turnout.sampling import known_weights, top_m
 from turnout.selector import Selector
+from turnout.stateful import NOT_NEGATIVE
 from turnout.types import FloatArray, Outcome, RoundContext, Selection
 
 
@@ -57,6 +61,12 @@ class KLinUCB(Selector):
     needs_columns = frozenset({"features", "num_samples"})
     needs_metrics = frozenset({"loss_rms"})
     reports_probability = True
+
+    state_ranges = MappingProxyType(
+        {
+            "unanswered_": NOT_NEGATIVE,
+        }
+    )
 
     def __init__(
         self,
@@ -86,6 +96,15 @@ class KLinUCB(Selector):
         self.feature_sum_ = np.zeros(0)
         self.moments_ = np.zeros(3)
         self.unanswered_ = np.zeros(n_clients, dtype=np.int64)
+
+    def check_state(self) -> None:
+        """All sums have the same dimension, the matrix is an inverse, and moments are moments."""
+        dimension = self.reward_sum_.size
+        if self.inverse_.shape != (dimension, dimension) or self.feature_sum_.size != dimension:
+            raise StateFileError("inverse_, reward_sum_ and feature_sum_ differ in dimension.")
+        check_ridge("inverse_", self.inverse_[:, :, None], self.ridge)
+        for moment in self.moments_[[0, 2]]:
+            NOT_NEGATIVE.check("moments_", moment)
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Take the k largest x'theta + alpha sqrt(x' A^-1 x)."""

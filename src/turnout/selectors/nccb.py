@@ -52,12 +52,13 @@ Checked:    by hand and against Alg. 1 with the full matrix Z: tests/test_nccb.p
 from __future__ import annotations
 
 import dataclasses
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from turnout import require
-from turnout.errors import InvalidInput
+from turnout.errors import InvalidInput, StateFileError
 from turnout.estimators.clusters import k_means, nearest_centroid
 from turnout.estimators.features import known_features, unit_rows
 from turnout.estimators.moments import Moments
@@ -67,6 +68,7 @@ from turnout.rng import Purpose, stream
 from turnout.sampling import known_weights, top_m, uniform_draw
 from turnout.schedules import Schedule, at_round
 from turnout.selector import Selector
+from turnout.stateful import NOT_NEGATIVE, Range
 from turnout.types import FloatArray, IntArray, Outcome, RoundContext, Selection
 
 if TYPE_CHECKING:
@@ -80,6 +82,9 @@ SMALLEST_RIDGE = 1e-9
 
 #: Bounds that differ by less than this share of the largest are tied.
 TIE = 1e-9
+
+#: Coordinates of vectors of length 1, rounded.
+UNIT = Range(-1.0 - 1e-9, 1.0 + 1e-9)
 
 
 @register("nccb")
@@ -113,6 +118,17 @@ class NCCB(Selector):
 
     needs_columns = frozenset({"features", "num_samples"})
     needs_metrics = frozenset({"loss_rms"})
+
+    state_ranges = MappingProxyType(
+        {
+            "count_": NOT_NEGATIVE,
+            "unanswered_": NOT_NEGATIVE,
+            "init_seed_": NOT_NEGATIVE,
+            "centroids_": UNIT,
+            "features_": UNIT,
+            "reward_": NOT_NEGATIVE,
+        }
+    )
 
     def __init__(
         self,
@@ -182,6 +198,24 @@ class NCCB(Selector):
     def randomize(self, rng: np.random.Generator) -> None:
         """Draw the seed of theta_0 and of the clustering (Alg. 1, lines 2 and 4)."""
         self.init_seed_ = int(rng.integers(2**63))
+
+    def check_state(self) -> None:
+        """Network, replay and evidence fit each other."""
+        n_clusters, n_features = self.centroids_.shape
+        network = self._network(n_features)
+        n_weights = network.n_weights if n_features else 0
+        n_factors = network.n_factors if self.bonus == "exact" else n_weights
+        n_seen = self.evidence_.shape[0] if self.bonus == "exact" else self.reward_.size
+        wanted = {
+            "start_": (n_weights,),
+            "weights_": (n_weights,),
+            "reward_": (n_seen,),
+            "features_": (n_seen, n_features),
+            "evidence_": (self.evidence_.shape[0], n_factors if self.evidence_.size else 0),
+        }
+        for name, shape in wanted.items():
+            if getattr(self, name).shape != shape or n_clusters > self.clusters:
+                raise StateFileError(f"{name} and centroids_ do not fit: {name} must be {shape}.")
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Play unexplored clusters, then the largest upper confidence bounds."""

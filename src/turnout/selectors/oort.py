@@ -48,6 +48,7 @@ Checked:    by hand and against slow implementations of Alg. 1 and of the code's
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -58,7 +59,8 @@ from turnout.estimators.silence import check_patience, count_unanswered, lowered
 from turnout.registry import register
 from turnout.sampling import known_weights, multinomial_without_replacement, uniform_draw
 from turnout.selector import Selector
-from turnout.selectors._oort_rules import FedScaleRules, PaperRules
+from turnout.selectors._oort_rules import FEWEST_STEPS, FedScaleRules, PaperRules
+from turnout.stateful import NOT_NEGATIVE, Range
 from turnout.types import FloatArray, IntArray, Outcome, RoundContext, Selection
 
 #: Weight of the bonus for staleness, sqrt(0.1 log R / L(i)) (Alg. 1).
@@ -101,6 +103,20 @@ class Oort(Selector):
     needs_columns = frozenset({"num_samples"})
     uses_columns = frozenset({"expected_duration"})
     needs_metrics = frozenset({"loss_rms"})
+
+    state_ranges = MappingProxyType(
+        {
+            "utility_": NOT_NEGATIVE,
+            "duration_": Range(UNKNOWN),
+            "last_round_": NOT_NEGATIVE,
+            "n_chosen_": NOT_NEGATIVE,
+            "unanswered_": NOT_NEGATIVE,
+            "pace_": Range(FEWEST_STEPS),
+            "n_rounds_": NOT_NEGATIVE,
+            "this_window_": NOT_NEGATIVE,
+            "last_window_": NOT_NEGATIVE,
+        }
+    )
 
     def __init__(
         self,

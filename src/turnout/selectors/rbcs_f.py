@@ -54,18 +54,20 @@ from __future__ import annotations
 
 import math
 import warnings
+from types import MappingProxyType
 
 import numpy as np
 
 from turnout import require
 from turnout.errors import InvalidInput
 from turnout.estimators.features import typical_if_unknown
-from turnout.estimators.linear import rank_one_update, ridge_start, ridge_width
+from turnout.estimators.linear import check_ridge, rank_one_update, ridge_start, ridge_width
 from turnout.estimators.silence import check_patience, count_unanswered, lowered
 from turnout.registry import register
 from turnout.sampling import bottleneck_limit, top_m
 from turnout.schedules import Schedule, at_round
 from turnout.selector import Selector
+from turnout.stateful import NOT_NEGATIVE
 from turnout.types import FloatArray, Outcome, RoundContext, Selection, Status
 
 #: Slack of the test whether the guaranteed rates fit the cohort, for products that round up.
@@ -105,6 +107,16 @@ class RBCSF(Selector):
     needs_columns = frozenset({"context"})
     reports_probability = True
 
+    later_state = frozenset({"unanswered_", "n_rounds_", "n_served_"})
+    state_ranges = MappingProxyType(
+        {
+            "queue_": NOT_NEGATIVE,
+            "unanswered_": NOT_NEGATIVE,
+            "n_rounds_": NOT_NEGATIVE,
+            "n_served_": NOT_NEGATIVE,
+        }
+    )
+
     def __init__(
         self,
         *,
@@ -141,6 +153,10 @@ class RBCSF(Selector):
         self.inverse_, self.theta_ = ridge_start(self.dimension, self.ridge, n_clients)
         self.unanswered_ = np.zeros(n_clients, dtype=np.int64)
         self.n_rounds_ = self.n_served_ = 0
+
+    def check_state(self) -> None:
+        """Each client's matrix must be an inverse."""
+        check_ridge("inverse_", self.inverse_, self.ridge)
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Solve P4 for the optimistic times."""

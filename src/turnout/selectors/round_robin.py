@@ -24,6 +24,7 @@ import numpy as np
 from turnout.registry import register
 from turnout.sampling import top_m
 from turnout.selector import Selector
+from turnout.stateful import NOT_NEGATIVE, Range
 from turnout.types import Outcome, RoundContext, Selection
 
 
@@ -33,6 +34,13 @@ class RoundRobin(Selector):
 
     expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"learns": "fair by design: what came of a participation is not used"}
+    )
+
+    state_ranges = MappingProxyType(
+        {
+            "last_round_": Range(-1.0),
+            "n_chosen_": NOT_NEGATIVE,
+        }
     )
 
     reports_probability = True

@@ -21,6 +21,8 @@ Checked:    by hand and against a slow implementation: tests/test_power_of_choic
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import numpy as np
 
 from turnout import require
@@ -28,6 +30,7 @@ from turnout.estimators.silence import check_patience, count_unanswered, lowered
 from turnout.registry import register
 from turnout.sampling import draw_candidates, top_m
 from turnout.selector import Selector
+from turnout.stateful import NOT_NEGATIVE, Range
 from turnout.types import LARGEST_REPORT, Outcome, RoundContext, Selection
 
 #: Loss of a client that never took part (above every loss) and of one that never reported.
@@ -49,6 +52,14 @@ class RPowD(Selector):
 
     needs_columns = frozenset({"num_samples"})
     needs_metrics = frozenset({"loss"})
+
+    state_ranges = MappingProxyType(
+        {
+            "last_loss_": Range(NEVER_REPORTED, NEVER_CHOSEN),
+            "last_round_": Range(-1.0),
+            "unanswered_": NOT_NEGATIVE,
+        }
+    )
 
     def __init__(self, *, candidates: int | None = None, patience: int | None = 5) -> None:
         self.candidates = candidates

@@ -33,6 +33,7 @@ Checked:    by hand and against a slow implementation of Eqs. (4)-(7): tests/tes
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 
 import numpy as np
 
@@ -41,6 +42,7 @@ from turnout.estimators.silence import check_patience, count_unanswered, lowered
 from turnout.registry import register
 from turnout.sampling import known_weights, top_m
 from turnout.selector import Selector
+from turnout.stateful import NOT_NEGATIVE, Range
 from turnout.types import LARGEST_REPORT, FloatArray, Outcome, RoundContext, Selection
 
 #: Stored index of a client that was never chosen.
@@ -65,6 +67,17 @@ class UCBCS(Selector):
     needs_columns = frozenset({"num_samples"})
     needs_metrics = frozenset({"loss", "loss_std"})
     reports_probability = True
+
+    state_ranges = MappingProxyType(
+        {
+            "mean_loss_": Range(0.0, LARGEST_REPORT),
+            "count_": NOT_NEGATIVE,
+            "unanswered_": NOT_NEGATIVE,
+            "rounds_": NOT_NEGATIVE,
+            "spread_": Range(0.0, LARGEST_REPORT),
+            "index_": Range(NEVER, LARGEST_REPORT),
+        }
+    )
 
     def __init__(
         self, *, discount: float = 0.7, stored_index: bool = False, patience: int | None = 5

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from turnout.arrays import numbers
 from turnout.errors import InvalidInput
 from turnout.types import FloatArray
 
@@ -87,7 +88,7 @@ def estimate(values: Sequence[float] | FloatArray) -> Estimate:
     >>> mean, round(half_width, 3), n
     (2.0, 2.484, 3)
     """
-    finite = np.asarray(values, dtype=np.float64)
+    finite = numbers("values", values)
     finite = finite[np.isfinite(finite)]
     if finite.size == 0:
         return Estimate(math.nan, math.nan, math.nan, 0)
@@ -108,8 +109,7 @@ def paired_difference(
         values: One number per seed.
         baseline: Its numbers, for the same seeds in the same order.
     """
-    ours = np.asarray(values, dtype=np.float64)
-    theirs = np.asarray(baseline, dtype=np.float64)
+    ours, theirs = numbers("values", values), numbers("baseline", baseline)
     if ours.shape != theirs.shape:
         raise InvalidInput(
             f"paired values must have the same seeds, got {ours.size} and {theirs.size}."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from turnout import metrics
+from turnout import metrics, require
 from turnout.arrays import LARGEST_REPORT
 from turnout.data import FederatedData, federate
 from turnout.errors import InvalidInput
@@ -59,6 +59,10 @@ class Federation:
         *,
         data: FederatedData | None = None,
     ) -> None:
+        require.instance("training", training, Training)
+        require.integer("n_clients", n_clients, minimum=1)
+        if data is not None:
+            require.instance("data", data, FederatedData)
         self.training = training
         self.data = _federated(training, n_clients, seed) if data is None else data
         if self.data.n_clients != n_clients:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from turnout import require
+from turnout.arrays import as_array
 from turnout.domains import Count, Fraction, NonNegative, check_fields, choice
 from turnout.errors import InvalidInput
 from turnout.plain import LATER
@@ -144,6 +145,6 @@ def _amount(name: str, value: Any) -> Amount | None:
 
 
 def _counts(name: str, values: Any) -> tuple[int, ...]:
-    if np.ndim(values) != 1 or np.size(values) == 0:
+    if as_array(name, values).ndim != 1 or np.size(values) == 0:
         raise InvalidInput(f"{name} must be a list of integers >= 1, got {values!r}.", field=name)
     return tuple(require.integer(name, value, minimum=1) for value in values)

@@ -128,11 +128,14 @@ def encode_arrays(record: ArrayRecord, parts: list[Array]) -> list[list[Any]]:
 
 
 def decode_arrays(table: list[list[Any]], parts: list[Array]) -> ArrayRecord:
-    """Return the record that ``encode_arrays`` described, byte for byte."""
+    """Return the record that ``encode_arrays`` described, byte for byte, if it can be read."""
     arrays = {
         key: FlowerArray(dtype=dtype, shape=tuple(shape), stype=stype, data=parts[i].tobytes())
         for key, dtype, shape, stype, i in table
     }
+    for array in arrays.values():
+        if array.stype == "numpy.ndarray":
+            array.numpy()
     return ArrayRecord(arrays)
 
 

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore.logger import FLOWER_LOGGER
 
 from turnout.errors import StateFileError
+from turnout.experiment.codec import encode
 from turnout.integrations.flower import inner as within
 from turnout.integrations.flower.inner import UnsuitableStrategy
 from turnout.integrations.flower.inner_state import InnerState, decode_arrays, encode_arrays
@@ -33,6 +34,7 @@ from turnout.session.round import Chosen, Ended
 from turnout.session.session import Session
 from turnout.session.settings import Settings
 from turnout.session.world import World
+from turnout.storage import UNREADABLE
 from turnout.types import Array
 
 #: Kind of the checkpoint's file.
@@ -273,10 +275,15 @@ class FlowerRun:
     def _restore(self, path: Path, inner_state: InnerState) -> None:
         """Go back to the end of the last round that was saved."""
         saved = read_checkpoint(path, KIND)
-        change = check_settings(path, saved.settings, self._identity)
-        if change is not None:
-            log.warning("from now on other settings than before: %s", change)
         try:
+            younger = encode(
+                self.session.chooser.selector.default_parameters()
+            )  # than the file, perhaps
+            parameters = {**younger, **saved.settings["parameters"]}
+            settings = {**saved.settings, "parameters": parameters}
+            change = check_settings(path, settings, self._identity)
+            if change is not None:
+                log.warning("from now on other settings than before: %s", change)
             self.session.load(saved)
             n_model, n_inner = saved.host["counts"]
             arrays = saved.host_arrays
@@ -287,7 +294,7 @@ class FlowerRun:
             self.is_evaluated = saved.host["is_evaluated"]
         except StateFileError as error:
             raise StateFileError(f"{path}: {error}") from error
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except UNREADABLE as error:
             raise StateFileError(
                 f"{path} is damaged ({type(error).__name__}: {error}); delete it to start again."
             ) from error
