@@ -183,3 +183,7 @@ def test_fairness_evens_out_who_is_chosen(rules):
             selector.observe(selection, turnout.Outcome([0] * m, [1.0] * m, {"loss_rms": rms}))
         spread[fairness] = times.std()
     assert spread[1.0] < 0.5 * spread[0.0]
+
+
+def test_without_any_utility_or_data_the_code_scores_nobody():
+    assert FedScaleRules().scaled(np.zeros(3), lambda: np.zeros(2)).tolist() == [0.0, 0.0, 0.0]

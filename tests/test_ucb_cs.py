@@ -377,3 +377,12 @@ def test_huge_losses_stay_finite():
         feed(selector, t, [0, 1], [1e30, 0.0], [1e30, 0.0])
     assert all(np.all(np.isfinite(value)) for value in selector.state().values())
     assert selector.select(context([1e30] * 3, 2, 50), np.random.default_rng(0)).clients.size == 2
+
+
+@pytest.mark.parametrize("count", [1.0, 5e-324])  # the bonus of a long forgotten client overflows
+def test_clients_without_data_come_last(count):
+    selector = made(3)
+    selector.count_, selector.mean_loss_ = np.array([count, 1.0, 1.0]), np.full(3, 0.1)
+    selector.rounds_, selector.spread_ = 10.0, 0.1
+    ctx = context([0.0, 10.0, 10.0], 2, round=10)
+    assert selector.select(ctx, np.random.default_rng(0)).clients.tolist() == [1, 2]
