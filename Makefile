@@ -10,7 +10,7 @@ DEPLOYMENT ?= tests/flower tests/test_ray.py
 SOURCES := $(shell find src -name '*.py')
 STEPS   := $(patsubst examples/%.py,build/tutorial/%.md,$(wildcard examples/[0-9][0-9]_*.py))
 
-.PHONY: demo test quick deployment check bench peers docs dist papers reliability arena audit golden browser clean
+.PHONY: demo test quick deployment check bench peers docs dist papers choose reliability arena audit golden browser clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +43,7 @@ check: $(READY)  ## ruff, mypy strict, import-linter
 	$(BIN)/python docs/module_map.py --check
 	$(BIN)/python docs/build_reliability.py --check
 	$(BIN)/python docs/build_arena.py --check
+	$(BIN)/python docs/build_choose.py --check
 
 bench: $(READY)  ## speed: selectors at 1e3 .. 1e6 clients, the loop, training, Flower; as tables
 	$(BIN)/python benchmarks/speed.py
@@ -71,6 +72,9 @@ dist: $(READY)  ## sdist and wheel in dist/, and the wheel tried in an environme
 
 papers: $(READY)  ## pages and figures of docs/papers, from results/*.json
 	$(BIN)/python docs/build_papers.py
+
+choose: $(READY)  ## measure the tables of docs/choose.md again: results/choose.json and its page
+	$(BIN)/python docs/build_choose.py --run
 
 reliability: $(READY)  ## what hostile clients gain: results/reliability.json and its page; goes on where it was
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reliability.py

@@ -163,6 +163,8 @@ def test_an_edited_built_in_selector_is_run_again(tmp_path, monkeypatch):
     assert "turnout/sampling/allocation.py" in oort
     assert not {name for name in oort if "e3cs" in name or name.endswith("selectors/__init__.py")}
     assert "turnout/selectors/oort.py" not in random
+    by_path = small("turnout.selectors:Random")
+    assert "turnout/selectors/random.py" in files_of(by_path, by_path.selectors[0])
     run_experiment(made, tmp_path, n_jobs=1)
     monkeypatch.setattr(
         grid_module,
@@ -200,6 +202,16 @@ def test_cells_that_do_not_know_their_files_are_reused(tmp_path):
 def test_comments_and_docstrings_of_turnout_do_not_count(edited, is_same):
     source = '"""Says."""\nX = 1\ndef f():\n    return "# no"  # so\n'
     assert (_bare(edited.encode()) == _bare(source.encode())) == is_same
+
+
+def test_a_cell_of_an_old_format_is_named_with_the_fix(tmp_path):
+    run_experiment(small("random", seeds=1), tmp_path, n_jobs=1)
+    file = cell_folder(tmp_path, "random", 0) / "config.json"
+    write_json(file, {**read_json(file), "format": 0})
+    (cell,) = run_experiment(small("random", seeds=1), tmp_path, n_jobs=1).problems
+    assert "format is 0 in the folder and 1 in the experiment" in cell.message
+    assert "(--out), or run all again (--fresh)." in cell.message
+    assert not run_experiment(small("random", seeds=1), tmp_path, n_jobs=1, fresh=True).problems
 
 
 def test_half_a_run_of_edited_code_is_started_again(modules, tmp_path):

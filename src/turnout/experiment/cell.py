@@ -81,7 +81,10 @@ def _run(task: CellTask, on_rounds: OnRounds | None, callbacks: Sequence[Callbac
     if (path / files.CONFIG).exists():
         difference = config_difference(files.read_json(path / files.CONFIG), task)
         if difference is not None:
-            raise FolderError(f"{path} holds another run: {difference}.")
+            raise FolderError(
+                f"{path} holds another run: {difference}; use another folder (--out), or run all "
+                "again (--fresh)."
+            )
         if (path / files.SUMMARY).exists():
             summary = dict(read_cell(path).summary)
             return CellResult(label, seed, "skipped", summary, _broken(summary))

@@ -68,9 +68,8 @@ def files_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
     """
     base = Path(__file__).parents[2]
     modules = filter(_is_ours, _modules([variant.name, variant.parameters]))
-    ours = _reached(
-        base, {base / f"{name.replace('.', '/')}.py" for name in modules}, _is_algorithm
-    )
+    named = {file for module in modules for file in _files(base, module)[-1:]}
+    ours = _reached(base, named, _is_algorithm)
     digests = {name: hashlib.sha256(_bare(content)).hexdigest() for name, content in ours.items()}
     traces = _values_of("path", experiment.table()["world"])
     return dict(sorted(digests.items())) | {path: content_id(Path(path)) for path in traces}
