@@ -590,3 +590,17 @@ def test_bad_input_leaves_the_state_unchanged():
     after = selector.state()
     assert before.keys() == after.keys()
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_the_unit_of_durations_does_not_matter():
+    """Rounds of milliseconds are as unequal as rounds of minutes."""
+    rms, ctx = [1.0, 2.0, 3.0, 4.0], context(4, 2, round=1)
+    shares = []
+    for unit in (1e-3, 60.0):
+        selector = made(4, explore=0.0, explore_min=0.0)
+        feed(
+            selector, None, 0, [0, 1, 2, 3], np.ones(4), rms, unit * np.array([1.0, 2.0, 8.0, 9.0])
+        )
+        shares.append(frequencies(selector, ctx, 200).tolist())
+    assert shares[0] == shares[1]
+    assert shares[0][0] > shares[0][3]  # the fastest, although its loss is the least

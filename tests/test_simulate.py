@@ -509,3 +509,10 @@ def test_a_run_keeps_what_was_measured():
     assert bare.measured == {}
     with pytest.raises(InvalidInput, match="accuracy was not measured"):
         _ = bare.accuracy
+
+
+def test_seed_0_is_a_seed_like_any_other() -> None:
+    sizes = {"cohort_size": 20, "n_rounds": 5}
+    told = simulate("random", e3cs_world(seed=3), seed=0, **sizes)
+    its_own = simulate("random", e3cs_world(seed=0), **sizes)
+    assert told.clients.tolist() == its_own.clients.tolist()
