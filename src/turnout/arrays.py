@@ -80,7 +80,7 @@ def as_array(name: str, values: Any) -> Array:
     try:
         return np.asarray(values)
     except ValueError as error:  # lists of unequal length
-        raise InvalidInput(f"{name} must be one-dimensional: {error}.", field=name) from error
+        raise InvalidInput(f"{name} must be one array: {error}.", field=name) from error
 
 
 def numbers(name: str, values: Any) -> FloatArray:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from turnout import require
+from turnout.arrays import as_array
 from turnout.errors import InvalidInput
 from turnout.notebook import lines_with_curves
 from turnout.rng import Purpose, stream
@@ -73,7 +74,7 @@ class Dataset:
     def __post_init__(self) -> None:
         require.integer("n_classes", self.n_classes, minimum=1)
         for end in ("", "_test"):
-            x, y = np.asarray(getattr(self, f"x{end}")), np.asarray(getattr(self, f"y{end}"))
+            x, y = (as_array(f"{name}{end}", getattr(self, f"{name}{end}")) for name in "xy")
             _check_examples(f"x{end}", x, f"y{end}", y, self.n_classes)
             x = x.astype(np.float32, copy=False) if x.dtype.kind == "f" else x
             object.__setattr__(self, f"x{end}", x)
@@ -87,7 +88,7 @@ class Dataset:
                 field="x_test",
             )
         if self.group is not None:
-            object.__setattr__(self, "group", self._checked_group(np.asarray(self.group)))
+            object.__setattr__(self, "group", self._checked_group(as_array("group", self.group)))
         if self.words and len(self.words) != self.n_classes:
             raise InvalidInput(
                 f"words must name all {self.n_classes} classes, got {len(self.words)}.",

@@ -26,6 +26,7 @@ class Swapping(Volatility):
     at: int = 250
 
     def __post_init__(self) -> None:
+        require.instance("inner", self.inner, Volatility)
         _check_swap(self.inner, self.at)
 
     @property
@@ -62,6 +63,7 @@ class SwappingTimes(Timing):
     at: int = 250
 
     def __post_init__(self) -> None:
+        require.instance("inner", self.inner, Timing)
         _check_swap(self.inner, self.at)
 
     @property
