@@ -10,7 +10,7 @@ DEPLOYMENT ?= tests/flower tests/test_ray.py
 SOURCES := $(shell find src -name '*.py')
 STEPS   := $(patsubst examples/%.py,build/tutorial/%.md,$(wildcard examples/[0-9][0-9]_*.py))
 
-.PHONY: demo test quick deployment check bench peers docs dist papers choose reliability arena audit golden browser clean
+.PHONY: demo test quick long deployment check bench peers docs dist papers choose reliability arena audit golden browser clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -29,6 +29,10 @@ test: $(READY) browser  ## all tests
 
 quick: $(READY)  ## under a minute while working: no browser, no Flower, no training grid
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not deployment" --quick tests
+
+long: $(READY)  ## far more random damage, odd input and kills than CI tries; hours
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --long tests/test_bad_input.py \
+		tests/test_damaged_files.py tests/flower/test_damaged_checkpoint.py tests/test_faults.py
 
 deployment: $(READY)  ## Flower and Ray on loopback: nodes and workers that are killed and come back
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m deployment $(DEPLOYMENT)

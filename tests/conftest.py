@@ -27,6 +27,7 @@ SLOW = (
     "test_cli_train.py",
     "test_damaged_files.py",
     "test_docs.py",
+    "test_faults.py",
     "test_experiment.py",
     "test_folder.py",
     "test_nccb.py",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -147,8 +147,6 @@ def pixels(image: Any) -> Array:
 def _columns(which: str, examples: Collection, parts: tuple[Part | None, ...]) -> list[Array]:
     try:
         places = range(len(examples))
-        if isinstance(examples, Mapping | Set):
-            raise TypeError("no order")
     except TypeError as error:
         raise InvalidInput(
             f"{which} must have a length, as a list or a map-style dataset has, got "
