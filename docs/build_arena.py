@@ -16,9 +16,24 @@ from turnout.papers.tables import TextTable
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "arena.json"
+ABLATION = ROOT / "results" / "pace" / "arena.json"
 PAGE = ROOT / "docs" / "arena.md"
 FIGURES = ROOT / "docs" / "assets"
 MARK = "<!-- Made by docs/build_arena.py from results/arena.json; do not edit below. -->"
+
+#: Each part of pace switched off.
+OFF = (
+    "without-times=pace:haste=0.0",
+    "without-losses=pace:utility=0.0",
+    "without-queue=pace:share=0.0",
+    "without-floor=pace:floor=0.0",
+)
+ABLATED = f"""\
+```console
+turnout arena pace {" ".join(OFF)} --seeds 3 --results results/pace
+```
+
+*without losses* also ignores data sizes and answers: cohorts then follow queues and times alone."""
 
 HOW_TO_READ = f"""\
 *time / {BASELINE}* is the geometric mean of the times to the target over {BASELINE}'s, paired by
@@ -61,6 +76,10 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
         *_records(overall),
         "",
     ]
+    if ABLATION.exists():
+        ablated = overall_of(Arena.read(ABLATION), tasks)
+        lines += ["## What each part of `pace` does", "", ABLATED, ""]
+        lines += [*_table(overall_table(ablated)), ""]
     for number, task in enumerate(tasks, 1):
         lines += [f"## {number}. {task.title}", "", f"`{task.label}`. {task.what}", ""]
         text = task_table(arena, task)
