@@ -17,14 +17,6 @@ from turnout.data_directory import DATA_VARIABLE, DataMissing, data_directory
 from turnout.errors import InvalidInput
 from turnout.storage import UNREADABLE
 
-__all__ = [
-    "DamagedData",
-    "Files",
-    "UnfitSetting",
-    "content_id",
-    "part_named",
-]
-
 #: A file has changed if its size or one of this many blocks, of this many bytes, has changed.
 _BLOCKS, _BLOCK = 64, 1 << 20
 

@@ -19,8 +19,6 @@ from turnout import storage
 from turnout.data.data_files import part_named
 from turnout.types import Array
 
-__all__ = ["Raw", "read_cifar", "read_idx_folder", "read_idx_zip", "read_leaf", "read_npz"]
-
 _CIFAR_TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 _CIFAR_TEST = ("test_batch",)
 _CIFAR_PIXELS = 3 * 32 * 32

@@ -21,19 +21,6 @@ from turnout.rng import Purpose, stream
 from turnout.stateful import NOT_NEGATIVE, Stateful
 from turnout.types import Array, BoolArray, FloatArray, IntArray
 
-__all__ = [
-    "Availability",
-    "Fate",
-    "History",
-    "Moment",
-    "Timing",
-    "Volatility",
-    "WorldStream",
-    "equal_classes",
-    "fixed_rng",
-    "frozen",
-]
-
 
 class WorldStream(IntEnum):
     """Which model a stream belongs to. The numbers fix the results: only append."""

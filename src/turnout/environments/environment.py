@@ -32,8 +32,6 @@ from turnout.errors import InvalidInput
 from turnout.plain import LATER
 from turnout.types import Array, FloatArray, IntArray, RoundContext
 
-__all__ = ["Environment"]
-
 _TRAITS = {"num_samples": Population.num_samples, "features": Population.features}
 
 

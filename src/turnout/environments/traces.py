@@ -28,15 +28,6 @@ from turnout.errors import InvalidInput
 from turnout.storage import UNREADABLE, read_npz
 from turnout.types import Array, BoolArray, FloatArray, IntArray
 
-__all__ = [
-    "Bandwidth",
-    "PhoneStates",
-    "bandwidth",
-    "device_speeds",
-    "has_traces",
-    "phone_states",
-]
-
 MINUTES_PER_DAY = 1440
 #: A phone keeps its last state over a pause in its record of up to this many minutes.
 LONGEST_HELD_MINUTES = 60

@@ -9,8 +9,6 @@ import numpy as np
 from turnout.names import import_extra
 from turnout.types import FloatArray, IntArray
 
-__all__ = ["k_means", "nearest_centroid"]
-
 #: Most distinct vectors that k-means is fitted to; of more, this many are drawn at random.
 MOST_FITTED = 5_000
 

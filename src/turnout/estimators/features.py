@@ -6,8 +6,6 @@ import numpy as np
 
 from turnout.types import LARGEST_REPORT, FloatArray, RoundContext
 
-__all__ = ["known_features", "typical_if_unknown", "unit_rows"]
-
 #: Rows of features are shortened to this length: beyond it the ridge is lost to rounding.
 LONGEST_FEATURES = 1e6
 

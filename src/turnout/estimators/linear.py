@@ -12,8 +12,6 @@ import numpy as np
 from turnout.errors import InvalidInput, StateFileError
 from turnout.types import FloatArray
 
-__all__ = ["check_ridge", "rank_one_update", "ridge_start", "ridge_width"]
-
 #: What rounding may do to an inverse, relative to the one before any observation.
 ROUNDING = 1e-6
 

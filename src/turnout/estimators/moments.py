@@ -9,8 +9,6 @@ import numpy as np
 
 from turnout.types import FloatArray
 
-__all__ = ["Moments"]
-
 
 class Moments(NamedTuple):
     """Count, mean and sum of squared deviations (Chan's parallel form of Welford's method).

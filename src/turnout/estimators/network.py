@@ -22,8 +22,6 @@ from torch import Tensor
 
 from turnout.types import FloatArray
 
-__all__ = ["Factors", "Network", "as_tensor", "gram", "squared_length"]
-
 #: The gradients of n rows, by layer: its input (n, in) and the delta of its output (n, out).
 Factors = list[tuple[Tensor, Tensor]]
 

@@ -15,8 +15,6 @@ import numpy as np
 from turnout import require
 from turnout.types import BoolArray, FloatArray, IntArray
 
-__all__ = ["below_everyone", "check_patience", "count_unanswered", "lowered"]
-
 
 def check_patience(patience: int | None) -> None:
     """Raise ``InvalidInput`` unless the patience is None or an integer >= 0.

@@ -17,8 +17,6 @@ from turnout.runs.generations import drop_previous
 from turnout.runs.settings import first_difference
 from turnout.version import __version__
 
-__all__ = ["Prepared", "check_version", "open_folder", "prepare", "reuse_notes"]
-
 #: What a run leaves behind.
 _RESULTS = (
     files.PROGRESS,

@@ -10,8 +10,6 @@ from turnout import data, environments, policies, schedules, training
 from turnout.environments import Environment
 from turnout.environments.timing import Noise
 
-__all__ = ["BY_PATH", "FAMILIES", "REPLACES", "SCHEDULES", "kind_of"]
-
 
 def kind_of(cls: type) -> str:
     """Return the class name in lower-kebab case.

@@ -15,9 +15,6 @@ from turnout.errors import InvalidInput
 from turnout.stateful import NOT_NEGATIVE, Range, Stateful
 from turnout.types import Array, BoolArray, FloatArray, Status
 
-__all__ = ["Closed", "End", "Observed", "RoundPolicy"]
-
-
 _COMPLETED, _LATE, _FAILED, _SILENT = (np.int8(status) for status in Status)
 
 

@@ -16,32 +16,6 @@ from turnout.errors import TurnoutError
 from turnout.storage import UNREADABLE, read_bytes, read_npz, write_atomically
 from turnout.types import Array
 
-__all__ = [
-    "CLIENT_SCORES",
-    "CONFIG",
-    "ERROR",
-    "EXPERIMENT",
-    "FORMAT",
-    "MODEL",
-    "PROGRESS",
-    "ROUNDS",
-    "SELECTIONS",
-    "STATE",
-    "SUMMARY",
-    "SWEEP",
-    "VERSIONS",
-    "DamagedFile",
-    "FolderError",
-    "cell_folder",
-    "check_folder",
-    "digest_of",
-    "read_arrays",
-    "read_json",
-    "read_lines",
-    "slug",
-    "write_json",
-]
-
 #: Version of the run folder's format; a larger number was written by a newer turnout.
 FORMAT = 1
 

@@ -19,8 +19,6 @@ from typing import Self
 from turnout.errors import OutputError
 from turnout.runs.files import FolderError, check_folder
 
-__all__ = ["FolderInUse", "locked"]
-
 _PREFIX, _SUFFIX = ".turnout", ".lock"
 #: Bytes of a lock file that are read at most.
 _LONGEST_OWNER = 1000

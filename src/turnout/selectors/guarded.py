@@ -69,8 +69,6 @@ from turnout.selector import Selector
 from turnout.selectors._accounts import Accounts
 from turnout.types import Array, FloatArray, IntArray, Outcome, RoundContext, Selection
 
-__all__ = ["Guarded"]
-
 #: How the names of the inner selector's state and memo begin.
 INNER = "inner."
 

@@ -43,8 +43,6 @@ from turnout.types import (
     Status,
 )
 
-__all__ = ["Progress", "RoundRecord", "rounds"]
-
 _NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
