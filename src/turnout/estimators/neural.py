@@ -24,6 +24,8 @@ except ImportError as error:
 
 from turnout.estimators.network import Factors, Network, as_tensor, gram, squared_length
 
+__all__ = ["BONUSES", "Bonus", "Network", "remember", "train", "upper_bounds"]
+
 #: Clients scored at a time, few enough that their numbers stay in the processor's cache.
 BLOCK = 512
 
