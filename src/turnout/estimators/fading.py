@@ -52,5 +52,6 @@ def shrunk_mean(record: FloatArray, typical: float, strength: float) -> FloatArr
         typical: What an unknown client is taken to be.
         strength: How many observations that is worth, above 0.
     """
-    mean: FloatArray = (record[0] + strength * typical) / (record[1] + strength)
+    mean: FloatArray = record[0] + strength * typical
+    mean /= record[1] + strength
     return mean

@@ -125,9 +125,13 @@ class Pace(Accounts):
         others = np.flatnonzero(self._allowed(ctx, reserved))
         n_places = ctx.size - reserved.size
         base = self._base(ctx)
-        time = np.minimum(base * np.exp(shrunk_mean(self.pace_, 0.0, TIME_PRIOR)), ctx.deadline)
+        time = shrunk_mean(self.pace_, 0.0, TIME_PRIOR)
+        np.minimum(np.multiply(np.exp(time, out=time), base, out=time), ctx.deadline, out=time)
         cost = np.maximum(time[others], time[reserved].max(initial=0.0))  # the slowest counts
-        gain = (self.queue_ + self.utility * self._worth(ctx))[others]
+        gain = self._worth(ctx)
+        gain *= self.utility
+        gain += self.queue_
+        gain = gain[others]
         chosen = reserved
         if n_places:
             price = self.haste * n_places * (1.0 - self.late_) / time[ctx.pool].mean()  # Eq. (1)
@@ -201,14 +205,22 @@ class Pace(Accounts):
         n_answers, n_asked = self.answers_.sum(axis=1)
         worth = shrunk_mean(self.answers_, (n_answers + 1.0) / (n_asked + 1.0), ANSWER_PRIOR)
         is_known = self.loss_[1] > 0.0
-        if is_known.any():
-            typical = float(np.median(self.loss_[0, is_known] / self.loss_[1, is_known]))
-            if typical > 0.0:
-                worth *= np.minimum(shrunk_mean(self.loss_, typical, LOSS_PRIOR) / typical, CLIP)
+        typical = _median(self.loss_[0, is_known] / self.loss_[1, is_known])
+        if typical > 0.0:
+            relative = shrunk_mean(self.loss_, typical, LOSS_PRIOR)
+            relative /= typical
+            worth *= np.minimum(relative, CLIP, out=relative)
         if "num_samples" in ctx.columns:
-            amount = np.asarray(ctx.column("num_samples"), dtype=np.float64)
-            typical = float(np.nanmedian(amount)) if not np.isnan(amount).all() else 0.0
+            amount = np.array(ctx.column("num_samples"), dtype=np.float64)
+            unknown = np.isnan(amount)
+            typical = _median(amount[~unknown] if unknown.any() else amount)
             if typical > 0.0:
-                relative = np.minimum(amount / typical, CLIP)
-                worth *= np.where(np.isnan(relative), 1.0, relative)
+                amount /= typical
+                amount[unknown] = 1.0
+                worth *= np.minimum(amount, CLIP, out=amount)
         return worth
+
+
+def _median(values: FloatArray) -> float:
+    """Return the median, 0 of nothing."""
+    return float(np.median(values)) if values.size else 0.0
