@@ -114,7 +114,10 @@ class Stateful:
             return self.n_clients_
         except AttributeError:
             name = type(self).__name__
-            raise NotReset(f"{name} has no state yet: call reset(n_clients) first.") from None
+            raise NotReset(
+                f"{name} has no state yet: call reset(n_clients) first; a reset of your own "
+                "begins with super().reset(n_clients)."
+            ) from None
 
     def state(self) -> dict[str, Array]:
         """Return a copy of everything learned, as arrays."""

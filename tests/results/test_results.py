@@ -87,6 +87,40 @@ def test_half_finished_folders_are_shown_as_far_as_they_are(tmp_path):
     assert "no cell is complete yet" in shown.stderr
 
 
+def test_cells_that_failed_in_their_first_round_are_rows_without_numbers(tmp_path):
+    rounds_done = {("random", 0): 12, ("e3cs-0.5", 0): 0}
+    interrupt_folder(
+        tmp_path, "random", "e3cs-0.5", n_rounds_done=rounds_done, seeds=1, n_rounds=12
+    )
+    (tmp_path / "e3cs-0.5" / "seed-0" / "rounds.jsonl").unlink()
+    results = turnout.open_runs(tmp_path)
+    cells, rounds, choices = (results.to_frame(name) for name in ("cells", "rounds", "choices"))
+    assert dict(zip(cells["label"], cells["rounds_done"], strict=True)) == {
+        "random": 12,
+        "e3cs-0.5": 0,
+    }
+    numbers = cells.set_index("label")["success_ratio"]
+    assert numbers["random"] > 0
+    assert np.isnan(numbers["e3cs-0.5"])
+    assert set(rounds["label"]) == set(choices["label"]) == {"random"}
+    out = tmp_path / "paper"
+    exported = CliRunner().invoke(app, ["export", str(tmp_path), "--csv", "--out", str(out)])
+    assert exported.exit_code == 0, exported.output
+
+
+def test_a_cell_shows_itself_in_one_line(folder, results):
+    assert repr(results.cells[0]) == (
+        f"Cell {results.cells[0].settings.label}, seed 0: 12 of 12 rounds, complete, "
+        f"in {results.cells[0].path}"
+    )
+
+
+def test_only_some_selectors(results):
+    assert results.only(["random"]).labels == ("random",)
+    with pytest.raises(InvalidInput, match=r"unknown label 'randm'\. Did you mean 'random'"):
+        results.only(["randm", "e3cs-0.5"])
+
+
 def test_worlds_are_kept_apart(folder, tmp_path):
     run_cell(tmp_path, "random", n_rounds=5)
     results = turnout.open_runs(folder, tmp_path)

@@ -123,6 +123,7 @@ def test_few_seeds_are_said():
     assert scores_of(a=[1.0] * 5).caution == ""
     assert scores_of(a=[1.0] * 5, b=[1.0] * 4).caution.startswith("Only 4 seeds per selector")
     assert scores_of(a=[1.0]).caution.startswith("Only 1 seed per selector")
+    assert scores_of(a=[1.0] * 4, failed=[]).caution.startswith("Only 4 seeds per selector")
 
 
 @pytest.mark.parametrize(

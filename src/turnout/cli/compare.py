@@ -136,7 +136,9 @@ def compare(
         _print_grids(grids, wanted, baseline)
         console.print(f"Run folder: {folder}", highlight=False)
     if figures is not None and shard is None:
-        draw_results(open_runs(folder).only(plan.base.labels), figures, formats=FORMATS)
+        results = open_runs(folder)
+        labels = [label for label in plan.base.labels if label in results.labels]
+        draw_results(results.only(labels), figures, formats=FORMATS)
     end_badly_on_problems(*grids)
 
 

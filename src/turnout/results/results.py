@@ -11,7 +11,7 @@ from turnout.errors import InvalidInput
 from turnout.results.across import Across
 from turnout.results.frames import frame_of
 from turnout.results.groups import WorldGroup, gather, refuse_mixed
-from turnout.results.scores import Difference, Scores
+from turnout.results.scores import Difference, Scores, known_label
 from turnout.runs.catalogue import all_metrics
 from turnout.runs.cell import Cell
 from turnout.runs.reader import Problem, read_cells
@@ -97,8 +97,11 @@ class Results:
             labels: Their labels, as in ``config.json``.
 
         Raises:
-            InvalidInput: Nothing is left.
+            InvalidInput: There is no such label, or nothing is left.
         """
+        there = dict.fromkeys(cell.settings.label for cell in self.cells)
+        for label in labels:
+            known_label(label, there)
         cells = tuple(cell for cell in self.cells if cell.settings.label in labels)
         worlds, remarks = gather(cells)
         if not worlds:
@@ -124,7 +127,8 @@ class Results:
         for world in self.worlds:
             seeds = {seed for variant in world.variants for seed in variant.seeds}
             names = ", ".join(variant.name for variant in world.variants)
-            lines.append(f"  {world.title}, {len(seeds)} seeds: {names}")
+            count = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+            lines.append(f"  {world.title}, {count}: {names}")
         lines += [f"  {problem}" for problem in self.problems]
         return "\n".join(lines)
 

@@ -92,8 +92,9 @@ class Scores:
     @property
     def caution(self) -> str:
         """What to say where few seeds back a claim; empty if there are enough."""
-        fewest = min(self.n_seeds(label) for label in self.labels)
-        if fewest >= FEW_SEEDS:
+        counts = [self.n_seeds(label) for label in self.labels]
+        fewest = min((count for count in counts if count), default=0)
+        if not 0 < fewest < FEW_SEEDS:
             return ""
         seeds = "1 seed" if fewest == 1 else f"{fewest} seeds"
         return f"Only {seeds} per selector: with fewer than {FEW_SEEDS}, take no claim for granted."

@@ -15,7 +15,7 @@ from turnout.runs.settings import CellSettings
 from turnout.types import FloatArray, IntArray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Cell:
     """One selector with one seed, as its folder holds it.
 
@@ -70,4 +70,13 @@ class Cell:
             choices=self.choices and self.choices.first(n_rounds),
             curves={name: values[:n_rounds] for name, values in self.curves.items()},
             n_rounds=n_rounds,
+        )
+
+    def __repr__(self) -> str:
+        """Return which cell it is and how far it got, in one line."""
+        settings = self.settings
+        state = "complete" if self.is_complete else "not complete"
+        return (
+            f"Cell {settings.label}, seed {settings.seed}: {self.n_rounds:,} of "
+            f"{settings.n_rounds:,} rounds, {state}, in {self.path}"
         )

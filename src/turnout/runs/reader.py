@@ -176,17 +176,20 @@ def _read_rounds(path: Path, must_exist: bool) -> tuple[dict[str, FloatArray], i
 
     A round that is written twice counts as written last.
     """
+    nothing: dict[str, FloatArray] = {name: np.zeros(0) for name in _REQUIRED}
     if not (must_exist or path.exists()):
-        return {}, 0, 0
+        return nothing, 0, 0
     tables, n_unreadable = files.read_lines(path)
     by_round = {table["round"]: table for table in tables if type(table.get("round")) is int}
     n_unreadable += sum(type(table.get("round")) is not int for table in tables)
     n_rounds = next(t for t in itertools.count() if t not in by_round)
     rounds = [by_round[t] for t in range(n_rounds)]
     names = dict.fromkeys(name for table in rounds for name in table)
-    series = {name: np.array([_number(table.get(name)) for table in rounds]) for name in names}
+    series = nothing | {
+        name: np.array([_number(table.get(name)) for table in rounds]) for name in names
+    }
     for name in _REQUIRED:
-        if rounds and not np.isfinite(series.get(name, np.zeros(0))).any():
+        if rounds and not np.isfinite(series[name]).any():
             raise DamagedFile(path, f" has no numbers under {name!r}")
     return series, n_rounds, n_unreadable
 
