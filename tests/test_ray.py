@@ -123,7 +123,7 @@ def test_the_commands_of_the_page_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_ADDRESS", address)  # where "auto" looks first
-    printed = commands(ROOT / "docs" / "howto" / "cluster.md")
+    printed = commands((ROOT / "docs" / "howto" / "cluster.md").read_text(encoding="utf-8"))
     assert [arguments[0] for arguments in printed] == ["compare"] * 2 + ["merge"] + ["compare"] * 2
     for arguments in printed:
         done = CliRunner().invoke(app, [*arguments, *SHORT.get(arguments[0], [])])
