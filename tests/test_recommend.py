@@ -113,7 +113,8 @@ def test_it_prints_the_ranking_the_reasons_and_a_line_that_works() -> None:
     line = next(line for line in result.output.splitlines() if line.startswith("strategy = "))
     made: list[Any] = []
     names = {"SelectingStrategy": lambda *a, **k: made.append((a, k)), "FedAvg": list}
-    exec(line, {"turnout": turnout, **names})
+    assert "import turnout" in result.output.splitlines()
+    exec(f"import turnout\n{line}", names)
     ((_, selector), options) = made[0]
     assert isinstance(selector, turnout.Selector)
     assert options == {"cohort_size": 3}

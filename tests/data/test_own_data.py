@@ -89,7 +89,10 @@ def test_numbers_as_labels_are_in_the_order_of_numbers(here: Path) -> None:
     ("settings", "message"),
     [
         ({"label": "specie"}, r"own\.csv cannot be used: .*label=specie is no column.*'species'"),
-        ({"label": "species"}, r"column id must hold numbers, got 'a' in line 2.*ignore=id"),
+        (
+            {"label": "species"},
+            r"column id must hold numbers, got 'a' in line 2.*ignore=id.*group=id",
+        ),
         ({"label": "species", "group": "owner"}, "group=owner is no column"),
         ({"label": "species", "ignore": ("id", "x")}, "ignore=x is no column"),
     ],

@@ -85,6 +85,7 @@ def test_mixed_worlds_can_be_allowed(small, tmp_path):
     run_folder(tmp_path / "mixed", "random", n_rounds=5, seeds=1)
     result = run(small, tmp_path / "mixed", "--allow-mixed", "--out", tmp_path / "out.html")
     assert result.exit_code == 0
+    assert result.stdout.splitlines()[0] == "2 selectors in 2 worlds, 5 cells."
     assert "2 worlds" in result.stderr
 
 

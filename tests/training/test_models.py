@@ -234,7 +234,11 @@ def test_a_ready_module_keeps_its_weights_and_is_not_touched(handed):
         (nn.Flatten(), vectors(), r"^model Flatten has no weights"),
         (OneLayer().double(), vectors(), r"^model must hold float32 weights, got torch.float64"),
         (Custom(f"{HERE}:not_a_module"), vectors(), r"^model must build a torch.nn.Module, got 3"),
-        (Custom(f"{HERE}:OneLayer", {"depth": 3}), vectors(), r"^parameters do not fit .*depth"),
+        (
+            Custom(f"{HERE}:OneLayer", {"depth": 3}),
+            vectors(),
+            r"^parameters do not fit .*depth.*example_shape and n_classes are filled in",
+        ),
         (Custom(f"{HERE}:Missing"), vectors(), r"^path .*cannot be imported"),
         (Custom("no.such.module:Net"), vectors(), r"^path .*cannot be imported"),
         (Custom(f"{HERE}:HERE"), vectors(), r"^path .* is not a class or function"),

@@ -140,6 +140,7 @@ def _flower_line(variant: Variant, cohort_size: int) -> str:
     values = variant.make().parameters
     shown = [repr(variant.name), *(f"{name}={values[name]!r}" for name in variant.parameters)]
     return (
+        "import turnout\n"
         "from turnout.integrations.flower import SelectingStrategy\n"
         f"strategy = SelectingStrategy(FedAvg(), turnout.make({', '.join(shown)}), "
         f"cohort_size={variant.cohort_size or cohort_size})"

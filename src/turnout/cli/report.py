@@ -39,7 +39,10 @@ def report(
         print_json(_encoded(written))
         return
     size = written.path.stat().st_size / 1e6
-    typer.echo(f"{len(written.rows)} selectors, {written.n_cells} cells.")
+    labels = {row.name for _, row in written.rows}
+    worlds = {world_id for world_id, _ in written.rows}
+    where = f" in {len(worlds)} worlds" if len(worlds) > 1 else ""
+    typer.echo(f"{len(labels)} selectors{where}, {written.n_cells} cells.")
     typer.echo(f"Wrote {written.path} ({size:.1f} MB).")
 
 

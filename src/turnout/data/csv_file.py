@@ -131,7 +131,8 @@ def _numbers(name: str, texts: Array) -> Array:
         except ValueError as error:
             raise ValueError(
                 f"column {name} must hold numbers, got {str(text)!r} in line {place + 2}: replace "
-                f"its values by numbers, or leave it out with ignore={name}"
+                f"its values by numbers, leave it out with ignore={name}, or name the owners by it "
+                f"with group={name}"
             ) from error
     return values
 

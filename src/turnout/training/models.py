@@ -171,7 +171,10 @@ class Custom(Model):
         try:
             signature.bind(**arguments)
         except TypeError as error:
-            raise InvalidInput(f"parameters do not fit {self.path}: {error}.") from error
+            raise InvalidInput(
+                f"parameters do not fit {self.path}: {error}. Arguments called example_shape and "
+                "n_classes are filled in; give the others in parameters, or a default."
+            ) from error
         try:
             module: nn.Module = factory(**arguments)
         except Exception as error:  # the user's own code
