@@ -127,10 +127,10 @@ def small(monkeypatch):
 
 def test_the_command_keeps_what_it_ran_and_takes_a_plug_in(small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "arena_entry.py").write_text(
         "from turnout.selectors import Random\n\n\nclass Mine(Random):\n    pass\n"
     )
-    words = ["arena", "pace", "rbcs-f", "Mine=mine:Mine", "--seeds", "2", "--jobs", "1"]
+    words = ["arena", "pace", "rbcs-f", "Mine=arena_entry:Mine", "--seeds", "2", "--jobs", "1"]
     result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert "Mine: Faster than random in none of 1" in result.output
