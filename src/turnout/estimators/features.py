@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from turnout.errors import InvalidInput
 from turnout.types import LARGEST_REPORT, FloatArray, RoundContext
 
 #: Rows of features are shortened to this length: beyond it the ridge is lost to rounding.
@@ -28,6 +29,25 @@ def typical_if_unknown(features: FloatArray) -> FloatArray:
     for column, known in zip(filled.T, is_known.T, strict=True):
         column[~known] = np.median(column[known]) if known.any() else 0.0
     return filled
+
+
+def known_context(ctx: RoundContext, dimension: int) -> FloatArray:
+    """Return (n, d) the context of all clients; unknown values are typical of the others.
+
+    Args:
+        ctx: The round; it must have the column ``context``.
+        dimension: The number of features that a selector was made for.
+
+    Raises:
+        InvalidInput: The column has another shape.
+    """
+    context = ctx.column("context")
+    if context.ndim != 2 or context.shape[1] != dimension:
+        raise InvalidInput(
+            f"columns['context'] must have shape ({ctx.n_clients}, {dimension}), got "
+            f"{context.shape}; set dimension= to the number of context features."
+        )
+    return typical_if_unknown(np.asarray(context, dtype=np.float64))
 
 
 def known_features(ctx: RoundContext) -> FloatArray:

@@ -41,9 +41,8 @@ import math
 import numpy as np
 
 from turnout import require
-from turnout.errors import InvalidInput
 from turnout.estimators.fading import add_observations, fade, no_observations, shrunk_mean
-from turnout.estimators.features import typical_if_unknown
+from turnout.estimators.features import known_context
 from turnout.registry import register
 from turnout.sampling import bottleneck_limit, top_m
 from turnout.selectors._accounts import Accounts
@@ -141,7 +140,7 @@ class Pace(Accounts):
         is_reserved = np.isin(chosen, reserved, assume_unique=True)
         memo = {"base": base[chosen], "time": time[chosen]}
         if "context" in ctx.columns:
-            memo["context"] = self._context(ctx)[chosen]
+            memo["context"] = known_context(ctx, self.dimension)[chosen]
         return Selection(ctx.round, chosen, memo=memo | self._account_memo(ctx, is_reserved))
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
@@ -189,16 +188,7 @@ class Pace(Accounts):
             return np.full(ctx.n_clients, mean)
         ridge = RIDGE * np.trace(self.gram_) / self.dimension * np.eye(self.dimension)
         theta = np.linalg.solve(self.gram_ + ridge, self.moment_)
-        return np.clip(self._context(ctx) @ theta, mean / TAIL, mean * TAIL)
-
-    def _context(self, ctx: RoundContext) -> FloatArray:
-        context = ctx.column("context")
-        if context.ndim != 2 or context.shape[1] != self.dimension:
-            raise InvalidInput(
-                f"columns['context'] must have shape ({ctx.n_clients}, {self.dimension}), got "
-                f"{context.shape}; set dimension= to the number of context features."
-            )
-        return typical_if_unknown(np.asarray(context, dtype=np.float64))
+        return np.clip(known_context(ctx, self.dimension) @ theta, mean / TAIL, mean * TAIL)
 
     def _worth(self, ctx: RoundContext) -> FloatArray:
         """Return (n,) utility times reliability; 1 for a typical client that always answers."""

@@ -59,8 +59,7 @@ from types import MappingProxyType
 import numpy as np
 
 from turnout import require
-from turnout.errors import InvalidInput
-from turnout.estimators.features import typical_if_unknown
+from turnout.estimators.features import known_context
 from turnout.estimators.linear import check_ridge, rank_one_update, ridge_start, ridge_width
 from turnout.estimators.silence import check_patience, count_unanswered, lowered
 from turnout.registry import register
@@ -161,7 +160,7 @@ class RBCSF(Selector):
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Solve P4 for the optimistic times."""
         self._warn_if_infeasible(ctx)
-        columns = self._context(ctx)
+        columns = np.array(known_context(ctx, self.dimension).T, order="C")
         deadline = {"deadline": np.array(ctx.deadline)}
         if ctx.size == 0:
             return Selection(ctx.round, ctx.pool, memo={"context": columns[:, :0]} | deadline)
@@ -201,16 +200,6 @@ class RBCSF(Selector):
     def guaranteed_rate(self) -> float:
         """Return beta."""
         return self.rate
-
-    def _context(self, ctx: RoundContext) -> FloatArray:
-        context = ctx.column("context")
-        if context.ndim != 2 or context.shape[1] != self.dimension:
-            raise InvalidInput(
-                f"columns['context'] must have shape ({ctx.n_clients}, {self.dimension}), got "
-                f"{context.shape}; set dimension= to the number of context features."
-            )
-        known = typical_if_unknown(np.asarray(context, dtype=np.float64))
-        return np.array(known.T, order="C")
 
     def _warn_if_infeasible(self, ctx: RoundContext) -> None:
         needed = self.rate * ctx.n_clients
