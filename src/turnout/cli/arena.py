@@ -16,10 +16,11 @@ from turnout.arena.tables import draw_front, draw_profile, duels_table, overall_
 from turnout.arena.tasks import task_labels
 from turnout.cli.option_groups import with_groups
 from turnout.cli.options import GridOptions, end_badly_on_problems, print_json, run_shown
-from turnout.cli.output import AsJson, console, text_table
+from turnout.cli.output import AsJson, console, fitted
 from turnout.errors import InvalidInput
 from turnout.experiment.recommend import NOT_ASKED
 from turnout.experiment.variants import variants_of
+from turnout.papers.tables import TextTable
 from turnout.registry import names
 from turnout.results.drawing import FORMATS, require_matplotlib
 from turnout.runs.versions import tools
@@ -101,15 +102,24 @@ def arena(
         print_json(_content(overall, path, drawn))
         return
     for item in tasks if task else ():
-        console.print(text_table(*task_table(kept, item)))
+        _print_table(task_table(kept, item))
     for variant in variants if selectors else ():
         if variant.label != BASELINE and variant.label in overall:
-            console.print(text_table(*duels_table(variant.label, overall[variant.label].duels)))
-    console.print(text_table(*overall_table(overall)))
+            _print_table(duels_table(variant.label, overall[variant.label].duels))
+    _print_table(overall_table(overall))
     for label, own in overall.items():
         if label != BASELINE:
             console.print(f"[bold]{label}[/]: {sentence_of(own.duels)}", highlight=False)
     console.print(f"Kept in {path}. Figures: {', '.join(map(str, drawn))}", highlight=False)
+
+
+def _print_table(text: TextTable) -> None:
+    """Print a table, in parts if the terminal is narrow."""
+    first, *headings = text.headings
+    rows = [[escape(cell) for cell in row] for row in text.rows]
+    console.print(f"\n{escape(text.title)}", highlight=False)
+    for part in fitted((first, [row[0] for row in rows]), headings, [row[1:] for row in rows]):
+        console.print(part)
 
 
 def _content(overall: dict[str, Overall], path: Path, drawn: list[Path]) -> dict[str, Any]:
