@@ -47,7 +47,8 @@ def test_a_run_in_two_parts_is_the_run_in_one(first):
 def test_a_late_client_is_left_behind_and_left_alone(second):
     late = second["late"]
     assert late["ended"][0]["client-005"] == Status.LATE
-    assert late["ended"][0]["client-003"] == Status.FAILED
+    # Its error races with the last answer that the round needs.
+    assert late["ended"][0]["client-003"] in (Status.FAILED, Status.LATE)
     in_time = [client for client, status in late["ended"][0].items() if status == Status.COMPLETED]
     assert len(in_time) == N_NODES - 2
     assert "client-005" not in late["cohorts"][1]
