@@ -49,7 +49,6 @@ def test_liars_exaggerate_every_loss_and_nobody_else_does():
     honest = Environment(20, 1, volatility=Reliable())
     lying = Environment(20, 1, volatility=Reliable(), claims=Liars(share=0.25, factor=10.0))
     selectors = turnout.make("oort"), turnout.make("oort")
-    factors = {}
     plays = [
         rounds(selector, world, cohort_size=20, n_rounds=1)
         for selector, world in zip(selectors, (honest, lying), strict=True)

@@ -87,13 +87,7 @@ def duels_of(arena: Arena, tasks: Sequence[ArenaTask], label: str) -> tuple[Duel
         tasks: The tasks.
         label: The selector.
     """
-    found = [
-        (task, trials)
-        for task in tasks
-        if (trials := arena.trials(task)) is not None
-        and {label, BASELINE} <= trials.schemes.keys()
-        and trials.paired(label, BASELINE, Measures.of(task).time)[0].size
-    ]
+    found = _met(arena, tasks, label)
     sides = {
         kind: _sides([_evidence(kind, trials, label, Measures.of(task)) for task, trials in found])
         for kind in ("time", "accuracy", "worst_tenth")
@@ -142,7 +136,7 @@ def overall_of(arena: Arena, tasks: Sequence[ArenaTask]) -> dict[str, Overall]:
             duels,
             Interval(ratio.value, ratio.high, ratio.low),
             even if label == BASELINE else probability_of_improvement(list(own.values()), theirs),
-            _mean_rank(label, [speeds[other] for other in complete], own)
+            _mean_rank([speeds[other] for other in complete], own)
             if label in complete
             else Interval(math.nan, math.nan, math.nan),
             float(np.mean([duel.least_share for duel in duels])),
@@ -159,12 +153,10 @@ def speeds_of(arena: Arena, tasks: Sequence[ArenaTask], label: str) -> dict[str,
         label: The selector.
     """
     speeds = {}
-    for duel in duels_of(arena, tasks, label):
-        trials = arena.trials(duel.task)
-        assert trials is not None
-        name = Measures.of(duel.task).time
+    for task, trials in _met(arena, tasks, label):
+        name = Measures.of(task).time
         times, others = trials.paired(label, BASELINE, name)
-        speeds[duel.task.label] = -log_ratio(times, others, trials.lengths(label, BASELINE, name))
+        speeds[task.label] = -log_ratio(times, others, trials.lengths(label, BASELINE, name))
     return speeds
 
 
@@ -189,6 +181,17 @@ def sentence_of(duels: Sequence[Duel]) -> str:
         f"accuracy lower in {lower or 'none'}, worst tenth lower in {worse or 'none'}; unfair in "
         f"{unfair or 'none'}."
     )
+
+
+def _met(arena: Arena, tasks: Sequence[ArenaTask], label: str) -> list[tuple[ArenaTask, Trials]]:
+    """Return the tasks in which a selector and the baseline have seeds in common."""
+    return [
+        (task, trials)
+        for task in tasks
+        if (trials := arena.trials(task)) is not None
+        and {label, BASELINE} <= trials.schemes.keys()
+        and trials.paired(label, BASELINE, Measures.of(task).time)[0].size
+    ]
 
 
 def _count(duels: Sequence[Duel], kind: str, side: Side) -> int:
@@ -216,9 +219,7 @@ def _sides(evidence: Sequence[Evidence]) -> list[Side]:
     ]
 
 
-def _mean_rank(
-    label: str, everyone: Sequence[dict[str, FloatArray]], own: dict[str, FloatArray]
-) -> Interval:
+def _mean_rank(everyone: Sequence[dict[str, FloatArray]], own: dict[str, FloatArray]) -> Interval:
     """Return the mean rank of a selector's times: by task and seed, equals share a rank."""
     ranks = []
     for task, ours in own.items():
