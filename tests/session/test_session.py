@@ -206,6 +206,23 @@ def test_a_round_must_be_closed_before_the_next(ticking):
         session.open()
 
 
+def test_a_round_can_be_opened_by_its_number_again_and_again(ticking):
+    session = session_of("random")
+    present(session)
+    with pytest.raises(InvalidInput, match="round must be 0, which comes next, got 1") as error:
+        session.open(1)
+    assert error.value.field == "round"
+    chosen = session.open(0)
+    assert session.open(0).ids == chosen.ids  # a request that was sent twice
+    with pytest.raises(InvalidInput, match="round must be 0, which is open, got 1"):
+        session.open(1)
+    answered(session, chosen, *[Kind.ANSWERED] * 4)
+    session.close()
+    with pytest.raises(InvalidInput, match="round must be 1, which comes next, got 0"):
+        session.open(0)
+    assert session.open(1).round == 1
+
+
 def test_answers_may_come_from_many_threads(ticking):
     session = session_of("random", cohort_size=64)
     present(session, 64)

@@ -45,7 +45,7 @@ class Chooser:
         self.observed = Observed.fresh()
         self.bounds = None if settings.bounds is None else settings.bounds.clone()
         self.n_clients = 0  #: that selector and bounds have room for
-        self._cohort_size, self._seed, self._limit_s = settings.cohort_size, settings.seed, limit_s
+        self.cohort_size, self._seed, self._limit_s = settings.cohort_size, settings.seed, limit_s
 
     def make_room(self, n: int) -> None:
         """Give selector and bounds as many clients as there are."""
@@ -63,7 +63,7 @@ class Chooser:
         """Return what the selector knows before it chooses; None if nobody has said anything."""
         if not self.n_clients:
             return None
-        size = self.policy.select_size(self._cohort_size, self.observed)
+        size = self.policy.select_size(self.cohort_size, self.observed)
         needs, uses = self.selector.needs_columns, self.selector.uses_columns
         deadline = self.policy.deadline(self.observed)
         if self.world is not None:
@@ -113,7 +113,7 @@ class Chooser:
             fate.duration[selection.clients],
             fate.survived[selection.clients],
             self.observed,
-            cohort_size=self._cohort_size,
+            cohort_size=self.cohort_size,
             reports_failure=fate.reports_failure,
         )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from turnout.policies import Closed, RoundPolicy
+from turnout.session.chooser import Chooser
 from turnout.session.cohort import Cohort
+from turnout.session.members import Members
 from turnout.session.port import Address, Heard
 from turnout.session.reports import Reports
 from turnout.types import FloatArray, RoundContext, Selection, Status
@@ -80,6 +82,19 @@ class OpenRound:
         self.addresses = tuple(addresses)
         self.position = {client: i for i, client in enumerate(cohort.ids)}
         self._foreseen = foreseen  # how it will end, in a virtual world
+
+    @classmethod
+    def of(cls, ctx: RoundContext, chooser: Chooser, members: Members) -> Self:
+        """Return a round for which somebody was chosen just now."""
+        selection = chooser.select(ctx)
+        ids = [members.roster.id_of(int(client)) for client in selection.clients]
+        return cls(
+            ctx,
+            selection,
+            Cohort(ids, chooser.policy, chooser.observed, chooser.cohort_size),
+            members.addresses_of(selection.clients),
+            chooser.foresee(selection),
+        )
 
     @property
     def chosen(self) -> Chosen:

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from turnout.errors import InvalidInput, StateFileError
+from turnout.errors import InvalidInput
 from turnout.roster import Roster
 from turnout.selector import Selector
-from turnout.session import clock
+from turnout.session import clock, saving
 from turnout.session.checkpoint import Checkpoint
 from turnout.session.chooser import Chooser
-from turnout.session.cohort import Cohort
 from turnout.session.hints import Hints
 from turnout.session.journal import Journal
 from turnout.session.members import Members
@@ -155,10 +154,25 @@ class Session:
             )
             self._context = self.chooser.with_losses(self._context, clients, losses)
 
-    def open(self) -> Chosen:
-        """Choose the cohort of the next round; it is empty if nobody can be chosen."""
+    def open(self, round: int | None = None) -> Chosen:
+        """Choose the cohort of the next round; it is empty if nobody can be chosen.
+
+        Args:
+            round: The round that the caller means, counted from 0; None: whichever comes next.
+                Asking for the open round again by its number returns the same choice.
+
+        Raises:
+            InvalidInput: Another round is due, or one is open.
+        """
         with self._lock:
+            if round is not None and round != self.round:
+                state = "comes next" if self._open is None else "is open"
+                raise InvalidInput(
+                    f"round must be {self.round}, which {state}, got {round}.", field="round"
+                )
             if self._open is not None:
+                if round is not None:
+                    return self._open.chosen
                 raise InvalidInput(f"round {self.round} is open: close it before the next one.")
             ctx = self._next_context() if self._context is None else self._context
             self._context = None
@@ -166,15 +180,7 @@ class Session:
             self.journal.n_clients = max(1, self.chooser.n_clients)
             if ctx is None:
                 return Chosen(self.round, (), (), (), math.inf, None, 0)
-            selection = self.chooser.select(ctx)
-            ids = [self.members.roster.id_of(int(client)) for client in selection.clients]
-            self._open = OpenRound(
-                ctx,
-                selection,
-                Cohort(ids, self.chooser.policy, self.chooser.observed, self.settings.cohort_size),
-                self.members.addresses_of(selection.clients),
-                self.chooser.foresee(selection),
-            )
+            self._open = OpenRound.of(ctx, self.chooser, self.members)
             return self._open.chosen
 
     def heard(self, client: Hashable, heard: Heard, round: int | None = None) -> bool:
@@ -241,22 +247,8 @@ class Session:
             settings: What the checkpoint belongs to, see ``Settings.identity``.
         """
         with self._lock:
-            members, journal = self.members, self.journal
-            return Checkpoint(
-                settings=settings,
-                rounds_done=journal.n_rounds,
-                roster=members.roster.to_json(),
-                busy=[[client, until] for client, until in members.busy_clients().items()],
-                bindings=members.bindings,
-                seen=sorted(self.reports.seen),
-                metrics=journal.metrics,
-                void=sorted(journal.void),
-                arrays={
-                    **self.chooser.state(),
-                    "columns": members.columns.state(),
-                    "run": journal.columns(),
-                },
-            )
+            parts = self.members, self.chooser, self.journal, self.reports
+            return saving.checkpoint_of(settings, *parts)
 
     def load(self, saved: Checkpoint) -> None:
         """Go back to what ``state`` returned.
@@ -268,16 +260,7 @@ class Session:
             StateFileError: Its clients are in another order than those of this session.
         """
         with self._lock:
-            roster = Roster.from_json(saved.roster)
-            first = self.members.roster.ids
-            if roster.ids[: len(first)] != first:
-                raise StateFileError("its clients are in another order than roster or world.")
-            columns = saved.arrays.get("columns", {})
-            self.members.restore(roster, saved.busy, saved.bindings, columns)
-            self.chooser.load_state(saved.arrays, len(roster))
-            self.journal.restore(saved.arrays["run"], saved.metrics, set(saved.void))
-            self.journal.n_clients = max(1, len(roster))
-            self.reports.seen.update(saved.seen)
+            saving.restore(saved, self.members, self.chooser, self.journal, self.reports)
 
     def _next_context(self) -> RoundContext | None:
         return self.chooser.context(self.round, self.members.selectable(), self.members.columns)
