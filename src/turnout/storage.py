@@ -26,6 +26,7 @@ __all__ = [
     "TEMPORARY",
     "UNREADABLE",
     "check_regular",
+    "npz_bytes",
     "read_bytes",
     "read_npz",
     "write_atomically",
@@ -83,29 +84,34 @@ def check_regular(path: Path) -> None:
         raise OSError("not a regular file")
 
 
-def read_npz(path: str | os.PathLike[str], names: Iterable[str] = ()) -> dict[str, Array]:
+def read_npz(source: str | os.PathLike[str] | bytes, names: Iterable[str] = ()) -> dict[str, Array]:
     """Return arrays of an ``.npz`` without unpickling anything.
 
     What the file says about its sizes is checked before anything is allocated. Its arrays may take
     64 MB, or 20 times the size of the file. ``TURNOUT_MAX_ARRAY_MB`` sets another limit.
 
     Args:
-        path: The file.
+        source: The file, or its content.
         names: The arrays that are wanted; empty = all.
 
     Raises:
         Exception: One of ``UNREADABLE``; the caller says what to do about its file.
 
     """
-    path = Path(path)
-    check_regular(path)
-    with zipfile.ZipFile(path) as archive:
+    file: Path | io.BytesIO
+    if isinstance(source, bytes):
+        file, n_packed = io.BytesIO(source), len(source)
+    else:
+        file = Path(source)
+        check_regular(file)
+        n_packed = file.stat().st_size
+    with zipfile.ZipFile(file) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         for name in names:
             if name not in members:
                 raise ValueError(f"it has no array {name}")
         wanted = {name: members[name] for name in names or members}
-        _check_size(sum(info.file_size for info in wanted.values()), path.stat().st_size)
+        _check_size(sum(info.file_size for info in wanted.values()), n_packed)
         return {name: _array(archive, name, info) for name, info in wanted.items()}
 
 
@@ -139,12 +145,22 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> str:
         arrays: The arrays by name.
 
     """
+    content = npz_bytes(arrays)
+    write_atomically(Path(path), content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
+    """Return the content of an ``.npz``.
+
+    Args:
+        arrays: The arrays by name.
+
+    """
     buffer = io.BytesIO()
     by_name: dict[str, Any] = dict(arrays)
     np.savez(buffer, **by_name)
-    content = buffer.getvalue()
-    write_atomically(Path(path), content)
-    return hashlib.sha256(content).hexdigest()
+    return buffer.getvalue()
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -12,13 +12,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from turnout.errors import StateFileError
 from turnout.runs.settings import first_difference
-from turnout.storage import UNREADABLE, read_npz, write_npz
+from turnout.storage import UNREADABLE, npz_bytes, read_npz, write_atomically
 from turnout.types import Array
 
 #: Version of the file format; a file with a larger number was written by a newer turnout.
@@ -53,18 +54,24 @@ _PLAIN = (*_NEEDED, "bindings", "void")
 
 def write_checkpoint(path: str | os.PathLike[str], saved: Checkpoint, kind: str) -> None:
     """Write the file; a crash leaves the old one or the new one."""
+    write_atomically(Path(path), checkpoint_bytes(saved, kind))
+
+
+def checkpoint_bytes(saved: Checkpoint, kind: str) -> bytes:
+    """Return the content of the file."""
     header: dict[str, Any] = {"format": FORMAT, "kind": kind, **saved.host}
     header |= {name: getattr(saved, name) for name in _PLAIN}
     arrays: dict[str, Array] = {_HEADER: np.array(json.dumps(header)), **saved.host_arrays}
     for owner, table in saved.arrays.items():
         arrays |= {f"{owner}/{name}": values for name, values in table.items()}
-    write_npz(path, arrays)
+    return npz_bytes(arrays)
 
 
-def read_checkpoint(path: str | os.PathLike[str], kind: str) -> Checkpoint:
-    """Return what a file holds, or raise ``StateFileError``."""
+def read_checkpoint(source: str | os.PathLike[str] | bytes, kind: str) -> Checkpoint:
+    """Return what a file, or its content, holds, or raise ``StateFileError``."""
+    path = "the checkpoint" if isinstance(source, bytes) else source
     try:
-        saved = read_npz(path)
+        saved = read_npz(source)
         header = json.loads(str(saved.pop(_HEADER)))
         if header.pop("kind") != kind:
             raise StateFileError(f"{path} is not a checkpoint of a run of kind {kind!r}.")

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_held: ContextVar[float | None] = ContextVar("held", default=None)
 
 
 def now() -> float:
     """Return seconds on a clock that never goes back."""
-    return time.monotonic()
+    at = _held.get()
+    return time.monotonic() if at is None else at
 
 
 def wall() -> float:
     """Return seconds since 1970, for what outlives the process."""
-    return time.time()
+    at = _held.get()
+    return time.time() if at is None else at
 
 
 def sleep(seconds: float) -> None:
     """Do nothing for a while."""
     time.sleep(seconds)
+
+
+@contextmanager
+def held(at: float) -> Iterator[None]:
+    """Let both clocks of this thread stand still, so that what happened once happens again.
+
+    Args:
+        at: Seconds since 1970.
+    """
+    token = _held.set(at)
+    try:
+        yield
+    finally:
+        _held.reset(token)

@@ -9,7 +9,7 @@ import numpy as np
 
 from turnout.arrays import COLUMN_LIMITS
 from turnout.session.post import log
-from turnout.types import LARGEST_REPORT, Array, FloatArray
+from turnout.types import LARGEST_REPORT, Array, FloatArray, IntArray
 
 #: Longest code or context that is kept.
 _MOST_NUMBERS = 100_000
@@ -50,8 +50,24 @@ class Columns:
                 continue
             if column is None:
                 column = self._values[name] = np.full((self._n, *value.shape), np.nan)
-            least, most = (-LARGEST_REPORT, LARGEST_REPORT) if limit is None else (0.0, limit)
-            column[client] = np.where((value >= least) & (value <= most), value, np.nan)
+            column[client] = _possible(name, value)
+
+    def shape_of(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of what each client has in a column; None if there is no such column."""
+        column = self._values.get(name)
+        return None if column is None else column.shape[1:]
+
+    def fill(self, clients: IntArray, record: Mapping[str, FloatArray]) -> None:
+        """Take in what many clients say at once; the caller has looked at the shapes.
+
+        Args:
+            clients: (k,) their indices.
+            record: (k,) or (k, d) for each column.
+        """
+        for name, values in record.items():
+            if name not in self._values:
+                self._values[name] = np.full((self._n, *values.shape[1:]), np.nan)
+            self._values[name][clients] = _possible(name, values)
 
     def knows(self, name: str, client: int) -> bool:
         """Return whether a client has filled a column."""
@@ -81,3 +97,10 @@ class Columns:
 
     def _filled(self) -> dict[str, FloatArray]:
         return {name: values for name, values in self._values.items() if not np.isnan(values).all()}
+
+
+def _possible(name: str, values: FloatArray) -> FloatArray:
+    """Return the numbers with NaN for those that cannot be."""
+    limit = COLUMN_LIMITS.get(name)
+    least, most = (-LARGEST_REPORT, LARGEST_REPORT) if limit is None else (0.0, limit)
+    return np.where((values >= least) & (values <= most), values, np.nan)

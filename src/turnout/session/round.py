@@ -32,6 +32,7 @@ class Chosen(NamedTuple):
         deadline: Seconds that they have.
         probability: (s,) their chances; None if the selector does not say.
         n_free: How many could have been chosen.
+        times: (s,) how often each was drawn; empty if nobody was chosen.
     """
 
     round: int
@@ -41,6 +42,7 @@ class Chosen(NamedTuple):
     deadline: float
     probability: FloatArray | None
     n_free: int
+    times: tuple[int, ...] = ()
 
 
 class Ended(NamedTuple):
@@ -110,6 +112,7 @@ class OpenRound:
             self.context.deadline,
             self.selection.probability,
             self.context.pool.size,
+            tuple(self.selection.times.tolist()),
         )
 
     def judge(self, present: Collection[Address], length_s: float | None, ends: float) -> Closed:
