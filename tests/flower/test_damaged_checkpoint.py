@@ -12,7 +12,6 @@ from tests.flower.fake import cohorts, federation, model
 from tests.flower.test_resume import flaky, selecting
 from tests.test_damaged_files import flipped
 from turnout import StateFileError
-from turnout.integrations.flower.run import KIND
 from turnout.session.checkpoint import read_checkpoint
 
 
@@ -44,6 +43,6 @@ def test_a_checkpoint_of_format_1_is_gone_on_with(ticking, tmp_path):
     shutil.copy(Path(__file__).with_name("old_checkpoint.npz"), path)
     strategy = selecting(path, FedAdam())
     result = strategy.start(federation(9), model(), num_rounds=3)
-    assert read_checkpoint(path, KIND).rounds_done == 3
+    assert read_checkpoint(path, "turnout-flower").rounds_done == 3
     assert len(cohorts(strategy)) == 3
     assert result.arrays is not None

@@ -29,7 +29,6 @@ from tests.flower.fake import (
 from turnout import Roster, StateFileError
 from turnout.environments import e3cs_world
 from turnout.integrations.flower import SelectingStrategy
-from turnout.integrations.flower.run import KIND
 from turnout.policies import AdaptiveDeadline, FixedDeadline
 from turnout.runs.files import FolderError
 from turnout.session import checkpoint
@@ -210,7 +209,7 @@ def test_columns_of_clients_that_are_away_are_remembered(ticking, tmp_path):
     by_name(grid)["client-004"].is_online = False
     resumed = selecting(path, selector="data-weighted", wait_for_nodes_s=0.0)
     resumed.start(grid, model(), num_rounds=2)
-    saved = checkpoint.read_checkpoint(path, KIND)
+    saved = checkpoint.read_checkpoint(path, "turnout-flower")
     assert saved.arrays["columns"]["num_samples"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
@@ -246,7 +245,7 @@ def test_a_crash_while_saving_leaves_the_checkpoint_before(ticking, tmp_path, mo
     with pytest.raises(Killed):
         selecting(path).start(flaky(), model(), num_rounds=5)
     monkeypatch.undo()
-    assert checkpoint.read_checkpoint(path, KIND).rounds_done == 2
+    assert checkpoint.read_checkpoint(path, "turnout-flower").rounds_done == 2
     assert [one.name for one in tmp_path.iterdir()] == ["run.npz"]
 
 
@@ -346,7 +345,7 @@ def test_a_newer_format_is_refused(ticking, tmp_path, monkeypatch):
     path = save_one(tmp_path)
     monkeypatch.undo()
     with pytest.raises(StateFileError, match=r"format 9.*upgrade turnout"):
-        checkpoint.read_checkpoint(path, KIND)
+        checkpoint.read_checkpoint(path, "turnout-flower")
 
 
 def test_a_checkpoint_holds_node_ids_only_as_bindings(ticking, tmp_path):
@@ -354,7 +353,7 @@ def test_a_checkpoint_holds_node_ids_only_as_bindings(ticking, tmp_path):
     grid = federation(5)
     by_name(grid)["client-001"].plan = {0: Fate(is_lost=True)}
     selecting(path, cohort_size=5).start(grid, model(), num_rounds=1)
-    saved = checkpoint.read_checkpoint(path, KIND)
+    saved = checkpoint.read_checkpoint(path, "turnout-flower")
     text = json.dumps(
         [saved.roster, saved.busy, saved.metrics, saved.host["inner"], saved.settings]
     )
@@ -528,11 +527,11 @@ def test_a_run_killed_in_its_first_round_can_be_started_again(ticking, tmp_path)
 
 def test_a_checkpoint_that_lacks_a_part_is_refused(ticking, tmp_path):
     path = save_one(tmp_path)
-    saved = checkpoint.read_checkpoint(path, KIND)
+    saved = checkpoint.read_checkpoint(path, "turnout-flower")
     arrays = {owner: dict(table) for owner, table in saved.arrays.items()}
     del arrays["observed"]
     broken = checkpoint.Checkpoint(**{**vars(saved), "arrays": arrays})
-    checkpoint.write_checkpoint(path, broken, KIND)
+    checkpoint.write_checkpoint(path, broken, "turnout-flower")
     with pytest.raises(StateFileError, match="is damaged"):
         selecting(path).start(federation(5), model(), num_rounds=2)
 

@@ -20,7 +20,6 @@ import turnout
 from tests.flower.fake import Fate, by_name, cohorts, federation, model, outcomes, value_of
 from turnout import Selection, Selector, Status
 from turnout.integrations.flower import SelectingStrategy, replies
-from turnout.integrations.flower.run import KIND
 from turnout.policies import FixedDeadline
 from turnout.session import MissingMetric
 from turnout.session.checkpoint import read_checkpoint
@@ -493,18 +492,20 @@ def test_bounds_are_saved_and_each_run_has_its_own(ticking, tmp_path):
     for n_rounds in (1, 2):
         strategy = selecting(cohort_size=8, checkpoint=path)
         strategy.start(boasting(n_rounds), model(), num_rounds=n_rounds)
-    state = read_checkpoint(path, KIND).arrays["bounds"]
+    state = read_checkpoint(path, "turnout-flower").arrays["bounds"]
     assert state["samples_"].shape == (8,)
     whole = selecting(cohort_size=8, checkpoint=tmp_path / "whole.npz")
     whole.start(boasting(), model(), num_rounds=2)
-    for name, values in read_checkpoint(tmp_path / "whole.npz", KIND).arrays["bounds"].items():
+    for name, values in (
+        read_checkpoint(tmp_path / "whole.npz", "turnout-flower").arrays["bounds"].items()
+    ):
         np.testing.assert_array_equal(state[name], values)
 
 
 def test_bounds_can_be_put_on_a_run_that_went_without(ticking, tmp_path):
     path = tmp_path / "run.npz"
     selecting(cohort_size=8, checkpoint=path, bounds=None).start(boasting(), model(), num_rounds=1)
-    assert "bounds" not in read_checkpoint(path, KIND).arrays
+    assert "bounds" not in read_checkpoint(path, "turnout-flower").arrays
     resumed = selecting(cohort_size=8, checkpoint=path)
     resumed.start(boasting(1), model(), num_rounds=2)
     assert resumed.selector.losses[-1][0] == 0.25

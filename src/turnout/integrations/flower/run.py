@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import flwr
@@ -15,8 +13,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore.logger import FLOWER_LOGGER
 
-from turnout.errors import StateFileError
-from turnout.experiment.codec import encode
 from turnout.integrations.flower import inner as within
 from turnout.integrations.flower.inner import UnsuitableStrategy
 from turnout.integrations.flower.inner_state import InnerState, decode_arrays, encode_arrays
@@ -24,21 +20,17 @@ from turnout.integrations.flower.port import FlowerHints, FlowerPort, is_trainin
 from turnout.integrations.flower.replies import ReplyRules, form_of_arrays
 from turnout.roster import Roster
 from turnout.selector import Selector
-from turnout.session.checkpoint import check_settings, read_checkpoint, write_checkpoint
+from turnout.session.checkpoint import Checkpoint
 from turnout.session.journal import BY_CLIENTS, BY_SERVER, HISTORIES, IN_TRAINING
+from turnout.session.keeper import Keeper
 from turnout.session.live import Live
 from turnout.session.port import Heard
 from turnout.session.post import log
-from turnout.session.records import Records
 from turnout.session.round import Chosen, Ended
 from turnout.session.session import Session
 from turnout.session.settings import Settings
 from turnout.session.world import World
-from turnout.storage import UNREADABLE
 from turnout.types import Array
-
-#: Kind of the checkpoint's file.
-KIND = "turnout-flower"
 
 log.parent = FLOWER_LOGGER  # what a session logs is shown as Flower's own lines are
 
@@ -79,16 +71,9 @@ class FlowerRun:
         )
         self.journal = self.session.journal
         self.live = Live(self.session, FlowerPort(grid, self._rules))
-        self._identity: dict[str, Any] = {}  # what a checkpoint belongs to
         self._chosen: Chosen | None = None
         self._ended: Ended | None = None
-        config = settings.config("flower", selector, self.session.chooser.policy, world, n_rounds)
-        self._records = None
-        if settings.records is not None:
-            classes = None if world is None else world.classes
-            versions = {"flwr": flwr.__version__}
-            rate = selector.guaranteed_rate()
-            self._records = Records(settings.records, config, classes, rate, versions)
+        self._keeper = Keeper(self.session, "flower", n_rounds, {"flwr": flwr.__version__})
 
     @property
     def round(self) -> int:
@@ -103,19 +88,12 @@ class FlowerRun:
     def begin(self, initial_arrays: ArrayRecord, configs: dict[str, ConfigRecord]) -> None:
         """Start afresh, or go on from the checkpoint if there is one."""
         self.arrays = initial_arrays
-        path, selector = self.settings.checkpoint, self.session.reports.selector
         model = [[key, list(shape), kind] for key, shape, kind in form_of_arrays(initial_arrays)]
-        host = {"strategy": within.name_of(self.inner), "model": model}
-        self._identity = self.settings.identity(selector, host)
         if self.inner_state is not None:
             for name, config in configs.items():
                 self.inner_state.watch(name, config)
-        if path is not None and self.inner_state is not None and path.exists():
-            self._restore(path, self.inner_state)
-        elif path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        if self._records is not None:
-            self._records.open(self.journal, resumed=self.offset > 0)
+        host = {"strategy": within.name_of(self.inner), "model": model}
+        self.offset = self._keeper.begin(host, self._restore)
 
     def choose(self, arrays: ArrayRecord, n_first: int) -> list[int]:
         """Return the nodes that train in the next round."""
@@ -165,11 +143,7 @@ class FlowerRun:
             self.arrays = arrays
         self.journal.note(IN_TRAINING, self.round, metrics)
         self._save(is_evaluated=False)
-        if self._records is not None:
-            self._records.name(ended, self.session.members.roster)
-        self._write()
-        quorum = self.settings.quorum
-        quorum.check_rounds(self.journal.n_last_below(quorum.min_answers))
+        self._keeper.record(ended)
         return arrays, metrics
 
     def usable_evaluations(self, replies: Iterable[Message]) -> list[Message]:
@@ -186,7 +160,7 @@ class FlowerRun:
     def note_evaluation(self, metrics: MetricRecord | None) -> None:
         """Keep what the clients' evaluation gave."""
         if self.journal.note(BY_CLIENTS, self.evaluated, metrics):
-            self._write()
+            self._keeper.write()
 
     def watched(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
         """Return the server's evaluation, with its results kept and rounds counted from the start.
@@ -202,7 +176,7 @@ class FlowerRun:
                 return None if saved is None else MetricRecord(dict(saved))
             metrics = evaluate_fn(server_round, arrays)
             if self.journal.note(BY_SERVER, server_round, metrics) and server_round:
-                self._write()
+                self._keeper.write()
             return metrics
 
         return evaluate
@@ -226,8 +200,7 @@ class FlowerRun:
         """Write the end of the run, and put all rounds into Flower's result."""
         if self.journal.n_rounds > self.offset or not self.is_evaluated:
             self._save(is_evaluated=True)
-        if self._records is not None:
-            self._records.finish(self.journal)
+        self._keeper.finish()
         if isinstance(result, Result):
             for name in HISTORIES:
                 rounds = sorted(self.journal.metrics[name].items())
@@ -253,54 +226,27 @@ class FlowerRun:
 
     def _save(self, *, is_evaluated: bool) -> None:
         """Write the checkpoint, if one is wanted."""
-        path = self.settings.checkpoint
-        if path is None or self.inner_state is None:
+        if self.inner_state is None:
             return
         inner, inner_parts = self.inner_state.changed()
         parts: list[Array] = []
-        model = encode_arrays(self.arrays, parts)
-        saved = replace(
-            self.session.state(self._identity),
-            host={
-                "is_evaluated": is_evaluated,
-                "model": model,
-                "inner": inner,
-                "counts": [len(parts), len(inner_parts)],
-            },
-            host_arrays={f"model.{i}": part for i, part in enumerate(parts)}
-            | {f"inner.{i}": part for i, part in enumerate(inner_parts)},
-        )
-        write_checkpoint(path, saved, KIND)
+        host = {
+            "is_evaluated": is_evaluated,
+            "model": encode_arrays(self.arrays, parts),
+            "inner": inner,
+            "counts": [len(parts), len(inner_parts)],
+        }
+        arrays = {f"model.{i}": part for i, part in enumerate(parts)}
+        arrays |= {f"inner.{i}": part for i, part in enumerate(inner_parts)}
+        self._keeper.save(host, arrays)
 
-    def _restore(self, path: Path, inner_state: InnerState) -> None:
-        """Go back to the end of the last round that was saved."""
-        saved = read_checkpoint(path, KIND)
-        try:
-            younger = encode(
-                self.session.chooser.selector.default_parameters()
-            )  # than the file, perhaps
-            parameters = {**younger, **saved.settings["parameters"]}
-            settings = {**saved.settings, "parameters": parameters}
-            change = check_settings(path, settings, self._identity)
-            if change is not None:
-                log.warning("from now on other settings than before: %s", change)
-            self.session.load(saved)
-            n_model, n_inner = saved.host["counts"]
-            arrays = saved.host_arrays
+    def _restore(self, saved: Checkpoint) -> None:
+        """Take back the model and the inner strategy's state."""
+        n_model, n_inner = saved.host["counts"]
+        arrays = saved.host_arrays
+        if self.inner_state is not None:
             inner_arrays = [arrays[f"inner.{i}"] for i in range(n_inner)]
-            inner_state.restore(saved.host["inner"], inner_arrays)
-            model_parts = [arrays[f"model.{i}"] for i in range(n_model)]
-            self.arrays = decode_arrays(saved.host["model"], model_parts)
-            self.is_evaluated = saved.host["is_evaluated"]
-        except StateFileError as error:
-            raise StateFileError(f"{path}: {error}") from error
-        except UNREADABLE as error:
-            raise StateFileError(
-                f"{path} is damaged ({type(error).__name__}: {error}); delete it to start again."
-            ) from error
-        self.offset = saved.rounds_done
-        log.info("going on after round %d, saved in %s", self.offset, path)
-
-    def _write(self) -> None:
-        if self._records is not None:
-            self._records.add(self.journal)
+            self.inner_state.restore(saved.host["inner"], inner_arrays)
+        model_parts = [arrays[f"model.{i}"] for i in range(n_model)]
+        self.arrays = decode_arrays(saved.host["model"], model_parts)
+        self.is_evaluated = saved.host["is_evaluated"]
