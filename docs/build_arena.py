@@ -1,6 +1,6 @@
-"""Write ``docs/arena.md`` and its figures from ``results/arena.json``.
+"""Write ``docs/arena.md``, its figures and the package's standings from ``results/arena.json``.
 
-Everything below the mark is made here. ``--check`` writes nothing and fails if the page differs.
+Everything below the mark is made here. ``--check`` writes nothing and fails if a text differs.
 Figures are not compared: pixels differ between machines.
 """
 
@@ -9,14 +9,19 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import turnout
 from turnout.arena import Arena, ArenaTask, tasks_named
-from turnout.arena.standing import BASELINE, Overall, overall_of, sentence_of
-from turnout.arena.tables import draw_front, draw_profile, overall_table, task_table
-from turnout.papers.tables import TextTable
+from turnout.arena.figures import OURS, Sweep, draw_front, draw_means, draw_profile, draw_sweeps
+from turnout.arena.goals import goals_of
+from turnout.arena.standing import BASELINE, Overall, duels_of, overall_of, sentence_of
+from turnout.arena.standings import standings_text
+from turnout.arena.tables import goals_table, overall_table, task_table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "arena.json"
 ABLATION = ROOT / "results" / "pace" / "arena.json"
+SENSITIVITY = ROOT / "results" / "pace" / "sensitivity" / "arena.json"
+STANDINGS = ROOT / "src" / "turnout" / "arena" / "standings.json"
 PAGE = ROOT / "docs" / "arena.md"
 FIGURES = ROOT / "docs" / "assets"
 MARK = "<!-- Made by docs/build_arena.py from results/arena.json; do not edit below. -->"
@@ -34,6 +39,26 @@ turnout arena pace {" ".join(OFF)} --seeds 3 --results results/pace
 ```
 
 *without losses* also ignores data sizes and answers: cohorts then follow queues and times alone."""
+
+#: Values of each parameter of pace that were tried beside its default, one at a time.
+TRIED = {
+    "floor": (0.0, 0.25, 0.6),
+    "share": (0.5, 0.85, 1.0),
+    "haste": (0.25, 0.5, 2.0, 4.0),
+    "utility": (0.0, 0.25, 1.0, 2.0),
+    "memory": (10.0, 25.0, 100.0, 200.0),
+}
+#: Where defaults are chosen, and from which seed on.
+TUNED_IN, FIRST_SEED = ("contexts", "scarce labels", "data only"), 100
+VARIED = f"""\
+```console
+turnout arena pace haste-2=pace:haste=2.0 ... --first-seed {FIRST_SEED} --seeds 3 \\
+    {" ".join(f"--task '{name}'" for name in TUNED_IN)} --results results/pace/sensitivity
+```
+
+`python docs/build_arena.py --sensitivity` prints the whole command. One parameter is changed at a
+time. These are the tasks and seeds on which the defaults were chosen (dotted lines), not those of
+the tables above."""
 
 HOW_TO_READ = f"""\
 *time / {BASELINE}* is the geometric mean of the times to the target over {BASELINE}'s, paired by
@@ -59,7 +84,7 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
         "",
         HOW_TO_READ,
         "",
-        *_table(overall_table(overall)),
+        *overall_table(overall).markdown(),
         "",
     ]
     lines += [
@@ -75,15 +100,24 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
         "",
         *_records(overall),
         "",
+        f"## What `{OURS}` must show",
+        "",
+        "The bar was set before it was measured.",
+        "",
+        *goals_table(goals_of(arena, tasks, OURS)).markdown(),
+        "",
     ]
     if ABLATION.exists():
         ablated = overall_of(Arena.read(ABLATION), tasks)
-        lines += ["## What each part of `pace` does", "", ABLATED, ""]
-        lines += [*_table(overall_table(ablated)), ""]
+        lines += [f"## What each part of `{OURS}` does", "", ABLATED, ""]
+        lines += [*overall_table(ablated).markdown(), ""]
+    if SENSITIVITY.exists():
+        lines += [f"## What each parameter of `{OURS}` does", "", VARIED, ""]
+        lines += ["![Time and fairness by parameter](assets/arena-sensitivity.png)", ""]
     for number, task in enumerate(tasks, 1):
         lines += [f"## {number}. {task.title}", "", f"`{task.label}`. {task.what}", ""]
         text = task_table(arena, task)
-        lines += [*_table(text), ""] if text.rows else ["Not run yet.", ""]
+        lines += [*text.markdown(), ""] if text.rows else ["Not run yet.", ""]
     made = ", ".join(f"{name} {version}" for name, version in arena.file.made_with.items())
     return "\n".join([*lines, f"Made with {made}."]) + "\n"
 
@@ -96,27 +130,63 @@ def _records(overall: dict[str, Overall]) -> list[str]:
     ]
 
 
-def _table(text: TextTable) -> list[str]:
-    rule = "|" + "---|" * len(text.headings)
-    rows = [text.headings, *text.rows]
-    first, *others = (f"| {' | '.join(row)} |" for row in rows)
-    return [first, rule, *others]
+def variants() -> list[str]:
+    """Return the variants of the sensitivity figure, as the command takes them."""
+    return [
+        f"{name}-{value:g}={OURS}:{name}={value}" for name, own in TRIED.items() for value in own
+    ]
+
+
+def sweeps_of(arena: Arena) -> list[Sweep]:
+    """Return what each parameter does.
+
+    Args:
+        arena: The results of the variants.
+    """
+    tasks, usual = tasks_named(TUNED_IN), turnout.make(OURS).parameters
+    sweeps = []
+    for name, own in TRIED.items():
+        values = tuple(sorted({*own, usual[name]}))
+        labels = [OURS if value == usual[name] else f"{name}-{value:g}" for value in values]
+        duels = [{duel.task.label: duel for duel in duels_of(arena, tasks, x)} for x in labels]
+        sweeps.append(
+            Sweep(
+                name,
+                values,
+                usual[name],
+                {task: [by_task[task].ratio for by_task in duels] for task in TUNED_IN},
+                {task: [by_task[task].least_share for by_task in duels] for task in TUNED_IN},
+            )
+        )
+    return sweeps
 
 
 def main() -> None:
-    """Write the page, or compare it."""
-    arena, tasks = Arena.read(RESULTS), tasks_named()
-    before = PAGE.read_text(encoding="utf-8")
-    prose = before.split(MARK)[0]
-    after = prose + page_part(arena, tasks)
-    if "--check" in sys.argv:
-        if after != before:
-            sys.exit(f"{PAGE.name} differs from results/arena.json: run make arena.")
+    """Write everything, or compare the texts."""
+    if "--sensitivity" in sys.argv:
+        where = " ".join(f"--task '{name}'" for name in TUNED_IN)
+        print(f"turnout arena {OURS} {' '.join(variants())} --first-seed {FIRST_SEED} --seeds 3")
+        print(f"    {where} --results {SENSITIVITY.parent.relative_to(ROOT)}")
         return
-    PAGE.write_text(after, encoding="utf-8")
+    arena, tasks = Arena.read(RESULTS), tasks_named()
     overall = overall_of(arena, tasks)
+    before = PAGE.read_text(encoding="utf-8")
+    texts = {
+        PAGE: before.split(MARK)[0] + page_part(arena, tasks),
+        STANDINGS: standings_text(overall),
+    }
+    if "--check" in sys.argv:
+        for path, text in texts.items():
+            if text != path.read_text(encoding="utf-8"):
+                sys.exit(f"{path.name} differs from results/arena.json: run make arena.")
+        return
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8")
+    draw_means(overall, [FIGURES / "arena-means.png"])
     draw_front(overall, [FIGURES / "arena-front.png"])
     draw_profile(arena, tasks, tuple(overall), [FIGURES / "arena-profile.png"])
+    if SENSITIVITY.exists():
+        draw_sweeps(sweeps_of(Arena.read(SENSITIVITY)), [FIGURES / "arena-sensitivity.png"])
 
 
 if __name__ == "__main__":

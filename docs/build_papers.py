@@ -110,12 +110,8 @@ def _missing(preset: Preset, file: ResultsFile) -> str:
 
 
 def _markdown(table: TextTable) -> str:
-    def row(cells: tuple[str, ...]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    lines = [row(table.headings), "|" + "---|" * len(table.headings), *map(row, table.rows)]
     title = f"{table.title}:\n\n" if table.title else ""
-    return title + "\n".join(lines)
+    return title + "\n".join(table.markdown())
 
 
 def _figures(name: str, preset: Preset, file: ResultsFile) -> list[str]:

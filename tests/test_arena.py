@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from turnout import InvalidInput
+from turnout import InvalidInput, names
 from turnout.arena import Arena, tasks_named
+from turnout.arena.goals import goals_of
+from turnout.arena.page import page_of
 from turnout.arena.results import Measures
 from turnout.arena.standing import Side, duels_of, overall_of, sentence_of
+from turnout.arena.standings import standings
 from turnout.arena.tables import overall_table, task_table
 from turnout.arena.tasks import task_labels
 from turnout.cli.app import app
@@ -97,6 +100,51 @@ def test_noise_is_level_and_censored_runs_prove_nothing():
     assert {duel.time for duel in duels_of(everyone, tasks, "pace")} == {Side.BETTER}
 
 
+def test_the_bar_can_be_cleared_and_missed():
+    tasks = tasks_named()
+    arena = kept(random=[100.0] * 6, pace=[70.0] * 6, oort=[50.0] * 6)
+    assert [goal.is_reached for goal in goals_of(arena, tasks, "pace")] == [True] * 7
+    missed = {goal.says for goal in goals_of(arena, tasks, "oort") if not goal.is_reached}
+    assert len(missed) == 3  # final accuracy, least share, and the rank of the fair ones
+    assert "least share at least 0.5 of fair in every task" in missed
+    slight = kept(random=[100.0] * 6, pace=[90.0] * 6, fedcs=[80.0] * 6)
+    goals = [goal.is_reached for goal in goals_of(slight, tasks, "pace")]
+    assert goals == [True, True, True, True, False, False, True]  # fedcs is as fair, not fairer
+
+
+def test_who_is_faster_and_fairer_dominates_beyond_chance_or_by_the_means():
+    tasks = tasks_named()
+    arena = kept(random=[100.0] * 6, pace=[90.0] * 6, fedcs=[80.0] * 6)
+    for task in tasks:
+        shares = arena.trials(task).schemes["fedcs"].measures
+        shares[Measures.of(task).least_share] += 0.1
+    (_, *_, goal) = goals_of(arena, tasks, "pace")
+    assert goal.is_reached is False
+    assert "beyond chance: fedcs in volatile" in goal.measured
+    noise = np.array([60.0, 140.0, 90.0, 60.0, 70.0, 110.0])
+    unsure = kept(random=[100.0] * 6, pace=[100.0] * 6, fedcs=noise)
+    for task in tasks:
+        shares = unsure.trials(task).schemes["fedcs"].measures
+        shares[Measures.of(task).least_share] += 0.1
+    (_, *_, goal) = goals_of(unsure, tasks, "pace")
+    assert goal.is_reached is None
+    assert "beyond chance: none" in goal.measured
+
+
+def test_a_page_has_record_tasks_and_bar():
+    arena = kept(random=[100.0] * 6, pace=[70.0] * 6)
+    page = page_of(arena, tasks_named(), "pace", "front.png")
+    assert page.startswith("# pace in the arena\n\nFaster than random in 9 of 9")
+    assert page.count("0.70 ▲") >= 1
+    assert "![Time against fairness](front.png)" in page
+
+
+def test_standings_of_the_release_are_of_registered_selectors():
+    found = standings()
+    assert {"random", "pace", "oort"} <= set(found) <= set(names())
+    assert list(found) == sorted(found, key=lambda label: found[label].time[0])
+
+
 def test_kept_results_of_other_parameters_are_refused(tmp_path):
     arena = kept(random=[100.0] * 6, pace=[70.0] * 6)
     path = tmp_path / "arena.json"
@@ -141,6 +189,7 @@ def test_the_command_keeps_what_it_ran_and_takes_a_plug_in(small, tmp_path, monk
     content = json.loads(again.stdout)
     assert content["selectors"]["random"]["time_ratio"]["value"] == 1.0
     assert (tmp_path / "runs/arena/front.png").exists()
+    assert (tmp_path / "runs/arena/mine.md").read_text().startswith("# Mine in the arena")
 
 
 def test_nothing_kept_is_one_clear_line(small, tmp_path):

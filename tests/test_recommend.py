@@ -147,3 +147,17 @@ def test_bad_input_is_refused_before_anything_is_written(
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
     assert list(Path().iterdir()) == []
+
+
+# where it starts -------------------------------------------------------------------------------
+
+
+def test_it_starts_from_the_arena_and_leaves_changed_parameters_out() -> None:
+    result = run("recommend", "random", "e3cs", "--json", *SMALL)
+    content = json.loads(result.stdout)
+    assert set(content["arena"]) == {"random", "e3cs"}
+    assert content["arena"]["e3cs"]["time"][0] > 0.0
+    other = run("recommend", "random", "Mine=e3cs:quota=0.9", "--json", *SMALL)
+    assert set(json.loads(other.stdout)["arena"]) == {"random"}
+    shown = run("recommend", "random", "e3cs", *SMALL).output
+    assert shown.index("In the arena") < shown.index("Take ")

@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from turnout.arena import Arena, tasks_named
+from turnout.arena.figures import draw_front, draw_profile
+from turnout.arena.page import page_of
 from turnout.arena.standing import BASELINE, Overall, overall_of, sentence_of
-from turnout.arena.tables import draw_front, draw_profile, duels_table, overall_table, task_table
+from turnout.arena.tables import duels_table, overall_table, task_table
 from turnout.arena.tasks import task_labels
 from turnout.cli.option_groups import with_groups
 from turnout.cli.options import GridOptions, end_badly_on_problems, print_json, run_shown
@@ -23,7 +25,9 @@ from turnout.experiment.variants import variants_of
 from turnout.papers.tables import TextTable
 from turnout.registry import names
 from turnout.results.drawing import FORMATS, require_matplotlib
+from turnout.runs.files import slug
 from turnout.runs.versions import tools
+from turnout.storage import write_atomically
 
 #: Names of the figures' files.
 FIGURES = ("front", "profile")
@@ -98,19 +102,26 @@ def arena(
     folder.mkdir(parents=True, exist_ok=True)
     front, profile = ([folder / f"{name}.{ending}" for ending in FORMATS] for name in FIGURES)
     drawn = draw_front(overall, front) + draw_profile(kept, tasks, tuple(overall), profile)
+    entrants = [item.label for item in variants if selectors and item.label in overall]
+    pages = {x: folder / f"{slug(x)}.md" for x in entrants if x != BASELINE}
+    for label, page in pages.items():
+        text = page_of(kept, tasks, label, figure=f"{FIGURES[0]}.png")
+        write_atomically(page, text.encode())
     if as_json:
-        print_json(_content(overall, path, drawn))
+        print_json(_content(overall, path, [*drawn, *pages.values()]))
         return
     for item in tasks if task else ():
         _print_table(task_table(kept, item))
-    for variant in variants if selectors else ():
-        if variant.label != BASELINE and variant.label in overall:
-            _print_table(duels_table(variant.label, overall[variant.label].duels))
+    for label in pages:
+        _print_table(duels_table(label, overall[label].duels))
     _print_table(overall_table(overall))
     for label, own in overall.items():
         if label != BASELINE:
             console.print(f"[bold]{label}[/]: {sentence_of(own.duels)}", highlight=False)
-    console.print(f"Kept in {path}. Figures: {', '.join(map(str, drawn))}", highlight=False)
+    made = f"Figures: {', '.join(map(str, drawn))}"
+    if pages:
+        made += f". Pages: {', '.join(map(str, pages.values()))}"
+    console.print(f"Kept in {path}. {made}", highlight=False)
 
 
 def _print_table(text: TextTable) -> None:
@@ -125,7 +136,7 @@ def _print_table(text: TextTable) -> None:
 def _content(overall: dict[str, Overall], path: Path, drawn: list[Path]) -> dict[str, Any]:
     return {
         "results": str(path),
-        "figures": [str(file) for file in drawn],
+        "files": [str(file) for file in drawn],
         "selectors": {
             label: {
                 "time_ratio": _known(own.ratio._asdict()),

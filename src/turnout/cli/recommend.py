@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from turnout.arena.standing import BASELINE
+from turnout.arena.standings import Standing, standings
 from turnout.cli.comparison import print_scores, score_row
 from turnout.cli.experiments import settings_of
 from turnout.cli.option_groups import with_groups
@@ -21,7 +23,7 @@ from turnout.cli.options import (
     print_json,
     run_shown,
 )
-from turnout.cli.output import AsJson, console
+from turnout.cli.output import AsJson, console, text_table
 from turnout.cli.training_options import TrainingOptions, recipe_options
 from turnout.errors import InvalidInput
 from turnout.experiment import Grid, Variant
@@ -67,8 +69,9 @@ def recommend(
 ) -> None:
     """Run the selectors that fit a world, rank them, and say which one to take.
 
-    Of those whose differences may be chance, the one that needs least is taken. The numbers are in
-    the run folder; the same command goes on where it stopped.
+    It first shows how they stand in the arena, nine tasks in which all of them trained. Then your
+    world decides. Of those whose differences may be chance there, the one that needs least is
+    taken. The numbers are in the run folder; the same command goes on where it stopped.
 
     Example: [bold]turnout recommend --world e3cs --rounds 100 --without success_rate,poll[/]
     """
@@ -80,13 +83,17 @@ def recommend(
     unknown = [name.strip() for name in without.split(",") if name.strip()]
     experiment, left_out = candidates(selectors or [], unknown, **settings)
     folder = out or Path("runs") / f"recommend-{experiment.digest[:8]}"
+    known = _known(experiment.selectors)
+    if known and not as_json:
+        _print_known(known)
     grid = run_shown(experiment, folder, quiet=as_json, n_jobs=jobs, fresh=fresh)
     end_badly_on_problems(grid)
     decision = verdict(grid.scores, judged_by, experiment.selectors)
     winner = next(item for item in experiment.selectors if item.label == decision.winner)
     line = _flower_line(winner, experiment.cohort_size)
     if as_json:
-        print_json(_row(grid, judged_by, decision, left_out) | {"flower": line})
+        arena = {label: standing._asdict() for label, standing in known.items()}
+        print_json(_row(grid, judged_by, decision, left_out) | {"flower": line, "arena": arena})
         return
     for label, reason in left_out.items():
         console.print(f"[dim]Left out: {escape(label)}: {escape(reason)}[/]", highlight=False)
@@ -98,9 +105,34 @@ def recommend(
     print_scores(ranked, title, [judged_by], [judged_by], ranked.labels[0])
     needs = ", ".join(needs_of(winner.make())) or "nothing"
     console.print(f"\n{_sentence(decision, judged_by)} It needs: {needs}.", highlight=False)
+    if decision.winner in known and decision.winner != BASELINE:
+        console.print(f"In the arena: {known[decision.winner].record}", highlight=False)
     console.print("\nIn a Flower app (docs/howto/flower-selection.md):", highlight=False)
     console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(f"\nRun folder: {folder}", highlight=False)
+
+
+def _known(variants: Sequence[Variant]) -> dict[str, Standing]:
+    """Return how selectors with default parameters stand in the arena, the fastest first."""
+    plain = {item.name: item.label for item in variants if not item.parameters}
+    return {plain[name]: found for name, found in standings().items() if name in plain}
+
+
+def _print_known(known: Mapping[str, Standing]) -> None:
+    """Print what the arena says before anything runs."""
+    rows = []
+    for label, standing in known.items():
+        value, low, high = standing.time
+        time = "1" if label == BASELINE else f"{value:.2f} ({low:.2f} to {high:.2f})"
+        unfair = f"{standing.n_unfair} of {standing.n_tasks}"
+        rows.append((escape(label), time, f"{standing.least_share:.2f}", unfair))
+    headings = (
+        "selector",
+        f"time to target / {BASELINE}",
+        "least share of fair",
+        "unfair in tasks",
+    )
+    console.print(text_table("In the arena (docs/arena.md)", headings, rows))
 
 
 def _metric(key: str | None, train: bool) -> Metric[Facts]:

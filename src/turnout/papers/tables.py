@@ -31,6 +31,14 @@ class TextTable(NamedTuple):
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    def markdown(self) -> list[str]:
+        """Return its lines in Markdown, without the title."""
+        first, *others = (
+            f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+            for row in (self.headings, *self.rows)
+        )
+        return [first, "|" + "---|" * len(self.headings), *others]
+
 
 class Judged(NamedTuple):
     """A claim in one setting.

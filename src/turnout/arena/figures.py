@@ -1,0 +1,205 @@
+"""The arena's figures: time against fairness, the profile, and what each parameter does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from turnout.arena.results import Arena
+from turnout.arena.standing import BASELINE, FAIR, Overall, speeds_of
+from turnout.arena.tasks import ArenaTask
+from turnout.results.drawing import COLOURS, draw_files
+from turnout.statistics.aggregates import performance_profile
+
+#: Panels beside each other.
+N_COLUMNS = 3
+#: The selector of ours, drawn larger than the others.
+OURS = "pace"
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+#: Where a name stands beside its point, in points: above, below, right, left.
+_PLACES = ((0, 10, "center"), (0, -10, "center"), (8, 4, "left"), (-8, 4, "right"))
+
+
+def draw_front(overall: Mapping[str, Overall], paths: Sequence[Path]) -> list[Path]:
+    """Draw time against fairness: the mean over tasks, and each task.
+
+    Args:
+        overall: By label.
+        paths: The files; their endings are the formats.
+    """
+    styles = _styles(overall)
+    names = list(dict.fromkeys(duel.task.label for own in overall.values() for duel in own.duels))
+    n_rows = math.ceil(len(names) / N_COLUMNS)
+
+    def fill(canvas: Any) -> None:
+        canvas.set_size_inches(7.2, 3.4 + 1.7 * n_rows)
+        canvas.set_layout_engine("constrained")
+        above, below = canvas.subfigures(2, 1, height_ratios=[3.4, 1.7 * n_rows])
+        _fill_means(above.subplots(), overall, styles)
+        panels = below.subplots(n_rows, N_COLUMNS, squeeze=False, sharey=True).ravel()
+        for panel, name in zip(panels, names, strict=False):
+            for label, own in overall.items():
+                for duel in own.duels:
+                    if duel.task.label == name:
+                        _point(panel, duel.ratio, duel.least_share, styles[label], 24.0)
+            _frame(panel, name)
+        for panel in panels[len(names) :]:
+            panel.set_visible(False)
+
+    return draw_files(paths, fill)
+
+
+def draw_means(overall: Mapping[str, Overall], paths: Sequence[Path]) -> list[Path]:
+    """Draw time against fairness, the mean over tasks alone.
+
+    Args:
+        overall: By label.
+        paths: The files; their endings are the formats.
+    """
+
+    def fill(canvas: Any) -> None:
+        canvas.set_size_inches(7.2, 3.6)
+        _fill_means(canvas.add_subplot(), overall, _styles(overall))
+
+    return draw_files(paths, fill)
+
+
+def draw_profile(
+    arena: Arena, tasks: Sequence[ArenaTask], labels: Sequence[str], paths: Sequence[Path]
+) -> list[Path]:
+    """Draw the share of runs that are faster than the baseline by each factor.
+
+    Args:
+        arena: The results.
+        tasks: The tasks.
+        labels: The selectors.
+        paths: The files; their endings are the formats.
+    """
+    factors = np.exp(np.linspace(math.log(0.4), math.log(2.5), 101))
+
+    def fill(canvas: Any) -> None:
+        canvas.set_size_inches(7.2, 3.8)
+        canvas.set_layout_engine("constrained")
+        panel = canvas.add_subplot()
+        lines = ("-", "--", ":")
+        for i, (label, (colour, _)) in enumerate(_styles(labels).items()):
+            speeds = list(speeds_of(arena, tasks, label).values())
+            if label != BASELINE and speeds:
+                share = performance_profile(speeds, np.log(factors))
+                how = {"linewidth": 2.4 if label == OURS else 1.2}
+                line = lines[i // len(COLOURS) % len(lines)]
+                panel.plot(factors, share, color=colour, label=label, linestyle=line, **how)
+        panel.set_xscale("log")
+        panel.set_xticks([0.5, 0.75, 1.0, 1.5, 2.0], ["0.5", "0.75", "1", "1.5", "2"])
+        panel.minorticks_off()
+        panel.axvline(1.0, color="#888888", linewidth=0.8)
+        panel.set_xlabel(f"speed: time of {BASELINE} / own time to the target")
+        panel.set_ylabel("share of runs that are faster")
+        panel.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+    return draw_files(paths, fill)
+
+
+class Sweep(NamedTuple):
+    """One parameter and what it does.
+
+    Attributes:
+        name: The parameter.
+        values: Its values, ascending.
+        default: Its default, one of the values.
+        ratios: Time to the target over the baseline's, by task, one number per value.
+        least_shares: Least share of fair, by task, one number per value.
+    """
+
+    name: str
+    values: tuple[float, ...]
+    default: float
+    ratios: Mapping[str, Sequence[float]]
+    least_shares: Mapping[str, Sequence[float]]
+
+
+def draw_sweeps(sweeps: Sequence[Sweep], paths: Sequence[Path]) -> list[Path]:
+    """Draw what each parameter does to time and fairness, a column each.
+
+    Args:
+        sweeps: One per parameter.
+        paths: The files; their endings are the formats.
+    """
+
+    def fill(canvas: Any) -> None:
+        canvas.set_size_inches(1.8 * len(sweeps), 4.0)
+        panels = canvas.subplots(2, len(sweeps), squeeze=False, sharey="row", sharex="col")
+        for column, sweep in enumerate(sweeps):
+            for row, by_task in enumerate((sweep.ratios, sweep.least_shares)):
+                panel = panels[row][column]
+                places = range(len(sweep.values))
+                for i, (task, numbers) in enumerate(by_task.items()):
+                    how = {"color": COLOURS[i], "marker": _MARKERS[i], "markersize": 4}
+                    panel.plot(places, numbers, label=task, **how)
+                at = sweep.values.index(sweep.default)
+                panel.axvline(at, color="#888888", linewidth=0.8, linestyle=":")
+                panel.axhline((1.0, FAIR)[row], color="#888888", linewidth=0.8, linestyle="--")
+                panel.set_xticks(places, [f"{value:g}" for value in sweep.values])
+            panels[1][column].set_xlabel(sweep.name)
+        panels[0][0].set_ylabel(f"time / {BASELINE}'s")
+        panels[1][0].set_ylabel("least share of fair")
+        handles, names = panels[0][0].get_legend_handles_labels()
+        canvas.legend(handles, names, ncols=3, loc="outside upper center", frameon=False)
+
+    return draw_files(paths, fill)
+
+
+def _fill_means(
+    panel: Any, overall: Mapping[str, Overall], styles: Mapping[str, tuple[str, str]]
+) -> None:
+    """Draw a point for each selector, with its name and the interval of its time."""
+    taken: list[tuple[float, float]] = []
+    for label, own in overall.items():
+        time, share = own.ratio.value, own.least_share
+        if not math.isnan(own.ratio.low):
+            ends = [own.ratio.low, own.ratio.high]
+            panel.plot(ends, [share, share], color=styles[label][0], linewidth=1.0, alpha=0.6)
+        _point(panel, time, share, styles[label], 90.0 if label == OURS else 40.0)
+        n_near = sum(abs(time - x) < 0.08 and abs(share - y) < 0.08 for x, y in taken)
+        right, up, side = _PLACES[n_near % len(_PLACES)]
+        weight = "bold" if label == OURS else "normal"
+        panel.annotate(
+            label,
+            (time, share),
+            (right, up),
+            textcoords="offset points",
+            ha=side,
+            va="center",
+            fontsize=8,
+            fontweight=weight,
+        )
+        taken.append((time, share))
+    _frame(panel, "Mean over tasks")
+    panel.set_xlabel(f"time to the target / {BASELINE}'s (left is faster)")
+    panel.set_ylabel("least share of fair (up is fairer)")
+
+
+def _styles(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
+    n = len(COLOURS)
+    return {
+        label: (COLOURS[i % n], _MARKERS[(i // n + i) % len(_MARKERS)])
+        for i, label in enumerate(labels)
+    }
+
+
+def _point(panel: Any, time: float, share: float, style: tuple[str, str], size: float) -> None:
+    colour, marker = style
+    panel.scatter([time], [share], s=size, c=colour, marker=marker, zorder=3)
+
+
+def _frame(panel: Any, title: str) -> None:
+    panel.axvline(1.0, color="#888888", linewidth=0.8)
+    panel.axhline(FAIR, color="#888888", linewidth=0.8, linestyle="--")
+    panel.set_title(title)
+    panel.set_ylim(-0.05, 1.1)
+    left, right = panel.get_xlim()
+    panel.set_xlim(min(left, 0.5), max(right, 1.2))
