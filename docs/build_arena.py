@@ -13,7 +13,7 @@ import turnout
 from turnout.arena import Arena, ArenaTask, tasks_named
 from turnout.arena.figures import OURS, Sweep, draw_front, draw_means, draw_profile, draw_sweeps
 from turnout.arena.goals import goals_of
-from turnout.arena.standing import BASELINE, Overall, duels_of, overall_of, sentence_of
+from turnout.arena.standing import BASELINE, Overall, Side, duels_of, overall_of, sentence_of
 from turnout.arena.standings import standings_text
 from turnout.arena.tables import goals_table, overall_table, task_table
 
@@ -22,6 +22,9 @@ RESULTS = ROOT / "results" / "arena.json"
 ABLATION = ROOT / "results" / "pace" / "arena.json"
 SENSITIVITY = ROOT / "results" / "pace" / "sensitivity" / "arena.json"
 STANDINGS = ROOT / "src" / "turnout" / "arena" / "standings.json"
+#: Pages that show the figure of means, and how far the figures are from them.
+CAPTIONED = {ROOT / "README.md": "docs/", ROOT / "docs" / "index.md": ""}
+BEGIN, END = "<!-- arena: made by docs/build_arena.py -->", "<!-- end of arena -->"
 PAGE = ROOT / "docs" / "arena.md"
 FIGURES = ROOT / "docs" / "assets"
 MARK = "<!-- Made by docs/build_arena.py from results/arena.json; do not edit below. -->"
@@ -130,6 +133,36 @@ def _records(overall: dict[str, Overall]) -> list[str]:
     ]
 
 
+def captioned(text: str, overall: dict[str, Overall], where: str) -> str:
+    """Return a page with the figure of means and what it says.
+
+    Args:
+        text: The page before.
+        overall: By label.
+        where: Where the figures are, from that page.
+    """
+    ours = overall[OURS]
+    n_faster = sum(duel.time == Side.BETTER for duel in ours.duels)
+    least = min(duel.least_share for duel in ours.duels)
+    seeds = sorted({duel.n_seeds for own in overall.values() for duel in own.duels})
+    shown = "-".join(str(number) for number in dict.fromkeys((seeds[0], seeds[-1])))
+    quicker = [own.least_share for own in overall.values() if own.ratio.value < ours.ratio.value]
+    caption = (
+        f"*[The arena]({where}arena.md): every selector trains in the same {len(ours.duels)} tasks "
+        f"with {shown} seeds, against `{BASELINE}`. Left is faster, up is fairer. Our `{OURS}` "
+        f"takes {ours.ratio.value:.2f} of {BASELINE}'s time ({ours.ratio.low:.2f} to "
+        f"{ours.ratio.high:.2f}), is faster by more than chance in {n_faster} tasks, and gives "
+        f"everyone at least {least:.2f} of a fair share in each."
+    )
+    if quicker:
+        caption += f" To the left of it, the least served get {min(quicker):.2f} to "
+        caption += f"{max(quicker):.2f} of theirs on average."
+    alt = "Time to the target against the share of the least served client, for every selector"
+    caption = f"![{alt}]({where}assets/arena-means.png)\n\n{caption}*"
+    before, rest = text.split(BEGIN)
+    return f"{before}{BEGIN}\n{caption}\n{END}{rest.split(END)[1]}"
+
+
 def variants() -> list[str]:
     """Return the variants of the sensitivity figure, as the command takes them."""
     return [
@@ -175,6 +208,8 @@ def main() -> None:
         PAGE: before.split(MARK)[0] + page_part(arena, tasks),
         STANDINGS: standings_text(overall),
     }
+    for path, where in CAPTIONED.items():
+        texts[path] = captioned(path.read_text(encoding="utf-8"), overall, where)
     if "--check" in sys.argv:
         for path, text in texts.items():
             if text != path.read_text(encoding="utf-8"):
