@@ -25,7 +25,7 @@ class Accounts(Selector):
     """A selector that keeps a floor and a cap on what each client gets.
 
     ``select`` gives a place to everyone in ``_reserved`` and fills the others from ``_allowed``.
-    Its memo holds ``_account_memo``, and ``observe`` calls ``_charge``. Then Eqs. (3) and (4) of
+    Its memo holds ``_account_memo``, and ``observe`` calls ``_charge``. Then Eqs. (3) to (6) of
     ``guarded`` hold, whatever the selector does with the other places.
     """
 
@@ -56,7 +56,8 @@ class Accounts(Selector):
 
     def _allowed(self, ctx: RoundContext, reserved: IntArray) -> BoolArray:
         """Return (n,) who may have one of the other places."""
-        allowed: BoolArray = ctx.available & (self.tokens_ + self.cap * fair_share(ctx) >= A_PLACE)
+        due = self.tokens_ + self._new_tokens(fair_share(ctx))
+        allowed: BoolArray = ctx.available & (due >= A_PLACE)
         allowed[reserved] = False
         return allowed
 
@@ -74,15 +75,19 @@ class Accounts(Selector):
         share = float(selection.recall("share"))
         was_there = np.unpackbits(selection.recall("available"))[: self.n_clients]
         self.owed_[: was_there.size] += self.floor * share * was_there
-        owed = self.owed_[clients]
-        cut = np.where(
-            is_reserved, -np.inf, np.minimum(owed, 0.0)
-        )  # late: reserved twice, owed once
-        self.owed_[clients] = np.maximum(owed - 1.0, cut)  # Eq. (1)
-        self.tokens_[: was_there.size] += min(self.cap * share, PLENTY) * was_there
-        tokens = self.tokens_[clients]
-        self.tokens_[clients] -= np.where(is_reserved, np.clip(tokens, 0.0, 1.0), 1.0)
+        self.tokens_[: was_there.size] += self._new_tokens(share) * was_there
+        owed, tokens = self.owed_[clients], self.tokens_[clients]
+        most = np.maximum(owed, tokens)
+        least = np.where(most >= A_PLACE, 0.0, most - 1.0)  # below 0 only if feedback was late
+        kept = np.where(is_reserved, -np.inf, np.minimum(owed, least))
+        self.owed_[clients] = np.maximum(owed - 1.0, kept)  # Eq. (1)
+        kept = np.where(is_reserved, np.minimum(tokens, least), -np.inf)
+        self.tokens_[clients] = np.maximum(tokens - 1.0, kept)
         np.minimum(self.tokens_, 1.0, out=self.tokens_)  # Eq. (2)
+
+    def _new_tokens(self, share: float) -> float:
+        """Return the tokens of a round."""
+        return min(self.cap * share, PLENTY)
 
     def _furthest_behind(self, clients: IntArray, size: int) -> IntArray:
         """Return those who are owed most, at most ``size``; of equals, those with higher lots."""

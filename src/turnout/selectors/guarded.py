@@ -12,25 +12,31 @@ Symbols:    phi = floor, kappa = cap, f_t = size / available of round t. Of a cl
             c, lot_ = who goes first of equals.
 Equations:  (1) q <- max(0, q + phi f_t - x). (2) c <- min(1, c + kappa f_t - x), where a reserved
             place takes c no lower than 0. A place is reserved if q + phi f_t >= 1, and a client is
-            out if c + kappa f_t < 1.
+            out if c + kappa f_t < 1. Only a reserved place takes q below 0.
             Over every window of every history, whatever the inner selector and the clients do:
             (3) X >= phi S - D, D = 1 + phi (n - 1); D = 1 + phi if all n clients are always
             available. (4) X <= kappa S + max(1, q at the start of W): one place more than the
             cap, or what the floor owed it. So X / S is at least phi - e where S >= D / e.
             No selector has a D below phi (n - 1) / 2: offer two clients at a time that are equally
             far behind, and keep back whoever was passed over.
+            Late feedback: of at most L rounds nothing is known yet when one is chosen. Then
+            (5) X >= phi S - (L + 1) (1 + phi (n - 1)) - 4 L, and (6) X <= kappa S +
+            max(1, q at the start of W) + 3 L, in whatever order feedback comes. Where it is late, a
+            charge that leaves max(q, c) = h < 0 takes the lower bound 0 of (1) and (2) down to h.
+            No selector that learns of a round by its feedback alone has less than
+            (L + 1) phi (n - 1) / 2 in (5): offer the two clients above L + 1 times.
 Deviations: none.
 Limits:     If more clients are owed a place than there are places, those furthest behind are
             served and the inner selector does not choose; this is what D pays for. If too few
             clients are below their cap, the cohort is smaller than asked, even empty. The inner
             selector learns from its own choices only: what a reserved client does is not reported
-            to it, because its estimates belong to its own draw. (3) and (4) are for feedback that
-            comes before the next round. Later feedback is charged when it comes, once and to those
-            who were available then, but the bounds are not proven for it.
+            to it, because its estimates belong to its own draw. If all clients are always
+            available, (5) is far from what was seen: no bound without n is proven for L > 0.
 Cost:       O(n) select and observe besides the inner selector's, state 24n bytes, n / 8 bytes in
             each selection.
-Checked:    windows recomputed by brute force over random and adversarial histories, and the
-            adversary that needs phi (n - 1) / 2: tests/property/test_guarded.py.
+Checked:    windows recomputed by brute force over random and adversarial histories, feedback at
+            once, late and out of order, and the adversaries of (3) and (5):
+            tests/property/test_guarded.py.
 
 Proof of (3). By (1), q after W is at least phi S - X, so it is enough that q <= D. Claim: the q of
 any k clients sum to at most b(k) = d(1) + ... + d(k), d(j) = 1 + phi (n - j); k = 1 is (3). A
@@ -46,10 +52,25 @@ its mean over k + 1 .. k + p by phi, and it does by phi (l + p) / 2. If all n ar
 all are credited alike: whoever is served ahead of a waiting client falls behind it, so it waits
 for at most n - 1 places, in which its q grows by less than phi.
 
-Proof of (4). Split W at its last round t in which a reserved place took c to 0 without a token.
-After t, X <= kappa S by (2). Up to t, let u be the last round in which q was cut at 0. After u,
-X <= phi S <= kappa S by (1), since q >= 0 after t. If there is no u in W, X <= q + phi S with q of
-the start. Before u the same holds again; and where no token was forgiven, X <= 1 + kappa S by (2).
+Proof of (4) and (6). Tokens of a round beyond 2 are not counted, so take kappa f <= 2. Let
+h = max(q, c). A charge raises h by at most kappa f - x: what (1) and (2) leave to q or c at least,
+0 or h, is not above h. Let H be h and kappa f - x of the rounds in flight. A choice changes H by
+kappa f - x and a charge never raises it, so X - kappa S <= H at the start of W - H at its end. At
+the start H <= max(1, q) + 2 L. Let W end with a round that chose the client and had kappa f < 1,
+for others do not raise X - kappa S. Then c or q was at least 1 - kappa f, and H after it is >= -L.
+
+Proof of (5). Let u be q and phi f - phi (if reserved) of the rounds in flight. A charge does not
+raise u. The claim above holds for u with d(j) = 1 + phi L + phi (L + 1) (n - j): whoever is not
+owed a place ends below 1 + phi L, a reserved place takes phi from u, and whoever is served has at
+least the u of a client passed over, less phi L, because each round in flight separates the two by
+phi at most. So the means of d must differ by phi + phi L, and they do. Let v be q and phi f - x of
+the rounds in flight. A choice changes v by phi f - x and a charge never lowers it, so
+phi S - X <= v at the end - v at the start, and v <= u <= (L + 1) (1 + phi (n - 1)). It remains that
+v >= -4 L at the start. Let m rounds in flight have chosen the client. After each choice c and
+kappa f - 1 of these, or q and phi f - 1 of these, sum to at least -L, and charges lower neither
+sum, or leave c = 1. So h >= -L - m, and q less the reserved places in flight is at least -3 L
+where the inner selector's places took q down to h. Where reserved places did, it is at least -L,
+since q + phi f >= 1 at each choice. The inner selector's places in flight are at most L more.
 """
 
 from __future__ import annotations
