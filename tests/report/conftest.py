@@ -3,6 +3,7 @@ import shutil
 import pytest
 
 from tests.report.folders import LABELS, RECIPE, run_folder
+from tests.session.ticking import Ticking
 from turnout.report import write_report
 
 
@@ -41,3 +42,9 @@ def small(small_original, tmp_path):
 def trained(training, tmp_path):
     """A training run, for tests that change something."""
     return shutil.copytree(training, tmp_path / "trained")
+
+
+@pytest.fixture
+def ticking(monkeypatch):
+    """A clock that moves only when somebody sleeps."""
+    return Ticking.installed(monkeypatch)

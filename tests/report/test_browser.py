@@ -17,6 +17,7 @@ from tests.report.browser import (
     wait_for_shown,
 )
 from tests.report.folders import LABELS, change_json, change_rounds, run_cell, run_folder
+from tests.report.live_folders import HOSTILE, live_folder
 from tests.report.test_page import ATTACK
 from turnout.experiment import Variant
 from turnout.report import write_report
@@ -319,3 +320,23 @@ def test_a_missing_chromium_fails_with_the_remedy(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(AssertionError, match="make browser"):
         find_chromium()
+
+
+@pytest.mark.parametrize("width", [1440, 400])
+def test_a_live_run_by_name_and_a_script_as_a_name_does_nothing(visit, tmp_path, width):
+    folder = live_folder(tmp_path / "runs", 12, names=[HOSTILE])
+    page = visit(write_report([folder], tmp_path / "live.html").path, width=width)
+    assert page.evaluate(FITS)
+    assert page.title() == "runs · turnout report"
+    assert page.locator(".statuses tbody th").filter(has_text=HOSTILE).count() == 1
+    marks = page.locator(".statuses path.in-time")
+    assert marks.count() > 3
+    box = marks.first.bounding_box()
+    assert box["width"] > 3
+    assert box["height"] > 8
+    tip = marks.first.locator("title").text_content()
+    assert "in time: " in tip
+    for key in ("answers", "waits", "shares"):
+        drawn = page.locator(f"[data-key={key}] .plot").bounding_box()
+        assert drawn["width"] > 250
+        assert drawn["height"] > 100

@@ -144,7 +144,7 @@ def test_every_template_escapes_what_it_shows():
 
 
 def test_only_packaged_files_are_trusted():
-    """``Markup`` is asked for once, and wraps the style sheet and the two scripts only."""
+    """``Markup`` is asked for once, and wraps the style sheets and the two scripts only."""
     folder = Path(turnout.report.__file__).parent
     sources = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
     mentions = re.compile("Markup|markupsafe|__html__")
@@ -153,7 +153,8 @@ def test_only_packaged_files_are_trusted():
     assert len(mentions.findall(page)) == 2  # the one line that gives it the name "trusted"
     calls = [node for node in ast.walk(ast.parse(page)) if isinstance(node, ast.Call)]
     wrapped = [ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func) == "trusted"]
-    assert wrapped == ["_packaged('report.css')", "script"]
+    assert wrapped == ["''.join((_packaged(name) for name in styles))", "script"]
+    assert 'styles = ["report.css", "live.css"] if' in page
     assert "[trusted(script) for script in scripts]" in page
     assert 'scripts = [_plotly_js(), _packaged("report.js")]' in page
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,10 +15,12 @@ from turnout.cli.comparison import (
     print_scores,
     score_row,
 )
+from turnout.cli.live_tables import live_row, print_live
 from turnout.cli.options import print_json
 from turnout.cli.output import AsJson, console, note
 from turnout.results import Results, WorldGroup, open_runs
 from turnout.results.groups import differences
+from turnout.results.live import live_runs
 from turnout.results.scores import known_label
 from turnout.results.tables import usual_metrics
 
@@ -36,7 +38,8 @@ def show(
 ) -> None:
     """Show what is in run folders: means over seeds, and differences paired by seed.
 
-    A folder may be half finished. Runs of different worlds get a table each.
+    A folder may be half finished. Runs of different worlds get a table each. Of a live run, it
+    also shows the clients by name: who was late, failed or silent, and why.
 
     Example: [bold]turnout show runs/demo --metrics success_ratio,cep --baseline random[/]
     """
@@ -49,6 +52,8 @@ def show(
     for world in results.worlds:
         known = _baseline(world, baseline)
         title = f"{world.settings.experiment}: {world.title}"
+        for each in live_runs(world):
+            print_live(each.run, each.title)
         print_scores(world.scores, title, usual_metrics(world), wanted, known)
     if len(results.worlds) > 1:
         text = "; ".join(differences(results.worlds))
@@ -76,8 +81,14 @@ def _baseline(world: WorldGroup, baseline: str | None) -> str | None:
     return baseline if baseline in world.scores.labels else None
 
 
-def _rows(world: WorldGroup, keys: list[str], baseline: str | None) -> list[dict[str, object]]:
+def _rows(world: WorldGroup, keys: list[str], baseline: str | None) -> list[dict[str, Any]]:
     scores = world.scores
     first = _baseline(world, baseline) or scores.labels[0]
-    place = {"experiment": world.settings.experiment, "world": world.settings.world_id}
-    return [place | score_row(scores, label, keys, first) for label in scores.labels]
+    place: dict[str, Any] = {
+        "experiment": world.settings.experiment,
+        "world": world.settings.world_id,
+    }
+    rows = {label: place | score_row(scores, label, keys, first) for label in scores.labels}
+    for each in live_runs(world):
+        rows[each.label].setdefault("live", []).append(live_row(each.run))
+    return list(rows.values())

@@ -18,6 +18,7 @@ from turnout.report.summary import Row, summary_rows
 from turnout.results import open_runs
 from turnout.results.groups import differences, refuse_mixed
 from turnout.results.sensitivity import is_one_sweep
+from turnout.results.tables import suitable
 from turnout.runs.catalogue import shown_in
 from turnout.runs.reader import Problem
 from turnout.storage import write_atomically
@@ -78,7 +79,7 @@ def write_report(
         text = "; ".join(differences(worlds))
         message = f"{len(worlds)} worlds: compare only inside a section. They differ: {text}."
         problems.insert(0, Problem("mixed", "", message))
-    rows = [summary_rows(world, shown_in("report")) for world in worlds]
+    rows = [summary_rows(world, suitable(world, shown_in("report"))) for world in worlds]
     path = _write(Path(out), render(worlds, problems))
     with_world = [
         (world.settings.world_id, row)

@@ -25,6 +25,8 @@ _COMMON = frozenset(
     | {"length_s", "wasted_s", "regret"}
 )
 _MOST_EXTRA = 8
+#: What the lengths of rounds add up to, in simulations and in live runs.
+_CLOCKS = ("Virtual time", "Time that training took till then,")
 
 
 def sections(world: WorldGroup, order: Mapping[str, int]) -> list[Section]:
@@ -34,8 +36,8 @@ def sections(world: WorldGroup, order: Mapping[str, int]) -> list[Section]:
         Section("Learning", [*_learning(world, order), *loss_histogram(world, order)]),
         Section("Success and participation", [*_success(world, order)]),
         Section("Regret", [*_regret(world, order)]),
-        Section("Who is chosen", [*chosen(world, order)]),
-        Section("Fairness", [*fairness(world, order)]),
+        Section("Who is chosen", [] if world.is_live else [*chosen(world, order)]),
+        Section("Fairness", [] if world.is_live else [*fairness(world, order)]),
         Section("Time", [*_time(world, order)]),
         Section("Fairness queues", [*_queues(world, order)]),
     )
@@ -111,7 +113,7 @@ def _time(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
     yield from _lines(
         "time",
         f"{total.title} so far",
-        f"Virtual time at the end of each round. {SEEDS}",
+        f"{_CLOCKS[world.is_live]} at the end of each round. {SEEDS}",
         over_rounds(world, order, lambda cell: clock(cell) / scale.size),
         total.titled(scale),
     )

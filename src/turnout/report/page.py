@@ -35,6 +35,7 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
     views = [world_view(world, f"w{number}", order) for number, world in enumerate(worlds)]
     sweep = list(world_charts(worlds, order))
     experiments = dict.fromkeys(cell.settings.experiment for w in worlds for cell in w.cells)
+    styles = ["report.css", "live.css"] if any(view.live for view in views) else ["report.css"]
     scripts = [_plotly_js(), _packaged("report.js")]
     trusted = _needed("markupsafe").Markup  # only for files that turnout and plotly ship
     return (
@@ -43,7 +44,7 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
         .render(
             title=", ".join(name for name in experiments if name) or "turnout report",
             policy=_security_policy(scripts),
-            style=trusted(_packaged("report.css")),
+            style=trusted("".join(_packaged(name) for name in styles)),
             scripts=[trusted(script) for script in scripts],
             problems=problems,
             order=order,

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 from turnout.report.charts import sections
 from turnout.report.figures import Chart, Section
+from turnout.report.live import LiveView, live_view
 from turnout.report.wording import describe, pairs
 from turnout.results.groups import VariantCells, WorldGroup
+from turnout.results.live import live_runs
 from turnout.results.scores import Scores
 from turnout.results.sensitivity import point_name
 from turnout.results.tables import (
@@ -21,6 +23,7 @@ from turnout.results.tables import (
     compared_metrics,
     difference_table,
     mean_table,
+    suitable,
     usual_metrics,
 )
 from turnout.runs.catalogue import shown_in
@@ -87,6 +90,7 @@ class WorldView:
     id: str  #: of the element in the page
     point: str  #: of a sweep; empty without one
     sentence: str
+    live: list[LiveView]  #: as who operates it sees it; empty for simulations
     summary: Table
     targets: Table | None  #: None without any accuracy
     differences: Table | None  #: to the first selector; None if it is alone
@@ -111,12 +115,17 @@ def world_view(world: WorldGroup, id: str, order: Mapping[str, int]) -> WorldVie
         order: The number of each selector, for colours and toggling.
     """
     scores, usual = world.scores, usual_metrics(world)
+    reported = suitable(world, shown_in("report"))
     versions = Counter(json.dumps(_told(cell.versions), sort_keys=True) for cell in world.cells)
     return WorldView(
         id=id,
         point=point_name(world),
         sentence=describe(world),
-        summary=_summary_table(scores, usual),
+        live=[
+            live_view(each.run, f"{id}-live-{i}", each.title)
+            for i, each in enumerate(live_runs(world))
+        ],
+        summary=_summary_table(scores, reported, usual),
         targets=target_table(scores, [metric for metric in usual if metric.is_time_to]),
         differences=_difference_table(scores, usual),
         sections=sections(world, order),
@@ -145,9 +154,11 @@ def target_table(scores: Scores, metrics: Sequence[Metric[Facts]]) -> Table | No
     return _table("Rounds to accuracy", mean_table(scores, metrics)) if metrics else None
 
 
-def _summary_table(scores: Scores, usual: Collection[Metric[Facts]]) -> Table:
+def _summary_table(
+    scores: Scores, reported: Sequence[Metric[Facts]], usual: Collection[Metric[Facts]]
+) -> Table:
     """Return the means over seeds; columns that are not usual are shown on demand."""
-    shown = [m for m in shown_in("report") if any(scores.n_reached(n, m) for n in scores.labels)]
+    shown = [m for m in reported if any(scores.n_reached(n, m) for n in scores.labels)]
     table = _table("Summary table", mean_table(scores, shown), usual)
     for label, entries in table.rows:
         entries.insert(0, PageCell(str(scores.n_seeds(label))))

@@ -60,6 +60,11 @@ class WorldGroup:
         return tuple(cell for variant in self.variants for cell in variant.cells)
 
     @property
+    def is_live(self) -> bool:
+        """Whether all its cells are live runs."""
+        return all(cell.is_live for cell in self.cells)
+
+    @property
     def title(self) -> str:
         """Its sizes in a few words."""
         settings, sizes = self.settings, self.cohort_sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from turnout.results.groups import WorldGroup
@@ -15,6 +16,8 @@ from turnout.statistics import Estimate
 
 #: The place in a ranking; clear: a difference that is more than chance.
 Mark = Place | Literal["clear"]
+#: What the clock of a simulation is called, and that of a live run.
+_CLOCKS = ("Virtual time", "Time that training took")
 
 
 class Entry(NamedTuple):
@@ -74,7 +77,28 @@ def usual_metrics(world: WorldGroup) -> list[Metric[Facts]]:
     """
     targets = targets_of(world.cells)
     is_trained = bool(world.settings.training) or bool(targets)
-    return [*shown_in("compare --train" if is_trained else "compare"), *at_targets(targets)]
+    usual = [*shown_in("compare --train" if is_trained else "compare"), *at_targets(targets)]
+    return suitable(world, usual)
+
+
+def suitable(world: WorldGroup, metrics: Sequence[Metric[Facts]]) -> list[Metric[Facts]]:
+    """Return the metrics that say something about a world.
+
+    Of live runs, those that some run has. Their time is not virtual. Metrics of fairness are left
+    out: they count all rounds, but clients come and go (``results.live`` counts who was there).
+
+    Args:
+        world: Cells that compare.
+        metrics: Those of a table.
+    """
+    if not world.is_live:
+        return list(metrics)
+    scores = world.scores
+    return [
+        replace(metric, meaning=metric.meaning.replace(*_CLOCKS))
+        for metric in metrics
+        if metric.group != "fairness" and any(scores.n_reached(n, metric) for n in scores.labels)
+    ]
 
 
 def compared_metrics(metrics: Sequence[Metric[Facts]]) -> list[Metric[Facts]]:

@@ -54,6 +54,11 @@ class Cell:
         return self.choices
 
     @property
+    def is_live(self) -> bool:
+        """Whether real clients took part: it recorded them by name, and no world played them."""
+        return not self.settings.world and (self.path / files.ANSWERS).is_file()
+
+    @property
     def has_stopped(self) -> bool:
         """Whether the run ended before its last round because it was done."""
         return self.is_complete and self.n_rounds < self.settings.n_rounds

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ STATE, PROGRESS = "state.npz", "progress.npz"
 MODEL, CLIENT_SCORES = "model.npz", "client_scores.npz"
 #: The traceback of a run that failed.
 ERROR = "error.txt"
+#: Only of live runs: the stable id of each client; what became of the chosen of each round, by
+#: name; the round that is open; what an operator should look at.
+ROSTER, ANSWERS, OPEN, ALERTS = "roster.json", "answers.jsonl", "open.jsonl", "alerts.jsonl"
 #: In the folder above the cells: the settings of the whole experiment.
 EXPERIMENT = "experiment.json"
 #: Beside it, where the experiment is a point of a sweep: the value of each key that was swept.
@@ -163,6 +167,17 @@ def write_json(path: Path, table: Mapping[str, Any]) -> None:
     """
     text = json.dumps(_finite(table), indent=2, allow_nan=False)
     write_atomically(path, (text + "\n").encode())
+
+
+def number(value: Any) -> float:
+    """Return a JSON number as a float; NaN for null and for everything else.
+
+    Args:
+        value: What stands in a file.
+
+    """
+    is_number = type(value) in (int, float) and abs(value) <= sys.float_info.max
+    return float(value) if is_number else math.nan
 
 
 def digest_of(path: Path) -> str:

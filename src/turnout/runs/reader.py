@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,7 +184,7 @@ def _read_rounds(path: Path, must_exist: bool) -> tuple[dict[str, FloatArray], i
     rounds = [by_round[t] for t in range(n_rounds)]
     names = dict.fromkeys(name for table in rounds for name in table)
     series = nothing | {
-        name: np.array([_number(table.get(name)) for table in rounds]) for name in names
+        name: np.array([files.number(table.get(name)) for table in rounds]) for name in names
     }
     for name in _REQUIRED:
         if rounds and not np.isfinite(series[name]).any():
@@ -264,15 +262,9 @@ def _is_index(values: Array) -> bool:
     return values.ndim == 1 and values.dtype.kind in "iu"
 
 
-def _number(value: Any) -> float:
-    """Return a JSON number as a float; NaN for null and for everything else."""
-    is_number = type(value) in (int, float) and abs(value) <= sys.float_info.max
-    return float(value) if is_number else math.nan
-
-
 def _plausible(cell: Cell) -> Cell:
     """Return a cell whose absurdly large numbers count as missing."""
-    numbers = {name: _number(value) for name, value in cell.summary.items()}
+    numbers = {name: files.number(value) for name, value in cell.summary.items()}
     return dataclasses.replace(
         cell,
         summary={name: value for name, value in numbers.items() if abs(value) <= _LARGEST},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -36,6 +36,7 @@ class CellSettings:
         policy: How a round ends.
         classes: Names of the clients' classes and what they mean; empty if there are none.
         training: What was trained; empty for a simulation.
+        quorum: How many answers a round of a live run needs; empty for others.
     """
 
     experiment: str
@@ -52,6 +53,7 @@ class CellSettings:
     policy: Mapping[str, Any]
     classes: Mapping[str, Any]
     training: Mapping[str, Any]
+    quorum: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def targets(self) -> tuple[float, ...]:
@@ -95,6 +97,7 @@ class CellSettings:
             policy=config.object("policy"),
             classes=config.object("classes"),
             training=config.object("training"),
+            quorum=config.object("quorum"),
         )
 
 

@@ -40,12 +40,13 @@ class Keeper:
         self._kind = f"turnout-{kind}"
         self._identity: dict[str, Any] = {}  # what a checkpoint belongs to
         settings, world, selector = session.settings, session.world, session.chooser.selector
-        self._records = None
+        #: Writes the run folder; None if none is wanted.
+        self.records: Records | None = None
         if settings.records is not None:
             config = settings.config(kind, selector, session.chooser.policy, world, n_rounds)
             classes = None if world is None else world.classes
             rate = selector.guaranteed_rate()
-            self._records = Records(settings.records, config, classes, rate, versions)
+            self.records = Records(settings.records, config, classes, rate, versions)
 
     def begin(self, host: Mapping[str, Any], restore: Callable[[Checkpoint], None]) -> int:
         """Start afresh, or go on from the checkpoint if there is one; return the rounds done.
@@ -61,8 +62,8 @@ class Keeper:
             n_done = self._restore(path, restore)
         elif path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-        if self._records is not None:
-            self._records.open(self.session.journal, resumed=n_done > 0)
+        if self.records is not None:
+            self.records.open(self.session.journal, resumed=n_done > 0)
         return n_done
 
     def save(self, host: Mapping[str, Any], host_arrays: Mapping[str, Array]) -> None:
@@ -83,21 +84,21 @@ class Keeper:
         Args:
             ended: The last round.
         """
-        if self._records is not None:
-            self._records.name(ended, self.session.members.roster)
+        if self.records is not None:
+            self.records.name(ended, self.session.members.roster)
         self.write()
         quorum = self.session.settings.quorum
         quorum.check_rounds(self.session.journal.n_last_below(quorum.min_answers))
 
     def write(self) -> None:
         """Write the last round's numbers to the records, again if they have changed."""
-        if self._records is not None:
-            self._records.add(self.session.journal)
+        if self.records is not None:
+            self.records.add(self.session.journal)
 
     def finish(self) -> None:
         """Write the end of the run."""
-        if self._records is not None:
-            self._records.finish(self.session.journal)
+        if self.records is not None:
+            self.records.finish(self.session.journal)
 
     def _restore(self, path: Path, restore: Callable[[Checkpoint], None]) -> int:
         """Go back to the end of the last round that was saved."""

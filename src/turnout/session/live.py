@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from turnout.rng import Purpose, stream
 from turnout.session import clock
 from turnout.session.port import Address, AskColumns, AskIdentity, AskLoss, Heard, Kind, Port
 from turnout.session.post import Post, log
+from turnout.session.records import Records
 from turnout.session.reports import number
 from turnout.session.round import Chosen, Ended, Misfits
 from turnout.session.session import Session
@@ -27,10 +28,11 @@ class Live:
     Args:
         session: What chooses and learns.
         port: The way to the clients.
+        records: Writes the round that is open; None writes none.
     """
 
-    def __init__(self, session: Session, port: Port) -> None:
-        self.session, self.port = session, port
+    def __init__(self, session: Session, port: Port, records: Records | None = None) -> None:
+        self.session, self.port, self.records = session, port, records
         self.post = Post(port, session.errands, session.settings.poll_s)
         self._has_gathered = False
         self._has_waited = False  # in vain
@@ -97,6 +99,8 @@ class Live:
             "round %d: %d chosen of %d that are free",
             *(chosen.round + 1, len(chosen.ids), chosen.n_free),
         )
+        if self.records is not None and session.world is None:
+            self.records.choose(chosen, members)
         return chosen
 
     def train(
@@ -119,7 +123,7 @@ class Live:
         length = self.post.collect(
             sent,
             seconds,
-            lambda address, heard: session.heard(client_at[address], heard),
+            lambda address, heard: self._heard(client_at[address], heard),
             session.closes_at,
         )
         is_missing = session.world is None and session.is_waiting
@@ -154,6 +158,11 @@ class Live:
         sent = self.post.send(addresses, payloads, ttl=self.session.settings.busy_s(seconds))
         self.post.collect(sent, seconds, answers.__setitem__)
         return answers
+
+    def _heard(self, client: Hashable, heard: Heard) -> None:
+        is_first = self.session.heard(client, heard)
+        if is_first and self.records is not None and self.session.world is None:
+            self.records.hear(client, heard)
 
     def _meet(self, *, waits: bool) -> None:
         """Take in late answers, look who is connected, and ask newcomers who they are."""

@@ -179,6 +179,11 @@ class Members:
         busy = {by_address[at]: wall + s for at, s in left.items() if at in by_address}
         return {c: until for c, until in self.reserved.items() if until > wall} | busy
 
+    def busy_ids(self) -> list[Hashable]:
+        """Return who is connected, but has something unanswered, in the order of the indices."""
+        busy = np.setdiff1d(self._bound, np.flatnonzero(self.selectable()))
+        return [self.roster.id_of(client) for client in busy.tolist()]
+
     def hold(self, address: Address, seconds: float) -> None:
         """Keep a client that is late from being chosen, unless it is known to be busy already."""
         if address not in self._errands.busy:

@@ -2,13 +2,15 @@
 
 Beside the files of every run: ``roster.json`` has the stable id of each client, in the order of
 their indices, and ``answers.jsonl`` a line for each round with what became of every chosen client.
+``open.jsonl`` follows the round that is open, for ``turnout watch``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,13 +27,14 @@ from turnout.runs.versions import versions
 from turnout.runs.writer import RoundLog
 from turnout.session import clock
 from turnout.session.journal import Journal
-from turnout.session.round import Ended
-from turnout.storage import write_npz
+from turnout.session.members import Members
+from turnout.session.port import Heard
+from turnout.session.round import Chosen, Ended
+from turnout.storage import write_atomically, write_npz
 from turnout.types import IntArray, Status
 
 #: The choices are written again after so many seconds, and at the end.
 _FLUSH_SECONDS = 5.0
-ROSTER, ANSWERS = "roster.json", "answers.jsonl"
 
 
 class Records:
@@ -49,12 +52,18 @@ class Records:
         self._config = config
         self._classes = {} if classes is None or not classes.any() else {"class_of": classes}
         self._rate = backlog_rate(guaranteed_rate)
+        #: Queues of a rate that nobody promised say nothing to who runs a federation.
+        self._left_out = {"regret"}
+        if guaranteed_rate is None and not config["world"]:
+            self._left_out |= {"backlog_mean", "backlog_max"}
         self._versions = dict(more_versions or {})
         self._started = clock.now()
         self._flushed = self._started - _FLUSH_SECONDS
         self._log = RoundLog(self.path / files.ROUNDS)
-        self._answers = RoundLog(self.path / ANSWERS)
+        self._open = self.path / files.OPEN
+        self._answers = RoundLog(self.path / files.ANSWERS)
         self._n_lines = self._n_named = 0
+        self._busy: list[Hashable] = []  # when the cohort of the open round was chosen
 
     def open(self, journal: Journal, *, resumed: bool) -> None:
         """Make the folder, with the rounds that are done already."""
@@ -65,18 +74,37 @@ class Records:
             )
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / files.SUMMARY).unlink(missing_ok=True)
+        self._open.unlink(missing_ok=True)
         files.write_json(self.path / files.VERSIONS, versions() | self._versions)
         self._write_config(journal)
         self._log.begin(journal.lines())
         self._answers.begin(_lines_before(self._answers.path, journal.n_rounds))
         self._n_lines = journal.n_rounds
 
+    def choose(self, chosen: Chosen, members: Members) -> None:
+        """Write who was chosen, before anybody is given work."""
+        self._busy = members.busy_ids()
+        first = {
+            "round": chosen.round,
+            "began": _stamp(clock.wall()),
+            "deadline_s": chosen.deadline if math.isfinite(chosen.deadline) else None,
+            "chosen": chosen.ids,
+        }
+        self._open.write_bytes(f"{json.dumps(first)}\n".encode())
+
+    def hear(self, client: Hashable, heard: Heard) -> None:
+        """Write that something was heard of a client in the open round."""
+        with self._open.open("ab") as log:
+            line = {"id": client, "heard": heard.reason or heard.kind.value}
+            log.write(f"{json.dumps(line)}\n".encode())
+
     def name(self, ended: Ended, roster: Roster) -> None:
         """Write what became of everyone who was chosen in a round."""
         if len(roster) > self._n_named:
-            (self.path / ROSTER).write_text(roster.to_json())
+            write_atomically(self.path / files.ROSTER, roster.to_json().encode())
             self._n_named = len(roster)
-        self._answers.append([json.dumps(_named(ended))])
+        self._answers.append([json.dumps(_named(ended) | {"busy": self._busy})])
+        self._open.unlink(missing_ok=True)
 
     def add(self, journal: Journal) -> None:
         """Write the last round; if it was written already, in its place."""
@@ -96,7 +124,7 @@ class Records:
             return
         run = journal.run
         at_end = curves_at_end(run, self._rate, np.full(run.n_rounds, np.nan))
-        shown = {name: curve for name, curve in at_end.items() if name != "regret"}
+        shown = {name: curve for name, curve in at_end.items() if name not in self._left_out}
         self._write_choices(journal, shown)
         numbers = {"seconds": clock.now() - self._started, "backlog_rate": self._rate}
         summary = summarize(Facts.of_run(run, at_end, numbers))

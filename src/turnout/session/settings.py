@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -151,4 +151,5 @@ class Settings:
             "world_id": f"{kind}-{name}" if world is None else world.world_id,
             "policy": encode(policy),
             "classes": (None if world is None else world.class_names) or {},
+            "quorum": asdict(self.quorum),
         }

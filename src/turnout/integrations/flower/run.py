@@ -70,10 +70,10 @@ class FlowerRun:
             hints=FlowerHints(),
         )
         self.journal = self.session.journal
-        self.live = Live(self.session, FlowerPort(grid, self._rules))
         self._chosen: Chosen | None = None
         self._ended: Ended | None = None
         self._keeper = Keeper(self.session, "flower", n_rounds, {"flwr": flwr.__version__})
+        self.live = Live(self.session, FlowerPort(grid, self._rules), self._keeper.records)
 
     @property
     def round(self) -> int:

@@ -1,0 +1,104 @@
+"""Real folders of live runs: a session over a port that plays accidents on a virtual clock."""
+
+import numpy as np
+import pytest
+
+import turnout
+from tests.session.history import DEADLINE, FakePort, History
+from tests.session.ticking import Ticking
+from turnout.policies import Closed, FixedDeadline
+from turnout.roster import Roster
+from turnout.session import Live, Quorum, Session, Settings
+from turnout.session.journal import BY_SERVER, Journal
+from turnout.session.records import Records
+from turnout.session.round import Ended
+from turnout.types import Selection, Status
+
+#: An id that would run, were it not escaped.
+HOSTILE = "<script>document.title='owned'</script>"
+
+
+class LiveFolder:
+    """A live run that is played round by round into a folder."""
+
+    def __init__(self, root, *, n=12, seed=3, n_rounds=40, selector="e3cs", names=(), **given):
+        self.history = History(seed, n=n)
+        self.history.names[: len(names)] = names
+        given = {"cohort_size": 4, "quorum": Quorum(min_answers=2), "label": selector} | given
+        settings = Settings(
+            policy=FixedDeadline(DEADLINE),
+            seed=seed,
+            records=root,
+            start_s=5.0,
+            wait_for_nodes_s=2.0,
+            ask_s=5.0,
+            poll_s=0.5,
+            **given,
+        )
+        made = turnout.make(selector)
+        self.session = Session(settings, made)
+        policy = self.session.chooser.policy
+        config = settings.config("flower", made, policy, None, n_rounds)
+        self.records = Records(root, config, None, made.guaranteed_rate())
+        self.live = Live(self.session, FakePort(self.history), self.records)
+        self.records.open(self.session.journal, resumed=False)
+        self.path = self.records.path
+
+    def choose(self):
+        self.live.gather(self.session.settings.cohort_size)
+        return self.live.choose("model")
+
+    def play(self, n_rounds=1, accuracy=True):
+        journal = self.session.journal
+        for _ in range(n_rounds):
+            chosen = self.choose()
+            work = ["work"] * len(chosen.ids)
+            ended = self.live.train(chosen, work) if chosen.ids else self.session.close()
+            if accuracy:
+                number = journal.n_rounds
+                journal.note(BY_SERVER, number, {"accuracy": 0.9 - 0.7 / number})
+            self.records.name(ended, self.session.members.roster)
+            self.records.add(journal)
+            self.history.advance()
+        return self
+
+    def finish(self):
+        self.records.finish(self.session.journal)
+        return self
+
+
+def live_folder(root, n_rounds=40, **given):
+    """Play a whole run and return the folder of its cell."""
+    with pytest.MonkeyPatch.context() as patch:
+        Ticking.installed(patch)
+        return LiveFolder(root, n_rounds=n_rounds, **given).play(n_rounds).finish().path
+
+
+def large_folder(root, *, n, n_rounds, cohort_size=20, seed=1, promised=None):
+    """Write a large run without playing its messages; most accidents are those of a few."""
+    rng = np.random.default_rng(seed)
+    settings = Settings(cohort_size=cohort_size, records=root, label="random")
+    made = turnout.make("random")
+    policy = FixedDeadline(10.0)
+    config = settings.config("flower", made, policy, None, n_rounds)
+    records, journal = Records(root, config, None, promised), Journal(cohort_size)
+    journal.n_clients = n
+    records.open(journal, resumed=False)
+    roster = Roster(f"device-{i:05d}" for i in range(n))
+    bad = rng.random(n) < 0.05
+    for t in range(n_rounds):
+        free = rng.random(n) < 0.7
+        clients = np.sort(rng.choice(np.flatnonzero(free), cohort_size, replace=False))
+        status = np.where(bad[clients], rng.integers(0, 4, cohort_size), 0).astype(np.int8)
+        spent = rng.uniform(1.0, 9.0, cohort_size)
+        duration = np.where(status == Status.COMPLETED, spent, np.nan)
+        closed = Closed(status, duration, 9.0, spent, False)
+        ids = tuple(roster.id_of(int(client)) for client in clients)
+        failed = np.flatnonzero(status == Status.FAILED).tolist()
+        reasons, began = dict.fromkeys(failed, "out of memory"), 1.7e9 + 12.0 * t
+        ended = Ended(t, ids, closed, reasons, (), False, began, began + 11.0)
+        journal.add(Selection(t, clients), ended, duration, free)
+        records.name(ended, roster)
+        records.add(journal)
+    records.finish(journal)
+    return records.path
