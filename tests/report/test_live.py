@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tests.report.live_folders import HOSTILE, LiveFolder, large_folder, live_folder
 from turnout.cli.app import app
 from turnout.report import write_report
-from turnout.report.drawing import bars, cells, lines, nice_top, spelled
+from turnout.report.sketch import bars, cells, lines, nice_top, spelled
 from turnout.report.live import MOST_BEST, MOST_WORST, live_view, seconds
 from turnout.results.live import LiveRun, Seen
 from turnout.runs.answers import read_answers, read_open
@@ -206,7 +206,7 @@ def test_a_large_run_shows_the_worst_and_the_best_and_sums_the_rest(tmp_path):
     assert np.sum(numbers, axis=0)[1:].tolist() == run.counts.sum(axis=0).tolist()
     assert view.rows[-1].name == f"{1500 - MOST_WORST - MOST_BEST:,} others together"
     assert "The last 400 of 600 rounds" in view.map_note
-    assert all(drawing.width <= 150 for drawing in view.drawings)
+    assert all(sketch.width <= 150 for sketch in view.sketches)
     _, body = page_of(tmp_path / "runs", tmp_path)
     assert len(body) < 600_000
 

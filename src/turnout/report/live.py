@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout.report.drawing import Drawing, Shape, cells, spelled
-from turnout.report.live_drawings import css, drawings
+from turnout.report.sketch import Sketch, Shape, cells, spelled
+from turnout.report.live_sketches import css, sketches
 from turnout.results.live import ENDS, Complaint, LiveRun, Seen
 from turnout.types import FloatArray, IntArray
 
@@ -72,7 +72,7 @@ class LiveView:
     rows: list[ClientRow]
     complaints: list[Complaint]
     n_complaints: int
-    drawings: list[Drawing]
+    sketches: list[Sketch]
     void: str  #: the rounds without enough answers
     fairness: str
 
@@ -105,7 +105,7 @@ def live_view(run: LiveRun, id: str, name: str) -> LiveView:
         rows=rows,
         complaints=run.complaints[:MOST_REASONS],
         n_complaints=len(run.complaints),
-        drawings=drawings(run),
+        sketches=sketches(run),
         void=spelled(np.flatnonzero(run.answers.is_void) + 1),
         fairness=_fairness(run),
     )

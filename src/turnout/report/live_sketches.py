@@ -7,21 +7,21 @@ import itertools
 
 import numpy as np
 
-from turnout.report.drawing import Drawing, bars
+from turnout.report.sketch import Sketch, bars
 from turnout.results.live import ENDS, LiveRun, Seen
 
 #: Edges of the parts in the drawing of fairness; 1 is just the fair share.
 _EDGES = np.array([0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, np.inf])
 
 
-def drawings(run: LiveRun) -> list[Drawing]:
+def sketches(run: LiveRun) -> list[Sketch]:
     """Return what can be drawn of a live run.
 
     Args:
         run: The run.
     """
     drawn = (_answers(run), _waits(run), _shares(run))
-    return [drawing for drawing in drawn if drawing is not None]
+    return [sketch for sketch in drawn if sketch is not None]
 
 
 def css(kind: Seen) -> str:
@@ -33,7 +33,7 @@ def css(kind: Seen) -> str:
     return kind.name.lower().replace("_", "-")
 
 
-def _answers(run: LiveRun) -> Drawing | None:
+def _answers(run: LiveRun) -> Sketch | None:
     parts = {css(kind): (kind.words, run.per_round[:, kind].astype(float)) for kind in ENDS}
     caption = "What became of the chosen."
     level = float(run.min_answers) if run.min_answers > 1 else None
@@ -42,7 +42,7 @@ def _answers(run: LiveRun) -> Drawing | None:
     return bars("answers", "Answers by round", caption, parts, "", level)
 
 
-def _waits(run: LiveRun) -> Drawing | None:
+def _waits(run: LiveRun) -> Sketch | None:
     parts = {
         "training": ("of training", run.answers.length_s),
         "waiting": ("of waiting", run.waited_s),
@@ -54,7 +54,7 @@ def _waits(run: LiveRun) -> Drawing | None:
     return bars("waits", "Training and waiting by round", caption, parts, "s")
 
 
-def _shares(run: LiveRun) -> Drawing | None:
+def _shares(run: LiveRun) -> Sketch | None:
     """Return how many clients got how much of their fair share."""
     ratio = np.zeros(0) if run.shares is None else run.shares.ratio
     counts = np.histogram(ratio[np.isfinite(ratio)], _EDGES)[0].astype(np.float64)

@@ -39,7 +39,7 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class Sketch:
     """Shapes over rounds, with what stands at the ends of its axes.
 
     Attributes:
@@ -74,7 +74,7 @@ def bars(
     parts: Mapping[str, tuple[str, FloatArray]],
     unit: str,
     level: float | None = None,
-) -> Drawing | None:
+) -> Sketch | None:
     """Return bars over rounds, one part on the other.
 
     Args:
@@ -112,14 +112,14 @@ def bars(
     ]
     legend = dict(zip(parts, labels, strict=True))
     words = f"{top:,g} {unit}".strip()
-    return Drawing(
+    return Sketch(
         key, title, caption, means.shape[1], shapes, places, words, *_ends(n_rounds), legend
     )
 
 
 def lines(
     key: str, title: str, caption: str, curves: Mapping[str, tuple[str, FloatArray]]
-) -> Drawing | None:
+) -> Sketch | None:
     """Return lines over rounds.
 
     Args:
@@ -144,7 +144,7 @@ def lines(
         shapes.append(Shape(f"line {name}", path, f"{text}: {values[at[-1]]:.4g} now"))
     legend = {name: text for name, (text, _) in known.items()}
     ends = _ends(n_rounds)
-    return Drawing(key, title, caption, n_rounds, shapes, [], f"{top:,g}", *ends, legend)
+    return Sketch(key, title, caption, n_rounds, shapes, [], f"{top:,g}", *ends, legend)
 
 
 def cells(row: Array, kind: int, low: float, high: float) -> str:
