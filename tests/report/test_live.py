@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from tests.report.live_folders import HOSTILE, LiveFolder, large_folder, live_folder
 from turnout.cli.app import app
 from turnout.report import write_report
-from turnout.report.sketch import bars, cells, lines, nice_top, spelled
 from turnout.report.live import MOST_BEST, MOST_WORST, live_view, seconds
+from turnout.report.sketch import bars, cells, lines, nice_top, spelled
 from turnout.results.live import LiveRun, Seen
 from turnout.runs.answers import read_answers, read_open
 from turnout.runs.reader import read_cells

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout.report.sketch import Sketch, Shape, cells, spelled
 from turnout.report.live_sketches import css, sketches
+from turnout.report.sketch import Shape, Sketch, cells, spelled
 from turnout.results.live import ENDS, Complaint, LiveRun, Seen
 from turnout.types import FloatArray, IntArray
 
