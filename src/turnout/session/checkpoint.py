@@ -37,7 +37,8 @@ class Checkpoint:
     settings: Mapping[str, Any]  #: what a checkpoint belongs to, see ``Settings.identity``
     rounds_done: int
     roster: str  #: as JSON
-    busy: list[list[Any]]  #: stable id and the wall time until which it is busy at most
+    #: Stable id, the wall time until which it is busy at most, and the seconds until then.
+    busy: list[list[Any]]
     seen: list[str]  #: metrics that clients have reported
     metrics: Mapping[str, Any]  #: aggregated metrics, by kind and round
     #: Arrays by owner: selector, observed, columns, run, world, bounds.

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+#: What a clock that never goes back must be moved by to show seconds since 1970.
+_OFFSET = time.time() - time.monotonic()
 _held: ContextVar[float | None] = ContextVar("held", default=None)
 
 
@@ -17,9 +19,13 @@ def now() -> float:
 
 
 def wall() -> float:
-    """Return seconds since 1970, for what outlives the process."""
+    """Return seconds since 1970, for what outlives the process.
+
+    The computer's clock is read once, at the start: if it is set back or forward later, nobody is
+    locked out or freed by it, and no round has a negative length.
+    """
     at = _held.get()
-    return time.time() if at is None else at
+    return _OFFSET + time.monotonic() if at is None else at
 
 
 def sleep(seconds: float) -> None:

@@ -78,9 +78,16 @@ class Members:
         bindings: Iterable[Sequence[Any]],
         columns: Mapping[str, Array],
     ) -> None:
-        """Go back to the clients of a checkpoint; the busy ones stay busy as long as they were."""
+        """Go back to the clients of a checkpoint; the busy ones stay busy as long as they were.
+
+        If the clock was set back since, they are not busy for longer than when it was written.
+        """
         self.roster = roster
-        self.reserved = {client: float(until) for client, until in busy}
+        wall = clock.wall()
+        self.reserved = {
+            client: min([float(until), *(wall + float(seconds) for seconds in left)])
+            for client, until, *left in busy  # earlier versions wrote no seconds
+        }
         self._addresses = {client: address for client, address in bindings if client in roster}
         self.columns.load_state(columns, len(roster))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from turnout.errors import StateFileError
 from turnout.roster import Roster
+from turnout.session import clock
 from turnout.session.checkpoint import Checkpoint
 from turnout.session.chooser import Chooser
 from turnout.session.journal import Journal
@@ -34,7 +35,7 @@ def checkpoint_of(
         settings=settings,
         rounds_done=journal.n_rounds,
         roster=members.roster.to_json(),
-        busy=[[client, until] for client, until in members.busy_clients().items()],
+        busy=[[c, until, until - clock.wall()] for c, until in members.busy_clients().items()],
         bindings=members.bindings,
         seen=sorted(reports.seen),
         metrics=journal.metrics,
