@@ -27,6 +27,7 @@ from turnout.cli import (
     recommend,
     report,
     reproduce,
+    serve,
     show,
     simulate,
     train,
@@ -120,3 +121,4 @@ app.command("export")(export.export)
 app.command("worlds")(worlds.worlds)
 app.add_typer(data.app, name="data")
 app.add_typer(new.app, name="new")
+app.add_typer(serve.app, name="serve")

@@ -1,0 +1,237 @@
+"""Federations in the database: a log of events for each, snapshots, and machines that follow it.
+
+Every process keeps a machine for each federation in use and plays what others have added to the
+log before it adds anything itself. Who adds holds the federation's row, so a round has one owner,
+and what is answered was committed before.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock, RLock
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
+
+from turnout.errors import TurnoutError
+from turnout.serve.database import writing
+from turnout.serve.events import Content, Event, packed, unpacked
+from turnout.serve.machine import Machine
+from turnout.serve.problems import unknown_federation
+from turnout.serve.schemas import Definition
+from turnout.serve.tables import EVENT, FEDERATION, ROUND, SNAPSHOT
+
+log = logging.getLogger("turnout.serve")
+
+#: A snapshot is made when replaying would take so many times as long as making it ...
+_WORTH = 5.0
+#: ... but not for less than so many seconds.
+_LEAST_S = 1.0
+
+
+class Diverged(TurnoutError, RuntimeError):
+    """Playing the log again chose other clients than those on record."""
+
+
+class Work:
+    """A transaction on one federation: its machine, up to date, and the way to change it."""
+
+    def __init__(self, connection: Connection, row: Row[Any], machine: Machine) -> None:
+        self.connection, self.id, self.machine = connection, row.id, machine
+        self.at = max(time.time(), machine.at)  # the log never goes back in time
+        self.is_changed = False
+
+    def add(self, content: Content) -> None:
+        """Let something happen, and write it down."""
+        self.is_changed = True
+        event = Event(self.machine.seq + 1, self.at, content)
+        self.machine.apply(event)
+        values = {"seq": event.seq, "at": event.at, "kind": event.kind, "round": event.round}
+        self.connection.execute(
+            insert(EVENT).values(federation_id=self.id, body=packed(content), **values)
+        )
+
+
+class Store:
+    """All federations of a database.
+
+    Args:
+        engine: The database, with its tables.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._machines: dict[int, Machine] = {}
+        self._guard = Lock()
+        self._locks: defaultdict[str, RLock] = defaultdict(RLock)
+
+    @contextmanager
+    def write(self, name: str) -> Iterator[Work]:
+        """Enter a transaction that may change a federation; others wait.
+
+        Args:
+            name: Of the federation.
+
+        Raises:
+            Problem: There is none.
+        """
+        with self._lock(name):
+            work: Work | None = None
+            try:
+                with writing(self.engine) as connection:
+                    row = _row(connection, name, locked=True)
+                    work = Work(connection, row, self._caught_up(connection, row))
+                    yield work
+                    if work.is_changed:
+                        connection.execute(
+                            update(FEDERATION)
+                            .where(FEDERATION.c.id == row.id)
+                            .values(seq=work.machine.seq)
+                        )
+            except BaseException:
+                if work is not None and work.is_changed:  # the machine is ahead of the log
+                    self._machines.pop(work.id, None)
+                raise
+            if work.is_changed:
+                self._save_if_due(work)
+
+    @contextmanager
+    def read(self, name: str) -> Iterator[tuple[Connection, int, Machine]]:
+        """Enter a transaction that only looks at a federation.
+
+        Args:
+            name: Of the federation.
+
+        Raises:
+            Problem: There is none.
+        """
+        with self._lock(name), self.engine.begin() as connection:
+            row = _row(connection, name)
+            yield connection, row.id, self._caught_up(connection, row)
+
+    def forget(self, federation: int) -> None:
+        """Drop what is in memory, so that it is read again.
+
+        Args:
+            federation: Its number in the database.
+        """
+        self._machines.pop(federation, None)
+
+    def _lock(self, name: str) -> RLock:
+        with self._guard:
+            return self._locks[name]
+
+    def _caught_up(self, connection: Connection, row: Row[Any]) -> Machine:
+        machine = self._machines.get(row.id)
+        events = [] if machine is None else _events(connection, row.id, machine.seq)
+        if machine is None or not _continues(machine, events, row.seq):
+            machine = _loaded(connection, row)
+            events = _events(connection, row.id, machine.seq)
+        try:
+            for event in events:
+                machine.apply(event)
+                if event.kind == "opened":
+                    _check_choice(connection, row.id, machine)
+        except BaseException:
+            self._machines.pop(row.id, None)
+            raise
+        self._machines[row.id] = machine
+        return machine
+
+    def _save_if_due(self, work: Work) -> None:
+        machine = work.machine
+        due = max(_LEAST_S, _WORTH * machine.snapshot_s)
+        if machine.chosen is not None or machine.spent_s < due:
+            return
+        started = time.perf_counter()
+        content = machine.state()
+        with writing(self.engine) as connection:
+            save(connection, work.id, machine.seq, content)
+        machine.snapshot_s, machine.spent_s = time.perf_counter() - started, 0.0
+        log.info("snapshot of federation %d: %.1f MB", work.id, len(content) / 1e6)
+
+
+def save(connection: Connection, federation: int, seq: int, content: bytes) -> None:
+    """Keep a snapshot and the one before it, and the enrolments that the older one lacks.
+
+    Args:
+        connection: A transaction that writes.
+        federation: Its number in the database.
+        seq: The last event in the snapshot.
+        content: The checkpoint.
+    """
+    of_federation = SNAPSHOT.c.federation_id == federation
+    before = connection.execute(select(func.max(SNAPSHOT.c.seq)).where(of_federation)).scalar()
+    if before is not None and before >= seq:  # another server was faster
+        return
+    connection.execute(insert(SNAPSHOT).values(federation_id=federation, seq=seq, body=content))
+    if before is not None:
+        connection.execute(delete(SNAPSHOT).where(of_federation, SNAPSHOT.c.seq < before))
+        connection.execute(
+            delete(EVENT).where(
+                EVENT.c.federation_id == federation,
+                EVENT.c.seq <= before,
+                EVENT.c.kind.in_(["enrolled", "withdrawn"]),
+            )
+        )
+
+
+def _row(connection: Connection, name: str, *, locked: bool = False) -> Row[Any]:
+    query = select(FEDERATION).where(FEDERATION.c.name == name)
+    row = connection.execute(query.with_for_update() if locked else query).one_or_none()
+    if row is None:
+        raise unknown_federation(name)
+    return row
+
+
+def _events(connection: Connection, federation: int, after: int) -> list[Event]:
+    rows = connection.execute(
+        select(EVENT.c.seq, EVENT.c.at, EVENT.c.kind, EVENT.c.body)
+        .where(EVENT.c.federation_id == federation, EVENT.c.seq > after)
+        .order_by(EVENT.c.seq)
+    )
+    return [unpacked(*row) for row in rows]
+
+
+def _continues(machine: Machine, events: list[Event], seq: int) -> bool:
+    """Return whether a machine can play these events to be where the log is."""
+    numbers = [event.seq for event in events]
+    is_whole = numbers == list(range(machine.seq + 1, seq + 1))
+    return is_whole and all(event.kind != "imported" for event in events)
+
+
+def _loaded(connection: Connection, row: Row[Any]) -> Machine:
+    machine = Machine(Definition.model_validate_json(row.definition))
+    saved = connection.execute(
+        select(SNAPSHOT.c.seq, SNAPSHOT.c.body)
+        .where(SNAPSHOT.c.federation_id == row.id)
+        .order_by(SNAPSHOT.c.seq.desc())
+        .limit(1)
+    ).one_or_none()
+    if saved is not None:
+        at = connection.execute(
+            select(func.max(EVENT.c.at)).where(
+                EVENT.c.federation_id == row.id, EVENT.c.seq <= saved.seq
+            )
+        ).scalar()
+        machine.load(saved.body, saved.seq, at or row.created_at)
+    return machine
+
+
+def _check_choice(connection: Connection, federation: int, machine: Machine) -> None:
+    """Raise if a round that was played again is not the one on record."""
+    assert machine.chosen is not None
+    t = machine.chosen.round
+    recorded = connection.execute(
+        select(ROUND.c.chosen).where(ROUND.c.federation_id == federation, ROUND.c.number == t)
+    ).scalar_one()
+    if json.loads(recorded)["clients"] != list(machine.chosen.ids):
+        raise Diverged(
+            f"this server chooses other clients for round {t} than those on record: run the "
+            "versions of turnout and numpy that the other servers run."
+        )
