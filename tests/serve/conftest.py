@@ -1,6 +1,9 @@
 """A server in this process, over a SQLite file of its own."""
 
+import shutil
+
 import pytest
+from anyio.from_thread import start_blocking_portal
 from fastapi.testclient import TestClient
 
 from turnout.serve import create_app, open_database
@@ -8,16 +11,38 @@ from turnout.serve import create_app, open_database
 LOCAL = {"base_url": "http://127.0.0.1:8717", "client": ("127.0.0.1", 50_000)}
 
 
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory):
+    """A database with its tables, to be copied."""
+    path = tmp_path_factory.mktemp("empty") / "turnout.db"
+    open_database(f"sqlite:///{path}").dispose()
+    return path
+
+
 @pytest.fixture
-def engine(tmp_path):
+def engine(tmp_path, empty):
+    shutil.copy(empty, tmp_path)
     engine = open_database(f"sqlite:///{tmp_path}/turnout.db")
     yield engine
     engine.dispose()
 
 
+@pytest.fixture(scope="session")
+def portal():
+    """One event loop for all requests, which saves most of their time."""
+    with start_blocking_portal() as portal:
+        yield portal
+
+
 @pytest.fixture
-def http(engine):
-    return TestClient(create_app(engine), **LOCAL)
+def http(engine, portal):
+    return client_of(engine, portal)
+
+
+def client_of(engine, portal):
+    client = TestClient(create_app(engine), **LOCAL)
+    client.portal = portal
+    return client
 
 
 @pytest.fixture

@@ -1,6 +1,9 @@
 """Rounds over HTTP: chosen once, reported safely, closed once."""
 
+import pytest
+
 from tests.serve.conftest import create
+from turnout.serve import rounds, store
 
 
 def opened(http, path, **more):
@@ -13,16 +16,211 @@ def outcomes(clients, **more):
     return {"outcomes": [{"client": client, "seconds": 1.0, **more} for client in clients]}
 
 
+def report(http, path, t, clients, **more):
+    answer = http.post(f"{path}/rounds/{t}/outcomes", json=outcomes(clients, **more))
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.fixture
+def at(monkeypatch):
+    """The time, which stands still unless a test moves it."""
+    now = [1.8e9]
+    monkeypatch.setattr(store.time, "time", lambda: now[0])
+    return now
+
+
 def test_a_round_from_choice_to_end(http, demo):
     chosen = opened(http, demo)
-    assert chosen["round"] == 0
-    assert chosen["state"] == "open"
-    assert len(chosen["clients"]) == len(chosen["probability"]) == 5
+    assert (chosen["round"], chosen["state"]) == (0, "open")
     assert chosen["probability"] == [0.5] * 5
-    first = http.post(f"{demo}/rounds/0/outcomes", json=outcomes(chosen["clients"][:4])).json()
+    first = report(http, demo, 0, chosen["clients"][:4])
     assert (first["new"], first["missing"], first["state"]) == (4, 1, "open")
-    last = http.post(f"{demo}/rounds/0/outcomes", json=outcomes(chosen["clients"][4:])).json()
+    assert http.get(f"{demo}/rounds/0").json()["reported"] == chosen["clients"][:4]
+    last = report(http, demo, 0, chosen["clients"][4:])
     assert (last["new"], last["missing"], last["state"]) == (1, 0, "closed")
     ended = http.get(f"{demo}/rounds/0").json()
     assert ended["result"]["counts"] == {"completed": 5, "late": 0, "failed": 0, "silent": 0}
+    assert ended["result"]["length_s"] == 1.0
     assert opened(http, demo)["round"] == 1
+
+
+def test_the_choice_is_that_of_the_selector(http, demo):
+    """With the same seed and the same outcomes, the server chooses as the library does."""
+    import numpy as np
+
+    import turnout
+
+    local = turnout.make("e3cs")
+    local.prepare(10, seed=1)
+    for t in range(8):
+        ctx = turnout.RoundContext(t, 5, np.ones(10, dtype=bool), 3600.0)
+        selection = local.select(ctx, turnout.stream(1, turnout.Purpose.SELECT, t))
+        chosen = opened(http, demo)
+        assert chosen["clients"] == [f"c{i}" for i in selection.clients]
+        assert chosen["probability"] == selection.probability.tolist()
+        failed = [t % 2 == 1 and i % 3 == 0 for i in selection.clients]
+        for client, has_failed in zip(chosen["clients"], failed, strict=True):
+            report(http, demo, t, [client], status="failed" if has_failed else "completed")
+        status = np.where(failed, turnout.Status.FAILED, turnout.Status.COMPLETED)
+        local.observe(selection, turnout.Outcome(status, np.ones(5)))
+
+
+@pytest.mark.parametrize("more", [{"headers": {"Idempotency-Key": "a"}}, {"json": {"round": 0}}])
+def test_a_repeated_request_gets_the_same_round(http, demo, more):
+    chosen = opened(http, demo, **more)
+    again = http.post(f"{demo}/rounds", **more)
+    assert (again.status_code, again.json()) == (200, chosen)
+    report(http, demo, 0, chosen["clients"])
+    opened(http, demo)
+    later = http.post(f"{demo}/rounds", **more)  # even when the next one is open
+    assert (later.status_code, later.json()["clients"]) == (200, chosen["clients"])
+    assert later.json()["state"] == "closed"
+    assert http.get(demo).json()["n_rounds"] == 1
+
+
+def test_without_a_key_the_open_round_is_returned(http, demo):
+    chosen = opened(http, demo)
+    again = http.post(f"{demo}/rounds")
+    assert (again.status_code, again.json()) == (200, chosen)
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"headers": {"Idempotency-Key": "b"}}, "round-open"),
+        ({"json": {"round": 1}}, "round-open"),
+        ({"headers": {"Idempotency-Key": "a"}, "json": {"round": 1}}, "key-reused"),
+    ],
+)
+def test_another_round_is_not_opened_beside_the_open_one(http, demo, more, kind):
+    opened(http, demo, headers={"Idempotency-Key": "a"})
+    answer = http.post(f"{demo}/rounds", **more)
+    assert (answer.status_code, answer.json()["type"]) == (409, f"urn:turnout:{kind}")
+
+
+def test_reports_may_be_repeated_but_not_changed(http, demo):
+    clients = opened(http, demo)["clients"]
+    report(http, demo, 0, clients[:2])
+    again = report(http, demo, 0, clients[:3])
+    assert (again["new"], again["repeated"], again["missing"]) == (1, 2, 2)
+    changed = http.post(f"{demo}/rounds/0/outcomes", json=outcomes(clients[:1], status="failed"))
+    assert (changed.status_code, changed.json()["field"]) == (409, "outcomes")
+    assert http.get(f"{demo}/rounds/0").json()["reported"] == clients[:3]
+
+
+def test_late_reports_free_a_client_and_count_no_more(http, demo):
+    clients = opened(http, demo)["clients"]
+    report(http, demo, 0, clients[1:])
+    ended = http.post(f"{demo}/rounds/0/close").json()
+    assert ended["result"]["status"] == ["late"] + ["completed"] * 4
+    assert http.get(demo).json()["n_free"] == 9  # the late one is still working
+    late = report(http, demo, 0, clients[:1])
+    assert (late["new"], late["counted"], late["missing"]) == (1, 0, 0)
+    assert report(http, demo, 0, clients)["repeated"] == 5
+    assert http.get(demo).json()["n_free"] == 10
+    changed = http.post(f"{demo}/rounds/0/outcomes", json=outcomes(clients[:1], status="failed"))
+    assert changed.status_code == 409
+    assert http.post(f"{demo}/rounds/0/close").json() == ended
+
+
+def test_a_round_ends_at_its_deadline(http, at):
+    path = create(http, policy={"kind": "fixed-deadline", "seconds": 60.0})
+    chosen = opened(http, path)
+    assert chosen["closes_at"] == at[0] + 60.0
+    report(http, path, 0, chosen["clients"][:3])
+    at[0] += 59.0
+    assert rounds.close_overdue(http.app.state.store, at[0]) == 0
+    at[0] += 2.0
+    assert rounds.close_overdue(http.app.state.store, at[0]) == 1
+    ended = http.get(f"{path}/rounds/0").json()
+    assert ended["result"]["counts"] == {"completed": 3, "late": 2, "failed": 0, "silent": 0}
+    assert ended["result"]["length_s"] == 60.0
+
+
+def test_the_next_round_closes_one_whose_time_is_over(http, at):
+    path = create(http, policy={"kind": "fixed-deadline", "seconds": 60.0})
+    chosen = opened(http, path)
+    at[0] += 61.0
+    following = opened(http, path)
+    assert following["round"] == 1
+    assert following["n_free"] == 5  # the others are late
+    assert not set(following["clients"]) & set(chosen["clients"])
+
+
+def test_first_k_ends_with_enough_answers(http):
+    path = create(http, policy={"kind": "over-select", "factor": 1.6, "inner": "first-k"})
+    chosen = opened(http, path)
+    assert len(chosen["clients"]) == 8
+    assert report(http, path, 0, chosen["clients"][:4])["state"] == "open"
+    assert report(http, path, 0, chosen["clients"][4:5])["state"] == "closed"
+
+
+def test_a_withdrawn_client_is_silent_and_chosen_no_more(http, demo):
+    clients = opened(http, demo)["clients"]
+    answer = http.post(f"{demo}/clients/withdraw", json={"clients": clients[:1]})
+    assert answer.json()["n_present"] == 9
+    report(http, demo, 0, clients[1:])
+    ended = http.post(f"{demo}/rounds/0/close").json()
+    assert ended["result"]["status"][0] == "silent"
+    for t in range(1, 12):
+        chosen = opened(http, demo)["clients"]
+        assert clients[0] not in chosen
+        report(http, demo, t, chosen)
+    http.put(f"{demo}/clients", json={"clients": clients[:1]})
+    assert http.get(demo).json()["n_present"] == 10
+    assert http.get(demo).json()["n_clients"] == 10
+
+
+def test_quorum(http):
+    quorum = {"min_answers": 2, "min_free": 4, "max_empty_rounds": 2}
+    path = create(http, n_clients=5, quorum=quorum)
+    for t in range(2):
+        clients = opened(http, path)["clients"]
+        report(http, path, t, clients[:1])
+        assert http.post(f"{path}/rounds/{t}/close").json()["result"]["void"]
+        report(http, path, t, clients)
+    stopped = http.post(f"{path}/rounds")
+    assert (stopped.status_code, stopped.json()["field"]) == (409, "quorum")
+    assert opened(http, path, json={"go_on": True})["round"] == 2
+    clients = http.get(f"{path}/rounds/2").json()["clients"]
+    report(http, path, 2, clients)
+    http.post(f"{path}/clients/withdraw", json={"clients": clients[:2]})
+    too_few = http.post(f"{path}/rounds")
+    assert (too_few.status_code, too_few.json()["type"]) == (409, "urn:turnout:too-few-free")
+    assert too_few.headers["Retry-After"] == "1"
+
+
+def test_who_is_available_can_be_told(http, demo):
+    chosen = opened(http, demo, json={"available": ["c1", "c3", "c5"]})
+    assert chosen["clients"] == ["c1", "c3", "c5"]
+    report(http, demo, 0, chosen["clients"])
+    bits = "gEA="  # 1000 0000 0100 0000: the first and the last
+    assert opened(http, demo, json={"available": {"bits": bits}})["clients"] == ["c0", "c9"]
+
+
+def test_a_selector_that_polls(http):
+    path = create(http, selector="pow-d", parameters={"candidates": 8}, bounds=False)
+    early = http.post(f"{path}/rounds")
+    assert (early.status_code, early.json()["type"]) == (409, "urn:turnout:poll-first")
+    polled = http.post(f"{path}/poll").json()["clients"]
+    assert len(polled) == 8
+    wrong = {"losses": {"clients": polled[1:], "losses": [1.0] * 7}}
+    assert http.post(f"{path}/rounds", json=wrong).status_code == 422
+    losses = [float(i) for i in range(7)] + [None]
+    chosen = opened(http, path, json={"losses": {"clients": polled, "losses": losses}})
+    assert set(chosen["clients"]) == set(polled[2:7])
+
+
+def test_records(http, demo):
+    for t in range(6):
+        report(http, demo, t, opened(http, demo)["clients"])
+    latest = http.get(f"{demo}/rounds", params={"limit": 2, "before": 5}).json()["rounds"]
+    assert [one["round"] for one in latest] == [4, 3]
+    counts = http.get(f"{demo}/clients").json()
+    assert sum(counts["chosen"]) == sum(counts["completed"]) == 30
+    fair = http.get(f"{demo}/fairness").json()
+    assert fair["choices"] == 30
+    assert fair["deciles"][0] == min(counts["chosen"])
+    assert dict(fair["most"])[fair["most"][0][0]] == max(counts["chosen"])
+    assert 0.5 < fair["jain"] <= 1.0

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from turnout.names import NO_PLUGINS_VARIABLE
 
-app = typer.Typer(help="Serve selection over HTTP, for federations in any language.")
+app = typer.Typer(rich_markup_mode="rich")
 
 Database = Annotated[
     str,

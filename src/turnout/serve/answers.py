@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -63,8 +64,7 @@ def _of_problem(_: Request, error: Exception) -> JSONResponse:
 def _of_body(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first: dict[str, Any] = dict(error.errors()[0])
-    place = [str(part) for part in first["loc"] if not str(part).startswith(("function-", "list["))]
-    field = ".".join(place[1:] if len(place) > 1 else place)
+    field = _place(first["loc"], error.body, is_missing=first["type"] == "missing")
     return _answer(
         Problem(
             422,
@@ -74,6 +74,21 @@ def _of_body(_: Request, error: Exception) -> JSONResponse:
             fix="Send what /openapi.json describes for this request.",
         )
     )
+
+
+def _place(location: Sequence[str | int], body: Any, *, is_missing: bool) -> str:
+    """Return where an error is, without the names of types that pydantic tried there."""
+    where, *parts = location
+    if where != "body":
+        return str(parts[-1])
+    place: list[str] = []
+    for part in parts:
+        is_there = isinstance(body, dict) and part in body
+        is_there = is_there or (isinstance(body, list) and isinstance(part, int))
+        if is_there or (is_missing and isinstance(body, dict)):
+            place.append(str(part))
+            body = body[part] if is_there else None
+    return ".".join(place) or "body"
 
 
 def _of_turnout(_: Request, error: Exception) -> JSONResponse:

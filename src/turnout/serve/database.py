@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from alembic import command
@@ -13,7 +14,6 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
 from turnout.errors import InvalidInput, MissingExtra, TurnoutError
 
@@ -25,6 +25,8 @@ _WAIT_S = 60.0
 _MIGRATION_LOCK = 7_210_517
 #: Execution option of connections that write; SQLite must know it when a transaction begins.
 _WRITES = "turnout_writes"
+#: More connections than a server has threads, so that nobody waits for one while holding a lock.
+_POOL: Mapping[str, Any] = MappingProxyType({"pool_size": 20, "max_overflow": 80})
 
 
 class DatabaseError(TurnoutError, RuntimeError):
@@ -79,8 +81,7 @@ def _engine(url: str) -> Engine:
     if backend == "sqlite":
         if parsed.database in (None, "", ":memory:"):
             raise InvalidInput("database must be a file: sqlite:///turnout.db.", field="database")
-        # Connections of SQLite are cheap, and one per use needs no rule about threads.
-        engine = create_engine(parsed, poolclass=NullPool, connect_args={"timeout": _WAIT_S})
+        engine = create_engine(parsed, connect_args={"timeout": _WAIT_S}, **_POOL)
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
         return engine
@@ -90,7 +91,7 @@ def _engine(url: str) -> Engine:
             field="database",
         )
     try:
-        return create_engine(parsed, pool_pre_ping=True, pool_size=20, max_overflow=30)
+        return create_engine(parsed, pool_pre_ping=True, **_POOL)
     except ImportError as error:
         raise MissingExtra("PostgreSQL needs psycopg: pip install 'turnout[postgres]'") from error
 

@@ -1,0 +1,285 @@
+"""What is refused: its status, a document that names field and fix, and nothing changed."""
+
+import json
+import random
+import shutil
+import sqlite3
+
+import pytest
+
+from tests.serve.conftest import client_of, create
+from turnout.serve import open_database
+from turnout.serve.access import MAX_BODY
+
+
+def everything(http):
+    """Return the whole database, and the state that the server has in memory."""
+    path = http.app.state.store.engine.url.database
+    with sqlite3.connect(path) as connection:
+        tables = ("federation", "event", "round", "snapshot", "token")
+        content = {
+            table: connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall()
+            for table in tables
+        }
+    connection.close()
+    machines = http.app.state.store._machines
+    return content, {number: (one.seq, one.said, one.chosen) for number, one in machines.items()}
+
+
+@pytest.fixture(scope="module")
+def http(empty, portal, tmp_path_factory):
+    """One server for all: whatever is refused changes nothing."""
+    path = shutil.copy(empty, tmp_path_factory.mktemp("bad"))
+    engine = open_database(f"sqlite:///{path}")
+    yield client_of(engine, portal)
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def running(http):
+    """A federation with a closed round and an open one."""
+    demo = create(http)
+    for t in range(2):
+        clients = http.post(f"{demo}/rounds", headers={"Idempotency-Key": f"k{t}"}).json()[
+            "clients"
+        ]
+        sent = clients if t == 0 else clients[:2]
+        outcomes = [{"client": client, "seconds": 1.0} for client in sent]
+        http.post(f"{demo}/rounds/{t}/outcomes", json={"outcomes": outcomes})
+    everyone = [f"c{i}" for i in range(10)]
+    return demo, clients, [client for client in everyone if client not in clients]
+
+
+def outcome(client, **more):
+    return {"outcomes": [{"client": client, "seconds": 1.0, **more}]}
+
+
+CREATE = {"name": "new", "selector": "e3cs", "cohort_size": 5}
+NAN = float("nan")
+
+#: Method, path below the federation (or from the root), body, status, field.
+CASES = {
+    "unknown federation": ("post", "/federations/nobody/rounds", {}, 404, "name"),
+    "unknown path": ("get", "/nowhere", None, 404, None),
+    "unknown method": ("patch", "/federations", {}, 405, None),
+    "unknown id": ("post", "rounds/1/outcomes", outcome("stranger"), 404, "outcomes"),
+    "id of another type": ("post", "rounds/1/outcomes", outcome(1), 404, "outcomes"),
+    "round never opened": ("post", "rounds/2/outcomes", outcome("c1"), 404, "round"),
+    "round never opened, closed": ("post", "rounds/7/close", None, 404, "round"),
+    "no such round": ("get", "rounds/9", None, 404, "round"),
+    "round is no number": ("post", "rounds/x/outcomes", outcome("c1"), 422, "number"),
+    "round is too large": ("get", f"rounds/{2**40}", None, 422, "number"),
+    "negative round": ("post", "rounds", {"round": -1}, 422, "round"),
+    "round to come": ("post", "rounds", {"round": 5}, 409, "round"),
+    "unknown key": ("post", "rounds", {"cohort": 3}, 422, "cohort"),
+    "size is the policy's": ("put", "clients", {"clients": []}, 422, "clients"),
+    "same id twice": ("put", "clients", {"clients": ["a", "a"]}, 422, "clients"),
+    "id is a list": ("put", "clients", {"clients": [["a"]]}, 422, "clients.0"),
+    "id is empty": ("put", "clients", {"clients": [""]}, 422, "clients.0"),
+    "id is true": ("put", "clients", {"clients": [True]}, 422, "clients.0"),
+    "id is too long": ("put", "clients", {"clients": ["x" * 257]}, 422, "clients.0"),
+    "column is short": (
+        "put", "clients", {"clients": ["a", "b"], "columns": {"f": [1]}}, 422, "columns.f",
+    ),
+    "column is ragged": (
+        "put", "clients", {"clients": ["a", "b"], "columns": {"f": [[1], [1, 2]]}}, 422,
+        "columns.f",
+    ),
+    "column of another shape": (
+        "put", "clients", {"clients": ["a"], "columns": {"num_samples": [[1]]}}, 422,
+        "columns.num_samples",
+    ),
+    "column of texts": (
+        "put", "clients", {"clients": ["a"], "columns": {"f": ["1"]}}, 422, "columns.f.0",
+    ),
+    "stranger withdrawn": ("post", "clients/withdraw", {"clients": ["zz"]}, 404, "clients"),
+    "body is a list": ("post", "rounds/1/outcomes", [], 422, "body"),
+    "no body": ("post", "rounds/1/outcomes", None, 422, "body"),
+    "nothing reported": ("post", "rounds/1/outcomes", {"outcomes": []}, 422, "outcomes"),
+    "unknown status": (
+        "post", "rounds/1/outcomes", outcome("c1", status="dead"), 422, "outcomes.0.status",
+    ),
+    "negative seconds": (
+        "post", "rounds/1/outcomes", outcome("c1", seconds=-1), 422, "outcomes.0.seconds",
+    ),
+    "name is taken": ("post", "/federations", CREATE | {"name": "demo"}, 409, "name"),
+    "name is odd": ("post", "/federations", CREATE | {"name": "../x"}, 422, "name"),
+    "unknown selector": ("post", "/federations", CREATE | {"selector": "e3c"}, 422, "selector"),
+    "selector is code": (
+        "post", "/federations", CREATE | {"selector": "os:system"}, 422, "selector",
+    ),
+    "unknown parameter": (
+        "post", "/federations", CREATE | {"parameters": {"etaa": 1}}, 422, None,
+    ),
+    "parameter out of range": (
+        "post", "/federations", CREATE | {"parameters": {"quota": 7}}, 422, "quota",
+    ),
+    "no cohort": ("post", "/federations", CREATE | {"cohort_size": 0}, 422, "cohort_size"),
+    "unknown policy": (
+        "post", "/federations", CREATE | {"policy": {"kind": "x"}}, 422, "policy.kind",
+    ),
+    "quorum above cohort": (
+        "post", "/federations", CREATE | {"quorum": {"min_answers": 9}}, 422, "min_answers",
+    ),
+    "unknown bound": ("post", "/federations", CREATE | {"bounds": {"x": True}}, 422, "bounds"),
+    "guard out of range": (
+        "post", "/federations", CREATE | {"guard": {"floor": 2.0}}, 422, "floor",
+    ),
+    "bad scope": ("post", "tokens", {"name": "t", "scope": "root"}, 422, "scope"),
+    "unknown token": ("delete", "tokens/none", None, 404, "token"),
+    "state while a round is open": ("get", "state", None, 409, "round"),
+    "import over rounds": ("put", "state", {}, 409, "name"),
+    "limit too large": ("get", "rounds?limit=100000", None, 422, "limit"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refused_and_unchanged(http, running, case):
+    path, _, _ = running
+    before = everything(http)
+    method, where, body, status, field = CASES[case]
+    url = where if where.startswith("/") else f"{path}/{where}"
+    answer = http.request(method, url, json=body)
+    check_problem(answer, status, field)
+    assert everything(http) == before
+
+
+def check_problem(answer, status, field):
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    document = answer.json()
+    assert document["status"] == status
+    assert document["field"] == field
+    assert document["type"].startswith("urn:turnout:")
+    assert len(document["detail"]) > 5
+    assert len(document["fix"]) > 5
+
+
+def test_reports_that_are_refused_change_nothing(http, running):
+    path, chosen, others = running
+    before = everything(http)
+    where = f"{path}/rounds/1/outcomes"
+    refused = [
+        (outcome(others[0]), 422),  # not chosen
+        (outcome(chosen[0], status="failed"), 409),  # other content than before
+        ({"outcomes": [outcome(chosen[2])["outcomes"][0], outcome(others[0])["outcomes"][0]]}, 422),
+        ({"outcomes": outcome(chosen[2])["outcomes"] * 2}, 422),
+        (outcome(chosen[2], status="late"), 422),  # the policy decides
+    ]
+    for body, status in refused:
+        check_problem(http.post(where, json=body), status, answer_field(body))
+    assert everything(http) == before
+    check_problem(http.post(f"{path}/rounds/0/outcomes", json=outcome("c0", reason="x")),
+                  *answer_of(http, path, "c0"))  # fmt: skip
+    assert everything(http) == before
+
+
+def answer_field(body):
+    return "status" if body["outcomes"][0].get("status") == "late" else "outcomes"
+
+
+def answer_of(http, path, client):
+    was_chosen = client in http.get(f"{path}/rounds/0").json()["clients"]
+    return (409 if was_chosen else 422), "outcomes"
+
+
+def test_a_selector_gets_what_it_needs(http):
+    path = create(http, name="oort", selector="oort", n_clients=0)
+    check_problem(http.post(f"{path}/rounds"), 409, "clients")
+    http.put(f"{path}/clients", json={"clients": ["a", "b"], "columns": {"num_samples": [5, 6]}})
+    chosen = http.post(f"{path}/rounds").json()["clients"]
+    where = f"{path}/rounds/0/outcomes"
+    before = everything(http)
+    check_problem(http.post(where, json=outcome(chosen[0])), 422, "metrics")
+    assert everything(http) == before
+    both = [{"client": c, "metrics": {"loss_rms": 1.0}} for c in chosen[:1]]
+    both += [{"client": c, "metrics": {"loss-rms": None}} for c in chosen[1:]]
+    assert http.post(where, json={"outcomes": both}).json()["state"] == "closed"
+
+
+def test_a_missing_column_is_named(http):
+    path = create(http, name="rbcs", selector="rbcs-f")
+    before = everything(http)
+    answer = http.post(f"{path}/rounds")
+    assert answer.status_code == 409
+    assert "'context'" in answer.json()["detail"]
+    assert "PUT .../clients" in answer.json()["detail"]
+    assert everything(http)[0] == before[0]
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000, b"", b"null", b"1e999"])
+@pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data"])
+def test_bodies_that_are_no_json(http, running, content, kind):
+    before = everything(http)
+    where = f"{running[0]}/rounds/1/outcomes"
+    answer = http.post(where, content=content, headers={"Content-Type": kind})
+    assert answer.status_code in (400, 422)
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert everything(http) == before
+
+
+def test_oversize_bodies(http, running):
+    before = everything(http)
+    where = f"{running[0]}/clients"
+    headers = {"Content-Type": "application/json"}
+
+    def endless():
+        for _ in range(MAX_BODY // 2**20 + 1):
+            yield b" " * 2**20
+
+    announced = http.put(
+        where, content=b" ", headers=headers | {"Content-Length": f"{MAX_BODY + 1}"}
+    )
+    check_problem(announced, 413, "body")
+    check_problem(http.put(where, content=endless(), headers=headers), 413, "body")
+    assert everything(http) == before
+
+
+def test_random_bodies_never_fail_the_server(engine, portal, n_tries):
+    """Whatever is sent, the answer is a success or a problem document, never a 500."""
+    rng = random.Random(1)
+    http = client_of(engine, portal)
+    path = create(http)
+    http.post(f"{path}/rounds")
+    routes = [
+        ("post", "/federations"), ("put", f"{path}/clients"), ("post", f"{path}/rounds"),
+        ("post", f"{path}/rounds/0/outcomes"), ("post", f"{path}/clients/withdraw"),
+        ("post", f"{path}/poll"), ("post", f"{path}/tokens"), ("put", f"{path}/state"),
+    ]  # fmt: skip
+    n_refused = 0
+    for _ in range(n_tries(150, 20_000)):
+        method, where = rng.choice(routes)
+        if where.endswith("/tokens"):  # a token that is made would lock the others out
+            body = odd_value(rng, 0)
+        else:
+            body = {key: odd_value(rng, 0) for key in rng.sample(KEYS, rng.randint(0, 4))}
+            body |= rng.choice([{}, CREATE])
+        content = json.dumps(body).encode()
+        answer = http.request(method, where, content=content, headers={"Content-Type": JSON})
+        assert answer.status_code < 500, (where, content, answer.text)
+        if answer.status_code >= 400:
+            n_refused += 1
+            assert answer.headers["content-type"] == "application/problem+json"
+    assert n_refused > 100
+
+
+JSON = "application/json"
+KEYS = [
+    "clients", "columns", "round", "available", "losses", "outcomes", "length_s", "name",
+    "selector", "parameters", "cohort_size", "policy", "seed", "bounds", "guard",
+    "quorum", "limit_s", "late_s", "deadline_s", "go_on",
+]  # fmt: skip
+ODD = [
+    None, True, False, 0, -1, 1, 10**400, 2**63, 1e308, -0.0, NAN, float("inf"), "", "e3cs", "c1",
+    "\x00", "\ud800", "x" * 300, "inf", "guarded", "reported", "first-k", [], {}, "oort", "pow-d",
+]  # fmt: skip
+
+
+def odd_value(rng, depth):
+    what = rng.random()
+    if depth < 3 and what < 0.25:
+        return [odd_value(rng, depth + 1) for _ in range(rng.randint(0, 4))]
+    if depth < 3 and what < 0.5:
+        keys = [*KEYS, "kind", "client", "status", "metrics", "bits", "inner", "quota", "seconds"]
+        return {rng.choice(keys): odd_value(rng, depth + 1) for _ in range(rng.randint(0, 4))}
+    return rng.choice(ODD)

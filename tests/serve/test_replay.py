@@ -1,0 +1,144 @@
+"""The log is the federation: another process that plays it, or starts from a snapshot, is equal."""
+
+import random
+
+import pytest
+from sqlalchemy import select, update
+
+from tests.serve.conftest import client_of, create
+from turnout.serve import store as store_module
+from turnout.serve.machine import Machine
+from turnout.serve.store import Diverged, Store
+from turnout.serve.tables import EVENT, ROUND, SNAPSHOT
+
+SELECTORS = ("e3cs", "oort", "pace")
+
+
+def play(http, path, rng, n_steps):
+    """Do all kinds of things to a federation, late and failing clients among them."""
+    t, clients, missing = None, [], []
+    for step in range(n_steps):
+        if rng.random() < 0.1:
+            ids = [f"c{rng.randrange(10 + step)}"]
+            columns = {"num_samples": [rng.randint(1, 99)]}
+            http.put(f"{path}/clients", json={"clients": ids, "columns": columns})
+        if rng.random() < 0.05:
+            http.post(f"{path}/clients/withdraw", json={"clients": [f"c{rng.randrange(10)}"]})
+        if t is None:
+            answer = http.post(f"{path}/rounds")
+            if answer.status_code == 409:  # too many are late
+                http.put(f"{path}/clients", json={"clients": [f"new{step}"]})
+                continue
+            t, clients = answer.json()["round"], answer.json()["clients"]
+            missing = rng.sample(clients, len(clients))
+        elif missing and rng.random() < 0.9:
+            outcome = {
+                "client": missing.pop(),
+                "status": rng.choice(["completed", "completed", "failed", "silent"]),
+                "seconds": rng.choice([None, rng.random()]),
+                "metrics": {name: rng.random() for name in ("loss", "loss_rms", "loss_std")},
+            }
+            answer = http.post(f"{path}/rounds/{t}/outcomes", json={"outcomes": [outcome]})
+            assert answer.status_code == 200, answer.text
+            t = None if answer.json()["state"] == "closed" else t
+        else:
+            assert http.post(f"{path}/rounds/{t}/close").status_code == 200
+            t = None
+    if t is not None:
+        http.post(f"{path}/rounds/{t}/close")
+
+
+def state_of(store, name="demo"):
+    with store.read(name) as (_, _, machine):
+        return machine.seq, machine.state()
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("saves", [False, True])
+def test_a_second_process_is_equal(http, portal, engine, selector, saves, monkeypatch):
+    monkeypatch.setattr(store_module, "_LEAST_S", 0.0 if saves else 1e9)
+    monkeypatch.setattr(store_module, "_WORTH", 0.0)
+    path = create(http, selector=selector)
+    rng = random.Random(selector)
+    play(http, path, rng, 40)
+    first = http.app.state.store
+    second = Store(engine)
+    assert state_of(second) == state_of(first)
+    play(client_of(engine, portal), path, rng, 15)  # a third goes on
+    play(http, path, rng, 15)  # the first has to catch up
+    assert state_of(second) == state_of(first) == state_of(Store(engine))
+    with engine.begin() as connection:
+        assert len(connection.execute(select(SNAPSHOT.c.seq)).all()) == (2 if saves else 0)
+
+
+def test_a_failure_in_the_middle_changes_nothing(http, demo, engine, monkeypatch):
+    play(http, demo, random.Random(1), 20)
+    before = state_of(Store(engine))
+    add = store_module.Work.add
+
+    def fails(work, content):
+        add(work, content)
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(store_module.Work, "add", fails)
+    http_of_failure = client_of(engine, http.portal)
+    http_of_failure.app.state.store = http.app.state.store
+    with pytest.raises(OSError, match="disk is full"):
+        http_of_failure.post(f"{demo}/rounds")
+    monkeypatch.undo()
+    assert state_of(http.app.state.store) == before
+    assert http.post(f"{demo}/rounds").status_code == 201
+
+
+def test_a_server_that_would_choose_others_refuses(http, demo, engine):
+    chosen = http.post(f"{demo}/rounds").json()["clients"]
+    other = [f"c{i}" for i in range(10) if f"c{i}" not in chosen]
+    with engine.begin() as connection:
+        text = connection.execute(select(ROUND.c.chosen)).scalar_one()
+        for old, new in zip(chosen, other, strict=True):
+            text = text.replace(f'"{old}"', f'"{new}"')
+        connection.execute(update(ROUND).values(chosen=text))
+    with pytest.raises(Diverged, match="other clients for round 0"), Store(engine).read("demo"):
+        pass
+
+
+def test_export_and_import(http, demo):
+    play(http, demo, random.Random(2), 40)
+    content = http.get(f"{demo}/state").content
+    copy = create(http, name="copy", n_clients=0)
+    answer = http.put(f"{copy}/state", content=content)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["n_rounds"] == http.get(demo).json()["n_rounds"] > 5
+    assert http.get(f"{copy}/state").content == content
+    chosen = [http.post(f"{path}/rounds").json()["clients"] for path in (demo, copy)]
+    assert chosen[0] == chosen[1]
+
+
+@pytest.mark.parametrize("damage", ["cut", "other selector", "nonsense"])
+def test_a_damaged_or_foreign_state_is_refused(http, demo, damage):
+    content = http.get(f"{demo}/state").content
+    content = {"cut": content[:-200], "nonsense": b"PK" * 50}.get(damage, content)
+    selector = "oort" if damage == "other selector" else "e3cs"
+    copy = create(http, name="copy", n_clients=0, selector=selector)
+    answer = http.put(f"{copy}/state", content=content)
+    assert answer.status_code == 422
+    assert "checkpoint" in answer.json()["detail"]
+    assert http.get(copy).json()["version"] == 0
+
+
+def test_the_log_never_goes_back_in_time(http, demo, engine, monkeypatch):
+    http.post(f"{demo}/rounds")
+    monkeypatch.setattr(store_module.time, "time", lambda: 5.0)
+    http.post(f"{demo}/rounds/0/close")
+    with engine.begin() as connection:
+        times = connection.execute(select(EVENT.c.at).order_by(EVENT.c.seq)).scalars().all()
+    assert times == sorted(times)
+    assert state_of(Store(engine))[0] == 3
+
+
+def test_machines_do_not_share_a_policy(http):
+    definition = {"name": "a", "selector": "random", "cohort_size": 1, "policy": "reported"}
+    from turnout.serve.schemas import Definition
+
+    one, other = (Machine(Definition(**definition)) for _ in range(2))
+    assert one.told is not other.told
