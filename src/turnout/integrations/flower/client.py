@@ -21,12 +21,11 @@ from flwr.clientapp import ClientApp
 
 from turnout.errors import InvalidInput
 from turnout.integrations.flower import keys
+from turnout.session.description import Description, Given, numbers, told
 from turnout.session.loss_report import LossReport
 
 __all__ = ["LossReport", "describe"]  # apps import both from here
 
-#: A value, or a function that gives it when the server asks.
-Given = Any
 _Handler = Callable[[Message, Context], Any]
 
 
@@ -57,39 +56,30 @@ def describe(
         loss: A function that evaluates the model in ``message.content["arrays"]``, on all data or
             on a mini-batch as ``message.content["config"]["poll-data"]`` says.
     """
-    known = {"num_samples": num_examples, "features": features, "context": context}
-    given = {name: value for name, value in known.items() if value is not None}
-    given |= columns or {}
+    columns_of = Description.of(num_examples, features, context, columns)
     if stable_id is None:
         raise InvalidInput("stable_id must be a text, a number or a function that gives one.")
     if loss is not None and not callable(loss):
         raise InvalidInput(f"loss must be a function (message, context) -> float, got {loss!r}.")
-    changing = {
-        name: value
-        for name, value in given.items()
-        if callable(value) and name not in ("num_samples", "features")
-    }
-    fixed = {name: value for name, value in given.items() if name not in changing}
-    for name, value in fixed.items():
-        if not callable(value):
-            _numbers(name, value)
 
     def answer_identity(message: Message, context: Context) -> Message:
         identity = ConfigRecord(
             {
-                keys.STABLE_ID: _identity(_value(stable_id, message, context)),
-                keys.EVERY_ROUND: sorted(changing),
+                keys.STABLE_ID: _identity(
+                    stable_id(message, context) if callable(stable_id) else stable_id
+                ),
+                keys.EVERY_ROUND: sorted(columns_of.changing),
             }
         )
-        values = _values(fixed, message, context)
+        values = MetricRecord({**told(columns_of.fixed, message, context)})
         return Message(RecordDict({keys.IDENTITY: identity, keys.VALUES: values}), reply_to=message)
 
     def answer_columns(message: Message, context: Context) -> Message:
-        values = _values(changing, message, context)
+        values = MetricRecord({**told(columns_of.changing, message, context)})
         return Message(RecordDict({keys.VALUES: values}), reply_to=message)
 
     def answer_loss(message: Message, context: Context) -> Message:
-        value = _numbers("loss", loss(message, context) if loss is not None else None)
+        value = numbers("loss", loss(message, context) if loss is not None else None)
         return Message(RecordDict({keys.VALUES: MetricRecord({"loss": value})}), reply_to=message)
 
     with _past_mods(app):
@@ -111,30 +101,6 @@ def _past_mods(app: ClientApp) -> Iterator[None]:
         yield
     finally:
         app._mods = mods
-
-
-def _values(given: Mapping[str, Given], message: Message, context: Context) -> MetricRecord:
-    """Return columns as a record; only plain floats, for it refuses numpy's types."""
-    return MetricRecord(
-        {name: _numbers(name, _value(value, message, context)) for name, value in given.items()}
-    )
-
-
-def _value(given: Given, message: Message, context: Context) -> Any:
-    return given(message, context) if callable(given) else given
-
-
-def _numbers(name: str, value: Any) -> float | list[float]:
-    if hasattr(value, "detach"):  # a tensor
-        value = value.detach().cpu()
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(f"{name} must be numbers, got {value!r}.") from error
-    if array.ndim > 1:
-        raise InvalidInput(f"{name} must be a number or a list of them, got shape {array.shape}.")
-    numbers: float | list[float] = array.tolist()
-    return numbers
 
 
 def _identity(value: Any) -> str | int:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from flwr.app import Array as FlowerArray
@@ -28,18 +27,15 @@ from flwr.serverapp.strategy import (
 )
 
 from turnout.integrations.flower.inner import layers
+from turnout.session.forms import ArrayForm, most_common, other_forms
 from turnout.session.reports import number
 from turnout.types import LARGEST_REPORT, Array
 
-#: Key, shape and kind of each array, in order: what must be equal for arrays to be averaged.
-ArrayForm = tuple[tuple[str, tuple[int, ...], str], ...]
 #: Key and length of each metric, 0 for a single number.
 MetricForm = frozenset[tuple[str, int]]
 
 #: What reading the bytes of a damaged array can raise.
 UNREADABLE = (ValueError, TypeError, OSError, EOFError, MemoryError, AttributeError, SyntaxError)
-
-_Form = TypeVar("_Form")
 
 #: Strategies that divide by the length of an update, and so cannot take one of length 0.
 _CLIPPING = (
@@ -125,10 +121,7 @@ class ReplyRules:
 
     def _other_arrays(self, replies: Sequence[Checked], sent: ArrayForm) -> dict[int, str]:
         forms = [(name, self._comparable(form)) for name, form in (one.arrays for one in replies)]
-        model = self._comparable(sent)
-        usual = _most_common([form for form in forms if form[1] == model] or forms)
-        reason = "its arrays have other keys, shapes or types than those of the others"
-        return {i: reason for i, form in enumerate(forms) if form != usual}
+        return other_forms(forms, self._comparable(sent))
 
     def _comparable(self, form: ArrayForm) -> ArrayForm:
         return form if self.same_shapes else tuple((key, (), "") for key, _, _ in form)
@@ -140,7 +133,7 @@ class ReplyRules:
         known = [len(wanted & one.measures[1]) for one in replies]
         forms = [one.measures for one in replies]
         complete = zip(forms, known, strict=True)
-        usual = _most_common([form for form, n_known in complete if n_known == max(known)])
+        usual = most_common([form for form, n_known in complete if n_known == max(known)])
         faults = {
             i: f"its metrics are {_names(form[1])} instead of {_names(usual[1])}"
             for i, form in enumerate(forms)
@@ -198,11 +191,6 @@ def _fault_of_metrics(
     if isinstance(weight, list) or not 0.0 <= weight <= LARGEST_REPORT:
         return f"its weight {weight_key!r} is {weight!r}"
     return None
-
-
-def _most_common(forms: Sequence[_Form]) -> _Form:
-    """Return the form that occurs most often, the earliest of equals."""
-    return Counter(forms).most_common(1)[0][0]
 
 
 def _names(form: MetricForm) -> str:
