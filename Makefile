@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # What "make deployment" runs; CI leaves out the example's script, which repeats it at length.
-DEPLOYMENT ?= tests/flower tests/test_ray.py
+DEPLOYMENT ?= tests/flower tests/nvflare tests/test_ray.py
 
 # The package, and the pages that are made by executing the tutorial's scripts.
 SOURCES := $(shell find src -name '*.py')
@@ -34,7 +34,7 @@ long: $(READY)  ## far more random damage, odd input and kills than CI tries; ho
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --long tests/test_bad_input.py \
 		tests/test_damaged_files.py tests/flower/test_damaged_checkpoint.py tests/test_faults.py
 
-deployment: $(READY)  ## Flower and Ray on loopback: nodes and workers that are killed and come back
+deployment: $(READY)  ## Flower, NVFlare and Ray on loopback: nodes and workers that are killed and come back
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m deployment $(DEPLOYMENT)
 
 check: $(READY)  ## ruff, mypy strict, import-linter

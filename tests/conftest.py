@@ -15,6 +15,7 @@ SLOW = (
     "contract",
     "data/test_figure.py",
     "flower",
+    "nvflare",
     "papers/test_results.py",
     "property",
     "report",

@@ -21,7 +21,7 @@ from flwr.clientapp import ClientApp
 
 from turnout.errors import InvalidInput
 from turnout.integrations.flower import keys
-from turnout.session.description import Description, Given, numbers, told
+from turnout.session.client_columns import ClientColumns, Given, numbers, told
 from turnout.session.loss_report import LossReport
 
 __all__ = ["LossReport", "describe"]  # apps import both from here
@@ -56,7 +56,7 @@ def describe(
         loss: A function that evaluates the model in ``message.content["arrays"]``, on all data or
             on a mini-batch as ``message.content["config"]["poll-data"]`` says.
     """
-    columns_of = Description.of(num_examples, features, context, columns)
+    columns_of = ClientColumns.of(num_examples, features, context, columns)
     if stable_id is None:
         raise InvalidInput("stable_id must be a text, a number or a function that gives one.")
     if loss is not None and not callable(loss):

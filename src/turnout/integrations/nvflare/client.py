@@ -22,12 +22,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nvflare import client as flare
 from nvflare.app_common.abstract.fl_model import FLModel
 
+from nvflare import client as flare
 from turnout.errors import InvalidInput
 from turnout.integrations.nvflare import keys
-from turnout.session.description import Description, Given, numbers, told
+from turnout.session.client_columns import ClientColumns, Given, numbers, told
 from turnout.session.loss_report import LossReport
 
 __all__ = ["Describe", "LossReport"]  # scripts import both from here
@@ -66,7 +66,7 @@ class Describe:
     ) -> None:
         if loss is not None and not callable(loss):
             raise InvalidInput(f"loss must be a function of the model -> float, got {loss!r}.")
-        self._columns = Description.of(num_examples, features, context, columns)
+        self._columns = ClientColumns.of(num_examples, features, context, columns)
         self._loss = loss
 
     def receive(self, timeout: float | None = None) -> FLModel | None:

@@ -18,7 +18,7 @@ Given: TypeAlias = Any
 _ONCE = ("num_samples", "features")
 
 
-class Description(NamedTuple):
+class ClientColumns(NamedTuple):
     """The columns of a client.
 
     Attributes:
@@ -36,8 +36,8 @@ class Description(NamedTuple):
         features: Given = None,
         context: Given = None,
         columns: Mapping[str, Given] | None = None,
-    ) -> Description:
-        """Return a description; values that are plain are checked at once.
+    ) -> ClientColumns:
+        """Return the columns; values that are plain are checked at once.
 
         Args:
             num_examples: The number of examples, for the column num_samples.
