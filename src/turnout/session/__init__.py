@@ -11,10 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from turnout.session.alerts import Alert, AlertRules
     from turnout.session.errors import MissingMetric, TooFewAnswers
+    from turnout.session.follower import Follower
     from turnout.session.guard import Guard
     from turnout.session.live import Live
     from turnout.session.port import Heard, Identity, Kind, Port
+    from turnout.session.prometheus import Prometheus
     from turnout.session.round import Chosen, Ended
     from turnout.session.session import Session
     from turnout.session.settings import Quorum, Settings
@@ -22,8 +25,11 @@ if TYPE_CHECKING:
     from turnout.session.world import World
 
 __all__ = [
+    "Alert",
+    "AlertRules",
     "Chosen",
     "Ended",
+    "Follower",
     "Guard",
     "Heard",
     "Identity",
@@ -31,6 +37,7 @@ __all__ = [
     "Live",
     "MissingMetric",
     "Port",
+    "Prometheus",
     "Quorum",
     "Session",
     "Settings",
@@ -41,6 +48,10 @@ __all__ = [
 
 #: Where the names live; clients import parts of this package without loading the server's side.
 _HOMES = {
+    "Prometheus": "prometheus",
+    "Follower": "follower",
+    "AlertRules": "alerts",
+    "Alert": "alerts",
     "Chosen": "round",
     "Ended": "round",
     "Guard": "guard",

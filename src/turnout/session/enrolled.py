@@ -36,6 +36,11 @@ class Enrolled(Members):
         return int(np.count_nonzero(self._present))
 
     @property
+    def connected_clients(self) -> IntArray:
+        """Indices of the clients that are there, busy or not."""
+        return np.flatnonzero(self._present)
+
+    @property
     def bindings(self) -> list[list[Any]]:
         """None: there are no addresses."""
         return []

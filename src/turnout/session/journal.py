@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,13 +24,16 @@ _ALIASES = {
     "loss": ("eval_loss", "test_loss"),
 }
 _NOTHING: Mapping[str, Any] = {}
+#: Is told what was measured after a round, counted from 0; again whenever more is known.
+OnMeasured = Callable[[int, Mapping[str, float]], None]
 
 
 class Journal:
     """The rounds of a run, as far as it is done. Metrics count rounds from 1, 0 is the start."""
 
-    def __init__(self, cohort_size: int) -> None:
+    def __init__(self, cohort_size: int, on_measured: OnMeasured | None = None) -> None:
         self.cohort_size = cohort_size
+        self._on_measured = on_measured
         self.n_clients = 1  #: at least one, also while nobody has come
         self.metrics: dict[str, dict[int, Mapping[str, Any]]] = {name: {} for name in HISTORIES}
         self.void: set[int] = set()  #: rounds with answers, but too few to be used; from 1
@@ -103,6 +106,8 @@ class Journal:
         self.metrics[kind][number] = dict(metrics)
         if 1 <= number <= self.n_rounds:
             self._measure(number)
+            if self._on_measured is not None:
+                self._on_measured(number - 1, self._rounds.measured[number - 1])
         return True
 
     def _measure(self, number: int) -> None:

@@ -15,6 +15,7 @@ from turnout.session.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from turnout.session.oversight import about
 from turnout.session.post import log
 from turnout.session.records import Records
 from turnout.session.round import Ended
@@ -40,10 +41,11 @@ class Keeper:
         self._kind = f"turnout-{kind}"
         self._identity: dict[str, Any] = {}  # what a checkpoint belongs to
         settings, world, selector = session.settings, session.world, session.chooser.selector
+        config = settings.config(kind, selector, session.chooser.policy, world, n_rounds)
+        self._about = about(config)
         #: Writes the run folder; None if none is wanted.
         self.records: Records | None = None
         if settings.records is not None:
-            config = settings.config(kind, selector, session.chooser.policy, world, n_rounds)
             classes = None if world is None else world.classes
             rate = selector.guaranteed_rate()
             self.records = Records(settings.records, config, classes, rate, versions)
@@ -62,6 +64,7 @@ class Keeper:
             n_done = self._restore(path, restore)
         elif path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
+        self.session.start(self._about)
         if self.records is not None:
             self.records.open(self.session.journal, resumed=n_done > 0)
         return n_done
@@ -96,9 +99,10 @@ class Keeper:
             self.records.add(self.session.journal)
 
     def finish(self) -> None:
-        """Write the end of the run."""
+        """Write the end of the run, and let its followers end."""
         if self.records is not None:
             self.records.finish(self.session.journal)
+        self.session.end()
 
     def _restore(self, path: Path, restore: Callable[[Checkpoint], None]) -> int:
         """Go back to the end of the last round that was saved."""

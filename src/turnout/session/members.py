@@ -62,6 +62,11 @@ class Members:
         return len({client for client in claims if client is not None})
 
     @property
+    def connected_clients(self) -> IntArray:
+        """Indices of the clients that are connected, busy or not."""
+        return self._bound
+
+    @property
     def unknown(self) -> list[Address]:
         """Who is connected and has not said who it is, in order."""
         return sorted(self.connected - self._claims.keys(), key=_order)

@@ -1,8 +1,9 @@
 """The run folder of a live run, in the format that ``turnout report`` reads, with clients by name.
 
 Beside the files of every run: ``roster.json`` has the stable id of each client, in the order of
-their indices, and ``answers.jsonl`` a line for each round with what became of every chosen client.
-``open.jsonl`` follows the round that is open, for ``turnout watch``.
+their indices, ``answers.jsonl`` a line for each round with what became of every chosen client, and
+``alerts.jsonl`` a line for each alert. ``open.jsonl`` follows the round that is open, for ``turnout
+watch``.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Records:
         self._log = RoundLog(self.path / files.ROUNDS)
         self._open = self.path / files.OPEN
         self._answers = RoundLog(self.path / files.ANSWERS)
+        self._alerts = RoundLog(self.path / files.ALERTS)
         self._n_lines = self._n_named = 0
         self._busy: list[Hashable] = []  # when the cohort of the open round was chosen
 
@@ -78,7 +80,8 @@ class Records:
         files.write_json(self.path / files.VERSIONS, versions() | self._versions)
         self._write_config(journal)
         self._log.begin(journal.lines())
-        self._answers.begin(_lines_before(self._answers.path, journal.n_rounds))
+        for log in (self._answers, self._alerts):
+            log.begin(_lines_before(log.path, journal.n_rounds))
         self._n_lines = journal.n_rounds
 
     def choose(self, chosen: Chosen, members: Members) -> None:
@@ -99,12 +102,15 @@ class Records:
             log.write(f"{json.dumps(line)}\n".encode())
 
     def name(self, ended: Ended, roster: Roster) -> None:
-        """Write what became of everyone who was chosen in a round."""
+        """Write what became of everyone who was chosen in a round, and what it gave cause to."""
         if len(roster) > self._n_named:
             write_atomically(self.path / files.ROSTER, roster.to_json().encode())
             self._n_named = len(roster)
         self._answers.append([json.dumps(_named(ended) | {"busy": self._busy})])
         self._open.unlink(missing_ok=True)
+        if ended.alerts:
+            at = _stamp(ended.closed_at)
+            self._alerts.append([alert.line(at) for alert in ended.alerts])
 
     def add(self, journal: Journal) -> None:
         """Write the last round; if it was written already, in its place."""
@@ -167,7 +173,15 @@ def _stamp(seconds: float) -> str:
 
 
 def _lines_before(path: Path, n_rounds: int) -> list[str]:
-    """Return the lines of rounds that are done; a crash may have left one of a later round."""
+    """Return the lines of rounds that are done; a crash may have left some of a later round."""
     if not n_rounds or not path.exists():
         return []
-    return path.read_text().splitlines()[:n_rounds]
+    return [line for line in path.read_text().splitlines() if _round_of(line) < n_rounds]
+
+
+def _round_of(line: str) -> float:
+    """Return the round that a line is about; infinity if a crash has torn the line."""
+    try:
+        return float(json.loads(line)["round"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf

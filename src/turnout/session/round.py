@@ -8,12 +8,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from turnout.policies import Closed, RoundPolicy
+from turnout.session.alerts import Alert
 from turnout.session.chooser import Chooser
 from turnout.session.cohort import Cohort
 from turnout.session.members import Members
 from turnout.session.port import Address, Heard
 from turnout.session.reports import Reports
-from turnout.types import FloatArray, RoundContext, Selection, Status
+from turnout.types import BoolArray, FloatArray, RoundContext, Selection, Status
 
 #: Says which answers do not fit the others, by position, and why.
 Misfits = Callable[[Sequence[Heard]], Mapping[int, str]]
@@ -57,6 +58,7 @@ class Ended(NamedTuple):
         is_void: Whether there were too few answers; then none counts.
         began_at: When the server began to look for clients, in seconds since 1970.
         closed_at: When the round was closed.
+        alerts: What an operator should know after it.
     """
 
     round: int
@@ -67,6 +69,7 @@ class Ended(NamedTuple):
     is_void: bool
     began_at: float
     closed_at: float
+    alerts: tuple[Alert, ...] = ()
 
 
 class OpenRound:
@@ -149,7 +152,8 @@ class OpenRound:
         return [int(i) for i in np.flatnonzero(closed.status == Status.COMPLETED)]
 
 
-def nobody(t: int, policy: RoundPolicy, times: Times) -> Ended:
-    """Return how a round ended in which there was nobody to know anything about."""
-    closed = policy.close(np.zeros(0), np.zeros(0, dtype=np.bool_))
-    return Ended(t, (), closed, {}, (), True, *times)
+def nobody(t: int, policy: RoundPolicy, times: Times) -> tuple[Selection, BoolArray, Ended]:
+    """Return a round in which there was nobody to know anything about: choice, pool and end."""
+    nothing = np.zeros(0, dtype=np.bool_)
+    ended = Ended(t, (), policy.close(np.zeros(0), nothing), {}, (), True, *times)
+    return Selection(t, np.zeros(0, dtype=np.int64)), nothing, ended

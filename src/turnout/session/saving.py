@@ -9,66 +9,53 @@ from turnout.errors import StateFileError
 from turnout.roster import Roster
 from turnout.session import clock
 from turnout.session.checkpoint import Checkpoint
-from turnout.session.chooser import Chooser
-from turnout.session.journal import Journal
-from turnout.session.members import Members
-from turnout.session.reports import Reports
+from turnout.session.parts import Parts
 
 
-def checkpoint_of(
-    settings: Mapping[str, Any],
-    members: Members,
-    chooser: Chooser,
-    journal: Journal,
-    reports: Reports,
-) -> Checkpoint:
+def checkpoint_of(settings: Mapping[str, Any], parts: Parts) -> Checkpoint:
     """Return everything that the next round depends on, at the end of one.
 
     Args:
         settings: What the checkpoint belongs to.
-        members: Who is who.
-        chooser: What chooses and learns.
-        journal: What happened so far.
-        reports: What clients have reported.
+        parts: The session.
     """
+    members, journal = parts.members, parts.journal
     return Checkpoint(
         settings=settings,
         rounds_done=journal.n_rounds,
         roster=members.roster.to_json(),
         busy=[[c, until, until - clock.wall()] for c, until in members.busy_clients().items()],
         bindings=members.bindings,
-        seen=sorted(reports.seen),
+        seen=sorted(parts.reports.seen),
         metrics=journal.metrics,
         void=sorted(journal.void),
         arrays={
-            **chooser.state(),
+            **parts.chooser.state(),
+            **parts.oversight.state(),
             "columns": members.columns.state(),
             "run": journal.columns(),
         },
     )
 
 
-def restore(
-    saved: Checkpoint, members: Members, chooser: Chooser, journal: Journal, reports: Reports
-) -> None:
-    """Let the parts go back to a checkpoint.
+def restore(saved: Checkpoint, parts: Parts) -> None:
+    """Let the parts of a session go back to a checkpoint.
 
     Args:
         saved: The checkpoint.
-        members: Who is who.
-        chooser: What chooses and learns.
-        journal: What happened so far.
-        reports: What clients have reported.
+        parts: The session.
 
     Raises:
         StateFileError: The checkpoint's clients are in another order than those that are known.
     """
-    roster = Roster.from_json(saved.roster)
+    roster, members, journal = Roster.from_json(saved.roster), parts.members, parts.journal
     first = members.roster.ids
     if roster.ids[: len(first)] != first:
         raise StateFileError("its clients are in another order than roster or world.")
     members.restore(roster, saved.busy, saved.bindings, saved.arrays.get("columns", {}))
-    chooser.load_state(saved.arrays, len(roster))
+    parts.chooser.load_state(saved.arrays, len(roster))
     journal.restore(saved.arrays["run"], saved.metrics, set(saved.void))
     journal.n_clients = max(1, len(roster))
-    reports.seen.update(saved.seen)
+    parts.reports.seen.update(saved.seen)
+    n_void = journal.n_last_below(parts.settings.quorum.min_answers)
+    parts.oversight.load_state(saved.arrays, journal.run, n_void)

@@ -16,19 +16,21 @@ import numpy as np
 from turnout.errors import InvalidInput
 from turnout.roster import Roster
 from turnout.selector import Selector
-from turnout.session import clock, saving
+from turnout.session import clock, closing, saving
 from turnout.session.checkpoint import Checkpoint
 from turnout.session.chooser import Chooser
 from turnout.session.hints import Hints
 from turnout.session.journal import Journal
 from turnout.session.members import Members
+from turnout.session.oversight import Oversight
+from turnout.session.parts import Parts
 from turnout.session.port import Address, Heard
 from turnout.session.post import Errands
 from turnout.session.reports import Reports
-from turnout.session.round import Chosen, Ended, Misfits, OpenRound, nobody
+from turnout.session.round import Chosen, Ended, Misfits, OpenRound
 from turnout.session.settings import Settings
 from turnout.session.world import World
-from turnout.types import FloatArray, RoundContext, Selection, Status
+from turnout.types import FloatArray, RoundContext
 
 #: Seconds of a round if neither the policy nor the framework sets a limit.
 LONGEST_S = 3600.0
@@ -71,7 +73,11 @@ class Session:
         )
         self.reports = Reports(settings, selector, world, weight_key, hints or Hints())
         self.chooser = Chooser(settings, selector, self.reports, world, limit_s)
-        self.journal = Journal(settings.cohort_size)
+        self.oversight = Oversight(settings, selector, self.members, is_virtual=world is not None)
+        self.journal = Journal(settings.cohort_size, self.oversight.followers.measured)
+        self._parts = Parts(
+            settings, self.members, self.chooser, self.journal, self.reports, self.oversight
+        )
         self._counts_once = counts_once
         self._lock = RLock()
         self._context: RoundContext | None = None  # of a round that is not open yet
@@ -181,6 +187,7 @@ class Session:
             if ctx is None:
                 return Chosen(self.round, (), (), (), math.inf, None, 0)
             self._open = OpenRound.of(ctx, self.chooser, self.members)
+            self.oversight.opened(self.round)
             return self._open.chosen
 
     def heard(self, client: Hashable, heard: Heard, round: int | None = None) -> bool:
@@ -228,17 +235,17 @@ class Session:
             times = (closed_at if self._begun_at is None else self._begun_at, closed_at)
             self._begun_at = None
             if opened is None:
-                ended = nobody(self.round, self.chooser.policy, times)
-                empty = Selection(self.round, np.zeros(0, dtype=np.int64))
-                self.journal.add(empty, ended, ended.closed.duration, np.zeros(0, dtype=np.bool_))
-                return ended
-            there = self.members.connected if present is None else set(present)
-            closed = opened.judge(there, length_s, self._closes_at(opened))
-            closed = opened.settle(closed, self.reports, misfits)
-            min_answers = self.settings.quorum.min_answers
-            ended = opened.ended(closed, times, min_answers, counts_once=self._counts_once)
-            self._learn(opened, ended)
-            return ended
+                ended = closing.close_empty(self._parts, times)
+            else:
+                there = self.members.connected if present is None else set(present)
+                closed = opened.judge(there, length_s, self._closes_at(opened))
+                closed = opened.settle(closed, self.reports, misfits)
+                once = self._counts_once
+                ended = closing.close(self._parts, opened, closed, times, counts_once=once)
+            numbers = self.oversight.numbers(ended)
+        if numbers is not None:
+            self.oversight.followers.ended(ended, numbers)
+        return ended
 
     def state(self, settings: Mapping[str, Any]) -> Checkpoint:
         """Return everything that the next round depends on, at the end of one.
@@ -247,8 +254,7 @@ class Session:
             settings: What the checkpoint belongs to, see ``Settings.identity``.
         """
         with self._lock:
-            parts = self.members, self.chooser, self.journal, self.reports
-            return saving.checkpoint_of(settings, *parts)
+            return saving.checkpoint_of(settings, self._parts)
 
     def load(self, saved: Checkpoint) -> None:
         """Go back to what ``state`` returned.
@@ -260,7 +266,19 @@ class Session:
             StateFileError: Its clients are in another order than those of this session.
         """
         with self._lock:
-            saving.restore(saved, self.members, self.chooser, self.journal, self.reports)
+            saving.restore(saved, self._parts)
+
+    def start(self, about: Mapping[str, Any]) -> None:
+        """Let followers begin; what they raise is an error in how they were set up.
+
+        Args:
+            about: What they are told of the run.
+        """
+        self.oversight.followers.start(about)
+
+    def end(self) -> None:
+        """Let followers end, also after an error; a second call does nothing."""
+        self.oversight.followers.end()
 
     def _next_context(self) -> RoundContext | None:
         return self.chooser.context(self.round, self.members.selectable(), self.members.columns)
@@ -269,14 +287,3 @@ class Session:
         if self.world is not None:
             return self.limit_s
         return min(opened.context.deadline, opened.cohort.closes_at())
-
-    def _learn(self, opened: OpenRound, ended: Ended) -> None:
-        """Let everyone learn, keep who is late from being chosen, and write it down."""
-        selection, closed, deadline = opened.selection, ended.closed, opened.context.deadline
-        answers, columns = opened.cohort.answers, self.members.columns
-        duration = self.chooser.learn(selection, closed, answers, columns, deadline)
-        if self.world is None:
-            left = self.settings.busy_s(deadline) - closed.length_s
-            for i in np.flatnonzero(closed.status == Status.LATE).tolist():
-                self.members.hold(opened.addresses[i], left)
-        self.journal.add(selection, ended, duration, opened.context.available)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +15,11 @@ from turnout.policies import FixedDeadline, RoundPolicy
 from turnout.registry import name_of
 from turnout.runs import files
 from turnout.selector import Selector
+from turnout.session.alerts import AlertRules
 from turnout.session.errors import TooFewAnswers
+from turnout.session.follower import Follower
 from turnout.session.world import World
+from turnout.training.callbacks import Callback
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,9 @@ class Quorum(CheckedFields):
             )
 
 
+_ALERTS = AlertRules()
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a live run chooses, waits and saves.
@@ -79,6 +85,9 @@ class Settings:
         evaluate_s: Seconds that evaluation by clients takes at most; None takes those of training.
         poll_s: Seconds between two looks for answers.
         quorum: How many it takes.
+        alerts: When it warns; None never does.
+        followers: Who is told of every round: trackers such as ``TensorBoard``, ``Prometheus``, or
+            a ``Follower`` of your own.
     """
 
     cohort_size: Count
@@ -98,11 +107,20 @@ class Settings:
     evaluate_s: Positive | None = None
     poll_s: Positive = 0.1
     quorum: Quorum = Quorum()
+    alerts: AlertRules | None = _ALERTS
+    followers: Sequence[Follower | Callback] = ()
 
     def __post_init__(self) -> None:
         """Refuse impossible numbers."""
         check_fields(self)
         self.quorum.check(self.cohort_size)
+        for follower in self.followers:
+            if not isinstance(follower, Follower | Callback):
+                raise InvalidInput(
+                    "followers must be a list of trackers such as TensorBoard(folder), Prometheus "
+                    f"or a Follower of your own, got {follower!r}.",
+                    field="followers",
+                )
 
     def round_policy(self, limit_s: float, world: World | None) -> RoundPolicy:
         """Return the policy; by default a deadline at the limit, none in a world.

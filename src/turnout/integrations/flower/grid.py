@@ -1,13 +1,16 @@
-"""Grids that stand in for the real one: a view of some nodes, and the loop's own."""
+"""What Flower's loop sees instead of the real thing: grids, and round numbers in its log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
 
 from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
+from flwr.supercore.logger import FLOWER_LOGGER
 from flwr.supercore.run import Run
 
 #: A strategy looks who is there once or twice; one that looks more often is waiting.
@@ -102,3 +105,19 @@ class LoopGrid(_Delegate):
     ) -> Iterable[Message]:
         """Send the messages of a round and return the replies that count."""
         return self._exchange(list(messages), timeout)
+
+
+@contextmanager
+def numbering(n_before: int, n_rounds: int) -> Iterator[None]:
+    """Let Flower's log count the rounds from the start, also after a restart."""
+
+    def renumber(record: logging.LogRecord) -> bool:
+        if record.msg == "[ROUND %s/%s]" and isinstance(record.args, tuple):
+            record.args = (cast(int, record.args[0]) + n_before, n_rounds)
+        return True
+
+    FLOWER_LOGGER.addFilter(renumber)
+    try:
+        yield
+    finally:
+        FLOWER_LOGGER.removeFilter(renumber)

@@ -16,6 +16,15 @@ from flwr.serverapp.strategy import Bulyan, Strategy
 
 from turnout.errors import InvalidInput, TurnoutError
 
+#: What Flower's loop calls on a strategy.
+HOOKS = (
+    "configure_train",
+    "aggregate_train",
+    "configure_evaluate",
+    "aggregate_evaluate",
+    "summary",
+)
+
 #: Attributes by which Flower's strategies sample and wait, and what makes them take everyone.
 _EVERYONE: Mapping[str, float] = {
     "fraction_train": 1.0,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import flwr
@@ -57,7 +55,6 @@ class FlowerRun:
         self.arrays = ArrayRecord()  #: the model
         self.offset = 0  #: rounds that were done before
         self.is_evaluated = True  #: whether the last of them was evaluated
-        self.n_rounds = n_rounds
         self._rules = ReplyRules.of(inner)
         self.session = Session(
             settings,
@@ -180,21 +177,6 @@ class FlowerRun:
             return metrics
 
         return evaluate
-
-    @contextmanager
-    def numbering(self) -> Iterator[None]:
-        """Let Flower's log count the rounds from the start, also after a restart."""
-
-        def renumber(record: logging.LogRecord) -> bool:
-            if record.msg == "[ROUND %s/%s]" and isinstance(record.args, tuple):
-                record.args = (cast(int, record.args[0]) + self.offset, self.n_rounds)
-            return True
-
-        FLOWER_LOGGER.addFilter(renumber)
-        try:
-            yield
-        finally:
-            FLOWER_LOGGER.removeFilter(renumber)
 
     def finish(self, result: Any) -> None:
         """Write the end of the run, and put all rounds into Flower's result."""

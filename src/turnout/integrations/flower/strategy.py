@@ -8,7 +8,7 @@ is written. The inner strategy sees a grid with exactly the chosen nodes, and re
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,15 @@ from turnout.bounds import Bounds
 from turnout.environments import Environment
 from turnout.errors import InvalidInput
 from turnout.integrations.flower import inner as within
-from turnout.integrations.flower.grid import GridView, LoopGrid
+from turnout.integrations.flower.grid import GridView, LoopGrid, numbering
 from turnout.integrations.flower.inner_state import InnerState
 from turnout.integrations.flower.run import EvaluateFn, FlowerRun
 from turnout.policies import FixedDeadline, RoundPolicy
 from turnout.registry import make, name_of
 from turnout.roster import Roster
 from turnout.selector import Selector
+from turnout.session.alerts import AlertRules
+from turnout.session.follower import Follower
 from turnout.session.guard import Guard
 from turnout.session.post import log
 from turnout.session.session import LONGEST_S
@@ -37,11 +39,10 @@ from turnout.session.settings import Quorum, Settings
 from turnout.session.virtual import VirtualWorld
 from turnout.session.world import World
 from turnout.simulation import Run
+from turnout.training.callbacks import Callback
 
-#: What clients claim is bounded unless somebody says otherwise; each run has its own copy.
-_BOUNDS = Bounds()
-#: One answer is enough, and no number of rounds without any ends a run.
-_QUORUM = Quorum()
+#: Claims are bounded, one answer is enough and alerts are given unless somebody says otherwise.
+_BOUNDS, _QUORUM, _ALERTS = Bounds(), Quorum(), AlertRules()
 
 
 class SelectingStrategy(Strategy):
@@ -70,6 +71,8 @@ class SelectingStrategy(Strategy):
         late_s: Seconds after the deadline that a late node may stay busy; None: as many as before.
         evaluate_s: Seconds that evaluation by clients takes at most; None takes those of training.
         poll_s: Seconds between two looks for replies.
+        alerts: When it warns; None never does.
+        followers: Who is told of every round: ``TensorBoard``, ``Prometheus``, your own.
     """
 
     def __init__(
@@ -97,6 +100,8 @@ class SelectingStrategy(Strategy):
         late_s: float | None = None,
         evaluate_s: float | None = None,
         poll_s: float = 0.1,
+        alerts: AlertRules | None = _ALERTS,
+        followers: Sequence[Follower | Callback] = (),
     ) -> None:
         if not isinstance(inner, Strategy) or isinstance(inner, SelectingStrategy):
             raise InvalidInput(
@@ -129,13 +134,17 @@ class SelectingStrategy(Strategy):
             evaluate_s=evaluate_s,
             poll_s=poll_s,
             quorum=quorum,
+            alerts=alerts,
+            followers=tuple(followers),
         )
         self._given_roster = roster
         self._world = VirtualWorld(world) if isinstance(world, Environment) else world
         chosen = (policy or FixedDeadline()).select_size(cohort_size)
         within.check_numbers(inner, cohort_size, chosen)
         self._inner_state = None if checkpoint is None else InnerState(inner)
-        self._own = {name: getattr(inner, name) for name in _HOOKS}  # before anybody stands in
+        self._own = {
+            name: getattr(inner, name) for name in within.HOOKS
+        }  # before anybody stands in
         self._run: FlowerRun | None = None
 
     def __getattr__(self, name: str) -> Any:
@@ -175,15 +184,16 @@ class SelectingStrategy(Strategy):
         train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
         configs = {"train_config": train_config, "evaluate_config": evaluate_config}
-        run.begin(initial_arrays, configs)
         loop_grid = LoopGrid(grid, run.exchange)
-        if run.offset and not run.is_evaluated:
-            self._evaluate_again(run, evaluate_config, loop_grid)
         with ExitStack() as stack:
-            stack.enter_context(run.numbering())
+            stack.callback(run.session.end)
+            run.begin(initial_arrays, configs)
+            if run.offset and not run.is_evaluated:
+                self._evaluate_again(run, evaluate_config, loop_grid)
+            stack.enter_context(numbering(run.offset, num_rounds))
             loop = super().start
             if type(self.inner).start is not Strategy.start:  # it has a loop of its own
-                hooks = {name: getattr(self, name) for name in _HOOKS}
+                hooks = {name: getattr(self, name) for name in within.HOOKS}
                 loop = stack.enter_context(within.standing_in(self.inner, hooks))
             result = loop(
                 grid=loop_grid,
@@ -194,7 +204,7 @@ class SelectingStrategy(Strategy):
                 evaluate_fn=None if evaluate_fn is None else run.watched(evaluate_fn),
                 **more,
             )
-        run.finish(result)
+            run.finish(result)
         return result
 
     def configure_train(
@@ -287,13 +297,3 @@ class SelectingStrategy(Strategy):
         run.live.gather(1)
         messages = self.configure_evaluate(run.offset, run.arrays, config, grid)
         self.aggregate_evaluate(run.offset, grid.send_and_receive(messages))
-
-
-#: What Flower's loop calls on a strategy.
-_HOOKS = (
-    "configure_train",
-    "aggregate_train",
-    "configure_evaluate",
-    "aggregate_evaluate",
-    "summary",
-)
