@@ -136,6 +136,17 @@ class Selector(Stateful, ABC):
         """
         return 0.0
 
+    def promised_share(self, round: int) -> float:
+        """Return the share of its fair share that every available client is promised in a round.
+
+        The fair share is the places over the available clients. Live runs warn when a client gets
+        less. By default it is the quota.
+
+        Args:
+            round: The round, counted from 0.
+        """
+        return self.quota_at(round)
+
     def guaranteed_rate(self) -> float | None:
         """Return the share of rounds that every client is promised; None, by default, without one.
 

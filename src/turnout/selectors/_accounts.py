@@ -49,6 +49,14 @@ class Accounts(Selector):
         """Redraw the lots."""
         self._draw_lots(rng)
 
+    def promised_share(self, round: int) -> float:
+        """Return the floor, or the quota if it is more.
+
+        Args:
+            round: The round, counted from 0.
+        """
+        return max(self.floor, self.quota_at(round))
+
     def _reserved(self, ctx: RoundContext) -> IntArray:
         """Return who is owed a place, ascending; those furthest behind if they are too many."""
         due = self.owed_ + self.floor * fair_share(ctx)

@@ -136,8 +136,9 @@ def promised_chance(
 ) -> float:
     """Return the chance that a selector promised to everyone who could be chosen in a round.
 
-    It is the larger one of ``guaranteed_rate`` and the share ``quota_at`` of equal chances. A round
-    whose chosen all had the mean chance was a draw by equal chances, and promised just that.
+    It is the larger one of ``guaranteed_rate`` and ``promised_share`` of the fair share. A round
+    whose chosen all had the fair share as their chance was a draw by equal chances, and promised
+    just that.
 
     Args:
         selector: Who chose.
@@ -155,6 +156,6 @@ def promised_chance(
         and clients.size > 0
         and bool(np.all(np.abs(probability - share) <= _EQUAL))
     )
-    quota = 1.0 if is_equal else selector.quota_at(round)
+    promised = 1.0 if is_equal else selector.promised_share(round)
     rate = selector.guaranteed_rate() or 0.0
-    return min(1.0, max(quota * share, rate))
+    return min(1.0, max(promised * share, rate))
