@@ -85,12 +85,12 @@ def test_what_selectors_promise_to_whoever_is_free():
     assert promise_of("e3cs", quota=0.5, share=0.1) >= 0.125  # the quota
     assert promise_of("guarded", inner="round-robin", floor=0.4) == pytest.approx(0.1)
     assert promise_of("pace", floor=0.2) >= 0.05 - 1e-12
-    rated, some = turnout.make("rbcs-f", rate=0.07), np.arange(5)
-    assert promised_chance(rated, 3, np.ones(20, bool), some, np.full(5, 0.9)) == 0.07
-    assert promise_of("round-robin") == 0.0
-    assert (
-        promised_chance(turnout.make("random"), 0, np.zeros(3, bool), np.zeros(0, int), None) == 0
-    )
+    everyone, some, nobody = np.ones(20, bool), np.arange(5), np.zeros(0, dtype=int)
+    rated = turnout.make("rbcs-f", rate=0.07)
+    assert promised_chance(rated, 3, everyone, some, np.full(5, 0.9)) == 0.07
+    plain = turnout.make("random")
+    assert promised_chance(plain, 3, everyone, some, np.full(5, 0.9)) == 0.0
+    assert promised_chance(plain, 3, np.zeros(3, bool), nobody, None) == 0.0
 
 
 class Unfair(turnout.Selector):

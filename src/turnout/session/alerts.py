@@ -14,13 +14,14 @@ log(n / a) + 2.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from turnout.domains import CheckedFields, Count, Fraction
+from turnout.roster import Roster
 from turnout.session.tally import Tally
 from turnout.types import Array, FloatArray, IntArray
 
@@ -87,7 +88,7 @@ class Alerts:
         self,
         round: int,
         tally: Tally,
-        ids: Sequence[Hashable],
+        roster: Roster,
         ended: Mapping[int, str],
         void: str | None,
     ) -> tuple[Alert, ...]:
@@ -96,11 +97,11 @@ class Alerts:
         Args:
             round: The round.
             tally: The counts, with this round.
-            ids: Stable ids of all clients.
+            roster: Who is who.
             ended: Why there was no answer, by index of each chosen client that has just failed.
             void: Why the round is void; None if it is not.
         """
-        alerts = [*self._failing(round, tally, ids, ended), *self._behind(round, tally, ids)]
+        alerts = [*self._failing(round, tally, roster, ended), *self._behind(round, tally, roster)]
         self.n_void = 0 if void is None else self.n_void + 1
         if void is not None and self.n_void == 1:
             alerts.append(Alert(round, QUORUM, None, f"Round {round + 1} is void: {void}.", {}))
@@ -110,30 +111,30 @@ class Alerts:
         return tuple(alerts)
 
     def _failing(
-        self, t: int, tally: Tally, ids: Sequence[Hashable], ended: Mapping[int, str]
+        self, t: int, tally: Tally, roster: Roster, ended: Mapping[int, str]
     ) -> list[Alert]:
         alerts = []
         for client, reason in ended.items():
             if tally.failures[client] == self.rules.failures:
-                n = self.rules.failures
-                text = f"{ids[client]} has failed {n} times in a row, the last time: {reason}."
-                alerts.append(Alert(t, FAILING, ids[client], text, {"failures": n}))
+                n, who = self.rules.failures, roster.id_of(client)
+                text = f"{who} has failed {n} times in a row, the last time: {reason}."
+                alerts.append(Alert(t, FAILING, who, text, {"failures": n}))
         return alerts
 
-    def _behind(self, t: int, tally: Tally, ids: Sequence[Hashable]) -> list[Alert]:
+    def _behind(self, t: int, tally: Tally, roster: Roster) -> list[Alert]:
         alerts = []
         for client in behind(tally, self.rules.false_alarms).tolist():
             if client in self.told:
                 continue
             self.told.add(client)
             n, free = int(tally.chosen[client]), int(tally.free[client])
-            least = float(tally.promised[client])
+            least, who = float(tally.promised[client]), roster.id_of(client)
             text = (
-                f"{ids[client]} is behind: chosen {n} times in {free} rounds in which it was free, "
+                f"{who} is behind: chosen {n} times in {free} rounds in which it was free, "
                 f"and {least:.1f} times were promised."
             )
             numbers = {"chosen": n, "free": free, "promised": round(least, 3)}
-            alerts.append(Alert(t, BEHIND, ids[client], text, numbers))
+            alerts.append(Alert(t, BEHIND, who, text, numbers))
         return alerts
 
     def state(self) -> dict[str, Array]:

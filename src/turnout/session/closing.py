@@ -32,7 +32,7 @@ def close(
         for i in np.flatnonzero(closed.status == Status.LATE).tolist():
             parts.members.hold(opened.addresses[i], left)
     parts.journal.add(selection, ended, duration, available)
-    return parts.oversight.count(selection, available, ended)
+    return parts.oversight.count(selection, available, ended, parts.members.roster)
 
 
 def close_empty(parts: Parts, times: Times) -> Ended:
@@ -45,4 +45,4 @@ def close_empty(parts: Parts, times: Times) -> Ended:
     t = parts.journal.n_rounds
     empty, available, ended = nobody(t, parts.chooser.policy, times)
     parts.journal.add(empty, ended, ended.closed.duration, available)
-    return parts.oversight.count(empty, available, ended)
+    return parts.oversight.count(empty, available, ended, parts.members.roster)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout.roster import Roster
 from turnout.runs.run import Run
 from turnout.selector import Selector
 from turnout.session.alerts import Alerts
@@ -25,49 +26,47 @@ class Oversight:
     Args:
         settings: Which alerts and followers there are.
         selector: Who chooses; its promises are held against what clients get.
-        members: Who is who.
         is_virtual: Whether a world stands in for clients; then there are no alerts.
     """
 
-    def __init__(
-        self, settings: Settings, selector: Selector, members: Members, *, is_virtual: bool
-    ) -> None:
+    def __init__(self, settings: Settings, selector: Selector, *, is_virtual: bool) -> None:
         self.tally = Tally()
         self.followers = Followers(settings.label, settings.followers)
         rules = None if is_virtual else settings.alerts
         self._alerts = None if rules is None else Alerts(rules)
-        self._selector, self._members = selector, members
+        self._selector = selector
         self._min_answers = settings.quorum.min_answers
 
-    def opened(self, round: int) -> None:
+    def opened(self, round: int, members: Members) -> None:
         """Tell followers that a round is open."""
         if self.followers:
-            self.followers.opened(round, People.of(self._members))
+            self.followers.opened(round, People.of(members))
 
-    def count(self, selection: Selection, available: BoolArray, ended: Ended) -> Ended:
+    def count(
+        self, selection: Selection, available: BoolArray, ended: Ended, roster: Roster
+    ) -> Ended:
         """Count a round, and return how it ended with its alerts, which are logged."""
         clients, status = selection.clients, ended.closed.status
         promise = promised_chance(
             self._selector, ended.round, available, clients, selection.probability
         )
         self.tally.add(Tallied(clients, status, available, promise))
-        self.tally.grow(len(self._members.roster))
+        self.tally.grow(len(roster))
         if self._alerts is None:
             return ended
         failed = {
             int(clients[i]): ended.reasons.get(i, Status(int(status[i])).name.lower())
             for i in np.flatnonzero(np.isin(status, FAILING)).tolist()
         }
-        ids = self._members.roster.ids
         void = self._void(ended) if ended.is_void else None
-        alerts = self._alerts.after(ended.round, self.tally, ids, failed, void)
+        alerts = self._alerts.after(ended.round, self.tally, roster, failed, void)
         for alert in alerts:
             log.warning("alert: %s", alert.text)
         return ended._replace(alerts=alerts)
 
-    def numbers(self, ended: Ended) -> Numbers | None:
+    def numbers(self, ended: Ended, members: Members) -> Numbers | None:
         """Return a round in numbers; None if nobody wants to know."""
-        return Numbers.of(ended, self._members, self.tally) if self.followers else None
+        return Numbers.of(ended, members, self.tally) if self.followers else None
 
     def state(self) -> dict[str, Mapping[str, Array]]:
         """Return counts and alerts, by owner."""

@@ -73,11 +73,8 @@ class Session:
         )
         self.reports = Reports(settings, selector, world, weight_key, hints or Hints())
         self.chooser = Chooser(settings, selector, self.reports, world, limit_s)
-        self.oversight = Oversight(settings, selector, self.members, is_virtual=world is not None)
+        self.oversight = Oversight(settings, selector, is_virtual=world is not None)
         self.journal = Journal(settings.cohort_size, self.oversight.followers.measured)
-        self._parts = Parts(
-            settings, self.members, self.chooser, self.journal, self.reports, self.oversight
-        )
         self._counts_once = counts_once
         self._lock = RLock()
         self._context: RoundContext | None = None  # of a round that is not open yet
@@ -187,7 +184,7 @@ class Session:
             if ctx is None:
                 return Chosen(self.round, (), (), (), math.inf, None, 0)
             self._open = OpenRound.of(ctx, self.chooser, self.members)
-            self.oversight.opened(self.round)
+            self.oversight.opened(self.round, self.members)
             return self._open.chosen
 
     def heard(self, client: Hashable, heard: Heard, round: int | None = None) -> bool:
@@ -242,7 +239,7 @@ class Session:
                 closed = opened.settle(closed, self.reports, misfits)
                 once = self._counts_once
                 ended = closing.close(self._parts, opened, closed, times, counts_once=once)
-            numbers = self.oversight.numbers(ended)
+            numbers = self.oversight.numbers(ended, self.members)
         if numbers is not None:
             self.oversight.followers.ended(ended, numbers)
         return ended
@@ -279,6 +276,11 @@ class Session:
     def end(self) -> None:
         """Let followers end, also after an error; a second call does nothing."""
         self.oversight.followers.end()
+
+    @property
+    def _parts(self) -> Parts:
+        know = self.settings, self.members, self.chooser, self.journal, self.reports
+        return Parts(*know, self.oversight)
 
     def _next_context(self) -> RoundContext | None:
         return self.chooser.context(self.round, self.members.selectable(), self.members.columns)
