@@ -163,7 +163,7 @@ def behind(tally: Tally, false_alarms: float) -> IntArray:
     return suspects[np.flatnonzero(evidence >= threshold)]
 
 
-def log_evidence(promised: FloatArray, chosen: IntArray) -> FloatArray:
+def log_evidence(promised: FloatArray, chosen: Array) -> FloatArray:
     """Return the logarithm of the evidence that clients do not get what they were promised.
 
     Args:

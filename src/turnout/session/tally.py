@@ -48,7 +48,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.free, self.chosen, self.waited, self.failures = (
-            np.zeros(0, dtype=np.int64) for _ in range(4)
+            np.zeros(0, dtype=np.int32) for _ in range(4)
         )
         self.promised = np.zeros(0)
         self.n_completed = 0
@@ -77,10 +77,10 @@ class Tally:
     def add(self, row: Tallied) -> None:
         """Count a round."""
         self.grow(row.available.size)
-        there = np.flatnonzero(row.available)
-        self.free[there] += 1
-        self.waited[there] += 1
-        self.promised[there] += row.promise
+        there = slice(0, row.available.size)
+        self.free[there] += row.available
+        self.waited[there] += row.available
+        self.promised[there] += row.promise * row.available
         np.add.at(self.chosen, row.clients, 1)  # a merged client may be there twice
         self.waited[row.clients] = 0
         failed = np.isin(row.status, FAILING)
