@@ -33,6 +33,7 @@ class Roster:
         self._ids: list[Hashable] = []
         self._index: dict[Hashable, int] = {}
         self._present: list[bool] = []
+        self._merged: dict[Hashable, Hashable] = {}  #: who goes by another id, and by which
         for client in ids:
             if client in self._index:
                 raise InvalidInput(f"ids must be unique, got {client!r} twice.", field="ids")
@@ -62,6 +63,7 @@ class Roster:
         Args:
             client: Its id.
         """
+        client = self._merged.get(client, client)
         index = self._index.get(client)
         if index is None:
             index = self._index[client] = len(self._ids)
@@ -88,7 +90,7 @@ class Roster:
             InvalidInput: The client never joined.
         """
         try:
-            return self._index[client]
+            return self._index[self._merged.get(client, client)]
         except KeyError:
             raise InvalidInput(f"client {client!r} is not on the roster: join it first.") from None
 
@@ -101,6 +103,58 @@ class Roster:
         if not (isinstance(index, int | np.integer) and 0 <= index < len(self._ids)):
             raise InvalidInput(f"index must be inside [0, {len(self._ids)}), got {index}.")
         return self._ids[index]
+
+    def known_as(self, client: Hashable) -> Hashable:
+        """Return the id of a client, which is another one if it was merged into that.
+
+        Args:
+            client: An id, on the roster or not.
+        """
+        return self._merged.get(client, client)
+
+    def rename(self, client: Hashable, new: Hashable) -> None:
+        """Give a client another id; it keeps its index.
+
+        Args:
+            client: Its id.
+            new: The new one, which nobody has or had.
+
+        Raises:
+            InvalidInput: There is no such client, it was merged, or the new id is taken.
+        """
+        index = self._own_index(client)
+        if new in self._index:
+            raise InvalidInput(f"client id {new!r} is taken: give another one, or merge the two.")
+        self._ids[index] = new
+        self._index[new] = self._index.pop(client)
+        self._merged = {gone: new if to == client else to for gone, to in self._merged.items()}
+
+    def merge(self, kept: Hashable, gone: Hashable) -> None:
+        """Let two ids be one client from now on.
+
+        Nobody else's index moves. The index of ``gone`` is never present again, and whoever comes
+        under that id is ``kept``.
+
+        Args:
+            kept: The id and index that stay.
+            gone: The id that becomes another name of the same client.
+
+        Raises:
+            InvalidInput: There is no such client, it was merged already, or both are the same.
+        """
+        left, right = self._own_index(kept), self._own_index(gone)
+        if left == right:
+            raise InvalidInput(f"client {kept!r} cannot be merged with itself: name two ids.")
+        self._present[left] |= self._present[right]
+        self._present[right] = False
+        self._merged = {name: kept if to == gone else to for name, to in self._merged.items()}
+        self._merged[gone] = kept
+
+    def _own_index(self, client: Hashable) -> int:
+        if client in self._merged:
+            to = self._merged[client]
+            raise InvalidInput(f"client {client!r} was merged into {to!r}: name that one.")
+        return self.index_of(client)
 
     def indices(self, clients: Iterable[Hashable]) -> IntArray:
         """Return the indices of several clients, in their order.
@@ -122,9 +176,9 @@ class Roster:
 
     def to_json(self) -> str:
         """Return the roster as JSON; ids may be strings, integers, bytes or tuples of them."""
-        return json.dumps(
-            {"ids": [_encode(client) for client in self._ids], "present": self._present}
-        )
+        content = {"ids": [_encode(client) for client in self._ids], "present": self._present}
+        merged = [[_encode(gone), _encode(kept)] for gone, kept in self._merged.items()]
+        return json.dumps(content | ({"merged": merged} if merged else {}))
 
     @classmethod
     def from_json(cls, text: str) -> Roster:
@@ -137,6 +191,8 @@ class Roster:
             content = json.loads(text)
             roster = cls(_decode(client) for client in content["ids"])
             present = [require.boolean("present", flag) for flag in content["present"]]
+            for gone, kept in content.get("merged", ()):
+                roster.merge(_decode(kept), _decode(gone))
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, InvalidInput):
                 raise

@@ -31,7 +31,7 @@ from turnout.environments import e3cs_world
 from turnout.integrations.flower import SelectingStrategy
 from turnout.policies import AdaptiveDeadline, FixedDeadline
 from turnout.runs.files import FolderError
-from turnout.session import checkpoint
+from turnout.session import checkpoint, clients
 
 ROUNDS = 6
 
@@ -556,3 +556,28 @@ def test_the_first_owner_of_an_id_keeps_it_after_the_server_was_killed(ticking, 
     grid.nodes[impostor.node_id] = impostor
     selecting(tmp_path / "run.npz", **given).start(grid, model(), num_rounds=2)
     assert (owner.trained, impostor.trained) == (2, 0)
+
+
+def test_a_run_goes_on_after_clients_were_renamed_and_merged(ticking, tmp_path):
+    path = tmp_path / "run.npz"
+    selecting(path).start(federation(8), model(), num_rounds=4)
+    saved = checkpoint.read_checkpoint(path)
+    first = {client.id: client.chosen for client in clients.clients_of(saved)}
+    changed = clients.rename(saved, "client-001", "phone")
+    changed = clients.merge(changed, "client-002", "client-005")
+    checkpoint.write_checkpoint(path, changed, saved.kind)
+    after = federation(8, seed=3)
+    by_name(after)["client-001"].app = training_app(1, stable_id="phone")
+    by_name(after)["client-002"].is_online = False
+    again = selecting(path)
+    again.start(after, model(), num_rounds=16)
+    names = ["client-000", "phone", *(f"client-{i:03d}" for i in range(2, 8))]
+    assert list(again.roster.ids) == names
+    later = [name for cohort in cohorts(again)[4:] for name in cohort]
+    assert "client-005" not in later
+    assert {"phone", "client-002"} <= set(later)  # the second is at the node that says client-005
+    assert by_name(after)["client-005"].trained == later.count("client-002")
+    counts = dict(zip(names, again.run.counts.tolist(), strict=True))
+    assert counts["client-002"] == first["client-002"] + first["client-005"] + later.count(
+        "client-002"
+    )

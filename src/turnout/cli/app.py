@@ -18,6 +18,7 @@ from turnout.cli import (
     audit,
     bench,
     check,
+    clients,
     compare,
     data,
     export,
@@ -109,6 +110,7 @@ app.command("check")(check.check)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)
 app.command("audit")(audit.audit)
+app.command("clients")(clients.clients)
 app.command("simulate")(simulate.simulate)
 app.command("train")(train.train)
 app.command("compare")(compare.compare)

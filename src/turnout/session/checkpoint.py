@@ -47,6 +47,7 @@ class Checkpoint:
     void: list[int] = field(default_factory=list)  #: rounds with too few answers, from 1
     host: Mapping[str, Any] = field(default_factory=dict)  #: the framework's own, plain
     host_arrays: Mapping[str, Array] = field(default_factory=dict)  #: by names without a slash
+    kind: str = ""  #: of the run, in a checkpoint that was read
 
 
 _NEEDED = ("settings", "rounds_done", "roster", "busy", "seen", "metrics")
@@ -68,13 +69,19 @@ def checkpoint_bytes(saved: Checkpoint, kind: str) -> bytes:
     return npz_bytes(arrays)
 
 
-def read_checkpoint(source: str | os.PathLike[str] | bytes, kind: str) -> Checkpoint:
-    """Return what a file, or its content, holds, or raise ``StateFileError``."""
+def read_checkpoint(source: str | os.PathLike[str] | bytes, kind: str | None = None) -> Checkpoint:
+    """Return what a file, or its content, holds, or raise ``StateFileError``.
+
+    Args:
+        source: The file, or its bytes.
+        kind: The kind of run that it must be of; None takes every kind.
+    """
     path = "the checkpoint" if isinstance(source, bytes) else source
     try:
         saved = read_npz(source)
         header = json.loads(str(saved.pop(_HEADER)))
-        if header.pop("kind") != kind:
+        found = str(header.pop("kind"))
+        if kind not in (None, found):
             raise StateFileError(f"{path} is not a checkpoint of a run of kind {kind!r}.")
         version = header.pop("format")
         if version > FORMAT:
@@ -88,7 +95,7 @@ def read_checkpoint(source: str | os.PathLike[str] | bytes, kind: str) -> Checkp
         for name, values in saved.items():
             owner, slash, own = name.partition("/")
             (arrays.setdefault(owner, {}) if slash else host)[own or name] = values
-        return Checkpoint(arrays=arrays, host=header, host_arrays=host, **plain)
+        return Checkpoint(arrays=arrays, host=header, host_arrays=host, kind=found, **plain)
     except StateFileError:
         raise
     except UNREADABLE as error:

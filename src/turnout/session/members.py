@@ -112,6 +112,8 @@ class Members:
         self._is_bound = False
         identity = heard.content if isinstance(heard.content, Identity) else Identity(None)
         client = identity.id
+        if isinstance(client, Hashable):
+            client = self.roster.known_as(client)
         is_sound = (isinstance(client, str) and 0 < len(client) <= _LONGEST_ID) or (
             isinstance(client, int) and not isinstance(client, bool)
         )
@@ -154,7 +156,7 @@ class Members:
             if address in self._said:
                 self.columns.put(self.roster.index_of(client), self._said.pop(address))
         for client in self.roster.ids:
-            if client not in self._addresses:
+            if self.roster.known_as(client) not in self._addresses:
                 self.roster.leave(client)
         self._bound = self.roster.indices(self._addresses)
         self._index = dict(zip(self._addresses.values(), self._bound.tolist(), strict=True))
@@ -178,6 +180,10 @@ class Members:
     def present_of(self, clients: Iterable[int]) -> IntArray:
         """Return those of some clients that are connected."""
         return np.intersect1d(np.fromiter(clients, np.int64), self._bound)
+
+    def known(self, client: Hashable) -> tuple[Hashable, int]:
+        """Return the id that a client goes by, and its index; raise if there is no such client."""
+        return self.roster.known_as(client), self.roster.index_of(client)
 
     def index_at(self, address: Address) -> int:
         """Return the index of the client that is connected at an address."""

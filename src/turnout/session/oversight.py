@@ -76,7 +76,7 @@ class Oversight:
     def load_state(self, state: Mapping[str, Mapping[str, Array]], run: Run, n_void: int) -> None:
         """Go back to saved counts; those of a checkpoint without any come from its rounds."""
         if "tally" in state:
-            self.tally.load_state(state["tally"])
+            self.tally.load_state(state["tally"], run.n_clients)
         else:
             self.tally = Tally.of_run(run, self._selector)
         if self._alerts is not None:

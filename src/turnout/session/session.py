@@ -201,7 +201,7 @@ class Session:
             InvalidInput: Nobody has this id.
         """
         with self._lock:
-            index = self.members.roster.index_of(client)
+            client, index = self.members.known(client)
             opened = self._open if round in (None, self.round) else None
             if opened is not None and client in opened.position:
                 return opened.cohort.hear(opened.position[client], heard)

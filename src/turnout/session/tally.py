@@ -7,9 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from turnout.errors import StateFileError
 from turnout.metrics import jain_of_counts
 from turnout.runs.run import Run
 from turnout.selector import Selector
+from turnout.stateful import NOT_NEGATIVE
 from turnout.types import Array, BoolArray, FloatArray, IntArray, Status
 
 #: Rounding of chances that are equal.
@@ -69,9 +71,9 @@ class Tally:
 
     def grow(self, n_clients: int) -> None:
         """Make room for more clients."""
-        more = n_clients - self.free.size
-        if more > 0:
-            for name in _PER_CLIENT:
+        for name in _PER_CLIENT:
+            more = n_clients - getattr(self, name).size
+            if more > 0:
                 setattr(self, name, np.pad(getattr(self, name), (0, more)))
 
     def add(self, row: Tallied) -> None:
@@ -101,11 +103,16 @@ class Tally:
             "n_completed": np.array(self.n_completed)
         }
 
-    def load_state(self, state: Mapping[str, Array]) -> None:
-        """Go back to saved counts."""
+    def load_state(self, state: Mapping[str, Array], n_clients: int) -> None:
+        """Go back to saved counts of so many clients, or raise ``StateFileError``."""
         for name in _PER_CLIENT:
-            setattr(self, name, np.array(state[name]))
+            saved, kind = state[name], getattr(self, name).dtype
+            if saved.dtype != kind or saved.ndim != 1 or saved.size > n_clients:
+                raise StateFileError(f"{name} must be {kind} of {n_clients} clients.")
+            NOT_NEGATIVE.check(name, saved)
+            setattr(self, name, np.array(saved))
         self.n_completed = int(state["n_completed"])
+        self.grow(n_clients)
 
     @classmethod
     def of_run(cls, run: Run, selector: Selector) -> Tally:

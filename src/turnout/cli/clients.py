@@ -1,0 +1,115 @@
+"""``turnout clients``: who is in a checkpoint; other ids, and two ids that are one client."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from turnout.cli.output import AsJson, note, show, table
+from turnout.errors import InvalidInput, OutputError
+from turnout.session.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from turnout.session.clients import Client, clients_of, find, merge, rename
+from turnout.storage import read_bytes, write_atomically
+
+#: Clients that the table shows; JSON has all.
+_SHOWN = 200
+
+
+def clients(
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint of a live run.")],
+    renames: Annotated[
+        list[str] | None,
+        typer.Option("--rename", metavar="OLD=NEW", help="Give a client another id; repeatable."),
+    ] = None,
+    merges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--merge",
+            metavar="KEPT,GONE",
+            help="Let two ids be one client: the first keeps its index and what was learned of it, "
+            "the rounds of both count; repeatable.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the clients of a checkpoint, or change their ids while the run is stopped.
+
+    All changes are checked before anything is written. The old file is kept beside the new one, as
+    NAME.bak. Renames come before merges.
+
+    Example: [bold]turnout clients run.npz --rename phone-7=phone-seven --merge tablet,tablet-2[/]
+    """
+    saved = read_checkpoint(checkpoint)
+    changed = saved
+    for text in renames or ():
+        old, new = _pair(changed, text, "=", "--rename")
+        changed = rename(changed, old, _like(old, new))
+    for text in merges or ():
+        kept, gone = _pair(changed, text, ",", "--merge")
+        changed = merge(changed, kept, find(changed, gone))
+    if changed is not saved:
+        backup = _replace(checkpoint, changed)
+        note(f"{checkpoint} was changed; the old one is {backup}.")
+    _show(clients_of(changed), as_json)
+
+
+def _pair(saved: Checkpoint, text: str, sign: str, option: str) -> tuple[Hashable, str]:
+    """Return a client and what stands behind it; ids may contain the sign, too."""
+    parts = text.split(sign)
+    splits = [(sign.join(parts[:i]), sign.join(parts[i:])) for i in range(1, len(parts))]
+    if not splits:
+        raise InvalidInput(f"{option} needs two ids with {sign!r} between them, got {text!r}.")
+    known = list(_known(saved, splits))
+    if len(known) == 1:
+        return known[0]
+    if known:
+        raise InvalidInput(f"{option} {text!r} can be read in several ways: rename one part first.")
+    return find(saved, splits[0][0]), splits[0][1]
+
+
+def _known(saved: Checkpoint, splits: Sequence[tuple[str, str]]) -> Iterator[tuple[Hashable, str]]:
+    ids = {str(client.id) for client in clients_of(saved)}
+    for first, rest in splits:
+        if first in ids:
+            yield find(saved, first), rest
+
+
+def _like(old: Hashable, new: str) -> Hashable:
+    """Return a new id; what replaces an integer is one, too, if it can be."""
+    return int(new) if isinstance(old, int) and new.lstrip("-").isdecimal() else new
+
+
+def _replace(path: Path, changed: Checkpoint) -> Path:
+    """Write the checkpoint, with the old one beside it."""
+    backup = next(name for name in _backups(path) if not name.exists())
+    try:
+        write_atomically(backup, read_bytes(path))
+        write_checkpoint(path, changed, changed.kind)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be changed: {error.strerror}.") from error
+    return backup
+
+
+def _backups(path: Path) -> Iterator[Path]:
+    yield path.with_name(f"{path.name}.bak")
+    for number in itertools.count(2):
+        yield path.with_name(f"{path.name}.bak{number}")
+
+
+def _show(found: Sequence[Client], as_json: bool) -> None:
+    headings = ("id", "index", "chosen", "last round", "busy for", "address", "now known as")
+    drawn = table(f"{len(found)} clients", *headings, numbers=headings[1:5])
+    for client in found[:_SHOWN]:
+        busy = f"{client.busy_s:.0f} s" if client.busy_s else ""
+        told: tuple[Any, ...] = (client.id, client.index, client.chosen, client.last or "never")
+        rest = ("" if x is None else str(x) for x in (client.address, client.merged_into))
+        drawn.add_row(*(escape(str(cell)) for cell in (*told, busy, *rest)))
+    if len(found) > _SHOWN:
+        drawn.caption = f"and {len(found) - _SHOWN} more; --json has all"
+    show(drawn, [dataclasses.asdict(client) for client in found], as_json)
