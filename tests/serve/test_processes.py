@@ -1,0 +1,129 @@
+"""Real servers: killed at any moment they lose nothing, and rounds have one owner."""
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+
+from tests.serve.conftest import create
+from tests.serve.processes import Server, postgresql, servers
+from turnout.serve import open_database
+from turnout.serve.store import Store
+from turnout.serve.tables import ROUND
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def database():
+    with postgresql() as url:
+        yield url
+
+
+def insist(send, *args, **kwargs):
+    """Send until there is an answer; every request of the API may be repeated."""
+    while True:
+        try:
+            answer = send(*args, **kwargs)
+        except httpx.TransportError:
+            time.sleep(0.02)
+        else:
+            assert answer.is_success, answer.text
+            return answer.json()
+
+
+def work(http, path, answered, ends):
+    """Play rounds until told to end, and note what was answered."""
+    t = 0
+    while not ends.is_set():
+        headers = {"Idempotency-Key": f"round-{t}"}
+        clients = insist(http.post, f"{path}/rounds", headers=headers)["clients"]
+        answered.setdefault(t, clients)
+        assert answered[t] == clients
+        for client in clients:
+            body = {"outcomes": [{"client": client, "seconds": 1.0, "metrics": {"loss": 0.5}}]}
+            answer = insist(http.post, f"{path}/rounds/{t}/outcomes", json=body)
+            assert answer["new"] + answer["repeated"] == 1
+        t += 1
+
+
+def test_killed_at_any_moment(tmp_path):
+    url = f"sqlite:///{tmp_path}/turnout.db"
+    rng = random.Random(time.time_ns())
+    server = Server(url)
+    server.wait()
+    answered, ends, failures = {}, threading.Event(), []
+    with httpx.Client(base_url=server.url, timeout=60.0) as http:
+        path = create(http)
+
+        def run():
+            try:
+                work(http, path, answered, ends)
+            except BaseException as error:
+                failures.append(error)
+
+        worker = threading.Thread(target=run)
+        worker.start()
+        for _ in range(2):
+            n_before = len(answered)
+            while len(answered) <= n_before and worker.is_alive():
+                time.sleep(0.01)
+            time.sleep(rng.random() / 10)
+            server.kill()
+            server.start()
+        server.wait()
+        ends.set()
+        worker.join()
+        assert failures == []
+        described = insist(http.get, path)
+    server.kill()
+    assert described["n_rounds"] == len(answered) > 2
+    engine = open_database(url)
+    with Store(engine).read("demo") as (connection, _, machine):
+        columns = machine.session.journal.columns()
+        ids = machine.members.roster.ids
+        chosen = [ids[i] for i in columns["clients"]]
+        assert chosen == [client for t in range(len(answered)) for client in answered[t]]
+        assert not columns["status"].any()  # every report that was answered counts
+        assert connection.execute(select(func.count()).select_from(ROUND)).scalar() == len(answered)
+    engine.dispose()
+
+
+def test_two_servers_on_one_postgresql_choose_each_round_once(database):
+    n_rounds, n_threads = 12, 6
+    with servers(database, 2) as running, ThreadPoolExecutor(n_threads) as pool:
+        clients = [httpx.Client(base_url=server.url, timeout=60.0) for server in running]
+        path = create(clients[0], n_clients=20)
+        for t in range(n_rounds):
+            sides = [clients[i % 2] for i in range(n_threads)]
+            asked = pool.map(
+                lambda http, t=t: http.post(f"{path}/rounds", json={"round": t}), sides
+            )
+            answers = list(asked)
+            assert sorted(a.status_code for a in answers) == [200] * (n_threads - 1) + [201]
+            chosen = [answer.json()["clients"] for answer in answers]
+            assert all(one == chosen[0] for one in chosen)
+            bodies = [{"outcomes": [{"client": c, "seconds": 1.0}]} for c in chosen[0]]
+            where = f"{path}/rounds/{t}/outcomes"
+            sent = pool.map(
+                lambda pair, where=where: pair[0].post(where, json=pair[1]),
+                [(http, body) for body in bodies for http in clients],  # each report to both
+            )
+            assert sum(answer.json()["new"] for answer in sent) == len(chosen[0])
+        described = [http.get(path).json() for http in clients]
+        states = [http.get(f"{path}/state").content for http in clients]
+        for http in clients:
+            http.close()
+    assert described[0] == described[1]
+    assert described[0]["n_rounds"] == n_rounds
+    assert states[0] == states[1]
+
+
+def test_servers_that_start_at_once_make_the_tables_once(database):
+    with ThreadPoolExecutor(4) as pool:
+        for engine in pool.map(open_database, [database] * 4):
+            engine.dispose()
