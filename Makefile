@@ -10,7 +10,7 @@ DEPLOYMENT ?= tests/flower tests/nvflare tests/test_ray.py
 SOURCES := $(shell find src -name '*.py')
 STEPS   := $(patsubst examples/%.py,build/tutorial/%.md,$(wildcard examples/[0-9][0-9]_*.py))
 
-.PHONY: demo test quick long deployment check bench peers docs dist papers choose reliability arena audit golden browser clean
+.PHONY: demo test quick long deployment check bench peers docs dist papers choose reliability arena audit golden browser database clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,7 +24,7 @@ demo: $(READY)  ## train on the embedded digits with volatile clients, compare s
 		--rounds 200 --seeds 5 --target 0.8 --target 0.9 --out runs/demo
 	$(BIN)/turnout report runs/demo --out runs/demo/report.html
 
-test: $(READY) browser  ## all tests
+test: $(READY) browser database  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not deployment"
 
 quick: $(READY)  ## under a minute while working: no browser, no Flower, no training grid
@@ -101,6 +101,11 @@ golden: $(READY)  ## rewrite the golden file; explain the change in CHANGELOG.md
 browser:  ## Chromium, for the test of the report
 	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; } \
 		|| { echo "Install Chromium for the page test: apt-get install chromium"; exit 1; }
+
+database:  ## PostgreSQL, for the tests of the server; each starts one of its own
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 \
+		|| { apt-get update -qq && apt-get install -y -qq postgresql; } \
+		|| { echo "Install PostgreSQL for the server's tests: apt-get install postgresql"; exit 1; }
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

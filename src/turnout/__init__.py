@@ -10,7 +10,7 @@
 """
 
 import importlib
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from turnout import selectors as selectors  # registers the built-in selectors
 from turnout.bounds import Bounds
@@ -45,6 +45,9 @@ from turnout.simulation import simulate, train
 from turnout.types import Outcome, RoundContext, Selection, Status
 from turnout.version import __version__ as __version__
 
+if TYPE_CHECKING:
+    from turnout.remote import Remote
+
 __all__ = [
     "Bounds",
     "Constant",
@@ -58,6 +61,7 @@ __all__ = [
     "NotReset",
     "Outcome",
     "Purpose",
+    "Remote",
     "Roster",
     "RoundContext",
     "Schedule",
@@ -103,7 +107,9 @@ _PACKAGES = (
 )
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
+    if name == "Remote":
+        return importlib.import_module("turnout.remote").Remote
     if name not in _PACKAGES:
         hint = nearest(name, [*__all__, *_PACKAGES])
         raise AttributeError(f"module 'turnout' has no attribute {name!r}.{hint}")

@@ -74,13 +74,13 @@ def test_a_second_process_is_equal(http, portal, engine, selector, saves, monkey
 def test_a_failure_in_the_middle_changes_nothing(http, demo, engine, monkeypatch):
     play(http, demo, random.Random(1), 20)
     before = state_of(Store(engine))
-    add = store_module.Work.add
+    add = store_module.Transaction.add
 
     def fails(work, content):
         add(work, content)
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(store_module.Work, "add", fails)
+    monkeypatch.setattr(store_module.Transaction, "add", fails)
     http_of_failure = client_of(engine, http.portal)
     http_of_failure.app.state.store = http.app.state.store
     with pytest.raises(OSError, match="disk is full"):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from turnout.serve import federations, rounds
+from turnout.serve import federations, records, rounds
 from turnout.serve.access import needs, needs_server
 from turnout.serve.database import writing
 from turnout.serve.problems import Problem
@@ -120,13 +120,13 @@ def list_rounds(
     limit: Annotated[int, Query(ge=1, le=1000)] = 20,
 ) -> dict[str, Any]:
     """Return the latest rounds, the newest first."""
-    return {"rounds": rounds.list_rounds(store, name, before, limit)}
+    return {"rounds": records.list_rounds(store, name, before, limit)}
 
 
 @router.get("/federations/{name}/rounds/{number}", tags=["rounds"], dependencies=_READS)
 def get_round(store: Stored, name: Name, number: Number) -> dict[str, Any]:
     """Return a round: who was chosen, and how it ended."""
-    return rounds.get_round(store, name, number)
+    return records.get_round(store, name, number)
 
 
 @router.post("/federations/{name}/rounds/{number}/outcomes", tags=["rounds"], dependencies=_SELECTS)

@@ -12,7 +12,7 @@ import numpy as np
 from turnout.arrays import COLUMN_LIMITS
 from turnout.serve.machine import Machine, as_array
 from turnout.serve.problems import Problem, unknown_clients
-from turnout.serve.schemas import Bits, ClientId, Enrolment, Outcome, Terms
+from turnout.serve.schemas import Bits, ClientId, ClientOutcome, Enrolment, Terms
 from turnout.session import TooFewAnswers
 from turnout.session.keys import metric_key
 
@@ -159,6 +159,8 @@ def _check_told(machine: Machine, terms: Terms) -> None:
 def _check_losses(machine: Machine, terms: Terms, at: float) -> None:
     polled = machine.polled(terms, at)
     losses = terms.losses
+    if not polled:
+        return
     if losses is None:
         raise Problem(
             409,
@@ -179,10 +181,10 @@ def _check_losses(machine: Machine, terms: Terms, at: float) -> None:
 
 def check_outcomes(
     machine: Machine,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[ClientOutcome],
     chosen: Collection[Hashable],
-    said: Mapping[Hashable, Outcome],
-) -> list[Outcome]:
+    said: Mapping[Hashable, ClientOutcome],
+) -> list[ClientOutcome]:
     """Return which outcomes are new; refuse what was not asked, or contradicts what was said.
 
     Args:
@@ -218,7 +220,7 @@ def check_outcomes(
     return [outcome for outcome in outcomes if outcome.client not in said]
 
 
-def _check_outcome(machine: Machine, outcome: Outcome) -> None:
+def _check_outcome(machine: Machine, outcome: ClientOutcome) -> None:
     if outcome.status == "late" and machine.told is None:
         raise Problem(
             422,

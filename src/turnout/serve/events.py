@@ -16,40 +16,40 @@ class _Recorded(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Opened(_Recorded):
+class RoundOpened(_Recorded):
     """A round was opened."""
 
     round: int
     terms: Terms
 
 
-class Reported(_Recorded):
+class RoundReported(_Recorded):
     """Outcomes were reported; only those that were new."""
 
     round: int
     report: Outcomes
 
 
-class Closed(_Recorded):
+class RoundClosed(_Recorded):
     """A round was closed."""
 
     round: int
 
 
-class Imported(_Recorded):
+class StateImported(_Recorded):
     """The state was replaced by the snapshot of the same number."""
 
 
-Content = Enrolment | Withdrawal | Opened | Reported | Closed | Imported
+Content = Enrolment | Withdrawal | RoundOpened | RoundReported | RoundClosed | StateImported
 
 KINDS: Mapping[str, type[Content]] = MappingProxyType(
     {
         "enrolled": Enrolment,
         "withdrawn": Withdrawal,
-        "opened": Opened,
-        "reported": Reported,
-        "closed": Closed,
-        "imported": Imported,
+        "opened": RoundOpened,
+        "reported": RoundReported,
+        "closed": RoundClosed,
+        "imported": StateImported,
     }
 )
 _KIND_OF = {content: kind for kind, content in KINDS.items()}

@@ -12,7 +12,7 @@ from sqlalchemy import delete, func, insert, select
 from turnout import metrics
 from turnout.serve.checks import check_enrolment, check_known
 from turnout.serve.database import writing
-from turnout.serve.events import Imported
+from turnout.serve.events import StateImported
 from turnout.serve.machine import Machine
 from turnout.serve.plan import session_of
 from turnout.serve.problems import Problem
@@ -205,7 +205,7 @@ def import_state(store: Store, name: str, content: bytes) -> dict[str, Any]:
         machine = Machine(work.machine.definition)
         machine.load(content, 0, work.at)
         save(work.connection, work.id, work.machine.seq + 1, content)
-        work.add(Imported())
+        work.add(StateImported())
     store.forget(work.id)  # it is read again from the snapshot
     with store.read(name) as (_, _, machine):
         return _counts(machine)

@@ -13,9 +13,9 @@ from typing import cast
 
 import numpy as np
 
-from turnout.serve.events import Closed, Event, Imported, Opened, Reported
+from turnout.serve.events import Event, RoundClosed, RoundOpened, RoundReported, StateImported
 from turnout.serve.plan import session_of
-from turnout.serve.schemas import Bits, Definition, Enrolment, Outcome, Terms, Withdrawal
+from turnout.serve.schemas import Bits, ClientOutcome, Definition, Enrolment, Terms, Withdrawal
 from turnout.serve.told import Told
 from turnout.session import Chosen, Ended, Heard, Kind, clock
 from turnout.session.checkpoint import Checkpoint, check_settings, checkpoint_bytes, read_checkpoint
@@ -48,7 +48,7 @@ class Machine:
         self.at = 0.0  #: when it happened
         self.chosen: Chosen | None = None  #: of the open round
         self.opened_at = 0.0
-        self.said: dict[Hashable, Outcome] = {}  #: of the open round
+        self.said: dict[Hashable, ClientOutcome] = {}  #: of the open round
         self.length_s: float | None = None  #: as it was reported
         self.ended: Ended | None = None  #: the last round that was closed
         self.spent_s = 0.0  #: since the last snapshot
@@ -79,14 +79,14 @@ class Machine:
                 self._enrol(content)
             elif isinstance(content, Withdrawal):
                 self.members.withdraw(content.clients)
-            elif isinstance(content, Opened):
+            elif isinstance(content, RoundOpened):
                 self._open(content.terms, event.at)
-            elif isinstance(content, Reported):
+            elif isinstance(content, RoundReported):
                 self._hear(content, event.at)
-            elif isinstance(content, Closed):
+            elif isinstance(content, RoundClosed):
                 self._close(event.at)
             else:
-                assert isinstance(content, Imported)
+                assert isinstance(content, StateImported)
         self.seq, self.at = event.seq, event.at
         self.spent_s += time.perf_counter() - started
 
@@ -159,7 +159,7 @@ class Machine:
         self.chosen = self.session.open()
         self.opened_at, self.said, self.length_s = at, {}, None
 
-    def _hear(self, reported: Reported, at: float) -> None:
+    def _hear(self, reported: RoundReported, at: float) -> None:
         t, is_open = reported.round, self.chosen is not None and reported.round == self.chosen.round
         for outcome in reported.report.outcomes:
             if is_open:

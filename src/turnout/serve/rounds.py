@@ -12,14 +12,14 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Row, insert, select, update
 
 from turnout.serve.checks import check_outcomes, check_terms
-from turnout.serve.events import Closed, Opened, Reported, unpacked
-from turnout.serve.machine import Machine
+from turnout.serve.events import RoundClosed, RoundOpened, RoundReported, unpacked
 from turnout.serve.problems import Problem, unknown_round
-from turnout.serve.schemas import NewRound, Outcome, Outcomes, Terms
-from turnout.serve.store import Store, Work
+from turnout.serve.records import answer, find_round
+from turnout.serve.schemas import ClientOutcome, NewRound, Outcomes, Terms
+from turnout.serve.store import Store, Transaction
 from turnout.serve.tables import EVENT, FEDERATION, ROUND
 from turnout.types import Status
 
@@ -52,7 +52,7 @@ def open_round(
         _check_number(wanted.round, machine.session.round)
         terms = Terms(**{field: getattr(wanted, field) for field in Terms.model_fields})
         check_terms(machine, terms, work.at, go_on=wanted.go_on)
-        work.add(Opened(round=machine.session.round, terms=terms))
+        work.add(RoundOpened(round=machine.session.round, terms=terms))
         return True, answer(_record(work, key))
 
 
@@ -87,7 +87,7 @@ def report(store: Store, name: str, t: int, outcomes: Outcomes) -> dict[str, Any
         outcomes: What became of them.
     """
     with store.write(name) as work:
-        row = _row(work.connection, work.id, t)
+        row = find_round(work.connection, work.id, t)
         if row is None:
             raise unknown_round(t, work.machine.session.round)
         chosen = json.loads(row.chosen)["clients"]
@@ -96,10 +96,10 @@ def report(store: Store, name: str, t: int, outcomes: Outcomes) -> dict[str, Any
         new = check_outcomes(work.machine, outcomes.outcomes, chosen, said)
         if new:
             only = Outcomes(outcomes=new, length_s=outcomes.length_s)
-            work.add(Reported(round=t, report=only))
+            work.add(RoundReported(round=t, report=only))
         if is_open and work.machine.is_over(work.at):
             _close(work)
-            row = _row(work.connection, work.id, t)
+            row = find_round(work.connection, work.id, t)
             assert row is not None
         n_missing = len(chosen) - len(said.keys() | {outcome.client for outcome in new})
         return {
@@ -121,12 +121,12 @@ def close_round(store: Store, name: str, t: int) -> dict[str, Any]:
         t: The round.
     """
     with store.write(name) as work:
-        row = _row(work.connection, work.id, t)
+        row = find_round(work.connection, work.id, t)
         if row is None:
             raise unknown_round(t, work.machine.session.round)
         if row.closed_at is None:
             _close(work)
-            row = _row(work.connection, work.id, t)
+            row = find_round(work.connection, work.id, t)
             assert row is not None
         return answer(row)
 
@@ -153,51 +153,7 @@ def close_overdue(store: Store, at: float) -> int:
     return n_closed
 
 
-def get_round(store: Store, name: str, t: int) -> dict[str, Any]:
-    """Return a round.
-
-    Args:
-        store: All federations.
-        name: The federation.
-        t: The round.
-    """
-    with store.read(name) as (connection, federation, machine):
-        row = _row(connection, federation, t)
-        if row is None:
-            raise unknown_round(t, machine.session.round)
-        return answer(row) | {"reported": _reported(machine, row)}
-
-
-def list_rounds(store: Store, name: str, before: int | None, limit: int) -> list[dict[str, Any]]:
-    """Return the latest rounds, the newest first.
-
-    Args:
-        store: All federations.
-        name: The federation.
-        before: Only rounds before this one; None: up to the newest.
-        limit: How many at most.
-    """
-    with store.read(name) as (connection, federation, _):
-        query = select(ROUND).where(ROUND.c.federation_id == federation)
-        if before is not None:
-            query = query.where(ROUND.c.number < before)
-        rows = connection.execute(query.order_by(ROUND.c.number.desc()).limit(limit))
-        return [answer(row) for row in rows]
-
-
-def answer(row: Row[Any]) -> dict[str, Any]:
-    """Return a round as requests see it.
-
-    Args:
-        row: The round in the database.
-    """
-    ended = {"state": "open"} if row.result is None else {"state": "closed"}
-    times = {"opened_at": row.opened_at, "closes_at": row.closes_at, "closed_at": row.closed_at}
-    result = {} if row.result is None else {"result": json.loads(row.result)}
-    return {"round": row.number, **ended, **times, **json.loads(row.chosen), **result}
-
-
-def _known(work: Work, number: int | None, key: str | None) -> Row[Any] | None:
+def _known(work: Transaction, number: int | None, key: str | None) -> Row[Any] | None:
     """Return the round that was asked for before, by its key or its number."""
     if key is not None:
         query = select(ROUND).where(ROUND.c.federation_id == work.id, ROUND.c.key == key)
@@ -212,16 +168,16 @@ def _known(work: Work, number: int | None, key: str | None) -> Row[Any] | None:
             )
         if row is not None:
             return row
-    return None if number is None else _row(work.connection, work.id, number)
+    return None if number is None else find_round(work.connection, work.id, number)
 
 
-def _as_open(work: Work, wanted: NewRound, key: str | None) -> tuple[bool, dict[str, Any]]:
+def _as_open(work: Transaction, wanted: NewRound, key: str | None) -> tuple[bool, dict[str, Any]]:
     """Return the open round to who asks for no other."""
     assert work.machine.chosen is not None
     t = work.machine.chosen.round
     if key is not None or wanted.round is not None:  # a new one is meant
         raise _is_open(t)
-    row = _row(work.connection, work.id, t)
+    row = find_round(work.connection, work.id, t)
     assert row is not None
     return False, answer(row)
 
@@ -247,7 +203,7 @@ def _check_number(wanted: int | None, next_round: int) -> None:
         )
 
 
-def _record(work: Work, key: str | None) -> Row[Any]:
+def _record(work: Transaction, key: str | None) -> Row[Any]:
     """Write down the round that was opened, and return it."""
     chosen = work.machine.chosen
     assert chosen is not None
@@ -265,15 +221,15 @@ def _record(work: Work, key: str | None) -> Row[Any]:
     work.connection.execute(
         insert(ROUND).values(federation_id=work.id, number=chosen.round, **values)
     )
-    row = _row(work.connection, work.id, chosen.round)
+    row = find_round(work.connection, work.id, chosen.round)
     assert row is not None
     return row
 
 
-def _close(work: Work) -> None:
+def _close(work: Transaction) -> None:
     machine = work.machine
     assert machine.chosen is not None
-    work.add(Closed(round=machine.chosen.round))
+    work.add(RoundClosed(round=machine.chosen.round))
     ended = machine.ended
     assert ended is not None
     status = [_NAMES[int(value)] for value in ended.closed.status]
@@ -296,12 +252,7 @@ def _plain(values: Sequence[float] | np.ndarray[Any, Any]) -> list[float | None]
     return [float(value) if math.isfinite(value) else None for value in values]
 
 
-def _row(connection: Connection, federation: int, t: int) -> Row[Any] | None:
-    query = select(ROUND).where(ROUND.c.federation_id == federation, ROUND.c.number == t)
-    return connection.execute(query).one_or_none()
-
-
-def _said(work: Work, t: int) -> dict[Hashable, Outcome]:
+def _said(work: Transaction, t: int) -> dict[Hashable, ClientOutcome]:
     """Return everything that was reported of a round, from the log."""
     rows = work.connection.execute(
         select(EVENT.c.seq, EVENT.c.at, EVENT.c.kind, EVENT.c.body).where(
@@ -312,11 +263,6 @@ def _said(work: Work, t: int) -> dict[Hashable, Outcome]:
     return {
         outcome.client: outcome
         for content in contents
-        if isinstance(content, Reported)
+        if isinstance(content, RoundReported)
         for outcome in content.report.outcomes
     }
-
-
-def _reported(machine: Machine, row: Row[Any]) -> list[Hashable]:
-    is_open = machine.chosen is not None and machine.chosen.round == row.number
-    return list(machine.said) if is_open else []

@@ -91,7 +91,7 @@ class Bits(Body):
     bits: str = Field(description="As numpy.packbits packs them: the first client is the top bit.")
 
 
-class Losses(Body):
+class PollAnswers(Body):
     """Answers to a poll."""
 
     clients: list[ClientId]
@@ -109,7 +109,7 @@ class Terms(Body):
     deadline_s: Annotated[float, Field(gt=0.0, le=1e9)] | None = Field(
         default=None, description='With the policy "reported" only; none = no deadline.'
     )
-    losses: Losses | None = Field(
+    losses: PollAnswers | None = Field(
         default=None, description="What those answered whom .../poll named."
     )
 
@@ -125,7 +125,7 @@ class NewRound(Terms):
     )
 
 
-class Outcome(Body):
+class ClientOutcome(Body):
     """What became of a chosen client."""
 
     client: ClientId
@@ -143,7 +143,7 @@ class Outcome(Body):
 class Outcomes(Body):
     """What became of chosen clients; several reports for a round are fine."""
 
-    outcomes: list[Outcome] = Field(min_length=1)
+    outcomes: list[ClientOutcome] = Field(min_length=1)
     length_s: Seconds | None = Field(
         default=None, description='How long the round took, with the policy "reported".'
     )

@@ -38,7 +38,7 @@ class Diverged(TurnoutError, RuntimeError):
     """Playing the log again chose other clients than those on record."""
 
 
-class Work:
+class Transaction:
     """A transaction on one federation: its machine, up to date, and the way to change it."""
 
     def __init__(self, connection: Connection, row: Row[Any], machine: Machine) -> None:
@@ -71,7 +71,7 @@ class Store:
         self._locks: defaultdict[str, RLock] = defaultdict(RLock)
 
     @contextmanager
-    def write(self, name: str) -> Iterator[Work]:
+    def write(self, name: str) -> Iterator[Transaction]:
         """Enter a transaction that may change a federation; others wait.
 
         Args:
@@ -81,11 +81,11 @@ class Store:
             Problem: There is none.
         """
         with self._lock(name):
-            work: Work | None = None
+            work: Transaction | None = None
             try:
                 with writing(self.engine) as connection:
                     row = _row(connection, name, locked=True)
-                    work = Work(connection, row, self._caught_up(connection, row))
+                    work = Transaction(connection, row, self._caught_up(connection, row))
                     yield work
                     if work.is_changed:
                         connection.execute(
@@ -143,7 +143,7 @@ class Store:
         self._machines[row.id] = machine
         return machine
 
-    def _save_if_due(self, work: Work) -> None:
+    def _save_if_due(self, work: Transaction) -> None:
         machine = work.machine
         due = max(_LEAST_S, _WORTH * machine.snapshot_s)
         if machine.chosen is not None or machine.spent_s < due:

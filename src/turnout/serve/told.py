@@ -9,7 +9,7 @@ import numpy as np
 
 from turnout.policies import Closed, Observed, RoundPolicy
 from turnout.policies.base import End
-from turnout.serve.schemas import Outcome
+from turnout.serve.schemas import ClientOutcome
 from turnout.types import BoolArray, FloatArray, Status
 
 _STATUSES = {status.name.lower(): status for status in Status}
@@ -21,14 +21,14 @@ class Told(RoundPolicy):
     def __init__(self) -> None:
         self.cohort_size: int | None = None
         self.deadline_s = math.inf
-        self._outcomes: Sequence[Outcome | None] = ()
+        self._outcomes: Sequence[ClientOutcome | None] = ()
 
     @property
     def force_stop(self) -> bool:
         """Nobody is stopped by us."""
         return False
 
-    def tell(self, outcomes: Sequence[Outcome | None]) -> None:
+    def tell(self, outcomes: Sequence[ClientOutcome | None]) -> None:
         """Take in what became of the chosen, in their order; None = nothing was reported."""
         self._outcomes = outcomes
 

@@ -6,9 +6,15 @@ from alembic import context
 
 from turnout.serve.tables import METADATA
 
-context.configure(
-    connection=context.config.attributes["connection"],
-    target_metadata=METADATA,
-    transactional_ddl=False,  # the caller's transaction is around everything
-)
-context.run_migrations()
+try:
+    connection = context.config.attributes["connection"]
+except (AttributeError, NameError):  # this module was imported, and not by Alembic
+    connection = None
+
+if connection is not None:
+    context.configure(
+        connection=connection,
+        target_metadata=METADATA,
+        transactional_ddl=False,  # the caller's transaction is around everything
+    )
+    context.run_migrations()
