@@ -153,10 +153,10 @@ def test_only_packaged_files_are_trusted():
     assert len(mentions.findall(page)) == 2  # the one line that gives it the name "trusted"
     calls = [node for node in ast.walk(ast.parse(page)) if isinstance(node, ast.Call)]
     wrapped = [ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func) == "trusted"]
-    assert wrapped == ["''.join((_packaged(name) for name in styles))", "script"]
+    assert wrapped == ["''.join((packaged(name) for name in styles))", "script"]
     assert 'styles = ["report.css", "live.css"] if' in page
     assert "[trusted(script) for script in scripts]" in page
-    assert 'scripts = [_plotly_js(), _packaged("report.js")]' in page
+    assert 'scripts = [_plotly_js(), packaged("report.js")]' in page
 
 
 @pytest.mark.parametrize(("module", "name"), [("plotly.offline", "plotly"), ("jinja2", "jinja2")])

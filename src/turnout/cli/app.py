@@ -32,6 +32,7 @@ from turnout.cli import (
     show,
     simulate,
     train,
+    watch,
     worlds,
 )
 from turnout.data_directory import DATA_VARIABLE
@@ -119,6 +120,7 @@ app.command("arena")(arena.arena)
 app.command("reproduce")(reproduce.reproduce)
 app.command("merge")(merge.merge)
 app.command("show")(show.show)
+app.command("watch")(watch.watch)
 app.command("export")(export.export)
 app.command("worlds")(worlds.worlds)
 app.add_typer(data.app, name="data")

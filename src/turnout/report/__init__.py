@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,14 +16,14 @@ from turnout.errors import OutputError
 from turnout.report.page import render
 from turnout.report.summary import Row, summary_rows
 from turnout.results import open_runs
-from turnout.results.groups import differences, refuse_mixed
+from turnout.results.groups import WorldGroup, differences, refuse_mixed
 from turnout.results.sensitivity import is_one_sweep
 from turnout.results.tables import suitable
 from turnout.runs.catalogue import shown_in
 from turnout.runs.reader import Problem
 from turnout.storage import write_atomically
 
-__all__ = ["Problem", "Report", "Row", "write_report"]
+__all__ = ["Problem", "Report", "Row", "report_page", "write_report"]
 
 
 #: What to do about runs of several worlds.
@@ -70,6 +70,33 @@ def write_report(
         OutputError: If the file cannot be written.
         MissingExtra: If Jinja2 or plotly is not installed.
     """
+    worlds, problems = _read(paths, allow_mixed)
+    path = _write(Path(out), render(worlds, problems))
+    rows = [
+        (world.settings.world_id, row)
+        for world in worlds
+        for row in summary_rows(world, suitable(world, shown_in("report")))
+    ]
+    return Report(path, rows, problems, sum(len(world.cells) for world in worlds))
+
+
+def report_page(paths: Iterable[str | os.PathLike[str]]) -> str:
+    """Return the page, with a section for each world.
+
+    Args:
+        paths: Run folders, as ``write_report`` takes them.
+
+    Raises:
+        InvalidInput: If nothing can be shown.
+        MissingExtra: If Jinja2 or plotly is not installed.
+    """
+    return render(*_read(paths, allow_mixed=True))
+
+
+def _read(
+    paths: Iterable[str | os.PathLike[str]], allow_mixed: bool
+) -> tuple[Sequence[WorldGroup], list[Problem]]:
+    """Return what there is to show, and what to warn of."""
     results = open_runs(*paths)
     worlds, problems = results.worlds, list(results.problems)
     is_swept = is_one_sweep(worlds)
@@ -79,14 +106,7 @@ def write_report(
         text = "; ".join(differences(worlds))
         message = f"{len(worlds)} worlds: compare only inside a section. They differ: {text}."
         problems.insert(0, Problem("mixed", "", message))
-    rows = [summary_rows(world, suitable(world, shown_in("report"))) for world in worlds]
-    path = _write(Path(out), render(worlds, problems))
-    with_world = [
-        (world.settings.world_id, row)
-        for world, its_rows in zip(worlds, rows, strict=True)
-        for row in its_rows
-    ]
-    return Report(path, with_world, problems, sum(len(world.cells) for world in worlds))
+    return worlds, problems
 
 
 def _write(out: Path, page: str) -> Path:

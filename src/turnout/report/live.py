@@ -75,6 +75,7 @@ class LiveView:
     sketches: list[Sketch]
     void: str  #: the rounds without enough answers
     fairness: str
+    is_simulated: bool
 
 
 def live_view(run: LiveRun, id: str, name: str) -> LiveView:
@@ -108,6 +109,7 @@ def live_view(run: LiveRun, id: str, name: str) -> LiveView:
         sketches=sketches(run),
         void=spelled(np.flatnonzero(run.answers.is_void) + 1),
         fairness=_fairness(run),
+        is_simulated=run.is_simulated,
     )
 
 
@@ -117,16 +119,16 @@ def facts(run: LiveRun) -> list[Fact]:
     Args:
         run: The run.
     """
-    totals = run.per_round.sum(axis=0)
+    totals, lengths = run.per_round.sum(axis=0), run.answers.length_s
     n_chosen, n_void = int(totals.sum()), int(run.answers.is_void.sum())
     troubles = ", ".join(f"{int(totals[kind]):,} {kind.words}" for kind in ENDS[1:])
-    need = f"a round needs {run.min_answers:,}"
+    need = f"a round needs {run.min_answers:,} answer{'s' * (run.min_answers > 1)}"
     found = [
         Fact("Rounds", f"{run.n_rounds:,} of {run.settings.n_rounds:,}"),
-        Fact("Void rounds", f"{n_void:,}", f"{need} answer{'s' * (run.min_answers > 1)}"),
+        Fact("Void rounds", "" if run.is_simulated else f"{n_void:,}", need),
         Fact("Answers in time", f"{int(totals[0]):,} of {n_chosen:,}", troubles),
         Fact("Clients seen", f"{len(run.names):,}", _free(run)),
-        _time("Training per round", run.answers.length_s),
+        _time("Virtual time of a round" if run.is_simulated else "Training per round", lengths),
         _time("Wait per round", run.waited_s),
     ]
     return [fact for fact in found if fact.text]

@@ -36,13 +36,15 @@ def css(kind: Seen) -> str:
 def _answers(run: LiveRun) -> Sketch | None:
     parts = {css(kind): (kind.words, run.per_round[:, kind].astype(float)) for kind in ENDS}
     caption = "What became of the chosen."
-    level = float(run.min_answers) if run.min_answers > 1 else None
+    level = float(run.min_answers) if run.min_answers > 1 and not run.is_simulated else None
     if level is not None:
         caption += f" Dashed: the {run.min_answers} answers in time that a round needs."
     return bars("answers", "Answers by round", caption, parts, "", level)
 
 
 def _waits(run: LiveRun) -> Sketch | None:
+    if not np.isfinite(run.answers.wall_s).any():
+        return None
     parts = {
         "training": ("of training", run.answers.length_s),
         "waiting": ("of waiting", run.waited_s),

@@ -36,7 +36,7 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
     sweep = list(world_charts(worlds, order))
     experiments = dict.fromkeys(cell.settings.experiment for w in worlds for cell in w.cells)
     styles = ["report.css", "live.css"] if any(view.live for view in views) else ["report.css"]
-    scripts = [_plotly_js(), _packaged("report.js")]
+    scripts = [_plotly_js(), packaged("report.js")]
     trusted = _needed("markupsafe").Markup  # only for files that turnout and plotly ship
     return (
         templates()
@@ -44,7 +44,7 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
         .render(
             title=", ".join(name for name in experiments if name) or "turnout report",
             policy=_security_policy(scripts),
-            style=trusted("".join(_packaged(name) for name in styles)),
+            style=trusted("".join(packaged(name) for name in styles)),
             scripts=[trusted(script) for script in scripts],
             problems=problems,
             order=order,
@@ -56,15 +56,20 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
     )
 
 
-def templates() -> Environment:
+def templates(*more: str) -> Environment:
     """Return the templates of the page; every value that they show is escaped.
+
+    Args:
+        *more: Packages with further templates.
 
     Raises:
         MissingExtra: If Jinja2 is not installed.
     """
     jinja2 = _needed("jinja2")
     environment: Environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("turnout.report"),
+        loader=jinja2.ChoiceLoader(
+            [jinja2.PackageLoader(name) for name in ("turnout.report", *more)]
+        ),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -99,7 +104,12 @@ def _plotly_js() -> str:
     return script.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _packaged(name: str) -> str:
+def packaged(name: str) -> str:
+    """Return a text that turnout ships with the report.
+
+    Args:
+        name: The file.
+    """
     return resources.files("turnout.report").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -122,7 +122,7 @@ def world_view(world: WorldGroup, id: str, order: Mapping[str, int]) -> WorldVie
         point=point_name(world),
         sentence=describe(world),
         live=[
-            live_view(each.run, f"{id}-live-{i}", each.title)
+            live_view(each.run, f"{id}-live-{i}", f"{each.title}, as it ran")
             for i, each in enumerate(live_runs(world))
         ],
         summary=_summary_table(scores, reported, usual),

@@ -94,11 +94,13 @@ class LiveRun:
         settings: What it was run with.
         answers: What became of the chosen, by client.
         run: The choices and who could be chosen, as far as they were written.
+        is_simulated: Whether nobody was there: clients have no names, and nobody waited.
     """
 
     settings: CellSettings
     answers: Answers
     run: Run | None
+    is_simulated: bool = False
 
     @classmethod
     def of(cls, cell: Cell) -> LiveRun | None:
@@ -112,6 +114,32 @@ class LiveRun:
         """
         answers = read_answers(cell.path) if cell.is_live else None
         return None if answers is None else cls(cell.settings, answers, cell.choices)
+
+    @classmethod
+    def simulated(cls, cell: Cell) -> LiveRun | None:
+        """Return a simulation as if it were live; None while its choices are not written.
+
+        Args:
+            cell: A cell, read back.
+        """
+        run = cell.choices
+        if run is None or not run.n_rounds:
+            return None
+        n_rounds = run.n_rounds
+        answers = Answers(
+            names=tuple(f"client {i}" for i in range(run.n_clients)),
+            began=("",) * n_rounds,
+            wall_s=np.full(n_rounds, np.nan),
+            length_s=run.length_s,
+            is_void=np.zeros(n_rounds, dtype=np.bool_),
+            busy=(np.zeros(0, dtype=np.int64),) * n_rounds,
+            round_of=np.repeat(np.arange(n_rounds), np.diff(run.offsets)),
+            clients=run.clients,
+            status=run.status,
+            seconds=run.duration,
+            reasons={},
+        )
+        return cls(cell.settings, answers, run, is_simulated=True)
 
     @property
     def n_rounds(self) -> int:

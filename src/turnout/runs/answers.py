@@ -23,8 +23,8 @@ from turnout.runs.files import DamagedFile
 from turnout.types import Array, BoolArray, FloatArray, IntArray, Status
 
 _STATUSES = {status.name.lower(): int(status) for status in Status}
-#: Characters of a name and of a reason that are kept.
-_LONGEST_NAME, _LONGEST_REASON = 80, 200
+#: Characters of a name, a reason and an alert that are kept.
+_LONGEST_NAME, _LONGEST_REASON, _LONGEST_ALERT = 80, 200, 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,22 @@ class OpenNow(NamedTuple):
     deadline_s: float | None
     names: tuple[str, ...]
     heard: Mapping[str, str]
+
+
+class Notice(NamedTuple):
+    """Something that an operator should look at, as ``alerts.jsonl`` has it.
+
+    Attributes:
+        round: The round after which it was found, counted from 1; 0 = not said.
+        at: When, as ISO 8601.
+        kind: What it is about, in a word.
+        text: One sentence.
+    """
+
+    round: int
+    at: str
+    kind: str
+    text: str
 
 
 def read_answers(folder: Path) -> Answers | None:
@@ -152,6 +168,27 @@ def read_open(folder: Path) -> OpenNow | None:
             if "id" in line
         },
     )
+
+
+def read_alerts(folder: Path) -> list[Notice]:
+    """Return what a live run warned of, in order; nothing if nobody did.
+
+    Args:
+        folder: The folder of the cell.
+    """
+    try:
+        lines, _ = files.read_lines(folder / files.ALERTS)
+    except DamagedFile:
+        return []
+    return [
+        Notice(
+            line["round"] + 1 if type(line.get("round")) is int else 0,
+            name_of(line.get("at", "")),
+            name_of(line.get("kind", "")),
+            name_of(line.get("text", ""), _LONGEST_ALERT),
+        )
+        for line in lines
+    ]
 
 
 def name_of(client: Any, longest: int = _LONGEST_NAME) -> str:

@@ -81,7 +81,7 @@ def read_cells(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[Cell], lis
     cells: list[Cell] = []
     problems: list[Problem] = []
     seen: set[Path] = set()
-    for folder in (folder for path in paths for folder in _folders(Path(path))):
+    for folder in (folder for path in paths for folder in cell_folders(Path(path))):
         if folder.resolve() in seen:
             continue
         seen.add(folder.resolve())
@@ -95,8 +95,15 @@ def read_cells(paths: Iterable[str | os.PathLike[str]]) -> tuple[list[Cell], lis
     return cells, problems
 
 
-def _folders(path: Path) -> Iterator[Path]:
-    """Yield the cells under a path: folders that hold a cell's files, or are called seed-*."""
+def cell_folders(path: Path) -> Iterator[Path]:
+    """Yield the cells under a path: folders that hold a cell's files, or are called seed-*.
+
+    Args:
+        path: A folder.
+
+    Raises:
+        InvalidInput: If it is not one.
+    """
     if not path.is_dir():
         fault = "is a file" if path.exists() else "does not exist"
         raise InvalidInput(
