@@ -48,18 +48,20 @@ class LiveFolder:
         self.live.gather(self.session.settings.cohort_size)
         return self.live.choose("model")
 
-    def play(self, n_rounds=1, accuracy=True):
+    def train(self, chosen):
+        work = ["work"] * len(chosen.ids)
+        return self.live.train(chosen, work) if chosen.ids else self.session.close()
+
+    def record(self, ended):
         journal = self.session.journal
+        journal.note(BY_SERVER, journal.n_rounds, {"accuracy": 0.9 - 0.7 / journal.n_rounds})
+        self.records.name(ended, self.session.members.roster)
+        self.records.add(journal)
+        self.history.advance()
+
+    def play(self, n_rounds=1):
         for _ in range(n_rounds):
-            chosen = self.choose()
-            work = ["work"] * len(chosen.ids)
-            ended = self.live.train(chosen, work) if chosen.ids else self.session.close()
-            if accuracy:
-                number = journal.n_rounds
-                journal.note(BY_SERVER, number, {"accuracy": 0.9 - 0.7 / number})
-            self.records.name(ended, self.session.members.roster)
-            self.records.add(journal)
-            self.history.advance()
+            self.record(self.train(self.choose()))
         return self
 
     def finish(self):

@@ -276,7 +276,7 @@ def test_the_open_round_is_written_and_goes_when_it_is_closed(tmp_path, ticking)
     now = read_open(live.path)
     assert (now.round, now.names, now.heard) == (2, chosen.ids, {})
     assert now.deadline_s == 10.0
-    live.live.train(chosen, ["work"] * len(chosen.ids))
+    live.train(chosen)
     heard = read_open(live.path).heard
     assert heard
     assert set(heard) <= set(chosen.ids)

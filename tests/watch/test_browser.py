@@ -49,18 +49,19 @@ def says(page, words):
 
 def test_the_page_follows_a_run_by_itself(page, tmp_path, ticking):
     says(page, "does not exist yet")
-    live = LiveFolder(tmp_path / "runs", n_rounds=40, names=[HOSTILE]).play(5)
-    says(page, "5 of 40 rounds are done")
+    live = LiveFolder(tmp_path / "runs", n_rounds=6, names=[HOSTILE]).play(5)
+    says(page, "5 of 6 rounds are done")
     assert page.locator(".statuses tbody tr").count() == 12
     chosen = live.choose()
     wait(page, "document.querySelectorAll('.cohort li').length > 0")
     assert page.locator(".cohort li").count() == len(chosen.ids)
-    live.live.train(chosen, ["work"] * len(chosen.ids))
+    ended = live.train(chosen)
     wait(page, "document.querySelectorAll('.cohort li.quiet').length < 4")
     assert page.locator(".statuses tbody th").filter(has_text=HOSTILE).count() == 1
     assert page.title() == "runs · turnout watch"  # the name of a client ran no script
     marks = page.locator(".statuses path.in-time").first.bounding_box()
     assert marks["width"] > 3
+    live.record(ended)
     live.finish()
     says(page, "Ended")
     page.set_viewport_size({"width": 400, "height": 800})

@@ -90,7 +90,7 @@ def test_a_live_run_from_before_it_is_there_to_its_end(tmp_path, ticking):
 
 
 def test_the_open_round_its_cohort_and_what_was_heard(tmp_path, ticking):
-    live = LiveFolder(tmp_path / "runs", n_rounds=9, names=[HOSTILE]).play(6)
+    live = LiveFolder(tmp_path / "runs", n_rounds=7, names=[HOSTILE]).play(6)
     chosen = live.choose()
     text, view = part_of(tmp_path / "runs")
     assert view.opened.number == 7
@@ -98,13 +98,15 @@ def test_the_open_round_its_cohort_and_what_was_heard(tmp_path, ticking):
     assert view.opened.n_heard == 0
     assert "Round 7 is open" in text
     assert text.count("no word yet") == len(chosen.ids)
-    assert "6 of 9 rounds are done" in text
-    live.live.train(chosen, ["work"] * len(chosen.ids))
+    assert "6 of 7 rounds are done" in text
+    assert "<script" not in text
+    ended = live.train(chosen)
     _, view = part_of(tmp_path / "runs")
     assert view.opened.n_heard > 0
-    assert "<script" not in text
+    live.record(ended)
+    assert part_of(tmp_path / "runs")[1].opened is None  # until the next one
     live.finish()
-    assert part_of(tmp_path / "runs")[1].opened is None  # the run is over
+    assert part_of(tmp_path / "runs")[1].state == "ended"
 
 
 def test_names_reasons_and_alerts_are_inert(tmp_path):
