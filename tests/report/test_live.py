@@ -183,6 +183,19 @@ def test_names_and_reasons_are_inert(copy, tmp_path):
     assert "&lt;img src=x onerror=1&gt;&amp;" in body
 
 
+def test_alerts_are_shown_newest_first(copy, tmp_path):
+    alerts = [{"round": t, "at": "now", "kind": "behind", "text": f"late-{t}"} for t in range(30)]
+    (copy / "alerts.jsonl").write_text("\n".join(map(json.dumps, alerts)) + "\n")
+    _, body = page_of(copy, tmp_path)
+    assert body.index("late-29") < body.index("late-11")
+    assert "late-9<" not in body
+    assert "The last 20 of 30." in body
+    shown = CliRunner().invoke(app, ["show", str(copy)], env={"COLUMNS": "200"})
+    assert "Alert after round 30, behind: late-29" in shown.output
+    (row,) = json.loads(CliRunner().invoke(app, ["show", str(copy), "--json"]).output)
+    assert len(row["live"][0]["alerts"]) == 30
+
+
 def test_terminal_codes_in_a_name_do_not_reach_the_terminal(tmp_path):
     folder = live_folder(tmp_path / "runs", 3, names=["\x1b[2Jbad\u202e", "[bold]x[/]"])
     shown = CliRunner().invoke(app, ["show", str(folder)])

@@ -118,7 +118,7 @@ def test_names_reasons_and_alerts_are_inert(tmp_path):
     lines = "\n".join(map(json.dumps, alerts)) + '\n{"round": 9, "tor'
     (folder / "alerts.jsonl").write_text(lines)
     text, view = part_of(tmp_path / "runs")
-    assert [alert.round for alert in view.alerts] == [0, 4]  # newest first
+    assert [alert.round for alert in view.detail.alerts] == [0, 4]  # newest first
     assert "&lt;b&gt;x&lt;/b&gt; waits" in text
     assert "after round 4" in text
     assert "<script" not in text

@@ -32,6 +32,9 @@ def print_live(run: LiveRun, name: str) -> None:
         console.print(f"  {fact.title}: {fact.text}{remark}", highlight=False, markup=False)
     if view.void:
         console.print(f"  Void, with too few answers: rounds {view.void}", highlight=False)
+    for alert in view.alerts:
+        text = f"  Alert after round {alert.round}, {alert.kind}: {alert.text}"
+        console.print(text, highlight=False, markup=False)
     names = [escape(shortened(row.name, _WIDEST)) for row in view.rows]
     console.print("Clients, most trouble first", style="italic")
     for part in fitted(("client", names), view.headings, [row.cells for row in view.rows]):
@@ -70,6 +73,7 @@ def live_row(run: LiveRun) -> dict[str, Any]:
         "void_rounds": [t + 1 for t, is_void in enumerate(run.answers.is_void.tolist()) if is_void],
         "wall_s": _known(run.answers.wall_s.tolist()),
         "training_s": _known(run.answers.length_s.tolist()),
+        "alerts": [alert._asdict() for alert in run.alerts],
         "clients": clients,
         "complaints": [complaint._asdict() for complaint in run.complaints],
     }

@@ -11,12 +11,15 @@ import numpy as np
 from turnout.report.live_sketches import css, sketches
 from turnout.report.sketch import Shape, Sketch, cells, spelled
 from turnout.results.live import ENDS, Complaint, LiveRun, Seen
+from turnout.runs.answers import Notice
 from turnout.types import FloatArray, IntArray
 
 #: Clients that are shown one by one: the worst and the best of more.
 MOST_WORST, MOST_BEST = 25, 10
 #: Rounds of the status map, and lines of the table of reasons.
 MOST_COLUMNS, MOST_REASONS = 400, 25
+#: Alerts that are shown.
+MOST_ALERTS = 20
 #: Width of a round in the status map, in pixels: as wide as fits, but never less.
 _MAP_WIDTH, _LEAST, _MOST = 1000, 4, 22
 #: Where a status is drawn in its row, from the top, 0 to 10: shapes tell what colours do, too.
@@ -62,6 +65,8 @@ class LiveView:
     id: str  #: of the element in the page
     name: str  #: of the run
     facts: list[Fact]
+    alerts: list[Notice]  #: the newest first
+    n_alerts: int
     map_rows: list[MapRow]
     map_width: int  #: rounds
     map_pixels: int
@@ -96,6 +101,8 @@ def live_view(run: LiveRun, id: str, name: str) -> LiveView:
         id=id,
         name=name,
         facts=facts(run),
+        alerts=list(run.alerts[: -MOST_ALERTS - 1 : -1]),
+        n_alerts=len(run.alerts),
         map_rows=_map_rows(run, shown, first),
         map_width=width,
         map_pixels=width * int(np.clip(_MAP_WIDTH // max(width, 1), _LEAST, _MOST)),

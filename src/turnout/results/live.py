@@ -13,7 +13,7 @@ import numpy as np
 
 from turnout import metrics
 from turnout.results.groups import WorldGroup
-from turnout.runs.answers import Answers, read_answers
+from turnout.runs.answers import Answers, Notice, read_alerts, read_answers
 from turnout.runs.cell import Cell
 from turnout.runs.run import Run
 from turnout.runs.settings import CellSettings
@@ -94,12 +94,14 @@ class LiveRun:
         settings: What it was run with.
         answers: What became of the chosen, by client.
         run: The choices and who could be chosen, as far as they were written.
+        alerts: What it warned of, in order.
         is_simulated: Whether nobody was there: clients have no names, and nobody waited.
     """
 
     settings: CellSettings
     answers: Answers
     run: Run | None
+    alerts: Sequence[Notice] = ()
     is_simulated: bool = False
 
     @classmethod
@@ -113,7 +115,9 @@ class LiveRun:
             DamagedFile: If the answers cannot be read at all.
         """
         answers = read_answers(cell.path) if cell.is_live else None
-        return None if answers is None else cls(cell.settings, answers, cell.choices)
+        if answers is None:
+            return None
+        return cls(cell.settings, answers, cell.choices, read_alerts(cell.path))
 
     @classmethod
     def simulated(cls, cell: Cell) -> LiveRun | None:

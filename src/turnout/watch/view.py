@@ -12,15 +12,15 @@ import numpy as np
 from turnout.report.live import LiveView, live_view
 from turnout.report.sketch import Sketch, lines
 from turnout.results.live import LiveRun
-from turnout.runs.answers import Notice, read_alerts, read_open
+from turnout.runs.answers import read_open
 from turnout.runs.cell import Cell
 from turnout.runs.files import DamagedFile
 from turnout.runs.reader import Problem
 from turnout.types import FloatArray
 from turnout.watch.watcher import Look, State, Watched
 
-#: Clients up to which a run is shown by client, and alerts that are shown.
-_MOST_CLIENTS, _MOST_ALERTS = 50_000, 20
+#: Clients up to which a run is shown by client.
+_MOST_CLIENTS = 50_000
 #: Selectors whose curves are drawn, one colour each.
 _MOST_CURVES = 8
 _NONE = "\N{EN DASH}"
@@ -58,8 +58,6 @@ class PageView(NamedTuple):
     words: str
     news_at: float  #: 0 = there was none
     problems: list[Problem]
-    alerts: list[Notice]  #: newest first
-    n_alerts: int
     rows: list[RunRow]  #: empty if there is a single run
     chosen: str  #: key of the run that is shown in full
     curves: list[Sketch]
@@ -80,7 +78,6 @@ def page_view(look: Look, path: str, key: str, stalled_s: float) -> PageView:
     chosen = _chosen(look, key)
     run = None if chosen is None or chosen.cell is None else _run(chosen.cell)
     problems = [problem for watched in look.runs.values() for problem in watched.problems]
-    alerts = [] if chosen is None or chosen.cell is None else read_alerts(chosen.cell.path)
     rows = [_row(watched) for watched in look.runs.values()] if len(look.runs) > 1 else []
     cells = [watched.cell for watched in look.runs.values() if watched.cell is not None]
     names = list(
@@ -92,8 +89,6 @@ def page_view(look: Look, path: str, key: str, stalled_s: float) -> PageView:
         words=_words(look, path, _progress(chosen, run), stalled_s),
         news_at=look.news_at,
         problems=problems,
-        alerts=alerts[: -_MOST_ALERTS - 1 : -1],
-        n_alerts=len(alerts),
         rows=rows,
         chosen=chosen.key if chosen is not None and rows else "",
         curves=_curves(cells) if rows else [],

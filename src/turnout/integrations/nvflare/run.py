@@ -54,8 +54,8 @@ class NvflareRun:
         self.port = NvflarePort(controller, asks=asks)
         self.model = FLModel(params={})  #: the model of the federation
         self.host: dict[str, Any] = {}  #: what else the controller wants to find again
-        self._live = Live(self.session, self.port)
         self._keeper = Keeper(self.session, "nvflare", n_rounds, {"nvflare": nvflare.__version__})
+        self._live = Live(self.session, self.port, self._keeper.records)
         self._averages = controller.aggregator is None
         self._chosen: Chosen | None = None
         self._ended: Ended | None = None  # until it is saved
