@@ -98,7 +98,7 @@ def test_without_a_loss_function_there_is_no_handler():
     [
         ({"stable_id": None}, "stable_id must be"),
         ({"stable_id": 1, "loss": 0.5}, "loss must be a function"),
-        ({"stable_id": 1, "num_examples": "many"}, "num_samples must be numbers"),
+        ({"stable_id": 1, "num_examples": "many"}, "num_examples must be numbers"),
         ({"stable_id": 1, "features": [[1.0], [2.0]]}, "features must be a number or a list"),
         ({"stable_id": 1, "context": [1.0, "x"]}, "context must be numbers"),
     ],

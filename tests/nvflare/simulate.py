@@ -1,4 +1,7 @@
-"""Runs one job in NVFlare's simulator: ``python -m tests.nvflare.simulate PLAN.json``."""
+"""Runs one job in NVFlare's simulator: ``python -m tests.nvflare.simulate PLAN.json``.
+
+A plan has the controller's arguments, the clients' names, what they do, and where they write it.
+"""
 
 import json
 import sys
@@ -11,6 +14,9 @@ from nvflare import FedJob
 from tests.nvflare.actors import Actor
 from turnout.integrations.nvflare import SelectingFedAvg
 
+#: Where the persistor leaves the model, in the folder of a run.
+MODEL = "workspace/server/simulate_job/models/server.npy"
+
 
 def export(plan, folder):
     """Write the job of a plan to a folder; return the job's own folder."""
@@ -18,23 +24,20 @@ def export(plan, folder):
     job.to_server(NPModelPersistor(model=[0.0, 1.0, 2.0]), id="persistor")
     job.to_server(SelectingFedAvg(**plan["controller"]))
     for name in plan["clients"]:
-        acts = plan.get("acts", {}).get(name, {})
-        job.to(Actor(acts, plan.get("trace", "")), name, tasks=["train"])
+        job.to(Actor(plan["acts"].get(name, {}), plan["trace"]), name, tasks=["train"])
     job.export_job(str(folder))
-    written = Path(folder) / "accidents"
-    for config in written.glob("**/config_fed_server.json"):
-        server = json.loads(config.read_text())
-        server["server"] = {"task_request_interval": 0.2}  # seconds; 2 by default
-        config.write_text(json.dumps(server))
-    return written
+    (config,) = folder.glob("**/config_fed_server.json")
+    server = json.loads(config.read_text())
+    server["server"] = {"task_request_interval": 0.2}  # seconds; by default 2
+    config.write_text(json.dumps(server))
+    return folder / "accidents"
 
 
 if __name__ == "__main__":
-    plan = json.loads(Path(sys.argv[1]).read_text())
     here = Path(sys.argv[1]).parent
-    job = export(plan, here / "job")
+    plan = json.loads(Path(sys.argv[1]).read_text())
     names = plan["clients"]
-    runner = SimulatorRunner(
-        str(job), str(here / "workspace"), clients=",".join(names), threads=len(names)
+    told = {"clients": ",".join(names), "threads": len(names)}
+    sys.exit(
+        SimulatorRunner(str(export(plan, here / "job")), str(here / "workspace"), **told).run()
     )
-    sys.exit(runner.run())

@@ -54,7 +54,7 @@ class ClientColumns(NamedTuple):
         fixed = {name: value for name, value in given.items() if name not in changing}
         for name, value in fixed.items():
             if not callable(value):
-                numbers(name, value)
+                numbers("num_examples" if name == "num_samples" else name, value)
         return cls(fixed, changing)
 
 

@@ -70,7 +70,7 @@ class NvflareRun:
 
     def choose(self) -> list[str]:
         """Return who trains in the next round."""
-        is_first = not self.session.journal.n_rounds
+        is_first = self._chosen is None  # also after a restart: all processes start anew
         n_wanted = self.session.settings.cohort_size
         self._live.gather(len(self.port.expected) if is_first else n_wanted)
         self._chosen = self._live.choose(self.model)

@@ -1,0 +1,112 @@
+"""Arguments survive the export of a job, and bad ones are refused where the job is made."""
+
+import json
+import math
+
+import pytest
+
+from nvflare import FedJob
+from tests.nvflare.fake import initial
+from turnout.bounds import Bounds
+from turnout.errors import InvalidInput
+from turnout.integrations.nvflare import SelectingFedAvg
+from turnout.integrations.nvflare.arguments import settings_of
+from turnout.policies import FirstK, FixedDeadline, OverSelect
+from turnout.schedules import StepAfter
+from turnout.session import Guard, Quorum
+
+#: Every argument with a value other than its default.
+ARGUMENTS = {
+    "selector": "e3cs",
+    "cohort_size": 4,
+    "num_rounds": 9,
+    "parameters": {"quota": StepAfter(3, 0.25, 0.5)},
+    "guard": Guard(floor=0.25, cap=math.inf),
+    "bounds": Bounds(losses=False),
+    "policy": OverSelect(FirstK(seconds=60.0), 1.5),
+    "quorum": Quorum(min_answers=2, max_empty_rounds=3),
+    "seed": 5,
+    "checkpoint": "/srv/run.npz",
+    "records": "/srv/records",
+    "label": "mine",
+    "durations": "client",
+    "metric_keys": {"loss": "my-loss"},
+    "limit_s": 100.0,
+    "start_s": 10.0,
+    "wait_for_clients_s": 20.0,
+    "ask_s": 3.0,
+    "late_s": 4.0,
+    "poll_s": 0.5,
+    "start_round": 2,
+    "persistor_id": "mine",
+    "save_filename": "other.pt",
+    "stop_cond": "loss <= 1",
+    "patience": 3,
+    "task_name": "learn",
+    "exclude_vars": "bias",
+    "aggregation_weights": {"site-1": 2.0},
+    "fedprox_mu": 0.5,
+    "memory_gc_rounds": 2,
+    "allow_empty_global_weights": True,
+    "task_check_period": 0.25,
+}
+
+
+def exported(controller, folder):
+    """Return the arguments of a controller as they stand in an exported job."""
+    job = FedJob(name="exported", min_clients=1)
+    job.to_server(controller)
+    job.export_job(str(folder))
+    (config,) = folder.glob("**/config_fed_server.json")
+    (workflow,) = json.loads(config.read_text())["workflows"]
+    assert workflow["path"] == "turnout.integrations.nvflare.controller.SelectingFedAvg"
+    return workflow["args"]
+
+
+def test_every_argument_survives_the_export_of_a_job(tmp_path):
+    controller = SelectingFedAvg(**ARGUMENTS)
+    written = exported(controller, tmp_path / "first")
+    assert written.keys() == ARGUMENTS.keys()
+    again = SelectingFedAvg(**written)
+    assert exported(again, tmp_path / "second") == written
+    settings, expected = settings_of(again), settings_of(controller)
+    assert settings.bounds.parameters == expected.bounds.parameters
+    assert settings.policy == ARGUMENTS["policy"]
+    assert settings.quorum == ARGUMENTS["quorum"]
+    assert repr(again._chooser()) == repr(controller._chooser())
+    assert "cap=inf" in repr(again._chooser())
+
+
+def test_nothing_but_what_was_given_is_exported(tmp_path):
+    written = exported(SelectingFedAvg("random", cohort_size=2), tmp_path)
+    empty = {"parameters": {}, "metric_keys": {}, "aggregation_weights": {}}
+    assert written == {"selector": "random", "cohort_size": 2, **empty}
+    assert settings_of(SelectingFedAvg(**written)).bounds is not None
+
+
+@pytest.mark.parametrize(
+    ("told", "match"),
+    [
+        ({"selector": "e3sc"}, "e3cs"),
+        ({"parameters": {"quoat": 1}}, "quota"),
+        ({"parameters": {"quota": 7.0}}, "quota"),
+        ({"policy": {"kind": "fixed-dedline"}}, "fixed-deadline"),
+        ({"policy": FixedDeadline}, "policy"),
+        ({"policy": {"kind": "fixed-deadline", "seconds": -1.0}}, "seconds"),
+        ({"quorum": {"min_answers": 9}}, "min_answers must be at most cohort_size"),
+        ({"quorum": {"answers": 2}}, "quorum"),
+        ({"guard": {"floor": 3.0}}, "floor"),
+        ({"guard": 0.5}, "guard must be a Guard or a table"),
+        ({"bounds": {"losse": False}}, "bounds"),
+        ({"cohort_size": 0}, "cohort_size"),
+        ({"num_rounds": -1}, "num_rounds"),
+        ({"seed": -1}, "seed"),
+        ({"limit_s": 0}, "limit_s"),
+        ({"durations": "both"}, "durations"),
+        ({"checkpoint": "run.npz"}, "checkpoint must be an absolute path on the server"),
+        ({"records": "records"}, "records must be an absolute path on the server"),
+    ],
+)
+def test_bad_arguments_are_refused_where_the_job_is_made(told, match):
+    with pytest.raises(InvalidInput, match=match):
+        SelectingFedAvg(**{"selector": "e3cs", "cohort_size": 3, "model": initial(), **told})

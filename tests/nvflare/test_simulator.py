@@ -1,0 +1,168 @@
+"""NVFlare's simulator: a server and client processes, with every accident there is."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import turnout
+from tests.nvflare.simulate import MODEL
+from turnout.environments import Environment
+from turnout.session.checkpoint import read_checkpoint
+
+pytestmark = pytest.mark.deployment
+
+ROOT = Path(__file__).parents[2]
+#: A run that takes longer hangs.
+LONGEST_S = 300
+SEED = 7
+
+E3CS = {"selector": "e3cs", "cohort_size": 2, "num_rounds": 5, "seed": SEED}
+FOUR = [f"site-{i}" for i in (1, 2, 3, 4)]
+
+#: What each client does, by round. A letter each would be shorter, but nobody could read it.
+ACCIDENTS = {
+    "site-2": {"0": "sleep 12", "*": "train"},
+    "site-3": {"0": "raise", "1": "fail", "2": "nothing", "3": "empty"},
+    "site-4": {"0": "nan", "1": "shape", "2": "keys", "3": "text"},
+    "site-5": {"0": "boast", "1": "die"},
+    "site-6": {"0": "steps", "*": "boast"},
+}
+EVERYONE = {
+    "selector": "random",
+    "cohort_size": 6,
+    "num_rounds": 4,
+    "policy": {"kind": "fixed-deadline", "seconds": 8.0},
+    "late_s": 120.0,
+    "wait_for_clients_s": 3.0,
+}
+
+
+class Job:
+    """A job in a folder, as a process."""
+
+    def __init__(self, folder, controller, clients, acts=None):
+        self.folder, self.trace = folder, folder / "trace"
+        self.trace.mkdir(parents=True, exist_ok=True)
+        paths = {"checkpoint": str(folder / "run.npz"), "records": str(folder / "records")}
+        plan = {"controller": controller | paths, "clients": clients, "trace": str(self.trace)}
+        (folder / "plan.json").write_text(json.dumps(plan | {"acts": acts or {}}))
+        self._log = open(folder / "log.txt", "a")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.nvflare.simulate", str(folder / "plan.json")],
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+
+    def ended(self):
+        """Wait for the end, and return the job."""
+        try:
+            code = self.process.wait(LONGEST_S)
+        finally:
+            self.kill()
+        assert code == 0, (self.folder / "log.txt").read_text()[-5000:]
+        return self
+
+    def kill(self):
+        """Let the server and all clients die at once."""
+        if psutil.pid_exists(self.process.pid):
+            me = psutil.Process(self.process.pid)
+            for process in [*me.children(recursive=True), me]:
+                try:
+                    process.kill()
+                except psutil.NoSuchProcess:
+                    continue
+        self.process.wait()
+        self._log.close()
+
+    def wait_for(self, n_rounds):
+        """Wait until so many rounds are saved."""
+        path, until = self.folder / "run.npz", time.monotonic() + LONGEST_S
+        while not path.exists() or read_checkpoint(path, "turnout-nvflare").rounds_done < n_rounds:
+            assert self.process.poll() is None, (self.folder / "log.txt").read_text()[-5000:]
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
+    @property
+    def answers(self):
+        """What became of everyone, as lists by round."""
+        (path,) = (self.folder / "records").glob("*/*/answers.jsonl")
+        return [json.loads(line)["chosen"] for line in path.read_text().splitlines()]
+
+    @property
+    def cohorts(self):
+        return [[one["id"] for one in chosen] for chosen in self.answers]
+
+    @property
+    def model(self):
+        return np.load(self.folder / MODEL)
+
+    @property
+    def trained(self):
+        """How often each round was trained by each client."""
+        texts = [path.read_text() for path in self.trace.glob("*.jsonl")]
+        lines = [json.loads(line) for text in texts for line in text.splitlines()]
+        return Counter((one["client"], one["round"]) for one in lines)
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory):
+    """Three jobs side by side; the third is killed after two rounds, and starts again."""
+    root = tmp_path_factory.mktemp("nvflare")
+    hang = {name: {"2": "sleep 600"} for name in FOUR}
+    started = {
+        "accidents": Job(root / "accidents", EVERYONE, [*FOUR, "site-5", "site-6"], ACCIDENTS),
+        "whole": Job(root / "whole", E3CS, FOUR),
+        "killed": Job(root / "killed", E3CS, FOUR, hang),
+    }
+    try:
+        started["killed"].wait_for(2)
+        started["killed"].kill()
+        started["resumed"] = Job(root / "killed", E3CS, FOUR)
+        yield {name: started[name].ended() for name in ("accidents", "whole", "resumed")}
+    finally:
+        for job in started.values():
+            job.kill()
+
+
+def test_no_accident_ends_the_run_or_reaches_the_model(jobs):
+    by_round = [{one["id"]: one for one in chosen} for chosen in jobs["accidents"].answers]
+    assert len(by_round) == 4
+    status = [{name: one["status"] for name, one in chosen.items()} for chosen in by_round]
+    assert [chosen["site-1"] for chosen in status] == ["completed"] * 4
+    assert status[0]["site-2"] == "late"
+    assert "site-2" not in status[1]  # it is still busy
+    assert [chosen["site-3"] for chosen in status] == ["failed"] * 4
+    assert [chosen["site-4"] for chosen in status] == ["failed"] * 4
+    assert [chosen["site-5"] for chosen in status[:2]] == ["completed", "late"]
+    assert status[0]["site-6"] == "failed"
+    assert {chosen["site-6"] for chosen in status[1:] if "site-6" in chosen} == {"completed"}
+    reasons = [chosen["site-4"]["reason"] for chosen in by_round]
+    words = ["not finite", "shape", "no array", "no numbers"]
+    assert all(word in reason for word, reason in zip(words, reasons, strict=True))
+    model = jobs["accidents"].model
+    assert model.shape == (3,)
+    assert (np.abs(model) < 10.0).all()
+
+
+def test_the_cohorts_are_those_of_a_simulation(jobs):
+    world = Environment(n_clients=4, volatility=turnout.environments.Reliable())
+    run = turnout.simulate("e3cs", world, n_rounds=5, cohort_size=2, seed=SEED)
+    assert jobs["whole"].cohorts == [[FOUR[i] for i in run.chosen_in(t)] for t in range(5)]
+    assert set(jobs["whole"].trained.values()) == {1}
+
+
+def test_a_killed_server_goes_on_with_the_same_cohorts_and_model(jobs):
+    assert jobs["resumed"].cohorts == jobs["whole"].cohorts
+    assert jobs["resumed"].model.tobytes() == jobs["whole"].model.tobytes()
+    twice = {t for (_, t), n in jobs["resumed"].trained.items() if n > 1}
+    assert twice == {2}  # the round in which the server died
