@@ -96,5 +96,5 @@ class Actor(Executor):
         return FLModelUtils.to_shareable(reply)
 
     def _boast(self, reply, _):
-        reply.metrics |= {"loss": 1e300, "num-examples": 10**400, "odd": {"a": [1]}, "text": "x"}
+        reply.metrics |= {"loss": 1e300, "num-examples": 1e300, "odd": {"a": [1]}, "text": "x"}
         return FLModelUtils.to_shareable(reply)

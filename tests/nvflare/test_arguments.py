@@ -10,10 +10,11 @@ from tests.nvflare.fake import initial
 from turnout.bounds import Bounds
 from turnout.errors import InvalidInput
 from turnout.integrations.nvflare import SelectingFedAvg
-from turnout.integrations.nvflare.arguments import settings_of
+from turnout.integrations.nvflare.arguments import selector_of, settings_of
 from turnout.policies import FirstK, FixedDeadline, OverSelect
 from turnout.schedules import StepAfter
 from turnout.session import Guard, Quorum
+from turnout.session.alerts import AlertRules
 
 #: Every argument with a value other than its default.
 ARGUMENTS = {
@@ -37,6 +38,8 @@ ARGUMENTS = {
     "ask_s": 3.0,
     "late_s": 4.0,
     "poll_s": 0.5,
+    "alerts": AlertRules(failures=2),
+    "followers": ("metrics",),
     "start_round": 2,
     "persistor_id": "mine",
     "save_filename": "other.pt",
@@ -73,8 +76,9 @@ def test_every_argument_survives_the_export_of_a_job(tmp_path):
     assert settings.bounds.parameters == expected.bounds.parameters
     assert settings.policy == ARGUMENTS["policy"]
     assert settings.quorum == ARGUMENTS["quorum"]
-    assert repr(again._chooser()) == repr(controller._chooser())
-    assert "cap=inf" in repr(again._chooser())
+    assert settings.alerts == ARGUMENTS["alerts"]
+    assert repr(selector_of(again)) == repr(selector_of(controller))
+    assert "cap=inf" in repr(selector_of(again))
 
 
 def test_nothing_but_what_was_given_is_exported(tmp_path):
@@ -96,8 +100,10 @@ def test_nothing_but_what_was_given_is_exported(tmp_path):
         ({"quorum": {"min_answers": 9}}, "min_answers must be at most cohort_size"),
         ({"quorum": {"answers": 2}}, "quorum"),
         ({"guard": {"floor": 3.0}}, "floor"),
-        ({"guard": 0.5}, "guard must be a Guard or a table"),
+        ({"guard": 0.5}, "guard must be Guard or a table"),
         ({"bounds": {"losse": False}}, "bounds"),
+        ({"alerts": {"failures": 0}}, "failures"),
+        ({"alerts": "all"}, "alerts must be AlertRules or a table"),
         ({"cohort_size": 0}, "cohort_size"),
         ({"num_rounds": -1}, "num_rounds"),
         ({"seed": -1}, "seed"),

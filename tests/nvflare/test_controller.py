@@ -11,10 +11,11 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 import turnout
 from tests.nvflare.fake import Federation, Site, cohorts, initial, play, statuses, trained
 from turnout.environments import Environment
-from turnout.errors import MissingColumn
+from turnout.errors import InvalidInput, MissingColumn
 from turnout.integrations.nvflare.client import Describe, took_part
 from turnout.policies import FirstK, FixedDeadline
 from turnout.session import MissingMetric, Quorum, TooFewAnswers
+from turnout.session.follower import Follower
 
 N_ROUNDS = 8
 
@@ -318,3 +319,31 @@ def test_a_hung_newcomer_does_not_stall_the_others(ticking):
     )
     assert cohorts(controller) == [["site-1", "site-2"]] * 3
     assert ticking.at - started < 60.0
+
+
+class Listener(Follower):
+    def __init__(self):
+        self.told = []
+
+    def start(self, run, about):
+        self.told.append("start")
+
+    def ended(self, run, ended, numbers):
+        self.told.append(ended.round)
+
+    def end(self, run):
+        self.told.append("end")
+
+
+def test_followers_are_components_of_the_job(ticking):
+    federation, listener = Federation(sites(3)), Listener()
+    federation.get_component = {"mine": listener}.get
+    play(federation, ticking, followers=["mine"])
+    assert listener.told == ["start", 0, 1, 2, "end"]
+    federation, listener = Federation(sites(3, spoil=failing)), Listener()
+    federation.get_component = {"mine": listener}.get
+    with pytest.raises(TooFewAnswers):
+        play(federation, ticking, followers=["mine"], quorum={"max_empty_rounds": 1})
+    assert listener.told == ["start", 0, "end"]
+    with pytest.raises(InvalidInput, match=r"job\.to_server\(component, id='other'\)"):
+        play(federation, ticking, followers=["mine", "other"])

@@ -92,6 +92,12 @@ class Job:
             assert time.monotonic() < until
             time.sleep(0.1)
 
+    def wait_for_training(self, t):
+        """Wait until somebody trains in a round."""
+        while all(number != t for _, number in self.trained):
+            assert self.process.poll() is None, (self.folder / "log.txt").read_text()[-5000:]
+            time.sleep(0.1)
+
     @property
     def answers(self):
         """What became of everyone, as lists by round."""
@@ -126,6 +132,7 @@ def jobs(tmp_path_factory):
     }
     try:
         started["killed"].wait_for(2)
+        started["killed"].wait_for_training(2)
         started["killed"].kill()
         started["resumed"] = Job(root / "killed", E3CS, FOUR)
         yield {name: started[name].ended() for name in ("accidents", "whole", "resumed")}

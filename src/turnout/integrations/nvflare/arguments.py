@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from turnout.bounds import Bounds
 from turnout.errors import InvalidInput
 from turnout.experiment.codec import decode, encode
 from turnout.policies import RoundPolicy
+from turnout.selector import Selector
+from turnout.session.alerts import AlertRules
 from turnout.session.guard import Guard
 from turnout.session.settings import Quorum, Settings
 
@@ -44,7 +47,35 @@ def settings_of(controller: Any) -> Settings:
         late_s=controller.late_s,
         poll_s=controller.poll_s,
         quorum=quorum_of(controller.quorum),
+        alerts=alerts_of(controller.alerts),
     )
+
+
+def selector_of(controller: Any) -> Selector:
+    """Return who chooses, with the guard around it.
+
+    Args:
+        controller: It has its arguments as attributes.
+    """
+    guard, selector = guard_of(controller.guard), controller.variant.make()
+    return selector if guard is None else guard.around(selector)
+
+
+def followers_of(controller: Any) -> list[Any]:
+    """Return the components of the job that follow the run.
+
+    Args:
+        controller: It has its arguments as attributes.
+    """
+    found = {name: controller.get_component(name) for name in controller.followers}
+    missing = [name for name, component in found.items() if component is None]
+    if missing:
+        raise InvalidInput(
+            f"followers: the job has no component {missing[0]!r}; add it by "
+            f"job.to_server(component, id={missing[0]!r}).",
+            field="followers",
+        )
+    return list(found.values())
 
 
 def policy_table(policy: RoundPolicy | Mapping[str, Any] | str | None) -> Table | None:
@@ -96,13 +127,27 @@ def quorum_table(quorum: Quorum | Mapping[str, Any] | None) -> Table | None:
     if quorum is None:
         return None
     made = quorum if isinstance(quorum, Quorum) else _made(Quorum, "quorum", quorum)
-    names = ("min_answers", "min_free", "max_empty_rounds")
-    return {name: getattr(made, name) for name in names}
+    return {field.name: getattr(made, field.name) for field in fields(Quorum)}
 
 
 def quorum_of(table: Table | None) -> Quorum:
     """Return the quorum that a table stands for."""
     return Quorum(**(table or {}))
+
+
+def alerts_table(alerts: AlertRules | Mapping[str, Any] | bool) -> Table | bool:
+    """Return rules of alerts as a table; False = none."""
+    if isinstance(alerts, bool):
+        return alerts
+    made = alerts if isinstance(alerts, AlertRules) else _made(AlertRules, "alerts", alerts)
+    return {field.name: getattr(made, field.name) for field in fields(AlertRules)}
+
+
+def alerts_of(table: Table | bool) -> AlertRules | None:
+    """Return the rules that a table stands for."""
+    if isinstance(table, bool):
+        return AlertRules() if table else None
+    return AlertRules(**table)
 
 
 def absolute(name: str, path: str | os.PathLike[str] | None) -> str | None:
@@ -123,9 +168,7 @@ def path_of(text: str | None) -> Path | None:
 
 def _made(kind: type[Any], name: str, table: Any) -> Any:
     if not isinstance(table, Mapping):
-        raise InvalidInput(
-            f"{name} must be a {kind.__name__} or a table, got {table!r}.", field=name
-        )
+        raise InvalidInput(f"{name} must be {kind.__name__} or a table, got {table!r}.", field=name)
     try:
         return kind(**{str(key): _number(value) for key, value in table.items()})
     except TypeError as error:

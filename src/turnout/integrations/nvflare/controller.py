@@ -8,14 +8,15 @@ Every chosen client ends as completed, late, failed or silent, and a checkpoint 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, Literal
 
 from nvflare.apis.client import Client
 from nvflare.apis.controller_spec import ClientTask
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
-from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
+from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.abstract.model import make_model_learnable
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.app_constant import AppConstants
@@ -29,7 +30,7 @@ from turnout.integrations.nvflare import arguments, replies
 from turnout.integrations.nvflare.port import Aborted
 from turnout.integrations.nvflare.run import NvflareRun
 from turnout.policies import RoundPolicy
-from turnout.selector import Selector
+from turnout.session.alerts import AlertRules
 from turnout.session.guard import Guard
 from turnout.session.session import LONGEST_S
 from turnout.session.settings import Quorum
@@ -38,7 +39,7 @@ from turnout.session.settings import Quorum
 class SelectingFedAvg(FedAvg):
     """Chooses clients by a selector; the model, aggregation and early stopping are FedAvg's.
 
-    Every argument may also be a plain table, which is how it stands in an exported job.
+    Every argument may also be a table, which is how it stands in an exported job.
 
     Args:
         selector: The name of who chooses, or ``"package.module:Class"``.
@@ -61,6 +62,9 @@ class SelectingFedAvg(FedAvg):
         ask_s: Seconds that a question to clients takes at most.
         late_s: Seconds after the deadline that a late client may stay busy; None: as many as it.
         poll_s: Seconds between two looks for results.
+        alerts: When it warns; False never does.
+        followers: Ids of components that are told of every round: ``TensorBoard``, ``Prometheus``,
+            your own.
         start_round: The number of the first round, as clients see it.
         persistor_id: As in FedAvg.
         model: As in FedAvg.
@@ -102,6 +106,8 @@ class SelectingFedAvg(FedAvg):
         ask_s: float = 30.0,
         late_s: float | None = None,
         poll_s: float = 0.1,
+        alerts: AlertRules | Mapping[str, Any] | bool = True,
+        followers: Sequence[str] = (),
         start_round: int = 0,
         persistor_id: str = AppConstants.DEFAULT_PERSISTOR_ID,
         model: dict[str, Any] | FLModel | None = None,
@@ -138,7 +144,7 @@ class SelectingFedAvg(FedAvg):
         )
         variant = Variant(selector, label or selector.rpartition(":")[2], parameters or {})
         self.selector, self.parameters = selector, dict(variant.parameters)
-        self.cohort_size, self.seed, self.limit_s = cohort_size, seed, limit_s
+        self.cohort_size, self.seed = cohort_size, seed
         self.guard, self.bounds = arguments.guard_table(guard), arguments.bounds_table(bounds)
         self.policy, self.quorum = arguments.policy_table(policy), arguments.quorum_table(quorum)
         self.checkpoint = arguments.absolute("checkpoint", checkpoint)
@@ -146,13 +152,14 @@ class SelectingFedAvg(FedAvg):
         self.label, self.durations, self.metric_keys = label, durations, dict(metric_keys or {})
         self.start_s, self.wait_for_clients_s = start_s, wait_for_clients_s
         self.ask_s, self.late_s, self.poll_s = ask_s, late_s, poll_s
-        require.number("limit_s", limit_s, above=0.0)
+        self.alerts, self.followers = arguments.alerts_table(alerts), tuple(followers)
+        self.limit_s = require.number("limit_s", limit_s, above=0.0)
         require.integer("num_rounds", num_rounds, minimum=0)
         self.variant, self._first_round, self._n_rounds = variant, start_round, num_rounds
         self._run: NvflareRun | None = None
         self._is_accepted = False
-        arguments.settings_of(self)  # impossible numbers are refused where the job is made
-        self._chooser()
+        arguments.settings_of(self)  # what is impossible is refused where the job is made
+        arguments.selector_of(self)
 
     def run(self) -> None:
         """Run FedAvg, or go on from the checkpoint until ``num_rounds`` rounds are done."""
@@ -160,12 +167,15 @@ class SelectingFedAvg(FedAvg):
         if model is None:  # the panic has said why
             return
         self.model = model if isinstance(model, FLModel) else FLModel(params=model)
-        run = self._run = NvflareRun(
-            self, arguments.settings_of(self), self._chooser(), self.limit_s, self._n_rounds
-        )
+        self._run = run = NvflareRun(self, self._n_rounds)
+        with closing(run):
+            self._go_on(run)
+
+    def _go_on(self, run: NvflareRun) -> None:
         try:
             n_done = run.begin(self.model)
-            self._take_back(n_done)
+            if n_done:
+                self._take_back(run)
             is_over = self.stop_condition is not None and run.host.get("is_over", False)
             self.num_rounds = 0 if is_over else max(0, self._n_rounds - n_done)
             self.start_round = self._first_round + n_done
@@ -211,16 +221,8 @@ class SelectingFedAvg(FedAvg):
             model: The model.
             aggr_result: The aggregate of the round.
         """
-        self._running.model = updated = super().update_model(model, aggr_result)
-        return updated
-
-    def accepts(self, result: FLModel) -> bool:
-        """Return whether the result that came just now may count, for NVFlare's events.
-
-        Args:
-            result: Not used: it was looked at already.
-        """
-        return self._is_accepted
+        self._running.model = super().update_model(model, aggr_result)
+        return self._running.model
 
     def process_result_of_unknown_task(self, client: Client, *_: Any) -> None:
         """Let a client that comes too late be chosen again.
@@ -237,13 +239,16 @@ class SelectingFedAvg(FedAvg):
 
         Args:
             event_type: What happens.
-            fl_ctx: To whom.
+            fl_ctx: With whom.
         """
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST and self._run is not None:
-            peer = fl_ctx.get_peer_context()
-            if peer is not None:
+            if (peer := fl_ctx.get_peer_context()) is not None:
                 self._run.port.is_idle(peer.get_identity_name())
+
+    def _accepts(self, result: FLModel) -> bool:
+        """Return whether the result that came just now may count, for NVFlare's events."""
+        return self._is_accepted
 
     def _prepare_task_data(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         self._running.port.fetched(client_task.task, client_task.client.name)
@@ -260,19 +265,15 @@ class SelectingFedAvg(FedAvg):
 
     def _get_aggregated_result(self) -> FLModel:
         """Return the aggregate; the model as it is if no reply counts, or they overflow."""
-        model = self._running.model
         if self._received_count:
             aggregate: FLModel = super()._get_aggregated_result()
             if self.aggregator is not None or replies.is_finite(aggregate.params):
                 return aggregate
             self.warning("The average of the replies is not finite: the model stays as it is.")
         self._set_ctx_prop_preserving_attrs(self.fl_ctx, AppConstants.AGGREGATION_STATS, None)
-        return FLModel(
-            params_type=ParamsType.FULL,
-            params=model.params,
-            current_round=self.current_round,
-            meta={"nr_aggregated": 0, "current_round": self.current_round},
-        )
+        meta = {"nr_aggregated": 0, "current_round": self.current_round}
+        params = self._running.model.params
+        return FLModel(params=params, current_round=self.current_round, meta=meta)
 
     def _maybe_cleanup_memory(self) -> None:
         """Save the round: FedAvg calls this at the end of each."""
@@ -285,11 +286,8 @@ class SelectingFedAvg(FedAvg):
         run.end_round()
         super()._maybe_cleanup_memory()
 
-    def _take_back(self, n_done: int) -> None:
+    def _take_back(self, run: NvflareRun) -> None:
         """Go on with what was saved."""
-        if not n_done:
-            return
-        run = self._running
         self.best_target_metric_value = run.host.get("best")
         self.num_fl_rounds_without_improvement = run.host.get("n_unimproved", 0)
         learnable = make_model_learnable(weights=run.model.params, meta_props=run.model.meta)
@@ -300,7 +298,3 @@ class SelectingFedAvg(FedAvg):
         if self._run is None:
             raise InvalidInput("SelectingFedAvg is not running: NVFlare's server calls run().")
         return self._run
-
-    def _chooser(self) -> Selector:
-        guard, selector = arguments.guard_of(self.guard), self.variant.make()
-        return selector if guard is None else guard.around(selector)

@@ -223,7 +223,7 @@ class NvflarePort:
             data=model,
             task_name=controller.task_name,
             timeout=math.ceil(ttl),
-            callback=controller.accepts,
+            callback=controller._accepts,
         )
         task.set_prop(_NUMBER, self._n_tasks)
         tickets = {name: f"{self._n_tasks}:{name}" for name in names}

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from nvflare.apis.controller_spec import ClientTask
 from nvflare.app_common.abstract.fl_model import FLModel
-from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.fuel.utils import fobs
 
 import nvflare
 from turnout.errors import InvalidInput
-from turnout.integrations.nvflare import replies
+from turnout.integrations.nvflare import arguments, replies
 from turnout.integrations.nvflare.hints import NvflareHints
 from turnout.integrations.nvflare.port import NvflarePort
 from turnout.integrations.nvflare.questions import answer_to
-from turnout.selector import Selector
 from turnout.session.checkpoint import Checkpoint
 from turnout.session.journal import IN_TRAINING
 from turnout.session.keeper import Keeper
@@ -26,7 +25,6 @@ from turnout.session.port import Heard
 from turnout.session.post import log
 from turnout.session.round import Chosen, Ended
 from turnout.session.session import Session
-from turnout.session.settings import Settings
 from turnout.types import Array
 
 
@@ -34,22 +32,15 @@ class NvflareRun:
     """What the controller's hooks call, in FedAvg's order.
 
     Args:
-        controller: The controller.
-        settings: How it chooses, waits and saves.
-        selector: Who chooses.
-        limit_s: Seconds after which a round ends at the latest.
+        controller: The controller, a ``SelectingFedAvg``.
         n_rounds: Rounds in total.
     """
 
-    def __init__(
-        self,
-        controller: FedAvg,
-        settings: Settings,
-        selector: Selector,
-        limit_s: float,
-        n_rounds: int,
-    ) -> None:
-        self.session = Session(settings, selector, limit_s=limit_s, hints=NvflareHints())
+    def __init__(self, controller: Any, n_rounds: int) -> None:
+        followers = arguments.followers_of(controller)
+        settings = replace(arguments.settings_of(controller), followers=followers)
+        selector, hints = arguments.selector_of(controller), NvflareHints()
+        self.session = Session(settings, selector, limit_s=controller.limit_s, hints=hints)
         asks = bool(selector.needs_columns | selector.uses_columns)
         self.port = NvflarePort(controller, asks=asks)
         self.model = FLModel(params={})  #: the model of the federation
@@ -129,6 +120,10 @@ class NvflareRun:
     def finish(self) -> None:
         """Write the end of the run."""
         self._keeper.finish()
+
+    def close(self) -> None:
+        """Let whoever follows the run end, however it ended."""
+        self.session.end()
 
     def _misfits(self, answers: Sequence[Heard]) -> dict[int, str]:
         return replies.misfits(answers, self.port.form, averages=self._averages)
