@@ -243,8 +243,7 @@ class SelectingFedAvg(FedAvg):
         """
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST and self._run is not None:
-            if (peer := fl_ctx.get_peer_context()) is not None:
-                self._run.port.is_idle(peer.get_identity_name())
+            self._run.port.is_idle(fl_ctx.get_peer_context().get_identity_name())
 
     def _accepts(self, result: FLModel) -> bool:
         """Return whether the result that came just now may count, for NVFlare's events."""
