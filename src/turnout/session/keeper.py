@@ -77,7 +77,9 @@ class Keeper:
             host_arrays: The same in arrays, by names without a slash.
         """
         path = self.session.settings.checkpoint
-        if path is not None:
+        if path is None:
+            return
+        with self.session.spans.part("save"):
             state = self.session.state(self._identity)
             write_checkpoint(path, replace(state, host=host, host_arrays=host_arrays), self._kind)
 
@@ -90,6 +92,7 @@ class Keeper:
         if self.records is not None:
             self.records.name(ended, self.session.members.roster)
         self.write()
+        self.session.spans.finish()
         quorum = self.session.settings.quorum
         quorum.check_rounds(self.session.journal.n_last_below(quorum.min_answers))
 

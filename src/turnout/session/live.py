@@ -49,8 +49,12 @@ class Live:
         Args:
             n_wanted: Clients that should be connected.
         """
-        members, settings = self.session.members, self.session.settings
         self.session.begin()
+        with self.session.spans.part("wait"):
+            self._gather(n_wanted)
+
+    def _gather(self, n_wanted: int) -> None:
+        members, settings = self.session.members, self.session.settings
         is_first, self._has_gathered = not self._has_gathered, True
         patience = settings.start_s if is_first else settings.wait_for_nodes_s
         started = news_at = clock.now()
@@ -85,22 +89,15 @@ class Live:
             model: What clients that are polled evaluate.
         """
         session = self.session
-        selector, members = session.reports.selector, session.members
-        wanted = selector.needs_columns | selector.uses_columns
-        if wanted and session.world is None:
-            last = frozenset(members.addresses_of(members.present_of(session.journal.last)))
-            self._ask(members.changing(wanted), AskColumns(session.round, last))
-        polled = session.polled()
-        if polled:
-            question = AskLoss(session.round, selector.poll_data, model)
-            session.answered(polled, *self._losses(polled, question))
+        with session.spans.part("ask"):
+            self._ask_all(model)
         chosen = session.open()
         log.info(
             "round %d: %d chosen of %d that are free",
             *(chosen.round + 1, len(chosen.ids), chosen.n_free),
         )
         if self.records is not None and session.world is None:
-            self.records.choose(chosen, members)
+            self.records.choose(chosen, session.members)
         return chosen
 
     def train(
@@ -119,13 +116,14 @@ class Live:
         seconds = session.limit_s if session.world is not None else chosen.deadline
         ttl = seconds if session.world is not None else session.settings.busy_s(seconds)
         addresses = [chosen.addresses[i] for i in asked]
-        sent = self.post.send(addresses, [payloads[i] for i in asked], ttl=ttl)
-        length = self.post.collect(
-            sent,
-            seconds,
-            lambda address, heard: self._heard(client_at[address], heard),
-            session.closes_at,
-        )
+        with session.spans.part("train"):
+            sent = self.post.send(addresses, [payloads[i] for i in asked], ttl=ttl)
+            length = self.post.collect(
+                sent,
+                seconds,
+                lambda address, heard: self._heard(client_at[address], heard),
+                session.closes_at,
+            )
         is_missing = session.world is None and session.is_waiting
         there = self.port.present() if is_missing else chosen.addresses
         return session.close(there, length, misfits)
@@ -184,6 +182,19 @@ class Live:
             log.info("asking %d new nodes who they are", len(new))
         sent = self.post.ask(waited_for, _IDENTITY, ttl=ttl)
         self.post.collect(sent, settings.ask_s, session.introduce)
+
+    def _ask_all(self, model: Any) -> None:
+        """Ask for what the selector wants to know before it chooses."""
+        session = self.session
+        selector, members = session.reports.selector, session.members
+        wanted = selector.needs_columns | selector.uses_columns
+        if wanted and session.world is None:
+            last = frozenset(members.addresses_of(members.present_of(session.journal.last)))
+            self._ask(members.changing(wanted), AskColumns(session.round, last))
+        polled = session.polled()
+        if polled:
+            question = AskLoss(session.round, selector.poll_data, model)
+            session.answered(polled, *self._losses(polled, question))
 
     def _ask(self, addresses: Sequence[Address], question: AskColumns) -> None:
         def hear(address: Address, heard: Heard) -> None:

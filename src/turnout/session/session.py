@@ -29,6 +29,7 @@ from turnout.session.post import Errands
 from turnout.session.reports import Reports
 from turnout.session.round import Chosen, Ended, Misfits, OpenRound
 from turnout.session.settings import Settings
+from turnout.session.spans import Spans
 from turnout.session.world import World
 from turnout.types import FloatArray, RoundContext
 
@@ -73,6 +74,7 @@ class Session:
         )
         self.reports = Reports(settings, selector, world, weight_key, hints or Hints())
         self.chooser = Chooser(settings, selector, self.reports, world, limit_s)
+        self.spans = Spans(settings.label)
         self.oversight = Oversight(settings, selector, is_virtual=world is not None)
         self.journal = Journal(settings.cohort_size, self.oversight.followers.measured)
         self._counts_once = counts_once
@@ -99,6 +101,7 @@ class Session:
     def begin(self) -> None:
         """Count the time of the next round from now on; else it counts from ``open`` on."""
         self._begun_at = clock.wall()
+        self.spans.begin(self.round)
 
     def introduce(self, address: Address, heard: Heard) -> None:
         """Take in who is behind an address; it can be chosen from the next ``sync`` on.
@@ -179,11 +182,13 @@ class Session:
                 raise InvalidInput(f"round {self.round} is open: close it before the next one.")
             ctx = self._next_context() if self._context is None else self._context
             self._context = None
-            self._begun_at = clock.wall() if self._begun_at is None else self._begun_at
+            if self._begun_at is None:
+                self.begin()
             self.journal.n_clients = max(1, self.chooser.n_clients)
             if ctx is None:
                 return Chosen(self.round, (), (), (), math.inf, None, 0)
-            self._open = OpenRound.of(ctx, self.chooser, self.members)
+            with self.spans.part("choose"):
+                self._open = OpenRound.of(ctx, self.chooser, self.members)
             self.oversight.opened(self.round, self.members)
             return self._open.chosen
 
@@ -238,7 +243,9 @@ class Session:
                 closed = opened.judge(there, length_s, self._closes_at(opened))
                 closed = opened.settle(closed, self.reports, misfits)
                 once = self._counts_once
-                ended = closing.close(self._parts, opened, closed, times, counts_once=once)
+                with self.spans.part("learn"):
+                    ended = closing.close(self._parts, opened, closed, times, counts_once=once)
+            self.spans.close(ended)
             numbers = self.oversight.numbers(ended, self.members)
         if numbers is not None:
             self.oversight.followers.ended(ended, numbers)
@@ -274,7 +281,8 @@ class Session:
         self.oversight.followers.start(about)
 
     def end(self) -> None:
-        """Let followers end, also after an error; a second call does nothing."""
+        """Let followers and traces end, also after an error; a second call does nothing."""
+        self.spans.finish()
         self.oversight.followers.end()
 
     @property

@@ -135,7 +135,8 @@ class FlowerRun:
             )
         self._ended = ended = self.session.close() if self._ended is None else self._ended
         usable = list(replies)
-        arrays, metrics = aggregate(self.round, usable) if usable else (None, None)
+        with self.session.spans.part("aggregate"):
+            arrays, metrics = aggregate(self.round, usable) if usable else (None, None)
         if arrays is not None:
             self.arrays = arrays
         self.journal.note(IN_TRAINING, self.round, metrics)

@@ -82,11 +82,12 @@ class NvflareRun:
             self._ended = self._live.train(chosen, payloads, self._misfits)
         finally:
             self.port.end_round()
-        for reply in self._ended.answers:
-            try:
-                aggregate(reply.model)
-            except Exception as error:  # an aggregator of the user's own; NVFlare goes on, too
-                log.error("the aggregator failed: %s: %s", type(error).__name__, error)
+        with self.session.spans.part("aggregate"):
+            for reply in self._ended.answers:
+                try:
+                    aggregate(reply.model)
+                except Exception as error:  # an aggregator of the user's own; NVFlare goes on, too
+                    log.error("the aggregator failed: %s: %s", type(error).__name__, error)
 
     def hear(self, client_task: ClientTask) -> bool | None:
         """Take in a result, on any thread; return whether it may count, None for a question."""
