@@ -224,3 +224,20 @@ def test_records(http, demo):
     assert fair["deciles"][0] == min(counts["chosen"])
     assert dict(fair["most"])[fair["most"][0][0]] == max(counts["chosen"])
     assert 0.5 < fair["jain"] <= 1.0
+
+
+def test_metrics(http, demo):
+    report(http, demo, 0, opened(http, demo)["clients"])
+    clients = opened(http, demo)["clients"]
+    report(http, demo, 1, clients[:1], status="failed")
+    report(http, demo, 1, clients[1:])
+    text = http.get("/metrics").text
+    for line in (
+        'turnout_rounds_total{run="demo"} 2.0',
+        'turnout_chosen_total{run="demo",status="completed"} 9.0',
+        'turnout_chosen_total{run="demo",status="failed"} 1.0',
+        'turnout_clients{run="demo",state="known"} 10.0',
+    ):
+        assert line in text.splitlines()
+    http.delete(demo)
+    assert "demo" not in http.get("/metrics").text

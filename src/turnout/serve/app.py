@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 from threading import Event, Thread
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI, Response
 from sqlalchemy import Engine
 
 from turnout.serve import api, page
-from turnout.serve.access import MAX_BODY, LimitBody
+from turnout.serve.access import MAX_BODY, LimitBody, needs_server
 from turnout.serve.answers import answer_errors
+from turnout.serve.counter import Counter
 from turnout.serve.rounds import close_overdue
 from turnout.serve.store import Store
 from turnout.version import __version__
@@ -32,7 +33,8 @@ def create_app(engine: Engine, *, max_body: int = MAX_BODY) -> FastAPI:
         engine: What ``turnout.serve.open_database`` returned.
         max_body: Bytes that the body of a request may have.
     """
-    store = Store(engine)
+    counter = Counter()
+    store = Store(engine, counter)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -64,6 +66,12 @@ def create_app(engine: Engine, *, max_body: int = MAX_BODY) -> FastAPI:
         with engine.begin() as connection:
             connection.exec_driver_sql("SELECT 1")
         return {"status": "ok", "version": __version__}
+
+    @app.get("/metrics", tags=["server"], dependencies=[Depends(needs_server("read"))])
+    def metrics() -> Response:
+        """Return what this server has counted since it started, as Prometheus' text."""
+        store.catch_up()
+        return Response(counter.metrics.text(), media_type=counter.metrics.content_type)
 
     return app
 

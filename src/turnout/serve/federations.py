@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import numpy as np
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import delete, insert, select
 
 from turnout import metrics
 from turnout.serve.checks import check_enrolment, check_known
@@ -60,7 +60,7 @@ def remove(store: Store, name: str) -> None:
         for table in (EVENT, ROUND, SNAPSHOT, TOKEN):
             work.connection.execute(delete(table).where(table.c.federation_id == work.id))
         work.connection.execute(delete(FEDERATION).where(FEDERATION.c.id == work.id))
-    store.forget(work.id)
+    store.forget(work.id, name)
 
 
 def names(store: Store) -> list[str]:
@@ -209,21 +209,6 @@ def import_state(store: Store, name: str, content: bytes) -> dict[str, Any]:
     store.forget(work.id)  # it is read again from the snapshot
     with store.read(name) as (_, _, machine):
         return _counts(machine)
-
-
-def totals(store: Store) -> dict[str, int]:
-    """Return how much there is in the database.
-
-    Args:
-        store: All federations.
-    """
-    with store.engine.begin() as connection:
-        return {
-            table.name: int(
-                connection.execute(select(func.count()).select_from(table)).scalar_one()
-            )
-            for table in (FEDERATION, ROUND)
-        }
 
 
 def _check_between_rounds(machine: Machine) -> None:

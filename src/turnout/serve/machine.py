@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import math
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -20,6 +20,7 @@ from turnout.serve.told import Told
 from turnout.session import Chosen, Ended, Heard, Kind, clock
 from turnout.session.checkpoint import Checkpoint, check_settings, checkpoint_bytes, read_checkpoint
 from turnout.session.enrolled import Enrolled
+from turnout.session.follower import Follower
 from turnout.types import BoolArray, FloatArray
 
 #: What checkpoints of a server are called.
@@ -38,11 +39,12 @@ class Machine:
 
     Args:
         definition: What the federation was created with.
+        followers: Who is told of its rounds.
     """
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: Definition, followers: Sequence[Follower] = ()) -> None:
         self.definition = definition
-        self.session = session_of(definition)
+        self.session = session_of(definition, followers)
         self.members = cast(Enrolled, self.session.members)
         self.seq = 0  #: of the last event
         self.at = 0.0  #: when it happened
@@ -132,7 +134,8 @@ class Machine:
         """
         saved: Checkpoint = read_checkpoint(content, CHECKPOINT_KIND)
         check_settings("the checkpoint", saved.settings, self.identity)
-        self.session.load(saved)
+        with clock.held(at):
+            self.session.load(saved)
         self.seq, self.at, self.spent_s = seq, at, 0.0
 
     def _enrol(self, enrolment: Enrolment) -> None:

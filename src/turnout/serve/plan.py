@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from turnout.bounds import Bounds
@@ -15,6 +17,7 @@ from turnout.serve.schemas import Definition
 from turnout.serve.told import Told
 from turnout.session import Guard, Quorum, Session, Settings
 from turnout.session.enrolled import Enrolled
+from turnout.session.follower import Follower
 from turnout.session.hints import Hints
 
 #: The name of the policy that leaves it to the caller who was in time.
@@ -33,18 +36,19 @@ class _Hints(Hints):
         return "POST .../poll and send the losses with POST .../rounds"
 
 
-def session_of(definition: Definition) -> Session:
+def session_of(definition: Definition, followers: Sequence[Follower] = ()) -> Session:
     """Return a session without clients.
 
     Args:
         definition: What was asked for.
+        followers: Who is told of its rounds.
 
     Raises:
         TurnoutError: A name is unknown, or a value impossible.
     """
     is_told = definition.policy == REPORTED
     session = Session(
-        _settings(definition),
+        replace(_settings(definition), followers=tuple(followers)),
         _selector(definition),
         limit_s=math.inf if is_told else definition.limit_s,
         hints=_Hints(),

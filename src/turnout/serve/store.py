@@ -12,13 +12,14 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import Lock, RLock
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
 
 from turnout.errors import TurnoutError
+from turnout.serve.counter import Counter
 from turnout.serve.database import writing
 from turnout.serve.events import Content, Event, packed, unpacked
 from turnout.serve.machine import Machine
@@ -62,10 +63,11 @@ class Store:
 
     Args:
         engine: The database, with its tables.
+        counter: What counts rounds from now on; None counts nothing.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, counter: Counter | None = None) -> None:
+        self.engine, self._counter = engine, counter
         self._machines: dict[int, Machine] = {}
         self._guard = Lock()
         self._locks: defaultdict[str, RLock] = defaultdict(RLock)
@@ -114,13 +116,27 @@ class Store:
             row = _row(connection, name)
             yield connection, row.id, self._caught_up(connection, row)
 
-    def forget(self, federation: int) -> None:
+    def catch_up(self) -> None:
+        """Play what other servers have added to the federations that are in memory."""
+        with self.engine.begin() as connection:
+            query = select(FEDERATION.c.name, FEDERATION.c.id, FEDERATION.c.seq)
+            rows = connection.execute(query).all()
+        for row in rows:
+            machine = self._machines.get(row.id)
+            if machine is not None and machine.seq < row.seq:
+                with self.read(row.name):
+                    pass
+
+    def forget(self, federation: int, name: str | None = None) -> None:
         """Drop what is in memory, so that it is read again.
 
         Args:
             federation: Its number in the database.
+            name: Of a federation that is no more, and whose metrics go as well.
         """
         self._machines.pop(federation, None)
+        if name is not None and self._counter is not None:
+            self._counter.metrics.forget(name)
 
     def _lock(self, name: str) -> RLock:
         with self._guard:
@@ -129,18 +145,37 @@ class Store:
     def _caught_up(self, connection: Connection, row: Row[Any]) -> Machine:
         machine = self._machines.get(row.id)
         events = [] if machine is None else _events(connection, row.id, machine.seq)
-        if machine is None or not _continues(machine, events, row.seq):
-            machine = _loaded(connection, row)
+        is_new = machine is None or not _continues(machine, events, row.seq)
+        if machine is None or is_new:
+            machine = self._loaded(connection, row)
             events = _events(connection, row.id, machine.seq)
         try:
-            for event in events:
-                machine.apply(event)
-                if event.kind == "opened":
-                    _check_choice(connection, row.id, machine)
+            # What happened before this process knew the federation is not counted again.
+            with nullcontext() if self._counter is None or not is_new else self._counter.quiet():
+                for event in events:
+                    machine.apply(event)
+                    if event.kind == "opened":
+                        _check_choice(connection, row.id, machine)
         except BaseException:
             self._machines.pop(row.id, None)
             raise
         self._machines[row.id] = machine
+        return machine
+
+    def _loaded(self, connection: Connection, row: Row[Any]) -> Machine:
+        """Return a machine at the last snapshot."""
+        followers = () if self._counter is None else (self._counter,)
+        machine = Machine(Definition.model_validate_json(row.definition), followers)
+        saved = connection.execute(
+            select(SNAPSHOT.c.seq, SNAPSHOT.c.body)
+            .where(SNAPSHOT.c.federation_id == row.id)
+            .order_by(SNAPSHOT.c.seq.desc())
+            .limit(1)
+        ).one_or_none()
+        if saved is not None:
+            of_federation = EVENT.c.federation_id == row.id
+            last = select(func.max(EVENT.c.at)).where(of_federation, EVENT.c.seq <= saved.seq)
+            machine.load(saved.body, saved.seq, connection.execute(last).scalar() or row.created_at)
         return machine
 
     def _save_if_due(self, work: Transaction) -> None:
@@ -203,24 +238,6 @@ def _continues(machine: Machine, events: list[Event], seq: int) -> bool:
     numbers = [event.seq for event in events]
     is_whole = numbers == list(range(machine.seq + 1, seq + 1))
     return is_whole and all(event.kind != "imported" for event in events)
-
-
-def _loaded(connection: Connection, row: Row[Any]) -> Machine:
-    machine = Machine(Definition.model_validate_json(row.definition))
-    saved = connection.execute(
-        select(SNAPSHOT.c.seq, SNAPSHOT.c.body)
-        .where(SNAPSHOT.c.federation_id == row.id)
-        .order_by(SNAPSHOT.c.seq.desc())
-        .limit(1)
-    ).one_or_none()
-    if saved is not None:
-        at = connection.execute(
-            select(func.max(EVENT.c.at)).where(
-                EVENT.c.federation_id == row.id, EVENT.c.seq <= saved.seq
-            )
-        ).scalar()
-        machine.load(saved.body, saved.seq, at or row.created_at)
-    return machine
 
 
 def _check_choice(connection: Connection, federation: int, machine: Machine) -> None:
