@@ -37,6 +37,7 @@ SLOW = (
     "test_sweep.py",
     "test_training_runs.py",
     "training",
+    "watch",
 )
 
 

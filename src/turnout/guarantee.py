@@ -17,7 +17,7 @@ import numpy as np
 from turnout import require
 from turnout.types import BoolArray, FloatArray, IntArray
 
-__all__ = ["Guarantee", "Recorded", "guarantee"]
+__all__ = ["Guarantee", "Recorded", "fair_share", "guarantee"]
 
 #: Rounding of sums over a run, in places.
 _ROUNDING = 1e-6
@@ -119,20 +119,30 @@ def guarantee(run: Recorded, floor: float = 0.5, cap: float = 2.0, slack: float 
     short, ahead = _Worst(run.n_clients), _Worst(run.n_clients)
     total, counts = np.zeros(run.n_clients), np.zeros(run.n_clients, dtype=np.int64)
     for t in range(run.n_rounds):
-        clients, available = run.chosen_in(t), run.available_in(t)
-        n_available = max(1, int(np.count_nonzero(available)))
-        n_places = min(max(run.cohort_size, clients.size), n_available)
-        share = available * (n_places / n_available)
+        clients, share = run.chosen_in(t), fair_share(run, t)
         chosen = np.zeros(run.n_clients)
         chosen[clients] = 1.0
         short.add(t, floor * share - chosen)
-        ahead.add(t, chosen - np.multiply(cap, share, where=available, out=np.zeros(share.size)))
+        ahead.add(t, chosen - np.multiply(cap, share, where=share > 0, out=np.zeros(share.size)))
         total += share
         counts[clients] += 1
     return Guarantee(
         *(floor, cap, slack, total, counts),
         *(short.worst, ahead.worst, short.window, ahead.window),
     )
+
+
+def fair_share(run: Recorded, round: int) -> FloatArray:
+    """Return (n,) the places of a round over its available clients; 0 for who was not available.
+
+    Args:
+        run: The run. It must know who was available.
+        round: The round, counted from 0.
+    """
+    available = run.available_in(round)
+    n_available = max(1, int(np.count_nonzero(available)))
+    n_places = min(max(run.cohort_size, run.chosen_in(round).size), n_available)
+    return np.where(available, n_places / n_available, 0.0)
 
 
 class _Worst:

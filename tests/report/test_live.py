@@ -206,7 +206,7 @@ def test_terminal_codes_in_a_name_do_not_reach_the_terminal(tmp_path):
 
 
 def test_a_large_run_shows_the_worst_and_the_best_and_sums_the_rest(tmp_path):
-    run = run_of(large_folder(tmp_path / "runs", n=1500, n_rounds=600))
+    run = run_of(large_folder(tmp_path / "runs", n=1100, n_rounds=450))
     view = live_view(run, "x", "large")
     assert len(view.map_rows) == MOST_WORST + MOST_BEST
     assert len(view.rows) == MOST_WORST + MOST_BEST + 1
@@ -217,8 +217,8 @@ def test_a_large_run_shows_the_worst_and_the_best_and_sums_the_rest(tmp_path):
     assert set(shown[MOST_WORST:]) == {min(trouble.values())}
     numbers = [[int(text.replace(",", "")) for text in row.cells[:5]] for row in view.rows]
     assert np.sum(numbers, axis=0)[1:].tolist() == run.counts.sum(axis=0).tolist()
-    assert view.rows[-1].name == f"{1500 - MOST_WORST - MOST_BEST:,} others together"
-    assert "The last 400 of 600 rounds" in view.map_note
+    assert view.rows[-1].name == f"{1100 - MOST_WORST - MOST_BEST:,} others together"
+    assert "The last 400 of 450 rounds" in view.map_note
     assert all(sketch.width <= 150 for sketch in view.sketches)
     _, body = page_of(tmp_path / "runs", tmp_path)
     assert len(body) < 600_000

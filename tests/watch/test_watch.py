@@ -9,9 +9,11 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -164,6 +166,31 @@ def test_silence_is_told(tmp_path, ticking):
     assert "No news for 60 s" in text
     live.play(1)
     assert part_of(tmp_path / "runs", stalled_s=60.0)[1].state == "running"
+
+
+def test_a_long_round_is_not_silence(tmp_path, ticking):
+    live = LiveFolder(tmp_path / "runs", n_rounds=9).play(2)
+    live.choose()
+    opened = live.path / "open.jsonl"
+    line = json.loads(opened.read_text())
+    for began, state in ((time.time() - 500.0, "running"), (time.time() - 900.0, "stalled")):
+        stamp = datetime.fromtimestamp(began, UTC).isoformat()
+        opened.write_text(json.dumps(line | {"began": stamp, "deadline_s": 600.0}) + "\n")
+        for path in live.path.iterdir():
+            os.utime(path, (began, began))
+        assert part_of(tmp_path / "runs", stalled_s=100.0)[1].state == state
+
+
+def test_experiments_beside_each_other_are_kept_apart(tmp_path):
+    for name in ("a", "b"):
+        run_folder(tmp_path / "runs" / name, "random", seeds=1, n_rounds=4, name=name)
+    _, view = part_of(tmp_path / "runs")
+    assert [row.name for row in view.rows] == ["a: random, seed 0", "b: random, seed 0"]
+    assert list(view.curves[0].legend.values()) == ["a: random", "b: random"]
+    assert view.title == "a, b"
+    assert view.words == "Ended: 2 of 2 runs have ended."
+    _, view = part_of(tmp_path / "runs" / "a" / "random" / "seed-0")  # a cell alone
+    assert view.words == "Ended: 4 of 4 rounds are done."
 
 
 def test_a_comparison_in_progress(tmp_path):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout import metrics
+from turnout.guarantee import fair_share
 from turnout.results.groups import WorldGroup
 from turnout.runs.answers import Answers, Notice, read_alerts, read_answers
 from turnout.runs.cell import Cell
@@ -192,17 +193,14 @@ class LiveRun:
         run = self.run
         if run is None or not run.n_rounds or not run.knows_available:
             return None
-        free = np.zeros(run.n_clients, dtype=np.int64)
+        free, fair = np.zeros(run.n_clients, dtype=np.int64), np.zeros(run.n_clients)
         for t in range(run.n_rounds):
-            free += run.available_in(t)
-        certificate = metrics.guarantee(run)
+            share = fair_share(run, t)
+            fair += share
+            free += share > 0
         room = (0, len(self.names) - run.n_clients)
-        return Shares(
-            np.pad(free, room),
-            np.pad(certificate.chosen, room),
-            np.pad(certificate.share, room),
-            run.n_rounds,
-        )
+        columns = (np.pad(free, room), np.pad(run.counts, room), np.pad(fair, room))
+        return Shares(*columns, run.n_rounds)
 
     @cached_property
     def complaints(self) -> list[Complaint]:
@@ -237,7 +235,7 @@ class LiveRun:
         """Return all clients: those with most trouble first, then the least chosen."""
         shares = self.shares
         ratio = np.zeros(len(self.names)) if shares is None else np.nan_to_num(shares.ratio, nan=9)
-        return np.lexsort((np.array(self.names), ratio, -self.trouble))
+        return np.lexsort((ratio, -self.trouble))
 
     def seen(self, clients: Sequence[int] | IntArray, first: int = 0) -> Array:
         """Return what the rounds from ``first`` on were for some clients.

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from turnout.runs.files import DamagedFile
 from turnout.types import Array, BoolArray, FloatArray, IntArray, Status
 
 _STATUSES = {status.name.lower(): int(status) for status in Status}
+_UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 #: Characters of a name, a reason and an alert that are kept.
 _LONGEST_NAME, _LONGEST_REASON, _LONGEST_ALERT = 80, 200, 500
 
@@ -79,6 +81,14 @@ class OpenNow(NamedTuple):
     deadline_s: float | None
     names: tuple[str, ...]
     heard: Mapping[str, str]
+
+    @property
+    def began_at(self) -> float | None:
+        """The same in seconds since 1970; None if it is not written."""
+        try:
+            return datetime.fromisoformat(self.began).timestamp()
+        except ValueError:
+            return None
 
 
 class Notice(NamedTuple):

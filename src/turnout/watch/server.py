@@ -36,7 +36,7 @@ _POLICY = (
 )
 #: The report has a stricter policy of its own, inside its page.
 _REPORT_POLICY = "frame-ancestors 'none'"
-#: After a look that took long, the next one waits so many times as long.
+#: After a look that took long, the next one waits so many times as long; a run needs the computer.
 _REST = 5.0
 
 
@@ -65,7 +65,7 @@ class WatchServer(ThreadingHTTPServer):
         self._watcher = Watcher(self.path, require.number("stalled_s", stalled_s, minimum=0.0))
         self._templates = templates("turnout.watch")
         self._lock = Lock()
-        self._rendered: dict[str, tuple[str, str, str]] = {}  # by run: version, title, part
+        self._parts: dict[str, tuple[str, str, str]] = {}  # by run: version, title, content
         self._next_at = 0.0  # on time.monotonic()
         self._look = self._watcher.look()
         try:
@@ -94,17 +94,12 @@ class WatchServer(ThreadingHTTPServer):
             version: What the page shows; empty = nothing yet.
         """
         with self._lock:
-            self._refresh()
-            look = self._look
-            known = self._rendered.get(key)
-            if known is None or known[0] != look.version:
-                view = page_view(look, str(self.path), key, self._watcher.stalled_s)
-                part = self._templates.get_template("part.html").render(view=view)
-                # only the newest versions are kept, so that keys from outside cost nothing
-                self._rendered = {k: v for k, v in self._rendered.items() if v[0] == look.version}
-                if key in look.runs or not key:
-                    self._rendered[key] = (look.version, view.title, part)
-                known = (look.version, view.title, part)
+            before = time.monotonic()
+            if before >= self._next_at:
+                self._look = self._watcher.look()
+            known = self._part(key)
+            after = time.monotonic()
+            self._next_at = max(self._next_at, after + (after - before) * _REST)
         told: dict[str, Any] = {"version": known[0], "now": time.time(), "title": known[1]}
         return told if version == known[0] else told | {"html": known[2]}
 
@@ -112,14 +107,18 @@ class WatchServer(ThreadingHTTPServer):
         """Return the report of all rounds so far."""
         return report_page([self.path])
 
-    def _refresh(self) -> None:
-        """Look again, unless the last look has just been and took long."""
-        before = time.monotonic()
-        if before < self._next_at:
-            return
-        self._look = self._watcher.look()
-        took = time.monotonic() - before
-        self._next_at = before + took * _REST
+    def _part(self, key: str) -> tuple[str, str, str]:
+        """Return version, title and content of the page for a run, made anew if it has changed."""
+        version = self._look.version
+        # of older versions nothing is kept, and nothing for keys that somebody made up
+        self._parts = {run: part for run, part in self._parts.items() if part[0] == version}
+        if key not in self._look.runs:
+            key = ""
+        if key not in self._parts:
+            view = page_view(self._look, str(self.path), key, self._watcher.stalled_s)
+            content = self._templates.get_template("part.html").render(view=view)
+            self._parts[key] = (version, view.title, content)
+        return self._parts[key]
 
 
 class _Handler(BaseHTTPRequestHandler):

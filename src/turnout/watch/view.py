@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from datetime import datetime
+from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from turnout.types import FloatArray
 from turnout.watch.watcher import Look, State, Watched
 
 #: Clients up to which a run is shown by client.
-_MOST_CLIENTS = 50_000
+_MOST_CLIENTS = 100_000
 #: Selectors whose curves are drawn, one colour each.
 _MOST_CURVES = 8
 _NONE = "\N{EN DASH}"
@@ -44,7 +44,7 @@ class OpenView(NamedTuple):
     """The round that is open."""
 
     number: int  #: from 1
-    since: float  #: in seconds since 1970; 0 = not known
+    since: float | None  #: in seconds since 1970; None = not known
     deadline_s: float | None
     clients: list[tuple[str, str]]  #: name, and what was heard; empty = nothing yet
     n_heard: int
@@ -91,7 +91,7 @@ def page_view(look: Look, path: str, key: str, stalled_s: float) -> PageView:
         problems=problems,
         rows=rows,
         chosen=chosen.key if chosen is not None and rows else "",
-        curves=_curves(cells) if rows else [],
+        curves=_curves(list(look.runs.values())) if rows else [],
         opened=_opened(chosen),
         detail=None if run is None or chosen is None else _detail(chosen, run),
         has_report=any(cell.n_rounds for cell in cells),
@@ -155,13 +155,19 @@ def _row(watched: Watched) -> RunRow:
     state = "failed" if watched.has_failed else "ended" if cell.is_complete else "running"
     return RunRow(
         watched.key,
-        f"{cell.settings.label}, seed {cell.settings.seed}",
+        f"{_where(watched)}{cell.settings.label}, seed {cell.settings.seed}",
         cell.n_rounds,
         cell.settings.n_rounds,
         state,
         f"{in_time / chosen:.0%}" if chosen else _NONE,
         f"{known[-1]:.4f}" if known.size else _NONE,
     )
+
+
+def _where(watched: Watched) -> str:
+    """Return the experiment of a run, if there may be several: ``point-1: ``."""
+    above = PurePath(watched.key).parts[:-2]
+    return f"{'/'.join(above)}: " if above else ""
 
 
 def _opened(chosen: Watched | None) -> OpenView | None:
@@ -171,13 +177,9 @@ def _opened(chosen: Watched | None) -> OpenView | None:
     now = read_open(chosen.cell.path)
     if now is None:
         return None
-    try:
-        since = datetime.fromisoformat(now.began).timestamp()
-    except ValueError:
-        since = 0.0
     clients = [(name, now.heard.get(name, "")) for name in now.names]
     n_heard = sum(bool(heard) for _, heard in clients)
-    return OpenView(now.round + 1, since, now.deadline_s, clients, n_heard)
+    return OpenView(now.round + 1, now.began_at, now.deadline_s, clients, n_heard)
 
 
 def _run(cell: Cell) -> LiveRun | None:
@@ -205,14 +207,17 @@ def _measured(cell: Cell) -> Iterator[Sketch]:
             yield drawn
 
 
-def _curves(cells: list[Cell]) -> list[Sketch]:
+def _curves(runs: list[Watched]) -> list[Sketch]:
     """Return accuracy, else answers in time, by selector: the mean of its seeds so far."""
-    is_trained = any("accuracy" in cell.series for cell in cells)
+    is_trained = any(each.cell is not None and "accuracy" in each.cell.series for each in runs)
     by_label: dict[str, list[FloatArray]] = {}
-    for cell in cells:
-        values = cell.series.get("accuracy") if is_trained else _success(cell)
-        if values is not None and values.size:
-            by_label.setdefault(cell.settings.label, []).append(values)
+    for each in runs:
+        if each.cell is None or not each.cell.n_rounds:
+            continue
+        values = each.cell.series.get("accuracy") if is_trained else _success(each.cell)
+        if values is not None:
+            label = f"{_where(each)}{each.cell.settings.label}"
+            by_label.setdefault(label, []).append(values)
     curves = {}
     for number, (label, columns) in enumerate(list(by_label.items())[:_MOST_CURVES]):
         shortest = min(column.size for column in columns)

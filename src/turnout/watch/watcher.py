@@ -6,13 +6,15 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
 from turnout.runs import files
+from turnout.runs.answers import read_open
 from turnout.runs.cell import Cell
 from turnout.runs.files import DamagedFile
 from turnout.runs.reader import Problem, cell_folders, read_cells
@@ -41,6 +43,7 @@ class Watched(NamedTuple):
         key: Its folder below what is watched.
         cell: What could be read; None if nothing could.
         news_at: When a file of it changed last, in seconds since 1970.
+        due_at: When more is to be expected: the end of the open round, else the last news.
         has_failed: Whether it left a traceback.
         problems: What is wrong with its files.
     """
@@ -48,6 +51,7 @@ class Watched(NamedTuple):
     key: str
     cell: Cell | None
     news_at: float
+    due_at: float
     has_failed: bool
     problems: list[Problem]
 
@@ -103,11 +107,10 @@ class Watcher:
         self._known = {key: self._reread(key, folder) for key, folder in found.items()}
         if not self._known:
             return _nothing(State.EMPTY)
-        labels, n_planned = _plan(self.path)
+        labels, n_planned = self._plan(found.values())
         runs = _ordered([watched for _, watched in self._known.values()], labels)
-        n_planned = max(len(runs), n_planned)
         news_at = max(watched.news_at for watched in runs.values())
-        state = self._state(runs, n_planned, news_at)
+        state = self._state(runs, n_planned)
         prints = [(key, each) for key, (each, _) in self._known.items()]
         digest = hashlib.sha256(repr((state, n_planned, prints)).encode()).hexdigest()
         return Look(state, runs, n_planned, news_at, digest[:16])
@@ -117,11 +120,24 @@ class Watcher:
             return State.NO_FOLDER
         return State.GONE if self._was_there else State.ABSENT
 
-    def _state(self, runs: Mapping[str, Watched], n_planned: int, news_at: float) -> State:
+    def _plan(self, folders: Iterable[Path]) -> tuple[list[str], int]:
+        """Return the selectors of the experiments that are watched, in order, and all runs."""
+        n_found = Counter(folder.parent.parent for folder in folders)
+        labels: list[str] = []
+        n_planned = 0
+        for experiment, n_there in n_found.items():
+            is_whole = experiment == self.path or self.path in experiment.parents
+            listed, n_runs = _plan(experiment) if is_whole else ([], 0)
+            labels += listed
+            n_planned += max(n_runs, n_there)
+        return list(dict.fromkeys(labels)), n_planned
+
+    def _state(self, runs: Mapping[str, Watched], n_planned: int) -> State:
         if len(runs) >= n_planned and all(watched.is_over for watched in runs.values()):
             is_sound = not any(watched.has_failed for watched in runs.values())
             return State.ENDED if is_sound else State.FAILED
-        return State.STALLED if time.time() - news_at > self.stalled_s else State.RUNNING
+        due_at = max(watched.due_at for watched in runs.values())
+        return State.STALLED if time.time() > due_at + self.stalled_s else State.RUNNING
 
     def _reread(self, key: str, folder: Path) -> tuple[_Print, Watched]:
         """Return what a folder holds; what was read before, if no file has changed since."""
@@ -134,7 +150,8 @@ class Watcher:
         news_at = max((changed for _, _, changed, _ in now), default=0) / 1e9
         has_failed = any(name == files.ERROR for name, *_ in now)
         has_failed = has_failed and not (cells and cells[0].is_complete)
-        return now, Watched(key, cells[0] if cells else None, news_at, has_failed, told)
+        due_at = max(news_at, _round_ends_at(folder))
+        return now, Watched(key, cells[0] if cells else None, news_at, due_at, has_failed, told)
 
 
 def _nothing(state: State) -> Look:
@@ -155,6 +172,14 @@ def _print(folder: Path) -> _Print:
             if not name.startswith(".")
         )
     )
+
+
+def _round_ends_at(folder: Path) -> float:
+    """Return when the open round of a live run ends at the latest; 0 if that is not known."""
+    opened = read_open(folder)
+    if opened is None or opened.deadline_s is None or opened.began_at is None:
+        return 0.0
+    return opened.began_at + opened.deadline_s
 
 
 def _plan(path: Path) -> tuple[list[str], int]:
