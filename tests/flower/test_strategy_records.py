@@ -189,3 +189,27 @@ def test_answers_of_a_resumed_run_go_on_where_they_were(ticking, tmp_path):
     selecting(tmp_path / "runs", **given).start(federation(5), model(), num_rounds=4)
     assert path.read_text().startswith(whole)
     assert [line["round"] for line in answers_of(tmp_path / "runs")] == [0, 1, 2, 3]
+
+
+def test_who_is_late_is_busy_in_the_next_round_and_the_open_round_is_written(ticking, tmp_path):
+    grid = federation(4)
+    by_name(grid)["client-002"].plan = {0: Fate(delay=15.0)}
+    folder, seen = tmp_path / "runs" / "e3cs" / "seed-2", []
+    send = grid.push_messages
+
+    def watched(messages):
+        if (folder / "open.jsonl").exists():
+            seen.append(json.loads((folder / "open.jsonl").read_text().splitlines()[0])["chosen"])
+        return send(messages)
+
+    grid.push_messages = watched
+    inner = FedAvg(fraction_evaluate=0.0)
+    selecting(tmp_path / "runs", inner, cohort_size=4).start(grid, model(), num_rounds=2)
+    first, second = answers_of(tmp_path / "runs")
+    assert first["busy"] == []
+    assert second["busy"] == ["client-002"]
+    assert "client-002" not in [one["id"] for one in second["chosen"]]
+    assert seen == [[one["id"] for one in line["chosen"]] for line in (first, second)]
+    assert not (folder / "open.jsonl").exists()
+    config = json.loads((folder / "config.json").read_text())
+    assert config["quorum"]["min_answers"] == 1
