@@ -26,6 +26,7 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "examples/flower-volatile/README.md": "howto/flower-volatile.md",
+    "examples/nvflare-volatile/README.md": "howto/nvflare-volatile.md",
 }
 #: Scripts of the tutorial, and their pages.
 STEPS = {

@@ -20,6 +20,7 @@ from turnout.session.checkpoint import read_checkpoint
 pytestmark = pytest.mark.deployment
 
 ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "nvflare-volatile"
 #: A run that takes longer hangs.
 LONGEST_S = 300
 SEED = 7
@@ -29,7 +30,7 @@ FOUR = [f"site-{i}" for i in (1, 2, 3, 4)]
 
 #: What each client does, by round. A letter each would be shorter, but nobody could read it.
 ACCIDENTS = {
-    "site-2": {"0": "sleep 12", "*": "train"},
+    "site-2": {"0": "sleep 20"},
     "site-3": {"0": "raise", "1": "fail", "2": "nothing", "3": "empty"},
     "site-4": {"0": "nan", "1": "shape", "2": "keys", "3": "text"},
     "site-5": {"0": "boast", "1": "die"},
@@ -39,29 +40,46 @@ EVERYONE = {
     "selector": "random",
     "cohort_size": 6,
     "num_rounds": 4,
-    "policy": {"kind": "fixed-deadline", "seconds": 8.0},
+    "policy": {"kind": "fixed-deadline", "seconds": 12.0},
     "late_s": 120.0,
     "wait_for_clients_s": 3.0,
 }
+
+#: The example without faults, by a selector that wants to know sizes and losses before it chooses.
+POLLING = {"selector": "pow-d", "clients": 4, "cohort": 2, "rounds": 3, "deadline": 120}
+POLLING |= {"crash": 0.0, "sleep": 0.0}
 
 
 class Job:
     """A job in a folder, as a process."""
 
-    def __init__(self, folder, controller, clients, acts=None):
+    def __init__(self, folder, command):
         self.folder, self.trace = folder, folder / "trace"
-        self.trace.mkdir(parents=True, exist_ok=True)
-        paths = {"checkpoint": str(folder / "run.npz"), "records": str(folder / "records")}
-        plan = {"controller": controller | paths, "clients": clients, "trace": str(self.trace)}
-        (folder / "plan.json").write_text(json.dumps(plan | {"acts": acts or {}}))
         self._log = open(folder / "log.txt", "a")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.nvflare.simulate", str(folder / "plan.json")],
+            [sys.executable, *command],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=self._log,
             stderr=subprocess.STDOUT,
         )
+
+    @classmethod
+    def of(cls, folder, controller, clients, acts=None):
+        """Start a job of actors."""
+        (folder / "trace").mkdir(parents=True, exist_ok=True)
+        paths = {"checkpoint": str(folder / "run.npz"), "records": str(folder / "records")}
+        plan = {"controller": controller | paths, "clients": clients, "acts": acts or {}}
+        plan["trace"] = str(folder / "trace")
+        (folder / "plan.json").write_text(json.dumps(plan))
+        return cls(folder, ["-m", "tests.nvflare.simulate", str(folder / "plan.json")])
+
+    @classmethod
+    def example(cls, folder, **told):
+        """Start the example's job."""
+        folder.mkdir()
+        options = [text for name, value in told.items() for text in (f"--{name}", str(value))]
+        return cls(folder, [str(EXAMPLE / "job.py"), "--out", str(folder), *options])
 
     def ended(self):
         """Wait for the end, and return the job."""
@@ -122,20 +140,21 @@ class Job:
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    """Three jobs side by side; the third is killed after two rounds, and starts again."""
+    """Four jobs side by side; one is killed after two rounds, and starts again."""
     root = tmp_path_factory.mktemp("nvflare")
     hang = {name: {"2": "sleep 600"} for name in FOUR}
     started = {
-        "accidents": Job(root / "accidents", EVERYONE, [*FOUR, "site-5", "site-6"], ACCIDENTS),
-        "whole": Job(root / "whole", E3CS, FOUR),
-        "killed": Job(root / "killed", E3CS, FOUR, hang),
+        "accidents": Job.of(root / "accidents", EVERYONE, [*FOUR, "site-5", "site-6"], ACCIDENTS),
+        "whole": Job.of(root / "whole", E3CS, FOUR),
+        "killed": Job.of(root / "killed", E3CS, FOUR, hang),
+        "example": Job.example(root / "example", **POLLING),
     }
     try:
         started["killed"].wait_for(2)
         started["killed"].wait_for_training(2)
         started["killed"].kill()
-        started["resumed"] = Job(root / "killed", E3CS, FOUR)
-        yield {name: started[name].ended() for name in ("accidents", "whole", "resumed")}
+        started["resumed"] = Job.of(root / "killed", E3CS, FOUR)
+        yield {name: started[name].ended() for name in started if name != "killed"}
     finally:
         for job in started.values():
             job.kill()
@@ -173,3 +192,21 @@ def test_a_killed_server_goes_on_with_the_same_cohorts_and_model(jobs):
     assert jobs["resumed"].model.tobytes() == jobs["whole"].model.tobytes()
     twice = {t for (_, t), n in jobs["resumed"].trained.items() if n > 1}
     assert twice == {2}  # the round in which the server died
+
+
+def test_the_example_answers_questions_and_learns(jobs):
+    """Its clients use NVFlare's Client API."""
+    job = jobs["example"]
+    assert [len(names) for names in job.cohorts] == [2, 2, 2]
+    assert {one["status"] for chosen in job.answers for one in chosen} == {"completed"}
+    (path,) = (job.folder / "records").glob("*/*/rounds.jsonl")
+    measured = [json.loads(line) for line in path.read_text().splitlines()]
+    assert measured[-1]["train_accuracy"] > measured[0]["train_accuracy"] + 0.2
+    assert np.abs(np.load(job.folder / MODEL)).max() > 0.0
+
+
+def test_the_example_can_be_exported(tmp_path):
+    command = [sys.executable, str(EXAMPLE / "job.py"), "--export", str(tmp_path)]
+    subprocess.run(command, check=True, cwd=tmp_path, timeout=LONGEST_S)
+    (config,) = tmp_path.glob("volatile/**/config_fed_server.json")
+    assert json.loads(config.read_text())["workflows"][0]["args"]["selector"] == "e3cs"
