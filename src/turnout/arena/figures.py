@@ -158,6 +158,7 @@ def _fill_means(
 ) -> None:
     """Draw a point for each selector, with its name and the interval of its time."""
     taken: list[tuple[float, float]] = []
+    most = max(len(own.duels) for own in overall.values())
     for label, own in overall.items():
         time, share = own.ratio.value, own.least_share
         if not math.isnan(own.ratio.low):
@@ -167,8 +168,9 @@ def _fill_means(
         n_near = sum(abs(time - x) < 0.08 and abs(share - y) < 0.08 for x, y in taken)
         right, up, side = _PLACES[n_near % len(_PLACES)]
         weight = "bold" if label == OURS else "normal"
+        n_tasks = len(own.duels)
         panel.annotate(
-            label,
+            label if n_tasks == most else f"{label} ({n_tasks} of {most} tasks)",
             (time, share),
             (right, up),
             textcoords="offset points",
@@ -200,6 +202,6 @@ def _frame(panel: Any, title: str) -> None:
     panel.axvline(1.0, color="#888888", linewidth=0.8)
     panel.axhline(FAIR, color="#888888", linewidth=0.8, linestyle="--")
     panel.set_title(title)
-    panel.set_ylim(-0.05, 1.1)
+    panel.set_ylim(-0.1, 1.1)
     left, right = panel.get_xlim()
     panel.set_xlim(min(left, 0.5), max(right, 1.2))
