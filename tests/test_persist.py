@@ -16,6 +16,7 @@ import pytest
 
 import turnout
 from turnout.persist import FORMAT
+from turnout.storage import try_lock
 
 N_CLIENTS, COHORT, BREAK, ROUNDS, SEED = 12, 4, 6, 12, 3
 
@@ -478,6 +479,22 @@ def test_crash_while_writing_keeps_the_old_file(saved, tmp_path, monkeypatch, vi
     turnout.save(selector, path)
     assert same_state(turnout.load(path), selector)
     assert [file.name for file in tmp_path.iterdir()] == ["state.npz"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="locks of files that are open twice")
+def test_leftovers_of_killed_processes_go_and_those_of_living_ones_stay(saved, tmp_path):
+    selector, path = saved
+    dead, living = (tmp_path / f".state.npz.{name}.tmp" for name in ("dead", "living"))
+    other = tmp_path / ".another.npz.dead.tmp"
+    for file in (dead, living, other):
+        file.write_bytes(b"half")
+    with living.open("rb+") as writing:
+        assert try_lock(writing.fileno())
+        turnout.save(selector, path)
+        names = sorted(file.name for file in tmp_path.iterdir())
+        assert names == [other.name, living.name, "state.npz"]
+    turnout.save(selector, path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [other.name, "state.npz"]
 
 
 def test_what_cannot_be_saved_leaves_no_file(tmp_path):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import io
 import math
 import os
 import struct
+import sys
 import tempfile
 import tokenize
 import zipfile
@@ -29,6 +31,7 @@ __all__ = [
     "npz_bytes",
     "read_bytes",
     "read_npz",
+    "try_lock",
     "write_atomically",
     "write_npz",
 ]
@@ -166,20 +169,31 @@ def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part.
 
+    What a killed process left of it before is removed.
+
     Args:
         path: The file; a link keeps pointing to its target.
         content: All of its bytes.
 
     Raises:
         StateFileError: If the folder does not exist.
-        OSError: If it cannot be written, or is a pipe, a device or a folder.
+        OSError: If it cannot be written, or is a pipe, a device or a folder; it names the file.
 
     """
     path = Path(os.path.realpath(path))
     check_regular(path)
     if not path.parent.is_dir():
         raise StateFileError(f"the folder {path.parent} does not exist: create it first.")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
+    try:
+        _write(path, content)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None  # a full disk names no file
+        raise
+
+
+def _write(path: Path, content: bytes) -> None:
+    _remove_leftovers(path)
+    handle, name, lock = _temporary(path)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -191,6 +205,71 @@ def write_atomically(path: Path, content: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _temporary(path: Path) -> tuple[int, str, int | None]:
+    """Return a new file beside another, its name, and what holds its lock."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
+        if sys.platform == "win32":  # a file with a second handle could not be renamed
+            return handle, name, None
+        lock = os.dup(handle) if try_lock(handle) else None
+        if lock is None or os.path.exists(name):
+            return handle, name, lock
+        os.close(handle)  # somebody took it for a leftover before it was locked
+        os.close(lock)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left of a file; whoever is writing it holds a lock."""
+    if sys.platform == "win32":
+        return
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{TEMPORARY}"):
+        with contextlib.suppress(OSError):
+            handle = os.open(left, os.O_RDWR)
+            try:
+                if try_lock(handle):
+                    left.unlink()
+            finally:
+                os.close(handle)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def try_lock(handle: int) -> bool | None:
+        """Return whether nobody else has locked a file; the byte is behind any text.
+
+        Args:
+            handle: The open file, which is locked until it is closed.
+        """
+        os.lseek(handle, 2**30, os.SEEK_SET)
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        os.lseek(handle, 0, os.SEEK_SET)
+        return True
+
+else:
+    import fcntl
+
+    def try_lock(handle: int) -> bool | None:
+        """Return whether nobody else has locked a file; None if its file system cannot lock.
+
+        Args:
+            handle: The open file, which is locked until it is closed.
+        """
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return None
+        return True
 
 
 def _umask() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -41,7 +42,7 @@ from turnout.names import NO_PLUGINS_VARIABLE
 
 
 class _Commands(typer.core.TyperGroup):
-    """Turns turnout's own errors into one line.
+    """Turns turnout's own errors, and those of the system, into one line.
 
     The exit code is 1 if the system refused to write a file, and 2 if the command asked for
     something that cannot be done.
@@ -58,6 +59,15 @@ class _Commands(typer.core.TyperGroup):
             text = f"[bold red]error:[/] {escape(str(error))}"
             Console(stderr=True).print(text, highlight=False, soft_wrap=True)
             sys.exit(1 if isinstance(error, OutputError) else 2)
+        except OSError as error:
+            if error.errno in (None, errno.EPIPE):  # whoever reads the output has seen enough
+                raise
+            if ctx.params["debug"]:
+                traceback.print_exc()
+            where = "" if error.filename is None else f"{error.filename}: "
+            text = f"[bold red]error:[/] {escape(where + str(error.strerror))}"
+            Console(stderr=True).print(text, highlight=False, soft_wrap=True)
+            sys.exit(1)
 
 
 app = typer.Typer(

@@ -18,6 +18,7 @@ from typing import Self
 
 from turnout.errors import OutputError
 from turnout.runs.files import FolderError, check_folder
+from turnout.storage import try_lock
 
 _PREFIX, _SUFFIX = ".turnout", ".lock"
 #: Bytes of a lock file that are read at most.
@@ -127,37 +128,10 @@ def _taken(path: Path) -> int | None:
     """Return the open lock file if nobody else holds it."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        if not _try_lock(handle):
+        if try_lock(handle) is False:
             os.close(handle)
             return None
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), path.stat()):
                 return handle
         os.close(handle)  # its owner deleted it meanwhile
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(handle: int) -> bool:
-        """Return whether nobody else has locked the file; the byte is behind any text."""
-        os.lseek(handle, 2**30, os.SEEK_SET)
-        try:
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        os.lseek(handle, 0, os.SEEK_SET)
-        return True
-
-else:
-    import fcntl
-
-    def _try_lock(handle: int) -> bool:
-        """Return whether nobody else has locked the file; some file systems cannot lock."""
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return True

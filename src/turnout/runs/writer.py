@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -65,6 +66,12 @@ class RoundLog:
         with self.path.open("ab") as log:
             log.write(_encoded(lines))
             self._last_at = log.tell() - len(_encoded(lines[-1:]))
+
+    def sync(self) -> None:
+        """Wait until the lines are on the disk, where they survive a power cut."""
+        if self.path.exists():
+            with self.path.open("rb+") as log:
+                os.fsync(log.fileno())
 
     def replace_last(self, line: str) -> None:
         """Write the last line again.
@@ -171,6 +178,7 @@ class CellWriter:
             more: Further columns of ``selections.npz``.
         """
         self.flush()
+        self._log.sync()
         columns = self.rounds.columns() | {"regret": self.regret} | dict(more)
         write_npz(self._path / files.SELECTIONS, columns)
         own = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from turnout.errors import StateFileError
+from turnout.errors import OutputError, StateFileError
 from turnout.experiment.codec import encode
 from turnout.session.checkpoint import (
     Checkpoint,
@@ -75,22 +75,35 @@ class Keeper:
         Args:
             host: What the framework keeps, plain.
             host_arrays: The same in arrays, by names without a slash.
+
+        Raises:
+            OutputError: It cannot be written; the one before is as it was.
         """
         path = self.session.settings.checkpoint
         if path is None:
             return
         with self.session.spans.part("save"):
             state = self.session.state(self._identity)
-            write_checkpoint(path, replace(state, host=host, host_arrays=host_arrays), self._kind)
+            whole = replace(state, host=host, host_arrays=host_arrays)
+            try:
+                write_checkpoint(path, whole, self._kind)
+            except OSError as error:
+                raise OutputError(
+                    f"{path} cannot be written: {error.strerror or error}. The checkpoint before "
+                    "it is whole: make room, or make the folder writable, and start again."
+                ) from error
 
-    def record(self, ended: Ended) -> None:
-        """Write down how a round ended; raise if too many in a row had too few answers.
+    def note(self, ended: Ended) -> None:
+        """Write down who did what in a round, before ``save``: what is not saved is written again.
 
         Args:
             ended: The last round.
         """
         if self.records is not None:
             self.records.name(ended, self.session.members.roster)
+
+    def record(self) -> None:
+        """Write the last round's numbers; raise if too many in a row had too few answers."""
         self.write()
         self.session.spans.finish()
         quorum = self.session.settings.quorum

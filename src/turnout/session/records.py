@@ -111,6 +111,8 @@ class Records:
         if ended.alerts:
             at = _stamp(ended.closed_at)
             self._alerts.append([alert.line(at) for alert in ended.alerts])
+        for log in (self._answers, self._alerts):
+            log.sync()
 
     def add(self, journal: Journal) -> None:
         """Write the last round; if it was written already, in its place."""
@@ -132,6 +134,7 @@ class Records:
         at_end = curves_at_end(run, self._rate, np.full(run.n_rounds, np.nan))
         shown = {name: curve for name, curve in at_end.items() if name not in self._left_out}
         self._write_choices(journal, shown)
+        self._log.sync()
         numbers = {"seconds": clock.now() - self._started, "backlog_rate": self._rate}
         summary = summarize(Facts.of_run(run, at_end, numbers))
         files.write_json(self.path / files.SUMMARY, summary)

@@ -140,8 +140,9 @@ class FlowerRun:
         if arrays is not None:
             self.arrays = arrays
         self.journal.note(IN_TRAINING, self.round, metrics)
+        self._keeper.note(ended)
         self._save(is_evaluated=False)
-        self._keeper.record(ended)
+        self._keeper.record()
         return arrays, metrics
 
     def usable_evaluations(self, replies: Iterable[Message]) -> list[Message]:

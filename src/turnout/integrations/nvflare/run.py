@@ -110,8 +110,9 @@ class NvflareRun:
         journal = self.session.journal
         metrics = None if ended.is_void else replies.plain_metrics(self.model.metrics)
         journal.note(IN_TRAINING, journal.n_rounds, metrics)
+        self._keeper.note(ended)
         self.save()
-        self._keeper.record(ended)
+        self._keeper.record()
 
     def save(self) -> None:
         """Write the checkpoint, if one is wanted."""
