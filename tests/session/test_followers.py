@@ -176,7 +176,7 @@ def test_prometheus_counts_what_happened(ticking):
     assert sample(metrics, "clients", state="known") == len(live.session.members.roster)
     assert sample(metrics, "clients", state="connected") == live.session.members.n_connected
     assert sample(metrics, "success_ratio") == statuses.count(0) / len(statuses)
-    assert sample(metrics, "last_choice_age_rounds", quantile="1") >= 0
+    assert sample(metrics, "last_choice_age_rounds", share="1") >= 0
     live.session.journal.note(BY_SERVER, 4, {"accuracy": 0.5})
     assert sample(metrics, "model", metric="accuracy") == 0.5
     assert b'turnout_rounds_total{run="session"} 4.0' in metrics.text()

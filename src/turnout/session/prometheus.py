@@ -165,7 +165,7 @@ class Prometheus(Follower):
             gauge,
             "last_choice_age_rounds",
             "Rounds since their last choice in which connected clients were free.",
-            "quantile",
+            "share",
         )
         self._success = made(gauge, "success_ratio", "Share of all choices answered in time.")
         self._fairness = made(gauge, "fairness", "Jain's index of choices while free.")
