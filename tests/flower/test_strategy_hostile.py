@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import (
 import turnout
 from tests.flower.fake import Fate, by_name, cohorts, federation, model, outcomes, value_of
 from turnout import Selection, Selector, Status
+from turnout.bounds import Bounds
 from turnout.integrations.flower import SelectingStrategy, replies
 from turnout.policies import FixedDeadline
 from turnout.session import MissingMetric
@@ -509,3 +510,20 @@ def test_bounds_can_be_put_on_a_run_that_went_without(ticking, tmp_path):
     resumed = selecting(cohort_size=8, checkpoint=path)
     resumed.start(boasting(1), model(), num_rounds=2)
     assert resumed.selector.losses[-1][0] == 0.25
+
+
+@pytest.mark.parametrize("bounds", [Bounds(), None])
+def test_who_says_more_examples_than_before_does_not_take_over_the_model(ticking, logged, bounds):
+    """A client of 4 examples says 10^9 in its reply: at most three times 4 weigh."""
+
+    def metrics(number, message):
+        return {"num-examples": 10**9 if number == 3 else number + 1}
+
+    inner = FedAvg(fraction_evaluate=0.0)
+    strategy = SelectingStrategy(inner, "random", cohort_size=6, bounds=bounds)
+    result = strategy.start(federation(6, metrics=metrics), model(), num_rounds=1)
+    weights = [1, 2, 3, 12 if bounds else 10**9, 5, 6]
+    expected = np.average(np.arange(6), weights=weights)
+    assert value_of(result.arrays)[0][0] == pytest.approx(expected)
+    told = [line for line in logged if "examples and said 4 before" in line]
+    assert len(told) == (1 if bounds else 0)

@@ -12,6 +12,7 @@ from turnout.policies import Closed, Observed
 from turnout.rng import Purpose, stream
 from turnout.selector import Selector
 from turnout.session import keys
+from turnout.session.claims import Claims
 from turnout.session.columns import Columns
 from turnout.session.port import Heard
 from turnout.session.reports import Reports, number
@@ -44,6 +45,7 @@ class Chooser:
         self.policy = settings.round_policy(limit_s, world)
         self.observed = Observed.fresh()
         self.bounds = None if settings.bounds is None else settings.bounds.clone()
+        self.claims = Claims()
         self.n_clients = 0  #: that selector and bounds have room for
         self.cohort_size, self._seed, self._limit_s = settings.cohort_size, settings.seed, limit_s
 
@@ -57,6 +59,7 @@ class Chooser:
             self.selector.grow(n)
             if self.bounds is not None:
                 self.bounds.grow(n)
+        self.claims.grow(n)
         self.n_clients = n
 
     def context(self, t: int, free: BoolArray, columns: Columns) -> RoundContext | None:
@@ -148,6 +151,19 @@ class Chooser:
                 columns.put(int(clients[i]), {"num_samples": size})
         return duration
 
+    def believed_examples(self, client: int, heard: Heard, columns: Columns) -> float:
+        """Return how many examples of a client count when answers are averaged; NaN = not said.
+
+        Args:
+            client: Its index.
+            heard: Its answer.
+            columns: What clients have said of themselves.
+        """
+        claim = number(heard.metrics, keys.NUM_EXAMPLES)
+        if math.isnan(claim) or self.bounds is None or not self.bounds.fixed_samples:
+            return claim
+        return self.claims.believed(client, claim, columns.number("num_samples", client))
+
     def state(self) -> dict[str, Mapping[str, Array]]:
         """Return what selector, policy, world and bounds have learned, by owner."""
         has_bounds = self.bounds is not None and self.n_clients
@@ -156,6 +172,7 @@ class Chooser:
             "observed": self.observed.state(),
             "world": {} if self.world is None else self.world.state(),
             "bounds": self.bounds.state() if has_bounds and self.bounds is not None else {},
+            "claims": self.claims.state(),
         }
 
     def load_state(self, state: Mapping[str, Mapping[str, Array]], n_clients: int) -> None:
@@ -167,5 +184,6 @@ class Chooser:
             if self.bounds is not None and "bounds" in state:  # they were on
                 self.bounds.load_state(state["bounds"])
         self.observed.load_state(state["observed"])
+        self.claims.load_state(state.get("claims", {}), n_clients)
         if self.world is not None:
             self.world.load_state(state.get("world", {}))

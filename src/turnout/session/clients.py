@@ -142,9 +142,9 @@ def merge(saved: Checkpoint, kept: Hashable, gone: Hashable) -> Checkpoint:
     # The counts by client are made anew from the rounds when the run goes on.
     arrays = {name: part for name, part in saved.arrays.items() if name not in ("tally", "alerts")}
     arrays["run"] = _as_one(run, *pair)
-    arrays["columns"] = {
-        name: _filled(values, *pair) for name, values in saved.arrays.get("columns", {}).items()
-    }
+    for owner in ("columns", "claims"):
+        parts = saved.arrays.get(owner, {})
+        arrays[owner] = {name: _filled(values, *pair) for name, values in parts.items()}
     return dataclasses.replace(
         saved,
         roster=roster.to_json(),
@@ -200,6 +200,8 @@ def _available(run: Run, t: int, kept: int, gone: int) -> BoolArray:
 def _filled(values: Array, kept: int, gone: int) -> Array:
     """Return a column in which one client has what it lacked from another."""
     column = np.array(values)
+    if max(kept, gone) >= len(column):  # it has no room for the youngest
+        return column
     column[kept] = np.where(np.isnan(column[kept]), column[gone], column[kept])
     return column
 

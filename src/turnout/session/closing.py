@@ -24,8 +24,14 @@ def close(
     """
     settings, selection = parts.settings, opened.selection
     available, deadline = opened.context.available, opened.context.deadline
-    ended = opened.ended(closed, times, settings.quorum.min_answers, counts_once=counts_once)
     answers, columns = opened.cohort.answers, parts.members.columns
+    ended = opened.ended(
+        closed,
+        times,
+        settings.quorum.min_answers,
+        lambda client, heard: parts.chooser.believed_examples(client, heard, columns),
+        counts_once=counts_once,
+    )
     duration = parts.chooser.learn(selection, closed, answers, columns, deadline)
     if parts.chooser.world is None:
         left = settings.busy_s(deadline) - closed.length_s

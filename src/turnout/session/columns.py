@@ -74,6 +74,11 @@ class Columns:
         values = self._values.get(name)
         return values is not None and not np.isnan(values[client]).all()
 
+    def number(self, name: str, client: int) -> float:
+        """Return what a client has in a column of single numbers; NaN if nothing is known."""
+        values = self._values.get(name)
+        return float("nan") if values is None or values.ndim > 1 else float(values[client])
+
     def missing(self, names: Collection[str]) -> list[str]:
         """Return which columns no client has filled, in order."""
         return [name for name in sorted(names) if name not in self._filled()]

@@ -59,6 +59,8 @@ class Ended(NamedTuple):
         began_at: When the server began to look for clients, in seconds since 1970.
         closed_at: When the round was closed.
         alerts: What an operator should know after it.
+        examples: How many examples of whoever gave each of the answers are believed, NaN = not
+            said.
     """
 
     round: int
@@ -70,6 +72,7 @@ class Ended(NamedTuple):
     began_at: float
     closed_at: float
     alerts: tuple[Alert, ...] = ()
+    examples: tuple[float, ...] = ()
 
 
 class OpenRound:
@@ -135,18 +138,32 @@ class OpenRound:
         faults = {} if misfits is None else misfits(sound)
         return self.cohort.drop(closed, {in_time[i]: fault for i, fault in faults.items()})
 
-    def ended(self, closed: Closed, times: Times, min_answers: int, *, counts_once: bool) -> Ended:
-        """Return how the round ended."""
+    def ended(
+        self,
+        closed: Closed,
+        times: Times,
+        min_answers: int,
+        believed: Callable[[int, Heard], float],
+        *,
+        counts_once: bool,
+    ) -> Ended:
+        """Return how the round ended; ``believed`` says how many examples of a client count."""
         kept = self._in_time(closed)
         is_void = len(kept) < min_answers
+        heard = self.cohort.answers
+        examples = {i: believed(int(self.selection.clients[i]), heard[i]) for i in kept}
         counts = np.ones(len(self.addresses)) if counts_once else self.selection.times
-        answers = [
-            self.cohort.answers[i].content
-            for i in (() if is_void else kept)
-            for _ in range(int(counts[i]))
-        ]
-        ids, t, reasons = tuple(self.cohort.ids), self.context.round, self.cohort.reasons
-        return Ended(t, ids, closed, reasons, tuple(answers), is_void, *times)
+        used = [i for i in (() if is_void else kept) for _ in range(int(counts[i]))]
+        return Ended(
+            self.context.round,
+            tuple(self.cohort.ids),
+            closed,
+            self.cohort.reasons,
+            tuple(heard[i].content for i in used),
+            is_void,
+            *times,
+            examples=tuple(examples[i] for i in used),
+        )
 
     def _in_time(self, closed: Closed) -> list[int]:
         return [int(i) for i in np.flatnonzero(closed.status == Status.COMPLETED)]

@@ -28,6 +28,7 @@ from flwr.serverapp.strategy import (
 
 from turnout.integrations.flower.inner import layers
 from turnout.session.forms import ArrayForm, most_common, other_forms
+from turnout.session.keys import NUM_EXAMPLES
 from turnout.session.reports import number
 from turnout.types import LARGEST_REPORT, Array
 
@@ -57,6 +58,12 @@ class Checked:
     def number(self, key: str) -> float:
         """Return one metric; NaN if it is missing or impossible."""
         return number(self.metrics, key)
+
+    def weighing(self, key: str | None, examples: float) -> Message:
+        """Return the reply with the number of examples that is believed, if that is its weight."""
+        if key == NUM_EXAMPLES and examples < self.number(key):
+            self.reply.content.metric_records[self.measures[0]][key] = int(examples)
+        return self.reply
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,11 @@ class FlowerRun:
             )
         payloads = [by_node[cast(int, node)] for node in chosen.addresses]
         self._ended = self.live.train(chosen, payloads, self._misfits)
-        return [checked.reply for checked in self._ended.answers]
+        ended = self._ended
+        return [
+            checked.weighing(self._rules.weight_key, examples)
+            for checked, examples in zip(ended.answers, ended.examples, strict=True)
+        ]
 
     def _misfits(self, answers: Sequence[Heard]) -> dict[int, str]:
         needed = tuple(self.session.reports.needed.values())
