@@ -28,9 +28,10 @@ def free_port():
 class Server:
     """``turnout serve`` on a port of its own; it can be killed and started again."""
 
-    def __init__(self, database, *options):
+    def __init__(self, database, *options, verify=None):
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'http' if verify is None else 'https'}://127.0.0.1:{self.port}"
+        self._verify = verify is None or verify
         self._command = [sys.executable, "-m", "turnout", "serve", "--database", database]
         self._command += ["--port", str(self.port), *options]
         self.start()
@@ -46,7 +47,7 @@ class Server:
         while time.monotonic() < ends:
             assert self._process.poll() is None, self._process.stderr.read()
             with contextlib.suppress(httpx.TransportError):
-                return httpx.get(f"{self.url}/health").raise_for_status()
+                return httpx.get(f"{self.url}/health", verify=self._verify).raise_for_status()
             time.sleep(0.05)
         raise AssertionError("the server does not answer")
 

@@ -107,6 +107,8 @@ def test_without_tokens_only_this_machine_is_let_in(http, demo, base_url, client
     stranger = TestClient(http.app, base_url=base_url, client=(client, 50_000))
     stranger.portal = http.portal
     assert stranger.get(demo).status_code == 401
+    passed_on = {"X-Forwarded-For": "127.0.0.1"}
+    assert http.get(demo, headers=passed_on).status_code == 401
 
 
 def test_pages_of_other_sites_are_refused(http, demo):

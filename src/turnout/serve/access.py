@@ -18,6 +18,8 @@ from turnout.serve.tokens import Grant, grant_of, has_tokens
 
 #: Bytes that the body of a request may have.
 MAX_BODY = 64 * 2**20
+#: Headers that proxies add.
+_OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
 def is_loopback(host: str) -> bool:
@@ -89,11 +91,12 @@ def _is_local(request: Request) -> bool:
     """Return whether a request comes from this machine, and was meant for it.
 
     A page of another site could have its name point to this machine, so the name counts as well.
+    What a proxy passes on may come from anywhere.
     """
     client = request.client
-    return (
-        client is not None and is_loopback(client.host) and is_loopback(request.url.hostname or "")
-    )
+    if client is None or any(name in request.headers for name in _OF_PROXIES):
+        return False
+    return is_loopback(client.host) and is_loopback(request.url.hostname or "")
 
 
 def _check_origin(request: Request) -> None:

@@ -97,10 +97,7 @@ class Machine:
         assert self.chosen is not None
         if len(self.said) == len(self.chosen.ids):
             return True
-        # Whoever reports that a client took a minute has a clock on which a minute has passed.
-        reported = [outcome.seconds or 0.0 for outcome in self.said.values()]
-        passed = max(at - self.opened_at, *reported, 0.0)
-        return self.told is None and passed >= self.session.closes_at()
+        return self.told is None and self._passed(at) >= self.session.closes_at()
 
     def free(self, terms: Terms, at: float) -> BoolArray:
         """Return (n,) who could be chosen under these terms."""
@@ -184,12 +181,20 @@ class Machine:
             known = [o.seconds for o in self.said.values() if o.seconds is not None]
             length = max(known, default=0.0) if self.length_s is None else self.length_s
         elif len(self.said) < len(ids):
-            length = min(at - self.opened_at, self.session.closes_at())
+            length = min(self._passed(at), self.session.closes_at())
         there = [client for client in ids if self.members.is_there(client)]
         self.ended = self.session.close(there, length)
         if self.told is not None:  # who is free is the caller's to say
             self.members.reserved = {}
         self.chosen, self.said, self.members.told = None, {}, None
+
+    def _passed(self, at: float) -> float:
+        """Return how long the open round has taken so far.
+
+        Whoever reports that a client took a minute has a clock on which a minute has passed.
+        """
+        reported = [outcome.seconds or 0.0 for outcome in self.said.values()]
+        return max(at - self.opened_at, *reported, 0.0)
 
     def _available(self, terms: Terms) -> BoolArray | None:
         if terms.available is None:

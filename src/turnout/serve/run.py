@@ -55,6 +55,7 @@ def run(engine: Engine, listen: Listen) -> None:
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.key,
         server_header=False,
+        ws="none",
         timeout_graceful_shutdown=_GRACE_S,
     )
 

@@ -1,0 +1,83 @@
+"""``turnout serve`` as a command: help, tokens, what it refuses, TLS."""
+
+import ssl
+import subprocess
+import sys
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from tests.serve.processes import Server
+from turnout.cli import app
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs the command on a database of its own."""
+
+    def run(*arguments, code=0):
+        database = ["--database", f"sqlite:///{tmp_path}/turnout.db"]
+        result = CliRunner().invoke(app, ["serve", *database, *arguments])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    return run
+
+
+def test_tokens_are_made_listed_and_revoked(run):
+    token = run("token", "trainer", "--scope", "select").strip()
+    assert token.startswith("turnout_")
+    listed = run("tokens")
+    assert "trainer" in listed
+    assert "select" in listed
+    assert token not in listed
+    assert "exists: choose another" in run("token", "trainer", code=2)
+    assert "no federation 'none'" in run("token", "a", "--federation", "none", code=2)
+    assert "scope must be one of" in run("token", "a", "--scope", "root", code=2)
+    assert run("revoke", "trainer") == "Revoked trainer.\n"
+    assert "there is no token" in run("revoke", "trainer", code=2)
+
+
+def test_what_is_unsafe_or_impossible_is_refused_before_a_port_is_opened(run):
+    assert "no token is configured" in run("--host", "0.0.0.0", code=2)
+    assert "belong together" in run("--key", "k.pem", code=2)
+    assert "check --database" in run("--database", "sqlite:////none/x.db", code=2)
+
+
+def test_help_has_an_example():
+    result = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200"})
+    assert "turnout serve --database sqlite:///phones.db" in result.output
+
+
+def test_without_the_extra_it_says_what_to_install():
+    code = (
+        "import sys; sys.modules['fastapi'] = None\n"
+        "from turnout.errors import MissingExtra\n"
+        "try:\n    import turnout.serve\n"
+        "except MissingExtra as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "the server needs fastapi: pip install 'turnout[serve]'\n"
+
+
+@pytest.mark.slow
+def test_tls_by_certificate(tmp_path):
+    files = {name: tmp_path / f"{name}.pem" for name in ("key", "certificate")}
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=x",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", files["key"],
+         "-out", files["certificate"]],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    options = [text for name, path in files.items() for text in (f"--{name}", str(path))]
+    trusted = ssl.create_default_context(cafile=files["certificate"])
+    server = Server(f"sqlite:///{tmp_path}/turnout.db", *options, verify=trusted)
+    try:
+        assert server.url.startswith("https://")
+        assert server.wait().json()["status"] == "ok"
+        plain = server.url.replace("https", "http")
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{plain}/health")
+    finally:
+        server.kill()
