@@ -54,6 +54,7 @@ bench: $(READY)  ## speed: selectors at 1e3 .. 1e6 clients, the loop, training, 
 	$(BIN)/python benchmarks/loop.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/flower.py
+	$(BIN)/python benchmarks/serve.py
 
 peers: $(READY)  ## our Oort and pow-d beside the public ones, where those are installed
 	$(BIN)/python benchmarks/peers.py
