@@ -1,6 +1,7 @@
 """NVFlare's server without processes: tasks, clients and events, on a clock of its own."""
 
 import contextlib
+import copy
 import math
 from dataclasses import dataclass, field
 
@@ -54,6 +55,9 @@ class Site:
     def number(self):
         return int(self.name.rpartition("-")[2])
 
+    def train(self, model):
+        return trained(model, self.number)
+
     def work(self, shareable):
         model = FLModelUtils.from_shareable(shareable)
         if "turnout" in model.meta:
@@ -62,7 +66,7 @@ class Site:
         if answer is not None:
             return FLModelUtils.to_shareable(answer), 0.0
         self.trained.append(model.current_round)
-        reply = trained(model, self.number)
+        reply = self.train(model)
         seconds = self.plan.get(model.current_round, self.seconds)
         made = FLModelUtils.to_shareable(reply) if self.spoil is None else self.spoil(reply)
         return made, seconds
@@ -162,9 +166,7 @@ def play(federation, ticking, *, abort_at=None, **controller):
         clock.sleep = live
         stack.callback(setattr, clock, "sleep", sleep)
         made.fl_ctx, made.engine, made.abort_signal = federation.context(), federation, abort
-        made.save_model = lambda model: federation.saved.append(
-            {key: np.array(value) for key, value in model.params.items()}
-        )
+        made.save_model = lambda model: federation.saved.append(copy.deepcopy(model.params))
         made.run()
     return made
 

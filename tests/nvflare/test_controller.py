@@ -1,12 +1,17 @@
 """The controller over a federation without processes: who is chosen, and what becomes of them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+import torch
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.aggregators.model_aggregator import ModelAggregator
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
+from nvflare.app_opt.pt.decomposers import TensorDecomposer
+from nvflare.fuel.utils import fobs
 
 import turnout
 from tests.nvflare.fake import Federation, Site, cohorts, initial, play, statuses, trained
@@ -347,3 +352,32 @@ def test_followers_are_components_of_the_job(ticking):
     assert listener.told == ["start", 0, "end"]
     with pytest.raises(InvalidInput, match=r"job\.to_server\(component, id='other'\)"):
         play(federation, ticking, followers=["mine", "other"])
+
+
+def test_models_of_torch(ticking, tmp_path):
+    """They stay tensors, on the way and in the checkpoint."""
+    fobs.register(TensorDecomposer)
+    model = {"w": torch.arange(4.0), "half": torch.ones(2, dtype=torch.bfloat16)}
+
+    def spoil(reply, is_broken=False):
+        step = torch.full((4,), torch.nan if is_broken else 1.0)
+        params = {"w": torch.arange(4.0) + step, "half": model["half"] * 2}
+        return FLModelUtils.to_shareable(FLModel(params=params, metrics=reply.metrics))
+
+    def federation():
+        made = [Site(f"site-{i + 1}", spoil=spoil) for i in range(2)]
+        made.append(Site("site-3", spoil=partial(spoil, is_broken=True)))
+        for site in made:
+            site.train = lambda model: FLModel(params={}, metrics={})
+        return Federation(made)
+
+    first = federation()
+    told = {"model": model, "checkpoint": tmp_path / "run.npz", "num_rounds": 1}
+    controller = everyone(first, ticking, **told)
+    assert list(statuses(controller, 0).values()) == ["completed", "completed", "failed"]
+    saved = controller._run.model.params
+    assert saved["w"].tolist() == [1.0, 2.0, 3.0, 4.0]
+    again = everyone(federation(), ticking, **told)
+    back = again._run.model.params
+    assert back["half"].dtype == torch.bfloat16
+    assert all(torch.equal(back[key], saved[key]) for key in saved)
