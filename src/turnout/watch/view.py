@@ -135,7 +135,7 @@ def _words(look: Look, path: str, progress: str, stalled_s: float) -> str:
         case State.NO_FOLDER:
             return f"{path} is not a folder any more."
         case State.STALLED:
-            return f"No news for {stalled_s:g} s: it may have stopped. {far}."
+            return f"No news for more than {stalled_s:g} s: it may have stopped. {far}."
         case State.FAILED:
             return f"Ended, {n_failed} of {look.n_planned} runs failed; error.txt says why."
         case State.ENDED:
