@@ -38,8 +38,9 @@ def test_a_round_is_a_span_and_its_parts_are_children(ticking, spans, tmp_path):
     live = Live(session, FakePort(calm()))
     for _ in range(2):
         _, _, ended = play_round(live)
+        keeper.note(ended)
         keeper.save({}, {})
-        keeper.record(ended)
+        keeper.record()
     keeper.finish()
     rounds = [span for span in spans() if span.name == "turnout.round"]
     assert [dict(span.attributes) for span in rounds] == [

@@ -6,13 +6,14 @@ import dataclasses
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from turnout.cli.output import AsJson, note, show, table
 from turnout.errors import InvalidInput, OutputError
+from turnout.runs.answers import name_of
 from turnout.session.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from turnout.session.clients import Client, clients_of, find, merge, rename
 from turnout.storage import read_bytes, write_atomically
@@ -107,9 +108,10 @@ def _show(found: Sequence[Client], as_json: bool) -> None:
     drawn = table(f"{len(found)} clients", *headings, numbers=headings[1:5])
     for client in found[:_SHOWN]:
         busy = f"{client.busy_s:.0f} s" if client.busy_s else ""
-        told: tuple[Any, ...] = (client.id, client.index, client.chosen, client.last or "never")
-        rest = ("" if x is None else str(x) for x in (client.address, client.merged_into))
-        drawn.add_row(*(escape(str(cell)) for cell in (*told, busy, *rest)))
+        counts = (str(client.index), str(client.chosen), str(client.last or "never"), busy)
+        places = (client.address, client.merged_into)
+        rest = ("" if place is None else escape(name_of(place)) for place in places)
+        drawn.add_row(escape(name_of(client.id)), *counts, *rest)
     if len(found) > _SHOWN:
         drawn.caption = f"and {len(found) - _SHOWN} more; --json has all"
     show(drawn, [dataclasses.asdict(client) for client in found], as_json)
