@@ -32,7 +32,8 @@ quick: $(READY)  ## under a minute while working: no browser, no Flower, no trai
 
 long: $(READY)  ## far more random damage, odd input and kills than CI tries; hours
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --long tests/test_bad_input.py \
-		tests/test_damaged_files.py tests/flower/test_damaged_checkpoint.py tests/test_faults.py
+		tests/test_damaged_files.py tests/flower/test_damaged_checkpoint.py \
+		tests/test_crash_points.py
 
 deployment: $(READY)  ## Flower, NVFlare and Ray on loopback: nodes and workers that are killed and come back
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m deployment $(DEPLOYMENT)

@@ -26,6 +26,7 @@ SLOW = (
     "test_cli_new.py",
     "test_cli_runs.py",
     "test_cli_train.py",
+    "test_crash_points.py",
     "test_damaged_files.py",
     "test_docs.py",
     "test_faults.py",

@@ -8,16 +8,18 @@ watch``.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from turnout.errors import OutputError
 from turnout.roster import Roster
 from turnout.runs import files
 from turnout.runs.at_end import backlog_rate, curves_at_end
@@ -36,6 +38,20 @@ from turnout.types import IntArray, Status
 
 #: The choices are written again after so many seconds, and at the end.
 _FLUSH_SECONDS = 5.0
+
+
+def _refused(method: Callable[..., None]) -> Callable[..., None]:
+    """Name the folder if the system does not let it be written."""
+
+    @functools.wraps(method)
+    def written(self: Records, *arguments: Any, **named: Any) -> None:
+        try:
+            method(self, *arguments, **named)
+        except OSError as error:
+            reason = error.strerror or error
+            raise OutputError(f"{self.path} cannot be written: {reason}.") from error
+
+    return written
 
 
 class Records:
@@ -67,6 +83,7 @@ class Records:
         self._n_lines = self._n_named = 0
         self._busy: list[Hashable] = []  # when the cohort of the open round was chosen
 
+    @_refused
     def open(self, journal: Journal, *, resumed: bool) -> None:
         """Make the folder, with the rounds that are done already."""
         if not resumed and self._log.n_bytes > 0:
@@ -84,6 +101,7 @@ class Records:
             log.begin(_lines_before(log.path, journal.n_rounds))
         self._n_lines = journal.n_rounds
 
+    @_refused
     def choose(self, chosen: Chosen, members: Members) -> None:
         """Write who was chosen, before anybody is given work."""
         self._busy = members.busy_ids()
@@ -95,12 +113,14 @@ class Records:
         }
         self._open.write_bytes(f"{json.dumps(first)}\n".encode())
 
+    @_refused
     def hear(self, client: Hashable, heard: Heard) -> None:
         """Write that something was heard of a client in the open round."""
         with self._open.open("ab") as log:
             line = {"id": client, "heard": heard.reason or heard.kind.value}
             log.write(f"{json.dumps(line)}\n".encode())
 
+    @_refused
     def name(self, ended: Ended, roster: Roster) -> None:
         """Write what became of everyone who was chosen in a round, and what it gave cause to."""
         if len(roster) > self._n_named:
@@ -114,6 +134,7 @@ class Records:
         for log in (self._answers, self._alerts):
             log.sync()
 
+    @_refused
     def add(self, journal: Journal) -> None:
         """Write the last round; if it was written already, in its place."""
         if self._config["n_clients"] != journal.n_clients:
@@ -126,6 +147,7 @@ class Records:
         if clock.now() - self._flushed >= _FLUSH_SECONDS:
             self._write_choices(journal)
 
+    @_refused
     def finish(self, journal: Journal) -> None:
         """Write the end; the summary makes the run complete."""
         if not journal.n_rounds:
