@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from nvflare.app_common.np.recipes import NumpyFedAvgRecipe
 
 from nvflare import FedJob
 from tests.nvflare.fake import initial
@@ -79,6 +80,34 @@ def test_every_argument_survives_the_export_of_a_job(tmp_path):
     assert settings.alerts == ARGUMENTS["alerts"]
     assert repr(selector_of(again)) == repr(selector_of(controller))
     assert "cap=inf" in repr(selector_of(again))
+
+
+class SelectingRecipe(NumpyFedAvgRecipe):
+    """As the how-to has it."""
+
+    def _create_controller(self, persistor_id, model_params, model_aggregator):
+        return SelectingFedAvg(
+            "e3cs",
+            cohort_size=2,
+            num_rounds=self.num_rounds,
+            persistor_id=persistor_id,
+            model=model_params,
+            aggregator=model_aggregator,
+        )
+
+
+def test_a_recipe_with_another_controller(tmp_path):
+    script = tmp_path / "client.py"
+    script.write_text("")
+    recipe = SelectingRecipe(
+        model=[0.0, 1.0], min_clients=2, num_rounds=7, train_script=str(script)
+    )
+    recipe.export(str(tmp_path / "job"))
+    (config,) = (tmp_path / "job").glob("**/config_fed_server.json")
+    (workflow,) = json.loads(config.read_text())["workflows"]
+    told = {"selector": "e3cs", "cohort_size": 2, "num_rounds": 7}
+    assert told.items() <= workflow["args"].items()
+    assert SelectingFedAvg(**workflow["args"]).num_rounds == 7
 
 
 def test_nothing_but_what_was_given_is_exported(tmp_path):

@@ -24,7 +24,7 @@ from google.protobuf.message import Error as ProtobufError  # type: ignore[impor
 
 from turnout.integrations.flower import keys
 from turnout.integrations.flower.replies import ReplyRules
-from turnout.session.hints import Hints
+from turnout.session.hints import Hints, report_losses
 from turnout.session.port import (
     Address,
     AskColumns,
@@ -52,6 +52,8 @@ _HOW = {
     "features": "features=SimHash().of_text(text)",
     "context": "context=lambda message, context: [1 / speed, 1.0 - took_part, size / bandwidth]",
 }
+
+_CLIENT = "turnout.integrations.flower.client"
 
 #: The attribute of a message that marks the work of a round; it stays on the server.
 _MARK = "_turnout_training"
@@ -158,20 +160,12 @@ class FlowerHints(Hints):
     def columns(self, names: Sequence[str]) -> str:
         """Return the arguments of ``describe``."""
         how = [_HOW.get(name, f"columns={{{name!r}: ...}}") for name in names]
-        return (
-            f"add describe(app, stable_id=..., {', '.join(how)}) on the client, from "
-            "turnout.integrations.flower.client"
-        )
+        return f"add describe(app, stable_id=..., {', '.join(how)}) on the client, from {_CLIENT}"
 
     def metrics(self, keys: Mapping[str, str]) -> str:
         """Return how to use a ``LossReport``."""
-        own = ", ".join(f"{name!r}: ..." for name in keys)
-        return (
-            "on the client, make report = LossReport() before the training, call report.add(loss, "
-            'n=len(batch)) for each mini-batch, and reply with MetricRecord({"num-examples": ..., '
-            "**report.metrics()}); it is in turnout.integrations.flower.client. Or name keys of "
-            f"your own: SelectingStrategy(..., metric_keys={{{own}}})"
-        )
+        reply = 'reply with MetricRecord({"num-examples": ..., **report.metrics()})'
+        return report_losses(keys, reply, _CLIENT, "SelectingStrategy")
 
     def weight(self, key: str) -> str:
         """Return how to reply with a weight."""

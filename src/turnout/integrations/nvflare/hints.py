@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from turnout.session.hints import Hints
+from turnout.session.hints import Hints, report_losses
+
+_CLIENT = "turnout.integrations.nvflare.client"
 
 
 class NvflareHints(Hints):
@@ -17,18 +19,13 @@ class NvflareHints(Hints):
         arguments = ", ".join(how.get(name, f"columns={{{name!r}: ...}}") for name in names)
         return (
             f"on the client, make me = Describe({arguments}) and call me.receive() in place of "
-            "flare.receive(); it is in turnout.integrations.nvflare.client"
+            f"flare.receive(); it is in {_CLIENT}"
         )
 
     def metrics(self, keys: Mapping[str, str]) -> str:
         """Return how to use a ``LossReport``."""
-        own = ", ".join(f"{name!r}: ..." for name in keys)
-        return (
-            "on the client, make report = LossReport() before the training, call report.add(loss, "
-            "n=len(batch)) for each mini-batch, and send FLModel(params=..., "
-            "metrics=report.metrics()); it is in turnout.integrations.nvflare.client. Or name keys "
-            f"of your own: SelectingFedAvg(..., metric_keys={{{own}}})"
-        )
+        reply = "send FLModel(params=..., metrics=report.metrics())"
+        return report_losses(keys, reply, _CLIENT, "SelectingFedAvg")
 
     def loss(self) -> str:
         """Return how to answer a poll."""
