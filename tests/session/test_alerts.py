@@ -157,6 +157,20 @@ def test_a_client_that_keeps_failing_is_named_with_the_reason(ticking):
     assert alerts[0].text == "client-0 has failed 3 times in a row, the last time: why."
 
 
+@pytest.mark.parametrize("n", [20, 21])
+def test_many_clients_that_fail_at_once_are_one_alert(ticking, n):
+    session = session_of("random", cohort_size=n, alerts=AlertRules(failures=2, void_rounds=9))
+    present(session, n)
+    alerts = []
+    for _ in range(3):
+        answered(session, session.open(), *[Kind.FAILED] * n)
+        alerts += [alert for alert in session.close().alerts if alert.kind == FAILING]
+    assert len(alerts) == (n if n == 20 else 1)
+    if n == 21:
+        assert alerts[0].text.startswith("21 clients are failing, among them client-0, client-1, ")
+        assert (alerts[0].client, alerts[0].numbers) == (None, {"clients": 21})
+
+
 def test_void_rounds_are_named_when_they_begin_and_when_they_go_on(ticking):
     session = session_of("random", quorum=Quorum(min_answers=2), alerts=AlertRules(void_rounds=3))
     present(session)

@@ -28,6 +28,9 @@ from turnout.types import Array, FloatArray, IntArray
 #: s: small ones see that a client is chosen a little too rarely, large ones that it never is.
 _STEPS = np.array([0.1, 0.25, 0.5, 0.75, 0.99])
 
+#: Clients that are named one by one after a round; more are one alert.
+_MOST_NAMED = 20
+
 BEHIND, FAILING, QUORUM, VOID = "behind", "failing", "quorum", "void-rounds"
 #: Everything that an alert can be about.
 KINDS = (BEHIND, FAILING, QUORUM, VOID)
@@ -78,7 +81,10 @@ class Alert(NamedTuple):
 
 @dataclass
 class Alerts:
-    """Finds what to warn of after each round; a client is said to be behind once in a run."""
+    """Finds what to warn of after each round; a client is said to be behind once in a run.
+
+    If there are more than 20 clients of a kind after a round, they are one alert.
+    """
 
     rules: AlertRules
     told: set[int] = field(default_factory=set)  #: clients that were said to be behind
@@ -101,7 +107,10 @@ class Alerts:
             ended: Why there was no answer, by index of each chosen client that has just failed.
             void: Why the round is void; None if it is not.
         """
-        alerts = [*self._failing(round, tally, roster, ended), *self._behind(round, tally, roster)]
+        alerts = [
+            *_gathered(self._failing(round, tally, roster, ended)),
+            *_gathered(self._behind(round, tally, roster)),
+        ]
         self.n_void = 0 if void is None else self.n_void + 1
         if void is not None and self.n_void == 1:
             alerts.append(Alert(round, QUORUM, None, f"Round {round + 1} is void: {void}.", {}))
@@ -145,6 +154,17 @@ class Alerts:
         """Go back to what was said; without that, who is behind already counts as told."""
         told = state["told"] if "told" in state else behind(tally, self.rules.false_alarms)
         self.told, self.n_void = set(told.tolist()), n_void
+
+
+def _gathered(alerts: list[Alert]) -> list[Alert]:
+    """Return one alert for many of a kind: a network that is down must not fill a disk."""
+    if len(alerts) <= _MOST_NAMED:
+        return alerts
+    first, n = alerts[0], len(alerts)
+    names = ", ".join(str(alert.client) for alert in alerts[:_MOST_NAMED])
+    what = "behind" if first.kind == BEHIND else "failing"
+    text = f"{n} clients are {what}, among them {names}."
+    return [Alert(first.round, first.kind, None, text, {"clients": n})]
 
 
 def behind(tally: Tally, false_alarms: float) -> IntArray:

@@ -12,8 +12,8 @@ from turnout.policies import Closed, Observed
 from turnout.rng import Purpose, stream
 from turnout.selector import Selector
 from turnout.session import keys
-from turnout.session.claims import Claims
 from turnout.session.columns import Columns
+from turnout.session.first_words import FirstWords
 from turnout.session.port import Heard
 from turnout.session.reports import Reports, number
 from turnout.session.settings import Settings
@@ -45,7 +45,7 @@ class Chooser:
         self.policy = settings.round_policy(limit_s, world)
         self.observed = Observed.fresh()
         self.bounds = None if settings.bounds is None else settings.bounds.clone()
-        self.claims = Claims()
+        self.claims = FirstWords()
         self.n_clients = 0  #: that selector and bounds have room for
         self.cohort_size, self._seed, self._limit_s = settings.cohort_size, settings.seed, limit_s
 

@@ -15,7 +15,7 @@ from turnout.types import Array
 _FIRST = "examples"
 
 
-class Claims:
+class FirstWords:
     """Numbers of examples by client, as they were first said.
 
     A model is averaged by them, so who says 140 and later 10^9 would take it over. Three times the

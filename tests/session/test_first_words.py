@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from turnout import StateFileError
-from turnout.session.claims import Claims
+from turnout.session.first_words import FirstWords
 
 
 def test_three_times_the_first_word_is_believed():
-    claims = Claims()
+    claims = FirstWords()
     assert claims.believed(4, 140.0) == 140.0
     assert claims.believed(4, 420.0) == 420.0
     assert claims.believed(4, 1e9) == 420.0
@@ -19,14 +19,14 @@ def test_three_times_the_first_word_is_believed():
 
 
 def test_what_a_client_said_of_itself_comes_first():
-    claims = Claims()
+    claims = FirstWords()
     assert claims.believed(0, 1e9, known=140.0) == 420.0
     assert claims.believed(1, 1e9, known=math.nan) == 1e9  # nothing contradicts it
     assert claims.believed(2, 0.0) == 0.0
 
 
 def test_first_words_are_saved():
-    claims, other = Claims(), Claims()
+    claims, other = FirstWords(), FirstWords()
     claims.believed(1, 10.0)
     other.load_state(claims.state(), 5)
     assert other.believed(1, 100.0) == 30.0
