@@ -381,3 +381,35 @@ def test_models_of_torch(ticking, tmp_path):
     back = again._run.model.params
     assert back["half"].dtype == torch.bfloat16
     assert all(torch.equal(back[key], saved[key]) for key in saved)
+
+
+ODD_ANSWERS = [
+    "text",
+    {"columns": "all", "every-round": 5, "loss": "low"},
+    {"columns": {"num_samples": "many", 3: 4}, "every-round": [None, 7], "loss": [1.0, 2.0]},
+    {"columns": {"num_samples": 1e300, "other": [[1]]}, "loss": float("nan")},
+    {"columns": {"num_samples": -5}, "loss": 10**300},
+]
+
+
+class Odd(Describe):
+    """Answers every question with the same nonsense."""
+
+    def __init__(self, said):
+        self.said = said
+
+    def answer(self, received):
+        asked = "ask" in (received.meta.get("turnout") or {})
+        return FLModel(metrics={}, meta={"turnout": self.said}) if asked else None
+
+
+def test_odd_answers_to_questions_harm_nobody(ticking):
+    honest = [Site(f"site-{i}") for i in (1, 2)]
+    for site in honest:
+        site.describe = Describe(num_examples=10, loss=lambda model: 1.0)
+    liars = [Site(f"site-{i + 3}", describe=Odd(said)) for i, said in enumerate(ODD_ANSWERS)]
+    federation = Federation([*honest, *liars])
+    parameters = {"candidates": 7}
+    controller = play(federation, ticking, selector="pow-d", parameters=parameters, num_rounds=4)
+    assert len(cohorts(controller)) == 4
+    assert {"site-1", "site-2"} <= {name for names in cohorts(controller) for name in names}
