@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from typing import Any
 
 from turnout.errors import InvalidInput, TurnoutError
@@ -47,6 +48,7 @@ class Wire:
         token = token or os.environ.get(TOKEN_VARIABLE)
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self.client = self._library.Client(base_url=url, headers=headers, timeout=patience_s)
+        weakref.finalize(self, self.client.close)
 
     def send(self, method: str, path: str, body: Any = None) -> Any:
         """Return the content of the answer.

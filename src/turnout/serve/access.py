@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from turnout.serve.problems import MEDIA_TYPE, Problem
+from turnout.serve.problems import MEDIA_TYPE, Refusal
 from turnout.serve.store import Store
 from turnout.serve.tokens import Grant, grant_of, has_tokens
 
@@ -77,7 +77,7 @@ def _grant(request: Request) -> Grant:
             return grant
         if not has_tokens(connection) and _is_local(request):
             return Grant("admin")
-    raise Problem(
+    raise Refusal(
         401,
         "no-token" if not token else "unknown-token",
         "this request needs a token." if not token else "this token is not known here.",
@@ -102,7 +102,7 @@ def _is_local(request: Request) -> bool:
 def _check_origin(request: Request) -> None:
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise Problem(
+        raise Refusal(
             403,
             "foreign-origin",
             "this request comes from a page of another site.",
@@ -111,9 +111,9 @@ def _check_origin(request: Request) -> None:
         )
 
 
-def _forbidden(scope: str, federation: str | None) -> Problem:
+def _forbidden(scope: str, federation: str | None) -> Refusal:
     where = "all federations" if federation is None else f"the federation {federation!r}"
-    return Problem(
+    return Refusal(
         403,
         "wrong-scope",
         f"this needs the scope {scope!r} for {where}, which the token does not have.",
@@ -156,17 +156,17 @@ class LimitBody:
 
         await self.app(scope, counted, send)
 
-    def _problem(self) -> Problem:
+    def _problem(self) -> Refusal:
         return too_large(self.most)
 
 
-def too_large(most: int) -> Problem:
+def too_large(most: int) -> Refusal:
     """Return that a body is too large.
 
     Args:
         most: Bytes that it may have.
     """
-    return Problem(
+    return Refusal(
         413,
         "too-large",
         f"the body is larger than {most} bytes.",

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 
 from turnout.errors import InvalidInput, MissingColumn, TurnoutError
 from turnout.serve.access import too_large
-from turnout.serve.problems import MEDIA_TYPE, Problem
+from turnout.serve.problems import MEDIA_TYPE, Refusal
 
 log = logging.getLogger("turnout.serve")
 
@@ -40,10 +40,10 @@ def answer_errors(app: FastAPI, max_body: int) -> None:
         if error.status_code == 413:
             return _answer(too_large(max_body))
         fix = _FIXES.get(error.status_code, "See the detail.")
-        problem = Problem(error.status_code, "bad-request", str(error.detail), fix=fix)
+        problem = Refusal(error.status_code, "bad-request", str(error.detail), fix=fix)
         return _answer(problem, dict(error.headers or {}))
 
-    app.add_exception_handler(Problem, _of_problem)
+    app.add_exception_handler(Refusal, _of_refusal)
     app.add_exception_handler(HTTPException, of_http)
     app.add_exception_handler(RequestValidationError, _of_body)
     app.add_exception_handler(TurnoutError, _of_turnout)
@@ -51,13 +51,13 @@ def answer_errors(app: FastAPI, max_body: int) -> None:
     app.add_exception_handler(Exception, _of_bug)
 
 
-def _answer(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
+def _answer(problem: Refusal, headers: dict[str, str] | None = None) -> JSONResponse:
     headers = {**(problem.headers or {}), **(headers or {})}
     return JSONResponse(problem.document(), problem.status, headers, MEDIA_TYPE)
 
 
-def _of_problem(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, Problem)
+def _of_refusal(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refusal)
     return _answer(error)
 
 
@@ -66,7 +66,7 @@ def _of_body(_: Request, error: Exception) -> JSONResponse:
     first: dict[str, Any] = dict(error.errors()[0])
     field = _place(first["loc"], error.body, is_missing=first["type"] == "missing")
     return _answer(
-        Problem(
+        Refusal(
             422,
             "wrong-shape",
             f"{field}: {first['msg']}.",
@@ -96,13 +96,13 @@ def _of_turnout(_: Request, error: Exception) -> JSONResponse:
     is_missing = isinstance(error, MissingColumn)
     status, kind = (409, "missing-column") if is_missing else (422, "invalid-input")
     fix = f"Correct {field}." if field else "Do what the detail says, then send it again."
-    return _answer(Problem(status, kind, str(error), field=field, fix=fix))
+    return _answer(Refusal(status, kind, str(error), field=field, fix=fix))
 
 
 def _of_database(_: Request, error: Exception) -> JSONResponse:
     log.error("the database failed: %s", error)
     return _answer(
-        Problem(
+        Refusal(
             503,
             "database-failed",
             "the database did not answer; nothing was changed.",
@@ -115,7 +115,7 @@ def _of_database(_: Request, error: Exception) -> JSONResponse:
 def _of_bug(_: Request, error: Exception) -> JSONResponse:
     log.exception("a request failed", exc_info=error)
     return _answer(
-        Problem(
+        Refusal(
             500,
             "server-error",
             "the server failed; nothing was changed.",

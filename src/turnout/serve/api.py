@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from turnout.serve import federations, records, rounds
 from turnout.serve.access import needs, needs_server
 from turnout.serve.database import writing
-from turnout.serve.problems import Problem
+from turnout.serve.problems import Refusal
 from turnout.serve.schemas import (
     Definition,
     Enrolment,
@@ -181,4 +181,4 @@ def delete_token(store: Stored, name: Name, token: Annotated[str, Path(max_lengt
         if not revoke_token(connection, token, name):
             detail = f"this federation has no token {token!r}."
             fix = "List them with 'turnout serve tokens'."
-            raise Problem(404, "unknown-token", detail, field="token", fix=fix)
+            raise Refusal(404, "unknown-token", detail, field="token", fix=fix)

@@ -11,7 +11,7 @@ import numpy as np
 
 from turnout.arrays import COLUMN_LIMITS
 from turnout.serve.machine import Machine, as_array
-from turnout.serve.problems import Problem, unknown_clients
+from turnout.serve.problems import Refusal, unknown_clients
 from turnout.serve.schemas import Bits, ClientId, ClientOutcome, Enrolment, Terms
 from turnout.session import TooFewAnswers
 from turnout.session.keys import metric_key
@@ -75,7 +75,7 @@ def check_unique(clients: Sequence[ClientId], field: str) -> None:
     if len(set(clients)) == len(clients):
         return
     twice, _ = Counter(clients).most_common(1)[0]
-    raise Problem(
+    raise Refusal(
         422,
         "duplicate-client",
         f"{field} must name each client once, got {twice!r} twice.",
@@ -99,7 +99,7 @@ def check_terms(
     session, n = machine.session, len(machine.members.roster)
     if not n:
         fix = "Enrol some first with PUT .../clients."
-        raise Problem(409, "no-clients", "no client is enrolled.", field="clients", fix=fix)
+        raise Refusal(409, "no-clients", "no client is enrolled.", field="clients", fix=fix)
     _check_available(machine, terms)
     _check_told(machine, terms)
     quorum = session.settings.quorum
@@ -108,10 +108,10 @@ def check_terms(
             quorum.check_rounds(session.journal.n_last_below(quorum.min_answers))
         except TooFewAnswers as error:
             fix = 'Mend the clients, then send {"go_on": true} with the next round.'
-            raise Problem(409, "too-few-answers", str(error), field="quorum", fix=fix) from error
+            raise Refusal(409, "too-few-answers", str(error), field="quorum", fix=fix) from error
     n_free = int(np.count_nonzero(machine.free(terms, at)))
     if machine.told is None and n_free < quorum.min_free:
-        raise Problem(
+        raise Refusal(
             409,
             "too-few-free",
             f"{n_free} clients are free, and {quorum.min_free} are needed.",
@@ -132,7 +132,7 @@ def _check_available(machine: Machine, terms: Terms) -> None:
         except (binascii.Error, ValueError):
             size = -1
         if size != -(-n // 8):
-            raise Problem(
+            raise Refusal(
                 422,
                 "bad-bits",
                 f"available.bits must be base64 of {-(-n // 8)} bytes, a bit for each of the {n} "
@@ -147,7 +147,7 @@ def _check_available(machine: Machine, terms: Terms) -> None:
 def _check_told(machine: Machine, terms: Terms) -> None:
     for field in ("cohort_size", "deadline_s"):
         if machine.told is None and getattr(terms, field) is not None:
-            raise Problem(
+            raise Refusal(
                 422,
                 "policy-decides",
                 f"{field} is given by the federation's policy.",
@@ -162,7 +162,7 @@ def _check_losses(machine: Machine, terms: Terms, at: float) -> None:
     if not polled:
         return
     if losses is None:
-        raise Problem(
+        raise Refusal(
             409,
             "poll-first",
             "this selector wants to see losses before it chooses.",
@@ -170,7 +170,7 @@ def _check_losses(machine: Machine, terms: Terms, at: float) -> None:
             fix="POST .../poll says whose; send them as losses with POST .../rounds.",
         )
     if len(losses.clients) != len(losses.losses) or set(losses.clients) != set(polled):
-        raise Problem(
+        raise Refusal(
             422,
             "wrong-poll",
             f"losses must be those of the {len(polled)} clients that .../poll names, one for each.",
@@ -200,7 +200,7 @@ def check_outcomes(
     if strangers:
         raise unknown_clients(strangers, "outcomes")
     if odd:
-        raise Problem(
+        raise Refusal(
             422,
             "not-chosen",
             f"{odd[0]!r} was not chosen in this round.",
@@ -210,7 +210,7 @@ def check_outcomes(
     for outcome in outcomes:
         _check_outcome(machine, outcome)
         if outcome.client in said and said[outcome.client] != outcome:
-            raise Problem(
+            raise Refusal(
                 409,
                 "contradiction",
                 f"{outcome.client!r} was reported before, with different content.",
@@ -222,7 +222,7 @@ def check_outcomes(
 
 def _check_outcome(machine: Machine, outcome: ClientOutcome) -> None:
     if outcome.status == "late" and machine.told is None:
-        raise Problem(
+        raise Refusal(
             422,
             "policy-decides",
             "the federation's policy decides who is late.",
@@ -233,7 +233,7 @@ def _check_outcome(machine: Machine, outcome: ClientOutcome) -> None:
     sent = {metric_key(name, {}) for name in outcome.metrics}
     missing = [key for key in needed if key not in sent]
     if outcome.status == "completed" and missing:
-        raise Problem(
+        raise Refusal(
             422,
             "missing-metric",
             f"the selector needs the metric {missing[0]!r} of {outcome.client!r}.",
@@ -242,8 +242,8 @@ def _check_outcome(machine: Machine, outcome: ClientOutcome) -> None:
         )
 
 
-def _bad_column(name: str, problem: str) -> Problem:
-    return Problem(
+def _bad_column(name: str, problem: str) -> Refusal:
+    return Refusal(
         422,
         "bad-column",
         f"columns.{name}: {problem}." if name else f"columns: {problem}.",

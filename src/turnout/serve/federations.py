@@ -15,7 +15,7 @@ from turnout.serve.database import writing
 from turnout.serve.events import StateImported
 from turnout.serve.machine import Machine
 from turnout.serve.plan import session_of
-from turnout.serve.problems import Problem
+from turnout.serve.problems import Refusal
 from turnout.serve.schemas import Definition, Enrolment, Withdrawal
 from turnout.serve.store import Store, save
 from turnout.serve.tables import EVENT, FEDERATION, ROUND, SNAPSHOT, TOKEN
@@ -43,7 +43,7 @@ def create(store: Store, definition: Definition) -> bool:
             connection.execute(insert(FEDERATION).values(created_at=time.time(), **values))
             return True
     if json.loads(there) != json.loads(text):
-        raise Problem(
+        raise Refusal(
             409,
             "name-taken",
             f"there is a federation {definition.name!r} with another definition.",
@@ -195,7 +195,7 @@ def import_state(store: Store, name: str, content: bytes) -> dict[str, Any]:
     """
     with store.write(name) as work:
         if work.machine.seq:
-            raise Problem(
+            raise Refusal(
                 409,
                 "not-new",
                 f"the federation {name!r} has clients or rounds of its own.",
@@ -215,7 +215,7 @@ def _check_between_rounds(machine: Machine) -> None:
     if machine.chosen is not None:
         t = machine.chosen.round
         fix = f"Close it first with POST .../rounds/{t}/close."
-        raise Problem(409, "round-open", f"round {t} is open.", field="round", fix=fix)
+        raise Refusal(409, "round-open", f"round {t} is open.", field="round", fix=fix)
 
 
 def _counts(machine: Machine) -> dict[str, Any]:

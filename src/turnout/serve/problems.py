@@ -8,7 +8,7 @@ from typing import Any
 MEDIA_TYPE = "application/problem+json"
 
 
-class Problem(Exception):
+class Refusal(Exception):
     """A request that is not carried out; nothing has changed.
 
     Args:
@@ -46,9 +46,9 @@ class Problem(Exception):
         }
 
 
-def unknown_federation(name: str) -> Problem:
+def unknown_federation(name: str) -> Refusal:
     """Return that there is no federation of that name."""
-    return Problem(
+    return Refusal(
         404,
         "unknown-federation",
         f"there is no federation {name!r}.",
@@ -57,10 +57,10 @@ def unknown_federation(name: str) -> Problem:
     )
 
 
-def unknown_clients(clients: list[Any], field: str) -> Problem:
+def unknown_clients(clients: list[Any], field: str) -> Refusal:
     """Return that clients are not enrolled."""
     some = ", ".join(map(repr, clients[:5])) + (", ..." if len(clients) > 5 else "")
-    return Problem(
+    return Refusal(
         404,
         "unknown-client",
         f"{len(clients)} ids are not enrolled: {some}.",
@@ -69,9 +69,9 @@ def unknown_clients(clients: list[Any], field: str) -> Problem:
     )
 
 
-def unknown_round(number: int, next_round: int) -> Problem:
+def unknown_round(number: int, next_round: int) -> Refusal:
     """Return that a round was never opened."""
-    return Problem(
+    return Refusal(
         404,
         "unknown-round",
         f"round {number} was never opened; the next one is {next_round}.",

@@ -16,7 +16,7 @@ from sqlalchemy import Row, insert, select, update
 
 from turnout.serve.checks import check_outcomes, check_terms
 from turnout.serve.events import RoundClosed, RoundOpened, RoundReported, unpacked
-from turnout.serve.problems import Problem, unknown_round
+from turnout.serve.problems import Refusal, unknown_round
 from turnout.serve.records import answer, find_round
 from turnout.serve.schemas import ClientOutcome, NewRound, Outcomes, Terms
 from turnout.serve.store import Store, Transaction
@@ -159,7 +159,7 @@ def _known(work: Transaction, number: int | None, key: str | None) -> Row[Any] |
         query = select(ROUND).where(ROUND.c.federation_id == work.id, ROUND.c.key == key)
         row = work.connection.execute(query).one_or_none()
         if row is not None and number not in (None, row.number):
-            raise Problem(
+            raise Refusal(
                 409,
                 "key-reused",
                 f"the key {key!r} has opened round {row.number}, not {number}.",
@@ -182,8 +182,8 @@ def _as_open(work: Transaction, wanted: NewRound, key: str | None) -> tuple[bool
     return False, answer(row)
 
 
-def _is_open(t: int) -> Problem:
-    return Problem(
+def _is_open(t: int) -> Refusal:
+    return Refusal(
         409,
         "round-open",
         f"round {t} is open.",
@@ -194,7 +194,7 @@ def _is_open(t: int) -> Problem:
 
 def _check_number(wanted: int | None, next_round: int) -> None:
     if wanted is not None and wanted != next_round:
-        raise Problem(
+        raise Refusal(
             409,
             "wrong-round",
             f"round must be {next_round}, which comes next, got {wanted}.",

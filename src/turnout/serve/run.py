@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +48,7 @@ def run(engine: Engine, listen: Listen) -> None:
         MissingExtra: uvicorn is not installed.
     """
     check(engine, listen)
+    logging.getLogger("uvicorn.error").addFilter(_is_of_use)
     uvicorn = import_extra("uvicorn", "the server needs uvicorn: pip install 'turnout[serve]'")
     uvicorn.run(
         create_app(engine, max_body=listen.max_body),
@@ -55,9 +57,16 @@ def run(engine: Engine, listen: Listen) -> None:
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.key,
         server_header=False,
+        http="h11",  # the other parser loses the body of requests that offer HTTP/2, as Java does
         ws="none",
         timeout_graceful_shutdown=_GRACE_S,
     )
+
+
+def _is_of_use(record: logging.LogRecord) -> bool:
+    """Leave out what uvicorn says about every request that offers HTTP/2 or a web socket."""
+    text = record.getMessage()
+    return not text.startswith(("Unsupported upgrade request", "No supported WebSocket library"))
 
 
 def check(engine: Engine, listen: Listen) -> None:

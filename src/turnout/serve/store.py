@@ -80,7 +80,7 @@ class Store:
             name: Of the federation.
 
         Raises:
-            Problem: There is none.
+            Refusal: There is none.
         """
         with self._lock(name):
             work: Transaction | None = None
@@ -110,7 +110,7 @@ class Store:
             name: Of the federation.
 
         Raises:
-            Problem: There is none.
+            Refusal: There is none.
         """
         with self._lock(name), self.engine.begin() as connection:
             row = _row(connection, name)
