@@ -224,6 +224,19 @@ def test_a_large_run_shows_the_worst_and_the_best_and_sums_the_rest(tmp_path):
     assert len(body) < 600_000
 
 
+def test_two_live_runs_are_on_one_page_however_many_clients_came(tmp_path):
+    live_folder(tmp_path / "runs", 6, n=8, selector="random")
+    live_folder(tmp_path / "runs", 6, n=12)
+    _, body = page_of(tmp_path / "runs", tmp_path)
+    assert "random, as it ran" in body
+    assert "e3cs, as it ran" in body
+    assert "Difference to" in body
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "runs"), "--json"])
+    rows = json.loads(shown.output)
+    assert {len(row["live"][0]["clients"]) for row in rows} <= {8, 12}
+    assert [row["label"] for row in rows] == ["e3cs", "random"]
+
+
 def test_a_run_with_a_world_keeps_the_report_of_simulations(copy, tmp_path):
     config = json.loads((copy / "config.json").read_text())
     config["world"] = {"availability": {"kind": "always"}}

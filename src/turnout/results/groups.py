@@ -100,7 +100,7 @@ def gather(cells: Sequence[Cell]) -> tuple[list[WorldGroup], list[Problem]]:
     problems: list[Problem] = []
     by_world: dict[tuple[Any, ...], list[Cell]] = {}
     for cell in cells:
-        by_world.setdefault(_comparable(cell.settings), []).append(cell)
+        by_world.setdefault(_comparable(cell), []).append(cell)
     ranks = _listed_labels(cells)
     for same_world in by_world.values():
         complete = [cell for cell in same_world if cell.is_complete]
@@ -155,9 +155,14 @@ def refuse_mixed(worlds: Sequence[WorldGroup], advice: str) -> None:
     )
 
 
-def _comparable(settings: CellSettings) -> tuple[Any, ...]:
-    """Return what must agree; a selector may have a cohort size of its own."""
-    return (settings.kind, settings.world_id, settings.n_clients, settings.n_rounds)
+def _comparable(cell: Cell) -> tuple[Any, ...]:
+    """Return what must agree; a selector may have a cohort size of its own.
+
+    Live runs of one federation compare, however many clients came.
+    """
+    settings = cell.settings
+    n_clients = None if cell.is_live else settings.n_clients
+    return (settings.kind, settings.world_id, n_clients, settings.n_rounds)
 
 
 def _compared(settings: CellSettings) -> dict[str, Any]:
