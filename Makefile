@@ -88,7 +88,8 @@ reliability: $(READY)  ## what hostile clients gain: results/reliability.json an
 
 audit: $(READY)  ## risky code, licences, and known vulnerabilities if pip-audit is installed (needs a network)
 	$(BIN)/bandit --quiet --severity-level medium --confidence-level medium --recursive src
-	$(BIN)/pip-licenses --from mixed --summary --partial-match --fail-on GPL
+	$(BIN)/pip-licenses --from mixed --summary --partial-match --fail-on GPL \
+		--ignore-packages psycopg psycopg-binary
 	@if $(BIN)/python -m pip_audit --version >/dev/null 2>&1; \
 		then $(BIN)/python -m pip_audit --no-deps --requirement constraints.txt; \
 		else echo "Known vulnerabilities: not looked for. It needs a network: pip install pip-audit"; fi

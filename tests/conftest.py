@@ -22,6 +22,7 @@ SLOW = (
     "results/test_export.py",
     "results/test_sensitivity.py",
     "runs/test_lock.py",
+    "serve",
     "test_bad_input.py",
     "test_cli_new.py",
     "test_cli_runs.py",

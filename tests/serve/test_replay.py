@@ -3,13 +3,14 @@
 import random
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
 from tests.serve.conftest import client_of, create
 from turnout.serve import store as store_module
 from turnout.serve.machine import Machine
+from turnout.serve.schemas import Definition
 from turnout.serve.store import Diverged, Store
-from turnout.serve.tables import EVENT, ROUND, SNAPSHOT
+from turnout.serve.tables import EVENT, FEDERATION, ROUND, SNAPSHOT
 
 SELECTORS = ("e3cs", "oort", "pace")
 
@@ -100,6 +101,8 @@ def test_a_server_that_would_choose_others_refuses(http, demo, engine):
         connection.execute(update(ROUND).values(chosen=text))
     with pytest.raises(Diverged, match="other clients for round 0"), Store(engine).read("demo"):
         pass
+    answer = client_of(engine, http.portal).get(demo)
+    assert (answer.status_code, answer.json()["type"]) == (500, "urn:turnout:diverged")
 
 
 def test_export_and_import(http, demo):
@@ -141,9 +144,29 @@ def test_the_log_never_goes_back_in_time(http, demo, engine, monkeypatch):
     assert state_of(Store(engine))[0] == 3
 
 
-def test_machines_do_not_share_a_policy(http):
-    definition = {"name": "a", "selector": "random", "cohort_size": 1, "policy": "reported"}
-    from turnout.serve.schemas import Definition
+def test_another_server_notices_that_a_federation_was_replaced(http, demo, engine):
+    """SQLite gives the number of a deleted row to the next one."""
+    play(http, demo, random.Random(3), 20)
+    other = Store(engine)
+    state_of(other)
+    http.delete(demo)
+    create(http, n_clients=3)
+    with other.read("demo") as (_, _, machine):
+        assert (len(machine.members.roster), machine.session.round) == (3, 0)
 
+
+def test_a_database_that_was_set_back_is_followed(http, demo, engine):
+    """As after the restore of a backup."""
+    http.post(f"{demo}/rounds")
+    with engine.begin() as connection:
+        connection.execute(delete(EVENT).where(EVENT.c.seq == 2))
+        connection.execute(delete(ROUND))
+        connection.execute(update(FEDERATION).values(seq=1))
+    assert http.get(demo).json()["open_round"] is None
+    assert http.post(f"{demo}/rounds").status_code == 201
+
+
+def test_machines_do_not_share_a_policy():
+    definition = {"name": "a", "selector": "random", "cohort_size": 1, "policy": "reported"}
     one, other = (Machine(Definition(**definition)) for _ in range(2))
     assert one.told is not other.told

@@ -1,9 +1,14 @@
 """Rounds over HTTP: chosen once, reported safely, closed once."""
 
-import pytest
+import time
 
-from tests.serve.conftest import create
-from turnout.serve import rounds, store
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+import turnout
+from tests.serve.conftest import LOCAL, create
+from turnout.serve import create_app, rounds, store
 
 
 def opened(http, path, **more):
@@ -47,10 +52,6 @@ def test_a_round_from_choice_to_end(http, demo):
 
 def test_the_choice_is_that_of_the_selector(http, demo):
     """With the same seed and the same outcomes, the server chooses as the library does."""
-    import numpy as np
-
-    import turnout
-
     local = turnout.make("e3cs")
     local.prepare(10, seed=1)
     for t in range(8):
@@ -241,3 +242,14 @@ def test_metrics(http, demo):
         assert line in text.splitlines()
     http.delete(demo)
     assert "demo" not in http.get("/metrics").text
+
+
+def test_a_running_server_closes_rounds_by_itself(engine):
+    with TestClient(create_app(engine), **LOCAL) as http:
+        path = create(http, limit_s=0.05)
+        opened(http, path)
+        for _ in range(600):
+            if http.get(f"{path}/rounds/0").json()["state"] == "closed":
+                break
+            time.sleep(0.1)
+        assert http.get(f"{path}/rounds/0").json()["result"]["counts"]["late"] == 5

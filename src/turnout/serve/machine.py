@@ -46,6 +46,7 @@ class Machine:
         self.definition = definition
         self.session = session_of(definition, followers)
         self.members = cast(Enrolled, self.session.members)
+        self.created_at = 0.0  #: when the federation was, which tells it from another of its number
         self.seq = 0  #: of the last event
         self.at = 0.0  #: when it happened
         self.chosen: Chosen | None = None  #: of the open round

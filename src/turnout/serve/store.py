@@ -144,6 +144,8 @@ class Store:
 
     def _caught_up(self, connection: Connection, row: Row[Any]) -> Machine:
         machine = self._machines.get(row.id)
+        if machine is not None and machine.created_at != row.created_at:
+            machine = None  # another one was deleted, and SQLite uses numbers again
         events = [] if machine is None else _events(connection, row.id, machine.seq)
         is_new = machine is None or not _continues(machine, events, row.seq)
         if machine is None or is_new:
@@ -166,6 +168,7 @@ class Store:
         """Return a machine at the last snapshot."""
         followers = () if self._counter is None else (self._counter,)
         machine = Machine(Definition.model_validate_json(row.definition), followers)
+        machine.created_at = row.created_at
         saved = connection.execute(
             select(SNAPSHOT.c.seq, SNAPSHOT.c.body)
             .where(SNAPSHOT.c.federation_id == row.id)
@@ -237,7 +240,7 @@ def _continues(machine: Machine, events: list[Event], seq: int) -> bool:
     """Return whether a machine can play these events to be where the log is."""
     numbers = [event.seq for event in events]
     is_whole = numbers == list(range(machine.seq + 1, seq + 1))
-    return is_whole and all(event.kind != "imported" for event in events)
+    return machine.seq <= seq and is_whole and all(event.kind != "imported" for event in events)
 
 
 def _check_choice(connection: Connection, federation: int, machine: Machine) -> None:
