@@ -88,7 +88,7 @@ SELECTORS = {
     name: Chooser(name, {}) for name in turnout.names(plugins=False) if name not in LEFT_OUT
 } | {"fedcs by=packing": Chooser("fedcs", {"by": "packing"})}
 #: Selectors that look at the time that clients really take.
-LOOK_AT_TIME = {"oort", "rbcs-f"}
+LOOK_AT_TIME = {"oort", "pace", "rbcs-f"}
 MODES = ("bare", "bounds", "guarded")
 
 

@@ -27,6 +27,17 @@ HOSTILE, LEAST = 0, 1
 #: Places of a run: selector, behaviour, share and mode -> one list per seed.
 Cells = Mapping[tuple[str, ...], list[list[float]]]
 
+#: Why a method prefers clients beyond twice their share, as its paper wants it.
+WHY = {
+    "cpow-d": "of the candidates, those with the highest losses are taken",
+    "fedcs by=packing": "the clients that answer soonest are taken",
+    "k-linucb": "the reward is the reported loss, and the best predicted are taken",
+    "oort": "whoever leads by loss and speed is taken whenever it is there",
+    "pow-d": "of the candidates, those with the highest losses are taken",
+    "rbcs-f": "the shortest predicted times are taken, and a time of 0 may be true",
+    "ucb-cs": "the highest indices are taken, which are losses and a bonus",
+}
+
 INTRODUCTION = """\
 Each cell is the places of the hostile clients in times of their fair share: **bare / with bounds /
 with `guarded`** (floor {floor:g}, cap {cap:g}, without bounds). It is the mean of {n_seeds} seeds
@@ -107,16 +118,21 @@ def goals(cells: Cells, floor: float, cap: float) -> list[str]:
         f"- **Guarded, no honest client below {floor:g}**: at least {least:.2f}, within one place.",
     ]
     if doubled:
-        lines += ["", "Cells above 2 with bounds, and what the same clients get when honest:", ""]
         lines += [
-            "| selector | behaviour | share | with bounds | honest |",
-            "|---|---|---|---|---|",
+            "",
+            "Cells above 2 with bounds, and what the same clients get when honest. These are "
+            "preferences of the methods, which bounds must leave to them: a triple loss and a time "
+            "of 0 are numbers that an honest client may have. `guarded` ends them.",
+            "",
+            "| selector | behaviour | share | with bounds | honest | what its paper wants |",
+            "|---|---|---|---|---|---|",
         ]
     for selector, behaviour, share, mode in doubled:
         gained = _mean(cells[selector, behaviour, share, mode])
         usual = _mean(cells[selector, HONEST, share, mode])
         percent = f"{float(share):.0%}".replace("%", " %")
-        lines.append(f"| `{selector}` | {behaviour} | {percent} | {gained:.2f} | {usual:.2f} |")
+        numbers, why = f"{percent} | {gained:.2f} | {usual:.2f}", WHY.get(selector, "")
+        lines.append(f"| `{selector}` | {behaviour} | {numbers} | {why} |")
     return lines
 
 
