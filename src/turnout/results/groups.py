@@ -156,13 +156,9 @@ def refuse_mixed(worlds: Sequence[WorldGroup], advice: str) -> None:
 
 
 def _comparable(cell: Cell) -> tuple[Any, ...]:
-    """Return what must agree; a selector may have a cohort size of its own.
-
-    Live runs of one federation compare, however many clients came.
-    """
-    settings = cell.settings
-    n_clients = None if cell.is_live else settings.n_clients
-    return (settings.kind, settings.world_id, n_clients, settings.n_rounds)
+    """Return what must agree: not the cohort size, nor how many clients came to a live run."""
+    told = cell.settings
+    return (told.kind, told.world_id, cell.is_live or told.n_clients, told.n_rounds)
 
 
 def _compared(settings: CellSettings) -> dict[str, Any]:
@@ -250,15 +246,13 @@ def _place(variant: VariantCells, ranks: Mapping[str, int]) -> tuple[int, list[t
 
 def _remarks(world: WorldGroup) -> list[Problem]:
     """Return what a reader must know about the comparison itself."""
-    remarks = []
     seeds = _by_value(world, lambda variant: ", ".join(map(str, variant.seeds)))
-    if len(seeds) > 1:
-        message = "the selectors were not run with the same seeds, so means are not paired"
-        remarks.append(f"{message} ({_spelled(seeds)}).")
     sizes = _by_value(world, lambda variant: f"{variant.cells[0].settings.cohort_size:,}")
-    if len(sizes) > 1:
-        message = "the selectors ask for different numbers of clients per round"
-        remarks.append(f"{message} ({_spelled(sizes)}).")
+    differing = {
+        "the selectors were not run with the same seeds, so means are not paired": seeds,
+        "the selectors ask for different numbers of clients per round": sizes,
+    }
+    remarks = [f"{text} ({_spelled(by)})." for text, by in differing.items() if len(by) > 1]
     if world.is_partial:
         remarks.append(
             f"no cell is complete yet: everything is shown up to round {world.n_rounds} of "
@@ -267,8 +261,8 @@ def _remarks(world: WorldGroup) -> list[Problem]:
     remarks += _training_remarks(world)
     written_by = {str(cell.versions.get("turnout")) for cell in world.cells}
     if len(written_by) > 1:
-        versions = ", ".join(sorted(written_by))
-        remarks.append(f"the cells were written by different versions of turnout: {versions}.")
+        text = "the cells were written by different versions of turnout"
+        remarks.append(f"{text}: {', '.join(sorted(written_by))}.")
     return [Problem("note", "", remark) for remark in remarks]
 
 
@@ -287,10 +281,9 @@ def _training_remarks(world: WorldGroup) -> list[str]:
         if (counts := [n for c in variant.cells if (n := c.summary.get("broken_answers", 0)) > 0])
     }
     if broken:
-        by_name = ", ".join(f"{name}: {count:,}" for name, count in broken.items())
         remarks.append(
             "some clients trained to a loss or weights that are not finite; their answers count as "
-            f"failed ({by_name})."
+            f"failed ({', '.join(f'{name}: {count:,}' for name, count in broken.items())})."
         )
     return remarks
 
