@@ -105,7 +105,7 @@ def test_the_bar_can_be_cleared_and_missed():
     arena = kept(random=[100.0] * 6, pace=[70.0] * 6, oort=[50.0] * 6)
     assert [goal.is_reached for goal in goals_of(arena, tasks, "pace")] == [True] * 7
     missed = {goal.says for goal in goals_of(arena, tasks, "oort") if not goal.is_reached}
-    assert len(missed) == 3  # final accuracy, least share, and the rank of the fair ones
+    assert len(missed) == 2  # final accuracy and least share; nobody as unfair is faster
     assert "least share at least 0.5 of fair in every task" in missed
     slight = kept(random=[100.0] * 6, pace=[90.0] * 6, fedcs=[80.0] * 6)
     goals = [goal.is_reached for goal in goals_of(slight, tasks, "pace")]

@@ -84,15 +84,16 @@ def goals_of(arena: Arena, tasks: Sequence[ArenaTask], label: str) -> tuple[Goal
 
 
 def _best_rank(overall: Mapping[str, Overall], label: str) -> Goal:
-    """Return whether no selector that is fair everywhere has a better mean rank in time."""
+    """Return whether no selector that is as fair has a better mean rank in time."""
+    unfair = {other: sum(not duel.is_fair for duel in own.duels) for other, own in overall.items()}
     ranks = {
         other: own.rank.value
         for other, own in overall.items()
-        if all(duel.is_fair for duel in own.duels) and not math.isnan(own.rank.value)
+        if unfair[other] <= unfair[label] and not math.isnan(own.rank.value)
     }
     found = ", ".join(f"{other} {rank:.1f}" for other, rank in sorted(ranks.items(), key=_second))
     is_best = label in ranks and ranks[label] == min(ranks.values())
-    return Goal("best mean rank in time of those that are fair everywhere", is_best, found)
+    return Goal("best mean rank in time of those that are unfair in no more tasks", is_best, found)
 
 
 def _second(item: tuple[str, float]) -> float:
