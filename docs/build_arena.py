@@ -11,7 +11,7 @@ from pathlib import Path
 
 import turnout
 from turnout.arena import Arena, ArenaTask, tasks_named
-from turnout.arena.figures import OURS, Sweep, draw_front, draw_means, draw_profile, draw_sweeps
+from turnout.arena.figures import OURS, Varied, draw_front, draw_means, draw_profile, draw_sweeps
 from turnout.arena.goals import goals_of
 from turnout.arena.standing import BASELINE, Overall, Side, duels_of, overall_of, sentence_of
 from turnout.arena.standings import standings_text
@@ -170,7 +170,7 @@ def variants() -> list[str]:
     ]
 
 
-def sweeps_of(arena: Arena) -> list[Sweep]:
+def sweeps_of(arena: Arena) -> list[Varied]:
     """Return what each parameter does.
 
     Args:
@@ -183,7 +183,7 @@ def sweeps_of(arena: Arena) -> list[Sweep]:
         labels = [OURS if value == usual[name] else f"{name}-{value:g}" for value in values]
         duels = [{duel.task.label: duel for duel in duels_of(arena, tasks, x)} for x in labels]
         sweeps.append(
-            Sweep(
+            Varied(
                 name,
                 values,
                 usual[name],

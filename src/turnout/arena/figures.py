@@ -104,7 +104,7 @@ def draw_profile(
     return draw_files(paths, fill)
 
 
-class Sweep(NamedTuple):
+class Varied(NamedTuple):
     """One parameter and what it does.
 
     Attributes:
@@ -122,7 +122,7 @@ class Sweep(NamedTuple):
     least_shares: Mapping[str, Sequence[float]]
 
 
-def draw_sweeps(sweeps: Sequence[Sweep], paths: Sequence[Path]) -> list[Path]:
+def draw_sweeps(sweeps: Sequence[Varied], paths: Sequence[Path]) -> list[Path]:
     """Draw what each parameter does to time and fairness, a column each.
 
     Args:
