@@ -81,7 +81,7 @@ def test_killed_at_any_moment(tmp_path):
         assert failures == []
         described = insist(http.get, path)
     server.kill()
-    assert described["n_rounds"] == len(answered) > 2
+    assert described["n_rounds"] == len(answered) >= 2
     engine = open_database(url)
     with Store(engine).read("demo") as (connection, _, machine):
         columns = machine.session.journal.columns()

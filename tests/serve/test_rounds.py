@@ -9,6 +9,12 @@ from fastapi.testclient import TestClient
 import turnout
 from tests.serve.conftest import LOCAL, create
 from turnout.serve import create_app, rounds, store
+from turnout.serve.documents import (
+    CountsDocument,
+    ProblemDocument,
+    ReportDocument,
+    RoundDocument,
+)
 
 
 def opened(http, path, **more):
@@ -253,3 +259,21 @@ def test_a_running_server_closes_rounds_by_itself(engine):
                 break
             time.sleep(0.1)
         assert http.get(f"{path}/rounds/0").json()["result"]["counts"]["late"] == 5
+
+
+def test_answers_are_as_the_api_description_says(http, demo):
+    description = http.get("/openapi.json").json()
+    paths = description["paths"]
+    assert "/federations/{name}/rounds/{number}/outcomes" in paths
+    for operations in paths.values():
+        for operation in operations.values():
+            for status, answer in operation["responses"].items():
+                if status in ("401", "404", "409", "422"):
+                    assert list(answer["content"]) == ["application/problem+json"]
+    refused = http.get("/federations/none").json()
+    assert refused == ProblemDocument.model_validate(refused).model_dump()
+    RoundDocument.model_validate(opened(http, demo))
+    clients = http.get(f"{demo}/rounds/0").json()["clients"]
+    ReportDocument.model_validate(report(http, demo, 0, clients))
+    RoundDocument.model_validate(http.get(f"{demo}/rounds/0").json())
+    CountsDocument.model_validate(http.get(demo).json())

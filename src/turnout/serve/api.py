@@ -10,6 +10,13 @@ from starlette.concurrency import run_in_threadpool
 from turnout.serve import federations, records, rounds
 from turnout.serve.access import needs, needs_server
 from turnout.serve.database import writing
+from turnout.serve.documents import (
+    PROBLEMS,
+    CountsDocument,
+    ReportDocument,
+    RoundDocument,
+    answered,
+)
 from turnout.serve.problems import Refusal
 from turnout.serve.schemas import (
     Definition,
@@ -22,7 +29,7 @@ from turnout.serve.schemas import (
 from turnout.serve.store import Store
 from turnout.serve.tokens import Grant, make_token, revoke_token
 
-router = APIRouter()
+router = APIRouter(responses=PROBLEMS)
 
 Name = Annotated[str, Path(description="The federation.", max_length=64)]
 Number = Annotated[int, Path(description="The round, from 0.", ge=0, lt=2**31)]
@@ -33,6 +40,8 @@ _ADMIN = [Depends(needs("admin"))]
 _OF_SERVER = [Depends(needs_server("admin"))]
 _READS = [Depends(needs("read"))]
 _NO_TERMS = NewRound()
+_ROUND = answered(200, by=RoundDocument)
+_COUNTS = answered(200, by=CountsDocument)
 _NPZ = "application/octet-stream"
 
 
@@ -50,7 +59,13 @@ def list_federations(store: Stored, grant: Reader) -> dict[str, Any]:
     return {"federations": [name for name in federations.names(store) if grant.covers(name)]}
 
 
-@router.post("/federations", status_code=201, tags=["federations"], dependencies=_OF_SERVER)
+@router.post(
+    "/federations",
+    status_code=201,
+    tags=["federations"],
+    dependencies=_OF_SERVER,
+    responses=answered(200, 201, by=CountsDocument),
+)
 def create_federation(store: Stored, body: Definition, response: Response) -> dict[str, Any]:
     """Create a federation. The same definition again is answered with 200."""
     if not federations.create(store, body):
@@ -58,7 +73,7 @@ def create_federation(store: Stored, body: Definition, response: Response) -> di
     return federations.describe(store, body.name)
 
 
-@router.get("/federations/{name}", tags=["federations"], dependencies=_READS)
+@router.get("/federations/{name}", tags=["federations"], dependencies=_READS, responses=_COUNTS)
 def get_federation(store: Stored, name: Name) -> dict[str, Any]:
     """Describe a federation: definition, numbers of clients and rounds, what its selector needs."""
     return federations.describe(store, name)
@@ -70,13 +85,20 @@ def delete_federation(store: Stored, name: Name) -> None:
     federations.remove(store, name)
 
 
-@router.put("/federations/{name}/clients", tags=["clients"], dependencies=_SELECTS)
+@router.put(
+    "/federations/{name}/clients", tags=["clients"], dependencies=_SELECTS, responses=_COUNTS
+)
 def enrol_clients(store: Stored, name: Name, body: Enrolment) -> dict[str, Any]:
     """Enrol clients, or change their columns, in bulk; a million in one request are fine."""
     return federations.enrol(store, name, body)
 
 
-@router.post("/federations/{name}/clients/withdraw", tags=["clients"], dependencies=_SELECTS)
+@router.post(
+    "/federations/{name}/clients/withdraw",
+    tags=["clients"],
+    dependencies=_SELECTS,
+    responses=_COUNTS,
+)
 def withdraw_clients(store: Stored, name: Name, body: Withdrawal) -> dict[str, Any]:
     """Take clients out; they come back with everything learned about them when enrolled again."""
     return federations.withdraw(store, name, body)
@@ -94,7 +116,13 @@ def poll(store: Stored, name: Name, body: NewRound = _NO_TERMS) -> dict[str, Any
     return rounds.poll(store, name, body)
 
 
-@router.post("/federations/{name}/rounds", status_code=201, tags=["rounds"], dependencies=_SELECTS)
+@router.post(
+    "/federations/{name}/rounds",
+    status_code=201,
+    tags=["rounds"],
+    dependencies=_SELECTS,
+    responses=answered(200, 201, by=RoundDocument),
+)
 def open_round(
     store: Stored,
     name: Name,
@@ -123,13 +151,20 @@ def list_rounds(
     return {"rounds": records.list_rounds(store, name, before, limit)}
 
 
-@router.get("/federations/{name}/rounds/{number}", tags=["rounds"], dependencies=_READS)
+@router.get(
+    "/federations/{name}/rounds/{number}", tags=["rounds"], dependencies=_READS, responses=_ROUND
+)
 def get_round(store: Stored, name: Name, number: Number) -> dict[str, Any]:
     """Return a round: who was chosen, and how it ended."""
     return records.get_round(store, name, number)
 
 
-@router.post("/federations/{name}/rounds/{number}/outcomes", tags=["rounds"], dependencies=_SELECTS)
+@router.post(
+    "/federations/{name}/rounds/{number}/outcomes",
+    tags=["rounds"],
+    dependencies=_SELECTS,
+    responses=answered(200, by=ReportDocument),
+)
 def report_outcomes(store: Stored, name: Name, number: Number, body: Outcomes) -> dict[str, Any]:
     """Report what became of chosen clients, one by one or together.
 
@@ -139,7 +174,12 @@ def report_outcomes(store: Stored, name: Name, number: Number, body: Outcomes) -
     return rounds.report(store, name, number, body)
 
 
-@router.post("/federations/{name}/rounds/{number}/close", tags=["rounds"], dependencies=_SELECTS)
+@router.post(
+    "/federations/{name}/rounds/{number}/close",
+    tags=["rounds"],
+    dependencies=_SELECTS,
+    responses=_ROUND,
+)
 def close_round(store: Stored, name: Name, number: Number) -> dict[str, Any]:
     """Close a round before everyone was reported; the others are late."""
     return rounds.close_round(store, name, number)

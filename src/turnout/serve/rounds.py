@@ -240,6 +240,7 @@ def _close(work: Transaction) -> None:
         "length_s": float(ended.closed.length_s),
         "void": bool(ended.is_void),
         "counts": {name: status.count(name) for name in _NAMES.values()},
+        "alerts": [alert.text for alert in ended.alerts],
     }
     work.connection.execute(
         update(ROUND)
