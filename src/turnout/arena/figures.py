@@ -20,8 +20,6 @@ N_COLUMNS = 3
 #: The selector of ours, drawn larger than the others.
 OURS = "pace"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-#: Where a name stands beside its point, in points: above, below, right, left.
-_PLACES = ((0, 10, "center"), (0, -10, "center"), (8, 4, "left"), (-8, 4, "right"))
 
 
 def draw_front(overall: Mapping[str, Overall], paths: Sequence[Path]) -> list[Path]:
@@ -156,30 +154,19 @@ def draw_sweeps(sweeps: Sequence[Varied], paths: Sequence[Path]) -> list[Path]:
 def _fill_means(
     panel: Any, overall: Mapping[str, Overall], styles: Mapping[str, tuple[str, str]]
 ) -> None:
-    """Draw a point for each selector, with its name and the interval of its time."""
-    taken: list[tuple[float, float]] = []
+    """Draw a point for each selector, with the interval of its time; names stand beside."""
     most = max(len(own.duels) for own in overall.values())
     for label, own in overall.items():
-        time, share = own.ratio.value, own.least_share
+        time, share, n_tasks = own.ratio.value, own.least_share, len(own.duels)
+        name = label if n_tasks == most else f"{label} ({n_tasks} of {most} tasks)"
         if not math.isnan(own.ratio.low):
             ends = [own.ratio.low, own.ratio.high]
             panel.plot(ends, [share, share], color=styles[label][0], linewidth=1.0, alpha=0.6)
-        _point(panel, time, share, styles[label], 90.0 if label == OURS else 40.0)
-        n_near = sum(abs(time - x) < 0.08 and abs(share - y) < 0.08 for x, y in taken)
-        right, up, side = _PLACES[n_near % len(_PLACES)]
-        weight = "bold" if label == OURS else "normal"
-        n_tasks = len(own.duels)
-        panel.annotate(
-            label if n_tasks == most else f"{label} ({n_tasks} of {most} tasks)",
-            (time, share),
-            (right, up),
-            textcoords="offset points",
-            ha=side,
-            va="center",
-            fontsize=8,
-            fontweight=weight,
-        )
-        taken.append((time, share))
+        _point(panel, time, share, styles[label], 90.0 if label == OURS else 40.0, name)
+        if label == OURS:
+            how = {"textcoords": "offset points", "ha": "center", "fontweight": "bold"}
+            panel.annotate(label, (time, share), (0, 8), **how)
+    panel.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     _frame(panel, "Mean over tasks")
     panel.set_xlabel(f"time to the target / {BASELINE}'s (left is faster)")
     panel.set_ylabel("least share of fair (up is fairer)")
@@ -193,9 +180,16 @@ def _styles(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
     }
 
 
-def _point(panel: Any, time: float, share: float, style: tuple[str, str], size: float) -> None:
+def _point(
+    panel: Any,
+    time: float,
+    share: float,
+    style: tuple[str, str],
+    size: float,
+    name: str | None = None,
+) -> None:
     colour, marker = style
-    panel.scatter([time], [share], s=size, c=colour, marker=marker, zorder=3)
+    panel.scatter([time], [share], s=size, c=colour, marker=marker, label=name, zorder=3)
 
 
 def _frame(panel: Any, title: str) -> None:
