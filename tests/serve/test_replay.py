@@ -91,6 +91,20 @@ def test_a_failure_in_the_middle_changes_nothing(http, demo, engine, monkeypatch
     assert http.post(f"{demo}/rounds").status_code == 201
 
 
+def test_a_snapshot_that_fails_fails_no_request(http, demo, engine, monkeypatch):
+    monkeypatch.setattr(store_module, "_LEAST_S", 0.0)
+    monkeypatch.setattr(store_module, "_WORTH", 0.0)
+
+    def fails(*_):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(store_module, "save", fails)
+    play(http, demo, random.Random(1), 20)
+    with engine.begin() as connection:
+        assert connection.execute(select(SNAPSHOT)).all() == []
+    assert state_of(Store(engine)) == state_of(http.app.state.store)
+
+
 def test_a_server_that_would_choose_others_refuses(http, demo, engine):
     chosen = http.post(f"{demo}/rounds").json()["clients"]
     other = [f"c{i}" for i in range(10) if f"c{i}" not in chosen]

@@ -113,7 +113,7 @@ def _of_database(_: Request, error: Exception) -> JSONResponse:
         Refusal(
             503,
             "database-failed",
-            "the database did not answer; nothing was changed.",
+            "the database did not answer.",
             fix="Send the request again in a moment; it is safe to repeat.",
             headers={"Retry-After": "1"},
         )

@@ -146,11 +146,11 @@ class Store:
         machine = self._machines.get(row.id)
         if machine is not None and machine.created_at != row.created_at:
             machine = None  # another one was deleted, and SQLite uses numbers again
-        events = [] if machine is None else _events(connection, row.id, machine.seq)
+        events = [] if machine is None else _events(connection, row, machine.seq)
         is_new = machine is None or not _continues(machine, events, row.seq)
         if machine is None or is_new:
             machine = self._loaded(connection, row)
-            events = _events(connection, row.id, machine.seq)
+            events = _events(connection, row, machine.seq)
         try:
             # What happened before this process knew the federation is not counted again.
             with nullcontext() if self._counter is None or not is_new else self._counter.quiet():
@@ -187,11 +187,14 @@ class Store:
         if machine.chosen is not None or machine.spent_s < due:
             return
         started = time.perf_counter()
-        content = machine.state()
-        with writing(self.engine) as connection:
-            save(connection, work.id, machine.seq, content)
+        try:
+            content = machine.state()
+            with writing(self.engine) as connection:
+                save(connection, work.id, machine.seq, content)
+            log.info("snapshot of federation %d: %.1f MB", work.id, len(content) / 1e6)
+        except Exception:  # the request is done; the log has everything that a snapshot has
+            log.exception("no snapshot of federation %d", work.id)
         machine.snapshot_s, machine.spent_s = time.perf_counter() - started, 0.0
-        log.info("snapshot of federation %d: %.1f MB", work.id, len(content) / 1e6)
 
 
 def save(connection: Connection, federation: int, seq: int, content: bytes) -> None:
@@ -227,10 +230,12 @@ def _row(connection: Connection, name: str, *, locked: bool = False) -> Row[Any]
     return row
 
 
-def _events(connection: Connection, federation: int, after: int) -> list[Event]:
+def _events(connection: Connection, row: Row[Any], after: int) -> list[Event]:
+    """Return what happened since, as far as the row says: others may be adding to it."""
+    since = (EVENT.c.seq > after) & (EVENT.c.seq <= row.seq)
     rows = connection.execute(
         select(EVENT.c.seq, EVENT.c.at, EVENT.c.kind, EVENT.c.body)
-        .where(EVENT.c.federation_id == federation, EVENT.c.seq > after)
+        .where(EVENT.c.federation_id == row.id, since)
         .order_by(EVENT.c.seq)
     )
     return [unpacked(*row) for row in rows]
