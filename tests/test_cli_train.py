@@ -21,7 +21,7 @@ from turnout.runs.files import cell_folder
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console, "width", 100)  # COLUMNS may have been read before
+    monkeypatch.setattr(console, "_width", 100)  # COLUMNS may have been read before
 
 
 def run(*arguments: str) -> Any:

@@ -10,11 +10,13 @@ from typer.testing import CliRunner
 
 from tests.serve.processes import Server
 from turnout.cli import app
+from turnout.names import NO_PLUGINS_VARIABLE
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, monkeypatch):
     """Runs the command on a database of its own."""
+    monkeypatch.setenv(NO_PLUGINS_VARIABLE, "")  # what the command sets is undone
 
     def run(*arguments, code=0):
         database = ["--database", f"sqlite:///{tmp_path}/turnout.db"]

@@ -60,7 +60,9 @@ class WatchServer(ThreadingHTTPServer):
     ) -> None:
         self.path = Path(path)
         if self.path.exists() and not self.path.is_dir():
-            raise InvalidInput(f"{path} is not a folder: give a run folder, such as runs/NAME.")
+            raise InvalidInput(
+                f"{path} is not a folder: give a run folder, such as runs/NAME.", field="path"
+            )
         require.integer("port", port, minimum=0, maximum=65_535)
         self._watcher = Watcher(self.path, require.number("stalled_s", stalled_s, minimum=0.0))
         self._templates = templates("turnout.watch")

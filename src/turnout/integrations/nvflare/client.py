@@ -65,7 +65,9 @@ class Describe:
         loss: Callable[[FLModel], Any] | None = None,
     ) -> None:
         if loss is not None and not callable(loss):
-            raise InvalidInput(f"loss must be a function of the model -> float, got {loss!r}.")
+            raise InvalidInput(
+                f"loss must be a function of the model -> float, got {loss!r}.", field="loss"
+            )
         self._columns = ClientColumns.of(num_examples, features, context, columns)
         self._loss = loss
 
