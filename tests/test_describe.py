@@ -175,7 +175,7 @@ def test_the_overview_names_all_and_says_how_to_see_one():
 @pytest.mark.parametrize("columns", [60, 80, 200])
 @pytest.mark.parametrize("name", ["e3cs", "oort", "round-robin", TERSE])
 def test_the_detail_view_shows_everything_and_fits(name, columns, monkeypatch):
-    monkeypatch.setattr(console, "width", columns)
+    monkeypatch.setattr(console, "_width", columns)
     text = run(name).stdout
     assert max(map(len, text.splitlines())) <= columns
     whole = "".join(text.split())
