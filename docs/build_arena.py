@@ -114,9 +114,14 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
         ablated = overall_of(Arena.read(ABLATION), tasks)
         lines += [f"## What each part of `{OURS}` does", "", ABLATED, ""]
         lines += [*overall_table(ablated).markdown(), ""]
+        lacking = [task.label for task in tasks if Arena.read(ABLATION).trials(task) is None]
+        lines += [f"**Not run yet:** {', '.join(lacking)}.", ""] if lacking else []
     if SENSITIVITY.exists():
         lines += [f"## What each parameter of `{OURS}` does", "", VARIED, ""]
         lines += ["![Time and fairness by parameter](assets/arena-sensitivity.png)", ""]
+        kept = Arena.read(SENSITIVITY)
+        lacking = [task.label for task in tasks_named(TUNED_IN) if kept.trials(task) is None]
+        lines += [f"**Not run yet:** {', '.join(lacking)}.", ""] if lacking else []
     for number, task in enumerate(tasks, 1):
         lines += [f"## {number}. {task.title}", "", f"`{task.label}`. {task.what}", ""]
         text = task_table(arena, task)
@@ -176,7 +181,9 @@ def sweeps_of(arena: Arena) -> list[Varied]:
     Args:
         arena: The results of the variants.
     """
-    tasks, usual = tasks_named(TUNED_IN), turnout.make(OURS).parameters
+    usual = turnout.make(OURS).parameters
+    tasks = [task for task in tasks_named(TUNED_IN) if arena.trials(task) is not None]
+    names = [task.label for task in tasks]
     sweeps = []
     for name, own in TRIED.items():
         values = tuple(sorted({*own, usual[name]}))
@@ -187,8 +194,8 @@ def sweeps_of(arena: Arena) -> list[Varied]:
                 name,
                 values,
                 usual[name],
-                {task: [by_task[task].ratio for by_task in duels] for task in TUNED_IN},
-                {task: [by_task[task].least_share for by_task in duels] for task in TUNED_IN},
+                {task: [by_task[task].ratio for by_task in duels] for task in names},
+                {task: [by_task[task].least_share for by_task in duels] for task in names},
             )
         )
     return sweeps
