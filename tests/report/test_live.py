@@ -311,8 +311,9 @@ def test_the_open_round_is_written_and_goes_when_it_is_closed(tmp_path, ticking)
     assert read_open(live.path) is None
 
 
-def test_show_prints_clients_by_name(folder, run):
-    shown = CliRunner().invoke(app, ["show", str(folder)], env={"COLUMNS": "200"})
+def test_show_prints_clients_by_name(folder, run, monkeypatch):
+    monkeypatch.setattr(console, "_width", 200)  # COLUMNS may have been read before
+    shown = CliRunner().invoke(app, ["show", str(folder)])
     assert shown.exit_code == 0, shown.output
     for words in ("client-011", "made garbled for the test", "Void", "Wait per round"):
         assert words in shown.output
