@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from tests.report.live_folders import HOSTILE, LiveFolder, large_folder, live_folder
 from turnout.cli.app import app
+from turnout.cli.output import console
 from turnout.report import write_report
 from turnout.report.live import MOST_BEST, MOST_WORST, live_view, seconds
 from turnout.report.sketch import bars, cells, lines, nice_top, spelled
