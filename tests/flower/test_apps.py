@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import (
     FedAvg,
     FedXgbBagging,
 )
+from typer.testing import CliRunner
 
 import turnout
 from tests.flower.fake import (
@@ -33,10 +34,13 @@ from tests.flower.fake import (
     value_of,
 )
 from turnout import MissingColumn
+from turnout.cli.app import app
 from turnout.integrations.flower import SelectingStrategy
 from turnout.integrations.flower.client import describe
 from turnout.policies import FixedDeadline
+from turnout.runs.files import FolderError
 from turnout.session import Quorum, TooFewAnswers
+from turnout.watch.watcher import State, Watcher
 
 N = 4
 
@@ -224,15 +228,43 @@ def test_a_run_in_which_everybody_fails_ends_with_an_error(ticking, tmp_path):
     grid = federation(N)
     for node in grid.nodes.values():
         node.plan = {t: Fate(code=2) for t in range(9)}
-    strategy = selecting(quorum=Quorum(max_empty_rounds=3), checkpoint=tmp_path / "run.npz")
+    files = {"checkpoint": tmp_path / "run.npz", "records": tmp_path / "records"}
+    watcher = Watcher(tmp_path / "records", 300.0)
+    strategy = selecting(quorum=Quorum(max_empty_rounds=3), **files)
     with pytest.raises(TooFewAnswers, match="3 rounds in a row"):
         strategy.start(grid, model(), num_rounds=9)
     assert strategy.rounds_done == 3
+    assert watcher.look().state is State.FAILED
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "records")], env={"COLUMNS": "200"})
+    assert "after round 3, stopped: the run was stopped: TooFewAnswers: 3 rounds" in shown.output
     for node in grid.nodes.values():
         node.plan = {}
-    later = selecting(quorum=Quorum(max_empty_rounds=3), checkpoint=tmp_path / "run.npz")
+    later = selecting(quorum=Quorum(max_empty_rounds=3), **files)
     later.start(grid, model(), num_rounds=5)
     assert later.rounds_done == 5
+    assert watcher.look().state is State.ENDED
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "records")], env={"COLUMNS": "200"})
+    assert "after round 3, stopped" in shown.output  # it is part of what happened
+
+
+def test_whatever_stops_a_run_is_kept_in_its_own_folder_only(ticking, tmp_path):
+    def evaluate(server_round, arrays):
+        if server_round == 2:
+            raise KeyboardInterrupt
+        return None
+
+    first = selecting(records=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        first.start(federation(N), model(), num_rounds=3, evaluate_fn=evaluate)
+    (error,) = tmp_path.rglob("error.txt")
+    assert error.read_text().endswith("KeyboardInterrupt\n")
+    (alerts,) = tmp_path.rglob("alerts.jsonl")
+    told = [json.loads(line) for line in alerts.read_text().splitlines()]
+    assert [(one["kind"], one["round"]) for one in told] == [("stopped", 1)]
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(FolderError, match="already holds a run"):
+        selecting(records=tmp_path).start(federation(N), model(), num_rounds=3)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_too_few_answers_do_not_become_the_model(ticking):

@@ -525,5 +525,24 @@ def test_who_says_more_examples_than_before_does_not_take_over_the_model(ticking
     weights = [1, 2, 3, 12 if bounds else 10**9, 5, 6]
     expected = np.average(np.arange(6), weights=weights)
     assert value_of(result.arrays)[0][0] == pytest.approx(expected)
-    told = [line for line in logged if "examples and said 4 before" in line]
+    told = [line for line in logged if "to weigh 1e+09 in the average and said 4 before" in line]
     assert len(told) == (1 if bounds else 0)
+
+
+def test_a_weight_that_is_no_number_of_examples_is_bounded_by_the_first_one(ticking, logged):
+    """A strategy may weigh by a key of its own; what was said under it first counts."""
+    rounds = []
+
+    def metrics(number, message):
+        t = message.content.config_records["config"]["server-round"]
+        rounds.append(t)
+        return {"share": 10.0**9 if number == 3 and t == 2 else number + 0.5}
+
+    inner = FedAvg(fraction_evaluate=0.0, weighted_by_key="share")
+    strategy = SelectingStrategy(inner, "random", cohort_size=6)
+    result = strategy.start(federation(6, metrics=metrics), model(), num_rounds=2)
+    first, second = ([0.5, 1.5, 2.5, weight, 4.5, 5.5] for weight in (3.5, 10.5))
+    steps = [np.average(np.arange(6), weights=weights) for weights in (first, second)]
+    assert value_of(result.arrays)[0][0] == pytest.approx(sum(steps))
+    assert set(rounds) == {1, 2}
+    assert sum("said 3.5 before: it weighs 10.5" in line for line in logged) == 1

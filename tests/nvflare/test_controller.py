@@ -133,6 +133,46 @@ def test_an_impossible_weight_does_not_own_the_model(ticking, steps):
     assert np.abs(federation.saved[-1]["weights"]).max() < 0.2 * 1e6
 
 
+@pytest.mark.parametrize("bounds", [True, False])
+def test_who_says_more_steps_than_before_does_not_take_over_the_model(ticking, bounds):
+    """Client 3 did 3 steps in its first round, and says 10^9 in its second: 9 of them weigh."""
+    rounds = {1: 3, 2: 10**9}
+    liar = Site("site-3")
+    honest = liar.train
+
+    def lie(model):
+        reply = honest(model)
+        reply.meta["NUM_STEPS_CURRENT_ROUND"] = rounds[len(liar.trained)]
+        return reply
+
+    liar.train = lie
+    federation = Federation([*sites(2), liar])
+    everyone(federation, ticking, num_rounds=2, bounds=bounds)
+    before = FLModel(params=federation.saved[0])
+    replies = [trained(before, i).params["weights"] for i in (1, 2, 3)]
+    expected = np.average(replies, axis=0, weights=[1, 2, 9 if bounds else 10**9])
+    np.testing.assert_allclose(federation.saved[1]["weights"], expected, rtol=1e-12)
+
+
+def test_who_said_nothing_of_its_steps_is_not_held_to_it(ticking):
+    shy = Site("site-2")
+    honest = shy.train
+
+    def train(model):
+        reply = honest(model)
+        reply.meta = {} if len(shy.trained) == 1 else {"NUM_STEPS_CURRENT_ROUND": 40}
+        return reply
+
+    shy.train = train
+    federation = Federation([*sites(1), shy])
+    everyone(federation, ticking, num_rounds=2)
+    before = FLModel(params=federation.saved[0])
+    expected = np.average(
+        [trained(before, i).params["weights"] for i in (1, 2)], axis=0, weights=[1, 40]
+    )
+    np.testing.assert_allclose(federation.saved[1]["weights"], expected, rtol=1e-12)
+
+
 def test_numbers_that_overflow_leave_the_model_as_it_was(ticking):
     federation = Federation([Site("site-9", spoil=lying({"weights": np.full(3, 1.7e308)}))])
     everyone(federation, ticking, num_rounds=1)
@@ -301,11 +341,16 @@ def test_an_aggregator_of_ones_own(ticking):
     assert np.array_equal(federation.saved[-1]["weights"], expected)
 
 
-def test_an_aborted_job_ends_at_once(ticking):
+def test_an_aborted_job_ends_at_once_and_its_records_say_so(ticking, tmp_path):
     federation = Federation(sites(3, seconds=1e6))
-    play(federation, ticking, abort_at=ticking.at + 20.0, policy=FixedDeadline(1e5))
+    told = {"policy": FixedDeadline(1e5), "records": tmp_path}
+    play(federation, ticking, abort_at=ticking.at + 20.0, **told)
     assert ticking.at < 1030.0
     assert federation.saved == []
+    folder = tmp_path / "random" / "seed-0"
+    assert "the job was aborted" in (folder / "error.txt").read_text()
+    assert "the job was aborted" in (folder / "alerts.jsonl").read_text()
+    assert not (folder / "open.jsonl").exists()
 
 
 def test_a_hung_newcomer_does_not_stall_the_others(ticking):

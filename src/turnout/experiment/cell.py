@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +26,7 @@ from turnout.runs.run import Run
 from turnout.runs.writer import CellWriter
 from turnout.simulation import Progress, RoundRecord, rounds
 from turnout.simulation.training import told
-from turnout.storage import write_atomically, write_npz
+from turnout.storage import write_npz
 from turnout.training.callbacks import Callback
 from turnout.types import Array, FloatArray
 
@@ -64,15 +63,15 @@ def run_cell(
     except FolderError as error:
         return CellResult(label, seed, "damaged", message=str(error))
     except Exception as error:  # one cell must not take the others down
-        _keep_traceback(task.path)
+        _keep_traceback(task.path, error)
         return CellResult(label, seed, "failed", message=f"{type(error).__name__}: {error}")
 
 
-def _keep_traceback(folder: Path) -> None:
-    """Write the error that is being handled; where that is not possible, its message must do."""
+def _keep_traceback(folder: Path, error: Exception) -> None:
+    """Write an error; where that is not possible, its message must do."""
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / files.ERROR, traceback.format_exc().encode("utf-8", "replace"))
+        files.write_traceback(folder, error)
 
 
 def _run(task: CellTask, on_rounds: OnRounds | None, callbacks: Sequence[Callback]) -> CellResult:

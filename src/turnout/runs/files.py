@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,17 @@ def number(value: Any) -> float:
     """
     is_number = type(value) in (int, float) and abs(value) <= sys.float_info.max
     return float(value) if is_number else math.nan
+
+
+def write_traceback(folder: Path, error: BaseException) -> None:
+    """Write what has ended a run, with where it was raised.
+
+    Args:
+        folder: The folder of a cell.
+        error: What was raised.
+    """
+    text = "".join(traceback.format_exception(error))
+    write_atomically(folder / ERROR, text.encode("utf-8", "replace"))
 
 
 def digest_of(path: Path) -> str:

@@ -34,6 +34,8 @@ _MOST_NAMED = 20
 BEHIND, FAILING, QUORUM, VOID = "behind", "failing", "quorum", "void-rounds"
 #: Everything that an alert can be about.
 KINDS = (BEHIND, FAILING, QUORUM, VOID)
+#: The last line of the alerts of a run that did not reach its end; no rule leads to it.
+STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Alert(NamedTuple):
 
     Attributes:
         round: The round after which it was found, counted from 0.
-        kind: One of ``KINDS``.
+        kind: One of ``KINDS``, or ``STOPPED``.
         client: The stable id; None if it is not about one client.
         text: What is wrong, in one sentence.
         numbers: What it is judged by.

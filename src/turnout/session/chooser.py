@@ -14,6 +14,7 @@ from turnout.selector import Selector
 from turnout.session import keys
 from turnout.session.columns import Columns
 from turnout.session.first_words import FirstWords
+from turnout.session.members import Members
 from turnout.session.port import Heard
 from turnout.session.reports import Reports, number
 from turnout.session.settings import Settings
@@ -151,18 +152,20 @@ class Chooser:
                 columns.put(int(clients[i]), {"num_samples": size})
         return duration
 
-    def believed_examples(self, client: int, heard: Heard, columns: Columns) -> float:
-        """Return how many examples of a client count when answers are averaged; NaN = not said.
+    def believed_weight(self, client: int, heard: Heard, members: Members) -> float:
+        """Return how much an answer weighs when answers are averaged; NaN = not said.
 
         Args:
-            client: Its index.
-            heard: Its answer.
-            columns: What clients have said of themselves.
+            client: The index of whose it is.
+            heard: The answer.
+            members: What clients have said of themselves.
         """
-        claim = number(heard.metrics, keys.NUM_EXAMPLES)
+        claim = heard.weight
         if math.isnan(claim) or self.bounds is None or not self.bounds.fixed_samples:
             return claim
-        return self.claims.believed(client, claim, columns.number("num_samples", client))
+        counts_examples = self.reports.weight_key == keys.NUM_EXAMPLES
+        known = members.columns.number("num_samples", client) if counts_examples else math.nan
+        return self.claims.believed(client, claim, known, members.roster.id_of(client))
 
     def state(self) -> dict[str, Mapping[str, Array]]:
         """Return what selector, policy, world and bounds have learned, by owner."""

@@ -24,21 +24,21 @@ def close(
     """
     settings, selection = parts.settings, opened.selection
     available, deadline = opened.context.available, opened.context.deadline
-    answers, columns = opened.cohort.answers, parts.members.columns
+    answers, members = opened.cohort.answers, parts.members
     ended = opened.ended(
         closed,
         times,
         settings.quorum.min_answers,
-        lambda client, heard: parts.chooser.believed_examples(client, heard, columns),
+        lambda client, heard: parts.chooser.believed_weight(client, heard, members),
         counts_once=counts_once,
     )
-    duration = parts.chooser.learn(selection, closed, answers, columns, deadline)
+    duration = parts.chooser.learn(selection, closed, answers, members.columns, deadline)
     if parts.chooser.world is None:
         left = settings.busy_s(deadline) - closed.length_s
         for i in np.flatnonzero(closed.status == Status.LATE).tolist():
-            parts.members.hold(opened.addresses[i], left)
+            members.hold(opened.addresses[i], left)
     parts.journal.add(selection, ended, duration, available)
-    return parts.oversight.count(selection, available, ended, parts.members.roster)
+    return parts.oversight.count(selection, available, ended, members.roster)
 
 
 def close_empty(parts: Parts, times: Times) -> Ended:

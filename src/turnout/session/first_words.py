@@ -1,9 +1,9 @@
-"""What each client said first about its examples; a later claim is held against it."""
+"""How much each client said first that its answers weigh; a later claim is held against it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 
@@ -16,7 +16,7 @@ _FIRST = "examples"
 
 
 class FirstWords:
-    """Numbers of examples by client, as they were first said.
+    """Weights by client, as they were first said: numbers of examples, or of steps.
 
     A model is averaged by them, so who says 140 and later 10^9 would take it over. Three times the
     first word is believed, since data may grow.
@@ -26,13 +26,16 @@ class FirstWords:
         self._first = np.zeros(0)
         self._told: set[int] = set()
 
-    def believed(self, client: int, claim: float, known: float = math.nan) -> float:
-        """Return how many examples of a client count.
+    def believed(
+        self, client: int, claim: float, known: float = math.nan, name: Hashable = None
+    ) -> float:
+        """Return how much an answer of a client weighs.
 
         Args:
             client: Its index.
             claim: What it says now.
             known: What it has said of itself before, NaN if nothing.
+            name: Its stable id, for the log.
         """
         self.grow(client + 1)
         if math.isnan(self._first[client]):
@@ -43,8 +46,8 @@ class FirstWords:
         if client not in self._told:
             self._told.add(client)
             log.warning(
-                "client %d says %g examples and said %g before: %g are believed",
-                *(client, claim, self._first[client], most),
+                "client %r wants to weigh %g in the average and said %g before: it weighs %g",
+                *(client if name is None else name, claim, self._first[client], most),
             )
         return most
 

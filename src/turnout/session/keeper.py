@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,11 +115,22 @@ class Keeper:
         if self.records is not None:
             self.records.add(self.session.journal)
 
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let followers end with the block; write down what has stopped the run, if anything."""
+        try:
+            yield
+        except BaseException as error:  # an operator who stops it is a reason, too
+            if self.records is not None:
+                self.records.fail(self.session.journal, error)
+            raise
+        finally:
+            self.session.end()
+
     def finish(self) -> None:
-        """Write the end of the run, and let its followers end."""
+        """Write the end of the run."""
         if self.records is not None:
             self.records.finish(self.session.journal)
-        self.session.end()
 
     def _restore(self, path: Path, restore: Callable[[Checkpoint], None]) -> int:
         """Go back to the end of the last round that was saved."""

@@ -45,6 +45,7 @@ class Heard(NamedTuple):
         metrics: Numbers that came with it, as the client sent them.
         reason: Why it is no answer, in one line; None if it is one.
         content: The answer itself. A session does not look into it, but for an ``Identity``.
+        weight: How much it says it weighs when answers are averaged; NaN = it does not say.
     """
 
     kind: Kind = Kind.ANSWERED
@@ -52,6 +53,7 @@ class Heard(NamedTuple):
     metrics: Mapping[str, Any] = MappingProxyType({})
     reason: str | None = None
     content: Any = None
+    weight: float = math.nan
 
 
 class Identity(NamedTuple):

@@ -3,11 +3,12 @@
 Beside the files of every run: ``roster.json`` has the stable id of each client, in the order of
 their indices, ``answers.jsonl`` a line for each round with what became of every chosen client, and
 ``alerts.jsonl`` a line for each alert. ``open.jsonl`` follows the round that is open, for ``turnout
-watch``.
+watch``. A run that was stopped has ``error.txt`` instead of a summary, until it goes on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -29,6 +30,7 @@ from turnout.runs.files import FolderError, cell_folder
 from turnout.runs.versions import versions
 from turnout.runs.writer import RoundLog
 from turnout.session import clock
+from turnout.session.alerts import STOPPED, Alert
 from turnout.session.journal import Journal
 from turnout.session.members import Members
 from turnout.session.port import Heard
@@ -81,6 +83,7 @@ class Records:
         self._answers = RoundLog(self.path / files.ANSWERS)
         self._alerts = RoundLog(self.path / files.ALERTS)
         self._n_lines = self._n_named = 0
+        self._is_open = False
         self._busy: list[Hashable] = []  # when the cohort of the open round was chosen
 
     @_refused
@@ -92,14 +95,15 @@ class Records:
                 "go on with that run, give its checkpoint."
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / files.SUMMARY).unlink(missing_ok=True)
-        self._open.unlink(missing_ok=True)
+        for path in (self.path / files.SUMMARY, self.path / files.ERROR, self._open):
+            path.unlink(missing_ok=True)
         files.write_json(self.path / files.VERSIONS, versions() | self._versions)
         self._write_config(journal)
         self._log.begin(journal.lines())
         for log in (self._answers, self._alerts):
             log.begin(_lines_before(log.path, journal.n_rounds))
         self._n_lines = journal.n_rounds
+        self._is_open = True
 
     @_refused
     def choose(self, chosen: Chosen, members: Members) -> None:
@@ -160,6 +164,26 @@ class Records:
         numbers = {"seconds": clock.now() - self._started, "backlog_rate": self._rate}
         summary = summarize(Facts.of_run(run, at_end, numbers))
         files.write_json(self.path / files.SUMMARY, summary)
+
+    def fail(self, journal: Journal, error: BaseException) -> None:
+        """Write what has stopped the run, if the system lets it; the run is not complete.
+
+        Args:
+            journal: The rounds so far.
+            error: What has stopped it.
+        """
+        if not self._is_open:  # the folder may be another run's
+            return
+        reason = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+        last = max(0, journal.n_rounds - 1)
+        told = Alert(last, STOPPED, None, f"the run was stopped: {reason}", {})
+        with contextlib.suppress(OSError):
+            files.write_traceback(self.path, error)
+            self._open.unlink(missing_ok=True)
+            self._alerts.append([told.line(_stamp(clock.wall()))])
+            self._alerts.sync()
+            if journal.n_rounds:
+                self._write_choices(journal)
 
     def _write_config(self, journal: Journal) -> None:
         self._config["n_clients"] = journal.n_clients

@@ -59,8 +59,7 @@ class Ended(NamedTuple):
         began_at: When the server began to look for clients, in seconds since 1970.
         closed_at: When the round was closed.
         alerts: What an operator should know after it.
-        examples: How many examples of whoever gave each of the answers are believed, NaN = not
-            said.
+        weights: How much each of the answers weighs, as far as it is believed; NaN = not said.
     """
 
     round: int
@@ -72,7 +71,7 @@ class Ended(NamedTuple):
     began_at: float
     closed_at: float
     alerts: tuple[Alert, ...] = ()
-    examples: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
 
 
 class OpenRound:
@@ -147,11 +146,11 @@ class OpenRound:
         *,
         counts_once: bool,
     ) -> Ended:
-        """Return how the round ended; ``believed`` says how many examples of a client count."""
+        """Return how the round ended; ``believed`` says how much an answer weighs."""
         kept = self._in_time(closed)
         is_void = len(kept) < min_answers
         heard = self.cohort.answers
-        examples = {i: believed(int(self.selection.clients[i]), heard[i]) for i in kept}
+        weights = {i: believed(int(self.selection.clients[i]), heard[i]) for i in kept}
         counts = np.ones(len(self.addresses)) if counts_once else self.selection.times
         used = [i for i in (() if is_void else kept) for _ in range(int(counts[i]))]
         return Ended(
@@ -162,7 +161,7 @@ class OpenRound:
             tuple(heard[i].content for i in used),
             is_void,
             *times,
-            examples=tuple(examples[i] for i in used),
+            weights=tuple(weights[i] for i in used),
         )
 
     def _in_time(self, closed: Closed) -> list[int]:

@@ -15,6 +15,7 @@ never looked at.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -151,7 +152,9 @@ class FlowerPort:
         checked = self._rules.check(reply, train=True)
         if checked.fault is not None:
             return Heard(Kind.FAILED, reason=f"reply dropped, {checked.fault}")
-        return Heard(metrics=checked.metrics, content=checked)
+        key = self._rules.weight_key
+        weight = math.nan if key is None else checked.number(key)
+        return Heard(metrics=checked.metrics, content=checked, weight=weight)
 
 
 class FlowerHints(Hints):

@@ -28,7 +28,6 @@ from flwr.serverapp.strategy import (
 
 from turnout.integrations.flower.inner import layers
 from turnout.session.forms import ArrayForm, most_common, other_forms
-from turnout.session.keys import NUM_EXAMPLES
 from turnout.session.reports import number
 from turnout.types import LARGEST_REPORT, Array
 
@@ -59,10 +58,12 @@ class Checked:
         """Return one metric; NaN if it is missing or impossible."""
         return number(self.metrics, key)
 
-    def weighing(self, key: str | None, examples: float) -> Message:
-        """Return the reply with the number of examples that is believed, if that is its weight."""
-        if key == NUM_EXAMPLES and examples < self.number(key):
-            self.reply.content.metric_records[self.measures[0]][key] = int(examples)
+    def weighing(self, key: str | None, weight: float) -> Message:
+        """Return the reply with the weight that is believed."""
+        if key is not None and weight < self.number(key):
+            is_whole = isinstance(self.metrics[key], int)
+            believed = int(weight) if is_whole else weight
+            self.reply.content.metric_records[self.measures[0]][key] = believed
         return self.reply
 
 

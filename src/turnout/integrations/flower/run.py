@@ -69,8 +69,8 @@ class FlowerRun:
         self.journal = self.session.journal
         self._chosen: Chosen | None = None
         self._ended: Ended | None = None
-        self._keeper = Keeper(self.session, "flower", n_rounds, {"flwr": flwr.__version__})
-        self.live = Live(self.session, FlowerPort(grid, self._rules), self._keeper.records)
+        self.keeper = Keeper(self.session, "flower", n_rounds, {"flwr": flwr.__version__})
+        self.live = Live(self.session, FlowerPort(grid, self._rules), self.keeper.records)
 
     @property
     def round(self) -> int:
@@ -90,7 +90,7 @@ class FlowerRun:
             for name, config in configs.items():
                 self.inner_state.watch(name, config)
         host = {"strategy": within.name_of(self.inner), "model": model}
-        self.offset = self._keeper.begin(host, self._restore)
+        self.offset = self.keeper.begin(host, self._restore)
 
     def choose(self, arrays: ArrayRecord, n_first: int) -> list[int]:
         """Return the nodes that train in the next round."""
@@ -140,9 +140,9 @@ class FlowerRun:
         if arrays is not None:
             self.arrays = arrays
         self.journal.note(IN_TRAINING, self.round, metrics)
-        self._keeper.note(ended)
+        self.keeper.note(ended)
         self._save(is_evaluated=False)
-        self._keeper.record()
+        self.keeper.record()
         return arrays, metrics
 
     def usable_evaluations(self, replies: Iterable[Message]) -> list[Message]:
@@ -159,7 +159,7 @@ class FlowerRun:
     def note_evaluation(self, metrics: MetricRecord | None) -> None:
         """Keep what the clients' evaluation gave."""
         if self.journal.note(BY_CLIENTS, self.evaluated, metrics):
-            self._keeper.write()
+            self.keeper.write()
 
     def watched(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
         """Return the server's evaluation, with its results kept and rounds counted from the start.
@@ -175,7 +175,7 @@ class FlowerRun:
                 return None if saved is None else MetricRecord(dict(saved))
             metrics = evaluate_fn(server_round, arrays)
             if self.journal.note(BY_SERVER, server_round, metrics) and server_round:
-                self._keeper.write()
+                self.keeper.write()
             return metrics
 
         return evaluate
@@ -184,7 +184,7 @@ class FlowerRun:
         """Write the end of the run, and put all rounds into Flower's result."""
         if self.journal.n_rounds > self.offset or not self.is_evaluated:
             self._save(is_evaluated=True)
-        self._keeper.finish()
+        self.keeper.finish()
         if isinstance(result, Result):
             for name in HISTORIES:
                 rounds = sorted(self.journal.metrics[name].items())
@@ -203,8 +203,8 @@ class FlowerRun:
         self._ended = self.live.train(chosen, payloads, self._misfits)
         ended = self._ended
         return [
-            checked.weighing(self._rules.weight_key, examples)
-            for checked, examples in zip(ended.answers, ended.examples, strict=True)
+            checked.weighing(self._rules.weight_key, weight)
+            for checked, weight in zip(ended.answers, ended.weights, strict=True)
         ]
 
     def _misfits(self, answers: Sequence[Heard]) -> dict[int, str]:
@@ -226,7 +226,7 @@ class FlowerRun:
         }
         arrays = {f"model.{i}": part for i, part in enumerate(parts)}
         arrays |= {f"inner.{i}": part for i, part in enumerate(inner_parts)}
-        self._keeper.save(host, arrays)
+        self.keeper.save(host, arrays)
 
     def _restore(self, saved: Checkpoint) -> None:
         """Take back the model and the inner strategy's state."""

@@ -186,7 +186,7 @@ class SelectingStrategy(Strategy):
         configs = {"train_config": train_config, "evaluate_config": evaluate_config}
         loop_grid = LoopGrid(grid, run.exchange)
         with ExitStack() as stack:
-            stack.callback(run.session.end)
+            stack.enter_context(run.keeper.running())
             run.begin(initial_arrays, configs)
             if run.offset and not run.is_evaluated:
                 self._evaluate_again(run, evaluate_config, loop_grid)

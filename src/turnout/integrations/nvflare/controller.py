@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from typing import Any, Literal
 
 from nvflare.apis.client import Client
@@ -168,22 +167,21 @@ class SelectingFedAvg(FedAvg):
             return
         self.model = model if isinstance(model, FLModel) else FLModel(params=model)
         self._run = run = NvflareRun(self, self._n_rounds)
-        with closing(run):
-            self._go_on(run)
-
-    def _go_on(self, run: NvflareRun) -> None:
         try:
-            n_done = run.begin(self.model)
-            if n_done:
-                self._take_back(run)
-            is_over = self.stop_condition is not None and run.host.get("is_over", False)
-            self.num_rounds = 0 if is_over else max(0, self._n_rounds - n_done)
-            self.start_round = self._first_round + n_done
-            super().run()
-            run.end_round()
+            with run.keeper.running():
+                self._go_on(run)
         except Aborted:
             self.info("The job was aborted: nobody waits for answers any more.")
-            return
+
+    def _go_on(self, run: NvflareRun) -> None:
+        n_done = run.begin(self.model)
+        if n_done:
+            self._take_back(run)
+        is_over = self.stop_condition is not None and run.host.get("is_over", False)
+        self.num_rounds = 0 if is_over else max(0, self._n_rounds - n_done)
+        self.start_round = self._first_round + n_done
+        super().run()
+        run.end_round()
         if self.num_rounds == 0:  # nothing was left to do but this
             self.save_model(run.model)
         elif run.session.journal.n_rounds < self._n_rounds:

@@ -240,4 +240,4 @@ class NvflarePort:
 
     def _check_abort(self) -> None:
         if self._controller.abort_signal.triggered:
-            raise Aborted
+            raise Aborted("the job was aborted")

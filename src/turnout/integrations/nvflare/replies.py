@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLMetaKey, ReturnCode
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
@@ -67,7 +67,23 @@ def check(received: FLModel, model: ArrayForm, *, averages: bool) -> Heard:
     metrics = plain_metrics(received.metrics)
     if averages and received.metrics is not None:
         received.metrics = {k: x for k, x in metrics.items() if isinstance(x, float)}
-    return Heard(metrics=metrics, content=Reply(received, (str(received.params_type), form)))
+    reply = Reply(received, (str(received.params_type), form))
+    said = (received.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND)
+    weight = math.nan if said is None else _get_num_steps_weight(received)
+    return Heard(metrics=metrics, content=reply, weight=weight)
+
+
+def weighing(reply: Reply, weight: float) -> FLModel:
+    """Return a reply's model with the number of steps that is believed.
+
+    Args:
+        reply: A reply that was looked at.
+        weight: How much it weighs.
+    """
+    model = reply.model
+    if weight < _get_num_steps_weight(model):
+        model.meta[FLMetaKey.NUM_STEPS_CURRENT_ROUND] = weight
+    return model
 
 
 def misfits(answers: Sequence[Heard], model: ArrayForm, *, averages: bool) -> dict[int, str]:

@@ -45,8 +45,8 @@ class NvflareRun:
         self.port = NvflarePort(controller, asks=asks)
         self.model = FLModel(params={})  #: the model of the federation
         self.host: dict[str, Any] = {}  #: what else the controller wants to find again
-        self._keeper = Keeper(self.session, "nvflare", n_rounds, {"nvflare": nvflare.__version__})
-        self._live = Live(self.session, self.port, self._keeper.records)
+        self.keeper = Keeper(self.session, "nvflare", n_rounds, {"nvflare": nvflare.__version__})
+        self._live = Live(self.session, self.port, self.keeper.records)
         self._averages = controller.aggregator is None
         self._chosen: Chosen | None = None
         self._ended: Ended | None = None  # until it is saved
@@ -57,7 +57,7 @@ class NvflareRun:
         if self.session.settings.checkpoint is not None:
             _encode(model.params)  # what cannot be saved is refused before anybody trains
         form = [[key, list(shape), kind] for key, shape, kind in replies.form_of(model.params)]
-        return self._keeper.begin({"model": form}, self._restore)
+        return self.keeper.begin({"model": form}, self._restore)
 
     def choose(self) -> list[str]:
         """Return who trains in the next round."""
@@ -83,9 +83,9 @@ class NvflareRun:
         finally:
             self.port.end_round()
         with self.session.spans.part("aggregate"):
-            for reply in self._ended.answers:
+            for reply, weight in zip(self._ended.answers, self._ended.weights, strict=True):
                 try:
-                    aggregate(reply.model)
+                    aggregate(replies.weighing(reply, weight))
                 except Exception as error:  # an aggregator of the user's own; NVFlare goes on, too
                     log.error("the aggregator failed: %s: %s", type(error).__name__, error)
 
@@ -110,22 +110,18 @@ class NvflareRun:
         journal = self.session.journal
         metrics = None if ended.is_void else replies.plain_metrics(self.model.metrics)
         journal.note(IN_TRAINING, journal.n_rounds, metrics)
-        self._keeper.note(ended)
+        self.keeper.note(ended)
         self.save()
-        self._keeper.record()
+        self.keeper.record()
 
     def save(self) -> None:
         """Write the checkpoint, if one is wanted."""
         if self.session.settings.checkpoint is not None:
-            self._keeper.save(self.host, {"model": _encode(self.model.params)})
+            self.keeper.save(self.host, {"model": _encode(self.model.params)})
 
     def finish(self) -> None:
         """Write the end of the run."""
-        self._keeper.finish()
-
-    def close(self) -> None:
-        """Let whoever follows the run end, however it ended."""
-        self.session.end()
+        self.keeper.finish()
 
     def _misfits(self, answers: Sequence[Heard]) -> dict[int, str]:
         return replies.misfits(answers, self.port.form, averages=self._averages)
