@@ -11,7 +11,16 @@ from pathlib import Path
 
 import turnout
 from turnout.arena import Arena, ArenaTask, tasks_named
-from turnout.arena.figures import OURS, Varied, draw_front, draw_means, draw_profile, draw_sweeps
+from turnout.arena.figures import (
+    ACCURACY,
+    OURS,
+    TIME,
+    Varied,
+    draw_front,
+    draw_means,
+    draw_profile,
+    draw_sweeps,
+)
 from turnout.arena.goals import goals_of
 from turnout.arena.standing import BASELINE, Overall, Side, duels_of, overall_of, sentence_of
 from turnout.arena.standings import standings_text
@@ -94,6 +103,10 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
         "![Time against fairness](assets/arena-front.png)",
         "",
         "*Time against fairness: left is faster, up is fairer. The dashed line is half of fair.*",
+        "",
+        "![Accuracy against fairness](assets/arena-accuracy.png)",
+        "",
+        f"*Final accuracy minus {BASELINE}'s, paired by seed: right is better, up is fairer.*",
         "",
         "![Performance profile](assets/arena-profile.png)",
         "",
@@ -225,7 +238,8 @@ def main() -> None:
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
     draw_means(overall, [FIGURES / "arena-means.png"])
-    draw_front(overall, [FIGURES / "arena-front.png"])
+    draw_front(overall, TIME, [FIGURES / "arena-front.png"])
+    draw_front(overall, ACCURACY, [FIGURES / "arena-accuracy.png"])
     draw_profile(arena, tasks, tuple(overall), [FIGURES / "arena-profile.png"])
     if SENSITIVITY.exists():
         draw_sweeps(sweeps_of(Arena.read(SENSITIVITY)), [FIGURES / "arena-sensitivity.png"])

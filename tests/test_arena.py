@@ -82,6 +82,9 @@ def test_records_against_random():
     assert overall["pace"].ratio.value == pytest.approx(0.7, rel=0.02)
     assert overall["pace"].ratio.low < 0.7 < overall["pace"].ratio.high + 0.02
     assert overall["pace"].improvement.value == 1.0
+    assert overall["pace"].gain.value == pytest.approx(0.0)
+    assert tuple(overall["oort"].gain) == pytest.approx((-0.1, -0.1, -0.1))
+    assert {round(duel.gain, 6) for duel in overall["oort"].duels} == {-0.1}
     assert len(overall_table(overall).rows) == 4
 
 
@@ -188,7 +191,8 @@ def test_the_command_keeps_what_it_ran_and_takes_a_plug_in(small, tmp_path, monk
     again = CliRunner().invoke(app, [*words, "--json"])
     content = json.loads(again.stdout)
     assert content["selectors"]["random"]["time_ratio"]["value"] == 1.0
-    assert (tmp_path / "runs/arena/front.png").exists()
+    for figure in ("front", "accuracy", "profile"):
+        assert (tmp_path / f"runs/arena/{figure}.png").exists()
     assert (tmp_path / "runs/arena/mine.md").read_text().startswith("# Mine in the arena")
 
 

@@ -1,19 +1,19 @@
-"""The arena's figures: time against fairness, the profile, and what each parameter does."""
+"""The arena's figures: time and accuracy against fairness, the profile, and each parameter."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from turnout.arena.results import Arena
-from turnout.arena.standing import BASELINE, FAIR, Overall, speeds_of
+from turnout.arena.standing import BASELINE, FAIR, Duel, Overall, speeds_of
 from turnout.arena.tasks import ArenaTask
 from turnout.results.drawing import COLOURS, draw_files
-from turnout.statistics.aggregates import performance_profile
+from turnout.statistics.aggregates import Interval, performance_profile
 
 #: Panels beside each other.
 N_COLUMNS = 3
@@ -22,11 +22,48 @@ OURS = "pace"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
-def draw_front(overall: Mapping[str, Overall], paths: Sequence[Path]) -> list[Path]:
-    """Draw time against fairness: the mean over tasks, and each task.
+class Against(NamedTuple):
+    """What is drawn against fairness.
+
+    Attributes:
+        in_task: Its value in a task.
+        over_all: Its value over all tasks.
+        even: The value of the baseline.
+        shown: What an axis shows at least.
+        text: What stands below it.
+    """
+
+    in_task: Callable[[Duel], float]
+    over_all: Callable[[Overall], Interval]
+    even: float
+    shown: tuple[float, float]
+    text: str
+
+
+TIME = Against(
+    lambda duel: duel.ratio,
+    lambda own: own.ratio,
+    1.0,
+    (0.5, 1.2),
+    f"time to the target / {BASELINE}'s (left is faster)",
+)
+ACCURACY = Against(
+    lambda duel: duel.gain,
+    lambda own: own.gain,
+    0.0,
+    (-0.03, 0.015),
+    f"final accuracy - {BASELINE}'s (right is better)",
+)
+
+
+def draw_front(
+    overall: Mapping[str, Overall], against: Against, paths: Sequence[Path]
+) -> list[Path]:
+    """Draw time or accuracy against fairness: the mean over tasks, and each task.
 
     Args:
         overall: By label.
+        against: ``TIME`` or ``ACCURACY``.
         paths: The files; their endings are the formats.
     """
     styles = _styles(overall)
@@ -37,14 +74,15 @@ def draw_front(overall: Mapping[str, Overall], paths: Sequence[Path]) -> list[Pa
         canvas.set_size_inches(7.2, 3.4 + 1.7 * n_rows)
         canvas.set_layout_engine("constrained")
         above, below = canvas.subfigures(2, 1, height_ratios=[3.4, 1.7 * n_rows])
-        _fill_means(above.subplots(), overall, styles)
+        _fill_means(above.subplots(), overall, against, styles)
         panels = below.subplots(n_rows, N_COLUMNS, squeeze=False, sharey=True).ravel()
         for panel, name in zip(panels, names, strict=False):
             for label, own in overall.items():
                 for duel in own.duels:
                     if duel.task.label == name:
-                        _point(panel, duel.ratio, duel.least_share, styles[label], 24.0)
-            _frame(panel, name)
+                        value = against.in_task(duel)
+                        _point(panel, value, duel.least_share, styles[label], 24.0)
+            _frame(panel, against, name)
         for panel in panels[len(names) :]:
             panel.set_visible(False)
 
@@ -61,7 +99,7 @@ def draw_means(overall: Mapping[str, Overall], paths: Sequence[Path]) -> list[Pa
 
     def fill(canvas: Any) -> None:
         canvas.set_size_inches(7.2, 3.6)
-        _fill_means(canvas.add_subplot(), overall, _styles(overall))
+        _fill_means(canvas.add_subplot(), overall, TIME, _styles(overall))
 
     return draw_files(paths, fill)
 
@@ -152,23 +190,26 @@ def draw_sweeps(sweeps: Sequence[Varied], paths: Sequence[Path]) -> list[Path]:
 
 
 def _fill_means(
-    panel: Any, overall: Mapping[str, Overall], styles: Mapping[str, tuple[str, str]]
+    panel: Any,
+    overall: Mapping[str, Overall],
+    against: Against,
+    styles: Mapping[str, tuple[str, str]],
 ) -> None:
-    """Draw a point for each selector, with the interval of its time; names stand beside."""
+    """Draw a point for each selector, with its interval; names stand beside."""
     most = max(len(own.duels) for own in overall.values())
     for label, own in overall.items():
-        time, share, n_tasks = own.ratio.value, own.least_share, len(own.duels)
+        (value, low, high), share, n_tasks = against.over_all(own), own.least_share, len(own.duels)
         name = label if n_tasks == most else f"{label} ({n_tasks} of {most} tasks)"
-        if not math.isnan(own.ratio.low):
-            ends = [own.ratio.low, own.ratio.high]
-            panel.plot(ends, [share, share], color=styles[label][0], linewidth=1.0, alpha=0.6)
-        _point(panel, time, share, styles[label], 90.0 if label == OURS else 40.0, name)
+        if not math.isnan(low):
+            how = {"color": styles[label][0], "linewidth": 1.0, "alpha": 0.6}
+            panel.plot([low, high], [share, share], **how)
+        _point(panel, value, share, styles[label], 90.0 if label == OURS else 40.0, name)
         if label == OURS:
             how = {"textcoords": "offset points", "ha": "center", "fontweight": "bold"}
-            panel.annotate(label, (time, share), (0, 8), **how)
+            panel.annotate(label, (value, share), (0, 8), **how)
     panel.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    _frame(panel, "Mean over tasks")
-    panel.set_xlabel(f"time to the target / {BASELINE}'s (left is faster)")
+    _frame(panel, against, "Mean over tasks")
+    panel.set_xlabel(against.text)
     panel.set_ylabel("least share of fair (up is fairer)")
 
 
@@ -182,20 +223,20 @@ def _styles(labels: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 def _point(
     panel: Any,
-    time: float,
+    value: float,
     share: float,
     style: tuple[str, str],
     size: float,
     name: str | None = None,
 ) -> None:
     colour, marker = style
-    panel.scatter([time], [share], s=size, c=colour, marker=marker, label=name, zorder=3)
+    panel.scatter([value], [share], s=size, c=colour, marker=marker, label=name, zorder=3)
 
 
-def _frame(panel: Any, title: str) -> None:
-    panel.axvline(1.0, color="#888888", linewidth=0.8)
+def _frame(panel: Any, against: Against, title: str) -> None:
+    panel.axvline(against.even, color="#888888", linewidth=0.8)
     panel.axhline(FAIR, color="#888888", linewidth=0.8, linestyle="--")
     panel.set_title(title)
     panel.set_ylim(-0.1, 1.1)
     left, right = panel.get_xlim()
-    panel.set_xlim(min(left, 0.5), max(right, 1.2))
+    panel.set_xlim(min(left, against.shown[0]), max(right, against.shown[1]))

@@ -42,6 +42,7 @@ class Duel(NamedTuple):
         n_censored: How many of its runs never got there.
         time: Whether it is faster.
         accuracy: Whether its final accuracy is higher.
+        gain: By how much: the mean difference of final accuracies, paired by seed.
         worst_tenth: Whether the worst tenth of its clients has a higher accuracy.
         least_share: What the least served client got of its fair share, mean over seeds.
     """
@@ -52,6 +53,7 @@ class Duel(NamedTuple):
     n_censored: int
     time: Side
     accuracy: Side
+    gain: float
     worst_tenth: Side
     least_share: float
 
@@ -69,6 +71,7 @@ class Overall(NamedTuple):
         ratio: Geometric mean of the time ratios, with an interval over runs.
         improvement: Chance that a run of it is faster than one of the baseline.
         rank: Mean rank of its times among all selectors, 1 = fastest.
+        gain: Mean difference of final accuracies, with an interval over runs.
         least_share: Mean over tasks.
     """
 
@@ -76,6 +79,7 @@ class Overall(NamedTuple):
     ratio: Interval
     improvement: Interval
     rank: Interval
+    gain: Interval
     least_share: float
 
 
@@ -105,6 +109,7 @@ def duels_of(arena: Arena, tasks: Sequence[ArenaTask], label: str) -> tuple[Duel
                 int(np.isinf(times).sum()),
                 sides["time"][i],
                 sides["accuracy"][i],
+                float(_gains(task, trials, label).mean()),
                 sides["worst_tenth"][i],
                 float(trials.values(label, measures.least_share).mean()),
             )
@@ -139,6 +144,7 @@ def overall_of(arena: Arena, tasks: Sequence[ArenaTask]) -> dict[str, Overall]:
             _mean_rank([speeds[other] for other in complete], own)
             if label in complete
             else Interval(math.nan, math.nan, math.nan),
+            bootstrap_mean([_gains(*met, label) for met in _met(arena, tasks, label)]),
             float(np.mean([duel.least_share for duel in duels])),
         )
     return dict(sorted(overall.items(), key=lambda item: item[1].ratio.value))
@@ -192,6 +198,12 @@ def _met(arena: Arena, tasks: Sequence[ArenaTask], label: str) -> list[tuple[Are
         and {label, BASELINE} <= trials.schemes.keys()
         and trials.paired(label, BASELINE, Measures.of(task).time)[0].size
     ]
+
+
+def _gains(task: ArenaTask, trials: Trials, label: str) -> FloatArray:
+    """Return a selector's final accuracy minus the baseline's, one per seed."""
+    own, others = trials.paired(label, BASELINE, Measures.of(task).accuracy)
+    return own - others
 
 
 def _count(duels: Sequence[Duel], kind: str, side: Side) -> int:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from turnout.arena import Arena, tasks_named
-from turnout.arena.figures import draw_front, draw_profile
+from turnout.arena.figures import ACCURACY, TIME, draw_front, draw_profile
 from turnout.arena.page import page_of
 from turnout.arena.standing import BASELINE, Overall, overall_of, sentence_of
 from turnout.arena.tables import duels_table, overall_table, task_table
@@ -30,7 +30,7 @@ from turnout.runs.versions import tools
 from turnout.storage import write_atomically
 
 #: Names of the figures' files.
-FIGURES = ("front", "profile")
+FIGURES = ("front", "accuracy", "profile")
 
 
 @with_groups
@@ -100,8 +100,11 @@ def arena(
     if not overall:
         raise InvalidInput(f"{path} has no results of these tasks: run without --collect.")
     folder.mkdir(parents=True, exist_ok=True)
-    front, profile = ([folder / f"{name}.{ending}" for ending in FORMATS] for name in FIGURES)
-    drawn = draw_front(overall, front) + draw_profile(kept, tasks, tuple(overall), profile)
+    front, accuracy, profile = (
+        [folder / f"{name}.{ending}" for ending in FORMATS] for name in FIGURES
+    )
+    drawn = draw_front(overall, TIME, front) + draw_front(overall, ACCURACY, accuracy)
+    drawn += draw_profile(kept, tasks, tuple(overall), profile)
     entrants = [item.label for item in variants if selectors and item.label in overall]
     pages = {x: folder / f"{slug(x)}.md" for x in entrants if x != BASELINE}
     for label, page in pages.items():
