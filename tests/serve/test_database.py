@@ -1,5 +1,7 @@
 """The database: made, brought up to date, and refused if it is too new or none of ours."""
 
+import contextlib
+import shutil
 import sqlite3
 
 import pytest
@@ -7,8 +9,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect
 
+from tests.serve.conftest import client_of
 from turnout.errors import InvalidInput, MissingExtra
-from turnout.serve import DatabaseError, open_database
+from turnout.serve import DatabaseError, database, open_database
 from turnout.serve.tables import METADATA
 
 
@@ -29,13 +32,78 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(engine):
 
 
 def test_an_older_database_is_brought_up_to_date(tmp_path):
-    """The oldest version is an empty file."""
+    """The oldest is an empty file."""
     path = tmp_path / "old.db"
     path.touch()
     engine = open_database(f"sqlite:///{path}")
     assert set(METADATA.tables) < set(inspect(engine).get_table_names())
     engine.dispose()
     open_database(f"sqlite:///{path}").dispose()  # and once more, with nothing to do
+
+
+#: A step of the future: a column that old rows get a value for.
+NEXT_STEP = """
+import sqlalchemy as sa
+from alembic import op
+
+revision = "v2"
+down_revision = "v1"
+
+
+def upgrade():
+    op.add_column("round", sa.Column("n_chosen", sa.Integer))
+    op.execute("UPDATE round SET n_chosen = json_array_length(chosen, '$.clients')")
+"""
+
+
+@pytest.fixture
+def future(tmp_path, monkeypatch):
+    """A turnout with one more step; calling it with a text makes that the step."""
+    steps = tmp_path / "migrations"
+    shutil.copytree(database._MIGRATIONS, steps, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def enter(step=NEXT_STEP):
+        (steps / "versions" / "v2_next.py").write_text(step)
+        monkeypatch.setattr(database, "_MIGRATIONS", steps)
+
+    return enter
+
+
+def dump(engine):
+    engine.dispose()
+    with contextlib.closing(sqlite3.connect(engine.url.database)) as connection:
+        return list(connection.iterdump())
+
+
+def test_a_database_of_the_step_before_is_upgraded_with_its_content(
+    http, demo, engine, future, monkeypatch
+):
+    chosen = http.post(f"{demo}/rounds").json()["clients"]
+    before = http.get(demo).json()
+    url = f"sqlite:///{engine.url.database}"
+    future()
+    upgraded = open_database(url)
+    with upgraded.begin() as connection:
+        assert connection.exec_driver_sql("SELECT n_chosen FROM round").scalar() == 5
+        version = connection.exec_driver_sql("SELECT version_num FROM alembic_version")
+        assert version.scalars().all() == ["v2"]
+    again = client_of(upgraded, http.portal)
+    assert again.get(demo).json() == before
+    assert again.get(f"{demo}/rounds/0").json()["clients"] == chosen
+    left = dump(upgraded)
+    monkeypatch.undo()  # back in the present, that database is of a newer version
+    with pytest.raises(DatabaseError, match=r"'v2', and this turnout knows up to 'v1'.* upgrade"):
+        open_database(url)
+    assert dump(engine) == left
+
+
+def test_a_step_that_fails_half_way_leaves_the_database_as_it_was(http, demo, engine, future):
+    http.post(f"{demo}/rounds")
+    before = dump(engine)
+    future(NEXT_STEP + '    op.execute("UPDATE nowhere SET x = 1")\n')
+    with pytest.raises(DatabaseError, match=r"no such table: nowhere.* check --database"):
+        open_database(f"sqlite:///{engine.url.database}")
+    assert dump(engine) == before
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://x/y", "x", ""])

@@ -49,7 +49,14 @@ def test_java(url, tmp_path):
 
 def test_python(url):
     (program,) = blocks(PAGE, "python")
-    exec(compile(program.replace(PRINTED, url), "serve.md", "exec"), {})
+    here = {}
+    exec(compile(program.replace(PRINTED, url), "serve.md", "exec"), here)
+    rounds = httpx.get(f"{url}/federations/simulation/rounds").json()["rounds"]
+    expected = here["here"]
+    assert [one["round"] for one in rounds] == [4, 3, 2, 1, 0]
+    for one in rounds:  # the choices were made there, and are those that were made here
+        assert one["clients"] == expected.chosen_in(one["round"]).tolist()
+        assert one["state"] == "closed"
 
 
 def test_requests_that_offer_http2_keep_their_body(url):

@@ -6,14 +6,18 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import psycopg
 import pytest
 from sqlalchemy import func, select
 
 from tests.serve.conftest import create
 from tests.serve.processes import Server, postgresql, servers
-from turnout.serve import open_database
+from turnout.serve import federations, open_database
+from turnout.serve.database import writing
+from turnout.serve.schemas import Definition, Enrolment
+from turnout.serve.snapshots import save
 from turnout.serve.store import Store
-from turnout.serve.tables import ROUND
+from turnout.serve.tables import METADATA, ROUND, SNAPSHOT
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +127,44 @@ def test_two_servers_on_one_postgresql_choose_each_round_once(database):
     assert states[0] == states[1]
 
 
+def test_a_snapshot_on_its_way_stops_no_writer(database):
+    """It is long at a million clients; only who deletes the federation waits for its end."""
+    store = Store(open_database(database))
+    federations.create(store, Definition(name="large", selector="random", cohort_size=1))
+    federations.enrol(store, "large", Enrolment(clients=["a"]))
+    with store.read("large") as (_, number, machine):
+        content = machine.state()
+    with ThreadPoolExecutor(2) as pool:
+        with writing(store.engine) as connection:
+            save(connection, number, 1, content)  # not committed yet
+            more = pool.submit(federations.enrol, store, "large", Enrolment(clients=["b"]))
+            assert more.result(60)["n_clients"] == 2
+            gone = pool.submit(federations.remove, store, "large")
+            time.sleep(0.3)
+            assert not gone.done()
+        gone.result(60)
+    assert "large" not in federations.names(store)
+    with store.engine.begin() as connection:
+        left = select(SNAPSHOT.c.seq).where(SNAPSHOT.c.federation_id == number)
+        assert connection.execute(left).all() == []
+    store.engine.dispose()
+
+
 def test_servers_that_start_at_once_make_the_tables_once(database):
+    """All four wait at one gate; the database is new, so whoever is first makes the tables."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE fresh")
+    fresh, gate = database.replace("/postgres", "/fresh"), threading.Barrier(4)
+
+    def start(_):
+        gate.wait()
+        open_database(fresh).dispose()
+
     with ThreadPoolExecutor(4) as pool:
-        for engine in pool.map(open_database, [database] * 4):
-            engine.dispose()
+        list(pool.map(start, range(4)))
+    with psycopg.connect(fresh) as connection:
+        query = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+        tables = sorted(name for (name,) in connection.execute(query))
+        versions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    assert tables == sorted([*METADATA.tables, "alembic_version"])
+    assert versions == [("v1",)]

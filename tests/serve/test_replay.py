@@ -1,16 +1,19 @@
 """The log is the federation: another process that plays it, or starts from a snapshot, is equal."""
 
 import random
+from threading import Event
 
 import pytest
 from sqlalchemy import delete, select, update
 
 from tests.serve.conftest import client_of, create
+from turnout.serve import snapshots
 from turnout.serve import store as store_module
-from turnout.serve.machine import Machine
+from turnout.serve.machine import Machine, content_of
 from turnout.serve.schemas import Definition
 from turnout.serve.store import Diverged, Store
 from turnout.serve.tables import EVENT, FEDERATION, ROUND, SNAPSHOT
+from turnout.session.checkpoint import read_checkpoint
 
 SELECTORS = ("e3cs", "oort", "pace")
 
@@ -57,16 +60,18 @@ def state_of(store, name="demo"):
 @pytest.mark.parametrize("selector", SELECTORS)
 @pytest.mark.parametrize("saves", [False, True])
 def test_a_second_process_is_equal(http, portal, engine, selector, saves, monkeypatch):
-    monkeypatch.setattr(store_module, "_LEAST_S", 0.0 if saves else 1e9)
-    monkeypatch.setattr(store_module, "_WORTH", 0.0)
+    monkeypatch.setattr(snapshots, "_LEAST_S", 0.0 if saves else 1e9)
+    monkeypatch.setattr(snapshots, "_WORTH", 0.0)
     path = create(http, selector=selector)
     rng = random.Random(selector)
     play(http, path, rng, 40)
     first = http.app.state.store
+    first.snapshots.wait()
     second = Store(engine)
     assert state_of(second) == state_of(first)
     play(client_of(engine, portal), path, rng, 15)  # a third goes on
     play(http, path, rng, 15)  # the first has to catch up
+    first.snapshots.wait()
     assert state_of(second) == state_of(first) == state_of(Store(engine))
     with engine.begin() as connection:
         assert len(connection.execute(select(SNAPSHOT.c.seq)).all()) == (2 if saves else 0)
@@ -92,17 +97,68 @@ def test_a_failure_in_the_middle_changes_nothing(http, demo, engine, monkeypatch
 
 
 def test_a_snapshot_that_fails_fails_no_request(http, demo, engine, monkeypatch):
-    monkeypatch.setattr(store_module, "_LEAST_S", 0.0)
-    monkeypatch.setattr(store_module, "_WORTH", 0.0)
+    monkeypatch.setattr(snapshots, "_LEAST_S", 0.0)
+    monkeypatch.setattr(snapshots, "_WORTH", 0.0)
 
     def fails(*_):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(store_module, "save", fails)
+    monkeypatch.setattr(snapshots, "save", fails)
     play(http, demo, random.Random(1), 20)
+    http.app.state.store.snapshots.wait()
     with engine.begin() as connection:
         assert connection.execute(select(SNAPSHOT)).all() == []
     assert state_of(Store(engine)) == state_of(http.app.state.store)
+
+
+@pytest.fixture
+def held(http, monkeypatch):
+    """Snapshots that are taken at once, and written when the event is set."""
+    monkeypatch.setattr(snapshots, "_LEAST_S", 0.0)
+    monkeypatch.setattr(snapshots, "_WORTH", 0.0)
+    go, arrived = Event(), Event()
+
+    def content(saved):
+        arrived.set()
+        assert go.wait(60)
+        return content_of(saved)
+
+    monkeypatch.setattr(snapshots, "content_of", content)
+    yield go, arrived
+    go.set()
+    http.app.state.store.snapshots.wait()
+
+
+def test_requests_do_not_wait_for_a_snapshot(http, demo, engine, held):
+    """What happens while it is written is not in it, and not lost."""
+    go, arrived = held
+    http.put(f"{demo}/clients", json={"clients": ["first"]})
+    assert arrived.wait(60)
+    before = http.app.state.store
+    for i in range(5):
+        answer = http.put(f"{demo}/clients", json={"clients": [f"more-{i}"]})
+        assert answer.status_code == 200
+    play(http, demo, random.Random(3), 12)
+    go.set()
+    before.snapshots.wait()
+    with engine.begin() as connection:
+        ((seq, body),) = connection.execute(select(SNAPSHOT.c.seq, SNAPSHOT.c.body)).all()
+    assert read_checkpoint(body, "serve").roster.count("more-") == 0
+    assert seq < http.get(demo).json()["version"]
+    assert state_of(Store(engine)) == state_of(before)
+
+
+def test_a_snapshot_of_a_federation_that_was_replaced_is_not_kept(http, demo, engine, held):
+    go, arrived = held
+    http.put(f"{demo}/clients", json={"clients": ["first"]})
+    assert arrived.wait(60)
+    assert http.delete(demo).status_code == 204
+    create(http, n_clients=0)  # SQLite gives it the same number
+    go.set()
+    http.app.state.store.snapshots.wait()
+    with engine.begin() as connection:
+        assert connection.execute(select(SNAPSHOT)).all() == []
+    assert http.get(demo).json()["n_clients"] == 0
 
 
 def test_a_server_that_would_choose_others_refuses(http, demo, engine):

@@ -44,6 +44,7 @@ def create_app(engine: Engine, *, max_body: int = MAX_BODY) -> FastAPI:
         yield
         ends.set()
         thread.join()
+        store.snapshots.close()
         engine.dispose()
 
     app = FastAPI(

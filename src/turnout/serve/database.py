@@ -19,6 +19,8 @@ from turnout.errors import InvalidInput, MissingExtra, TurnoutError
 
 DEFAULT_URL = "sqlite:///turnout.db"
 
+#: The steps of Alembic.
+_MIGRATIONS = Path(__file__).parent / "migrations"
 #: Seconds that a writer waits for another one.
 _WAIT_S = 60.0
 #: The lock, among PostgreSQL's advisory ones, of who changes tables.
@@ -111,7 +113,7 @@ def _migrate(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":  # two servers may start at once
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(_MIGRATIONS))
     config.set_main_option("path_separator", "os")
     scripts = ScriptDirectory.from_config(config)
     there = MigrationContext.configure(connection).get_current_revision()

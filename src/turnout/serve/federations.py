@@ -17,7 +17,8 @@ from turnout.serve.machine import Machine
 from turnout.serve.plan import session_of
 from turnout.serve.problems import Refusal
 from turnout.serve.schemas import Definition, Enrolment, Withdrawal
-from turnout.serve.store import Store, save
+from turnout.serve.snapshots import save
+from turnout.serve.store import Store
 from turnout.serve.tables import EVENT, FEDERATION, ROUND, SNAPSHOT, TOKEN
 from turnout.session import clock
 from turnout.types import IntArray
@@ -61,6 +62,8 @@ def remove(store: Store, name: str) -> None:
         name: The federation.
     """
     with store.write(name) as work:
+        row = select(FEDERATION.c.id).where(FEDERATION.c.id == work.id)
+        work.connection.execute(row.with_for_update())  # waits for a snapshot on its way
         for table in (EVENT, ROUND, SNAPSHOT, TOKEN):
             work.connection.execute(delete(table).where(table.c.federation_id == work.id))
         work.connection.execute(delete(FEDERATION).where(FEDERATION.c.id == work.id))

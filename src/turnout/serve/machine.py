@@ -9,6 +9,7 @@ import base64
 import math
 import time
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -114,10 +115,19 @@ class Machine:
         with clock.held(at):
             return self.session.polled()
 
-    def state(self) -> bytes:
-        """Return the state as a checkpoint; no round is open."""
+    def checkpoint(self) -> Checkpoint:
+        """Return a copy of the state, which stays as it is when more happens; no round is open."""
         with clock.held(self.at):
-            return checkpoint_bytes(self.session.state(self.identity), CHECKPOINT_KIND)
+            saved = self.session.state(self.identity)
+        arrays = {
+            owner: {name: np.array(values) for name, values in table.items()}
+            for owner, table in saved.arrays.items()
+        }
+        return replace(saved, arrays=arrays)
+
+    def state(self) -> bytes:
+        """Return the state as a file; no round is open."""
+        return content_of(self.checkpoint())
 
     def load(self, content: bytes, seq: int, at: float) -> None:
         """Go back to a checkpoint, before anything else has happened here.
@@ -206,6 +216,11 @@ class Machine:
         mask = np.zeros(n, dtype=np.bool_)
         mask[self.members.roster.indices(terms.available)] = True
         return mask
+
+
+def content_of(saved: Checkpoint) -> bytes:
+    """Return a checkpoint as a file."""
+    return checkpoint_bytes(saved, CHECKPOINT_KIND)
 
 
 def as_array(values: object) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Federations in the database: a log of events for each, snapshots, and machines that follow it.
+"""Federations in the database: a log of events for each, and machines that follow it.
 
 Every process keeps a machine for each federation in use and plays what others have added to the
 log before it adds anything itself. Who adds holds the federation's row, so a round has one owner,
@@ -8,7 +8,6 @@ and what is answered was committed before.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from threading import Lock, RLock
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
 from turnout.errors import TurnoutError
 from turnout.serve.counter import Counter
@@ -25,14 +24,8 @@ from turnout.serve.events import Content, Event, packed, unpacked
 from turnout.serve.machine import Machine
 from turnout.serve.problems import unknown_federation
 from turnout.serve.schemas import Definition
-from turnout.serve.tables import EVENT, FEDERATION, ROUND, SNAPSHOT
-
-log = logging.getLogger("turnout.serve")
-
-#: A snapshot is made when replaying would take so many times as long as making it ...
-_WORTH = 5.0
-#: ... but not for less than so many seconds.
-_LEAST_S = 1.0
+from turnout.serve.snapshots import Snapshots, latest
+from turnout.serve.tables import EVENT, FEDERATION, ROUND
 
 
 class Diverged(TurnoutError, RuntimeError):
@@ -68,6 +61,7 @@ class Store:
 
     def __init__(self, engine: Engine, counter: Counter | None = None) -> None:
         self.engine, self._counter = engine, counter
+        self.snapshots = Snapshots(engine)
         self._machines: dict[int, Machine] = {}
         self._guard = Lock()
         self._locks: defaultdict[str, RLock] = defaultdict(RLock)
@@ -100,7 +94,7 @@ class Store:
                     self._machines.pop(work.id, None)
                 raise
             if work.is_changed:
-                self._save_if_due(work)
+                self.snapshots.take_if_due(work.id, work.machine)
 
     @contextmanager
     def read(self, name: str) -> Iterator[tuple[Connection, int, Machine]]:
@@ -169,62 +163,20 @@ class Store:
         followers = () if self._counter is None else (self._counter,)
         machine = Machine(Definition.model_validate_json(row.definition), followers)
         machine.created_at = row.created_at
-        saved = connection.execute(
-            select(SNAPSHOT.c.seq, SNAPSHOT.c.body)
-            .where(SNAPSHOT.c.federation_id == row.id)
-            .order_by(SNAPSHOT.c.seq.desc())
-            .limit(1)
-        ).one_or_none()
+        saved = latest(connection, row.id)
         if saved is not None:
+            seq, content = saved
             of_federation = EVENT.c.federation_id == row.id
-            last = select(func.max(EVENT.c.at)).where(of_federation, EVENT.c.seq <= saved.seq)
-            machine.load(saved.body, saved.seq, connection.execute(last).scalar() or row.created_at)
+            last = select(func.max(EVENT.c.at)).where(of_federation, EVENT.c.seq <= seq)
+            machine.load(content, seq, connection.execute(last).scalar() or row.created_at)
         return machine
-
-    def _save_if_due(self, work: Transaction) -> None:
-        machine = work.machine
-        due = max(_LEAST_S, _WORTH * machine.snapshot_s)
-        if machine.chosen is not None or machine.spent_s < due:
-            return
-        started = time.perf_counter()
-        try:
-            content = machine.state()
-            with writing(self.engine) as connection:
-                save(connection, work.id, machine.seq, content)
-            log.info("snapshot of federation %d: %.1f MB", work.id, len(content) / 1e6)
-        except Exception:  # the request is done; the log has everything that a snapshot has
-            log.exception("no snapshot of federation %d", work.id)
-        machine.snapshot_s, machine.spent_s = time.perf_counter() - started, 0.0
-
-
-def save(connection: Connection, federation: int, seq: int, content: bytes) -> None:
-    """Keep a snapshot and the one before it, and the enrolments that the older one lacks.
-
-    Args:
-        connection: A transaction that writes.
-        federation: Its number in the database.
-        seq: The last event in the snapshot.
-        content: The checkpoint.
-    """
-    of_federation = SNAPSHOT.c.federation_id == federation
-    before = connection.execute(select(func.max(SNAPSHOT.c.seq)).where(of_federation)).scalar()
-    if before is not None and before >= seq:  # another server was faster
-        return
-    connection.execute(insert(SNAPSHOT).values(federation_id=federation, seq=seq, body=content))
-    if before is not None:
-        connection.execute(delete(SNAPSHOT).where(of_federation, SNAPSHOT.c.seq < before))
-        connection.execute(
-            delete(EVENT).where(
-                EVENT.c.federation_id == federation,
-                EVENT.c.seq <= before,
-                EVENT.c.kind.in_(["enrolled", "withdrawn"]),
-            )
-        )
 
 
 def _row(connection: Connection, name: str, *, locked: bool = False) -> Row[Any]:
     query = select(FEDERATION).where(FEDERATION.c.name == name)
-    row = connection.execute(query.with_for_update() if locked else query).one_or_none()
+    if locked:  # only the key stays free: rows that point to it, such as a snapshot, can be added
+        query = query.with_for_update(key_share=True)
+    row = connection.execute(query).one_or_none()
     if row is None:
         raise unknown_federation(name)
     return row

@@ -63,7 +63,8 @@ def checkpoint_bytes(saved: Checkpoint, kind: str) -> bytes:
     """Return the content of the file."""
     header: dict[str, Any] = {"format": FORMAT, "kind": kind, **saved.host}
     header |= {name: getattr(saved, name) for name in _PLAIN}
-    arrays: dict[str, Array] = {_HEADER: np.array(json.dumps(header)), **saved.host_arrays}
+    text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    arrays: dict[str, Array] = {_HEADER: text, **saved.host_arrays}
     for owner, table in saved.arrays.items():
         arrays |= {f"{owner}/{name}": values for name, values in table.items()}
     return npz_bytes(arrays)
@@ -79,7 +80,8 @@ def read_checkpoint(source: str | os.PathLike[str] | bytes, kind: str | None = N
     path = "the checkpoint" if isinstance(source, bytes) else source
     try:
         saved = read_npz(source)
-        header = json.loads(str(saved.pop(_HEADER)))
+        text = saved.pop(_HEADER)  # earlier versions wrote a text, four bytes for each letter
+        header = json.loads(str(text) if text.dtype.kind == "U" else text.tobytes())
         found = str(header.pop("kind"))
         if kind not in (None, found):
             raise StateFileError(f"{path} is not a checkpoint of a run of kind {kind!r}.")

@@ -63,7 +63,8 @@ class MLflow(Callback):
     Args:
         experiment: Name of the MLflow experiment. Default: MLflow's own.
         run_name: Name of the run. Default: MLflow invents one.
-        tracking_uri: A server or a folder. Default: MLflow's own.
+        tracking_uri: A server, or a database such as ``sqlite:///mlflow.db``; MLflow 3 no longer
+            writes to folders. Default: MLflow's own.
 
     """
 
