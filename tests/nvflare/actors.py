@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 
 import numpy as np
@@ -61,6 +62,13 @@ class Actor(Executor):
 
     def _die(self, reply, _):
         os._exit(1)
+
+    def _freeze(self, reply, seconds):
+        """Answer, and then neither ask for work nor say anything for a while."""
+        me = os.getpid()
+        steps = f"sleep 4; kill -STOP {me}; sleep {seconds}; kill -CONT {me}"
+        subprocess.Popen(["sh", "-c", steps], start_new_session=True)
+        return FLModelUtils.to_shareable(reply)
 
     def _raise(self, reply, _):
         raise ValueError("no data today")

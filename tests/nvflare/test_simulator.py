@@ -35,10 +35,11 @@ ACCIDENTS = {
     "site-4": {"0": "nan", "1": "shape", "2": "keys", "3": "text"},
     "site-5": {"0": "boast", "1": "die"},
     "site-6": {"0": "steps", "*": "boast"},
+    "site-7": {"0": "freeze 25"},
 }
 EVERYONE = {
     "selector": "random",
-    "cohort_size": 6,
+    "cohort_size": 7,
     "num_rounds": 4,
     "policy": {"kind": "fixed-deadline", "seconds": 12.0},
     "late_s": 120.0,
@@ -144,7 +145,9 @@ def jobs(tmp_path_factory):
     root = tmp_path_factory.mktemp("nvflare")
     hang = {name: {"2": "sleep 600"} for name in FOUR}
     started = {
-        "accidents": Job.of(root / "accidents", EVERYONE, [*FOUR, "site-5", "site-6"], ACCIDENTS),
+        "accidents": Job.of(
+            root / "accidents", EVERYONE, [*FOUR, "site-5", "site-6", "site-7"], ACCIDENTS
+        ),
         "whole": Job.of(root / "whole", E3CS, FOUR),
         "killed": Job.of(root / "killed", E3CS, FOUR, hang),
         "example": Job.example(root / "example", **POLLING),
@@ -172,6 +175,7 @@ def test_no_accident_ends_the_run_or_reaches_the_model(jobs):
     assert [chosen["site-5"] for chosen in status[:2]] == ["completed", "late"]
     assert status[0]["site-6"] == "failed"
     assert {chosen["site-6"] for chosen in status[1:] if "site-6" in chosen} == {"completed"}
+    assert [chosen["site-7"] for chosen in status[:2]] == ["completed", "silent"]
     reasons = [chosen["site-4"]["reason"] for chosen in by_round]
     words = ["not finite", "shape", "no array", "no numbers"]
     assert all(word in reason for word, reason in zip(words, reasons, strict=True))

@@ -1,5 +1,6 @@
 """What is refused: its status, a document that names field and fix, and nothing changed."""
 
+import contextlib
 import json
 import random
 import shutil
@@ -8,8 +9,10 @@ import sqlite3
 import pytest
 
 from tests.serve.conftest import client_of, create
-from turnout.serve import open_database
+from turnout.serve import DatabaseError, open_database, rounds
 from turnout.serve.access import MAX_BODY
+from turnout.serve.database import writing
+from turnout.serve.tokens import make_token, revoke_token
 
 
 def everything(http):
@@ -205,6 +208,81 @@ def test_a_missing_column_is_named(http):
     assert "'context'" in answer.json()["detail"]
     assert "PUT .../clients" in answer.json()["detail"]
     assert everything(http)[0] == before[0]
+
+
+TERMS = {
+    "stranger available": ({"available": ["c1", "zz"]}, 404, "available"),
+    "available twice": ({"available": ["c1", "c1"]}, 422, "available"),
+    "too few bits": ({"available": {"bits": "gA=="}}, 422, "available"),
+    "bits are no base64": ({"available": {"bits": "?"}}, 422, "available"),
+    "the policy has a deadline": ({"deadline_s": 5.0}, 422, "deadline_s"),
+    "the policy has a size": ({"cohort_size": 2}, 422, "cohort_size"),
+    "no losses": ({}, 409, "losses"),
+    "losses of others": ({"losses": {"clients": ["zz"], "losses": [1.0]}}, 422, "losses"),
+    "too few losses": ({"losses": {"clients": ["c1", "c2"], "losses": [1.0]}}, 422, "losses"),
+    "a loss is a text": ({"losses": {"clients": ["c1"], "losses": ["x"]}}, 422, "losses.losses.0"),
+}
+
+
+@pytest.fixture(scope="module")
+def polling(http):
+    """A federation whose selector wants to see losses; no round is open."""
+    return create(http, name="polling", selector="pow-d", parameters={"candidates": 8})
+
+
+@pytest.mark.parametrize("case", TERMS)
+def test_rounds_that_cannot_be_opened_change_nothing(http, polling, case):
+    terms, status, field = TERMS[case]
+    before = everything(http)
+    check_problem(http.post(f"{polling}/rounds", json=terms), status, field)
+    assert everything(http) == before
+
+
+@pytest.mark.parametrize("sent", [None, "Bearer turnout_wrong"])
+def test_requests_without_a_good_token_change_nothing(http, running, sent):
+    """Whatever they would do, had they one."""
+    path, chosen, _ = running
+    with writing(http.app.state.store.engine) as connection:
+        make_token(connection, "operator", "admin", None)
+    before = everything(http)
+    headers = {} if sent is None else {"Authorization": sent}
+    for method, where, body in [
+        ("post", "/federations", CREATE),
+        ("put", f"{path}/clients", {"clients": ["a"]}),
+        ("post", f"{path}/rounds", {}),
+        ("post", f"{path}/rounds/1/outcomes", outcome(chosen[2])),
+        ("post", f"{path}/rounds/1/close", None),
+        ("delete", path, None),
+    ]:
+        answer = http.request(method, where, json=body, headers=headers)
+        check_problem(answer, 401, "Authorization")
+    assert everything(http) == before
+    with writing(http.app.state.store.engine) as connection:
+        assert revoke_token(connection, "operator")
+
+
+def test_a_database_that_a_newer_turnout_has_changed_is_left_alone(http, running):
+    """Another server on the same database was upgraded, and brought its tables up to date."""
+    path, chosen, _ = running
+    database = http.app.state.store.engine.url.database
+    step = "UPDATE alembic_version SET version_num = ?"
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute(step, ["v2"])
+    before = everything(http)
+    for method, where, body in [
+        ("get", "/health", None),
+        ("get", path, None),
+        ("post", "/federations", CREATE),
+        ("post", f"{path}/rounds/1/outcomes", outcome(chosen[2])),
+        ("post", f"{path}/rounds/1/close", None),
+    ]:
+        check_problem(http.request(method, where, json=body), 503, "database")
+    with pytest.raises(DatabaseError, match="'v2', and this turnout knows up to 'v1'"):
+        rounds.close_round(http.app.state.store, "demo", 1)  # as a thread of the server's own does
+    assert everything(http) == before
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute(step, ["v1"])
+    assert http.get("/health").status_code == 200
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000, b"", b"null", b"1e999"])

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from turnout.serve.database import reading
 from turnout.serve.problems import MEDIA_TYPE, Refusal
 from turnout.serve.store import Store
 from turnout.serve.tokens import Grant, grant_of, has_tokens
@@ -71,7 +72,7 @@ def _grant(request: Request) -> Grant:
     _check_origin(request)
     store: Store = request.app.state.store
     kind, _, token = request.headers.get("authorization", "").partition(" ")
-    with store.engine.begin() as connection:
+    with reading(store.engine) as connection:
         grant = grant_of(connection, token.strip()) if kind.lower() == "bearer" else None
         if grant is not None:
             return grant

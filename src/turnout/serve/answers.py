@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse
 
 from turnout.errors import InvalidInput, MissingColumn, TurnoutError
 from turnout.serve.access import too_large
+from turnout.serve.database import DatabaseError
 from turnout.serve.problems import MEDIA_TYPE, Refusal
 from turnout.serve.store import Diverged
 
@@ -48,6 +49,7 @@ def answer_errors(app: FastAPI, max_body: int) -> None:
     app.add_exception_handler(HTTPException, of_http)
     app.add_exception_handler(RequestValidationError, _of_body)
     app.add_exception_handler(Diverged, _of_divergence)
+    app.add_exception_handler(DatabaseError, _of_version)
     app.add_exception_handler(TurnoutError, _of_turnout)
     app.add_exception_handler(SQLAlchemyError, _of_database)
     app.add_exception_handler(Exception, _of_bug)
@@ -99,6 +101,12 @@ def _of_turnout(_: Request, error: Exception) -> JSONResponse:
     status, kind = (409, "missing-column") if is_missing else (422, "invalid-input")
     fix = f"Correct {field}." if field else "Do what the detail says, then send it again."
     return _answer(Refusal(status, kind, str(error), field=field, fix=fix))
+
+
+def _of_version(_: Request, error: Exception) -> JSONResponse:
+    log.error("%s", error)
+    fix = "Ask another server, and have this one upgraded and started again."
+    return _answer(Refusal(503, "newer-database", str(error), field="database", fix=fix))
 
 
 def _of_divergence(_: Request, error: Exception) -> JSONResponse:

@@ -16,6 +16,7 @@ from turnout.serve import api, page
 from turnout.serve.access import MAX_BODY, LimitBody, needs_server
 from turnout.serve.answers import answer_errors
 from turnout.serve.counter import Counter
+from turnout.serve.database import reading
 from turnout.serve.rounds import close_overdue
 from turnout.serve.store import Store
 from turnout.version import __version__
@@ -64,9 +65,8 @@ def create_app(engine: Engine, *, max_body: int = MAX_BODY) -> FastAPI:
     @app.get("/health", tags=["server"])
     def health() -> dict[str, Any]:
         """Say whether the server and its database answer; no token is needed."""
-        with engine.begin() as connection:
-            connection.exec_driver_sql("SELECT 1")
-        return {"status": "ok", "version": __version__}
+        with reading(engine):
+            return {"status": "ok", "version": __version__}
 
     @app.get("/metrics", tags=["server"], dependencies=[Depends(needs_server("read"))])
     def metrics() -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +13,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from turnout.errors import InvalidInput, MissingExtra, TurnoutError
@@ -21,6 +22,8 @@ DEFAULT_URL = "sqlite:///turnout.db"
 
 #: The steps of Alembic.
 _MIGRATIONS = Path(__file__).parent / "migrations"
+#: The last step that was played, where Alembic keeps it.
+_VERSION = text("SELECT version_num FROM alembic_version")
 #: Seconds that a writer waits for another one.
 _WAIT_S = 60.0
 #: The lock, among PostgreSQL's advisory ones, of who changes tables.
@@ -48,7 +51,7 @@ def open_database(url: str = DEFAULT_URL) -> Engine:
     """
     engine = _engine(url)
     try:
-        with writing(engine) as connection:
+        with _transaction(engine) as connection:
             _migrate(connection)
     except SQLAlchemyError as error:
         engine.dispose()
@@ -65,7 +68,32 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
     Args:
         engine: The database.
+
+    Raises:
+        DatabaseError: Another turnout has changed its tables since it was opened.
     """
+    with _transaction(engine) as connection:
+        _check_version(connection)
+        yield connection
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """Enter a transaction that only reads.
+
+    Args:
+        engine: The database.
+
+    Raises:
+        DatabaseError: Another turnout has changed its tables since it was opened.
+    """
+    with engine.begin() as connection:
+        _check_version(connection)
+        yield connection
+
+
+@contextmanager
+def _transaction(engine: Engine) -> Iterator[Connection]:
     with engine.connect() as connection:
         connection = connection.execution_options(**{_WRITES: True})
         with connection.begin():
@@ -109,21 +137,41 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _migrate(connection: Connection) -> None:
-    if connection.dialect.name == "postgresql":  # two servers may start at once
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+def _scripts() -> tuple[Config, ScriptDirectory]:
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS))
     config.set_main_option("path_separator", "os")
-    scripts = ScriptDirectory.from_config(config)
+    return config, ScriptDirectory.from_config(config)
+
+
+@lru_cache
+def _head(_: Path) -> str | None:
+    """Return the last step of those in a folder."""
+    return _scripts()[1].get_current_head()
+
+
+def _check_version(connection: Connection) -> None:
+    there = connection.execute(_VERSION).scalar()
+    if there != _head(_MIGRATIONS):
+        raise _wrong_version(there, "restart this server with")
+
+
+def _wrong_version(there: str | None, what: str) -> DatabaseError:
+    return DatabaseError(
+        f"the database has version {there!r}, and this turnout knows up to "
+        f"{_head(_MIGRATIONS)!r}: {what} the turnout that wrote it, or name another --database. "
+        "Nothing was changed."
+    )
+
+
+def _migrate(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":  # two servers may start at once
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+    config, scripts = _scripts()
     there = MigrationContext.configure(connection).get_current_revision()
     known = {step.revision for step in scripts.walk_revisions()}
     if there is not None and there not in known:
-        raise DatabaseError(
-            f"the database has version {there!r}, and this turnout knows up to "
-            f"{scripts.get_current_head()!r}: upgrade turnout, or name another --database. "
-            "Nothing was changed."
-        )
+        raise _wrong_version(there, "upgrade to")
     if there != scripts.get_current_head():
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
