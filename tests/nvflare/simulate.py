@@ -13,6 +13,7 @@ from nvflare.private.fed.app.simulator.simulator_runner import SimulatorRunner
 from nvflare import FedJob
 from tests.nvflare.actors import Actor
 from turnout.integrations.nvflare import SelectingFedAvg
+from turnout.session import Prometheus
 
 #: Where the persistor leaves the model, in the folder of a run.
 MODEL = "workspace/server/simulate_job/models/server.npy"
@@ -22,7 +23,8 @@ def export(plan, folder):
     """Write the job of a plan to a folder; return the job's own folder."""
     job = FedJob(name="accidents", min_clients=1)
     job.to_server(NPModelPersistor(model=[0.0, 1.0, 2.0]), id="persistor")
-    job.to_server(SelectingFedAvg(**plan["controller"]))
+    job.to_server(Prometheus(file=plan["metrics"]), id="metrics")
+    job.to_server(SelectingFedAvg(**plan["controller"], followers=["metrics"]))
     for name in plan["clients"]:
         job.to(Actor(plan["acts"].get(name, {}), plan["trace"]), name, tasks=["train"])
     job.export_job(str(folder))

@@ -1,7 +1,10 @@
 """Arguments survive the export of a job, and bad ones are refused where the job is made."""
 
+import inspect
 import json
 import math
+import sys
+from types import ModuleType
 
 import pytest
 from nvflare.app_common.np.recipes import NumpyFedAvgRecipe
@@ -14,8 +17,9 @@ from turnout.integrations.nvflare import SelectingFedAvg
 from turnout.integrations.nvflare.arguments import selector_of, settings_of
 from turnout.policies import FirstK, FixedDeadline, OverSelect
 from turnout.schedules import StepAfter
-from turnout.session import Guard, Quorum
+from turnout.session import Guard, Prometheus, Quorum
 from turnout.session.alerts import AlertRules
+from turnout.training.callbacks import MLflow, TensorBoard, WandB
 
 #: Every argument with a value other than its default.
 ARGUMENTS = {
@@ -80,6 +84,31 @@ def test_every_argument_survives_the_export_of_a_job(tmp_path):
     assert settings.alerts == ARGUMENTS["alerts"]
     assert repr(selector_of(again)) == repr(selector_of(controller))
     assert "cap=inf" in repr(selector_of(again))
+
+
+def test_followers_survive_the_export_of_a_job(tmp_path, monkeypatch):
+    for library in ("mlflow", "wandb", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, library, ModuleType(library))
+    followers = {
+        "metrics": Prometheus(9100, host="0.0.0.0", file=tmp_path / "turnout.prom"),
+        "board": TensorBoard(tmp_path / "board"),
+        "mlflow": MLflow("phones", run_name="first", tracking_uri="sqlite:///mlflow.db"),
+        "wandb": WandB("phones", mode="offline", tags=["a"]),
+    }
+    job = FedJob(name="followed", min_clients=1)
+    for name, follower in followers.items():
+        job.to_server(follower, id=name)
+    job.to_server(SelectingFedAvg("random", cohort_size=2, followers=list(followers)))
+    job.export_job(str(tmp_path / "job"))
+    (config,) = tmp_path.glob("job/**/config_fed_server.json")
+    written = {one["id"]: one["args"] for one in json.loads(config.read_text())["components"]}
+    for name, follower in followers.items():
+        again, arguments = type(follower)(**written[name]), inspect.signature(type(follower))
+        kept = set(arguments.parameters) - {"more"}
+        assert {key: getattr(again, key) for key in kept} == {
+            key: getattr(follower, key) for key in kept
+        }
+    assert WandB(**written["wandb"]).options == {"mode": "offline", "tags": ["a"]}
 
 
 class SelectingRecipe(NumpyFedAvgRecipe):

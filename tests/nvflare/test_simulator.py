@@ -71,7 +71,7 @@ class Job:
         (folder / "trace").mkdir(parents=True, exist_ok=True)
         paths = {"checkpoint": str(folder / "run.npz"), "records": str(folder / "records")}
         plan = {"controller": controller | paths, "clients": clients, "acts": acts or {}}
-        plan["trace"] = str(folder / "trace")
+        plan |= {"trace": str(folder / "trace"), "metrics": str(folder / "turnout.prom")}
         (folder / "plan.json").write_text(json.dumps(plan))
         return cls(folder, ["-m", "tests.nvflare.simulate", str(folder / "plan.json")])
 
@@ -182,6 +182,12 @@ def test_no_accident_ends_the_run_or_reaches_the_model(jobs):
     model = jobs["accidents"].model
     assert model.shape == (3,)
     assert (np.abs(model) < 10.0).all()
+
+
+def test_followers_of_a_job_count_its_rounds(jobs):
+    text = (jobs["whole"].folder / "turnout.prom").read_text()
+    assert 'turnout_rounds_total{run="e3cs"} 5.0' in text
+    assert 'turnout_chosen_total{run="e3cs",status="completed"} 10.0' in text
 
 
 def test_the_cohorts_are_those_of_a_simulation(jobs):

@@ -220,8 +220,9 @@ def test_prometheus_writes_a_file_for_node_exporter(ticking, tmp_path):
     assert path.read_bytes() == metrics.text()
     with pytest.raises(InvalidInput, match=r"file must end in \.prom"):
         Prometheus(file=tmp_path / "turnout.txt")
+    elsewhere = Prometheus(file=tmp_path / "nowhere" / "turnout.prom")  # a job may go there
     with pytest.raises(InvalidInput, match="does not exist"):
-        Prometheus(file=tmp_path / "nowhere" / "turnout.prom")
+        elsewhere.start("run", {})
 
 
 def test_several_runs_may_share_the_metrics(ticking):

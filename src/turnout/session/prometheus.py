@@ -56,7 +56,7 @@ class Prometheus(Follower):
         self.port = (
             None if port is None else require.integer("port", port, minimum=0, maximum=65535)
         )
-        self.host, self.file = host, None if file is None else _checked(Path(file))
+        self.host, self.file = host, None if file is None else _checked(os.fspath(file))
         self.registry = self._library.CollectorRegistry()
         self._lock = RLock()  # one registry may follow several runs
         self._server: Any = None
@@ -86,6 +86,9 @@ class Prometheus(Follower):
 
     def start(self, run: str, about: Mapping[str, Any]) -> None:
         """Open the port, if there is one, and show a run that has no rounds yet."""
+        if self.file is not None and not Path(self.file).parent.is_dir():  # on this machine
+            folder = Path(self.file).parent
+            raise InvalidInput(f"file: the folder {folder} does not exist.", field="file")
         with self._lock:
             if self.port is not None and self._server is None:
                 self._server = self._serve(self.port)
@@ -196,15 +199,13 @@ class Prometheus(Follower):
 
     def _write(self) -> None:
         if self.file is not None:
-            self._library.write_to_textfile(str(self.file), self.registry)
+            self._library.write_to_textfile(self.file, self.registry)
 
 
-def _checked(path: Path) -> Path:
-    if path.suffix != ".prom":
+def _checked(path: str) -> str:
+    if not path.endswith(".prom"):
         raise InvalidInput(
-            f"file must end in .prom, the collector reads no other, got {path.name!r}.",
+            f"file must end in .prom, the collector reads no other, got {Path(path).name!r}.",
             field="file",
         )
-    if not path.parent.is_dir():
-        raise InvalidInput(f"file: the folder {path.parent} does not exist.", field="file")
     return path

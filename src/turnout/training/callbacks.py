@@ -36,14 +36,14 @@ class TensorBoard(Callback):
     """
 
     def __init__(self, folder: str | os.PathLike[str] = "runs/tensorboard") -> None:
-        self.folder = folder
+        self.folder = os.fspath(folder)  # plain, as the file of a job can hold it
         self._library = import_extra(
             "torch.utils.tensorboard", "TensorBoard needs another package: pip install tensorboard."
         )
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Open the event file."""
-        self._writer = self._library.SummaryWriter(str(self.folder))
+        self._writer = self._library.SummaryWriter(self.folder)
         for name, value in settings.items():
             self._writer.add_text(name, str(value))
 
@@ -103,13 +103,20 @@ class WandB(Callback):
 
     Args:
         project: Name of the project.
-        options: Further arguments of ``wandb.init``.
+        options: Further arguments of ``wandb.init``, as a table.
+        **more: The same, one by one.
 
     """
 
-    def __init__(self, project: str = "turnout", **options: Any) -> None:
+    def __init__(
+        self,
+        project: str = "turnout",
+        *,
+        options: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
         self.project = project
-        self.options = options
+        self.options = {**(options or {}), **more}
         self._library = import_extra("wandb", "WandB needs another package: pip install wandb.")
 
     def start(self, settings: Mapping[str, Any]) -> None:
