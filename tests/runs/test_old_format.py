@@ -77,14 +77,22 @@ def test_a_complete_old_folder_is_not_run_again(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["interrupted", "interrupted-training"])
 def test_an_interrupted_old_folder_goes_on(name, tmp_path):
-    """The rest is what the old code would have run: the complete folder beside it has it."""
+    """The rest is what the old code would have run: the complete folder beside it has it.
+
+    A model that is trained on another kind of processor differs in its last digits.
+    """
     shutil.copytree(OLD / name, tmp_path / name)
     grid = run_experiment(experiment(name), tmp_path / name, n_jobs=1)
     assert [cell.status for cell in grid.cells] == ["resumed"]
     (whole,) = (OLD / ("training" if "training" in name else "simulation")).glob("*/seed-0")
     (resumed,) = (tmp_path / name).glob("*/seed-0")
-    assert (resumed / "rounds.jsonl").read_text() == (whole / "rounds.jsonl").read_text()
+    rtol = 1e-6 if "training" in name else 0.0
+    before, after = (
+        [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+        for path in (whole, resumed)
+    )
+    assert after == [pytest.approx(row, rel=rtol, abs=0.0, nan_ok=True) for row in before]
     before, after = (read_arrays(path / "selections.npz") for path in (whole, resumed))
     assert before.keys() == after.keys()
     for column, values in before.items():
-        np.testing.assert_array_equal(after[column], values, err_msg=column)
+        np.testing.assert_allclose(after[column], values, rtol, err_msg=column)
