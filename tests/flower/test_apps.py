@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp import mod as shipped
 from flwr.clientapp.mod import (
     LocalDpMod,
     adaptiveclipping_mod,
@@ -86,6 +87,11 @@ MODS = {
     "arrays": (arrays_size_mod, None),
     "own": (reads_the_round, None),
 }
+
+
+def test_every_mod_that_flower_ships_is_tried():
+    tried = {getattr(mod, "__name__", type(mod).__name__) for mod, _ in MODS.values()}
+    assert tried - {"reads_the_round"} == set(shipped.__all__)
 
 
 def wrapped_by(name):

@@ -10,8 +10,9 @@ from tests.serve.conftest import create
 from turnout.environments import e3cs_world, rbcs_f_world
 from turnout.errors import MissingExtra
 from turnout.policies import FirstK, FixedDeadline
-from turnout.remote import RemoteError
+from turnout.remote import RemoteError, follow, following
 from turnout.remote.wire import Wire
+from turnout.training.callbacks import Callback
 
 #: Selectors and what they are given: draws, rankings, polls, queues, contexts, repeated draws.
 SELECTORS = {
@@ -104,3 +105,78 @@ def test_a_server_that_is_not_there(monkeypatch):
     monkeypatch.setitem(sys.modules, "httpx", None)
     with pytest.raises(MissingExtra, match=r"pip install 'turnout\[remote\]'"):
         secret.reset(3)
+
+
+class Notes(Callback):
+    """Writes down what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def start(self, settings):
+        self.told.append(dict(settings))
+
+    def round(self, round, values):
+        self.told.append((round, dict(values)))
+
+    def end(self):
+        self.told.append("end")
+
+
+@pytest.fixture
+def followed(http, monkeypatch):
+    """Lets ``follow`` speak to the server in this process."""
+
+    def wired(url, token, patience_s):
+        wire = Wire(url, token, 0.0)
+        wire.client = http
+        return wire
+
+    monkeypatch.setattr(following, "Wire", wired)
+
+
+def test_trackers_follow_the_rounds_of_a_server(http, demo, followed, monkeypatch):
+    def play(t):
+        clients = http.post(f"{demo}/rounds").json()["clients"]
+        outcomes = [{"client": client, "seconds": 2.0} for client in clients]
+        outcomes[0]["status"] = "failed"
+        http.post(f"{demo}/rounds/{t}/outcomes", json={"outcomes": outcomes})
+
+    play(0)
+    http.post(f"{demo}/rounds")  # open, and closed while the trackers wait
+    waits = []
+
+    def sleep(seconds):
+        waits.append(seconds)
+        if len(waits) == 1:
+            http.post(f"{demo}/rounds/1/close")
+        elif len(waits) == 2:
+            play(2)
+
+    monkeypatch.setattr(following.time, "sleep", sleep)
+    notes = Notes()
+    assert follow("http://127.0.0.1:8717", "demo", [notes], n_rounds=3, poll_s=0.5) == 3
+    assert waits == [0.5, 0.5]
+    about, first, second, third, end = notes.told
+    assert (about["name"], about["selector"], end) == ("demo", "e3cs", "end")
+    assert [first[0], second[0], third[0]] == [0, 1, 2]
+    assert first[1] == {
+        "completed": 4.0, "late": 0.0, "failed": 1.0, "silent": 0.0, "chosen": 5.0, "free": 10.0,
+        "train_s": 2.0, "void": 0.0, "alerts": 0.0,
+    }  # fmt: skip
+    assert (second[1]["late"], second[1]["void"]) == (5.0, 1.0)
+    later = Notes()
+    assert follow("http://127.0.0.1:8717", "demo", [later], start=2, n_rounds=1) == 3
+    assert [told[0] for told in later.told[1:-1]] == [2]
+
+
+def test_trackers_end_when_the_federation_is_gone(http, demo, followed, monkeypatch):
+    notes = Notes()
+    monkeypatch.setattr(following.time, "sleep", lambda seconds: http.delete(demo))
+    with pytest.raises(RemoteError, match="there is no federation 'demo'") as error:
+        follow("http://127.0.0.1:8717", "demo", [notes])
+    assert error.value.status == 404
+    assert notes.told[-1] == "end"
+    with pytest.raises(RemoteError, match="there is no federation 'other'"):
+        follow("http://127.0.0.1:8717", "other", [notes])
+    assert notes.told.count("end") == 1

@@ -67,14 +67,14 @@ class Wire:
                 answer = self.client.request(method, path, json=body)
                 if answer.status_code not in _AWAY:
                     break
-                problem = f"it answers {answer.status_code}"
+                problem = f"{answer.status_code}: {_message(answer)}"
             except self._library.TransportError as error:
                 problem = str(error)
             except self._library.InvalidURL as error:
                 raise InvalidInput(f"url is no URL: {error}.", field="url") from error
             if time.monotonic() >= ends:
                 raise RemoteError(
-                    f"{self._url} does not answer ({problem}): is the server running?"
+                    f"{self._url} does not answer ({problem.rstrip('.?')}): is the server running?"
                 )
             time.sleep(_PAUSE_S)
         if answer.is_success:
