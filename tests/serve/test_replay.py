@@ -4,6 +4,10 @@ import random
 from threading import Event
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from sqlalchemy import delete, select, update
 
 from tests.serve.conftest import client_of, create
@@ -75,6 +79,40 @@ def test_a_second_process_is_equal(http, portal, engine, selector, saves, monkey
     assert state_of(second) == state_of(first) == state_of(Store(engine))
     with engine.begin() as connection:
         assert len(connection.execute(select(SNAPSHOT.c.seq)).all()) == (2 if saves else 0)
+
+
+def test_rounds_are_traced_where_they_happen_and_not_when_they_are_played_again(
+    http, demo, engine, monkeypatch
+):
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    for t in range(2):
+        http.post(f"{demo}/rounds")
+        http.post(f"{demo}/rounds/{t}/close")
+    spans = exporter.get_finished_spans()
+    rounds = [span for span in spans if span.name == "turnout.round"]
+    assert [span.attributes["turnout.round"] for span in rounds] == [0, 1]
+    assert {span.name for span in spans if span.parent} == {"turnout.choose", "turnout.learn"}
+    exporter.clear()
+    assert state_of(Store(engine)) == state_of(http.app.state.store)
+    assert exporter.get_finished_spans() == ()
+
+
+def test_old_alerts_are_not_logged_again_by_a_server_that_starts(http, demo, engine, caplog):
+    http.post(f"{demo}/rounds")
+    http.post(f"{demo}/rounds/0/close")  # nobody has answered
+    assert "alert: Round 1 is void" in caplog.text
+    caplog.clear()
+    later = client_of(engine, http.portal)
+    assert later.get(demo).json()["n_rounds"] == 1
+    assert caplog.text == ""
+    clients = later.post(f"{demo}/rounds").json()["clients"]
+    outcomes = [{"client": client, "seconds": 1.0} for client in clients]
+    later.post(f"{demo}/rounds/1/outcomes", json={"outcomes": outcomes})
+    later.post(f"{demo}/rounds")
+    later.post(f"{demo}/rounds/2/close")
+    assert "alert: Round 3 is void" in caplog.text  # which is news
 
 
 def test_a_failure_in_the_middle_changes_nothing(http, demo, engine, monkeypatch):

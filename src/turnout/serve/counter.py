@@ -1,7 +1,11 @@
-"""Rounds for Prometheus, as the session counts them; those of the past are not counted again."""
+"""Rounds for Prometheus, as the session counts them; those of the past are not counted again.
+
+Nor is what they gave cause to logged again: an alert of last week is no news of today.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -9,8 +13,13 @@ from typing import Any
 
 from turnout.session import Prometheus
 from turnout.session.follower import Follower, Numbers, People
+from turnout.session.post import log
 
 _is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
+
+
+def _is_news(_: logging.LogRecord) -> bool:
+    return not _is_quiet.get()
 
 
 class Counter(Follower):
@@ -18,6 +27,7 @@ class Counter(Follower):
 
     def __init__(self) -> None:
         self.metrics = Prometheus()
+        log.addFilter(_is_news)  # once, however many there are
 
     @contextmanager
     def quiet(self) -> Iterator[None]:

@@ -195,6 +195,7 @@ class Machine:
             length = min(self._passed(at), self.session.closes_at())
         there = [client for client in ids if self.members.is_there(client)]
         self.ended = self.session.close(there, length)
+        self.session.spans.finish()
         if self.told is not None:  # who is free is the caller's to say
             self.members.reserved = {}
         self.chosen, self.said, self.members.told = None, {}, None

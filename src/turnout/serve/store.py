@@ -145,6 +145,8 @@ class Store:
         if machine is None or is_new:
             machine = self._loaded(connection, row)
             events = _events(connection, row, machine.seq)
+        spans = machine.session.spans
+        spans.is_quiet = True  # the server at which it happened has traced it
         try:
             # What happened before this process knew the federation is not counted again.
             with nullcontext() if self._counter is None or not is_new else self._counter.quiet():
@@ -155,6 +157,8 @@ class Store:
         except BaseException:
             self._machines.pop(row.id, None)
             raise
+        finally:
+            spans.is_quiet = False
         self._machines[row.id] = machine
         return machine
 

@@ -31,6 +31,7 @@ class Spans:
         self._run = run
         self._round: Any = None
         self._is_closed = False
+        self.is_quiet = False  #: whether rounds are played again, and begin no span
         try:
             self._trace = import_extra("opentelemetry.trace", "")
         except MissingExtra:
@@ -42,7 +43,8 @@ class Spans:
         Args:
             round: The round, counted from 0.
         """
-        if self._trace is None or (self._round is not None and not self._is_closed):
+        is_open = self._round is not None and not self._is_closed
+        if self._trace is None or self.is_quiet or is_open:
             return
         self.finish()
         about = {"turnout.run": self._run, "turnout.round": round}
