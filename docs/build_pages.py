@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 
 import turnout
 from turnout.describe import HEADINGS, Description, describe
@@ -25,6 +28,16 @@ never got there. Metrics of the hold-out are there if clients hold out examples.
 
 Source: `turnout/runs/learning.py` and `turnout/runs/participation.py`. This page is made from
 them."""
+
+RATES = FOLDER.parent / "results" / "guaranteed-rate.json"
+REACHED = """\
+In the world of the paper: {n_clients} clients, 80 % of them available, m = {cohort_size},
+beta = {rate:g}; means of {n_seeds} seeds. *Reached* is the round from which on nobody is short of
+the rate by more than 10 %. *Predicted* is what `rounds_to_rate` says in round 30. *Below* are the
+clients that are short of the rate at all, *least* is the rate of the client that got least, in
+times of beta; each after 500 / 4,000 rounds. *Guarded* is the same in `guarded` with floor
+{floor:g}, which is beta n / m, over 500 rounds. It does not wait, but nearly each round has a slow
+client, so rounds are longer. Made by `python benchmarks/guaranteed_rate.py`."""
 
 CHOOSE = "[Which one should I use?](../choose.md)"
 NEEDS = """\
@@ -57,10 +70,45 @@ def page(description: Description) -> str:
         lines.append("")
     for heading, caption in HEADINGS.items():
         lines += [f"## {caption}", "", description.texts[heading], ""]
+        if more := MORE.get((description.name, heading)):
+            lines += more()
     source = description.module.replace(".", "/")
     lines += [f"Try it: `{description.command}`", ""]
     lines += [f"Source: `{source}.py`. This page is made from it.", ""]
     return "\n".join(lines)
+
+
+def reached() -> list[str]:
+    """Return when RBCS-F reaches its rate, as it was measured."""
+    saved = json.loads(RATES.read_text(encoding="utf-8"))
+    n_seeds = len(next(iter(saved["bare"].values())))
+    lines = [REACHED.format(**saved["sizes"], n_seeds=n_seeds), ""]
+    lines += ["| V | predicted | reached | largest queue | below | least | round, s |"]
+    lines[-1] += " guarded: reached | least after 500 | round, s |"
+    lines += [f"|{'---|' * 10}"]
+    for penalty, runs in saved["bare"].items():
+        guarded = saved["guarded"][penalty]
+        cells = [f"{_mean(runs, key):,.{digits}f}" for key, digits in _COLUMNS]
+        below, least = ([fmean(run[key][i] for run in runs) for i in (0, 1)] for key in _AFTER)
+        cells += [" / ".join(f"{100 * share:.0f}" for share in below) + " %"]
+        cells += [" / ".join(f"{rate:.2f}" for rate in least), f"{_mean(runs, 'seconds'):.1f}"]
+        cells += [f"{_mean(guarded, 'reached'):.0f}"]
+        cells += [f"{fmean(run['least'][0] for run in guarded):.2f}"]
+        cells += [f"{_mean(guarded, 'seconds'):.1f}"]
+        lines.append(f"| {penalty} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+#: Columns of the table of rates, with the digits after the point; and what is given twice.
+_COLUMNS, _AFTER = (("predicted", 0), ("reached", 0), ("queue", 1)), ("below", "least")
+
+
+def _mean(runs: list[dict[str, float]], key: str) -> float:
+    return fmean(run[key] for run in runs)
+
+
+#: What was measured, by the page and the heading that it stands under.
+MORE: dict[tuple[str, str], Callable[[], list[str]]] = {("rbcs-f", "Limits"): reached}
 
 
 def index(descriptions: list[Description]) -> str:

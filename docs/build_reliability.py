@@ -47,8 +47,7 @@ all seeds and shares. *Honest* are the same clients without the lie: what they g
 method's own preference. A share of 1 % is a single client per seed, so there the numbers of methods
 that rank clients depend much on who it is.
 
-Measured are {selectors}; `make reliability` goes on with the others. A measured selector that is
-not in a table sees nothing of that behaviour."""
+Measured are {selectors}. One that is not in a table sees nothing of that behaviour. {fewer}"""
 
 
 def page_part(saved: Mapping[str, Any]) -> str:
@@ -69,11 +68,26 @@ def page_part(saved: Mapping[str, Any]) -> str:
         n_clients=n_clients,
         cohort_size=cohort_size,
         selectors=", ".join(f"`{name}`" for name in sorted({key[0] for key in cells})),
-    )
+        fewer=fewer_seeds(cells, n_seeds),
+    ).rstrip()
     lines = [MARK, "", "## Measured", "", introduction, "", *goals(cells, floor, cap), ""]
     for behaviour in dict.fromkeys(key[1] for key in cells):
         lines += [f"### {behaviour[0].upper()}{behaviour[1:]}", "", *table(cells, behaviour), ""]
     return "\n".join(lines)
+
+
+def fewer_seeds(cells: Cells, n_seeds: int) -> str:
+    """Return a sentence on selectors that have fewer seeds than the others; empty if none has.
+
+    Args:
+        cells: All results.
+        n_seeds: How many the others have.
+    """
+    least: dict[str, int] = {}
+    for key, gains in cells.items():
+        least[key[0]] = min(len(gains), least.get(key[0], n_seeds))
+    short = [f"`{name}` {n}" for name, n in sorted(least.items()) if n < n_seeds]
+    return f"Fewer seeds so far: {', '.join(short)}; `make reliability` goes on." if short else ""
 
 
 def table(cells: Cells, behaviour: str) -> list[str]:

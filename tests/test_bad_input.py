@@ -13,7 +13,17 @@ from typing import Any
 import numpy as np
 
 import turnout
-from turnout import data, environments, experiment, policies, registry, require, training
+from turnout import (
+    data,
+    environments,
+    experiment,
+    metrics,
+    policies,
+    registry,
+    require,
+    sampling,
+    training,
+)
 
 N_CLIENTS = 6
 
@@ -32,7 +42,7 @@ ODD: tuple[Any, ...] = (
 
 def entries() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
     """Yield name, function and sound arguments of each entry."""
-    packages = (turnout, data, environments, experiment, policies, training)
+    packages = (turnout, data, environments, experiment, metrics, policies, sampling, training)
     skipped = {"register", "Selector", "Schedule", "simulate", "train", "open_runs", "TextFile"}
     for package in packages:
         for name in package.__all__:
@@ -40,11 +50,32 @@ def entries() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any]]]:
             is_other = isinstance(entry, type) and issubclass(entry, BaseException | Enum)
             is_abstract = inspect.isabstract(entry) or getattr(entry, "_is_protocol", False)
             if callable(entry) and not is_other and not is_abstract and name not in skipped:
-                yield f"{package.__name__}.{name}", entry, {}
+                yield f"{package.__name__}.{name}", entry, _sound_arrays(entry)
     for name in turnout.names(plugins=False):
         make = _maker(name)
         yield f"make({name})", make, registry.find(name).default_parameters()
     yield from _methods()
+
+
+def _sound_arrays(entry: Callable[..., Any]) -> dict[str, Any]:
+    """Return sound arguments of a function of arrays, by their names."""
+    if entry.__module__.split(".")[1] not in ("sampling", "metrics"):
+        return {}
+    record = {"clients": np.array([0, 2, 1]), "offsets": np.array([0, 2, 3])}
+    matrix = np.array([[True, False, True], [False, True, True]])
+    sound = {
+        **record,
+        **{"completed": np.array([True, False, True]), "n_clients": 3, "n_rounds": 2},
+        **{"success": matrix, "played": matrix * 0.5, "cohort_size": 1, "counts": np.arange(3)},
+        **{"status": np.array([0, 1, 3]), "spent": np.ones(3), "values": np.array([0.1, 0.7])},
+        **{"log_weight": np.zeros(4), "probability": np.full(4, 0.5), "weight": np.ones(4)},
+        **{"cost": np.arange(4.0), "gain": np.ones(4), "price": 1.0, "score": np.arange(4.0)},
+        **{"size": 2, "n": 4, "m": 2, "k": 1, "target": 0.5, "rng": np.random.default_rng(0)},
+        "ctx": turnout.RoundContext(
+            0, 2, np.ones(N_CLIENTS, dtype=bool), columns={"num_samples": np.ones(N_CLIENTS)}
+        ),
+    }
+    return {name: sound[name] for name in inspect.signature(entry).parameters if name in sound}
 
 
 def _maker(name: str) -> Callable[..., Any]:

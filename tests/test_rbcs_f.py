@@ -10,11 +10,13 @@ import pytest
 
 import turnout.selectors.rbcs_f as module
 from tests.references.rbcs_f_slow import SlowRBCSF, algorithm_1, brute_force, objective
-from turnout import load, make, save
+from turnout import load, make, save, simulate
+from turnout.environments import rbcs_f_world
 from turnout.errors import InvalidInput, MissingColumn
 from turnout.estimators.linear import rank_one_update, ridge_start, ridge_width
 from turnout.schedules import Lemma1
 from turnout.selectors.rbcs_f import RBCSF
+from turnout.simulation import rounds
 from turnout.types import Outcome, RoundContext, Selection
 
 SIGMAS = 5.0
@@ -420,12 +422,14 @@ def test_a_client_without_a_context_is_not_taken_to_be_fast() -> None:
     assert places[:4].mean() < places[4:].mean()  # as zeros they had 10 times their fair share
 
 
-def play_with_seconds(penalty: float, seconds: float, rounds: int) -> np.ndarray:
+def play_with_seconds(
+    penalty: float, seconds: float, n_rounds: int, rate: float = 0.1
+) -> np.ndarray:
     """Return the largest queue after each round; times lie between 0.2 and 1 of ``seconds``."""
     rng = np.random.default_rng(3)
     share = np.linspace(0.2, 1.0, 40)
-    selector, largest = fresh(40, rate=0.1, penalty=penalty), np.zeros(rounds)
-    for t in range(rounds):
+    selector, largest = fresh(40, rate=rate, penalty=penalty), np.zeros(n_rounds)
+    for t in range(n_rounds):
         selection = selector.select(context(t, 8, np.outer(share, [1.0, 0.0, 0.0])), rng)
         selector.observe(selection, finished((seconds * share[selection.clients]).tolist()))
         largest[t] = selector.queue_.max()
@@ -440,12 +444,47 @@ def test_a_queue_grows_to_the_penalty_times_the_spread_per_place() -> None:
 
 
 def test_a_rate_that_comes_late_is_told_once() -> None:
-    with pytest.warns(UserWarning, match=r"grow to about \d{3} places.*Lower penalty"):
-        play_with_seconds(20.0, 1000.0, 40)
+    said = r"about \d\d places.* 10% of rate = 0.1 after about \d,000 rounds.*Lower penalty"
+    with pytest.warns(UserWarning, match=said) as told:
+        play_with_seconds(20.0, 20.0, 40)
+    assert len(told) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        play_with_seconds(20.0, 5.0, 40)
+        play_with_seconds(20.0, 5.0, 40)  # 900 rounds
         play_with_seconds(0.0, 1000.0, 40)
+        play_with_seconds(20.0, 20.0, 40, rate=0.0)  # nothing is promised
+        play_with_seconds(0.4, 20.0, 40, rate=0.005)  # 0.7 places, which no schedule could avoid
+
+
+@pytest.mark.filterwarnings("ignore:penalty")  # the rate comes late
+def test_the_predicted_wait_is_what_a_run_takes() -> None:
+    selector = fresh(40, rate=0.15, penalty=5.0)
+    n_chosen, n_rounds, last_short = np.zeros(40), 1000, 0
+    for record in rounds(selector, rbcs_f_world(seed=1), cohort_size=8, n_rounds=n_rounds):
+        n_chosen[record.selection.clients] += 1.0
+        if record.round == 29:
+            predicted = selector.rounds_to_rate(record.context)
+        if n_chosen.min() < 0.9 * 0.15 * (record.round + 1):
+            last_short = record.round + 1
+    assert 300 < last_short < n_rounds
+    assert predicted == pytest.approx(last_short, rel=0.5)
+    nobody = RoundContext(0, 8, np.zeros(40, dtype=bool), columns={"context": np.ones((40, 3))})
+    assert selector.rounds_to_rate(nobody) == math.inf
+    assert fresh(40, rate=0.0).rounds_to_rate(record.context) == 0.0
+
+
+def test_guarded_makes_the_same_promise_without_the_wait() -> None:
+    # floor = rate x n / cohort: at most two places short, a tenth after 2 / 0.015 rounds.
+    parameters = {"rate": 0.15, "penalty": 50.0}
+    guarded = make("guarded", inner="rbcs-f", floor=0.75, inner_parameters=parameters)
+    least = []
+    for selector in (guarded, make("rbcs-f", **parameters)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that the rate comes late
+            run = simulate(selector, rbcs_f_world(seed=1), cohort_size=8, n_rounds=140)
+        least.append(run.counts.min() / (140 * 0.15))
+    assert least[0] >= 0.9
+    assert least[1] < 0.5
 
 
 def test_impossible_contexts_leave_the_state_finite() -> None:

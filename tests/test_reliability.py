@@ -78,10 +78,14 @@ def test_behaviours_that_a_selector_cannot_see_have_no_cell(selector, behaviour,
 def test_what_the_file_has_is_not_run_again(small, monkeypatch, tmp_path):
     monkeypatch.setattr(reliability, "cells", lambda selector: [(selector, "honest", 0.1, "bare")])
     path = tmp_path / "reliability.json"
+    reliability.measure(path, ["random"], n_seeds=1)
+    first = json.loads(path.read_text())["cells"]
     reliability.measure(path, ["random"])
     saved = json.loads(path.read_text())
     (key,) = saved["cells"]
     assert np.shape(saved["cells"][key]) == (3, 3)
+    assert saved["cells"][key][0] == first[key][0]
+    assert saved["cells"][key][1] != first[key][0]
     saved["cells"][key] = "kept"
     path.write_text(json.dumps(saved))
     reliability.measure(path, ["random"])

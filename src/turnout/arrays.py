@@ -70,6 +70,26 @@ def vector(name: str, values: Any, dtype: type[np.generic], size: int | None = N
     return array.astype(wanted, copy=False)
 
 
+def check_vector(name: str, values: Any, size: int | None = None) -> None:
+    """Raise unless the values are a one-dimensional array of numbers; nothing is converted.
+
+    It looks at no number, so that functions of innermost loops can afford it.
+
+    Args:
+        name: Field that an error names.
+        values: What is checked.
+        size: Length of the array; None = any.
+    """
+    if not (isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "fiub"):
+        kind = type(values).__name__
+        got = f"{values.ndim} dimensions of {values.dtype}" if kind == "ndarray" else kind
+        raise InvalidInput(
+            f"{name} must be a one-dimensional NumPy array of numbers, got {got}.", field=name
+        )
+    if size is not None and values.size != size:
+        raise InvalidInput(f"{name} must have length {size}, got {values.size}.", field=name)
+
+
 def as_array(name: str, values: Any) -> Array:
     """Return the values as an array; lists of unequal length are refused.
 
@@ -116,6 +136,22 @@ def client_indices(name: str, values: Any, n_clients: int | None) -> IntArray:
         worst = array.min() if array.min() < 0 else array.max()
         raise InvalidInput(f"{name} must be client indices >= 0{limit}, got {worst}.", field=name)
     return array
+
+
+def offsets(values: Any, n_entries: int) -> IntArray:
+    """Return where the rounds of a record start, (T + 1,) as int64.
+
+    Args:
+        values: The offsets; they begin at 0, do not fall, and end with the number of entries.
+        n_entries: How many entries the record has.
+    """
+    starts = client_indices("offsets", values, None)
+    is_whole = starts.size and starts[0] == 0 and starts[-1] == n_entries
+    if not (is_whole and (starts[1:] >= starts[:-1]).all()):
+        raise InvalidInput(
+            f"offsets must rise from 0 to the number of entries, {n_entries}.", field="offsets"
+        )
+    return starts
 
 
 def statuses(values: Any) -> Array:

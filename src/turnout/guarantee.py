@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -23,6 +23,7 @@ __all__ = ["Guarantee", "Recorded", "fair_share", "guarantee"]
 _ROUNDING = 1e-6
 
 
+@runtime_checkable
 class Recorded(Protocol):
     """What is read of a run; ``turnout.simulation.Run`` has it."""
 
@@ -112,8 +113,9 @@ def guarantee(run: Recorded, floor: float = 0.5, cap: float = 2.0, slack: float 
     >>> guarantee(run, floor=1.0, cap=1.0).holds
     True
     """
+    require.instance("run", run, Recorded)
     require.fraction("floor", floor)
-    if cap != math.inf:
+    if not (isinstance(cap, float) and cap == math.inf):
         require.number("cap", cap, minimum=1.0)
     require.number("slack", slack, minimum=0.0)
     short, ahead = _Worst(run.n_clients), _Worst(run.n_clients)

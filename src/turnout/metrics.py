@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from turnout import require
+from turnout import arrays, require
 from turnout.errors import InvalidInput
 from turnout.guarantee import Guarantee, guarantee
 from turnout.types import Array, BoolArray, FloatArray, IntArray, Status
@@ -40,6 +40,10 @@ __all__ = [
 ]
 
 
+#: Rounds or clients at most; more would not fit into memory.
+_MOST = 10**8
+
+
 def cumulative_participation(completed: BoolArray, offsets: IntArray) -> IntArray:
     """Return (T,) the answers in time so far: CEP, E3CS arXiv Eq. (4).
 
@@ -47,8 +51,9 @@ def cumulative_participation(completed: BoolArray, offsets: IntArray) -> IntArra
         completed: (S,) who of all chosen answered in time, round after round.
         offsets: (T + 1,) round t holds the entries offsets[t] .. offsets[t + 1].
     """
-    so_far = np.concatenate(([0], np.cumsum(completed)))
-    total: IntArray = so_far[offsets[1:]]
+    answers = arrays.vector("completed", completed, np.bool_)
+    so_far = np.concatenate(([0], np.cumsum(answers)))
+    total: IntArray = so_far[arrays.offsets(offsets, answers.size)[1:]]
     return total
 
 
@@ -58,7 +63,8 @@ def success_ratio(completed: BoolArray) -> float:
     Args:
         completed: (S,) who of all chosen answered in time.
     """
-    return float(np.mean(completed)) if completed.size else math.nan
+    answers = arrays.vector("completed", completed, np.bool_)
+    return float(np.mean(answers)) if answers.size else math.nan
 
 
 def selection_counts(clients: IntArray, n_clients: int) -> IntArray:
@@ -68,7 +74,8 @@ def selection_counts(clients: IntArray, n_clients: int) -> IntArray:
         clients: (S,) the chosen, round after round.
         n_clients: Number of clients.
     """
-    return np.bincount(clients, minlength=n_clients)
+    n = _n_clients(n_clients)
+    return np.bincount(arrays.client_indices("clients", clients, n), minlength=n)
 
 
 def selection_matrix(clients: IntArray, offsets: IntArray, n_clients: int) -> BoolArray:
@@ -79,8 +86,11 @@ def selection_matrix(clients: IntArray, offsets: IntArray, n_clients: int) -> Bo
         offsets: (T + 1,) round t holds the entries offsets[t] .. offsets[t + 1].
         n_clients: Number of clients.
     """
-    chosen = np.zeros((offsets.size - 1, n_clients), dtype=np.bool_)
-    chosen[np.repeat(np.arange(offsets.size - 1), np.diff(offsets)), clients] = True
+    n = _n_clients(n_clients)
+    indices = arrays.client_indices("clients", clients, n)
+    starts = arrays.offsets(offsets, indices.size)
+    chosen = np.zeros((starts.size - 1, n), dtype=np.bool_)
+    chosen[np.repeat(np.arange(starts.size - 1), np.diff(starts)), indices] = True
     return chosen
 
 
@@ -91,7 +101,9 @@ def minimum_rate(counts: IntArray, n_rounds: int) -> float:
         counts: (n,) how often each client was chosen.
         n_rounds: Rounds that were played.
     """
-    return float(counts.min()) / require.integer("n_rounds", n_rounds, minimum=1)
+    return float(_amounts("counts", counts).min()) / require.integer(
+        "n_rounds", n_rounds, minimum=1
+    )
 
 
 def jain_of_counts(counts: npt.ArrayLike) -> float:
@@ -122,8 +134,8 @@ def worst_mean(values: npt.ArrayLike, share: float = 0.1) -> float:
         share: Share of the values that counts, inside [0, 1].
     """
     require.fraction("share", share)
-    finite = np.asarray(values, dtype=np.float64)
-    finite = np.sort(finite[np.isfinite(finite)])
+    known = arrays.numbers("values", values)
+    finite = np.sort(known[np.isfinite(known)])
     if finite.size == 0:
         return math.nan
     return float(finite[: max(1, math.ceil(share * finite.size - 1e-9))].mean())
@@ -139,7 +151,8 @@ def rounds_to(values: npt.ArrayLike, target: float) -> float:
     >>> rounds_to([0.2, math.nan, 0.7, 0.6], target=0.6)
     3.0
     """
-    reached = np.flatnonzero(np.asarray(values, dtype=np.float64) >= target)
+    curve = arrays.numbers("values", values)
+    reached = np.flatnonzero(curve >= require.number("target", target))
     return float(reached[0] + 1) if reached.size else math.nan
 
 
@@ -171,16 +184,19 @@ def best_fixed_participation(
         cohort_size: Clients per round, k.
         quota: sigma_t K / k, fixed or (T,), inside [0, 1].
     """
-    n_rounds, n = success.shape
+    matrix = arrays.as_array("success", success)
+    if matrix.ndim != 2 or matrix.dtype != np.bool_ or not matrix.size:
+        raise InvalidInput("success must be a matrix of True and False, rounds x clients.")
+    n_rounds, n = matrix.shape
     share = _quotas(quota, n_rounds)
     k = min(require.integer("cohort_size", cohort_size, minimum=1), n)
     sigma = share * k / n
     spare = k * (1.0 - share)  # k - K sigma_t
-    reserved = np.cumsum(sigma * success.sum(axis=1))
+    reserved = np.cumsum(sigma * matrix.sum(axis=1))
     # p <= 1 in every round: q <= (1 - sigma_t) / (k - K sigma_t), tightest at the least sigma_t
     with np.errstate(divide="ignore", invalid="ignore"):
         cap = np.minimum.accumulate(np.where(spare > 0.0, (1.0 - sigma) / spare, 1.0))
-    gains = np.cumsum(spare[:, np.newaxis] * success, axis=0)
+    gains = np.cumsum(spare[:, np.newaxis] * matrix, axis=0)
     ranked = -np.sort(-gains, axis=1)
     left = 1.0 - cap[:, np.newaxis] * np.arange(n)
     best_q = np.clip(left, 0.0, cap[:, np.newaxis])
@@ -202,12 +218,13 @@ def regret(
         cohort_size: Clients per round, k.
         quota: sigma_t K / k, fixed or (T,), inside [0, 1].
     """
-    if played.shape != success.shape:
+    best, given = best_fixed_participation(success, cohort_size, quota), np.asarray(played)
+    if given.shape != np.shape(success) or given.dtype.kind not in "bfiu":
         raise InvalidInput(
-            f"played and success must have one shape, got {played.shape} and {success.shape}."
+            f"played must be numbers in the shape of success, {np.shape(success)}, got "
+            f"{given.dtype} of shape {given.shape}."
         )
-    gained = np.cumsum(np.sum(played * success, axis=1, dtype=np.float64))
-    lost: FloatArray = best_fixed_participation(success, cohort_size, quota) - gained
+    lost: FloatArray = best - np.cumsum(np.sum(given * success, axis=1, dtype=np.float64))
     return lost
 
 
@@ -230,8 +247,8 @@ def theorem1_bound(
         n_clients: Number of clients, K.
         eta: Learning rate; None = the best for each horizon.
     """
-    k, n = cohort_size, n_clients
-    spare = np.cumsum(k * (1.0 - _quotas(quota, n_rounds)))  # sum of k - K sigma_t
+    k, n = require.integer("cohort_size", cohort_size, minimum=1), _n_clients(n_clients)
+    spare = np.cumsum(k * (1.0 - _quotas(quota, _n_rounds(n_rounds))))  # sum of k - K sigma_t
     if eta is None:
         best: FloatArray = 2.0 * np.sqrt(spare * n * math.log(n))  # Eq. (24)
         return best
@@ -271,12 +288,19 @@ def theorem3_bound(
         delta: Chance that the bound does not hold.
     """
     require.number("penalty", penalty, above=0.0)
-    t = np.arange(1, n_rounds + 1)
+    require.fraction("rate", rate)
+    for name, value in {"noise": noise, "longest_s": longest_s}.items():
+        require.number(name, value, minimum=0.0, maximum=arrays.LARGEST_REPORT)
+    for name, value in {"context": context_bound, "coefficient": coefficient_bound}.items():
+        require.number(f"{name}_bound", value, minimum=0.0, maximum=arrays.LARGEST_REPORT)
+    require.number("ridge", ridge, above=0.0)
+    require.number("delta", delta, above=0.0, maximum=1.0)
+    t = np.arange(1, _n_rounds(n_rounds) + 1)
     growth = (1.0 + t * context_bound**2 / ridge) / delta
     width = 2.0 * noise * np.sqrt(3.0 * np.log(growth)) + math.sqrt(ridge) * coefficient_bound
     zeta = max(longest_s, 1.0) * np.maximum(width, 1.0)
     learning = zeta * np.sqrt(6.0 * np.log1p(t * context_bound**2 / (3.0 * ridge)) / t)
-    bound: FloatArray = n_clients * (1.0 + rate**2) / (2.0 * penalty) + learning
+    bound: FloatArray = _n_clients(n_clients) * (1.0 + rate**2) / (2.0 * penalty) + learning
     return bound
 
 
@@ -311,12 +335,13 @@ def queue_backlog(
         rate: beta, what a queue grows by in a round, inside [0, 1].
     """
     require.fraction("rate", rate)
-    n_rounds = offsets.size - 1
-    mean, largest = np.zeros(n_rounds), np.zeros(n_rounds)
-    queue = np.zeros(n_clients)
-    for t in range(n_rounds):
+    queue = np.zeros(_n_clients(n_clients))
+    indices = arrays.client_indices("clients", clients, queue.size)
+    starts = arrays.offsets(offsets, indices.size)
+    mean, largest = np.zeros(starts.size - 1), np.zeros(starts.size - 1)
+    for t in range(mean.size):
         queue += rate
-        queue[clients[offsets[t] : offsets[t + 1]]] -= 1.0
+        queue[indices[starts[t] : starts[t + 1]]] -= 1.0
         np.maximum(queue, 0.0, out=queue)  # Eq. (6)
         mean[t], largest[t] = queue.mean(), queue.max()
     return Backlog(mean, largest, queue)
@@ -329,11 +354,21 @@ def wasted_time(status: Array, spent: FloatArray) -> float:
         status: (S,) a ``Status`` for each of all chosen.
         spent: (S,) device seconds of each.
     """
-    return float(spent[status != Status.COMPLETED].sum())
+    ended = arrays.statuses(status)
+    seconds = arrays.vector("spent", spent, np.float64, ended.size)
+    return float(seconds[ended != Status.COMPLETED].sum())
+
+
+def _n_clients(value: int) -> int:
+    return require.integer("n_clients", value, minimum=1, maximum=_MOST)
+
+
+def _n_rounds(value: int) -> int:
+    return require.integer("n_rounds", value, minimum=1, maximum=_MOST)
 
 
 def _quotas(quota: npt.ArrayLike, n_rounds: int) -> FloatArray:
-    quotas = np.asarray(quota, dtype=np.float64)
+    quotas = arrays.numbers("quota", quota)
     if quotas.shape not in ((), (n_rounds,)):
         raise InvalidInput(f"quota must be a number or of shape ({n_rounds},), got {quotas.shape}.")
     share = np.broadcast_to(quotas, (n_rounds,))
@@ -343,9 +378,9 @@ def _quotas(quota: npt.ArrayLike, n_rounds: int) -> FloatArray:
 
 
 def _amounts(field: str, values: npt.ArrayLike) -> FloatArray:
-    amounts = np.asarray(values, dtype=np.float64)
-    if amounts.ndim != 1 or amounts.size == 0 or not (amounts >= 0.0).all():
-        raise InvalidInput(f"{field} must be one-dimensional, not empty and >= 0.")
+    amounts = arrays.numbers(field, values)
+    if amounts.ndim != 1 or amounts.size == 0 or not ((amounts >= 0.0) & (amounts < np.inf)).all():
+        raise InvalidInput(f"{field} must be one-dimensional, not empty, finite and >= 0.")
     return amounts
 
 

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout import require
+from turnout.arrays import check_vector
 from turnout.errors import InvalidInput
-from turnout.sampling.ranking import kth_largest
+from turnout.sampling.ranking import border_of
 from turnout.types import FloatArray, IntArray
 
 #: Tolerance of the test ``floor <= size / n``, for floors computed as ``share * size / n``.
@@ -49,11 +50,12 @@ def capped_allocation(log_weight: FloatArray, size: int, floor: float = 0.0) -> 
     >>> capped_allocation(np.log([1.0, 1.0, 8.0]), 2).probability
     array([0.5, 0.5, 1. ])
     """
+    check_vector("log_weight", log_weight)
     n = log_weight.size
-    require.integer("size", size, minimum=0)
+    size = require.integer("size", size, minimum=0)
     if size > n:
         raise InvalidInput(f"size must be at most the number of weights, {n}, got {size}.")
-    require.number("floor", floor, minimum=0.0)
+    floor = require.number("floor", floor, minimum=0.0)
     if floor * n > size * (1.0 + FLOOR_TOLERANCE):
         raise InvalidInput(f"floor must be at most size / n = {size / n:g}, got {floor:g}.")
     nobody = np.zeros(0, dtype=np.int64)
@@ -79,7 +81,7 @@ def _capped(log_weight: FloatArray, size: int, floor: float) -> Allocation:
     n = log_weight.size
     # Weights relative to the size-th largest. Only strictly larger ones can overflow: the others
     # share what is left with at least as many equals as there are places left.
-    border = kth_largest(log_weight, size)
+    border = border_of(log_weight, size)
     large = np.flatnonzero(log_weight > border)
     weight = log_weight - border
     top = weight[large]

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from turnout import require
+from turnout.arrays import check_vector
 from turnout.errors import InvalidInput
 from turnout.types import FloatArray, IntArray
 
@@ -29,20 +31,32 @@ def bottleneck_limit(cost: FloatArray, gain: FloatArray, size: int, price: float
     """Return the cost limit under which the ``size`` largest gains solve P4 exactly.
 
     Args:
-        cost: (n,) cost of each client, such as its time; only the highest in the set counts.
-        gain: (n,) gain of each client; gains in the set are added up.
+        cost: (n,) cost of each client, such as its time, finite; only the highest in the set
+            counts.
+        gain: (n,) gain of each client, finite; gains in the set are added up.
         size: Number of clients in the set, from 1 to n.
-        price: V, the weight of the highest cost against the gains.
+        price: V >= 0, the weight of the highest cost against the gains.
 
     >>> bottleneck_limit(np.array([1.0, 2.0, 9.0]), np.array([0.0, 3.0, 4.0]), 1, price=1.0)
     2.0
     """
+    check_vector("cost", cost)
     n = cost.size
-    if not 1 <= size <= n:
+    check_vector("gain", gain, n)
+    size = require.integer("size", size, minimum=1)
+    if size > n:
         raise InvalidInput(f"size must be inside [1, {n}], got {size}.")
+    price = require.number("price", price, minimum=0.0)
+    _check_finite("cost", cost)
+    _check_finite("gain", gain)
     if size == n:
         return float(cost.max())
     return _search(cost, gain, np.zeros(0), size, price).limit
+
+
+def _check_finite(name: str, values: FloatArray) -> None:
+    if not math.isfinite(values.sum()) and not np.isfinite(values).all():
+        raise InvalidInput(f"{name} must be finite.", field=name)
 
 
 class _Optimum(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from turnout import require
+from turnout.arrays import vector
 from turnout.errors import InvalidInput
 from turnout.sampling.rounding import multinomial_without_replacement
 from turnout.types import FloatArray, IntArray, RoundContext
@@ -15,7 +17,7 @@ def known_weights(weight: FloatArray) -> FloatArray:
     Args:
         weight: (n,) weights, NaN = unknown. If all are unknown, all become 1.
     """
-    weight = np.asarray(weight, dtype=np.float64)
+    weight = vector("weight", weight, np.float64)
     unknown = np.isnan(weight)
     if not unknown.any():
         return weight
@@ -37,11 +39,14 @@ def draw_candidates(
     Returns:
         (d,) client indices, ascending.
     """
-    if candidates is not None and candidates < ctx.cohort_size:
+    require.instance("ctx", ctx, RoundContext)
+    if candidates is None:
+        candidates = 2 * ctx.size
+    elif require.integer("candidates", candidates, minimum=1) < ctx.cohort_size:
         raise InvalidInput(
             f"candidates must be at least cohort_size = {ctx.cohort_size}, got {candidates}.",
             field="candidates",
         )
-    d = min(2 * ctx.size if candidates is None else candidates, ctx.pool.size)
+    d = min(candidates, ctx.pool.size)
     weight = ctx.of_pool(known_weights(ctx.column("num_samples")))
     return ctx.pool[multinomial_without_replacement(weight, d, rng)]

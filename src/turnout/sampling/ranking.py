@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from turnout import require
+from turnout.arrays import check_vector
 from turnout.errors import InvalidInput
 from turnout.types import FloatArray, IntArray
 
@@ -31,6 +33,22 @@ def kth_largest(values: FloatArray, k: int) -> float:
 
     Two pivots from a sample enclose the value first. ``np.partition`` alone is ten times slower
     when a few values are above a million equal ones, the usual state of a learner.
+
+    Args:
+        values: (n,) numbers without NaN.
+        k: Rank, from 1 (the largest) to n.
+    """
+    check_vector("values", values)
+    k = require.integer("k", k, minimum=1)
+    if k > values.size:
+        raise InvalidInput(f"k must be inside [1, {values.size}], got {k}.")
+    if np.isnan(values @ values):  # faster than the maximum
+        raise InvalidInput("values must not be NaN.")
+    return border_of(values, k)
+
+
+def border_of(values: FloatArray, k: int) -> float:
+    """Return the k-th largest value; nothing is checked.
 
     Args:
         values: (n,) numbers without NaN.
@@ -67,16 +85,19 @@ def top_m(score: FloatArray, m: int, rng: np.random.Generator) -> Ranking:
     >>> top_m(np.array([0.3, 0.9, 0.1]), 2, np.random.default_rng(0)).chosen
     array([0, 1])
     """
+    check_vector("score", score)
     n = score.size
-    if not 0 <= m <= n:
+    m = require.integer("m", m, minimum=0)
+    if m > n:
         raise InvalidInput(f"m must be inside [0, {n}], got {m}.")
+    require.instance("rng", rng, np.random.Generator)
     if m == n:
         return Ranking(np.arange(n), np.ones(n))
     if m == 0:
         return Ranking(np.zeros(0, dtype=np.int64), np.zeros(0))
     if np.isnan(score.max()):
         raise InvalidInput("score must not be NaN; give -inf to rank a client last.")
-    border = kth_largest(score, m)
+    border = border_of(score, m)
     above = np.flatnonzero(score > border)
     tied = np.flatnonzero(score == border)
     n_open = m - above.size

@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from turnout import require
+from turnout.arrays import check_vector
 from turnout.errors import InvalidInput
 from turnout.sampling.ranking import top_m
 from turnout.types import Array, FloatArray, IntArray
@@ -40,6 +41,11 @@ def uniform_draw(n: int, size: int, rng: np.random.Generator) -> IntArray:
         size: How many to draw, from 0 to n.
         rng: Generator of the draw.
     """
+    n = require.integer("n", n, minimum=0, maximum=np.iinfo(np.int64).max)
+    size = require.integer("size", size, minimum=0)
+    if size > n:
+        raise InvalidInput(f"size must be at most n = {n}, got {size}.")
+    require.instance("rng", rng, np.random.Generator)
     return np.sort(rng.choice(n, size, replace=False, shuffle=False))
 
 
@@ -56,9 +62,8 @@ def systematic_draw(probability: FloatArray, rng: np.random.Generator) -> IntArr
     Returns:
         ``sum(probability)`` positions, ascending.
     """
-    _size_of(probability)
-    order = rng.permutation(probability.size)
-    return np.sort(order[_comb(probability[order], rng)])
+    _check_draw(probability, rng)
+    return _systematic(probability, rng)
 
 
 def exact_draw(probability: FloatArray, rng: np.random.Generator) -> IntArray:
@@ -75,16 +80,16 @@ def exact_draw(probability: FloatArray, rng: np.random.Generator) -> IntArray:
     Returns:
         ``sum(probability)`` positions, ascending.
     """
+    _check_draw(probability, rng)
     n = probability.size
     if n <= 4 * N_GROUPS:
-        return systematic_draw(probability, rng)
-    _size_of(probability)
+        return _systematic(probability, rng)
     group = np.frombuffer(rng.bytes(2 * n), dtype="<u2") & (N_GROUPS - 1)
     total = _group_sums(group, probability)
     is_whole = total <= 1.0  # members of the other groups are units of their own
     single = np.zeros(0, dtype=np.int64) if is_whole.all() else np.flatnonzero(~is_whole[group])
     if single.size > n // 2:
-        return systematic_draw(probability, rng)
+        return _systematic(probability, rng)
     whole = np.flatnonzero(is_whole)
     unit: FloatArray = np.concatenate((total[whole], probability[single]))
     order = rng.permutation(unit.size)
@@ -105,7 +110,7 @@ def dependent_rounding(probability: FloatArray, rng: np.random.Generator) -> Int
     Returns:
         ``sum(probability)`` positions, ascending.
     """
-    _size_of(probability)
+    _check_draw(probability, rng)
     p = probability.tolist()
     is_undecided = (probability > SETTLED) & (probability < 1.0 - SETTLED)
     undecided = rng.permutation(np.flatnonzero(is_undecided)).tolist()
@@ -139,8 +144,10 @@ def multinomial_without_replacement(
     Returns:
         ``size`` positions, ascending.
     """
+    check_vector("weight", weight)
+    require.instance("rng", rng, np.random.Generator)
     n = weight.size
-    require.integer("size", size, minimum=0)
+    size = require.integer("size", size, minimum=0)
     if size > n:
         raise InvalidInput(f"size must be at most the number of weights, {n}, got {size}.")
     if n and not (np.isfinite(weight.max()) and weight.min() >= 0.0):
@@ -162,14 +169,20 @@ def multinomial_without_replacement(
     return top_m(-clock, size, rng).chosen
 
 
-def _size_of(probability: FloatArray) -> int:
+def _check_draw(probability: FloatArray, rng: np.random.Generator) -> None:
+    check_vector("probability", probability)
+    require.instance("rng", rng, np.random.Generator)
     total = float(probability.sum())
-    size = round(total) if np.isfinite(total) else 0
-    if abs(total - size) > SUM_TOLERANCE * max(1.0, total) or not np.isfinite(total):
+    size = round(total) if math.isfinite(total) else math.inf
+    if not abs(total - size) <= SUM_TOLERANCE * max(1.0, total):
         raise InvalidInput(f"probability must sum to an integer, got {total!r}.")
     if probability.size and (probability.min() < 0.0 or probability.max() > 1.0 + SETTLED):
         raise InvalidInput("probability must be inside [0, 1].")
-    return size
+
+
+def _systematic(probability: FloatArray, rng: np.random.Generator) -> IntArray:
+    order = rng.permutation(probability.size)
+    return np.sort(order[_comb(probability[order], rng)])
 
 
 def _comb(length: FloatArray, rng: np.random.Generator) -> IntArray:

@@ -37,11 +37,9 @@ Limits:     If rate times n exceeds the cohort, or the mean cohort that availabi
             their queues together exceed V times what they take longer, so that a queue grows to
             about Z = V x spread / m, spread = slowest - fastest time. A slow client is served first
             after Z / beta rounds, and after T rounds its rate is beta - Z / T: within 10 % of the
-            promise after 10 Z / beta. Measured with 100 clients, m = 10, beta = 0.05, spread 3.1 s
-            and one seed; the largest queue, then the least rate in units of beta after 500 and
-            4,000 rounds: V = 1, Z = 0.3: 0.7, 1.32, 1.44; V = 20, Z = 6.3: 6.8, 0.84, 0.97; V = 50,
-            Z = 15.6: 15.8, 0.48, 0.92. It warns if Z is above 100. ``guarded`` gives a rate that
-            does not wait.
+            promise after 10 Z / beta. ``rounds_to_rate`` predicts it. After 30 rounds a warning
+            gives the prediction if it is above 1,000 rounds. ``guarded`` with
+            floor = beta n / m makes the same promise and does not wait.
             Late clients must report a duration, or their slowness stays unknown. A client that
             claims to take for ever is never chosen, whatever its queue.
 Cost:       O(n log n) select, O(n) observe (the queues), state (8 d^2 + 8 d + 16) n bytes:
@@ -75,8 +73,8 @@ RATE_TOLERANCE = 1e-9
 #: Share of the pool that a client which stopped answering is as slow as.
 SLOWEST = 0.05
 
-#: Places that a queue may grow to before it warns.
-LONG_BACKLOG = 100.0
+#: A rate that is short by this share counts as reached. It warns if that takes more rounds.
+NEARLY, LONG_WAIT = 0.1, 1000.0
 
 #: Rounds before the mean cohort is trusted, and how far it may fall short by chance.
 ROUNDS_TO_JUDGE, CHANCE = 30, 0.05
@@ -164,13 +162,7 @@ class RBCSF(Selector):
         deadline = {"deadline": np.array(ctx.deadline)}
         if ctx.size == 0:
             return Selection(ctx.round, ctx.pool, memo={"context": columns[:, :0]} | deadline)
-        c = ctx.of_pool(columns, axis=1)
-        alpha = at_round("explore", self.explore, ctx.round)
-        time = np.einsum("dn,dn->n", c, ctx.of_pool(self.theta_, axis=1))  # Alg. 2, line 8
-        time -= alpha * ridge_width(ctx.of_pool(self.inverse_, axis=2), c)  # Eq. (19)
-        if self.clip:
-            np.maximum(time, 0.0, out=time)
-        time = -lowered(-time, ctx.of_pool(self.unanswered_), self.patience, _nearly_slowest)
+        time = self._optimistic(ctx, columns)
         self._warn_if_late(time, ctx)
         queue = ctx.of_pool(self.queue_)
         limit = bottleneck_limit(time, queue, ctx.size, self.penalty)  # P4, Eq. (21)
@@ -201,6 +193,35 @@ class RBCSF(Selector):
         """Return beta."""
         return self.rate
 
+    def rounds_to_rate(self, ctx: RoundContext) -> float:
+        """Predict after how many rounds nobody is short of the rate by more than 10 %.
+
+        It is judged by the times that are predicted now, so some rounds of learning are needed.
+        Rounds are counted from the first.
+
+        Args:
+            ctx: A round, such as the last one.
+        """
+        if ctx.size == 0:
+            return math.inf
+        columns = np.array(known_context(ctx, self.dimension).T, order="C")
+        return self._wait(_spread(self._optimistic(ctx, columns)), ctx.size)
+
+    def _optimistic(self, ctx: RoundContext, columns: FloatArray) -> FloatArray:
+        """Return the times of the pool at the optimistic end."""
+        c = ctx.of_pool(columns, axis=1)
+        alpha = at_round("explore", self.explore, ctx.round)
+        time = np.einsum("dn,dn->n", c, ctx.of_pool(self.theta_, axis=1))  # Alg. 2, line 8
+        time -= alpha * ridge_width(ctx.of_pool(self.inverse_, axis=2), c)  # Eq. (19)
+        if self.clip:
+            np.maximum(time, 0.0, out=time)
+        return -lowered(-time, ctx.of_pool(self.unanswered_), self.patience, _nearly_slowest)
+
+    def _wait(self, spread: float, size: int) -> float:
+        """Return the rounds until a queue of Z is a tenth of what was promised."""
+        backlog = self.penalty * spread / size
+        return backlog / (NEARLY * self.rate) if self.rate else 0.0
+
     def _warn_if_infeasible(self, ctx: RoundContext) -> None:
         needed = self.rate * ctx.n_clients
         if needed > ctx.cohort_size * (1.0 + RATE_TOLERANCE):
@@ -216,21 +237,33 @@ class RBCSF(Selector):
         )
 
     def _warn_if_late(self, time: FloatArray, ctx: RoundContext) -> None:
-        """Warn once if the queues will wait for long; a few odd times do not count."""
+        """Warn once if the rate will come late; a place behind is not late."""
         if self.n_rounds_ != ROUNDS_TO_JUDGE or self.rate == 0.0:
             return
-        spread = float(np.ptp(np.quantile(time, (SLOWEST, 1.0 - SLOWEST))))
-        backlog = self.penalty * spread / ctx.size
-        if backlog > LONG_BACKLOG:
+        spread = _spread(time)
+        wait = self._wait(spread, ctx.size)
+        backlog = NEARLY * self.rate * wait
+        if wait > LONG_WAIT and backlog > 1.0:
             warnings.warn(
-                f"penalty = {self.penalty:g} and times that differ by {spread:.3g} s: queues will "
-                f"grow to about {backlog:.3g} places, and slow clients are chosen first after "
-                f"about {backlog / self.rate:.2g} rounds. Lower penalty, which is per second.",
+                f"penalty = {self.penalty:g} and times that differ by {_roughly(spread)} s: queues "
+                f"will grow to about {_roughly(backlog)} places, and slow clients come within "
+                f"{NEARLY:.0%} of rate = {self.rate:g} after about {_roughly(wait)} rounds. Lower "
+                f"penalty, which is per second, or put 'guarded' around it.",
                 stacklevel=4,  # the caller of select
             )
 
     def _mean_cohort(self) -> float:
         return self.n_served_ / self.n_rounds_
+
+
+def _spread(time: FloatArray) -> float:
+    """Return by how much times differ; a few odd ones do not count."""
+    return float(np.ptp(np.quantile(time, (SLOWEST, 1.0 - SLOWEST))))
+
+
+def _roughly(value: float) -> str:
+    """Return one digit of a number: a prediction, and the same text for similar runs."""
+    return f"{float(f'{value:.1g}'):,g}"
 
 
 def _nearly_slowest(speed: FloatArray) -> float:
