@@ -14,8 +14,8 @@ STEPS   := $(patsubst examples/%.py,build/tutorial/%.md,$(wildcard examples/[0-9
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
 demo: $(READY)  ## train on the embedded digits with volatile clients, compare selectors, report
