@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import turnout
+
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "reliability.json"
 PAGE = ROOT / "docs" / "reliability.md"
@@ -47,7 +49,8 @@ all seeds and shares. *Honest* are the same clients without the lie: what they g
 method's own preference. A share of 1 % is a single client per seed, so there the numbers of methods
 that rank clients depend much on who it is.
 
-Measured are {selectors}. One that is not in a table sees nothing of that behaviour. {fewer}"""
+Measured are {selectors}. One that is not in a table sees nothing of that behaviour.
+{missing}{fewer}"""
 
 
 def page_part(saved: Mapping[str, Any]) -> str:
@@ -68,12 +71,27 @@ def page_part(saved: Mapping[str, Any]) -> str:
         n_clients=n_clients,
         cohort_size=cohort_size,
         selectors=", ".join(f"`{name}`" for name in sorted({key[0] for key in cells})),
+        missing=not_measured(cells),
         fewer=fewer_seeds(cells, n_seeds),
     ).rstrip()
     lines = [MARK, "", "## Measured", "", introduction, "", *goals(cells, floor, cap), ""]
     for behaviour in dict.fromkeys(key[1] for key in cells):
         lines += [f"### {behaviour[0].upper()}{behaviour[1:]}", "", *table(cells, behaviour), ""]
     return "\n".join(lines)
+
+
+def not_measured(cells: Cells) -> str:
+    """Return a sentence on selectors that are not in the file; empty if all are.
+
+    Args:
+        cells: All results.
+    """
+    known = {key[0] for key in cells}
+    missing = [f"`{name}`" for name in turnout.names(plugins=False) if name not in known]
+    missing.remove("`guarded`")  # it goes around the others
+    return (
+        f"Not measured yet: {', '.join(missing)}; `make reliability` goes on. " if missing else ""
+    )
 
 
 def fewer_seeds(cells: Cells, n_seeds: int) -> str:

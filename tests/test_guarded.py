@@ -274,3 +274,11 @@ def test_a_place_that_was_reserved_twice_before_feedback_is_charged_twice():
     for selection in waiting:
         selector.observe(selection, everyone_answers(selection))
     assert selector.owed_[6] == pytest.approx(0.99 + 2 / 16 - 2)
+
+
+def test_cohorts_may_be_short_because_of_the_cap_or_the_inner_selector():
+    inner = {"random": False, "fedcs": turnout.make("fedcs").may_underfill}
+    for name, may_underfill in inner.items():
+        capped, free = (turnout.make("guarded", inner=name, cap=cap) for cap in (2.0, math.inf))
+        assert capped.may_underfill
+        assert free.may_underfill == may_underfill

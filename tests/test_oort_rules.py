@@ -187,3 +187,9 @@ def test_fairness_evens_out_who_is_chosen(rules):
 
 def test_without_any_utility_or_data_the_code_scores_nobody():
     assert FedScaleRules().scaled(np.zeros(3), lambda: np.zeros(2)).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_the_cut_off_is_that_of_the_first_who_misses_a_place() -> None:
+    # One place: 0.95 of the second score admits the five at 0.955, which ten for a place leave out.
+    score = np.array([2.0, 1.0, *[0.96] * 12, *[0.955] * 5, 0.9])
+    assert FedScaleRules().admitted(score, 1, 0.95).tolist() == list(range(19))

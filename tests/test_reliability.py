@@ -112,3 +112,15 @@ def test_the_page_names_every_cell_that_missed_a_goal():
     assert "true in 0 of 3 cells; bare in 0" in text
     assert text.count("| `oort` | huge loss | ") == 3
     assert "at most 1.90" in text
+
+
+def test_the_page_says_what_was_not_measured():
+    cells = {
+        (name, "honest", "0.1", "bare"): [[1.0, 0.5, 2.0]] * (1 if name == "oort" else 3)
+        for name in turnout.names(plugins=False)
+        if name not in ("guarded", "nccb")
+    }
+    assert "Not measured yet: `nccb`;" in pages.not_measured(cells)
+    assert "Fewer seeds so far: `oort` 1;" in pages.fewer_seeds(cells, 3)
+    cells["nccb", "honest", "0.1", "bare"] = []
+    assert pages.not_measured(cells) == pages.fewer_seeds({}, 3) == ""

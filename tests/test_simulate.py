@@ -500,6 +500,7 @@ def test_a_run_keeps_what_was_measured():
     world = Environment(6, seed=1)
     records = rounds(turnout.make("random"), world, cohort_size=2, n_rounds=5, participants=Fake(6))
     run = collect(records, 6, 2)
+    assert run.in_time is None
     np.testing.assert_array_equal(run.accuracy, [0.0, np.nan, 0.2, np.nan, 0.4])
     assert run.rounds_to(0.2) == 3.0
     assert run.time_to(0.2) == run.clock_s[2]

@@ -18,6 +18,8 @@ from turnout.sampling import (
     capped_allocation,
     dependent_rounding,
     exact_draw,
+    known_weights,
+    kth_largest,
     multinomial_without_replacement,
     systematic_draw,
     top_m,
@@ -742,3 +744,74 @@ def test_bottleneck_at_scale(name: str, cost: np.ndarray, gain: np.ndarray, size
         got = limit_objective(limit, cost, gain, size, price)
         scale = price * float(cost.max()) + math.fsum(gain[np.argsort(-gain)[:size]])
         assert got == pytest.approx(best, rel=1e-9, abs=1e-12 * scale + 1e-12), (name, price)
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draw", EXACT_DRAWS)
+@pytest.mark.parametrize(
+    "bad", [[0.5, 0.5, 0.5], [0.5, math.nan], [math.inf, 0.0], [1.5, 0.5], [1.2, -0.2], [-1.0, 1.0]]
+)
+def test_what_are_no_inclusion_probabilities_is_refused(draw: Draw, bad: list[float]) -> None:
+    for padding in (0, LARGE):  # also where exact_draw makes groups
+        probability = np.concatenate((bad, np.zeros(padding)))
+        with pytest.raises(InvalidInput, match="probability"):
+            draw(probability, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("draw", EXACT_DRAWS)
+def test_nobody_is_drawn_from_nobody(draw: Draw) -> None:
+    rng = np.random.default_rng(0)
+    assert draw(np.zeros(0), rng).size == 0
+    assert draw(np.zeros(3), rng).size == 0
+    assert draw(np.ones(1), rng).tolist() == [0]
+
+
+def test_an_allocation_of_nobody_is_empty() -> None:
+    p, overflow = capped_allocation(np.zeros(0), 0)
+    assert p.size == overflow.size == 0
+
+
+@pytest.mark.parametrize("weight", [[1.0, -0.5], [1.0, math.nan], [1.0, math.inf]])
+def test_impossible_weights_are_refused(weight: list[float]) -> None:
+    with pytest.raises(InvalidInput, match="weight"):
+        multinomial_without_replacement(np.array(weight), 1, np.random.default_rng(0))
+
+
+def test_sizes_outside_of_the_clients_are_refused() -> None:
+    rng, three = np.random.default_rng(0), np.arange(3.0)
+    for size in (-1, 4, 1.5):
+        with pytest.raises(InvalidInput, match="m must"):
+            top_m(three, size, rng)
+        with pytest.raises(InvalidInput, match="size must"):
+            bottleneck_limit(three, three, size, price=1.0)
+        with pytest.raises(InvalidInput, match="size must"):
+            uniform_draw(3, size, rng)
+        with pytest.raises(InvalidInput, match="k must"):
+            kth_largest(three, size)
+    for nobody in (lambda: bottleneck_limit(three, three, 0, 1.0), lambda: kth_largest(three, 0)):
+        with pytest.raises(InvalidInput, match="must be an integer >= 1"):
+            nobody()
+
+
+def test_numbers_that_cannot_be_ranked_are_refused() -> None:
+    three = np.arange(3.0)
+    for bad in (math.nan, math.inf):
+        odd = np.array([0.0, bad, 2.0])
+        with pytest.raises(InvalidInput, match="cost"):
+            bottleneck_limit(odd, three, 2, price=1.0)
+        with pytest.raises(InvalidInput, match="gain"):
+            bottleneck_limit(three, odd, 2, price=1.0)
+    assert bottleneck_limit(1e308 * np.ones(3), three, 2, price=0.0) == 1e308
+    with pytest.raises(InvalidInput, match="NaN"):
+        kth_largest(np.array([0.0, math.nan, 2.0]), 2)
+    assert kth_largest(np.array([-math.inf, math.inf, 2.0]), 2) == 2.0
+    with pytest.raises(InvalidInput, match="length 3"):
+        bottleneck_limit(three, np.arange(2.0), 2, price=1.0)
+
+
+def test_unknown_weights_are_the_mean_of_the_known() -> None:
+    unknown = math.nan
+    np.testing.assert_array_equal(known_weights(np.array([1.0, unknown, 5.0])), [1.0, 3.0, 5.0])
+    np.testing.assert_array_equal(known_weights(np.array([unknown, unknown])), [1.0, 1.0])
