@@ -218,7 +218,8 @@ def regret(
         cohort_size: Clients per round, k.
         quota: sigma_t K / k, fixed or (T,), inside [0, 1].
     """
-    best, given = best_fixed_participation(success, cohort_size, quota), np.asarray(played)
+    best = best_fixed_participation(success, cohort_size, quota)
+    given = arrays.as_array("played", played)
     if given.shape != np.shape(success) or given.dtype.kind not in "bfiu":
         raise InvalidInput(
             f"played must be numbers in the shape of success, {np.shape(success)}, got "
