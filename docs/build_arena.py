@@ -126,7 +126,7 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
     if ABLATION.exists():
         ablated = overall_of(Arena.read(ABLATION), tasks)
         lines += [f"## What each part of `{OURS}` does", "", ABLATED, ""]
-        lines += [*overall_table(ablated).markdown(), ""]
+        lines += [*overall_table(ablated).markdown(), "", *_by_task(ablated, tasks), ""]
         lacking = [task.label for task in tasks if Arena.read(ABLATION).trials(task) is None]
         lines += [f"**Not run yet:** {', '.join(lacking)}.", ""] if lacking else []
     if SENSITIVITY.exists():
@@ -141,6 +141,20 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
         lines += [*text.markdown(), ""] if text.rows else ["Not run yet.", ""]
     made = ", ".join(f"{name} {version}" for name, version in arena.file.made_with.items())
     return "\n".join([*lines, f"Made with {made}."]) + "\n"
+
+
+def _by_task(overall: dict[str, Overall], tasks: tuple[ArenaTask, ...]) -> list[str]:
+    """Return a table of time over the baseline's and least share, a row a task."""
+    shown = {label: own for label, own in overall.items() if label != BASELINE}
+    lines = ["Task by task, *time / random* and, in brackets, *least share*:", ""]
+    lines += [f"| task | {' | '.join(shown)} |", "|---" * (len(shown) + 1) + "|"]
+    for task in tasks:
+        cells = []
+        for own in shown.values():
+            met = [duel for duel in own.duels if duel.task.label == task.label]
+            cells += [f"{duel.ratio:.2f} ({duel.least_share:.2f})" for duel in met] or ["-"]
+        lines.append(f"| {task.label} | {' | '.join(cells)} |")
+    return lines
 
 
 def _records(overall: dict[str, Overall]) -> list[str]:
