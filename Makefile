@@ -30,10 +30,8 @@ test: $(READY) browser database  ## all tests
 quick: $(READY)  ## under a minute while working: no browser, no Flower, no training grid
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not deployment" --quick tests
 
-long: $(READY)  ## far more random damage, odd input and kills than CI tries; hours
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --long tests/test_bad_input.py \
-		tests/test_damaged_files.py tests/flower/test_damaged_checkpoint.py \
-		tests/test_crash_points.py
+long: $(READY)  ## far more random damage, odd input and kills than CI tries: results/faults.json; hours
+	$(BIN)/python benchmarks/faults.py --long
 
 deployment: $(READY)  ## Flower, NVFlare and Ray on loopback: nodes and workers that are killed and come back
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m deployment $(DEPLOYMENT)
@@ -82,7 +80,7 @@ papers: $(READY)  ## pages and figures of docs/papers, from results/*.json
 choose: $(READY)  ## measure the tables of docs/choose.md again: results/choose.json and its page
 	$(BIN)/python docs/build_choose.py --run
 
-reliability: $(READY)  ## what hostile clients gain: results/reliability.json and its page; goes on where it was
+reliability: long  ## what faults and hostile clients do: results and their page; goes on where it was
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reliability.py
 	$(BIN)/python docs/build_reliability.py
 

@@ -1,4 +1,4 @@
-"""Write the tables of ``docs/reliability.md`` from ``results/reliability.json``.
+"""Write the tables of ``docs/reliability.md`` from two files of ``results``.
 
 Everything below the mark is made here. ``--check`` writes nothing and fails if the page differs.
 """
@@ -15,10 +15,9 @@ import turnout
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "reliability.json"
+FAULTS = ROOT / "results" / "faults.json"
 PAGE = ROOT / "docs" / "reliability.md"
-MARK = (
-    "<!-- Made by docs/build_reliability.py from results/reliability.json; do not edit below. -->"
-)
+MARK = "<!-- Made by docs/build_reliability.py from results; do not edit below. -->"
 
 SHARES = ("0.01", "0.1", "0.3")
 MODES = ("bare", "bounds", "guarded")
@@ -53,11 +52,35 @@ Measured are {selectors}. One that is not in a table sees nothing of that behavi
 {missing}{fewer}"""
 
 
-def page_part(saved: Mapping[str, Any]) -> str:
-    """Return the part of the page that is made from results.
+FAULTS_INTRODUCTION = """\
+`benchmarks/faults.py` runs the tests of each row and counts. *long* is `make long`, which tries
+random cases and every operation on files far more often than CI does; the other rows were tried as
+in CI. A rename is taken to be on the disk when it returns. Ray's workers are killed by its own
+tests (`make deployment`)."""
+
+
+def faults_part(saved: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the section on faults, damaged files and odd input.
 
     Args:
         saved: The file's content.
+    """
+    lines = ["## Faults, damaged files and odd input", "", FAULTS_INTRODUCTION, ""]
+    lines += ["| fault or attack | tries | tests that failed | outcome | tests |", "|---" * 5 + "|"]
+    for fault, row in saved.items():
+        files = dict.fromkeys(test.split("::")[0] for test in row["tests"])
+        tries = f"{row['tries']:,}" + (", long" if row["long"] else "")
+        where = ", ".join(f"`{file}`" for file in files)
+        lines.append(f"| {fault} | {tries} | {row['failed']} | {row['outcome']} | {where} |")
+    return lines
+
+
+def page_part(saved: Mapping[str, Any], faults: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the part of the page that is made from results.
+
+    Args:
+        saved: What hostile clients gained.
+        faults: What was tried besides.
     """
     cells: Cells = {tuple(key.split(" | ")): gains for key, gains in saved["cells"].items()}
     n_clients, cohort_size, n_rounds, n_seeds, first = saved["settings"]["sizes"]
@@ -74,7 +97,8 @@ def page_part(saved: Mapping[str, Any]) -> str:
         missing=not_measured(cells),
         fewer=fewer_seeds(cells, n_seeds),
     ).rstrip()
-    lines = [MARK, "", "## Measured", "", introduction, "", *goals(cells, floor, cap), ""]
+    lines = [MARK, "", *faults_part(faults), ""]
+    lines += ["## Hostile clients", "", introduction, "", *goals(cells, floor, cap), ""]
     for behaviour in dict.fromkeys(key[1] for key in cells):
         lines += [f"### {behaviour[0].upper()}{behaviour[1:]}", "", *table(cells, behaviour), ""]
     return "\n".join(lines)
@@ -178,7 +202,7 @@ def _least(gains: list[list[float]]) -> float:
 
 def main() -> None:
     """Write the page, or compare it."""
-    made = page_part(json.loads(RESULTS.read_text(encoding="utf-8")))
+    made = page_part(*(json.loads(path.read_text(encoding="utf-8")) for path in (RESULTS, FAULTS)))
     page = PAGE.read_text(encoding="utf-8")
     whole = page.partition(MARK)[0].rstrip() + "\n\n" + made
     if "--check" not in sys.argv:

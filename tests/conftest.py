@@ -48,11 +48,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="try far more random cases")
 
 
-@pytest.fixture(scope="session")
-def n_tries(request: pytest.FixtureRequest) -> Callable[[int, int], int]:
-    """How often a random case is tried, of two numbers: usually, and with ``--long``."""
+@pytest.fixture
+def n_tries(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> Callable[[int, int], int]:
+    """How often a random case is tried, of two numbers: usually, and with ``--long``.
+
+    The report of the test has it, for ``benchmarks/faults.py``.
+    """
     is_long = bool(request.config.getoption("--long"))
-    return lambda usual, many: many if is_long else usual
+
+    def chosen(usual: int, many: int) -> int:
+        n = many if is_long else usual
+        record_property("tries", n)
+        return n
+
+    return chosen
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -192,7 +192,7 @@ def test_it_may_die_at_every_operation_on_files(name, power, tmp_path, n_tries):
     assert code in (0, 1)
     expected, n = workload.result(whole), int((tmp_path / "whole.counted").read_text())
     assert n >= 4
-    n_points = min(n, n_tries(workload.n_points, n))
+    n_points = n_tries(min(n, workload.n_points), n)
     middles = (np.arange(n_points) + (0.75 if power else 0.25)) * n / n_points
     n_died = 0
     for at in (1 + middles.astype(int)).tolist():
@@ -213,8 +213,8 @@ def test_kills_at_random_moments_change_no_number(name, tmp_path, n_tries):
     code = ended(forked(workload.work, whole))
     seconds = time.monotonic() - started
     expected, rng = workload.result(whole), np.random.default_rng(13)
-    folder, n_killed = begun(workload, tmp_path / "out"), 0
-    while n_killed < n_tries(*workload.n_kills):
+    folder, n_killed, n_kills = begun(workload, tmp_path / "out"), 0, n_tries(*workload.n_kills)
+    while n_killed < n_kills:
         child = forked(workload.work, folder)
         time.sleep(rng.uniform(0.05, 0.9) * seconds)
         os.kill(child, signal.SIGKILL)

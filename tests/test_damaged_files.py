@@ -17,7 +17,7 @@ from turnout.stateful import Range
 from turnout.storage import LIMIT_VARIABLE, read_npz
 
 #: What a float and an integer of a state are replaced by.
-ODD_FLOATS = (np.nan, np.inf, -np.inf, -1.0, 1e308, -1e308)
+ODD_FLOATS = (5e-324, np.nan, np.inf, -np.inf, -1.0, 1e308, -1e308)
 ODD_INTEGERS = (-1, -(2**62), 2**62)
 
 

@@ -21,6 +21,7 @@ def loaded(folder, name):
     return module
 
 
+faults = loaded("benchmarks", "faults")
 reliability = loaded("benchmarks", "reliability")
 pages = loaded("docs", "build_reliability")
 
@@ -96,8 +97,35 @@ def test_what_the_file_has_is_not_run_again(small, monkeypatch, tmp_path):
 
 
 def test_the_page_is_made_from_the_results():
-    made = pages.page_part(json.loads(pages.RESULTS.read_text(encoding="utf-8")))
+    paths = (pages.RESULTS, pages.FAULTS)
+    made = pages.page_part(*(json.loads(path.read_text(encoding="utf-8")) for path in paths))
     assert pages.PAGE.read_text(encoding="utf-8").endswith(made)
+
+
+def test_every_row_of_faults_was_tried_with_the_tests_that_are_there():
+    saved = json.loads(pages.FAULTS.read_text(encoding="utf-8"))
+    assert list(saved) == [row.fault for row in faults.ROWS]
+    for row in faults.ROWS:
+        assert saved[row.fault]["tests"] == list(row.tests)
+        for test in row.tests:
+            file, _, name = test.partition("::")
+            assert f"def {name}" in (ROOT / "tests" / file).read_text(encoding="utf-8")
+
+
+def test_tries_and_failures_of_a_fault_are_counted(tmp_path, monkeypatch):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_some.py").write_text(
+        "import pytest\n"
+        "def test_many(record_property): record_property('tries', 7)\n"
+        "def test_once(): pass\n"
+        "def test_wrong(): assert False\n"
+        "def test_without_its_fixture(nowhere): pass\n"
+        "@pytest.mark.skip\n"
+        "def test_elsewhere(): pass\n"
+    )
+    monkeypatch.setattr(faults, "ROOT", tmp_path)
+    figures = faults.played(faults.Row("a fault", "none", ("test_some.py",)), is_long=False)
+    assert (figures["tries"], figures["failed"]) == (10, 2)
 
 
 def test_the_page_names_every_cell_that_missed_a_goal():

@@ -307,5 +307,6 @@ class Oort(Selector):
 
 def _staleness(round: int, last_round: FloatArray) -> FloatArray:
     """Return the bonus of clients that were last chosen long ago (Alg. 1)."""
-    bonus = np.divide(STALENESS * math.log(round + 1), last_round)
+    bonus = np.maximum(last_round, 1.0)  # a damaged state may have less
+    np.divide(STALENESS * math.log(round + 1), bonus, out=bonus)
     return np.sqrt(bonus, out=bonus)

@@ -56,6 +56,8 @@ CLIP = 2.0
 TAIL = 8.0
 #: Regularisation of the regression, relative to the contexts.
 RIDGE = 1e-6
+#: Seconds that a client takes at least; a damaged state may say less.
+SHORTEST = 1e-100
 
 
 @register("pace")
@@ -133,7 +135,8 @@ class Pace(Accounts):
         gain = gain[others]
         chosen = reserved
         if n_places:
-            price = self.haste * n_places * (1.0 - self.late_) / time[ctx.pool].mean()  # Eq. (1)
+            mean = max(float(time[ctx.pool].mean()), SHORTEST)
+            price = self.haste * n_places * (1.0 - self.late_) / mean  # Eq. (1)
             limit = bottleneck_limit(cost, gain, n_places, price)
             ranking = top_m(np.where(cost <= limit, gain, -np.inf), n_places, rng)
             chosen = np.sort(np.concatenate((reserved, others[ranking.chosen])))
