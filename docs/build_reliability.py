@@ -33,6 +33,7 @@ WHY = {
     "cpow-d": "of the candidates, those with the highest losses are taken",
     "fedcs by=packing": "the clients that answer soonest are taken",
     "k-linucb": "the reward is the reported loss, and the best predicted are taken",
+    "nccb": "the reward is the reported loss, and the best predicted are taken",
     "oort": "whoever leads by loss and speed is taken whenever it is there",
     "pow-d": "of the candidates, those with the highest losses are taken",
     "rbcs-f": "the shortest predicted times are taken, and a time of 0 may be true",

@@ -14,6 +14,7 @@ from tests.references.e3cs_slow import successive_sampling
 from tests.references.rbcs_f_slow import algorithm_1, brute_force
 from turnout.errors import InvalidInput
 from turnout.sampling import (
+    bottleneck,
     bottleneck_limit,
     capped_allocation,
     dependent_rounding,
@@ -680,6 +681,26 @@ def test_bottleneck_equals_algorithm_1(case: tuple[np.ndarray, np.ndarray, int, 
     assert objective_under(limit, cost, gain, size, price) == pytest.approx(
         best, rel=1e-9, abs=1e-9
     )
+
+
+@fixed
+@given(bottlenecks(SIGNED, 40), st.integers(1, 3))
+def test_leaving_out_who_cannot_be_in_the_best_set_changes_no_limit(
+    case: tuple[np.ndarray, np.ndarray, int, float], sample: int
+) -> None:
+    cost, gain, size, price = case
+    limit = bottleneck_limit(cost, gain, size, price)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(bottleneck, "PRUNED_FROM", sample)
+        patches.setattr(bottleneck, "SAMPLE", sample)
+        assert bottleneck_limit(cost, gain, size, price) == limit
+
+
+def test_of_many_clients_few_are_searched() -> None:
+    rng = np.random.default_rng(0)
+    cost, gain = rng.lognormal(size=(2, 100_000))
+    rivals = bottleneck._rivals(cost, gain, 100)
+    assert 100 < rivals.sum() < 12_000  # about twice sqrt(100,000 x 100)
 
 
 def sweep(cost: np.ndarray, gain: np.ndarray, size: int, price: float) -> float:

@@ -1,13 +1,13 @@
-"""Next-word prediction: PyTorch computes the LSTM, everything around it is written by hand.
+"""Next-word prediction, without automatic differentiation.
 
-Most of the work is in the layer that scores every word of the vocabulary. Here it processes only
-positions that have a next word, one block of them at a time, and its scores are replaced by their
-gradient in place. Only the client's own words are updated in the embedding, if the rule allows it.
+Most of the work is in the LSTM, which skips what is after the last label of a text (``lstm``), and
+in the layer that scores every word of the vocabulary. Here it processes only positions that have a
+next word, one block of them at a time, and its scores are replaced by their gradient in place. Only
+the client's own words are updated in the embedding, if the rule allows it.
 """
 
 from __future__ import annotations
 
-import copy
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from turnout.data.base import PADDING, FederatedData
 from turnout.training.batched.engine import Engine, Losses, Task
+from turnout.training.batched.lstm import Layer, Steps
 from turnout.training.batched.weights import Stacked
 from turnout.training.modules import input_tensor, label_tensor
 from turnout.training.nets import NextWord
@@ -71,7 +72,7 @@ class _Client:
 
     def __init__(self, module: NextWord, task: Task, own_words: Array) -> None:
         weights = task.stacked([weight.shape for weight in module.parameters()])
-        self.whole, *self.in_out, self.output, self.bias = weights
+        self.whole, *self.of_lstm, self.output, self.bias = weights
         n_words = self.whole.start.shape[0]
         own = np.arange(n_words) if task.rule.decay else own_words  # decay moves every word
         self.words = torch.from_numpy(own).long().to(task.weights.device)
@@ -79,13 +80,8 @@ class _Client:
         self.place[self.words] = torch.arange(own.size, device=task.weights.device)
         start = self.whole.start[self.words]
         self.embedding = Stacked(start, start[None].clone(), task.rule)
-        self.lstm = copy.deepcopy(module.lstm).train()
-        for weight, values in zip(self.lstm.parameters(), self.in_out, strict=True):
-            weight.detach().copy_(values.value[0])
-        self.of_lstm = [
-            Stacked(values.start, weight.detach()[None], task.rule)
-            for weight, values in zip(self.lstm.parameters(), self.in_out, strict=True)
-        ]
+        values = [weight.value[0] for weight in self.of_lstm]
+        self.layers = [Layer(values[i : i + 4]) for i in range(0, len(values), 4)]
 
     def step(self, words: Tensor, labels: Tensor) -> Tensor:
         """Take a step on texts (n, length); return the losses of the labels that count."""
@@ -93,15 +89,19 @@ class _Client:
         words, labels = packed.data.unbind(1)
         has_label = labels != PADDING
         words = self.place[words]
-        embedded = self.embedding.value[0][words].requires_grad_()
-        states = self.lstm(PackedSequence(embedded, *packed[1:]))[0].data
-        losses, below = self._output_step(states.detach()[has_label], labels[has_label])
+        states = self.embedding.value[0][words]
+        steps = Steps.of(packed.batch_sizes, states.device)
+        for layer in self.layers:
+            states = layer.forward(states, steps)
+        losses, below = self._output_step(states[has_label], labels[has_label])
         gradient = torch.zeros_like(states)
         gradient[has_label] = below
-        wanted = [embedded, *self.lstm.parameters()]
-        of_words, *of_lstm = torch.autograd.grad(states, wanted, gradient)
-        self._embedding_step(words, of_words)
-        for weight, its_gradient in zip(self.of_lstm, of_lstm, strict=True):
+        of_weights: list[Tensor] = []
+        for layer in reversed(self.layers):
+            gradient, own = layer.backward(gradient, steps)
+            of_weights = own + of_weights
+        self._embedding_step(words, gradient)
+        for weight, its_gradient in zip(self.of_lstm, of_weights, strict=True):
             weight.descend(its_gradient[None])
         return losses
 
@@ -134,10 +134,8 @@ class _Client:
         self.embedding.descend(of_all[None])
 
     def finish(self) -> None:
-        """Copy the embedding and the LSTM to the place of the weights of the output."""
+        """Copy the embedding of the client's words to those of all."""
         self.whole.value[0, self.words] = self.embedding.value[0]
-        for values, weight in zip(self.in_out, self.of_lstm, strict=True):
-            values.value.copy_(weight.value)
 
 
 def _losses(report: ClientLosses) -> Losses:
