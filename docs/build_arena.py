@@ -110,7 +110,8 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
         "",
         "![Performance profile](assets/arena-profile.png)",
         "",
-        f"*Share of runs that reach the target faster than {BASELINE} by each factor.*",
+        f"*Share of runs that reach the target faster than {BASELINE} by each factor. The band is "
+        f"the 95 % interval of `{OURS}`.*",
         "",
         "## Selector by selector",
         "",

@@ -13,7 +13,7 @@ from turnout.arena.results import Arena
 from turnout.arena.standing import BASELINE, FAIR, Duel, Overall, speeds_of
 from turnout.arena.tasks import ArenaTask
 from turnout.results.drawing import COLOURS, draw_files
-from turnout.statistics.aggregates import Interval, performance_profile
+from turnout.statistics.aggregates import Interval, performance_profile, profile_band
 
 #: Panels beside each other.
 N_COLUMNS = 3
@@ -109,6 +109,8 @@ def draw_profile(
 ) -> list[Path]:
     """Draw the share of runs that are faster than the baseline by each factor.
 
+    Ours has its 95 % interval; those of all would hide each other.
+
     Args:
         arena: The results.
         tasks: The tasks.
@@ -129,6 +131,9 @@ def draw_profile(
                 how = {"linewidth": 2.4 if label == OURS else 1.2}
                 line = lines[i // len(COLOURS) % len(lines)]
                 panel.plot(factors, share, color=colour, label=label, linestyle=line, **how)
+                if label == OURS:
+                    band = profile_band(speeds, np.log(factors))
+                    panel.fill_between(factors, *band, color=colour, alpha=0.2, linewidth=0.0)
         panel.set_xscale("log")
         panel.set_xticks([0.5, 0.75, 1.0, 1.5, 2.0], ["0.5", "0.75", "1", "1.5", "2"])
         panel.minorticks_off()

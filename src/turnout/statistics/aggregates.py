@@ -102,6 +102,26 @@ def performance_profile(tasks: Sequence[FloatArray], levels: FloatArray) -> Floa
     return shares
 
 
+def profile_band(tasks: Sequence[FloatArray], levels: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the ends of the interval around a performance profile, level by level.
+
+    Args:
+        tasks: The scores, one array of runs per task.
+        levels: (k,) the levels.
+
+    >>> low, high = profile_band([np.array([0.1, 0.5])], np.array([0.0, 0.3, 0.5]))
+    >>> low.tolist(), high.tolist()
+    ([1.0, 0.0, 0.0], [1.0, 1.0, 0.0])
+    """
+    rng, total = np.random.default_rng(_SEED), np.zeros((_N_RESAMPLES, levels.size))
+    for scores in tasks:
+        drawn = rng.choice(scores, (_N_RESAMPLES, scores.size))
+        total += (drawn[:, :, None] > levels).mean(axis=1)
+    edge = (1.0 - CONFIDENCE) / 2.0
+    low, high = np.quantile(total / len(tasks), [edge, 1.0 - edge], axis=0)
+    return low, high
+
+
 def _bootstrapped(statistic: Callable[..., Any], samples: Sequence[FloatArray]) -> Interval:
     value = float(statistic(*samples))
     if min(sample.size for sample in samples) < 2:
