@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-from turnout.training.batched.lstm import Layer, Steps
+from turnout.training.batched.lstm import LstmLayer, Steps
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_states_and_gradients_are_those_of_pytorch(lengths):
     expected = torch.autograd.grad(states, [words, *theirs.parameters()], above)
 
     steps = Steps.of(packed.batch_sizes, words.device)
-    layers = [Layer(weights[:4]), Layer(weights[4:])]
+    layers = [LstmLayer(weights[:4]), LstmLayer(weights[4:])]
     ours = words.detach()
     for layer in layers:
         ours = layer.forward(ours, steps)

@@ -43,7 +43,7 @@ class Steps(NamedTuple):
         return cls(tuple(starts), tuple(sizes), before.to(device))
 
 
-class Layer:
+class LstmLayer:
     """One layer; ``forward`` keeps what ``backward`` needs.
 
     Args:

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from turnout.data.base import PADDING, FederatedData
 from turnout.training.batched.engine import Engine, Losses, Task
-from turnout.training.batched.lstm import Layer, Steps
+from turnout.training.batched.lstm import LstmLayer, Steps
 from turnout.training.batched.weights import Stacked
 from turnout.training.modules import input_tensor, label_tensor
 from turnout.training.nets import NextWord
@@ -81,7 +81,7 @@ class _Client:
         start = self.whole.start[self.words]
         self.embedding = Stacked(start, start[None].clone(), task.rule)
         values = [weight.value[0] for weight in self.of_lstm]
-        self.layers = [Layer(values[i : i + 4]) for i in range(0, len(values), 4)]
+        self.layers = [LstmLayer(values[i : i + 4]) for i in range(0, len(values), 4)]
 
     def step(self, words: Tensor, labels: Tensor) -> Tensor:
         """Take a step on texts (n, length); return the losses of the labels that count."""
