@@ -12,6 +12,7 @@ from pathlib import Path
 
 from turnout.papers import Preset, ResultsFile, Verdict, load_preset, preset_names
 from turnout.papers.plots import draw
+from turnout.papers.presets import Figure
 from turnout.papers.tables import (
     Judged,
     TextTable,
@@ -114,12 +115,19 @@ def _markdown(table: TextTable) -> str:
     return title + "\n".join(table.markdown())
 
 
+def _drawn(preset: Preset, file: ResultsFile) -> list[Figure]:
+    """Return the figures of which at least one scheme has results."""
+    there = {
+        label for (_, times), part in file.parts.items() if times == 1 for label in part.schemes
+    }
+    return [figure for figure in preset.figures if there.intersection(figure.schemes)]
+
+
 def _figures(name: str, preset: Preset, file: ResultsFile) -> list[str]:
-    shown = [figure for figure in preset.figures if any(times == 1 for _, times in file.parts)]
     return [
         f"![Figure {figure.number}, ours]({name}/figure-{figure.number}.png)\n\n"
         f"*Fig. {figure.number}, ours. {figure.caption}*".replace(". *", ".*")
-        for figure in shown
+        for figure in _drawn(preset, file)
     ]
 
 
@@ -148,7 +156,7 @@ def main() -> int:
             folder = PAGES / name
             folder.mkdir(parents=True, exist_ok=True)
             parts = {label: part for (label, times), part in file.parts.items() if times == 1}
-            for figure in preset.figures:
+            for figure in _drawn(preset, file):
                 draw(figure, parts, folder, formats=("png",))
     texts[INDEX] = index(judged)
     stale = [p for p, text in texts.items() if not p.exists() or p.read_text("utf-8") != text]
