@@ -15,6 +15,7 @@ import turnout.selectors.e3cs as module
 from tests.references.e3cs_slow import SlowE3CS, successive_sampling
 from turnout import load, make, save
 from turnout.errors import InvalidInput
+from turnout.metrics import theorem1_bound
 from turnout.sampling import capped_allocation
 from turnout.schedules import Constant, Linear, StepAfter
 from turnout.selectors.e3cs import E3CS
@@ -784,3 +785,22 @@ def test_save_load_and_continue(tmp_path: Path, quota: float) -> None:
     assert resumed.parameters == straight.parameters
     assert advance(resumed, range(10, 30)) == advance(straight, range(10, 30))
     np.testing.assert_array_equal(resumed.log_weight_, straight.log_weight_)
+
+
+def test_theorem_1_rate_of_two_clients(director: Director) -> None:
+    # K = 2, k = 1, T = 10: sqrt(2 ln 2 / 10) = 0.3723297
+    selector, fixed = E3CS(eta="theorem-1", quota=0.0, horizon=10), E3CS(eta=0.3723297, quota=0.0)
+    for one in (selector, fixed):
+        one.reset(2)
+        play(one, director, 0, [0], [0], m=1)
+    assert selector.log_weight_[0] < selector.log_weight_[1]
+    np.testing.assert_allclose(selector.log_weight_, fixed.log_weight_, rtol=1e-6)
+
+
+def test_the_regret_bound_is_that_of_the_learning_rate() -> None:
+    quota = np.full(10, 0.5)
+    expected = theorem1_bound(quota, 10, 2, 6, 0.7)
+    np.testing.assert_array_equal(E3CS(eta=0.7).regret_bound(10, 2, 6), expected)
+    best = E3CS(eta="theorem-1", horizon=10).regret_bound(10, 2, 6)
+    np.testing.assert_array_equal(best, theorem1_bound(quota, 10, 2, 6, None))
+    assert best[-1] < expected[-1]

@@ -351,3 +351,13 @@ def test_only_packing_requests_resources():
             turnout.make("fedcs", by="packing", request=request)
     with pytest.raises(turnout.InvalidInput, match=r"request.*packing"):
         turnout.make("fedcs", by="success-rate", request=0.5)
+
+
+def test_chances_are_reported_where_they_are_known():
+    columns = {"success_rate": [0.5, 0.9, 0.5], "expected_duration": [1.0, 2.0, 2.0]}
+    for by, chance in [("success-rate", 0.5), ("expected-duration", 0.5), ("packing", None)]:
+        selector = made(3, by)
+        selection = selector.select(context(3, 2, 9.0, **columns), np.random.default_rng(0))
+        assert selector.reports_probability == (chance is not None)
+        told = selection.probability
+        assert (None if told is None else sorted(told)) == (chance and [chance, 1.0])

@@ -282,3 +282,18 @@ def test_cohorts_may_be_short_because_of_the_cap_or_the_inner_selector():
         capped, free = (turnout.make("guarded", inner=name, cap=cap) for cap in (2.0, math.inf))
         assert capped.may_underfill
         assert free.may_underfill == may_underfill
+
+
+def test_a_regret_bound_needs_both_no_floor_and_no_cap():
+    assert guarded(inner="e3cs", floor=0.0).regret_bound(5, 2, 8) is None
+    assert guarded(inner="e3cs", cap=math.inf).regret_bound(5, 2, 8) is None
+
+
+def test_a_round_brings_two_tokens_at_most():
+    selector = recording(floor=0.0, cap=math.inf)
+    selector.tokens_[:] = -5.0
+    selection = select(selector, size=2, available=np.arange(8) < 4)
+    selector.observe(selection, everyone_answers(selection))
+    waiting = np.setdiff1d(np.arange(4), selection.clients)
+    assert selector.tokens_[waiting].tolist() == [-3.0] * waiting.size
+    assert selector.tokens_[4:].tolist() == [-5.0] * 4

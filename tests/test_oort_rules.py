@@ -193,3 +193,22 @@ def test_the_cut_off_is_that_of_the_first_who_misses_a_place() -> None:
     # One place: 0.95 of the second score admits the five at 0.955, which ten for a place leave out.
     score = np.array([2.0, 1.0, *[0.96] * 12, *[0.955] * 5, 0.9])
     assert FedScaleRules().admitted(score, 1, 0.95).tolist() == list(range(19))
+
+
+def test_known_durations_below_a_second_count():
+    durations = np.array([-1.0, -1.0, 0.2, 0.4, 3.0])
+    assert PaperRules().preferred(durations, 0) == 0.2
+    assert FedScaleRules().preferred(durations, 0) == 0.2
+
+
+def test_fairness_adds_nothing_for_the_most_chosen():
+    selector = made(2, fairness=0.5)
+    selector.n_chosen_[:] = [0, 4]
+    assert selector._with_fairness(np.array([1.0, 2.0]), selector.n_chosen_).tolist() == [1.5, 1.0]
+
+
+def test_a_pacer_step_adds_5_points_and_nothing_known_is_unknown():
+    assert PaperRules().preferred(np.arange(1.0, 12.0), 2) == 5.0
+    assert FedScaleRules().preferred(np.arange(100.0), 13) == 95.0
+    unknown = np.array([math.nan, 3.0])
+    assert FedScaleRules().durations(np.array([-1.0, -1.0]), unknown).tolist() == [-1.0, 3.0]

@@ -189,3 +189,26 @@ def test_the_floor_holds_over_every_window_of_hostile_histories(data, n, floor):
 def test_another_number_of_features_is_refused():
     with pytest.raises(InvalidInput, match="set dimension= to the number of context features"):
         select(pace(), context=np.ones((6, 2)))
+
+
+def test_a_round_without_clients_teaches_nothing():
+    selector = pace()
+    selection = select(selector, available=np.zeros(6, dtype=np.bool_))
+    before = selector.state()
+    selector.observe(selection, outcome(selection, 1.0))
+    assert all((values == before[name]).all() for name, values in selector.state().items())
+
+
+def test_a_time_of_nothing_is_unknown_and_a_late_time_is_known():
+    selector = pace()
+    first = select(selector, size=3)
+    status = np.array([Status.COMPLETED, Status.COMPLETED, Status.LATE], dtype=np.int8)
+    selector.observe(first, outcome(first, [2.0, 0.0, 4.0], status))
+    assert selector.mean_time_ == pytest.approx(3.0)
+
+
+def test_losses_and_sizes_of_nothing_are_known_and_not_compared():
+    selector = pace()
+    add_observations(selector.loss_, np.arange(6), np.array([0.0, 0, 0, 0, 1, 2]))
+    ctx = RoundContext(0, 2, EVERYONE, columns={"num_samples": np.zeros(6)})
+    assert np.ptp(selector._worth(ctx)) == 0.0  # the typical loss is 0

@@ -92,3 +92,22 @@ def refused_field(name, parameters):
 def test_a_word_is_no_boolean():
     with pytest.raises(turnout.InvalidInput, match=r"standardize must be True or False, got 'no'"):
         turnout.make("nccb", standardize="no")
+
+
+ADVICE = re.compile(r'(?:Keep|Try|Start with) "?([\w-]+(?:\.\d+)?)"?(?: first|[.;:,]| unless)')
+ADVISED = [
+    pytest.param(parameter.default, advice[1], id=f"{name}-{parameter.name}")
+    for name in turnout.names(plugins=False)
+    for parameter in describe(name).parameters
+    if (advice := ADVICE.search(parameter.meaning))
+]
+
+
+@pytest.mark.parametrize(("default", "advised"), ADVISED)
+def test_defaults_are_what_is_advised(default, advised):
+    is_number = isinstance(default, int | float) and not isinstance(default, bool)
+    assert (default if is_number else str(default)) == (float(advised) if is_number else advised)
+
+
+def test_most_parameters_have_advice():
+    assert len(ADVISED) > 0.6 * len(CASES)

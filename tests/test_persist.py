@@ -618,3 +618,35 @@ def test_state_is_a_copy():
     selector.load_state(state)
     state["count_"][:] = 1.0
     assert selector.count_.tolist() == [9.0] * 3
+
+
+@pytest.mark.parametrize("name", turnout.names(plugins=False))
+def test_a_fresh_state_is_inside_its_ranges(name):
+    selector = turnout.make(name)
+    selector.prepare(N_CLIENTS, SEED)
+    selector.load_state(selector.state())
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "values"),
+    [
+        ("guarded", "lot_", (-0.5, 1.5)),
+        ("guarded", "tokens_", (1.5,)),
+        ("k-linucb", "moments_", (-0.5,)),  # of the first, the number of rewards
+        ("oort", "duration_", (-1.5,)),
+        ("oort", "pace_", (-6,)),
+        ("round-robin", "last_round_", (-1.5,)),
+        ("rpow-d", "last_loss_", (-1.5, 2.1e30)),
+        ("rpow-d", "last_round_", (-2,)),
+        ("ucb-cs", "mean_loss_", (-0.5, 1.1e30)),
+        ("ucb-cs", "spread_", (-0.5, 1.1e30)),
+    ],
+)
+def test_numbers_that_no_run_leaves_are_refused(name, part, values):
+    selector = turnout.make(name)
+    selector.prepare(N_CLIENTS, SEED)
+    for value in values:
+        state = selector.state()
+        state[part].flat[0] = value
+        with pytest.raises(turnout.StateFileError, match=part):
+            selector.load_state(state)

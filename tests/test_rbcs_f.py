@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -631,3 +632,22 @@ def test_save_load_and_continue(tmp_path: object) -> None:
     assert advance(resumed, range(15, 40)) == advance(straight, range(15, 40))
     for name, value in straight.state().items():
         np.testing.assert_array_equal(value, resumed.state()[name])
+
+
+def test_a_rate_that_comes_late_is_told_after_30_rounds() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        play_with_seconds(20.0, 20.0, 30)
+    with pytest.warns(UserWarning, match="Lower penalty"):
+        play_with_seconds(20.0, 20.0, 31)
+
+
+@dataclass(frozen=True)
+class BelowZeroAtFirst:
+    def __call__(self, round: int) -> float:
+        return -1.0 if round == 0 else 0.1
+
+
+def test_a_schedule_is_checked_in_the_first_round() -> None:
+    with pytest.raises(InvalidInput, match="explore"):
+        make("rbcs-f", explore=BelowZeroAtFirst())

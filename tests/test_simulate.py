@@ -1,4 +1,5 @@
 import hashlib
+import inspect
 import math
 import subprocess
 import sys
@@ -32,7 +33,8 @@ from turnout.policies import (
     OverSelectBySuccess,
 )
 from turnout.selectors import FedCS
-from turnout.simulation import Progress, Run, collect, rounds, simulate
+from turnout.simulation import Progress, Run, collect, rounds, simulate, train
+from turnout.simulation.training import told
 
 HARD = Environment(40, 7, Bernoulli(0.6), Adversary(Markov()), HeavyTail(DeviceTimes()))
 
@@ -517,3 +519,39 @@ def test_seed_0_is_a_seed_like_any_other() -> None:
     told = simulate("random", e3cs_world(seed=3), seed=0, **sizes)
     its_own = simulate("random", e3cs_world(seed=0), **sizes)
     assert told.clients.tolist() == its_own.clients.tolist()
+
+
+def test_the_second_round_needs_progress_too() -> None:
+    with pytest.raises(InvalidInput, match="start = 1 needs progress="):
+        rounds(turnout.make("random"), rbcs_f_world(), cohort_size=5, n_rounds=9, start=1)
+
+
+def test_sizes_of_a_simulation_are_given_by_name() -> None:
+    with pytest.raises(TypeError):
+        simulate("random", e3cs_world(), 5, 10)
+
+
+class Noting:
+    def __init__(self) -> None:
+        self.heard = []
+
+    def start(self, settings) -> None:
+        self.heard.append(settings)
+
+    def round(self, round, values) -> None:
+        self.heard.append((round, values["chosen"], values["clock_s"]))
+
+    def end(self) -> None:
+        self.heard.append("end")
+
+
+def test_callbacks_hear_of_every_round() -> None:
+    records = rounds(turnout.make("random"), Environment(6, seed=1), cohort_size=2, n_rounds=3)
+    callback = Noting()
+    assert len(list(told(records, [callback], {"seed": 1}, clock_s=5.0))) == 3
+    assert callback.heard == [{"seed": 1}, (0, 2.0, 6.0), (1, 2.0, 7.0), (2, 2.0, 8.0), "end"]
+
+
+def test_fates_are_kept_only_when_asked_for() -> None:
+    for function in (simulate, train, collect):
+        assert inspect.signature(function).parameters["keep_fates"].default is False
