@@ -234,3 +234,10 @@ def test_nothing_judged_is_said(arxiv: Preset) -> None:
     judged = judged_claims(arxiv, ResultsFile("e3cs-arxiv"))
     assert judged == []
     assert count_sentence(judged).startswith("No claim can be judged yet")
+
+
+def test_a_figure_without_its_settings_is_not_drawn(tmp_path):
+    (figure,) = load_preset("e3cs-training").figures
+    assert figure.settings
+    assert draw(figure, {"elsewhere": Trials({}, {}, {})}, tmp_path) == []
+    assert list(tmp_path.iterdir()) == []

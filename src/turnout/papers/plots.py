@@ -22,7 +22,7 @@ def draw(
     folder: Path,
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
-    """Draw a figure and return the files that were written.
+    """Draw a figure and return the files that were written: none without a setting to show.
 
     Args:
         figure: What is drawn.
@@ -31,6 +31,8 @@ def draw(
         formats: Some of ``FORMATS``.
     """
     shown = {name: part for name, part in results.items() if name in (figure.settings or results)}
+    if not shown:
+        return []
     paths = [folder / f"figure-{figure.number}.{form}" for form in formats]
     return draw_files(
         paths, lambda canvas: DRAWINGS[figure.draws].draw(canvas, figure.schemes, shown)
