@@ -229,7 +229,7 @@ def test_reproduce_prints_claims_and_draws_figures() -> None:
     assert "Claims" in result.stdout
     assert "The queues flatten" not in result.stdout  # a claim about figure 2
     assert max(len(line) for line in result.stdout.splitlines()) <= 100
-    folder = Path("runs/rbcs-f-60x2")
+    folder = Path("runs/rbcs-f-60")
     drawn = {path.name for path in folder.glob("figure-*")}
     forms = ("pdf", "svg", "png")
     assert drawn == {f"figure-{number}.{form}" for number in (3, 4) for form in forms}
@@ -253,7 +253,7 @@ def test_results_are_kept_and_judged_without_running_again() -> None:
     assert kept.read_bytes() == content
     more = run(*arguments[:-1], "3", "--jobs", "1", "--results", "kept")
     assert more.exit_code in (0, 1)
-    assert Path("runs/rbcs-f-30x2to2").is_dir()  # seeds 0 and 1 are kept, seed 2 is run
+    assert Path("runs/rbcs-f-30").is_dir()
     content = kept.read_bytes()
     other = run("reproduce", "rbcs-f", "--rounds", "31", "--seeds", "2", "--results", "kept")
     assert other.exit_code == 2

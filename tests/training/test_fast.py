@@ -10,7 +10,7 @@ from torch import nn
 
 from tests.training.federations import federation, texts
 from turnout import StepDecay
-from turnout.data.base import FederatedData
+from turnout.data.base import PADDING, FederatedData
 from turnout.errors import InvalidInput
 from turnout.training.aggregate import aggregate
 from turnout.training.fast import FastTrainer
@@ -185,6 +185,25 @@ def test_scores_equal_the_reference(case):
             trainer.polled_loss(weights, np.array([0, 1]), 4, part) for trainer in (reference, fast)
         )
         np.testing.assert_allclose(got, wanted, rtol=SUM_OF_PRODUCTS)
+
+
+def test_a_word_of_a_chance_below_any_float_has_a_finite_loss():
+    reference, fast = pair("lstm")
+    start = reference.initial_weights()
+    start[-1] = -300.0  # the score of the last word, which is a label somewhere
+    wanted, got = (trainer.train(start, np.arange(5), 0) for trainer in (reference, fast))
+    assert 10.0 < got.loss.max() < 300.0
+    assert_same_updates(got, wanted, start)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_texts_without_a_label_change_no_weight_by_their_losses(optimizer):
+    data = texts((6, 9))
+    silent = dataclasses.replace(data, y=np.full_like(data.y, PADDING))
+    local = LocalWork(batch_size=4, lr=0.1, optimizer=optimizer)
+    fast = FastTrainer(silent, StackedLstm(6, 5, 2), local, seed=3)
+    start = fast.initial_weights()
+    assert torch.equal(fast.train(start, np.arange(2), 0).weights, start.expand(2, -1))
 
 
 @pytest.mark.parametrize("clients", [[2], [4, 0, 3], []])

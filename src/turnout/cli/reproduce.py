@@ -175,14 +175,23 @@ def _parts(
             experiment = preset.experiment_of(setting, times)
             file.check(setting.label, times, experiment.table())
             labels = preset.schemes_for(setting, wanted, times=times, extras=extras)
-            lacking = file.missing(setting.label, times, labels, experiment.seeds)
-            missing = sorted({seed for seeds in lacking.values() for seed in seeds})
-            if missing or only:
-                labels = labels if only else list(lacking)
-                experiment = preset.experiment_of(setting, times, missing)
-                folder = out / run_folder(preset, experiment, setting.label)
+            folder = out / run_folder(preset, experiment, setting.label)
+            if only:
                 parts.append(_Part(setting.label, times, experiment, labels, folder))
+                continue
+            lacking = file.missing(setting.label, times, labels, experiment.seeds)
+            for seeds, alike in _by_seeds(lacking).items():
+                rest = preset.experiment_of(setting, times, seeds)
+                parts.append(_Part(setting.label, times, rest, alike, folder))
     return parts
+
+
+def _by_seeds(lacking: Mapping[str, list[int]]) -> dict[tuple[int, ...], list[str]]:
+    """Return the schemes that lack the same seeds, so that no run is made twice."""
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for label, seeds in lacking.items():
+        groups.setdefault(tuple(seeds), []).append(label)
+    return groups
 
 
 def _run(parts: list[_Part], quiet: bool, running: Mapping[str, Any]) -> list[Grid]:
@@ -269,7 +278,11 @@ def _content(
                 "seeds": entry.ours.n_seeds,
                 "as_published": None
                 if entry.published is None
-                else {"found": entry.published.ours, "verdict": entry.published.verdict.value},
+                else {
+                    "found": entry.published[0].ours,
+                    "verdict": entry.published[0].verdict.value,
+                    "verdict_among_all": entry.published[1].value,
+                },
             }
             for entry in judged
         ],

@@ -89,13 +89,16 @@ class Claim:
         if self.relation not in RELATIONS:
             raise InvalidInput(f"relation must be one of {', '.join(RELATIONS)}.", field="relation")
         measure_named(self.measure)
-        needs_margin = {">=", "~"}.intersection(steps_of(self.order)[1] if self.order else ())
+        signs = steps_of(self.order)[1] if self.order else ()
+        needs_margin = {">=", "~"}.intersection(signs)
         if needs_margin and self.margin <= 0.0:
             sign = min(needs_margin)
             raise InvalidInput(
                 f"margin must be above 0: {sign} needs to say how large a difference counts.",
                 field="margin",
             )
+        if measure_named(self.measure).is_time_to and {">=", "~", "="} & set(signs):
+            raise InvalidInput("times are compared by > only, with a factor.", field="order")
 
     def labels(self, drawn: Sequence[str]) -> tuple[str, ...]:
         """Return the schemes that must have been run.
@@ -196,6 +199,7 @@ class _Step(NamedTuple):
     differences: FloatArray
     distance: float  #: of the mean from the border that decides
     evidence: Evidence
+    is_censored: bool = False  #: whether a run never got there, so that the spread is not known
 
     @property
     def weakness(self) -> tuple[float, bool, float]:
@@ -214,12 +218,12 @@ def _order(
         for first in left
         for second in right
     ]
-    shown = [
-        " & ".join(_shown(results.values(name(label), claim.measure), measure) for label in group)
+    parts = [
+        " & ".join(shown(results.values(name(label), claim.measure), measure) for label in group)
         for group in groups
     ]
-    chain = " ".join(part for pair in zip(shown, (*signs, ""), strict=True) for part in pair)
-    n_seeds = min(results.n_seeds(name(label)) for group in groups for label in group)
+    chain = " ".join(part for pair in zip(parts, (*signs, ""), strict=True) for part in pair)
+    n_seeds = len(results.common_seeds(name(label) for group in groups for label in group))
     return _finding(chain.strip(), steps, measure, n_seeds)
 
 
@@ -237,9 +241,9 @@ def _step(
         bounds = results.lengths(name(first), name(second), claim.measure)
         ratio = log_ratio(ours, theirs, bounds)
         evidence = later(ours, theirs, bounds, claim.factor)
-        return _Step(
-            f"log({first} / {second})", ratio, _mean(ratio) - math.log(claim.factor), evidence
-        )
+        is_censored = bool(np.isinf(ours).any() or np.isinf(theirs).any())
+        distance = _mean(ratio) - math.log(claim.factor)
+        return _Step(f"log({first} / {second})", ratio, distance, evidence, is_censored)
     differences = ours - theirs
     distance, evidence = _SIGNS[sign](differences, claim.margin)
     return _Step(f"{first} - {second}", differences, distance, evidence)
@@ -253,7 +257,7 @@ _SIGNS: Mapping[str, Callable[[FloatArray, float], tuple[float, Evidence]]] = {
 }
 
 
-def _finding(shown: str, steps: Sequence[_Step], measure: Metric[Cell], n_seeds: int) -> Finding:
+def _finding(numbers: str, steps: Sequence[_Step], measure: Metric[Cell], n_seeds: int) -> Finding:
     evidence = all_of([step.evidence for step in steps])
     verdict = _verdict(evidence)
     weakest = min(steps, key=lambda step: step.evidence.speaks_against)
@@ -265,13 +269,15 @@ def _finding(shown: str, steps: Sequence[_Step], measure: Metric[Cell], n_seeds:
     if n_diverged:
         step_shown += f", diverged in {n_diverged} of {weakest.differences.size} seeds"
     needed = _seeds_needed(weakest) if verdict == Verdict.UNDECIDED else None
-    return Finding(f"{shown}; weakest: {step_shown}", evidence, n_seeds, needed)
+    return Finding(f"{numbers}; weakest: {step_shown}", evidence, n_seeds, needed)
 
 
 def _seeds_needed(step: _Step) -> int | None:
     """Return how many seeds would decide a step whose mean and spread stay as they are."""
     values = step.differences
-    if values.size < 2 or not np.isfinite(values).all() or step.distance == 0.0:
+    if step.is_censored or not np.isfinite(values).all():
+        return None
+    if values.size < 2 or step.distance == 0.0:
         return None
     spread = float(values.std(ddof=1)) / abs(step.distance)
     enough = (n for n in range(2, _MOST_SEEDS + 1) if student_quantile(n - 1) * spread < n**0.5)
@@ -286,19 +292,19 @@ def _each(
     side = -1.0 if claim.relation == "below" else 1.0
     equal = "~" if claim.margin > 0.0 else "="
     test = _SIGNS[equal if claim.relation == "is" else ">"]
-    steps, shown = [], []
+    steps, parts = [], []
     for label in claim.schemes:
         values = results.values(name(label), claim.measure)
         distance, evidence = test(side * (values - claim.limit), claim.margin)
         steps.append(_Step(label, values, distance, evidence))
         verdict = _verdict(evidence)
         remark = "" if verdict == Verdict.HOLDS else f" ({verdict})"
-        shown.append(f"{label} {_shown(values, measure)}{remark}")
+        parts.append(f"{label} {shown(values, measure)}{remark}")
     evidence = all_of([step.evidence for step in steps])
     n_seeds = min(results.n_seeds(name(label)) for label in claim.schemes)
     weakest = max(steps, key=lambda step: step.evidence.speaks_for)
     needed = _seeds_needed(weakest) if _verdict(evidence) == Verdict.UNDECIDED else None
-    return Finding("; ".join(shown), evidence, n_seeds, needed)
+    return Finding("; ".join(parts), evidence, n_seeds, needed)
 
 
 #: How a claim can be judged.
@@ -320,11 +326,20 @@ def _mean(values: FloatArray) -> float:
     return float(values.mean()) if values.size else math.nan
 
 
-def _shown(values: FloatArray, measure: Metric[Cell]) -> str:
-    """Return values over seeds as text; times by their median, with how many never got there."""
-    n_never = int(np.isinf(values).sum())
-    if measure.is_time_to:
-        middle = float(np.median(values))
-        text = format(middle, measure.form) if math.isfinite(middle) else "never"
-        return f"{text} ({n_never} of {values.size} never)" if n_never else text
-    return estimate(values).written(measure.form)
+def shown(values: FloatArray, measure: Metric[Cell]) -> str:
+    """Return a measure over seeds as text: mean and interval, or the median of times.
+
+    Args:
+        values: One per seed; NaN = diverged, infinity = never got there.
+        measure: What they are.
+    """
+    n_diverged, n_never = int(np.isnan(values).sum()), int(np.isinf(values).sum())
+    if not measure.is_time_to:
+        text = estimate(values).written(measure.form)
+        return f"{text} ({n_diverged} of {values.size} diverged)" if n_diverged else text
+    if n_diverged == values.size:
+        return "-"
+    middle = float(np.median(values[~np.isnan(values)]))
+    text = format(middle, measure.form) if math.isfinite(middle) else "never"
+    is_partly = 0 < n_never < values.size
+    return f"{text} ({n_never} of {values.size} never)" if is_partly else text

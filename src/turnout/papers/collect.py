@@ -13,16 +13,14 @@ from turnout.runs.files import SUMMARY, cell_folder, slug
 
 
 def run_folder(preset: Preset, experiment: Experiment, setting: str) -> str:
-    """Return the name of the folder that the runs of a setting go to.
+    """Return the name of the folder that the runs of a setting go to, whatever their seeds.
 
     Args:
         preset: What is reproduced.
         experiment: In one of its settings and lengths.
         setting: Label of the setting.
     """
-    seeds = experiment.seeds
-    some = f"{len(seeds)}" if seeds[0] == 0 else f"{seeds[0]}to{seeds[-1]}"
-    name = f"{preset.name}-{experiment.n_rounds}x{some}"
+    name = f"{preset.name}-{experiment.n_rounds}"
     name += f"-{experiment.world_id[:6]}" if preset.changes else ""
     return f"{name}/{slug(setting)}" if setting else name
 

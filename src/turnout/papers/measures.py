@@ -39,12 +39,18 @@ _TIMES: Mapping[str, tuple[Callable[[str, float], Callable[[Cell], float]], str,
 }
 
 
+#: Beginning of the rounds to the best accuracy of another scheme with the same seed; its label
+#: follows. They are computed from kept curves (``Trials.values``): no run has them by itself.
+RELATIVE = "rounds-to-best-of-"
+
+
 def measure_named(name: str) -> Metric[Cell]:
     """Return a measure by its name.
 
     Args:
         name: The key of a metric with hyphens, a measure of single figures, or a time to an
-            accuracy: ``rounds-to-0.75``, ``rounds-to-hold-out-0.75``, ``time-to-0.75``.
+            accuracy: ``rounds-to-0.75``, ``rounds-to-hold-out-0.75``, ``time-to-0.75``,
+            ``rounds-to-best-of-Random``.
 
     >>> measure_named("rounds-to-0.75").title
     'rounds to 75%'
@@ -52,6 +58,8 @@ def measure_named(name: str) -> Metric[Cell]:
     measures = _of_every_run() | MEASURES
     if name in measures:
         return measures[name]
+    if name.startswith(RELATIVE):
+        return _relative(name)
     for start, (compute, curve, title) in _TIMES.items():
         level = name.removeprefix(start)
         if level != name and re.fullmatch(r"0?\.\d+", level):
@@ -66,6 +74,22 @@ def measure_named(name: str) -> Metric[Cell]:
             )
     names = (*measures, *(f"{start}0.8" for start in _TIMES))
     raise InvalidInput(f"unknown measure {name!r}.{nearest(name, names)}", field="measure")
+
+
+def _relative(name: str) -> Metric[Cell]:
+    other = name.removeprefix(RELATIVE)
+
+    def alone(cell: Cell) -> float:
+        raise InvalidInput(f"{name} needs the runs of {other} too.", field="measure")
+
+    return Metric(
+        key=name,
+        title=f"rounds to the best of {other}",
+        meaning=f"First round that is as accurate as {other} at its best, with the same seed.",
+        compute=alone,
+        decimals=0,
+        is_time_to=True,
+    )
 
 
 def _of_every_run() -> dict[str, Metric[Cell]]:

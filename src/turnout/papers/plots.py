@@ -30,7 +30,11 @@ def draw(
         folder: Where the files go.
         formats: Some of ``FORMATS``.
     """
-    shown = {name: part for name, part in results.items() if name in (figure.settings or results)}
+    shown = {
+        name: part
+        for name, part in results.items()
+        if name in (figure.settings or results) and set(figure.schemes).intersection(part.schemes)
+    }
     if not shown:
         return []
     paths = [folder / f"figure-{figure.number}.{form}" for form in formats]
@@ -168,6 +172,24 @@ def _by_setting(
     return draw_settings
 
 
+def _of_settings(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
+    """Accuracy in one panel, a line per scheme and setting."""
+    canvas.set_size_inches(5.0, 3.4)
+    panel = canvas.subplots()
+    lines = [
+        (f"{scheme}, {name}", *results.schemes[scheme].curves["accuracy"])
+        for name, results in settings.items()
+        for scheme in schemes
+        if scheme in results.schemes
+    ]
+    for number, (label, rounds, values) in enumerate(lines):
+        draw_band(panel, rounds, values, label=label, **look(number))
+    panel.set_xlim(left=0)
+    panel.set_ylabel("test accuracy")
+    panel.set_xlabel("communication round")
+    panel.legend(frameon=False)
+
+
 def _only(settings: Mapping[str, Trials]) -> Trials:
     (results,) = settings.values()
     return results
@@ -229,5 +251,6 @@ DRAWINGS: Mapping[str, Drawing] = {
         _by_setting({"hold-out accuracy": "accuracy on the hold-out"}), ("hold-out accuracy",)
     ),
     "accuracy-and-loss": Drawing(_by_setting(_ACCURACY_AND_LOSS), ("accuracy", "global loss")),
+    "accuracy-of-settings": Drawing(_of_settings, ("accuracy",)),
     "accuracy-by-time": Drawing(_by_setting(_ACCURACY, x="time"), ("accuracy", "time")),
 }

@@ -12,6 +12,7 @@ from turnout.errors import InvalidInput
 from turnout.experiment import Experiment
 from turnout.names import nearest
 from turnout.papers.claims import Claim
+from turnout.papers.measures import RELATIVE
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,15 @@ class Setting:
     Args:
         label: Its name; empty if there is only one.
         training: What it changes in the training table.
+        experiment: What else it changes in the experiment: ``n_clients``, ``seeds``.
+        schemes: Labels of the schemes that are run here; empty = all.
         has_published: Whether the published forms are run here too.
     """
 
     label: str = ""
     training: Mapping[str, Any] = field(default_factory=dict)
+    experiment: Mapping[str, Any] = field(default_factory=dict)
+    schemes: tuple[str, ...] = ()
     has_published: bool = True
 
 
@@ -73,19 +78,27 @@ class RegretTable:
 
 @dataclass(frozen=True)
 class NumbersTable:
-    """A table of the paper: one number per scheme, shown beside ours.
+    """A table of the paper: some numbers per scheme, each shown beside ours.
 
     Args:
         title: Heading.
-        measure: What ours is measured by.
-        rows: Scheme, and what the paper prints: a number, or "never".
+        measures: What ours are measured by.
+        rows: Scheme, and what the paper prints for each measure: a number, or "never".
         settings: Labels of the settings that are shown beside it; empty = all.
     """
 
     title: str
-    measure: str
-    rows: tuple[tuple[str, float | str], ...]
+    measures: tuple[str, ...]
+    rows: tuple[tuple[float | str, ...], ...]
     settings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != 1 + len(self.measures):
+                raise InvalidInput(
+                    f"{self.title}: {row[0]} needs {len(self.measures)} numbers, one per measure.",
+                    field="rows",
+                )
 
 
 @dataclass(frozen=True)
@@ -167,7 +180,7 @@ class Preset:
             times: How many times as long as the paper's; schedules keep their place.
             seeds: Some of its seeds; empty = all.
         """
-        table = dict(self.base)
+        table = {**self.base, **setting.experiment}
         if setting.training or self.changes:
             table = _retrained(table, {**setting.training, **self.changes})
         n_rounds = times * (self.n_rounds or table["n_rounds"])
@@ -222,7 +235,8 @@ class Preset:
             if extras:
                 unwanted = () if setting.has_published else tuple(self.published.values())
                 wanted.update(label for label in labels if label not in unwanted)
-        return [label for label in labels if label in wanted]
+        here = setting.schemes or labels
+        return [label for label in labels if label in wanted and label in here]
 
     def claims_in(self, setting: Setting, numbers: tuple[int, ...]) -> tuple[Claim, ...]:
         """Return the claims about some of the figures that are judged in a setting.
@@ -239,13 +253,13 @@ class Preset:
         )
 
     def measures(self) -> tuple[str, ...]:
-        """Return every measure that claims and tables need."""
+        """Return every measure of single runs that claims and tables need."""
         names = [*self.overview, *(claim.measure for claim in self.claims)]
-        names += [table.measure for table in self.numbers]
+        names += [name for table in self.numbers for name in table.measures]
         names += [] if self.cost is None else [self.cost.measure]
         names += [] if self.regret is None else ["regret", "regret-bound"]
         names += ["total-time"] if any(name.startswith("time-to") for name in names) else []
-        return tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys(name for name in names if not name.startswith(RELATIVE)))
 
 
 def preset_names() -> tuple[str, ...]:

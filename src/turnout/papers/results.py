@@ -12,7 +12,7 @@ import numpy as np
 from turnout.errors import InvalidInput, TurnoutError
 from turnout.experiment import Cell, Estimate, estimate
 from turnout.papers.figure_measures import client_losses
-from turnout.papers.measures import measure_named
+from turnout.papers.measures import RELATIVE, measure_named
 from turnout.types import FloatArray, IntArray
 
 #: Points kept of a curve.
@@ -105,11 +105,21 @@ class SchemeResults:
         """Return these results with more seeds; a seed that both have counts as run last.
 
         Args:
-            later: What was run since. It replaces everything if other measures or curves are kept.
+            later: What was run since, with the same measures and curves.
         """
-        parts = ("measures", "curves", "clients")
-        if any(getattr(self, part).keys() != getattr(later, part).keys() for part in parts):
-            return later
+        for part in ("measures", "curves", "clients"):
+            differ = sorted(getattr(self, part).keys() ^ getattr(later, part).keys())
+            if differ:
+                raise ResultsError(
+                    f"the kept results were made for other claims or figures: {part} "
+                    f"{', '.join(differ)}. Write to another file, or delete them."
+                )
+        for name, curve in self.curves.items():
+            if not np.array_equal(curve.rounds, later.curves[name].rounds):
+                raise ResultsError(
+                    f"the kept curve {name!r} has other rounds than that of the new runs. "
+                    "Write to another file, or delete the kept results."
+                )
         old = [i for i, seed in enumerate(self.seeds) if seed not in later.seeds]
         seeds = (*(self.seeds[i] for i in old), *later.seeds)
         order = np.argsort(seeds)
@@ -200,10 +210,21 @@ class Trials:
             label: The scheme.
             measure: A measure that was kept.
         """
+        if measure.startswith(RELATIVE):
+            return self._rounds_to_best_of(measure.removeprefix(RELATIVE), label)
         kept = self._scheme(label).measures
         if measure not in kept:
             raise ResultsError(f"{measure} of {label} was not kept: run turnout reproduce again.")
         return kept[measure]
+
+    def common_seeds(self, labels: Iterable[str]) -> tuple[int, ...]:
+        """Return the seeds that all of some schemes have.
+
+        Args:
+            labels: The schemes; at least one.
+        """
+        first, *others = (self._scheme(label).seeds for label in labels)
+        return tuple(seed for seed in first if all(seed in seeds for seeds in others))
 
     def paired(self, label: str, other: str, measure: str) -> tuple[FloatArray, FloatArray]:
         """Return a measure of two schemes for the seeds that both have.
@@ -214,7 +235,7 @@ class Trials:
             measure: A measure that was kept.
         """
         ours, theirs = self._scheme(label).seeds, self._scheme(other).seeds
-        both = [seed for seed in ours if seed in theirs]
+        both = self.common_seeds((label, other))
         first = self.values(label, measure)[[ours.index(seed) for seed in both]]
         return first, self.values(other, measure)[[theirs.index(seed) for seed in both]]
 
@@ -239,6 +260,24 @@ class Trials:
             return self.paired(label, other, "total-time")
         length = np.full(self.paired(label, other, measure)[0].size, float(self.n_rounds))
         return length, length
+
+    def _rounds_to_best_of(self, other: str, label: str) -> FloatArray:
+        """Return the first rounds that are as accurate as another scheme's best of that seed.
+
+        NaN for a seed that the other scheme lacks.
+        """
+        ours, theirs = self._scheme(label), self.schemes.get(other)
+        if "accuracy" not in ours.curves:
+            raise ResultsError(f"the accuracies of {label} were not kept: draw them in a figure.")
+        rounds, values = ours.curves["accuracy"]
+        best = {}
+        if theirs is not None:
+            accuracies = np.nan_to_num(theirs.curves["accuracy"].values)  # 0 where it had diverged
+            best = dict(zip(theirs.seeds, accuracies.max(1), strict=True))
+        wanted = np.array([best.get(seed, np.nan) for seed in ours.seeds])
+        reached = np.nan_to_num(values, nan=-np.inf) >= wanted[:, None]
+        first = np.where(reached.any(1), rounds[reached.argmax(1)], np.inf)
+        return np.where(np.isnan(wanted), np.nan, first)
 
     def _scheme(self, label: str) -> SchemeResults:
         if label not in self.schemes:
@@ -269,6 +308,8 @@ def _thinned(curves: Mapping[str, FloatArray]) -> dict[str, Curve]:
         return {}
     is_measured = np.all([np.isfinite(values).any(axis=0) for values in curves.values()], axis=0)
     rounds = np.flatnonzero(is_measured)
+    if not rounds.size:  # every run diverged before the first look
+        return {name: Curve(rounds, values[:, rounds]) for name, values in curves.items()}
     places = np.unique(np.linspace(0, rounds.size - 1, _MOST_POINTS).astype(np.int64))
     points = rounds[places]
     return {name: Curve(points + 1, values[:, points]) for name, values in curves.items()}

@@ -14,6 +14,7 @@ from typing import Any, Self
 from turnout.papers.results import ResultsError, Trials
 from turnout.runs.settings import first_difference
 from turnout.storage import write_atomically
+from turnout.version import __version__
 
 #: Version of the format of results files.
 FORMAT = 1
@@ -123,7 +124,7 @@ class ResultsFile:
         return lacking
 
     def check(self, setting: str, times: int, experiment: Mapping[str, Any]) -> None:
-        """Raise if kept results are of another protocol.
+        """Raise if kept results are of another protocol, or of another version of turnout.
 
         Args:
             setting: Label of the setting.
@@ -133,14 +134,24 @@ class ResultsFile:
         kept = self.parts.get((setting, times))
         if kept is None:
             return
-        varies = {"seeds", "selectors", "name"}
-        there, here = (
-            {name: value for name, value in table.items() if name not in varies}
-            for table in (kept.experiment, experiment)
-        )
+        there = _protocol(kept.experiment, kept.labels)
+        here = _protocol(experiment, kept.labels)
         difference = first_difference(there, here)
+        if difference is None and self.made_with.get("turnout", __version__) != __version__:
+            difference = f"turnout: {self.made_with['turnout']} there, {__version__} here"
         if difference is not None:
             raise ResultsError(
                 f"the kept results of {self.preset} ({setting or 'its only setting'}) follow "
                 f"another protocol: {difference}. Write to another file, or delete them."
             )
+
+
+def _protocol(experiment: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
+    """Return what must not change: everything but name, seeds and the schemes that were not run."""
+    selectors = {selector["label"]: selector for selector in experiment["selectors"]}
+    fixed = {
+        name: value
+        for name, value in experiment.items()
+        if name not in {"seeds", "selectors", "name"}
+    }
+    return fixed | {label: selectors.get(label) for label in labels}

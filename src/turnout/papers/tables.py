@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from turnout.papers.claims import Claim, Finding, Verdict, corrected, judge
+from turnout.papers.claims import Claim, Finding, Verdict, corrected, judge, shown
 from turnout.papers.measures import measure_named
 from turnout.papers.presets import CostTable, NumbersTable, Preset, RegretTable
 from turnout.papers.results import Trials
@@ -48,14 +46,14 @@ class Judged(NamedTuple):
         setting: Label of the setting.
         ours: What we measured.
         verdict: With Holm's correction for all claims that are judged together.
-        published: The same for the published forms, if there are any.
+        published: The same two for the published forms, if there are any.
     """
 
     claim: Claim
     setting: str
     ours: Finding
     verdict: Verdict
-    published: Finding | None
+    published: tuple[Finding, Verdict] | None
 
 
 def judged_claims(
@@ -85,11 +83,18 @@ def judged_claims(
                 else None
             )
             judged.append((claim, setting.label, judge(claim, results, drawn), published))
-    verdicts = corrected([ours for _, _, ours, _ in judged])
+    verdicts = _corrected([(claim, ours) for claim, _, ours, _ in judged])
+    others = iter(_corrected([(claim, other) for claim, _, _, other in judged if other]))
     return [
-        Judged(claim, setting, ours, verdict, published)
+        Judged(claim, setting, ours, verdict, published and (published, next(others)))
         for (claim, setting, ours, published), verdict in zip(judged, verdicts, strict=True)
     ]
+
+
+def _corrected(found: Sequence[tuple[Claim, Finding]]) -> list[Verdict]:
+    """Return verdicts with Holm's correction; those by construction stay outside of it."""
+    tested = iter(corrected([finding for claim, finding in found if not claim.by_construction]))
+    return [finding.verdict if claim.by_construction else next(tested) for claim, finding in found]
 
 
 def count_sentence(judged: Sequence[Judged]) -> str:
@@ -140,7 +145,7 @@ def claims_table(judged: Sequence[Judged], title: str = "Claims") -> TextTable:
         row = [str(entry.claim.figure), says]
         row += [entry.setting] if has_settings else []
         row += [entry.ours.ours, _verdict_text(entry)]
-        row += [_published_text(entry.published)] if has_published else []
+        row += [_published_text(entry)] if has_published else []
         rows.append(tuple(row))
     return TextTable(title, headings, tuple(rows))
 
@@ -163,23 +168,15 @@ def all_tables(preset: Preset, file: ResultsFile, *, extras: bool = True) -> lis
             tables.append(_cost(preset.cost, results))
         if extras and preset.regret and set(preset.regret.schemes) <= set(results.labels):
             tables.append(_regret(preset.regret, results))
-    tables += [_numbers(table, preset, file) for table in preset.numbers]
+    for printed in preset.numbers:
+        labels = printed.settings or tuple(setting.label for setting in preset.settings)
+        ours = {label: file.parts[(label, 1)] for label in labels if (label, 1) in file.parts}
+        tables += [_numbers(printed, ours)] if ours else []
     return tables
 
 
 def _shown(values: FloatArray, measure: str) -> str:
-    """Return a measure over seeds: mean and interval, or median of times."""
-    kind = measure_named(measure)
-    if not kind.is_time_to:
-        n_diverged = int(np.isnan(values).sum())
-        text = estimate(values).written(kind.form)
-        return f"{text} ({n_diverged} of {values.size} diverged)" if n_diverged else text
-    n_never = int(np.isinf(values).sum())
-    if n_never == values.size:
-        return "never"
-    middle = float(np.median(values))
-    text = format(middle, kind.form) if np.isfinite(middle) else "never"
-    return f"{text} ({n_never} of {values.size} never)" if n_never else text
+    return shown(values, measure_named(measure))
 
 
 def _heading(name: str) -> str:
@@ -222,29 +219,37 @@ def _regret(regret: RegretTable, results: Trials) -> TextTable:
     return TextTable(regret.title, ("scheme", "regret", "bound", "regret / bound"), tuple(rows))
 
 
-def _numbers(printed: NumbersTable, preset: Preset, file: ResultsFile) -> TextTable:
+def _numbers(printed: NumbersTable, settings: Mapping[str, Trials]) -> TextTable:
     """Return the paper's numbers beside ours, for the schemes and settings that were run."""
-    labels = [setting.label for setting in preset.settings]
-    shown = {
-        label: file.parts[(label, 1)]
-        for label in (printed.settings or labels)
-        if (label, 1) in file.parts
-    }
     rows = tuple(
         (
-            scheme,
-            f"{value:g}" if isinstance(value, int | float) else value,
+            str(scheme),
             *(
-                _shown(results.values(scheme, printed.measure), printed.measure)
-                if scheme in results.labels
-                else ""
-                for results in shown.values()
+                cell
+                for part in zip(printed.measures, values, strict=True)
+                for cell in _beside(str(scheme), *part, settings.values())
             ),
         )
-        for scheme, value in printed.rows
+        for scheme, *values in printed.rows
     )
-    ours = tuple(f"ours, {label}" if label else "ours" for label in shown)
-    return TextTable(printed.title, ("scheme", "the paper", *ours), rows)
+    headings = ["scheme"]
+    for name in printed.measures:
+        title = _heading(name)
+        headings.append(f"{title}: the paper")
+        headings += [f"ours, {label}" if len(settings) > 1 else "ours" for label in settings]
+    where = f" ({next(iter(settings))})" if len(settings) == 1 and next(iter(settings)) else ""
+    return TextTable(printed.title + where, tuple(headings), rows)
+
+
+def _beside(scheme: str, measure: str, value: float | str, ours: Iterable[Trials]) -> list[str]:
+    """Return what the paper prints and what each setting measured; empty where it was not run."""
+    return [
+        value if isinstance(value, str) else f"{value:g}",
+        *(
+            _shown(results.values(scheme, measure), measure) if scheme in results.labels else ""
+            for results in ours
+        ),
+    ]
 
 
 def _verdict_text(entry: Judged) -> str:
@@ -260,11 +265,11 @@ def _verdict_text(entry: Judged) -> str:
     return text
 
 
-def _published_text(finding: Finding | None) -> str:
-    if finding is None:
+def _published_text(entry: Judged) -> str:
+    if entry.published is None:
         return ""
-    numbers = f": {finding.ours}" if finding.verdict == Verdict.FAILS else ""
-    return f"{finding.verdict}{numbers}"
+    finding, verdict = entry.published
+    return f"{verdict}: {finding.ours}" if verdict == Verdict.FAILS else verdict
 
 
 def _plural(verdict: Verdict, count: int) -> str:

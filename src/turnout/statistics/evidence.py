@@ -51,8 +51,9 @@ def above(differences: FloatArray, border: float = 0.0) -> Evidence:
     if differences.size < 2 or not np.isfinite(differences).all():
         return _NOTHING
     mean, deviation = float(differences.mean()) - border, float(differences.std(ddof=1))
-    if deviation == 0.0:
-        return Evidence(float(mean <= 0.0), float(mean >= 0.0))
+    if deviation == 0.0:  # as rare as a coin that falls on one side each time; t would say 0
+        always = 0.5**differences.size
+        return Evidence(always if mean > 0.0 else 1.0, always if mean < 0.0 else 1.0)
     statistic = mean / (deviation / math.sqrt(differences.size))
     degrees = differences.size - 1
     return Evidence(_student_tail(statistic, degrees), _student_tail(-statistic, degrees))
@@ -79,7 +80,7 @@ def same(differences: FloatArray) -> Evidence:
     Args:
         differences: One number per seed.
     """
-    if differences.size < 2:
+    if differences.size < 2 or not np.isfinite(differences).all():
         return _NOTHING
     is_same = not differences.any()
     return Evidence(float(not is_same), float(is_same), is_exact=True)
@@ -93,9 +94,9 @@ def later(
 ) -> Evidence:
     """Test that times are longer than others by more than a factor; infinity = never got there.
 
-    A run that never reached its target is censored: its time is at least its length. Each side of
-    the test takes the value that is least favourable to it, so that a censored run can weaken a
-    verdict and never make one.
+    A run that never reached its target is censored: its time is at least its length, and counts as
+    that long for the side that it speaks for. The other side is closed: nothing says how much
+    longer it would have taken.
 
     Args:
         times: One time per seed, in the order of the seeds.

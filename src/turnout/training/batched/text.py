@@ -27,6 +27,9 @@ from turnout.types import Array
 #: Scores that are held at a time.
 BLOCK = 1 << 20
 
+#: A loss above this is computed from the scores: chances below e^-87 are inexact or 0 as floats.
+FAR = 80.0
+
 
 class Text(Engine):
     """Trains ``NextWord``, one client in each thread.
@@ -115,18 +118,18 @@ class _Client:
         blocks = [
             torch.split(part, size) for part in (states, labels[:, None], losses[:, None], below)
         ]
+        minus_1, share = bias.new_full((1, 1), -1.0), 1.0 / max(1, labels.numel())
         for states_in, labels_in, losses_in, below_in in zip(*blocks, strict=True):
-            scores = torch.log_softmax(torch.addmm(bias, states_in, weight.T), 1)
-            torch.gather(scores, 1, labels_in, out=losses_in)
-            gradient = scores.exp_()
-            gradient.scatter_add_(1, labels_in, bias.new_full((1, 1), -1.0).expand_as(labels_in))
-            gradient.div_(labels.numel())
+            scores = torch.addmm(bias, states_in, weight.T)
+            gradient = torch.softmax(scores, 1)  # becomes that of the sum of the losses
+            losses_in.copy_(_surprise(scores, gradient, labels_in))
+            gradient.scatter_add_(1, labels_in, minus_1.expand_as(labels_in))
             torch.mm(gradient, weight, out=below_in)
-            of_weight.addmm_(gradient.T, states_in)
-            of_bias.add_(gradient.sum(0))
+            of_weight.addmm_(gradient.T, states_in, alpha=share)
+            of_bias.add_(gradient.sum(0), alpha=share)
         self.output.descend(of_weight[None])
         self.bias.descend(of_bias[None])
-        return losses.neg_(), below
+        return losses, below.mul_(share)
 
     def _embedding_step(self, words: Tensor, gradient: Tensor) -> None:
         of_all = torch.zeros_like(self.embedding.start)
@@ -136,6 +139,15 @@ class _Client:
     def finish(self) -> None:
         """Copy the embedding of the client's words to those of all."""
         self.whole.value[0, self.words] = self.embedding.value[0]
+
+
+def _surprise(scores: Tensor, chances: Tensor, labels: Tensor) -> Tensor:
+    """Return ``-log`` of each label's chance, (n, 1), also if that is too small for a float."""
+    losses = chances.gather(1, labels).log_().neg_()
+    lost = torch.nonzero(losses[:, 0] > FAR)[:, 0]
+    if lost.numel():
+        losses[lost] = torch.log_softmax(scores[lost], 1).gather(1, labels[lost]).neg_()
+    return losses
 
 
 def _losses(report: ClientLosses) -> Losses:

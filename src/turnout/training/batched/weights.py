@@ -7,11 +7,11 @@ The rule is that of ``torch.optim.SGD`` with FedProx's pull: the gradient plus
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 #: Adam's rates of the mean gradient and of its square, and what keeps a division by 0 away.
 MEAN_RATE, SQUARE_RATE, SMALLEST = 0.9, 0.999, 1e-8
@@ -52,7 +52,7 @@ class Stacked:
         rule: How a step changes them.
         velocity: (a, ...) sum of past gradients with momentum, their mean with Adam. Default: zero.
         square: (a, ...) mean of their squares, with Adam only. Default: zero.
-        n_steps: The number of steps that Adam took; views share it.
+        n_steps: () the number of steps that Adam took; views share it. Default: zero.
 
     """
 
@@ -61,13 +61,15 @@ class Stacked:
     rule: StepRule
     velocity: Tensor | None = None
     square: Tensor | None = None
-    n_steps: list[int] = field(default_factory=lambda: [0])
+    n_steps: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.velocity is None and (self.rule.momentum or self.rule.is_adam):
             self.velocity = torch.zeros_like(self.value)
         if self.square is None and self.rule.is_adam:
             self.square = torch.zeros_like(self.value)
+        if self.n_steps is None and self.rule.is_adam:
+            self.n_steps = torch.zeros((), device=self.value.device)
 
     @classmethod
     def copies(cls, start: Tensor, n_clients: int, rule: StepRule) -> Stacked:
@@ -82,8 +84,8 @@ class Stacked:
 
     def descend(self, gradient: Tensor) -> None:
         """Take a step along the gradients, (a, ...)."""
-        if self.velocity is not None and self.square is not None:
-            self._adam(gradient, self.velocity, self.square)
+        if self.velocity is not None and self.square is not None and self.n_steps is not None:
+            self._adam(gradient, self.velocity, self.square, self.n_steps)
         elif self.velocity is None:
             if self.rule.decay:
                 self.value.mul_(1.0 - self.rule.lr * self.rule.decay)
@@ -116,14 +118,24 @@ class Stacked:
             velocity.sub_(self.start, alpha=self.rule.proximal)
         self.value.sub_(velocity, alpha=self.rule.lr)
 
-    def _adam(self, gradient: Tensor, mean: Tensor, square: Tensor) -> None:
+    def _adam(self, gradient: Tensor, mean: Tensor, square: Tensor, n_steps: Tensor) -> None:
         if self.rule.decay:
             gradient = gradient.add(self.value, alpha=self.rule.decay)
         if self.rule.proximal:
             gradient = gradient.sub(self.start, alpha=self.rule.proximal)
-        self.n_steps[0] += 1
-        mean.lerp_(gradient, 1.0 - MEAN_RATE)
-        square.mul_(SQUARE_RATE).addcmul_(gradient, gradient, value=1.0 - SQUARE_RATE)
-        scale = math.sqrt(1.0 - SQUARE_RATE ** self.n_steps[0])  # of the square's missing past
-        step = self.rule.lr * scale / (1.0 - MEAN_RATE ** self.n_steps[0])
-        self.value.addcdiv_(mean, square.sqrt().add_(SMALLEST * scale), value=-step)
+        adam(  # all of it in one pass over the memory
+            [self.value],
+            [gradient],
+            [mean],
+            [square],
+            [],
+            [n_steps],
+            fused=True,
+            amsgrad=False,
+            beta1=MEAN_RATE,
+            beta2=SQUARE_RATE,
+            lr=self.rule.lr,
+            weight_decay=0.0,
+            eps=SMALLEST,
+            maximize=False,
+        )
