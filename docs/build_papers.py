@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from turnout.papers import Preset, ResultsFile, Verdict, load_preset, preset_names
@@ -32,6 +33,7 @@ PROSE = {
     "e3cs-arxiv": "e3cs",
     "e3cs-arxiv-training": "e3cs",
     "e3cs-journal": "e3cs",
+    "e3cs-letters": "e3cs",
     "e3cs-training": "e3cs",
     "nccb": "nccb",
     "rbcs-f": "rbcs-f",
@@ -60,7 +62,7 @@ def page(name: str, preset: Preset, file: ResultsFile) -> str:
         f"# {preset.title}: results",
         "<!-- Made by docs/build_papers.py from results; do not edit. -->",
         f"{preset.paper}. What we make of it: [{PROSE[name]}.md](../{PROSE[name]}.md).",
-        f"```console\nturnout reproduce {name} --results results\n```",
+        _commands(preset, file),
         "\n".join(f"- {note}" for note in preset.notes),
         _missing(preset, file),
         f"## Claims\n\n{count_sentence(judged)}\n\n{_READ}",
@@ -73,11 +75,15 @@ def page(name: str, preset: Preset, file: ResultsFile) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def index(pages: dict[str, list[Judged]]) -> str:
+def index(files: Mapping[str, ResultsFile]) -> str:
     """Return the page with all claims."""
-    parts = [_INDEX_HEAD.rstrip(), _overview(pages)]
+    presets = {name: load_preset(name) for name in preset_names()}
+    kept = {name: files.get(name, ResultsFile(name)) for name in presets}
+    pages = {name: judged_claims(presets[name], kept[name]) for name in presets}
+    chance = count_sentence([one for judged in pages.values() for one in judged], pages=True)
+    parts = [_INDEX_HEAD.rstrip(), _overview(pages, files), chance]
     for name, judged in pages.items():
-        title = load_preset(name).title
+        preset = presets[name]
         rows = [
             (
                 str(one.claim.figure),
@@ -89,25 +95,64 @@ def index(pages: dict[str, list[Judged]]) -> str:
             for one in judged
         ]
         headings = ("fig.", "the paper says", "setting", "seeds", "verdict")
-        parts.append(f"## [{title}](results/{name}.md)")
-        parts.append(_markdown(TextTable("", headings, tuple(rows))))
-    return "\n\n".join(parts) + "\n"
+        parts.append(f"## {_linked(preset, is_there=name in files)}")
+        parts += [_markdown(TextTable("", headings, tuple(rows)))] if rows else []
+        parts.append(_missing(preset, kept[name]))
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _overview(pages: dict[str, list[Judged]]) -> str:
+def _linked(preset: Preset, *, is_there: bool) -> str:
+    return f"[{preset.title}](results/{preset.name}.md)" if is_there else preset.title
+
+
+def _overview(pages: Mapping[str, list[Judged]], files: Mapping[str, ResultsFile]) -> str:
     rows = []
     for name, judged in pages.items():
         counted = Counter(one.verdict for one in judged if not one.claim.by_construction)
         cells = (str(counted[verdict]) for verdict in Verdict)
-        rows.append((f"[{load_preset(name).title}](results/{name}.md)", *cells))
+        rows.append((_linked(load_preset(name), is_there=name in files), *cells))
     table = TextTable("", ("experiment", *(str(verdict) for verdict in Verdict)), tuple(rows))
     return _markdown(table)
 
 
 def _missing(preset: Preset, file: ResultsFile) -> str:
-    """Name the settings that were not run."""
-    labels = [s.label for s in preset.settings if (s.label, 1) not in file.parts]
-    return f"**Not run yet:** {'; '.join(labels)}." if labels else ""
+    """Say which settings were not run, or only in part."""
+    none, some = [], []
+    numbers = tuple(figure.number for figure in preset.figures)
+    for setting in preset.settings:
+        seeds = preset.experiment_of(setting).seeds
+        labels = preset.schemes_for(setting, numbers, times=1, extras=True)
+        lacking = file.missing(setting.label, 1, labels, seeds)
+        n_lacking = sum(len(those) for those in lacking.values())
+        name = setting.label or "all of it"
+        if n_lacking == len(labels) * len(seeds):
+            none.append(name)
+        elif n_lacking:
+            some.append(f"{name} ({_lacking(lacking)})")
+    parts = [f"**Not run yet:** {'; '.join(none)}."] if none else []
+    parts += [f"**Run in part:** {'; '.join(some)}."] if some else []
+    return "\n\n".join(parts)
+
+
+def _lacking(lacking: Mapping[str, list[int]]) -> str:
+    """Return which schemes lack how many seeds, in words."""
+    by_number: dict[int, list[str]] = {}
+    for label, seeds in lacking.items():
+        by_number.setdefault(len(seeds), []).append(label)
+    return "; ".join(
+        f"{number} {'seed' if number == 1 else 'seeds'} of {', '.join(labels)} missing"
+        for number, labels in sorted(by_number.items())
+    )
+
+
+def _commands(preset: Preset, file: ResultsFile) -> str:
+    """Return the commands that make what is there: all of it, or setting by setting."""
+    command = f"turnout reproduce {preset.name}"
+    labels = [s.label for s in preset.settings if (s.label, 1) in file.parts]
+    if len(labels) == len(preset.settings):
+        return f"```console\n{command} --results results\n```"
+    lines = "\n".join(f'{command} --setting "{label}" --results results' for label in labels)
+    return f"```console\n{lines}\n```"
 
 
 def _markdown(table: TextTable) -> str:
@@ -144,13 +189,13 @@ def main() -> int:
     """Write the pages, or check them."""
     is_check = "--check" in sys.argv[1:]
     texts: dict[Path, str] = {}
-    judged: dict[str, list[Judged]] = {}
+    files: dict[str, ResultsFile] = {}
     for name in preset_names():
         path = RESULTS / f"{name}.json"
         if not path.exists():
             continue
         preset, file = load_preset(name), ResultsFile.read(path, name)
-        judged[name] = judged_claims(preset, file)
+        files[name] = file
         texts[PAGES / f"{name}.md"] = page(name, preset, file)
         if not is_check:
             folder = PAGES / name
@@ -158,14 +203,17 @@ def main() -> int:
             parts = {label: part for (label, times), part in file.parts.items() if times == 1}
             for figure in _drawn(preset, file):
                 draw(figure, parts, folder, formats=("png",))
-    texts[INDEX] = index(judged)
+    texts[INDEX] = index(files)
+    unmade = [p for p in PAGES.glob("*.md") if p not in texts]  # of presets that are gone
     stale = [p for p, text in texts.items() if not p.exists() or p.read_text("utf-8") != text]
     for path in stale:
         if is_check:
             print(f"{path.relative_to(ROOT)} differs from its results: run make papers.")
         else:
             path.write_text(texts[path], encoding="utf-8")
-    return 1 if is_check and stale else 0
+    for path in unmade:
+        print(f"{path.relative_to(ROOT)} belongs to no results: delete it.")
+    return 1 if unmade or (is_check and stale) else 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from turnout.cli.reproduce import reproduce
 from turnout.cli.simulate import simulate
 from turnout.papers import Claim, Preset, load_preset
 from turnout.runs.catalogue import shown_in
-from turnout.runs.files import cell_folder
+from turnout.runs.files import SUMMARY, cell_folder, slug
 
 
 @pytest.fixture(autouse=True)
@@ -302,3 +303,20 @@ def test_data_dir_must_be_a_folder_and_reaches_the_worlds(
     given = CliRunner().invoke(app, ["--data-dir", str(tmp_path), "list"])
     assert given.exit_code == 0
     assert os.environ["TURNOUT_DATA"] == str(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:penalty = 50:UserWarning")  # the paper's V
+def test_a_scheme_that_has_a_seed_does_not_run_it_again() -> None:
+    arguments = ("reproduce", "rbcs-f", "--rounds", "30", "--results", "kept", "--jobs", "1")
+    run(*arguments, "--figure", "3", "--seeds", "1")
+    kept = json.loads(Path("kept/rbcs-f.json").read_text())
+    part = next(part for part in kept["parts"] if part["times"] == 1)
+    del part["schemes"]["random"]  # as if it had not been run
+    Path("kept/rbcs-f.json").write_text(json.dumps(kept))
+    shutil.rmtree("runs")
+    run(*arguments, "--figure", "3", "--seeds", "2")
+    folder = Path("runs/rbcs-f-30")
+    made = sorted(str(path.parent.relative_to(folder)) for path in folder.rglob(SUMMARY))
+    schemes = sorted(part["schemes"])
+    expected = [f"{slug(label)}/seed-1" for label in schemes] + ["random/seed-0", "random/seed-1"]
+    assert made == sorted(expected)

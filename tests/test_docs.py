@@ -14,6 +14,7 @@ import turnout
 from turnout.cli import app
 from turnout.describe import describe
 from turnout.errors import MissingExtra
+from turnout.papers import load_preset
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -106,6 +107,27 @@ def test_printed_commands_have_these_options(page):
     for arguments in commands(page.read_text(encoding="utf-8")):
         result = CliRunner().invoke(app, [*arguments, "--help"])
         assert result.exit_code == 0, f"{arguments}: {result.output}"
+
+
+def test_printed_settings_of_papers_exist():
+    pages = [*ROOT.glob("docs/papers/**/*.md"), *PAGES]
+    printed = [words for page in pages for words in commands(page.read_text(encoding="utf-8"))]
+    settings = [
+        (words[1], words[place + 1])
+        for words in printed
+        if words[0] == "reproduce"
+        for place, word in enumerate(words)
+        if word == "--setting"
+    ]
+    assert len(settings) > 3
+    for name, label in settings:
+        assert load_preset(name).setting(label).label == label
+
+
+def test_the_pages_of_papers_are_those_of_their_results():
+    script = ROOT / "docs" / "build_papers.py"
+    made = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert (made.returncode, made.stdout) == (0, "")
 
 
 @pytest.mark.parametrize(

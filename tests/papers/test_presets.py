@@ -10,6 +10,7 @@ from turnout.errors import InvalidInput
 from turnout.papers import load_preset, preset_names
 from turnout.papers.measures import measure_named
 from turnout.papers.plots import DRAWINGS
+from turnout.papers.presets import NumbersTable
 from turnout.papers.schemes import FixedFedCS, ParticipationPowD
 from turnout.simulation import simulate
 from turnout.training import KeepGlobal, LocalWork, MeanReturned
@@ -17,6 +18,7 @@ from turnout.training import KeepGlobal, LocalWork, MeanReturned
 NUMERICAL = ("e3cs-arxiv", "e3cs-journal", "rbcs-f")
 TRAINED = (
     "e3cs-arxiv-training",
+    "e3cs-letters",
     "e3cs-training",
     "nccb",
     "rbcs-f-training",
@@ -41,7 +43,9 @@ def test_a_preset_is_complete(name: str) -> None:
     assert len(preset.experiment.seeds) >= (3 if name in TRAINED else 10)
     numbers = {figure.number for figure in preset.figures}
     settings = {setting.label for setting in preset.settings}
-    assert {claim.figure for claim in preset.claims} == numbers
+    figures = {claim.figure for claim in preset.claims}
+    assert figures <= numbers
+    assert all("One seed" in preset.figure(number).caption for number in numbers - figures)
     for claim in preset.claims:
         named = claim.labels(preset.drawn(claim.figure))
         assert set(named) <= labels
@@ -58,9 +62,13 @@ def test_a_preset_is_complete(name: str) -> None:
         assert all(len(row) == len(preset.cost.columns) + 1 for row in preset.cost.rows)
     if preset.regret is not None:
         assert set(preset.regret.schemes) <= labels
+    for setting in preset.settings:
+        assert set(setting.schemes) <= labels
+        assert preset.schemes_for(setting, tuple(numbers), times=1, extras=True)
     for table in preset.numbers:
-        assert {scheme for scheme, _ in table.rows} <= labels
+        assert {row[0] for row in table.rows} <= labels
         assert set(table.settings) <= settings
+        assert all(measure_named(name).title for name in table.measures)
 
 
 def test_the_presets_are_the_papers_settings() -> None:
@@ -189,3 +197,27 @@ def test_participation_pow_d_equalises_aggregated_updates() -> None:
     # equal numbers of successes need 1 / rate attempts: the first class is three times the second
     assert by_class[0] > 2.0 * by_class[1] > 4.0 * by_class[3]
     assert scheme.n_aggregated_.sum() == run.cep[-1]
+
+
+def test_a_setting_runs_its_own_schemes_seeds_and_clients() -> None:
+    preset = load_preset("nccb")
+    numbers = tuple(figure.number for figure in preset.figures)
+    runs = {
+        setting.label: (
+            preset.schemes_for(setting, numbers, times=1, extras=True),
+            preset.experiment_of(setting).n_clients,
+            len(preset.experiment_of(setting).seeds),
+        )
+        for setting in preset.settings
+    }
+    assert runs["authors"] == (["Random", "NCCB", "Oort", "k-LinUCB"], 700, 3)
+    assert runs["iid"] == (["Random"], 700, 3)
+    assert runs["100 authors"] == (["NCCB"], 100, 1)
+    bits = preset.experiment_of(preset.setting("8 bits")).training
+    assert bits is not None
+    assert bits.code.bits == 8
+
+
+def test_a_row_of_a_table_has_a_number_for_each_measure() -> None:
+    with pytest.raises(InvalidInput, match=r"^Table I: Random needs 2 numbers, one per measure"):
+        NumbersTable("Table I", ("cep", "jain"), (("Random", 1.0),))

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from turnout.experiment import run_experiment
-from turnout.papers import Preset, ResultsFile, Trials, Verdict, judge, load_preset
+from turnout.papers import Claim, Preset, ResultsFile, Trials, Verdict, judge, load_preset
+from turnout.papers.claims import shown
 from turnout.papers.collect import collect
+from turnout.papers.measures import measure_named
 from turnout.papers.plots import draw
 from turnout.papers.presets import Figure
-from turnout.papers.results import Curve, ResultsError, SchemeResults
+from turnout.papers.results import Curve, ResultsError, SchemeResults, _thinned
 from turnout.papers.tables import all_tables, claims_table, count_sentence, judged_claims
 from turnout.results.drawing import FORMATS
+from turnout.version import __version__
 
 
 def ran(preset: Preset, folder: Path, labels: list[str] | None = None) -> Trials:
@@ -114,7 +117,13 @@ def test_settings_are_panels(tmp_path: Path) -> None:
         )
         for name, level in (("iid", 1.0), ("non-iid", 0.5))
     }
-    for draws in ("accuracy", "hold-out-accuracy", "accuracy-and-loss", "accuracy-by-time"):
+    for draws in (
+        "accuracy",
+        "hold-out-accuracy",
+        "accuracy-and-loss",
+        "accuracy-of-settings",
+        "accuracy-by-time",
+    ):
         texts = ["iid", "non-iid", "A", "B"]
         check_drawing(Figure(1, draws, ("A", "B")), parts, tmp_path, texts)
     only = Figure(1, "accuracy", ("A", "B"), settings=("iid",))
@@ -218,7 +227,12 @@ def test_seeds_that_are_run_later_join_the_others() -> None:
     assert both.curves["time"].values[:, 1].tolist() == [0.0, 1.5, 2.5, 3.0]
     assert both.clients["counts"].shape == (4, 2)
     other = SchemeResults((5,), 2, {"jain": np.ones(1)}, {}, {})
-    assert scheme(0, 1).joined(other) is other  # nothing to compare it with
+    with pytest.raises(ResultsError, match=r"other claims or figures: measures cep, jain"):
+        scheme(0, 1).joined(other)
+    curve = Curve(np.array([1, 3]), np.ones((1, 2)))
+    moved = SchemeResults((5,), 2, {"cep": np.ones(1)}, {"time": curve}, {"counts": curve.values})
+    with pytest.raises(ResultsError, match=r"curve 'time' has other rounds"):
+        scheme(0, 1).joined(moved)
 
 
 def test_only_runs_that_are_missing_are_run(shortened: Trials) -> None:
@@ -237,7 +251,50 @@ def test_nothing_judged_is_said(arxiv: Preset) -> None:
 
 
 def test_a_figure_without_its_settings_is_not_drawn(tmp_path):
-    (figure,) = load_preset("e3cs-training").figures
+    (figure,) = load_preset("e3cs-letters").figures
     assert figure.settings
     assert draw(figure, {"elsewhere": Trials({}, {}, {})}, tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_results_of_another_selector_or_version_are_refused(shortened: Trials) -> None:
+    now = dict(shortened.experiment)
+    file = ResultsFile("e3cs-arxiv", {("", 1): shortened}, {"turnout": __version__})
+    file.check("", 1, now)
+    changed = [{**one, "eta": 0.7} if one["label"] == "E3CS-0" else one for one in now["selectors"]]
+    with pytest.raises(ResultsError, match=r"another protocol: E3CS-0\.eta is 0\.6 .* and 0\.7"):
+        file.check("", 1, {**now, "selectors": changed})
+    more = [*now["selectors"], {"label": "new", "name": "random"}]
+    file.check("", 1, {**now, "selectors": more, "seeds": [9]})
+    older = ResultsFile("e3cs-arxiv", {("", 1): shortened}, {"turnout": "0.0.1"})
+    with pytest.raises(ResultsError, match=rf"turnout: 0\.0\.1 there, {__version__} here"):
+        older.check("", 1, now)
+
+
+def accuracies(curves: dict[str, list[list[float]]], seeds: tuple[int, ...] = (0, 1)) -> Trials:
+    rounds = np.array([5, 10, 15])
+    schemes = {
+        label: SchemeResults(seeds, 2, {}, {"accuracy": Curve(rounds, np.array(values))}, {})
+        for label, values in curves.items()
+    }
+    return Trials({"n_rounds": 15}, schemes, {})
+
+
+def test_rounds_to_the_best_of_another_scheme_are_of_the_same_seed() -> None:
+    random = [[0.1, 0.3, 0.2], [0.5, 0.6, np.nan]]
+    trials = accuracies({"Random": random, "NCCB": [[0.3, 0.4, 0.5], [0.5, 0.55, 0.59]]})
+    measure = "rounds-to-best-of-Random"
+    assert trials.values("Random", measure).tolist() == [10.0, 10.0]
+    assert trials.values("NCCB", measure).tolist() == [5.0, math.inf]
+    claim = Claim(1, "", "order", measure, order="Random > NCCB")
+    found = judge(claim, trials)
+    assert found.verdict == Verdict.UNDECIDED
+    assert found.ours.startswith("10 > never (1 of 2 never)")
+    alone = accuracies({"NCCB": random})
+    assert np.isnan(alone.values("NCCB", measure)).all()
+    assert shown(alone.values("NCCB", measure), measure_named(measure)) == "-"
+
+
+def test_runs_that_diverged_at_once_have_an_empty_curve() -> None:
+    curves = _thinned({"accuracy": np.full((2, 4), np.nan)})
+    assert curves["accuracy"].values.shape == (2, 0)

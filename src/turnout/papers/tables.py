@@ -97,11 +97,12 @@ def _corrected(found: Sequence[tuple[Claim, Finding]]) -> list[Verdict]:
     return [finding.verdict if claim.by_construction else next(tested) for claim, finding in found]
 
 
-def count_sentence(judged: Sequence[Judged]) -> str:
+def count_sentence(judged: Sequence[Judged], *, pages: bool = False) -> str:
     """Return how many claims hold, and how many would be wrong by chance.
 
     Args:
         judged: What a page judges.
+        pages: Whether they are of several pages, each with a correction of its own.
     """
     counted = [entry for entry in judged if not entry.claim.by_construction]
     if not counted:
@@ -110,13 +111,16 @@ def count_sentence(judged: Sequence[Judged]) -> str:
     parts = ", ".join(
         f"{counts[verdict]} {_plural(verdict, counts[verdict])}" for verdict in Verdict
     )
-    by_chance = LEVEL * sum(not entry.ours.evidence.is_exact for entry in counted)
+    by_chance = LEVEL * sum(
+        not entry.ours.evidence.is_exact for entry in counted if entry.ours.n_seeds > 1
+    )
     changed = sum(entry.verdict != entry.ours.verdict for entry in counted)
     text = (
         f"{len(counted)} verdicts: {parts}. Each alone would be wrong in at most {LEVEL:.0%} of "
-        f"cases, about {by_chance:.1f} of them together; Holm's correction, which is applied here, "
-        f"keeps the chance of even one at {LEVEL:.0%}"
+        f"cases, about {by_chance:.1f} of them together; Holm's correction, which is applied "
+        f"{'on each page' if pages else 'here'}, keeps the chance of even one at {LEVEL:.0%}"
     )
+    text += " there" if pages else ""
     text += f" and makes {changed} more undecided." if changed else "."
     n_given = len(judged) - len(counted)
     return text + (f" {n_given} by construction are not counted." if n_given else "")

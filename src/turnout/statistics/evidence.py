@@ -19,6 +19,9 @@ from turnout.types import FloatArray
 #: Chance of a wrong verdict on a claim: half of it on each side.
 LEVEL = 0.05
 
+#: A spread below this share of the mean is none: what is left of it is rounding.
+ROUNDING = 1e-9
+
 
 class Evidence(NamedTuple):
     """Two one-sided p-values of a claim.
@@ -51,7 +54,7 @@ def above(differences: FloatArray, border: float = 0.0) -> Evidence:
     if differences.size < 2 or not np.isfinite(differences).all():
         return _NOTHING
     mean, deviation = float(differences.mean()) - border, float(differences.std(ddof=1))
-    if deviation == 0.0:  # as rare as a coin that falls on one side each time; t would say 0
+    if deviation <= ROUNDING * abs(mean):  # as rare as a coin that falls on one side each time; t would say 0
         always = 0.5**differences.size
         return Evidence(always if mean > 0.0 else 1.0, always if mean < 0.0 else 1.0)
     statistic = mean / (deviation / math.sqrt(differences.size))
