@@ -1,12 +1,13 @@
 """Speed of training a next-word LSTM: a plain PyTorch loop against our fast trainer.
 
 The job is a round of the preset ``nccb``: 5 clients of 100 sequences of 20 words, two LSTM layers
-of 200, batches of 40, one of its five epochs. The words are artificial, by Zipf's law. *Sentences*
+of 200, batches of 40, one of its five epochs; and the same with the 20 clients of the other
+benchmarks of training. The words are artificial, by Zipf's law. *Sentences*
 end as those of the blog authors do: on average they fill 11 of the 20 places, and a word in seven
 is not in the vocabulary, so it is no label. *Full* sequences have a label at each place::
 
     python benchmarks/text_training.py
-    python benchmarks/text_training.py --vocabulary 10000 --repeats 3
+    python benchmarks/text_training.py --vocabulary 10000 --clients 20 --repeats 3
 
 Both take turns in one run. Target: twice as fast as the loop with its better number of threads.
 """
@@ -34,31 +35,31 @@ from turnout.training.local import LocalWork
 from turnout.training.models import StackedLstm
 from turnout.training.modules import load_weights, read_weights
 
-CLIENTS, SAMPLES, LENGTH, BATCH, LR, SEED = 5, 100, 20, 40, 0.002, 0
+SAMPLES, LENGTH, BATCH, LR, SEED = 100, 20, 40, 0.002, 0
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 TEXTS = ("sentences", "full")
 #: Of blog authors with 2,000 words: 11.2 places up to the last label, 9.6 labels.
 SHORTEST, UNKNOWN = 3, 0.14
 
 
-def make_data(n_words: int, texts: str) -> FederatedData:
+def make_data(n_words: int, texts: str, n_clients: int) -> FederatedData:
     """Return sequences of words; the label of a word is the next one."""
     rng = np.random.default_rng(SEED)
     chance = 1.0 / np.arange(1, n_words + 1)
-    words = rng.choice(n_words, (CLIENTS * SAMPLES, LENGTH + 1), p=chance / chance.sum())
+    words = rng.choice(n_words, (n_clients * SAMPLES, LENGTH + 1), p=chance / chance.sum())
     x, y = words[:, :-1], words[:, 1:].copy()
     if texts == "sentences":
-        length = rng.integers(SHORTEST, LENGTH, CLIENTS * SAMPLES, endpoint=True)
+        length = rng.integers(SHORTEST, LENGTH, n_clients * SAMPLES, endpoint=True)
         y[np.arange(LENGTH) >= length[:, None]] = PADDING
         y[rng.random(y.shape) < UNKNOWN] = PADDING
-    offsets, none = np.arange(CLIENTS + 1) * SAMPLES, np.zeros(CLIENTS + 1, dtype=np.int64)
+    offsets, none = np.arange(n_clients + 1) * SAMPLES, np.zeros(n_clients + 1, dtype=np.int64)
     return FederatedData("words", x, y, offsets, x[:0], y[:0], none, x[:10], y[:10], n_words)
 
 
 def plain_round(data: FederatedData, module: torch.nn.Module, rule: str, weights: Tensor) -> Tensor:
     """Return the mean of the clients' models, each trained as one would write it."""
     models = []
-    for client in range(CLIENTS):
+    for client in range(data.n_clients):
         load_weights(module, weights)
         optimizer = OPTIMIZERS[rule](module.parameters(), lr=LR)
         rows = client_plan(SAMPLES, BATCH, -(-SAMPLES // BATCH), SEED, 0, client).order
@@ -74,18 +75,18 @@ def plain_round(data: FederatedData, module: torch.nn.Module, rule: str, weights
 
 
 def compare(
-    n_words: int, texts: str, rule: str, repeats: int
+    n_words: int, texts: str, rule: str, n_clients: int, repeats: int
 ) -> tuple[dict[str, list[float]], float]:
     """Return the seconds of the rounds of each, and how far their models are apart."""
-    data, cores = make_data(n_words, texts), os.cpu_count() or 1
+    data, cores = make_data(n_words, texts, n_clients), os.cpu_count() or 1
     local = LocalWork(epochs=1, batch_size=BATCH, lr=LR, optimizer=rule)
     fast = FastTrainer(data, StackedLstm(), local, SEED, threads=cores)
     weights, module = fast.initial_weights(), StackedLstm().build(data)
 
     def fast_round() -> Tensor:
         torch.set_num_threads(cores)
-        updates = fast.train(weights, np.arange(CLIENTS), 0)
-        return aggregate(weights, updates.weights, np.full(CLIENTS, 1 / CLIENTS))
+        updates = fast.train(weights, np.arange(n_clients), 0)
+        return aggregate(weights, updates.weights, np.full(n_clients, 1 / n_clients))
 
     def loop(threads: int) -> Tensor:
         torch.set_num_threads(threads)
@@ -110,20 +111,22 @@ def compare(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vocabulary", type=int, nargs="+", default=[2_000, 10_000])
+    parser.add_argument("--clients", type=int, nargs="+", default=[5, 20])
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     table = Table(title=f"seconds an epoch, median of {arguments.repeats}, lowest in brackets")
     for heading in ("texts", "rule", "who"):
         table.add_column(heading)
-    for heading in ("words", "s/epoch", "fast is faster by", "weights differ by"):
+    for heading in ("clients", "words", "s/epoch", "fast is faster by", "weights differ by"):
         table.add_column(heading, justify="right")
-    for n_words, texts, rule in product(arguments.vocabulary, TEXTS, OPTIMIZERS):
-        seconds, far = compare(n_words, texts, rule, arguments.repeats)
+    jobs = product(arguments.clients, arguments.vocabulary, TEXTS, OPTIMIZERS)
+    for n_clients, n_words, texts, rule in jobs:
+        seconds, far = compare(n_words, texts, rule, n_clients, arguments.repeats)
         fast = statistics.median(seconds["turnout fast"])
         for name, times in seconds.items():
             median = statistics.median(times)
             cells = f"{median:.2f} ({min(times):.2f})", f"{median / fast:.2f}x", f"{far:.1e}"
-            table.add_row(texts, rule, name, f"{n_words:,}", *cells)
+            table.add_row(texts, rule, name, f"{n_clients}", f"{n_words:,}", *cells)
         table.add_section()
     Console(width=110).print(table)
 
