@@ -1,11 +1,14 @@
 """Write the pages of ``docs/papers/results``, their figures and the index: ``make papers``.
 
-Everything comes from ``results/*.json``. ``--check`` writes nothing and fails if a page differs
+Everything comes from ``results/*.json``; hand-written pages get the tables of theorems.json
+between their marks. ``--check`` writes nothing and fails if a page differs
 from what its results say. Figures are not compared: pixels differ between machines.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -41,6 +44,9 @@ PROSE = {
     "ucb-cs": "ucb-cs",
     "ucb-cs-fmnist": "ucb-cs",
 }
+
+#: Where a hand-written page has a table of ``results/theorems.json``.
+MEASURED = re.compile(r"<!-- measured: (?P<name>\w+) -->\n.*?<!-- end -->\n", re.DOTALL)
 
 _READ = "Paired by seed; ± is half the 95 % interval. [How verdicts are made](../verdicts.md)."
 
@@ -185,6 +191,20 @@ def _made_with(file: ResultsFile) -> str:
     return f"Made with {', '.join(known)}." if known else ""
 
 
+def _with_theorems() -> dict[Path, str]:
+    """Return the hand-written pages with the tables of what theorems bound."""
+    tables = json.loads((RESULTS / "theorems.json").read_text(encoding="utf-8"))
+
+    def table(mark: re.Match[str]) -> str:
+        headings, *rows = tables[mark["name"]]
+        made = _markdown(TextTable("", tuple(headings), tuple(map(tuple, rows))))
+        return f"<!-- measured: {mark['name']} -->\n{made}\n<!-- end -->\n"
+
+    pages = (INDEX.parent / f"{name}.md" for name in sorted(set(PROSE.values())))
+    texts = {page: page.read_text(encoding="utf-8") for page in pages}
+    return {page: MEASURED.sub(table, text) for page, text in texts.items()}
+
+
 def main() -> int:
     """Write the pages, or check them."""
     is_check = "--check" in sys.argv[1:]
@@ -204,6 +224,7 @@ def main() -> int:
             for figure in _drawn(preset, file):
                 draw(figure, parts, folder, formats=("png",))
     texts[INDEX] = index(files)
+    texts |= _with_theorems()
     unmade = [p for p in PAGES.glob("*.md") if p not in texts]  # of presets that are gone
     stale = [p for p, text in texts.items() if not p.exists() or p.read_text("utf-8") != text]
     for path in stale:
