@@ -11,12 +11,13 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple, Self
 
-from turnout.papers import Preset, ResultsFile, Verdict, load_preset, preset_names
+from turnout.papers import Preset, ResultsFile, Trials, Verdict, load_preset, preset_names
 from turnout.papers.plots import draw
-from turnout.papers.presets import Figure
+from turnout.papers.presets import Figure, Setting
 from turnout.papers.tables import (
     Judged,
     TextTable,
@@ -61,13 +62,36 @@ error of the texts that we found: [E3CS](e3cs.md), [RBCS-F](rbcs-f.md), [UCB-CS]
 """
 
 
-def page(name: str, preset: Preset, file: ResultsFile) -> str:
+class Paper(NamedTuple):
+    """A preset, what is kept of its runs, and what it was judged to be."""
+
+    preset: Preset
+    file: ResultsFile
+    judged: list[Judged]
+    has_page: bool
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Return a preset with its results, if there are any."""
+        preset, path = load_preset(name), RESULTS / f"{name}.json"
+        file = ResultsFile.read(path, name) if path.exists() else ResultsFile(name)
+        return cls(preset, file, judged_claims(preset, file), path.exists())
+
+    @property
+    def heading(self) -> str:
+        """The title, with a link if there is a page."""
+        title = self.preset.title
+        return f"[{title}](results/{self.preset.name}.md)" if self.has_page else title
+
+
+def page(paper: Paper) -> str:
     """Return the page of a preset."""
-    judged = judged_claims(preset, file)
+    preset, file, judged, _ = paper
+    prose = PROSE[preset.name]
     parts = [
         f"# {preset.title}: results",
         "<!-- Made by docs/build_papers.py from results; do not edit. -->",
-        f"{preset.paper}. What we make of it: [{PROSE[name]}.md](../{PROSE[name]}.md).",
+        f"{preset.paper}. What we make of it: [{prose}.md](../{prose}.md).",
         _commands(preset, file),
         "\n".join(f"- {note}" for note in preset.notes),
         _missing(preset, file),
@@ -75,21 +99,17 @@ def page(name: str, preset: Preset, file: ResultsFile) -> str:
         _markdown(claims_table(judged, title="")) if judged else "",
         "## Numbers",
         *(_markdown(table) for table in all_tables(preset, file)),
-        *_figures(name, preset, file),
+        *_figures(preset, file),
         _made_with(file),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def index(files: Mapping[str, ResultsFile]) -> str:
+def index(papers: Sequence[Paper]) -> str:
     """Return the page with all claims."""
-    presets = {name: load_preset(name) for name in preset_names()}
-    kept = {name: files.get(name, ResultsFile(name)) for name in presets}
-    pages = {name: judged_claims(presets[name], kept[name]) for name in presets}
-    chance = count_sentence([one for judged in pages.values() for one in judged], pages=True)
-    parts = [_INDEX_HEAD.rstrip(), _overview(pages, files), chance]
-    for name, judged in pages.items():
-        preset = presets[name]
+    everything = [one for paper in papers for one in paper.judged]
+    parts = [_INDEX_HEAD.rstrip(), _overview(papers), count_sentence(everything, pages=True)]
+    for paper in papers:
         rows = [
             (
                 str(one.claim.figure),
@@ -98,25 +118,20 @@ def index(files: Mapping[str, ResultsFile]) -> str:
                 str(one.ours.n_seeds),
                 one.verdict + (", by construction" if one.claim.by_construction else ""),
             )
-            for one in judged
+            for one in paper.judged
         ]
         headings = ("fig.", "the paper says", "setting", "seeds", "verdict")
-        parts.append(f"## {_linked(preset, is_there=name in files)}")
+        parts.append(f"## {paper.heading}")
         parts += [_markdown(TextTable("", headings, tuple(rows)))] if rows else []
-        parts.append(_missing(preset, kept[name]))
+        parts.append(_missing(paper.preset, paper.file))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _linked(preset: Preset, *, is_there: bool) -> str:
-    return f"[{preset.title}](results/{preset.name}.md)" if is_there else preset.title
-
-
-def _overview(pages: Mapping[str, list[Judged]], files: Mapping[str, ResultsFile]) -> str:
+def _overview(papers: Sequence[Paper]) -> str:
     rows = []
-    for name, judged in pages.items():
-        counted = Counter(one.verdict for one in judged if not one.claim.by_construction)
-        cells = (str(counted[verdict]) for verdict in Verdict)
-        rows.append((_linked(load_preset(name), is_there=name in files), *cells))
+    for paper in papers:
+        counted = Counter(one.verdict for one in paper.judged if not one.claim.by_construction)
+        rows.append((paper.heading, *(str(counted[verdict]) for verdict in Verdict)))
     table = TextTable("", ("experiment", *(str(verdict) for verdict in Verdict)), tuple(rows))
     return _markdown(table)
 
@@ -127,14 +142,16 @@ def _missing(preset: Preset, file: ResultsFile) -> str:
     numbers = tuple(figure.number for figure in preset.figures)
     for setting in preset.settings:
         seeds = preset.experiment_of(setting).seeds
-        labels = preset.schemes_for(setting, numbers, times=1, extras=True)
-        lacking = file.missing(setting.label, 1, labels, seeds)
-        n_lacking = sum(len(those) for those in lacking.values())
-        name = setting.label or "all of it"
-        if n_lacking == len(labels) * len(seeds):
-            none.append(name)
-        elif n_lacking:
-            some.append(f"{name} ({_lacking(lacking)})")
+        for times in sorted({1} | {claim.times for claim in preset.claims_in(setting, numbers)}):
+            labels = preset.schemes_for(setting, numbers, times=times, extras=True)
+            lacking = file.missing(setting.label, times, labels, seeds)
+            n_lacking = sum(len(those) for those in lacking.values())
+            name = setting.label or "all of it"
+            name += f", {times} times as long" if times > 1 else ""
+            if n_lacking == len(labels) * len(seeds):
+                none.append(name)
+            elif n_lacking:
+                some.append(f"{name} ({_lacking(lacking)})")
     parts = [f"**Not run yet:** {'; '.join(none)}."] if none else []
     parts += [f"**Run in part:** {'; '.join(some)}."] if some else []
     return "\n\n".join(parts)
@@ -154,11 +171,29 @@ def _lacking(lacking: Mapping[str, list[int]]) -> str:
 def _commands(preset: Preset, file: ResultsFile) -> str:
     """Return the commands that make what is there: all of it, or setting by setting."""
     command = f"turnout reproduce {preset.name}"
-    labels = [s.label for s in preset.settings if (s.label, 1) in file.parts]
-    if len(labels) == len(preset.settings):
+    if not _missing(preset, file):
         return f"```console\n{command} --results results\n```"
-    lines = "\n".join(f'{command} --setting "{label}" --results results' for label in labels)
-    return f"```console\n{lines}\n```"
+    lines = []
+    for setting in preset.settings:
+        part = file.parts.get((setting.label, 1))
+        if part is not None:
+            lines.append(f'{command} --setting "{setting.label}"{_which(preset, setting, part)}')
+    return "\n".join(("```console", *(f"{line} --results results" for line in lines), "```"))
+
+
+def _which(preset: Preset, setting: Setting, part: Trials) -> str:
+    """Return the options that choose what a setting has: its figures, with or without extras."""
+    numbers = tuple(figure.number for figure in preset.figures if figure.is_of(setting))
+    drawn = [
+        number
+        for number in numbers
+        if set(preset.schemes_for(setting, (number,), times=1, extras=False)) <= set(part.labels)
+    ]
+    figures = "" if len(drawn) == len(numbers) else f" --figure {' '.join(map(str, drawn))}"
+    wanted = preset.schemes_for(setting, numbers, times=1, extras=True)
+    plain = preset.schemes_for(setting, numbers, times=1, extras=False)
+    has_extras = set(wanted) - set(plain) <= set(part.labels)
+    return figures + ("" if has_extras else " --no-extras")
 
 
 def _markdown(table: TextTable) -> str:
@@ -174,9 +209,9 @@ def _drawn(preset: Preset, file: ResultsFile) -> list[Figure]:
     return [figure for figure in preset.figures if there.intersection(figure.schemes)]
 
 
-def _figures(name: str, preset: Preset, file: ResultsFile) -> list[str]:
+def _figures(preset: Preset, file: ResultsFile) -> list[str]:
     return [
-        f"![Figure {figure.number}, ours]({name}/figure-{figure.number}.png)\n\n"
+        f"![Figure {figure.number}, ours]({preset.name}/figure-{figure.number}.png)\n\n"
         f"*Fig. {figure.number}, ours. {figure.caption}*".replace(". *", ".*")
         for figure in _drawn(preset, file)
     ]
@@ -209,21 +244,19 @@ def main() -> int:
     """Write the pages, or check them."""
     is_check = "--check" in sys.argv[1:]
     texts: dict[Path, str] = {}
-    files: dict[str, ResultsFile] = {}
-    for name in preset_names():
-        path = RESULTS / f"{name}.json"
-        if not path.exists():
+    papers = [Paper.named(name) for name in preset_names()]
+    for paper in papers:
+        if not paper.has_page:
             continue
-        preset, file = load_preset(name), ResultsFile.read(path, name)
-        files[name] = file
-        texts[PAGES / f"{name}.md"] = page(name, preset, file)
+        preset, file = paper.preset, paper.file
+        texts[PAGES / f"{preset.name}.md"] = page(paper)
         if not is_check:
-            folder = PAGES / name
+            folder = PAGES / preset.name
             folder.mkdir(parents=True, exist_ok=True)
             parts = {label: part for (label, times), part in file.parts.items() if times == 1}
             for figure in _drawn(preset, file):
                 draw(figure, parts, folder, formats=("png",))
-    texts[INDEX] = index(files)
+    texts[INDEX] = index(papers)
     texts |= _with_theorems()
     unmade = [p for p in PAGES.glob("*.md") if p not in texts]  # of presets that are gone
     stale = [p for p, text in texts.items() if not p.exists() or p.read_text("utf-8") != text]

@@ -254,7 +254,8 @@ def test_results_are_kept_and_judged_without_running_again() -> None:
     assert kept.read_bytes() == content
     more = run(*arguments[:-1], "3", "--jobs", "1", "--results", "kept")
     assert more.exit_code in (0, 1)
-    assert Path("runs/rbcs-f-30").is_dir()
+    seeds = {path.parent.name for path in Path("runs/rbcs-f-30").rglob(SUMMARY)}
+    assert seeds == {"seed-0", "seed-1", "seed-2"}
     content = kept.read_bytes()
     other = run("reproduce", "rbcs-f", "--rounds", "31", "--seeds", "2", "--results", "kept")
     assert other.exit_code == 2

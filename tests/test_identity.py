@@ -71,10 +71,11 @@ IDENTITIES = {
 #: A preset whose settings are changed on purpose is another experiment: put its new digest here.
 PRESETS = {
     "e3cs-arxiv": ("25cf9dd28f7a", "99becadd7041"),
-    "e3cs-arxiv-training": ("c2a5599f6f14", "6896dda092d2"),
+    "e3cs-arxiv-training": ("bea925f653f2", "6896dda092d2"),
     "e3cs-journal": ("356df5a7b663", "756e5df7e111"),
+    "e3cs-letters": ("a06e5e960507", "9ef45376378d"),
     "e3cs-training": ("1217ee1887f0", "037d374cac7d"),
-    "nccb": ("6aafde77392e", "7769bf2aee77"),
+    "nccb": ("c5b571ee6b74", "7769bf2aee77"),
     "rbcs-f": ("1a0b69abb960", "3a57c38d1187"),
     "rbcs-f-training": ("eb584a37677b", "70353560110e"),
     "ucb-cs": ("552bc40104f2", "dbc67d0f7ab5"),

@@ -45,7 +45,9 @@ def test_a_preset_is_complete(name: str) -> None:
     settings = {setting.label for setting in preset.settings}
     figures = {claim.figure for claim in preset.claims}
     assert figures <= numbers
-    assert all("One seed" in preset.figure(number).caption for number in numbers - figures)
+    for number in numbers - figures:  # nothing to judge where there is one seed
+        panels = [setting for setting in preset.settings if preset.figure(number).is_of(setting)]
+        assert all(len(preset.experiment_of(setting).seeds) == 1 for setting in panels)
     for claim in preset.claims:
         named = claim.labels(preset.drawn(claim.figure))
         assert set(named) <= labels
@@ -213,6 +215,16 @@ def test_a_setting_runs_its_own_schemes_seeds_and_clients() -> None:
     assert runs["authors"] == (["Random", "NCCB", "Oort", "k-LinUCB"], 700, 3)
     assert runs["iid"] == (["Random"], 700, 3)
     assert runs["100 authors"] == (["NCCB"], 100, 1)
+    planned = {
+        setting.label: preset.schemes_for(setting, (5,), times=1, extras=True)
+        for setting in preset.settings
+    }
+    assert [label for label, schemes in planned.items() if schemes] == [
+        "700 authors, 64 bits",
+        "32 bits",
+        "16 bits",
+        "8 bits",
+    ]
     bits = preset.experiment_of(preset.setting("8 bits")).training
     assert bits is not None
     assert bits.code.bits == 8

@@ -168,3 +168,21 @@ def test_the_command_tells_what_it_did(shards: tuple[Path, Path], tmp_path: Path
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 2
     assert "different experiments" in refused.output
+
+
+def test_folders_with_other_seeds_and_selectors_are_joined(tmp_path: Path) -> None:
+    for name, selectors, seeds in (("a", ["random"], [0]), ("b", ["random", "e3cs"], [1])):
+        experiment = Experiment(
+            selectors=selectors, n_clients=6, cohort_size=2, n_rounds=3, seeds=seeds
+        )
+        run_experiment(experiment, tmp_path / name, n_jobs=1)
+    merged = merge(tmp_path / "all", [tmp_path / "a", tmp_path / "b"])
+    assert len(merged.added) == 3
+    table = json.loads((tmp_path / "all" / "experiment.json").read_text())
+    assert [selector["label"] for selector in table["selectors"]] == ["random", "e3cs"]
+    assert table["seeds"] == [0, 1]
+    whole = Experiment(
+        selectors=["random", "e3cs"], n_clients=6, cohort_size=2, n_rounds=3, seeds=[0, 1]
+    )
+    grid = run_experiment(whole, tmp_path / "all", n_jobs=1)  # only e3cs with seed 0 is lacking
+    assert len(grid.cells) == 4

@@ -13,6 +13,7 @@ from turnout import StepDecay
 from turnout.data.base import PADDING, FederatedData
 from turnout.errors import InvalidInput
 from turnout.training.aggregate import aggregate
+from turnout.training.batched.weights import Stacked, StepRule
 from turnout.training.fast import FastTrainer
 from turnout.training.local import LocalWork
 from turnout.training.models import CifarCnn, EmnistCnn, FashionCnn, Logistic, Mlp, StackedLstm
@@ -194,6 +195,17 @@ def test_a_word_of_a_chance_below_any_float_has_a_finite_loss():
     wanted, got = (trainer.train(start, np.arange(5), 0) for trainer in (reference, fast))
     assert 10.0 < got.loss.max() < 300.0
     assert_same_updates(got, wanted, start)
+
+
+def test_adam_takes_gradients_in_any_layout():
+    gradient = torch.arange(1.0, 7.0).reshape(1, 2, 3)
+    results = []
+    for laid_out in (gradient, gradient.transpose(1, 2).contiguous().transpose(1, 2)):
+        weight = Stacked.copies(torch.zeros(2, 3), 1, StepRule(lr=0.1, is_adam=True))
+        weight.descend(laid_out)
+        weight.descend(-2.0 * laid_out)
+        results.append(weight.value)
+    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -108,6 +108,8 @@ def reproduce(
     settings = [preset.setting(label) for label in setting or []] or list(preset.settings)
     file = _opened(preset, results)
     parts = _parts(preset, settings, wanted, file, out, extras, only)
+    if parts and not only:
+        file.check_version()
     running = computing.for_run()
     if only and running["shard"] is not None:
         raise InvalidInput("--collect and --shard exclude each other: collect after turnout merge.")
@@ -210,8 +212,10 @@ def _collect(preset: Preset, parts: list[_Part], file: ResultsFile) -> None:
     """Take what is complete into the results."""
     for part in parts:
         kept = collect(preset, part.experiment, part.folder, part.labels)
-        file.update(part.setting, part.times, kept)
-    file.made_with = tools(trains="training" in preset.base)
+        if kept.schemes:
+            file.check_version()
+            file.update(part.setting, part.times, kept)
+            file.made_with = tools(trains="training" in preset.base)
 
 
 def _print(
@@ -257,7 +261,8 @@ def _content(
                     label: {
                         "seeds": list(scheme.seeds),
                         **{
-                            name: numbers(results.estimate(label, name)) for name in scheme.measures
+                            name: numbers(results.estimate(label, name))
+                            for name in (*scheme.measures, *preset.relative_measures(setting))
                         },
                     }
                     for label, scheme in results.schemes.items()

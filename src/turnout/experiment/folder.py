@@ -14,7 +14,7 @@ from turnout.experiment.task import CellResult, CellTask, cell_config, config_di
 from turnout.runs import files
 from turnout.runs.files import DamagedFile, FolderError
 from turnout.runs.generations import drop_previous
-from turnout.runs.settings import first_difference
+from turnout.runs.union import misfit, union
 from turnout.version import __version__
 
 #: What a run leaves behind.
@@ -139,31 +139,13 @@ def reuse_notes(results: Iterable[CellResult], prepared: Prepared) -> tuple[str,
 
 def _joined(saved: Mapping[str, Any], table: Mapping[str, Any], root: Path) -> dict[str, Any]:
     """Return the experiment that holds a folder's and a wanted one; raise if they do not fit."""
-    there, here = _by_label(saved), _by_label(table)
-    grows = {
-        "selectors": {label: there[label] for label in here if label in there},
-        "seeds": table["seeds"],
-        "n_rounds": max(table["n_rounds"], _number(saved, "n_rounds")),
-    }
-    wanted = {**table, "selectors": {label: here[label] for label in grows["selectors"]}}
-    difference = first_difference({**saved, **grows}, wanted)
+    n_rounds = max(table["n_rounds"], _number(saved, "n_rounds"))
+    difference = misfit({**saved, "n_rounds": n_rounds}, table)
     if difference is not None:
         raise FolderError(
             f"{root} belongs to another experiment: {difference}; use another folder (--out)."
         )
-    old_seeds = saved.get("seeds")
-    seeds = old_seeds if isinstance(old_seeds, list) else []
-    return {
-        **table,
-        "selectors": list({**there, **here}.values()),
-        "seeds": [*seeds, *(seed for seed in table["seeds"] if seed not in seeds)],
-    }
-
-
-def _by_label(table: Mapping[str, Any]) -> dict[str, Any]:
-    selectors = table.get("selectors")
-    tables = selectors if isinstance(selectors, list) else []
-    return {str(item["label"]): item for item in tables if isinstance(item, dict)}
+    return union(saved, table)
 
 
 def _number(table: Mapping[str, Any], key: str) -> int:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout.errors import InvalidInput
-from turnout.papers.measures import measure_named
+from turnout.papers.measures import RELATIVE, measure_named
 from turnout.papers.results import Trials
 from turnout.runs.cell import Cell
 from turnout.runs.metric import Metric
@@ -88,7 +88,7 @@ class Claim:
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
             raise InvalidInput(f"relation must be one of {', '.join(RELATIONS)}.", field="relation")
-        measure_named(self.measure)
+        measure = measure_named(self.measure)
         signs = steps_of(self.order)[1] if self.order else ()
         needs_margin = {">=", "~"}.intersection(signs)
         if needs_margin and self.margin <= 0.0:
@@ -97,7 +97,7 @@ class Claim:
                 f"margin must be above 0: {sign} needs to say how large a difference counts.",
                 field="margin",
             )
-        if measure_named(self.measure).is_time_to and {">=", "~", "="} & set(signs):
+        if measure.is_time_to and {">=", "~", "="} & set(signs):
             raise InvalidInput("times are compared by > only, with a factor.", field="order")
 
     def labels(self, drawn: Sequence[str]) -> tuple[str, ...]:
@@ -106,10 +106,9 @@ class Claim:
         Args:
             drawn: The schemes of the figure, for ``others``.
         """
-        if not self.order:
-            return self.schemes
-        groups, _ = self.groups(drawn)
-        return tuple(dict.fromkeys(label for group in groups for label in group))
+        groups = self.groups(drawn)[0] if self.order else [self.schemes]
+        other = [self.measure.removeprefix(RELATIVE)] if self.measure.startswith(RELATIVE) else []
+        return tuple(dict.fromkeys([*(label for group in groups for label in group), *other]))
 
     def groups(self, drawn: Sequence[str]) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
         """Return the groups of the order with ``others`` filled in, and the signs between them.
@@ -129,7 +128,7 @@ class Finding(NamedTuple):
     Attributes:
         ours: The numbers, as text.
         evidence: What speaks for the claim and against it.
-        n_seeds: Seeds behind it, the fewest of any scheme involved.
+        n_seeds: Seeds behind it: the fewest pairs of any comparison.
         seeds_needed: Seeds that would decide it if the spread stayed as it is; None if it is
             decided or cannot be said.
     """
@@ -202,6 +201,11 @@ class _Step(NamedTuple):
     is_censored: bool = False  #: whether a run never got there, so that the spread is not known
 
     @property
+    def n_seeds(self) -> int:
+        """Seeds that both schemes have; one that diverged counts."""
+        return self.differences.size
+
+    @property
     def weakness(self) -> tuple[float, bool, float]:
         """Orders steps: what speaks least for the claim is largest; exact ones are small."""
         return self.evidence.speaks_for, not self.evidence.is_exact, -self.distance
@@ -223,8 +227,7 @@ def _order(
         for group in groups
     ]
     chain = " ".join(part for pair in zip(parts, (*signs, ""), strict=True) for part in pair)
-    n_seeds = len(results.common_seeds(name(label) for group in groups for label in group))
-    return _finding(chain.strip(), steps, measure, n_seeds)
+    return _finding(chain.strip(), steps, measure, min(step.n_seeds for step in steps))
 
 
 def _step(
@@ -301,7 +304,7 @@ def _each(
         remark = "" if verdict == Verdict.HOLDS else f" ({verdict})"
         parts.append(f"{label} {shown(values, measure)}{remark}")
     evidence = all_of([step.evidence for step in steps])
-    n_seeds = min(results.n_seeds(name(label)) for label in claim.schemes)
+    n_seeds = min(step.n_seeds for step in steps)
     weakest = max(steps, key=lambda step: step.evidence.speaks_for)
     needed = _seeds_needed(weakest) if _verdict(evidence) == Verdict.UNDECIDED else None
     return Finding("; ".join(parts), evidence, n_seeds, needed)
@@ -333,13 +336,16 @@ def shown(values: FloatArray, measure: Metric[Cell]) -> str:
         values: One per seed; NaN = diverged, infinity = never got there.
         measure: What they are.
     """
-    n_diverged, n_never = int(np.isnan(values).sum()), int(np.isinf(values).sum())
-    if not measure.is_time_to:
-        text = estimate(values).written(measure.form)
-        return f"{text} ({n_diverged} of {values.size} diverged)" if n_diverged else text
-    if n_diverged == values.size:
+    known = values[~np.isnan(values)]
+    if not known.size:
         return "-"
-    middle = float(np.median(values[~np.isnan(values)]))
-    text = format(middle, measure.form) if math.isfinite(middle) else "never"
-    is_partly = 0 < n_never < values.size
-    return f"{text} ({n_never} of {values.size} never)" if is_partly else text
+    if measure.is_time_to:
+        middle = float(np.median(known))
+        text = "never" if math.isinf(middle) else format(middle, measure.form)
+    else:
+        text = estimate(values).written(measure.form)
+    counts = {"diverged": values.size - known.size, "never": int(np.isinf(known).sum())}
+    if counts["never"] == known.size:
+        del counts["never"]  # the text says it
+    remarks = [f"{n} of {values.size} {what}" for what, n in counts.items() if n]
+    return f"{text} ({', '.join(remarks)})" if remarks else text

@@ -40,7 +40,8 @@ _TIMES: Mapping[str, tuple[Callable[[str, float], Callable[[Cell], float]], str,
 
 
 #: Beginning of the rounds to the best accuracy of another scheme with the same seed; its label
-#: follows. They are computed from kept curves (``Trials.values``): no run has them by itself.
+#: follows. They are computed from kept curves, in whose rounds they count (``Trials.values``): no
+#: run has them by itself.
 RELATIVE = "rounds-to-best-of-"
 
 

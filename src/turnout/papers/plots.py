@@ -37,10 +37,10 @@ def draw(
     }
     if not shown:
         return []
+    there = {label for part in shown.values() for label in part.schemes}
+    schemes = [scheme for scheme in figure.schemes if scheme in there]
     paths = [folder / f"figure-{figure.number}.{form}" for form in formats]
-    return draw_files(
-        paths, lambda canvas: DRAWINGS[figure.draws].draw(canvas, figure.schemes, shown)
-    )
+    return draw_files(paths, lambda canvas: DRAWINGS[figure.draws].draw(canvas, schemes, shown))
 
 
 def _selections_by_class(
@@ -162,8 +162,7 @@ def _by_setting(
         for line, (curve, label) in zip(grid, rows.items(), strict=True):
             line[0].set_ylabel(label)
             for panel, (name, results) in zip(line, settings.items(), strict=True):
-                present = [scheme for scheme in schemes if scheme in results.schemes]
-                _lines(panel, present, results, curve, x)
+                _lines(panel, schemes, results, curve, x)
                 panel.set_title(name)
         for panel in grid[-1]:
             panel.set_xlabel("communication round" if x == "rounds" else "virtual time, s")
@@ -210,7 +209,7 @@ def _lines(
     panel: Any, schemes: Sequence[str], results: Trials, curve: str, x: str = "rounds"
 ) -> None:
     """Draw means over seeds, with bands from the lowest to the highest seed."""
-    for scheme in schemes:
+    for scheme in (scheme for scheme in schemes if scheme in results.schemes):
         curves = results.schemes[scheme].curves
         rounds, values = curves[curve]
         places = rounds if x == "rounds" else curves[x].values.mean(axis=0)

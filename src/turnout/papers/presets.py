@@ -52,6 +52,14 @@ class Figure:
     settings: tuple[str, ...] = ()
     caption: str = ""
 
+    def is_of(self, setting: Setting) -> bool:
+        """Return whether a setting is one of its panels.
+
+        Args:
+            setting: One of the preset's.
+        """
+        return not self.settings or setting.label in self.settings
+
 
 @dataclass(frozen=True)
 class CostTable:
@@ -225,16 +233,20 @@ class Preset:
             numbers: Of the figures.
             times: 1 is the paper's own length; longer runs serve only the claims that ask for
                 them.
-            extras: Adds the published forms, the cost table and the regret table.
+            extras: Adds what no figure draws: published forms, the cost and the regret table.
         """
         claims = [claim for claim in self.claims_in(setting, numbers) if claim.times == times]
         wanted = {label for claim in claims for label in claim.labels(self.drawn(claim.figure))}
         labels = self.experiment.labels
         if times == 1:
-            wanted.update(label for number in numbers for label in self.figure(number).schemes)
-            if extras:
-                unwanted = () if setting.has_published else tuple(self.published.values())
-                wanted.update(label for label in labels if label not in unwanted)
+            shown = [figure for figure in self.figures if figure.is_of(setting)]
+            wanted.update(
+                label for figure in shown if figure.number in numbers for label in figure.schemes
+            )
+        if times == 1 and extras:
+            drawn = {label for figure in self.figures for label in figure.schemes}
+            drawn.update(() if setting.has_published else self.published.values())
+            wanted.update(label for label in labels if label not in drawn)
         here = setting.schemes or labels
         return [label for label in labels if label in wanted and label in here]
 
@@ -251,6 +263,16 @@ class Preset:
             if claim.figure in numbers
             if not claim.settings or setting.label in claim.settings
         )
+
+    def relative_measures(self, setting: str) -> tuple[str, ...]:
+        """Return the measures of a setting that compare with another scheme.
+
+        Args:
+            setting: Its label.
+        """
+        claims = [claim for claim in self.claims if setting in (claim.settings or (setting,))]
+        names = dict.fromkeys(claim.measure for claim in claims)
+        return tuple(name for name in names if name.startswith(RELATIVE))
 
     def measures(self) -> tuple[str, ...]:
         """Return every measure of single runs that claims and tables need."""

@@ -55,6 +55,16 @@ class Curve(NamedTuple):
     rounds: IntArray
     values: FloatArray
 
+    def at(self, rounds: IntArray) -> FloatArray:
+        """Return (seeds, rounds) the values of some rounds; NaN where there is none.
+
+        Args:
+            rounds: Ascending, with all of this curve's.
+        """
+        values = np.full((self.values.shape[0], rounds.size), np.nan)
+        values[:, np.searchsorted(rounds, self.rounds)] = self.values
+        return values
+
 
 @dataclass(frozen=True)
 class SchemeResults:
@@ -105,20 +115,17 @@ class SchemeResults:
         """Return these results with more seeds; a seed that both have counts as run last.
 
         Args:
-            later: What was run since, with the same measures and curves.
+            later: What was run since. It takes the place of these if it has all their seeds;
+                otherwise it must have the same measures and curves.
         """
+        if set(self.seeds) <= set(later.seeds):
+            return later
         for part in ("measures", "curves", "clients"):
             differ = sorted(getattr(self, part).keys() ^ getattr(later, part).keys())
             if differ:
                 raise ResultsError(
                     f"the kept results were made for other claims or figures: {part} "
                     f"{', '.join(differ)}. Write to another file, or delete them."
-                )
-        for name, curve in self.curves.items():
-            if not np.array_equal(curve.rounds, later.curves[name].rounds):
-                raise ResultsError(
-                    f"the kept curve {name!r} has other rounds than that of the new runs. "
-                    "Write to another file, or delete the kept results."
                 )
         old = [i for i, seed in enumerate(self.seeds) if seed not in later.seeds]
         seeds = (*(self.seeds[i] for i in old), *later.seeds)
@@ -133,8 +140,9 @@ class SchemeResults:
             later.cohort_size,
             {name: rows(self.measures[name], new) for name, new in later.measures.items()},
             {
-                name: Curve(new.rounds, rows(self.curves[name].values, new.values))
+                name: Curve(rounds, rows(self.curves[name].at(rounds), new.at(rounds)))
                 for name, new in later.curves.items()
+                for rounds in [np.union1d(self.curves[name].rounds, new.rounds)]
             },
             {name: rows(self.clients[name], new) for name, new in later.clients.items()},
         )
@@ -214,17 +222,11 @@ class Trials:
             return self._rounds_to_best_of(measure.removeprefix(RELATIVE), label)
         kept = self._scheme(label).measures
         if measure not in kept:
-            raise ResultsError(f"{measure} of {label} was not kept: run turnout reproduce again.")
+            raise ResultsError(
+                f"{measure} of {label} was not kept: collect its runs again with --collect, or "
+                "delete the kept results."
+            )
         return kept[measure]
-
-    def common_seeds(self, labels: Iterable[str]) -> tuple[int, ...]:
-        """Return the seeds that all of some schemes have.
-
-        Args:
-            labels: The schemes; at least one.
-        """
-        first, *others = (self._scheme(label).seeds for label in labels)
-        return tuple(seed for seed in first if all(seed in seeds for seeds in others))
 
     def paired(self, label: str, other: str, measure: str) -> tuple[FloatArray, FloatArray]:
         """Return a measure of two schemes for the seeds that both have.
@@ -235,7 +237,7 @@ class Trials:
             measure: A measure that was kept.
         """
         ours, theirs = self._scheme(label).seeds, self._scheme(other).seeds
-        both = self.common_seeds((label, other))
+        both = [seed for seed in ours if seed in theirs]
         first = self.values(label, measure)[[ours.index(seed) for seed in both]]
         return first, self.values(other, measure)[[theirs.index(seed) for seed in both]]
 
@@ -266,18 +268,24 @@ class Trials:
 
         NaN for a seed that the other scheme lacks.
         """
-        ours, theirs = self._scheme(label), self.schemes.get(other)
-        if "accuracy" not in ours.curves:
+        ours, theirs = self._accuracies(label), {}
+        if other in self.schemes:
+            theirs = dict(zip(self.schemes[other].seeds, self._accuracies(other)[1], strict=True))
+        rounds, values = ours
+        first = np.full(values.shape[0], np.nan)
+        for place, seed in enumerate(self.schemes[label].seeds):
+            if seed in theirs:
+                reached = rounds[values[place] >= theirs[seed].max(initial=0.0)]
+                first[place] = reached[0] if reached.size else np.inf
+        return first
+
+    def _accuracies(self, label: str) -> tuple[IntArray, FloatArray]:
+        """Return the rounds in which training was looked at, and accuracies; 0 if diverged."""
+        curves = self._scheme(label).curves
+        if "accuracy" not in curves:
             raise ResultsError(f"the accuracies of {label} were not kept: draw them in a figure.")
-        rounds, values = ours.curves["accuracy"]
-        best = {}
-        if theirs is not None:
-            accuracies = np.nan_to_num(theirs.curves["accuracy"].values)  # 0 where it had diverged
-            best = dict(zip(theirs.seeds, accuracies.max(1), strict=True))
-        wanted = np.array([best.get(seed, np.nan) for seed in ours.seeds])
-        reached = np.nan_to_num(values, nan=-np.inf) >= wanted[:, None]
-        first = np.where(reached.any(1), rounds[reached.argmax(1)], np.inf)
-        return np.where(np.isnan(wanted), np.nan, first)
+        rounds, values = curves["accuracy"]
+        return rounds, np.nan_to_num(values)
 
     def _scheme(self, label: str) -> SchemeResults:
         if label not in self.schemes:

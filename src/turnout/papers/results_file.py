@@ -124,7 +124,7 @@ class ResultsFile:
         return lacking
 
     def check(self, setting: str, times: int, experiment: Mapping[str, Any]) -> None:
-        """Raise if kept results are of another protocol, or of another version of turnout.
+        """Raise if kept results are of another protocol.
 
         Args:
             setting: Label of the setting.
@@ -137,12 +137,19 @@ class ResultsFile:
         there = _protocol(kept.experiment, kept.labels)
         here = _protocol(experiment, kept.labels)
         difference = first_difference(there, here)
-        if difference is None and self.made_with.get("turnout", __version__) != __version__:
-            difference = f"turnout: {self.made_with['turnout']} there, {__version__} here"
         if difference is not None:
             raise ResultsError(
                 f"the kept results of {self.preset} ({setting or 'its only setting'}) follow "
                 f"another protocol: {difference}. Write to another file, or delete them."
+            )
+
+    def check_version(self) -> None:
+        """Raise if another version of turnout made the kept results: runs of two do not mix."""
+        made_with = self.made_with.get("turnout", __version__)
+        if made_with != __version__:
+            raise ResultsError(
+                f"the kept results of {self.preset} were made with turnout {made_with}, and this "
+                f"is turnout {__version__}. Write to another file, or delete them."
             )
 
 

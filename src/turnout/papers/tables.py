@@ -263,7 +263,7 @@ def _verdict_text(entry: Judged) -> str:
     if entry.verdict != entry.ours.verdict:
         text += f" ({entry.ours.verdict} alone)"
     if entry.ours.n_seeds < 2:
-        text += " (one seed; 2 are the least)"
+        text += f" ({'one' if entry.ours.n_seeds else 'no common'} seed; 2 are the least)"
     elif entry.ours.seeds_needed is not None:
         text += f" (about {entry.ours.seeds_needed} seeds would decide)"
     return text

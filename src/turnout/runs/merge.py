@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from turnout.errors import InvalidInput, OutputError
 from turnout.runs import files
@@ -16,7 +16,8 @@ from turnout.runs.files import FolderError
 from turnout.runs.lock import locked
 from turnout.runs.reader import read_cell
 from turnout.runs.settings import first_difference
-from turnout.storage import TEMPORARY, write_atomically
+from turnout.runs.union import misfit, union
+from turnout.storage import TEMPORARY
 
 #: Files that tell how a cell was run, not what came out: they differ between equal cells.
 _CIRCUMSTANCES = frozenset({files.VERSIONS, files.PROGRESS})
@@ -82,10 +83,10 @@ def _join(target: Path, places: list[Path], sources: list[_Experiment]) -> Merge
     cells, incomplete = _checked_cells([*there, *sources])
     added = {place: cell for place, cell in cells.items() if place != cell}
     try:
-        for place, root in settings.items():
-            if place != root:
-                content = (root / files.EXPERIMENT).read_bytes()
-                write_atomically(place / files.EXPERIMENT, content)
+        for place, table in settings.items():
+            file = place / files.EXPERIMENT
+            if not file.exists() or files.read_json(file) != table:
+                files.write_json(file, table)
         for place, cell in added.items():
             _copy(cell, place)
     except OSError as error:
@@ -108,15 +109,18 @@ def _experiments(folder: Path) -> list[Path]:
     return roots
 
 
-def _checked_settings(experiments: Iterable[_Experiment]) -> dict[Path, Path]:
-    """Return who comes first at each place; raise if another there has other settings."""
+def _checked_settings(experiments: Iterable[_Experiment]) -> dict[Path, dict[str, Any]]:
+    """Return the experiment of each place; raise if one that goes there has other settings."""
     first: dict[Path, Path] = {}
+    tables: dict[Path, dict[str, Any]] = {}
     for root, place in experiments:
-        before = first.setdefault(place, root)
-        difference = _difference(files.EXPERIMENT, before, root)
+        before, table = first.setdefault(place, root), files.read_json(root / files.EXPERIMENT)
+        known = tables.setdefault(place, table)
+        difference = misfit(known, table, saved_in=str(before), wanted_by=str(root))
         if difference is not None:
             raise FolderError(f"these are different experiments: {difference}.")
-    return first
+        tables[place] = union(known, table)
+    return tables
 
 
 def _checked_cells(

@@ -54,9 +54,10 @@ def above(differences: FloatArray, border: float = 0.0) -> Evidence:
     if differences.size < 2 or not np.isfinite(differences).all():
         return _NOTHING
     mean, deviation = float(differences.mean()) - border, float(differences.std(ddof=1))
-    if deviation <= ROUNDING * abs(mean):  # as rare as a coin that falls on one side each time; t would say 0
+    scale = ROUNDING * max(abs(mean + border), abs(border))
+    if deviation <= scale:  # t would be certain; a coin that falls on one side each time is not
         always = 0.5**differences.size
-        return Evidence(always if mean > 0.0 else 1.0, always if mean < 0.0 else 1.0)
+        return Evidence(always if mean > scale else 1.0, always if mean < -scale else 1.0)
     statistic = mean / (deviation / math.sqrt(differences.size))
     degrees = differences.size - 1
     return Evidence(_student_tail(statistic, degrees), _student_tail(-statistic, degrees))

@@ -125,7 +125,7 @@ class Stacked:
             gradient = gradient.sub(self.start, alpha=self.rule.proximal)
         adam(  # all of it in one pass over the memory
             [self.value],
-            [gradient],
+            [gradient.contiguous()],  # the kernel does not look at strides
             [mean],
             [square],
             [],
