@@ -31,9 +31,9 @@ def draw(
         formats: Some of ``FORMATS``.
     """
     shown = {
-        name: part
-        for name, part in results.items()
-        if name in (figure.settings or results) and set(figure.schemes).intersection(part.schemes)
+        name: results[name]
+        for name in (figure.settings or results)
+        if name in results and set(figure.schemes).intersection(results[name].schemes)
     }
     if not shown:
         return []
@@ -150,22 +150,30 @@ def _client_losses(canvas: Any, schemes: Sequence[str], settings: Mapping[str, T
 def _by_setting(
     rows: Mapping[str, str], x: str = "rounds"
 ) -> Callable[[Any, Sequence[str], Mapping[str, Trials]], None]:
-    """Return a drawing with a column per setting and a row per curve.
+    """Return a drawing with a panel per curve and setting, the settings side by side.
 
     ``rows`` names the curves and their axes; ``x`` is "rounds" or the name of a curve of times.
+    More than three settings stand in pairs, each pair below the one before.
     """
 
     def draw_settings(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
-        n_columns = len(settings)
-        canvas.set_size_inches(max(3.4 * n_columns, 5.0), 2.7 * len(rows) + 0.5)
-        grid = canvas.subplots(len(rows), n_columns, sharey="row", squeeze=False)
-        for line, (curve, label) in zip(grid, rows.items(), strict=True):
-            line[0].set_ylabel(label)
-            for panel, (name, results) in zip(line, settings.items(), strict=True):
-                _lines(panel, schemes, results, curve, x)
+        n_columns = len(settings) if len(settings) <= 3 else 2
+        names = list(settings)
+        lines = [
+            (curve, names[start : start + n_columns])
+            for start in range(0, len(names), n_columns)
+            for curve in rows
+        ]
+        canvas.set_size_inches(max(3.4 * n_columns, 5.0), 2.7 * len(lines) + 0.5)
+        grid = canvas.subplots(len(lines), n_columns, sharey=len(rows) == 1 or "row", squeeze=False)
+        for panels, (curve, shown) in zip(grid, lines, strict=True):
+            panels[0].set_ylabel(rows[curve])
+            for panel, name in zip(panels, shown, strict=False):
+                _lines(panel, schemes, settings[name], curve, x)
                 panel.set_title(name)
-        for panel in grid[-1]:
-            panel.set_xlabel("communication round" if x == "rounds" else "virtual time, s")
+                panel.set_xlabel("communication round" if x == "rounds" else "virtual time, s")
+            for panel in panels[len(shown) :]:
+                panel.set_visible(False)
         draw_legend(canvas, grid[0], named=_family)
 
     return draw_settings
