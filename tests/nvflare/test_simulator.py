@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -23,6 +24,10 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "nvflare-volatile"
 #: A run that takes longer hangs.
 LONGEST_S = 300
+#: NVFlare's simulator looks for free ports and opens them later. Another process may be faster, and
+#: then it loses a client before the first round. Such a job is started again, so many times.
+TRIES = 3
+LOST = "Communication error with client"
 SEED = 7
 
 E3CS = {"selector": "e3cs", "cohort_size": 2, "num_rounds": 5, "seed": SEED}
@@ -57,6 +62,7 @@ class Job:
     def __init__(self, folder, command):
         self.folder, self.trace = folder, folder / "trace"
         self._log = open(folder / "log.txt", "a")  # noqa: SIM115
+        self._log_before = self._log.tell()
         self.process = subprocess.Popen(
             [sys.executable, *command],
             cwd=ROOT,
@@ -90,6 +96,18 @@ class Job:
             self.kill()
         assert code == 0, (self.folder / "log.txt").read_text()[-5000:]
         return self
+
+    def has_all(self, n_clients):
+        """Wait until all clients run; return whether they do."""
+        until = time.monotonic() + LONGEST_S
+        while time.monotonic() < until:
+            text = (self.folder / "log.txt").read_text()[self._log_before :]
+            if text.count("client runner started") >= n_clients or self.process.poll() is not None:
+                return True
+            if LOST in text:
+                return False
+            time.sleep(0.2)
+        return False
 
     def kill(self):
         """Let the server and all clients die at once."""
@@ -139,24 +157,43 @@ class Job:
         return Counter((one["client"], one["round"]) for one in lines)
 
 
+def fresh(folder):
+    """Return a folder that is not there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
     """Four jobs side by side; one is killed after two rounds, and starts again."""
     root = tmp_path_factory.mktemp("nvflare")
     hang = {name: {"2": "sleep 600"} for name in FOUR}
-    started = {
-        "accidents": Job.of(
-            root / "accidents", EVERYONE, [*FOUR, "site-5", "site-6", "site-7"], ACCIDENTS
-        ),
-        "whole": Job.of(root / "whole", E3CS, FOUR),
-        "killed": Job.of(root / "killed", E3CS, FOUR, hang),
-        "example": Job.example(root / "example", **POLLING),
+    seven = [*FOUR, "site-5", "site-6", "site-7"]
+    starts = {
+        "accidents": lambda: Job.of(fresh(root / "accidents"), EVERYONE, seven, ACCIDENTS),
+        "whole": lambda: Job.of(fresh(root / "whole"), E3CS, FOUR),
+        "killed": lambda: Job.of(fresh(root / "killed"), E3CS, FOUR, hang),
+        "example": lambda: Job.example(fresh(root / "example"), **POLLING),
+        "resumed": lambda: Job.of(root / "killed", E3CS, FOUR),
     }
+    started = {name: start() for name, start in starts.items() if name != "resumed"}
+
+    def with_all(name, n_clients=4):
+        for _ in range(TRIES):
+            if started[name].has_all(n_clients):
+                return
+            started[name].kill()
+            started[name] = starts[name]()
+        raise AssertionError((started[name].folder / "log.txt").read_text()[-5000:])
+
     try:
+        for name in started:
+            with_all(name, 7 if name == "accidents" else 4)
         started["killed"].wait_for(2)
         started["killed"].wait_for_training(2)
         started["killed"].kill()
-        started["resumed"] = Job.of(root / "killed", E3CS, FOUR)
+        started["resumed"] = starts["resumed"]()
+        with_all("resumed")
         yield {name: started[name].ended() for name in started if name != "killed"}
     finally:
         for job in started.values():
