@@ -202,11 +202,21 @@ def _markdown(table: TextTable) -> str:
 
 
 def _drawn(preset: Preset, file: ResultsFile) -> list[Figure]:
-    """Return the figures of which at least one scheme has results."""
+    """Return the figures of which at least one scheme has results in one of its panels."""
     there = {
-        label for (_, times), part in file.parts.items() if times == 1 for label in part.schemes
+        setting.label: set(part.schemes)
+        for setting in preset.settings
+        if (part := file.parts.get((setting.label, 1))) is not None
     }
-    return [figure for figure in preset.figures if there.intersection(figure.schemes)]
+    return [
+        figure
+        for figure in preset.figures
+        if any(
+            there[name].intersection(figure.schemes)
+            for name in figure.settings or there
+            if name in there
+        )
+    ]
 
 
 def _figures(preset: Preset, file: ResultsFile) -> list[str]:
