@@ -124,6 +124,12 @@ def test_printed_settings_of_papers_exist():
         assert load_preset(name).setting(label).label == label
 
 
+def test_every_figure_of_a_paper_is_there():
+    for page in ROOT.glob("docs/papers/results/*.md"):
+        for name in re.findall(r"!\[.*?\]\((.+?)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / name).is_file(), f"{page.name}: {name}"
+
+
 def test_the_pages_of_papers_are_those_of_their_results():
     script = ROOT / "docs" / "build_papers.py"
     made = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
