@@ -67,7 +67,7 @@ def test_the_best_and_who_may_be_as_good():
 
 
 def test_only_a_lead_that_is_real_makes_the_best():
-    close = scores_of(a=[10.0, 20.0, 30.0], b=[9.0, 21.5, 29.0], c=[1.0, 11.0, 21.0])
+    close = scores_of(a=[10.0, 20.0, 30.0], b=[9.0, 21.5, 29.0], c=[1.0, 11.1, 20.9])
     ranking = close.ranking("cep")
     assert [ranking.place(label) for label in "abc"] == ["leading", "tied", ""]
     clear = scores_of(a=[10.0, 20.0, 30.0], b=[9.0, 19.1, 28.9]).ranking("cep")

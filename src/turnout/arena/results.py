@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from turnout.arena.tasks import ArenaTask
 from turnout.errors import TurnoutError
 from turnout.experiment import Experiment, Grid, Variant, read_cell
 from turnout.experiment.grid import checker
-from turnout.papers.results import ResultsError, SchemeResults, Trials
+from turnout.papers.results import SchemeResults, Trials
 from turnout.papers.results_file import ResultsFile
 from turnout.runs.files import SUMMARY, cell_folder, slug
 
@@ -97,7 +97,6 @@ class Arena:
         for task in tasks:
             experiment = task.experiment(variants, seeds, is_quick=is_quick)
             self.file.check(task.label, 1, experiment.table())
-            self._check_selectors(task, variants)
             labels = [variant.label for variant in variants]
             lacking = self.file.missing(task.label, 1, labels, seeds)
             for missing in sorted({tuple(own) for own in lacking.values()}):
@@ -154,19 +153,6 @@ class Arena:
         """
         schemes = [kept.schemes for task in tasks if (kept := self.trials(task)) is not None]
         return tuple(dict.fromkeys(label for group in schemes for label in group))
-
-    def _check_selectors(self, task: ArenaTask, variants: Sequence[Variant]) -> None:
-        kept = self.trials(task)
-        there: Mapping[str, Any] = (
-            {} if kept is None else {part["label"]: part for part in kept.experiment["selectors"]}
-        )
-        for variant in variants:
-            if there.get(variant.label, variant.table()) != variant.table():
-                raise ResultsError(
-                    f"the kept results of {variant.label} in the task {task.label} have other "
-                    f"parameters: {there[variant.label]}. Give this one a label of its own, such "
-                    f"as Mine={variant.name}, or write to another file."
-                )
 
 
 def _unfit(experiment: Experiment) -> dict[str, str]:

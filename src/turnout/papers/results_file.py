@@ -134,8 +134,9 @@ class ResultsFile:
         kept = self.parts.get((setting, times))
         if kept is None:
             return
-        there = _protocol(kept.experiment, kept.labels)
-        here = _protocol(experiment, kept.labels)
+        wanted = {selector["label"] for selector in experiment["selectors"]}
+        both = [label for label in kept.labels if label in wanted]
+        there, here = _protocol(kept.experiment, both), _protocol(experiment, both)
         difference = first_difference(there, here)
         if difference is not None:
             raise ResultsError(
@@ -154,7 +155,7 @@ class ResultsFile:
 
 
 def _protocol(experiment: Mapping[str, Any], labels: Iterable[str]) -> dict[str, Any]:
-    """Return what must not change: everything but name, seeds and the schemes that were not run."""
+    """Return what must not change: everything but name, seeds and other schemes."""
     selectors = {selector["label"]: selector for selector in experiment["selectors"]}
     fixed = {
         name: value
