@@ -19,13 +19,11 @@ class Steps(NamedTuple):
     """Where the rows of each time are in a packed sequence, the longest text first.
 
     Attributes:
-        starts: The first row of each time.
         sizes: How many texts are still going on, never more than at the time before.
         before: The row of the same text at the time before, for all rows after the first time.
     """
 
-    starts: tuple[int, ...]
-    sizes: tuple[int, ...]
+    sizes: list[int]
     before: Tensor
 
     @classmethod
@@ -36,11 +34,10 @@ class Steps(NamedTuple):
             batch_sizes: As there.
             device: Where the sequence is.
         """
-        ends = batch_sizes.cumsum(0)
-        sizes, starts = batch_sizes.tolist(), (ends - batch_sizes).tolist()
-        rows = torch.arange(int(ends[-1]))
+        sizes = batch_sizes.tolist()
+        rows = torch.arange(sum(sizes))
         before = rows[sizes[0] :] - torch.repeat_interleave(batch_sizes[:-1], batch_sizes[1:])
-        return cls(tuple(starts), tuple(sizes), before.to(device))
+        return cls(sizes, before.to(device))
 
 
 class LstmLayer:
@@ -53,33 +50,37 @@ class LstmLayer:
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self.of_input, self.of_state, *self.biases = weights
 
-    def forward(self, x: Tensor, steps: Steps) -> Tensor:
+    def forward(self, x: Tensor, steps: Steps, reads: Tensor | None = None) -> Tensor:
         """Return the states (rows, h).
 
         Args:
-            x: (rows, d) the inputs.
+            x: (n, d) the inputs.
             steps: Which rows belong to which time.
+            reads: (rows,) which input each row reads; ``None``: each its own. A word that comes
+                often is multiplied once.
         """
         h = self.of_state.shape[1]
         gates = torch.addmm(self.biases[0] + self.biases[1], x, self.of_input.T)
-        cells, squashed, states = (gates.new_empty(x.shape[0], h) for _ in range(3))
-        turned, last = self.of_state.T.contiguous(), 0
-        for start, size in zip(steps.starts, steps.sizes, strict=True):
-            now, then = slice(start, start + size), slice(last, last + size)
-            gate, cell = gates[now], cells[now]
-            if start:
-                gate.addmm_(states[then], turned)
-            gate[:, : 2 * h].sigmoid_()
-            gate[:, 2 * h : 3 * h].tanh_()
-            gate[:, 3 * h :].sigmoid_()
-            into, kept, new, out = gate.chunk(4, 1)
-            torch.mul(into, new, out=cell)
-            if start:
-                cell.addcmul_(kept, cells[then])
-            torch.tanh(cell, out=squashed[now])
-            torch.mul(out, squashed[now], out=states[now])
-            last = start
-        self.saved = x, gates, cells, squashed, states
+        if reads is not None:
+            gates = gates.index_select(0, reads)
+        cells, squashed, states = (gates.new_empty(gates.shape[0], h) for _ in range(3))
+        turned = self.of_state.T.contiguous()
+        into_kept, new, out = torch.split(gates, [2 * h, h, h], 1)
+        views = (gates, into_kept, *into_kept.chunk(2, 1), new, out, cells, squashed, states)
+        before: tuple[Tensor, Tensor] | None = None  # states and cells of the time before
+        split = (torch.split(view, steps.sizes) for view in views)
+        for size, *now in zip(steps.sizes, *split, strict=True):
+            gate, both, into, kept, new, out, cell, small, state = now
+            if before is not None:
+                gate.addmm_(before[0][:size], turned)
+            both.sigmoid_()
+            out.sigmoid_()
+            torch.mul(into, new.tanh_(), out=cell)
+            if before is not None:
+                cell.addcmul_(kept, before[1][:size])
+            torch.mul(out, torch.tanh(cell, out=small), out=state)
+            before = state, cell
+        self.saved = x, reads, gates, cells, squashed, states
         return states
 
     def backward(self, gradient: Tensor, steps: Steps) -> tuple[Tensor, list[Tensor]]:
@@ -89,31 +90,34 @@ class LstmLayer:
             gradient: (rows, h) of the states; it is changed.
             steps: As for ``forward``.
         """
-        x, gates, cells, squashed, states = self.saved
+        x, reads, gates, cells, squashed, states = self.saved
         h, first = self.of_state.shape[1], steps.sizes[0]
         into, kept, new, out = gates.chunk(4, 1)
         factors = torch.empty_like(gates)  # of the gradient of a cell, and of a state, on each gate
         of_into, of_kept, of_new, of_out = factors.chunk(4, 1)
         torch.mul(into, 1.0 - into, out=of_into).mul_(new)
         torch.mul(kept, 1.0 - kept, out=of_kept)
-        of_kept[first:] *= cells[steps.before]
+        of_kept[first:] *= cells.index_select(0, steps.before)
         of_kept[:first] = 0.0
         torch.mul(into, 1.0 - new * new, out=of_new)
         torch.mul(out, 1.0 - out, out=of_out).mul_(squashed)
         of_cell = (1.0 - squashed * squashed).mul_(out)  # of the gradient of a state on its cell
         carried = gradient.new_zeros(first, h)
-        after = slice(0, 0)  # rows of the time after
-        for start, size in zip(reversed(steps.starts), reversed(steps.sizes), strict=True):
-            now, n_after = slice(start, start + size), after.stop - after.start
-            of_state, cell = gradient[now], carried[:size]
-            if n_after:
-                of_state[:n_after].addmm_(factors[after], self.of_state)
-            cell.addcmul_(of_state, of_cell[now])
-            factors[now, : 3 * h].view(size, 3, h).mul_(cell[:, None])
-            of_out[now] *= of_state
-            cell *= kept[now]
-            after = now
-        of_input = factors.T @ x
-        of_before = factors[first:].T @ states[steps.before]
+        after: Tensor | None = None  # factors of the time after
+        views = (factors, factors[:, : 3 * h].view(-1, 3, h), of_out, of_cell, kept, gradient)
+        split = (torch.split(view, steps.sizes) for view in views)
+        for now in reversed(list(zip(*split, strict=True))):
+            factor, of_gates, of_out, of_cell, kept, of_state = now
+            cell = carried[: of_state.shape[0]]
+            if after is not None:
+                of_state[: after.shape[0]].addmm_(after, self.of_state)
+            cell.addcmul_(of_state, of_cell)
+            of_gates.mul_(cell[:, None])
+            of_out.mul_(of_state)
+            cell.mul_(kept)
+            after = factor
+        of_before = factors[first:].T @ states.index_select(0, steps.before)
         of_bias = factors.sum(0)
-        return factors @ self.of_input, [of_input, of_before, of_bias, of_bias]
+        if reads is not None:
+            factors = factors.new_zeros(x.shape[0], 4 * h).index_add_(0, reads, factors)
+        return factors @ self.of_input, [factors.T @ x, of_before, of_bias, of_bias]

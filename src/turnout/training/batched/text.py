@@ -25,7 +25,7 @@ from turnout.training.reports import ClientLosses
 from turnout.types import Array
 
 #: Scores that are held at a time.
-BLOCK = 1 << 20
+BLOCK = 1 << 21
 
 #: A loss above this is computed from the scores: chances below e^-87 are inexact or 0 as floats.
 FAR = 80.0
@@ -91,10 +91,11 @@ class _Client:
         packed = _packed(words, labels)
         words, labels = packed.data.unbind(1)
         has_label = labels != PADDING
-        words = self.place[words]
-        states = self.embedding.value[0][words]
-        steps = Steps.of(packed.batch_sizes, states.device)
-        for layer in self.layers:
+        different, reads = torch.unique(self.place[words], return_inverse=True)
+        steps = Steps.of(packed.batch_sizes, words.device)
+        first, *others = self.layers
+        states = first.forward(self.embedding.value[0].index_select(0, different), steps, reads)
+        for layer in others:
             states = layer.forward(states, steps)
         losses, below = self._output_step(states[has_label], labels[has_label])
         gradient = torch.zeros_like(states)
@@ -103,7 +104,7 @@ class _Client:
         for layer in reversed(self.layers):
             gradient, own = layer.backward(gradient, steps)
             of_weights = own + of_weights
-        self._embedding_step(words, gradient)
+        self._embedding_step(different, gradient)
         for weight, its_gradient in zip(self.of_lstm, of_weights, strict=True):
             weight.descend(its_gradient[None])
         return losses
@@ -111,7 +112,7 @@ class _Client:
     def _output_step(self, states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Update the output layer; return losses and the gradient of the states, (labels, h)."""
         weight, bias = self.output.value[0], self.bias.value[0]
-        of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
+        of_weight, of_bias = torch.empty_like(weight), torch.zeros_like(bias)
         below = torch.empty_like(states)
         losses = states.new_empty(labels.numel())
         size = max(1, BLOCK // bias.numel())
@@ -119,13 +120,15 @@ class _Client:
             torch.split(part, size) for part in (states, labels[:, None], losses[:, None], below)
         ]
         minus_1, share = bias.new_full((1, 1), -1.0), 1.0 / max(1, labels.numel())
+        beta = 0.0  # the first block is written, the others are added
         for states_in, labels_in, losses_in, below_in in zip(*blocks, strict=True):
             scores = torch.addmm(bias, states_in, weight.T)
             gradient = torch.softmax(scores, 1)  # becomes that of the sum of the losses
             losses_in.copy_(_surprise(scores, gradient, labels_in))
             gradient.scatter_add_(1, labels_in, minus_1.expand_as(labels_in))
             torch.mm(gradient, weight, out=below_in)
-            of_weight.addmm_(gradient.T, states_in, alpha=share)
+            of_weight.addmm_(gradient.T, states_in, beta=beta, alpha=share)
+            beta = 1.0
             of_bias.add_(gradient.sum(0), alpha=share)
         self.output.descend(of_weight[None])
         self.bias.descend(of_bias[None])
@@ -133,7 +136,7 @@ class _Client:
 
     def _embedding_step(self, words: Tensor, gradient: Tensor) -> None:
         of_all = torch.zeros_like(self.embedding.start)
-        of_all.index_add_(0, words, gradient)
+        of_all[words] = gradient
         self.embedding.descend(of_all[None])
 
     def finish(self) -> None:
