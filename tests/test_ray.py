@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,32 +86,43 @@ def test_a_killed_worker_changes_no_number(address: str, tmp_path: Path) -> None
     assert outcome(tmp_path / "ray") == outcome(tmp_path / "local")
 
 
-def test_training_is_the_same_and_needs_no_data_on_the_workers(
+def test_training_survives_a_worker_and_needs_no_data_on_the_workers(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(HERE, "yes")
     training = {"source": "tests.cluster_parts:OnlyHere", "model": "logistic"}
-    made = small("random", n_rounds=4, training=training)
-    run_experiment(made, tmp_path / "ray", backend="ray", address=address, n_jobs=1)
+    mortal = f"mortal=tests.cluster_parts:Mortal:marker={tmp_path / 'killed'},round=3"
+    made = small(mortal, n_rounds=6, training=training)
+    options: dict[str, Any] = {"n_jobs": 1, "checkpoint_every": 2}
+    grid = run_experiment(made, tmp_path / "ray", backend="ray", address=address, **options)
+    assert sorted(cell.status for cell in grid.cells) == ["complete", "resumed"]
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # as a worker has
-    run_experiment(made, tmp_path / "local", n_jobs=1)
+    run_experiment(made, tmp_path / "local", **options)
     torch.set_num_threads(before)
     assert outcome(tmp_path / "ray") == outcome(tmp_path / "local")
 
 
 @pytest.mark.deployment
 def test_an_interrupted_grid_goes_on_without_ray_and_back(address: str, tmp_path: Path) -> None:
-    made = small("e3cs", seeds=1, n_rounds=4000)
-
-    def interrupt(advance: Advance) -> None:
-        if 200 <= advance.rounds_done < advance.n_rounds:  # behind the first checkpoint
-            raise KeyboardInterrupt
-
+    cut = tmp_path / "cut"
+    made = dataclasses.replace(small("e3cs", seeds=1, n_rounds=4000), name="compare")
+    command = (
+        f"compare e3cs --world e3cs --rounds 4000 --clients 30 --cohort 5 --seeds 1 --out {cut}"
+    )
+    command += f" --backend ray --address {address}"
+    turnout = [sys.executable, "-m", "turnout", *command.split()]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(turnout, **pipes) as process:
+        while not (cut / "e3cs" / "seed-0" / "progress.npz").exists():  # the first checkpoint
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in output
+    assert not (cut / "e3cs" / "seed-0" / "summary.json").exists()
     options: dict[str, Any] = {"backend": "ray", "address": address}
-    with pytest.raises(KeyboardInterrupt):
-        run_experiment(made, tmp_path / "cut", progress=interrupt, **options)
-    assert not (tmp_path / "cut" / "e3cs" / "seed-0" / "summary.json").exists()
     there = run_experiment(made, tmp_path / "cut", n_jobs=1)
     assert [cell.status for cell in there.cells] == ["resumed"]
     run_experiment(made, tmp_path / "whole", n_jobs=1)
