@@ -49,6 +49,15 @@ PROSE = {
 #: Where a hand-written page has a table of ``results/theorems.json``.
 MEASURED = re.compile(r"<!-- measured: (?P<name>\w+) -->\n.*?<!-- end -->\n", re.DOTALL)
 
+#: What no preset has: the paper's task, its figures and tables, and why.
+NOT_RUN = (
+    ("E3CS, CIFAR-10 (journal)", "", "", "Fig. 6, Table III: 25 s a round, 17 hours a run"),
+    ("E3CS, CIFAR-10 (arXiv)", "", "", "Fig. 5, Table III: 25 s a round, 14 to 21 hours a run"),
+    ("E3CS, images of EMNIST Letters", "", "", "Fig. 5, Table II: the images are not at hand"),
+    ("RBCS-F, CIFAR-10", "", "", "Figs. 5 to 7: 25 s a round"),
+    ("NCCB, Superuser and Yelp", "", "", "Tables 1, 2, Figs. 3 to 5: the texts are not at hand"),
+)
+
 _READ = "Paired by seed; ± is half the 95 % interval. [How verdicts are made](../verdicts.md)."
 
 _INDEX_HEAD = """# The papers, claim by claim
@@ -108,19 +117,21 @@ def page(paper: Paper) -> str:
 def index(papers: Sequence[Paper]) -> str:
     """Return the page with all claims."""
     everything = [one for paper in papers for one in paper.judged]
-    parts = [_INDEX_HEAD.rstrip(), _overview(papers), count_sentence(everything, pages=True)]
+    n_pages = sum(any(one.is_counted for one in paper.judged) for paper in papers)
+    counts = count_sentence(everything, pages=n_pages)
+    parts = [_INDEX_HEAD.rstrip(), _overview(papers), counts, _coverage(papers)]
     for paper in papers:
         rows = [
             (
-                str(one.claim.figure),
+                one.place,
                 one.claim.says,
                 one.setting or "-",
                 str(one.ours.n_seeds),
-                one.verdict + (", by construction" if one.claim.by_construction else ""),
+                _remarked(one),
             )
             for one in paper.judged
         ]
-        headings = ("fig.", "the paper says", "setting", "seeds", "verdict")
+        headings = ("where", "the paper says", "setting", "seeds", "verdict")
         parts.append(f"## {paper.heading}")
         parts += [_markdown(TextTable("", headings, tuple(rows)))] if rows else []
         parts.append(_missing(paper.preset, paper.file))
@@ -130,10 +141,63 @@ def index(papers: Sequence[Paper]) -> str:
 def _overview(papers: Sequence[Paper]) -> str:
     rows = []
     for paper in papers:
-        counted = Counter(one.verdict for one in paper.judged if not one.claim.by_construction)
-        rows.append((paper.heading, *(str(counted[verdict]) for verdict in Verdict)))
+        counted = Counter(one.verdict for one in paper.judged if one.is_counted)
+        if counted:
+            rows.append((paper.heading, *(str(counted[verdict]) for verdict in Verdict)))
+        else:
+            rows.append((paper.heading, *("not run",) * len(Verdict)))
     table = TextTable("", ("experiment", *(str(verdict) for verdict in Verdict)), tuple(rows))
     return _markdown(table)
+
+
+def _coverage(papers: Sequence[Paper]) -> str:
+    """Return which figures and tables were run, in part or not at all."""
+    rows = []
+    for preset, file, *_ in papers:
+        states: dict[str, set[str]] = {}
+        for figure in preset.figures:
+            states[figure.name] = {
+                _state(preset, file, setting, (figure.number,))
+                for setting in preset.settings
+                if figure.is_of(setting)
+            }
+        for table in preset.numbers:
+            name = re.match(r"Tables? \w+", table.title)
+            if name is not None and not any(name[0] in shown for shown in states):
+                states[name[0]] = {
+                    _state(preset, file, setting, tuple(figure.number for figure in preset.figures))
+                    for setting in preset.settings
+                    if not table.settings or setting.label in table.settings
+                }
+        cells = [
+            ", ".join(name for name, found in states.items() if _whole(found) == state)
+            for state in ("run", "in part", "not run")
+        ]
+        rows.append((preset.title, *cells))
+    table = TextTable("", ("experiment", "run", "in part", "not run"), (*rows, *NOT_RUN))
+    return f"## Figures and tables\n\n{_markdown(table)}"
+
+
+def _state(preset: Preset, file: ResultsFile, setting: Setting, numbers: tuple[int, ...]) -> str:
+    labels = preset.schemes_for(setting, numbers, times=1, extras=False)
+    seeds = preset.experiment_of(setting).seeds
+    lacking = file.missing(setting.label, 1, labels, seeds)
+    n_lacking = sum(len(those) for those in lacking.values())
+    if n_lacking == 0:
+        return "run"
+    return "not run" if n_lacking == len(labels) * len(seeds) else "in part"
+
+
+def _whole(states: set[str]) -> str:
+    """Return the state of a figure from those of its settings."""
+    return next(iter(states)) if len(states) == 1 else "in part"
+
+
+def _remarked(one: Judged) -> str:
+    """Return a verdict, and why it is not counted."""
+    text: str = one.verdict
+    text += ", by construction" if one.claim.by_construction else ""
+    return text + (f", not counted: {one.differs}" if one.differs else "")
 
 
 def _missing(preset: Preset, file: ResultsFile) -> str:
@@ -221,8 +285,8 @@ def _drawn(preset: Preset, file: ResultsFile) -> list[Figure]:
 
 def _figures(preset: Preset, file: ResultsFile) -> list[str]:
     return [
-        f"![Figure {figure.number}, ours]({preset.name}/figure-{figure.number}.png)\n\n"
-        f"*Fig. {figure.number}, ours. {figure.caption}*".replace(". *", ".*")
+        f"![{figure.name}, ours]({preset.name}/figure-{figure.number}.png)\n\n"
+        f"*{figure.name}, ours. {figure.caption}*".replace(". *", ".*")
         for figure in _drawn(preset, file)
     ]
 

@@ -8,9 +8,18 @@ import pytest
 
 from turnout.errors import InvalidInput
 from turnout.papers import Claim, Finding, Trials, Verdict, judge
-from turnout.papers.claims import RELATIONS, corrected, steps_of
+from turnout.papers.claims import RELATIONS, corrected, joined, steps_of
 from turnout.papers.results import SchemeResults
-from turnout.statistics.evidence import Evidence, above, all_of, holm, inside, later, same
+from turnout.statistics.evidence import (
+    Evidence,
+    above,
+    all_of,
+    any_of,
+    holm,
+    inside,
+    later,
+    same,
+)
 
 
 def results(values: dict[str, list[float]], measure: str = "cep", n_rounds: int = 100) -> Trials:
@@ -277,6 +286,41 @@ def test_seeds_that_would_decide_are_named() -> None:
     assert found.seeds_needed is not None
     assert 3 < found.seeds_needed < 30
     assert finding("order", VALUES, order="up > same").seeds_needed is None
+
+
+def spread(n: int, mean: float) -> list[float]:
+    """Return n numbers with this mean and a standard deviation of 1."""
+    values = np.linspace(-1.0, 1.0, n)
+    return list(mean + values / values.std(ddof=1))
+
+
+@pytest.mark.parametrize("mean", [0.9, -0.9])
+@pytest.mark.parametrize("order", ["a > b", "a & high > b", "a & high & higher > b"])
+def test_so_many_seeds_decide_and_one_less_does_not(order: str, mean: float) -> None:
+    def judged(n: int) -> Finding:
+        values = {"a": spread(n, mean), "b": [0.0] * n, "high": spread(n, 9.0)}
+        return finding("order", values | {"higher": spread(n, 99.0)}, order=order)
+
+    needed = judged(4).seeds_needed
+    assert needed is not None
+    assert judged(needed - 1).verdict == Verdict.UNDECIDED
+    assert judged(needed).verdict == (Verdict.HOLDS if mean > 0.0 else Verdict.FAILS)
+
+
+def test_two_seeds_do_not_say_how_many_would_decide() -> None:
+    found = finding("order", {"a": [1.0, 3.0], "b": [0.0] * 2}, order="a > b")
+    assert (found.verdict, found.seeds_needed) == (Verdict.UNDECIDED, None)
+
+
+def test_up_to_needs_one_setting_to_hold_and_all_to_fail() -> None:
+    good, bad, open_ = Evidence(0.01, 0.99), Evidence(0.99, 0.02), Evidence(0.4, 0.6)
+    assert any_of([good, bad], is_complete=True) == Evidence(0.02, 0.99)
+    assert any_of([bad, bad], is_complete=True) == Evidence(1.0, 0.02)
+    assert any_of([bad, bad], is_complete=False) == Evidence(1.0, 1.0)
+    assert any_of([bad, open_], is_complete=True) == Evidence(0.8, 0.6)
+    found = {"iid": Finding("1 and 2", bad, 5), "non-iid": Finding("3 and 4", good, 3)}
+    assert joined(found, is_complete=True)[0::2] == ("nearest in non-iid: 3 and 4", 3)
+    assert joined(found, is_complete=True).verdict == Verdict.HOLDS
 
 
 def test_later_is_undecided_without_pairs() -> None:

@@ -256,6 +256,37 @@ def test_nothing_judged_is_said(arxiv: Preset) -> None:
     assert count_sentence(judged).startswith("No claim can be judged yet")
 
 
+def test_another_protocol_and_an_up_to_are_judged_apart() -> None:
+    preset = load_preset("e3cs-letters")
+    labels = preset.experiment.labels
+    measures = [name for name in preset.measures() if "hold-out" in name]
+    values = {name: np.array([1.0, 2.0, 4.0]) for name in measures}
+    schemes = {
+        label: SchemeResults((0, 1, 2), 20, {k: i + v for k, v in values.items()}, {}, {})
+        for i, label in enumerate(labels)
+    }
+    run = {setting.label for setting in preset.settings if ", iid, FedAvg" in setting.label}
+    parts = {(label, 1): Trials({"n_rounds": 400}, schemes, {}) for label in run}
+    judged = judged_claims(preset, ResultsFile("e3cs-letters", parts))
+    assert len(run) == 2
+    n_claims = len(preset.claims)
+    (up_to,) = (one for one in judged if one.claim.is_anywhere)
+    assert (up_to.setting, up_to.place, up_to.verdict) == (
+        "any of 4, 1 run",
+        "abstract",
+        "undecided",
+    )
+    assert sum(one.is_counted for one in judged) == n_claims
+    apart = [one for one in judged if one.differs]
+    assert len(apart) == n_claims - 1
+    assert all("mean-returned" in one.setting for one in apart)
+    assert judged[-len(apart) :] == apart
+    sentence = count_sentence(judged)
+    assert sentence.startswith(f"{n_claims} verdicts: ")
+    assert f"{n_claims - 1} are not about the paper's protocol (the usual mean" in sentence
+    assert "so at 15% over 3 pages" in count_sentence(judged, pages=3)
+
+
 def test_a_figure_without_its_settings_is_not_drawn(tmp_path):
     (figure,) = load_preset("e3cs-letters").figures
     assert figure.settings

@@ -135,7 +135,7 @@ def reproduce(
         print_json(_content(preset, file, judged, folder, written))
     else:
         _print(preset, file, judged, written, extras)
-    if any(claim.verdict == Verdict.FAILS for claim in judged):
+    if any(one.verdict == Verdict.FAILS and not one.differs for one in judged):
         raise typer.Exit(1)
 
 
@@ -273,10 +273,12 @@ def _content(
         "claims": [
             {
                 "figure": entry.claim.figure,
+                "place": entry.place,
                 "setting": entry.setting,
                 "says": entry.claim.says,
                 "reading": entry.claim.reading,
                 "by_construction": entry.claim.by_construction,
+                "differs": entry.differs,
                 "ours": entry.ours.ours,
                 "verdict": entry.ours.verdict.value,
                 "verdict_among_all": entry.verdict.value,

@@ -27,6 +27,7 @@ from turnout.statistics.evidence import (
     Evidence,
     above,
     all_of,
+    any_of,
     holm,
     inside,
     later,
@@ -37,6 +38,9 @@ from turnout.types import FloatArray
 
 #: More seeds than this are not worth naming.
 _MOST_SEEDS = 200
+
+#: From fewer seeds than this nothing can be said about the spread.
+_FEWEST_SEEDS = 3
 
 
 class Verdict(StrEnum):
@@ -52,7 +56,7 @@ class Claim:
     """A sentence of a paper, and how it is judged.
 
     Args:
-        figure: Number of the figure or table that the sentence is about.
+        figure: Number of the figure whose schemes the sentence is about.
         says: The sentence.
         relation: A name of ``RELATIONS``.
         measure: What is compared, a name that ``measure_named`` knows.
@@ -65,6 +69,8 @@ class Claim:
         factor: For > between times: how many times as long.
         settings: Labels of the settings in which it is judged; empty = in all.
         reading: How the sentence was read, where it leaves room.
+        place: Where the sentence or its numbers stand, such as a table; empty = the figure.
+        is_anywhere: Whether it says that there is a setting ("up to"): judged once over all.
         times: Judged on runs so many times as long as the paper's.
         has_published: Whether it is judged for the published forms too.
         by_construction: Why our model of the world makes it true; empty = it does not.
@@ -81,6 +87,8 @@ class Claim:
     factor: float = 1.0
     settings: tuple[str, ...] = ()
     reading: str = ""
+    place: str = ""
+    is_anywhere: bool = False
     times: int = 1
     has_published: bool = False
     by_construction: str = ""
@@ -162,6 +170,19 @@ def judge(
     return RELATIONS[claim.relation](claim, results, drawn, lambda label: names.get(label, label))
 
 
+def joined(found: Mapping[str, Finding], *, is_complete: bool) -> Finding:
+    """Return the finding of a claim that need be true in one setting only.
+
+    Args:
+        found: What was measured in each setting.
+        is_complete: Whether these are all settings.
+    """
+    best = min(found, key=lambda label: found[label].evidence.speaks_for)
+    evidence = any_of([finding.evidence for finding in found.values()], is_complete=is_complete)
+    n_seeds = min(finding.n_seeds for finding in found.values())
+    return Finding(f"nearest in {best}: {found[best].ours}", evidence, n_seeds)
+
+
 def corrected(findings: Sequence[Finding]) -> list[Verdict]:
     """Return the verdicts with Holm's correction for how many claims are judged together.
 
@@ -222,12 +243,12 @@ def _order(
         for first in left
         for second in right
     ]
-    parts = [
-        " & ".join(shown(results.values(name(label), claim.measure), measure) for label in group)
+    numbers = ", ".join(
+        f"{label} {shown(results.values(name(label), claim.measure), measure)}"
         for group in groups
-    ]
-    chain = " ".join(part for pair in zip(parts, (*signs, ""), strict=True) for part in pair)
-    return _finding(chain.strip(), steps, measure, min(step.n_seeds for step in steps))
+        for label in group
+    )
+    return _finding(numbers, steps, measure, min(step.n_seeds for step in steps))
 
 
 def _step(
@@ -271,20 +292,27 @@ def _finding(numbers: str, steps: Sequence[_Step], measure: Metric[Cell], n_seed
     n_diverged = int(np.isnan(weakest.differences).sum())
     if n_diverged:
         step_shown += f", diverged in {n_diverged} of {weakest.differences.size} seeds"
-    needed = _seeds_needed(weakest) if verdict == Verdict.UNDECIDED else None
-    return Finding(f"{numbers}; weakest: {step_shown}", evidence, n_seeds, needed)
+    needed = _seeds_needed(weakest, len(steps)) if verdict == Verdict.UNDECIDED else None
+    which = "weakest" if len(steps) > 1 else "paired"
+    return Finding(f"{numbers}; {which}: {step_shown}", evidence, n_seeds, needed)
 
 
-def _seeds_needed(step: _Step) -> int | None:
-    """Return how many seeds would decide a step whose mean and spread stay as they are."""
+def _seeds_needed(step: _Step, n_steps: int) -> int | None:
+    """Return how many seeds would decide a claim by a step whose mean and spread stay as they are.
+
+    One of several steps needs more of them to make the claim fail (see ``all_of``).
+    """
     values = step.differences
     if step.is_censored or not np.isfinite(values).all():
         return None
-    if values.size < 2 or step.distance == 0.0:
+    if values.size < _FEWEST_SEEDS or step.distance == 0.0:
         return None
     spread = float(values.std(ddof=1)) / abs(step.distance)
-    enough = (n for n in range(2, _MOST_SEEDS + 1) if student_quantile(n - 1) * spread < n**0.5)
-    return next((n for n in enough if n > values.size), None)
+    confidence = 1.0 - LEVEL / (n_steps if step.distance < 0.0 else 1)
+    for n in range(values.size + 1, _MOST_SEEDS + 1):
+        if student_quantile(n - 1, confidence) * spread < n**0.5:
+            return n
+    return None
 
 
 def _each(
@@ -306,7 +334,8 @@ def _each(
     evidence = all_of([step.evidence for step in steps])
     n_seeds = min(step.n_seeds for step in steps)
     weakest = max(steps, key=lambda step: step.evidence.speaks_for)
-    needed = _seeds_needed(weakest) if _verdict(evidence) == Verdict.UNDECIDED else None
+    is_open = _verdict(evidence) == Verdict.UNDECIDED
+    needed = _seeds_needed(weakest, len(steps)) if is_open else None
     return Finding("; ".join(parts), evidence, n_seeds, needed)
 
 

@@ -266,6 +266,7 @@ _early_loss = _window(
 )
 _log("log-global-loss", "log global loss, last T/10", _global_loss)
 _log("log-global-loss-early", "log global loss, first T/4", _early_loss)
+_log("log-worst-client-loss", "log largest local loss", _worst_client_loss)
 _window("final-accuracy", "accuracy, last T/20", "accuracy", 0.95, 1.0, worst=0.0)
 _window("early-accuracy", "accuracy, first T/4", "accuracy", 0.0, 0.25, worst=0.0)
 _window("final-hold-out", "hold-out accuracy, last T/20", "holdout_accuracy", 0.95, 1.0, worst=0.0)

@@ -25,6 +25,8 @@ class Setting:
         experiment: What else it changes in the experiment: ``n_clients``, ``seeds``.
         schemes: Labels of the schemes that are run here; empty = all.
         has_published: Whether the published forms are run here too.
+        differs: In which way it leaves the paper's protocol; empty = it does not. Verdicts here
+            are then no verdicts on the paper: they are shown, but not counted.
     """
 
     label: str = ""
@@ -32,6 +34,7 @@ class Setting:
     experiment: Mapping[str, Any] = field(default_factory=dict)
     schemes: tuple[str, ...] = ()
     has_published: bool = True
+    differs: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,12 @@ class Figure:
     """A figure of the paper.
 
     Args:
-        number: As in the paper.
+        number: As in the paper; another one that is free if it draws what stands in a table.
         draws: A name of ``turnout.papers.plots.DRAWINGS``.
         schemes: What is drawn.
         settings: Labels of the settings that are its panels; empty = all.
         caption: A sentence for the page.
+        place: Where its numbers stand, if that is a table; empty = "Fig." and the number.
     """
 
     number: int
@@ -51,6 +55,12 @@ class Figure:
     schemes: tuple[str, ...]
     settings: tuple[str, ...] = ()
     caption: str = ""
+    place: str = ""
+
+    @property
+    def name(self) -> str:
+        """How the paper calls it."""
+        return self.place or f"Fig. {self.number}"
 
     def is_of(self, setting: Setting) -> bool:
         """Return whether a setting is one of its panels.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from turnout.papers.claims import Claim, Finding, Verdict, corrected, judge, shown
+from turnout.papers.claims import Claim, Finding, Verdict, corrected, joined, judge, shown
 from turnout.papers.measures import measure_named
 from turnout.papers.presets import CostTable, NumbersTable, Preset, RegretTable
 from turnout.papers.results import Trials
@@ -43,17 +43,26 @@ class Judged(NamedTuple):
 
     Args:
         claim: What was judged.
+        place: The figure or table of the paper.
         setting: Label of the setting.
+        differs: In which way the setting leaves the paper's protocol.
         ours: What we measured.
         verdict: With Holm's correction for all claims that are judged together.
         published: The same two for the published forms, if there are any.
     """
 
     claim: Claim
+    place: str
     setting: str
+    differs: str
     ours: Finding
     verdict: Verdict
     published: tuple[Finding, Verdict] | None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it is a verdict on the paper, and one that could have been another."""
+        return not self.claim.by_construction and not self.differs
 
 
 def judged_claims(
@@ -68,12 +77,18 @@ def judged_claims(
         extras: Whether the published forms are judged too.
     """
     figures = numbers or tuple(figure.number for figure in preset.figures)
-    judged: list[tuple[Claim, str, Finding, Finding | None]] = []
+    entries: list[_Entry] = []
+    anywhere: dict[Claim, dict[str, Finding]] = {}
     for setting in preset.settings:
         for claim in preset.claims_in(setting, figures):
             results = file.parts.get((setting.label, claim.times))
             drawn = preset.drawn(claim.figure)
             if results is None or not set(claim.labels(drawn)) <= set(results.labels):
+                continue
+            ours = judge(claim, results, drawn)
+            if claim.is_anywhere:
+                if not setting.differs:
+                    anywhere.setdefault(claim, {})[setting.label] = ours
                 continue
             has_published = extras and claim.has_published and setting.has_published
             is_there = set(preset.published.values()) <= set(results.labels)
@@ -82,13 +97,49 @@ def judged_claims(
                 if has_published and is_there
                 else None
             )
-            judged.append((claim, setting.label, judge(claim, results, drawn), published))
-    verdicts = _corrected([(claim, ours) for claim, _, ours, _ in judged])
-    others = iter(_corrected([(claim, other) for claim, _, _, other in judged if other]))
-    return [
-        Judged(claim, setting, ours, verdict, published and (published, next(others)))
-        for (claim, setting, ours, published), verdict in zip(judged, verdicts, strict=True)
+            entries.append(_Entry(claim, setting.label, setting.differs, ours, published))
+    for claim, found in anywhere.items():
+        n_settings = sum(
+            not setting.differs and claim in preset.claims_in(setting, figures)
+            for setting in preset.settings
+        )
+        ours = joined(found, is_complete=len(found) == n_settings)
+        entries.append(_Entry(claim, f"any of {n_settings}, {len(found)} run", "", ours, None))
+    entries.sort(key=lambda entry: bool(entry.differs))
+    places = {figure.number: figure.name for figure in preset.figures}
+    families = [
+        [entry for entry in entries if bool(entry.differs) == differs] for differs in (False, True)
     ]
+    verdicts = [
+        verdict
+        for family in families
+        for verdict in _corrected([(entry.claim, entry.ours) for entry in family])
+    ]
+    others = iter(
+        _corrected([(entry.claim, entry.published) for entry in entries if entry.published])
+    )
+    return [
+        Judged(
+            entry.claim,
+            entry.claim.place or places[entry.claim.figure],
+            entry.setting,
+            entry.differs,
+            entry.ours,
+            verdict,
+            entry.published and (entry.published, next(others)),
+        )
+        for entry, verdict in zip(entries, verdicts, strict=True)
+    ]
+
+
+class _Entry(NamedTuple):
+    """A claim in one setting, before the correction."""
+
+    claim: Claim
+    setting: str
+    differs: str
+    ours: Finding
+    published: Finding | None
 
 
 def _corrected(found: Sequence[tuple[Claim, Finding]]) -> list[Verdict]:
@@ -97,14 +148,14 @@ def _corrected(found: Sequence[tuple[Claim, Finding]]) -> list[Verdict]:
     return [finding.verdict if claim.by_construction else next(tested) for claim, finding in found]
 
 
-def count_sentence(judged: Sequence[Judged], *, pages: bool = False) -> str:
+def count_sentence(judged: Sequence[Judged], *, pages: int = 1) -> str:
     """Return how many claims hold, and how many would be wrong by chance.
 
     Args:
-        judged: What a page judges.
-        pages: Whether they are of several pages, each with a correction of its own.
+        judged: What is judged.
+        pages: On how many pages, each with a correction of its own.
     """
-    counted = [entry for entry in judged if not entry.claim.by_construction]
+    counted = [entry for entry in judged if entry.is_counted]
     if not counted:
         return "No claim can be judged yet: the schemes that it compares were not all run."
     counts = Counter(entry.verdict for entry in counted)
@@ -117,13 +168,18 @@ def count_sentence(judged: Sequence[Judged], *, pages: bool = False) -> str:
     changed = sum(entry.verdict != entry.ours.verdict for entry in counted)
     text = (
         f"{len(counted)} verdicts: {parts}. Each alone would be wrong in at most {LEVEL:.0%} of "
-        f"cases, about {by_chance:.1f} of them together; Holm's correction, which is applied "
-        f"{'on each page' if pages else 'here'}, keeps the chance of even one at {LEVEL:.0%}"
+        f"cases, at most {by_chance:.1f} of them together on average. Holm's correction, which is "
+        f"applied {'on each page' if pages > 1 else 'here'}, keeps the chance of even one at "
+        f"{LEVEL:.0%}"
     )
-    text += " there" if pages else ""
+    text += f" there, so at {min(1.0, LEVEL * pages):.0%} over {pages} pages," if pages > 1 else ""
     text += f" and makes {changed} more undecided." if changed else "."
-    n_given = len(judged) - len(counted)
-    return text + (f" {n_given} by construction are not counted." if n_given else "")
+    n_given = sum(bool(entry.claim.by_construction) for entry in judged)
+    text += f" {n_given} by construction are not counted." if n_given else ""
+    reasons = "; ".join(dict.fromkeys(entry.differs for entry in judged if entry.differs))
+    n_other = sum(bool(entry.differs) for entry in judged)
+    other = f" {n_other} are not about the paper's protocol ({reasons}) and not counted either."
+    return text + (other if n_other else "")
 
 
 def claims_table(judged: Sequence[Judged], title: str = "Claims") -> TextTable:
@@ -136,7 +192,7 @@ def claims_table(judged: Sequence[Judged], title: str = "Claims") -> TextTable:
     has_settings = len({entry.setting for entry in judged}) > 1
     has_published = any(entry.published for entry in judged)
     headings = (
-        "fig.",
+        "where",
         "the paper says",
         *(("setting",) if has_settings else ()),
         "ours",
@@ -146,7 +202,7 @@ def claims_table(judged: Sequence[Judged], title: str = "Claims") -> TextTable:
     rows = []
     for entry in judged:
         says = entry.claim.says + (f" [{entry.claim.reading}]" if entry.claim.reading else "")
-        row = [str(entry.claim.figure), says]
+        row = [entry.place, says]
         row += [entry.setting] if has_settings else []
         row += [entry.ours.ours, _verdict_text(entry)]
         row += [_published_text(entry)] if has_published else []
@@ -262,6 +318,8 @@ def _verdict_text(entry: Judged) -> str:
         return f"{text}, by construction: {entry.claim.by_construction}"
     if entry.verdict != entry.ours.verdict:
         text += f" ({entry.ours.verdict} alone)"
+    if entry.differs:
+        text += f", not counted: {entry.differs}"
     if entry.ours.n_seeds < 2:
         text += f" ({'one' if entry.ours.n_seeds else 'no common'} seed; 2 are the least)"
     elif entry.ours.seeds_needed is not None:

@@ -149,6 +149,21 @@ def all_of(parts: Sequence[Evidence]) -> Evidence:
     return Evidence(speaks_for, min(1.0, against, exact), is_exact=not tested)
 
 
+def any_of(parts: Sequence[Evidence], *, is_complete: bool) -> Evidence:
+    """Combine the tests of a claim that need be true in one place only ("up to").
+
+    It holds if any part does; with several parts one of them looks good by chance more easily, so
+    that p-value is multiplied. It fails only if every part does.
+
+    Args:
+        parts: The tests; at least one.
+        is_complete: Whether these are all places; if not, it cannot fail.
+    """
+    speaks_for = min(1.0, len(parts) * min(part.speaks_for for part in parts))
+    speaks_against = max(part.speaks_against for part in parts) if is_complete else 1.0
+    return Evidence(speaks_for, speaks_against)
+
+
 def holm(p_values: Iterable[float]) -> list[float]:
     """Return p-values corrected for how many there are (Holm 1979), in the order given.
 
