@@ -241,7 +241,6 @@ def time_to(name: str, level: float) -> Compute:
     return first
 
 
-@_measure("worst-client-loss", "largest local loss", 3)
 def _worst_client_loss(cell: Cell) -> float:
     """Return the loss of the last model on the client that it serves worst."""
     return float(np.max(client_losses(cell)))
