@@ -53,6 +53,7 @@ MEASURED = re.compile(r"<!-- measured: (?P<name>\w+) -->\n.*?<!-- end -->\n", re
 NOT_RUN = (
     ("E3CS, CIFAR-10 (journal)", "", "", "Fig. 6, Table III: 25 s a round, 17 hours a run"),
     ("E3CS, CIFAR-10 (arXiv)", "", "", "Fig. 5, Table III: 25 s a round, 14 to 21 hours a run"),
+    ("E3CS, other cohort sizes (journal)", "", "", "Appendix C: the supplement is not at hand"),
     ("E3CS, images of EMNIST Letters", "", "", "Fig. 5, Table II: the images are not at hand"),
     ("RBCS-F, CIFAR-10", "", "", "Figs. 5 to 7: 25 s a round"),
     ("NCCB, Superuser and Yelp", "", "", "Tables 1, 2, Figs. 3 to 5: the texts are not at hand"),
@@ -142,7 +143,7 @@ def _overview(papers: Sequence[Paper]) -> str:
     rows = []
     for paper in papers:
         counted = Counter(one.verdict for one in paper.judged if one.is_counted)
-        if counted:
+        if paper.has_page:
             rows.append((paper.heading, *(str(counted[verdict]) for verdict in Verdict)))
         else:
             rows.append((paper.heading, *("not run",) * len(Verdict)))
@@ -154,38 +155,40 @@ def _coverage(papers: Sequence[Paper]) -> str:
     """Return which figures and tables were run, in part or not at all."""
     rows = []
     for preset, file, *_ in papers:
-        states: dict[str, set[str]] = {}
+        numbers = tuple(figure.number for figure in preset.figures)
+        states: dict[str, set[str]] = {figure.name: set() for figure in preset.figures}
         for figure in preset.figures:
-            states[figure.name] = {
-                _state(preset, file, setting, (figure.number,))
-                for setting in preset.settings
-                if figure.is_of(setting)
-            }
+            panels = [setting for setting in preset.settings if figure.is_of(setting)]
+            states[figure.name] |= _states(preset, file, panels, (figure.number,))
         for table in preset.numbers:
-            name = re.match(r"Tables? \w+", table.title)
-            if name is not None and not any(name[0] in shown for shown in states):
-                states[name[0]] = {
-                    _state(preset, file, setting, tuple(figure.number for figure in preset.figures))
-                    for setting in preset.settings
-                    if not table.settings or setting.label in table.settings
-                }
+            title = re.match(r"Tables? \w+(?: and \w+)?", table.title)
+            if title is not None:
+                labels = table.settings or [setting.label for setting in preset.settings]
+                blocks = [setting for setting in preset.settings if setting.label in labels]
+                states.setdefault(title[0], set()).update(_states(preset, file, blocks, numbers))
         cells = [
             ", ".join(name for name, found in states.items() if _whole(found) == state)
             for state in ("run", "in part", "not run")
         ]
         rows.append((preset.title, *cells))
-    table = TextTable("", ("experiment", "run", "in part", "not run"), (*rows, *NOT_RUN))
-    return f"## Figures and tables\n\n{_markdown(table)}"
+    whole = TextTable("", ("experiment", "run", "in part", "not run"), (*rows, *NOT_RUN))
+    return f"## Figures and tables\n\n{_markdown(whole)}"
 
 
-def _state(preset: Preset, file: ResultsFile, setting: Setting, numbers: tuple[int, ...]) -> str:
-    labels = preset.schemes_for(setting, numbers, times=1, extras=False)
-    seeds = preset.experiment_of(setting).seeds
-    lacking = file.missing(setting.label, 1, labels, seeds)
-    n_lacking = sum(len(those) for those in lacking.values())
-    if n_lacking == 0:
-        return "run"
-    return "not run" if n_lacking == len(labels) * len(seeds) else "in part"
+def _states(
+    preset: Preset, file: ResultsFile, settings: Sequence[Setting], numbers: tuple[int, ...]
+) -> set[str]:
+    """Return what was run of some figures in settings that have any of their schemes."""
+    states = set()
+    for setting in settings:
+        labels = preset.schemes_for(setting, numbers, times=1, extras=False)
+        seeds = preset.experiment_of(setting).seeds
+        lacking = file.missing(setting.label, 1, labels, seeds)
+        n_lacking = sum(len(those) for those in lacking.values())
+        if labels:
+            state = "not run" if n_lacking == len(labels) * len(seeds) else "in part"
+            states.add(state if n_lacking else "run")
+    return states
 
 
 def _whole(states: set[str]) -> str:

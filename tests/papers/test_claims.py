@@ -294,17 +294,34 @@ def spread(n: int, mean: float) -> list[float]:
     return list(mean + values / values.std(ddof=1))
 
 
-@pytest.mark.parametrize("mean", [0.9, -0.9])
-@pytest.mark.parametrize("order", ["a > b", "a & high > b", "a & high & higher > b"])
-def test_so_many_seeds_decide_and_one_less_does_not(order: str, mean: float) -> None:
+@pytest.mark.parametrize(
+    ("order", "mean", "verdict"),
+    [
+        ("a > b", 0.9, "holds"),
+        ("a > b", -0.9, "fails"),
+        ("a & high > b", 0.9, "holds"),
+        ("a & high > b", -0.9, "fails"),
+        ("a & high & higher > b", -0.9, "fails"),
+        ("a > b = b", -0.9, "fails"),  # equal runs are no matter of chance
+        ("a >= b", -2.0, "fails"),
+        ("a ~ b", 0.2, "holds"),
+        ("a ~ b", -1.9, "fails"),
+    ],
+)
+def test_so_many_seeds_decide_and_one_less_does_not(order: str, mean: float, verdict: str) -> None:
     def judged(n: int) -> Finding:
         values = {"a": spread(n, mean), "b": [0.0] * n, "high": spread(n, 9.0)}
-        return finding("order", values | {"higher": spread(n, 99.0)}, order=order)
+        return finding("order", values | {"higher": spread(n, 99.0)}, order=order, margin=1.0)
 
     needed = judged(4).seeds_needed
     assert needed is not None
     assert judged(needed - 1).verdict == Verdict.UNDECIDED
-    assert judged(needed).verdict == (Verdict.HOLDS if mean > 0.0 else Verdict.FAILS)
+    assert judged(needed).verdict == verdict
+
+
+def test_equal_differences_need_six_seeds() -> None:
+    found = finding("order", {"a": [2.0] * 3, "b": [0.0] * 3}, order="a > b")
+    assert (found.verdict, found.seeds_needed) == (Verdict.UNDECIDED, 6)
 
 
 def test_two_seeds_do_not_say_how_many_would_decide() -> None:

@@ -197,6 +197,14 @@ def test_a_word_of_a_chance_below_any_float_has_a_finite_loss():
     assert_same_updates(got, wanted, start)
 
 
+def test_the_gradients_of_blocks_of_scores_add_up(monkeypatch):
+    monkeypatch.setattr("turnout.training.batched.text.BLOCK", 20)  # of 7 words: two labels a block
+    reference, fast = pair("lstm")
+    start = reference.initial_weights()
+    wanted, got = (trainer.train(start, np.arange(5), 0) for trainer in (reference, fast))
+    assert_same_updates(got, wanted, start)
+
+
 def test_adam_takes_gradients_in_any_layout():
     gradient = torch.arange(1.0, 7.0).reshape(1, 2, 3)
     results = []

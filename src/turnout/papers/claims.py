@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from turnout.papers.measures import RELATIVE, measure_named
 from turnout.papers.results import Trials
 from turnout.runs.cell import Cell
 from turnout.runs.metric import Metric
-from turnout.statistics import estimate, student_quantile
+from turnout.statistics import estimate
 from turnout.statistics.evidence import (
     LEVEL,
     Evidence,
@@ -179,8 +180,7 @@ def joined(found: Mapping[str, Finding], *, is_complete: bool) -> Finding:
     """
     best = min(found, key=lambda label: found[label].evidence.speaks_for)
     evidence = any_of([finding.evidence for finding in found.values()], is_complete=is_complete)
-    n_seeds = min(finding.n_seeds for finding in found.values())
-    return Finding(f"nearest in {best}: {found[best].ours}", evidence, n_seeds)
+    return Finding(f"nearest in {best}: {found[best].ours}", evidence, found[best].n_seeds)
 
 
 def corrected(findings: Sequence[Finding]) -> list[Verdict]:
@@ -219,6 +219,7 @@ class _Step(NamedTuple):
     differences: FloatArray
     distance: float  #: of the mean from the border that decides
     evidence: Evidence
+    test: Callable[[FloatArray], Evidence]  #: what such differences would speak for
     is_censored: bool = False  #: whether a run never got there, so that the spread is not known
 
     @property
@@ -266,14 +267,21 @@ def _step(
         ratio = log_ratio(ours, theirs, bounds)
         evidence = later(ours, theirs, bounds, claim.factor)
         is_censored = bool(np.isinf(ours).any() or np.isinf(theirs).any())
-        distance = _mean(ratio) - math.log(claim.factor)
-        return _Step(f"log({first} / {second})", ratio, distance, evidence, is_censored)
-    differences = ours - theirs
-    distance, evidence = _SIGNS[sign](differences, claim.margin)
-    return _Step(f"{first} - {second}", differences, distance, evidence)
+        border = math.log(claim.factor)
+        distance, test = _mean(ratio) - border, partial(above, border=border)
+        return _Step(f"log({first} / {second})", ratio, distance, evidence, test, is_censored)
+    return _judged(f"{first} - {second}", ours - theirs, _SIGNS[sign], claim.margin)
 
 
-_SIGNS: Mapping[str, Callable[[FloatArray, float], tuple[float, Evidence]]] = {
+def _judged(name: str, differences: FloatArray, sign: _Sign, margin: float) -> _Step:
+    distance, evidence = sign(differences, margin)
+    return _Step(name, differences, distance, evidence, lambda others: sign(others, margin)[1])
+
+
+#: From differences and a margin: the distance from the border, and what speaks for the claim.
+_Sign = Callable[[FloatArray, float], tuple[float, Evidence]]
+
+_SIGNS: Mapping[str, _Sign] = {
     ">": lambda step, _: (_mean(step), above(step)),
     ">=": lambda step, margin: (_mean(step) + margin, above(step, -margin)),
     "=": lambda step, _: (_mean(step), same(step)),
@@ -292,25 +300,29 @@ def _finding(numbers: str, steps: Sequence[_Step], measure: Metric[Cell], n_seed
     n_diverged = int(np.isnan(weakest.differences).sum())
     if n_diverged:
         step_shown += f", diverged in {n_diverged} of {weakest.differences.size} seeds"
-    needed = _seeds_needed(weakest, len(steps)) if verdict == Verdict.UNDECIDED else None
+    needed = _seeds_needed(weakest, steps) if verdict == Verdict.UNDECIDED else None
     which = "weakest" if len(steps) > 1 else "paired"
     return Finding(f"{numbers}; {which}: {step_shown}", evidence, n_seeds, needed)
 
 
-def _seeds_needed(step: _Step, n_steps: int) -> int | None:
+def _seeds_needed(step: _Step, steps: Sequence[_Step]) -> int | None:
     """Return how many seeds would decide a claim by a step whose mean and spread stay as they are.
 
-    One of several steps needs more of them to make the claim fail (see ``all_of``).
+    Args:
+        step: Its weakest step.
+        steps: All of them; one of several needs more seeds to make the claim fail.
     """
     values = step.differences
-    if step.is_censored or not np.isfinite(values).all():
+    if step.is_censored or step.evidence.is_exact or not np.isfinite(values).all():
         return None
-    if values.size < _FEWEST_SEEDS or step.distance == 0.0:
+    if values.size < _FEWEST_SEEDS:
         return None
-    spread = float(values.std(ddof=1)) / abs(step.distance)
-    confidence = 1.0 - LEVEL / (n_steps if step.distance < 0.0 else 1)
+    n_tested = sum(not other.evidence.is_exact for other in steps)
+    mean, deviation = values.mean(), values.std(ddof=1)
     for n in range(values.size + 1, _MOST_SEEDS + 1):
-        if student_quantile(n - 1, confidence) * spread < n**0.5:
+        places = np.linspace(-1.0, 1.0, n)
+        evidence = step.test(mean + deviation * places / places.std(ddof=1))
+        if min(evidence.speaks_for, n_tested * evidence.speaks_against) <= LEVEL / 2:
             return n
     return None
 
@@ -322,20 +334,19 @@ def _each(
     measure = measure_named(claim.measure)
     side = -1.0 if claim.relation == "below" else 1.0
     equal = "~" if claim.margin > 0.0 else "="
-    test = _SIGNS[equal if claim.relation == "is" else ">"]
+    sign = _SIGNS[equal if claim.relation == "is" else ">"]
     steps, parts = [], []
     for label in claim.schemes:
         values = results.values(name(label), claim.measure)
-        distance, evidence = test(side * (values - claim.limit), claim.margin)
-        steps.append(_Step(label, values, distance, evidence))
-        verdict = _verdict(evidence)
+        steps.append(_judged(label, side * (values - claim.limit), sign, claim.margin))
+        verdict = _verdict(steps[-1].evidence)
         remark = "" if verdict == Verdict.HOLDS else f" ({verdict})"
         parts.append(f"{label} {shown(values, measure)}{remark}")
     evidence = all_of([step.evidence for step in steps])
     n_seeds = min(step.n_seeds for step in steps)
     weakest = max(steps, key=lambda step: step.evidence.speaks_for)
     is_open = _verdict(evidence) == Verdict.UNDECIDED
-    needed = _seeds_needed(weakest, len(steps)) if is_open else None
+    needed = _seeds_needed(weakest, steps) if is_open else None
     return Finding("; ".join(parts), evidence, n_seeds, needed)
 
 

@@ -155,9 +155,9 @@ def count_sentence(judged: Sequence[Judged], *, pages: int = 1) -> str:
         judged: What is judged.
         pages: On how many pages, each with a correction of its own.
     """
-    counted = [entry for entry in judged if entry.is_counted]
-    if not counted:
+    if not judged:
         return "No claim can be judged yet: the schemes that it compares were not all run."
+    counted = [entry for entry in judged if entry.is_counted]
     counts = Counter(entry.verdict for entry in counted)
     parts = ", ".join(
         f"{counts[verdict]} {_plural(verdict, counts[verdict])}" for verdict in Verdict
@@ -172,7 +172,8 @@ def count_sentence(judged: Sequence[Judged], *, pages: int = 1) -> str:
         f"applied {'on each page' if pages > 1 else 'here'}, keeps the chance of even one at "
         f"{LEVEL:.0%}"
     )
-    text += f" there, so at {min(1.0, LEVEL * pages):.0%} over {pages} pages," if pages > 1 else ""
+    together = f" there, so at most at {min(1.0, LEVEL * pages):.0%} over {pages} pages,"
+    text += together if pages > 1 else ""
     text += f" and makes {changed} more undecided." if changed else "."
     n_given = sum(bool(entry.claim.by_construction) for entry in judged)
     text += f" {n_given} by construction are not counted." if n_given else ""
