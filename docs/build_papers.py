@@ -122,21 +122,33 @@ def index(papers: Sequence[Paper]) -> str:
     counts = count_sentence(everything, pages=n_pages)
     parts = [_INDEX_HEAD.rstrip(), _overview(papers), counts, _coverage(papers)]
     for paper in papers:
-        rows = [
-            (
-                one.place,
-                one.claim.says,
-                one.setting or "-",
-                str(one.ours.n_seeds),
-                _remarked(one),
-            )
-            for one in paper.judged
-        ]
-        headings = ("where", "the paper says", "setting", "seeds", "verdict")
-        parts.append(f"## {paper.heading}")
-        parts += [_markdown(TextTable("", headings, tuple(rows)))] if rows else []
+        parts += [f"## {paper.heading}", _verdicts(paper.judged)]
         parts.append(_missing(paper.preset, paper.file))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _verdicts(judged: Sequence[Judged]) -> str:
+    """Return a row for each claim and a column for each setting, which are listed if many."""
+    settings = {one.setting: one for one in judged}
+    claims = {(one.place, one.claim.says): one for one in judged}
+    found = {(one.place, one.claim.says, one.setting): _remarked(one) for one in judged}
+    names = [_column(one) for one in settings.values()]
+    heads = [str(i) for i in range(1, len(names) + 1)] if len(names) > 1 else names
+    rows = [
+        (*claim, *(found.get((*claim, setting), "") for setting in settings)) for claim in claims
+    ]
+    if not rows:
+        return ""
+    table = _markdown(TextTable("", ("where", "the paper says", *heads), tuple(rows)))
+    listed = "\n".join(f"{i}. {name}" for i, name in enumerate(names, 1))
+    return f"{table}\n\n{listed}" if len(names) > 1 else table
+
+
+def _column(one: Judged) -> str:
+    """Return a setting in words: its name, seeds and why its verdicts are not counted."""
+    words = [one.setting or "verdict", f"{one.ours.n_seeds} seeds"]
+    words += [f"not counted: {one.differs}"] if one.differs else []
+    return ", ".join(words)
 
 
 def _overview(papers: Sequence[Paper]) -> str:
@@ -197,10 +209,10 @@ def _whole(states: set[str]) -> str:
 
 
 def _remarked(one: Judged) -> str:
-    """Return a verdict, and why it is not counted."""
-    text: str = one.verdict
-    text += ", by construction" if one.claim.by_construction else ""
-    return text + (f", not counted: {one.differs}" if one.differs else "")
+    """Return a verdict; one that could have been another stands out if it is decided."""
+    if one.claim.by_construction:
+        return f"{one.verdict}, by construction"
+    return f"{one.verdict}" if one.verdict is Verdict.UNDECIDED else f"**{one.verdict}**"
 
 
 def _missing(preset: Preset, file: ResultsFile) -> str:
