@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Python keeps what it compiled, whatever the shell says: tests start hundreds of processes, and each
+# would compile torch and Flower again.
+export PYTHONDONTWRITEBYTECODE :=
 # What "make deployment" runs; CI leaves out the example's script, which repeats it at length.
 DEPLOYMENT ?= tests/flower tests/nvflare tests/test_ray.py
 
