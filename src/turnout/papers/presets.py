@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import resources
 from typing import Any, Self
 
@@ -183,7 +184,7 @@ class Preset:
         plain = {key: _frozen(value) for key, value in tables.items()}
         return cls(name=name, base=base, **parts, **plain, **changed)
 
-    @property
+    @cached_property
     def experiment(self) -> Experiment:
         """The experiment of the first setting."""
         return self.experiment_of(self.settings[0])

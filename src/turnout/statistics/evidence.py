@@ -183,5 +183,5 @@ def holm(p_values: Iterable[float]) -> list[float]:
 
 
 def _student_tail(statistic: float, degrees: int) -> float:
-    stats = import_extra("scipy.stats", "Tests need scipy: pip install 'turnout[cli]'.")
-    return float(stats.t.sf(statistic, degrees))
+    special = import_extra("scipy.special", "Tests need scipy: pip install 'turnout[cli]'.")
+    return float(special.stdtr(degrees, -statistic))
