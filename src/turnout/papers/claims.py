@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -319,12 +320,15 @@ def _seeds_needed(step: _Step, steps: Sequence[_Step]) -> int | None:
         return None
     n_tested = sum(not other.evidence.is_exact for other in steps)
     mean, deviation = values.mean(), values.std(ddof=1)
-    for n in range(values.size + 1, _MOST_SEEDS + 1):
+
+    def decides(n: int) -> bool:
         places = np.linspace(-1.0, 1.0, n)
         evidence = step.test(mean + deviation * places / places.std(ddof=1))
-        if min(evidence.speaks_for, n_tested * evidence.speaks_against) <= LEVEL / 2:
-            return n
-    return None
+        return min(evidence.speaks_for, n_tested * evidence.speaks_against) <= LEVEL / 2
+
+    numbers = range(values.size + 1, _MOST_SEEDS + 1)
+    first = bisect_left(numbers, True, key=decides)  # if n seeds decide, so do more
+    return numbers[first] if first < len(numbers) else None
 
 
 def _each(
