@@ -17,7 +17,7 @@ APPS = Path(__file__).parent / "apps"
 ROOT = Path(__file__).parents[2]
 N_NODES = 8
 BACKEND = {
-    "client_resources": {"num_cpus": 0.5, "num_gpus": 0.0},
+    "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},
     "init_args": {"num_cpus": 2, "log_to_driver": False, "include_dashboard": False},
 }
 
