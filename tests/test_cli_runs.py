@@ -17,6 +17,7 @@ from turnout.cli.compare import compare
 from turnout.cli.reproduce import reproduce
 from turnout.cli.simulate import simulate
 from turnout.papers import Claim, Preset, load_preset
+from turnout.papers.presets import Setting
 from turnout.runs.catalogue import shown_in
 from turnout.runs.files import SUMMARY, cell_folder, slug
 
@@ -270,20 +271,22 @@ def test_one_setting_can_be_chosen() -> None:
     assert "no setting 'alpha = 7'" in result.output
 
 
-def test_a_claim_that_fails_is_printed_as_failed_with_exit_code_1(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("differs", "exit_code"), [("", 1), ("another rule", 0)])
+def test_a_claim_that_fails_in_the_papers_own_setting_is_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, differs: str, exit_code: int
 ) -> None:
     wrong = Claim(3, "FedCS(3) is slowest", "order", "total-time", order="FedCS(3) > random")
 
     def with_a_wrong_claim(name: str, **sizes: int) -> Preset:
-        return dataclasses.replace(load_preset(name, **sizes), claims=(wrong,))
+        settings = (Setting(differs=differs),)
+        return dataclasses.replace(load_preset(name, **sizes), claims=(wrong,), settings=settings)
 
     monkeypatch.setattr("turnout.cli.reproduce.load_preset", with_a_wrong_claim)
     arguments = ("reproduce", "rbcs-f", "--figure", "3", "--rounds", "20", "--seeds", "3")
     result = run(*arguments, "--jobs", "1")
-    assert result.exit_code == 1
+    assert result.exit_code == exit_code
     assert "fails" in result.stdout
-    content = run_json(*arguments, "--jobs", "1", exit_code=1)
+    content = run_json(*arguments, "--jobs", "1", exit_code=exit_code)
     assert [claim["verdict"] for claim in content["claims"]] == ["fails"]
 
 
