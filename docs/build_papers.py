@@ -344,7 +344,7 @@ def main() -> int:
             folder.mkdir(parents=True, exist_ok=True)
             parts = {label: part for (label, times), part in file.parts.items() if times == 1}
             for figure in _drawn(preset, file):
-                draw(figure, parts, folder, formats=("png",))
+                draw(figure, parts, folder, order=preset.experiment.labels, formats=("png",))
     texts[INDEX] = index(papers)
     texts |= _with_theorems()
     unmade = [p for p in PAGES.glob("*.md") if p not in texts]  # of presets that are gone

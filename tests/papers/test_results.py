@@ -23,7 +23,7 @@ from turnout.papers.tables import (
     count_sentence,
     judged_claims,
 )
-from turnout.results.drawing import FORMATS
+from turnout.results.drawing import COLOURS, FORMATS
 from turnout.version import __version__
 
 
@@ -82,8 +82,11 @@ def test_a_figure_has_no_date_inside(tmp_path: Path) -> None:
     labels = preset.schemes_for(preset.settings[0], (2,), times=1, extras=False)
     results = {"": ran(preset, tmp_path, labels)}
     check_drawing(preset.figure(2), results, tmp_path, labels)
-    first = {path: path.read_bytes() for path in draw(preset.figure(2), results, tmp_path)}
-    assert first == {path: path.read_bytes() for path in draw(preset.figure(2), results, tmp_path)}
+    first, second = (
+        [path.read_bytes() for path in draw(preset.figure(2), results, tmp_path, order=labels)]
+        for _ in range(2)
+    )
+    assert first == second
 
 
 @pytest.fixture(scope="module")
@@ -132,11 +135,29 @@ def test_settings_are_panels(tmp_path: Path) -> None:
         texts = ["iid", "non-iid", "A", "B"]
         check_drawing(Figure(1, draws, ("A", "B")), parts, tmp_path, texts)
     only = Figure(1, "accuracy", ("A", "B"), settings=("iid",))
-    assert "non-iid" not in draw(only, parts, tmp_path)[1].read_text(encoding="utf-8")
+    drawn = draw(only, parts, tmp_path, order=only.schemes)
+    assert "non-iid" not in drawn[1].read_text(encoding="utf-8")
+
+
+def test_a_scheme_looks_the_same_whatever_else_its_setting_has(tmp_path: Path) -> None:
+    curve = {"accuracy": Curve(np.arange(1, 6), np.linspace(0.1, 0.9, 10).reshape(2, 5))}
+
+    def part(*labels: str) -> Trials:
+        schemes = {label: SchemeResults((0, 1), 2, {}, curve, {}) for label in labels}
+        return Trials({"n_rounds": 5}, schemes, {})
+
+    parts = {"one": part("A", "B"), "two": part("B")}
+    figure = Figure(1, "accuracy", ("B",))
+    (path,) = draw(figure, parts, tmp_path, order=("A", "B"), formats=["svg"])
+    svg = path.read_text(encoding="utf-8")
+    first, second = (colour.lower() for colour in COLOURS[:2])
+    assert second in svg
+    assert first not in svg
 
 
 def check_drawing(figure: Figure, results: dict[str, Trials], folder: Path, texts: Any) -> None:
-    written = draw(figure, results, folder)
+    order = dict.fromkeys(label for part in results.values() for label in part.labels)
+    written = draw(figure, results, folder, order=list(order))
     assert [path.suffix for path in written] == [f".{form}" for form in FORMATS]
     assert written[0].read_bytes().startswith(b"%PDF")
     assert written[2].read_bytes().startswith(b"\x89PNG")
@@ -309,7 +330,8 @@ def test_up_to_is_judged_once_over_all_settings(letters: list[Judged]) -> None:
 def test_a_figure_without_its_settings_is_not_drawn(tmp_path):
     (figure,) = load_preset("e3cs-letters").figures
     assert figure.settings
-    assert draw(figure, {"elsewhere": Trials({}, {}, {})}, tmp_path) == []
+    elsewhere = {"elsewhere": Trials({}, {}, {})}
+    assert draw(figure, elsewhere, tmp_path, order=figure.schemes) == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -130,7 +130,8 @@ def reproduce(
         for setting in settings
         if (setting.label, 1) in file.parts
     }
-    written = [path for drawing in drawings for path in draw(drawing, drawn, folder)]
+    order = preset.experiment.labels
+    written = [path for drawing in drawings for path in draw(drawing, drawn, folder, order=order)]
     if as_json:
         print_json(_content(preset, file, judged, folder, written))
     else:

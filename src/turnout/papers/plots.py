@@ -1,13 +1,14 @@
 """The papers' figures, drawn from results with matplotlib: PDF, SVG and PNG.
 
-Lines are means over seeds, bands reach from the lowest to the highest seed.
+Lines are means over seeds, bands reach from the lowest to the highest seed. An axis of accuracies
+begins where the lines are after a twentieth of the rounds; what is steeper before it is cut off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,11 +16,16 @@ from turnout.papers.presets import Figure
 from turnout.papers.results import Trials
 from turnout.results.drawing import COLOURS, FORMATS, draw_band, draw_files, draw_legend, look
 
+#: Schemes in the order of a figure, with their colour and line style.
+Looks: TypeAlias = Mapping[str, Mapping[str, Any]]
+
 
 def draw(
     figure: Figure,
     results: Mapping[str, Trials],
     folder: Path,
+    *,
+    order: Sequence[str],
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
     """Draw a figure and return the files that were written: none without a setting to show.
@@ -28,6 +34,7 @@ def draw(
         figure: What is drawn.
         results: The results of each setting, by its label; those that are missing are left out.
         folder: Where the files go.
+        order: Labels of all schemes of the preset: a scheme looks the same in every figure.
         formats: Some of ``FORMATS``.
     """
     shown = {
@@ -38,14 +45,17 @@ def draw(
     if not shown:
         return []
     there = {label for part in shown.values() for label in part.schemes}
-    schemes = [scheme for scheme in figure.schemes if scheme in there]
+    families = list(dict.fromkeys(map(_family, order)))
+    schemes = {
+        scheme: look(families.index(_family(scheme)))
+        for scheme in figure.schemes
+        if scheme in there
+    }
     paths = [folder / f"figure-{figure.number}.{form}" for form in formats]
     return draw_files(paths, lambda canvas: DRAWINGS[figure.draws].draw(canvas, schemes, shown))
 
 
-def _selections_by_class(
-    canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]
-) -> None:
+def _selections_by_class(canvas: Any, schemes: Looks, settings: Mapping[str, Trials]) -> None:
     """Box plots of selection counts per class, one panel per scheme, one scale."""
     results = _only(settings)
     n_columns = 3 if len(schemes) <= 6 else 4
@@ -70,7 +80,7 @@ def _selections_by_class(
     canvas.supylabel(f"times selected in {results.n_rounds} rounds", fontsize=9)
 
 
-def _success_and_cep(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
+def _success_and_cep(canvas: Any, schemes: Looks, settings: Mapping[str, Trials]) -> None:
     """Success ratio so far above, cumulative effective participation below."""
     results = _only(settings)
     canvas.set_size_inches(5.0, 5.6)
@@ -84,10 +94,10 @@ def _success_and_cep(canvas: Any, schemes: Sequence[str], settings: Mapping[str,
     bottom.set_xlabel("communication round")
 
 
-def _single(curve: str, label: str) -> Callable[[Any, Sequence[str], Mapping[str, Trials]], None]:
+def _single(curve: str, label: str) -> Callable[[Any, Looks, Mapping[str, Trials]], None]:
     """Return the drawing of one curve over the rounds."""
 
-    def draw_curve(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
+    def draw_curve(canvas: Any, schemes: Looks, settings: Mapping[str, Trials]) -> None:
         canvas.set_size_inches(5.0, 3.4)
         panel = canvas.subplots()
         _lines(panel, schemes, _only(settings), curve)
@@ -98,7 +108,7 @@ def _single(curve: str, label: str) -> Callable[[Any, Sequence[str], Mapping[str
     return draw_curve
 
 
-def _pull_record(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
+def _pull_record(canvas: Any, schemes: Looks, settings: Mapping[str, Trials]) -> None:
     """Draw one strip per scheme: clients in ascending order of pulls, mean over seeds."""
     results = _only(settings)
     canvas.set_size_inches(5.6, 0.42 * len(schemes) + 1.1)
@@ -112,12 +122,12 @@ def _pull_record(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Tri
     canvas.colorbar(image, ax=panel, label=f"pulls in {results.n_rounds} rounds")
 
 
-def _global_loss(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
+def _global_loss(canvas: Any, schemes: Looks, settings: Mapping[str, Trials]) -> None:
     """Global loss over the rounds on a logarithmic scale, one panel per cohort size."""
     results = _only(settings)
-    groups: dict[int, list[str]] = {}
-    for scheme in schemes:
-        groups.setdefault(results.schemes[scheme].cohort_size, []).append(scheme)
+    groups: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for scheme, looks in schemes.items():
+        groups.setdefault(results.schemes[scheme].cohort_size, {})[scheme] = looks
     canvas.set_size_inches(2.5 * len(groups) + 0.4, 2.9)
     panels = canvas.subplots(1, len(groups), sharey=True, squeeze=False).ravel()
     for panel, size in zip(panels, sorted(groups), strict=True):
@@ -129,7 +139,7 @@ def _global_loss(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Tri
     draw_legend(canvas, panels[:1], named=_family)
 
 
-def _client_losses(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
+def _client_losses(canvas: Any, schemes: Looks, settings: Mapping[str, Trials]) -> None:
     """Histogram of the clients' losses after the last round, all seeds, one panel per scheme."""
     results = _only(settings)
     canvas.set_size_inches(7.0, 2.4)
@@ -140,7 +150,7 @@ def _client_losses(canvas: Any, schemes: Sequence[str], settings: Mapping[str, T
     for panel, scheme in zip(panels, schemes, strict=True):
         values = np.minimum(losses[scheme], largest)
         share = np.full(values.size, 1.0 / values.size)
-        panel.hist(values, edges, weights=share, color=_look(scheme, results)["color"])
+        panel.hist(values, edges, weights=share, color=schemes[scheme]["color"])
         panel.axvline(float(np.nanmedian(values)), color="black", linestyle="--", linewidth=0.8)
         panel.set_title(scheme)
         panel.set_xlabel("local loss")
@@ -149,14 +159,14 @@ def _client_losses(canvas: Any, schemes: Sequence[str], settings: Mapping[str, T
 
 def _by_setting(
     rows: Mapping[str, str], x: str = "rounds"
-) -> Callable[[Any, Sequence[str], Mapping[str, Trials]], None]:
+) -> Callable[[Any, Looks, Mapping[str, Trials]], None]:
     """Return a drawing with a panel per curve and setting, the settings side by side.
 
     ``rows`` names the curves and their axes; ``x`` is "rounds" or the name of a curve of times.
     More than three settings stand in pairs, each pair below the one before.
     """
 
-    def draw_settings(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
+    def draw_settings(canvas: Any, schemes: Looks, settings: Mapping[str, Trials]) -> None:
         n_columns = len(settings) if len(settings) <= 3 else 2
         names = list(settings)
         lines = [
@@ -174,12 +184,14 @@ def _by_setting(
                 panel.set_xlabel("communication round" if x == "rounds" else "virtual time, s")
             for panel in panels[len(shown) :]:
                 panel.set_visible(False)
-        draw_legend(canvas, grid[0], named=_family)
+            if "accuracy" in curve:
+                panels[0].set_ylim(bottom=_lowest(schemes, settings.values(), curve))
+        draw_legend(canvas, grid.ravel(), named=_family)
 
     return draw_settings
 
 
-def _of_settings(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Trials]) -> None:
+def _of_settings(canvas: Any, schemes: Looks, settings: Mapping[str, Trials]) -> None:
     """Accuracy in one panel, a line per scheme and setting."""
     canvas.set_size_inches(5.0, 3.4)
     panel = canvas.subplots()
@@ -192,6 +204,7 @@ def _of_settings(canvas: Any, schemes: Sequence[str], settings: Mapping[str, Tri
     for number, (label, rounds, values) in enumerate(lines):
         draw_band(panel, rounds, values, label=label, **look(number))
     panel.set_xlim(left=0)
+    panel.set_ylim(bottom=_lowest(schemes, settings.values(), "accuracy"))
     panel.set_ylabel("test accuracy")
     panel.set_xlabel("communication round")
     panel.legend(frameon=False)
@@ -207,24 +220,31 @@ def _family(scheme: str) -> str:
     return scheme.split(",")[0]
 
 
-def _look(scheme: str, results: Trials) -> dict[str, Any]:
-    """Return colour and style: a scheme looks the same in every figure."""
-    families = list(dict.fromkeys(_family(label) for label in results.labels))
-    return look(families.index(_family(scheme)))
-
-
-def _lines(
-    panel: Any, schemes: Sequence[str], results: Trials, curve: str, x: str = "rounds"
-) -> None:
+def _lines(panel: Any, schemes: Looks, results: Trials, curve: str, x: str = "rounds") -> None:
     """Draw means over seeds, with bands from the lowest to the highest seed."""
-    for scheme in (scheme for scheme in schemes if scheme in results.schemes):
+    for scheme, looks in schemes.items():
+        if scheme not in results.schemes:
+            continue
         curves = results.schemes[scheme].curves
         rounds, values = curves[curve]
         places = rounds if x == "rounds" else curves[x].values.mean(axis=0)
         is_whole = np.isfinite(values).all(axis=0)
         places, values = places[is_whole], values[:, is_whole]
-        draw_band(panel, places, values, label=scheme, **_look(scheme, results))
+        draw_band(panel, places, values, label=scheme, **looks)
     panel.set_xlim(left=0)
+
+
+def _lowest(schemes: Looks, settings: Iterable[Trials], curve: str) -> float | None:
+    """Return where an axis may begin: below all lines from round T/20 on, where they lie close."""
+    curves = [
+        (results.schemes[scheme].curves[curve], results.n_rounds)
+        for results in settings
+        for scheme in schemes
+        if scheme in results.schemes
+    ]
+    parts = [values[:, rounds >= n_rounds / 20].ravel() for (rounds, values), n_rounds in curves]
+    levels = np.concatenate([part[np.isfinite(part)] for part in parts])
+    return float(levels.min() - 0.05 * np.ptp(levels)) if levels.size else None
 
 
 class Drawing(NamedTuple):
@@ -236,7 +256,7 @@ class Drawing(NamedTuple):
         clients: "counts", "losses".
     """
 
-    draw: Callable[[Any, Sequence[str], Mapping[str, Trials]], None]
+    draw: Callable[[Any, Looks, Mapping[str, Trials]], None]
     curves: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
 

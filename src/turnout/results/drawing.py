@@ -75,7 +75,8 @@ def look(number: int) -> dict[str, Any]:
     Args:
         number: Of the scheme, from 0; the same in every figure.
     """
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": _LINES[number % len(_LINES)]}
+    turn, place = divmod(number, len(COLOURS))
+    return {"color": COLOURS[place], "linestyle": _LINES[(place + turn) % len(_LINES)]}
 
 
 def draw_band(panel: Any, places: Array, values: FloatArray, label: str, **how: Any) -> None:
