@@ -146,7 +146,8 @@ def _verdicts(judged: Sequence[Judged]) -> str:
 
 def _column(one: Judged) -> str:
     """Return a setting in words: its name, seeds and why its verdicts are not counted."""
-    words = [one.setting or "verdict", f"{one.ours.n_seeds} seeds"]
+    n_seeds = one.ours.n_seeds
+    words = [one.setting or "verdict", f"{n_seeds} {'seed' if n_seeds == 1 else 'seeds'}"]
     words += [f"not counted: {one.differs}"] if one.differs else []
     return ", ".join(words)
 
