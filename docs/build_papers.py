@@ -130,7 +130,7 @@ def index(papers: Sequence[Paper]) -> str:
 def _verdicts(judged: Sequence[Judged]) -> str:
     """Return a row for each claim and a column for each setting, which are listed if many."""
     settings = {one.setting: one for one in judged}
-    claims = {(one.place, one.claim.says): one for one in judged}
+    claims = dict.fromkeys((one.place, one.claim.says) for one in judged)
     found = {(one.place, one.claim.says, one.setting): _remarked(one) for one in judged}
     names = [_column(one) for one in settings.values()]
     heads = [str(i) for i in range(1, len(names) + 1)] if len(names) > 1 else names

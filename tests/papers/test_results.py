@@ -13,7 +13,7 @@ from turnout.papers import Claim, Preset, ResultsFile, Trials, Verdict, judge, l
 from turnout.papers.claims import shown
 from turnout.papers.collect import collect
 from turnout.papers.measures import measure_named
-from turnout.papers.plots import draw
+from turnout.papers.plots import _lowest, draw
 from turnout.papers.presets import Figure
 from turnout.papers.results import Curve, ResultsError, SchemeResults, _thinned
 from turnout.papers.tables import (
@@ -153,6 +153,19 @@ def test_a_scheme_looks_the_same_whatever_else_its_setting_has(tmp_path: Path) -
     first, second = (colour.lower() for colour in COLOURS[:2])
     assert second in svg
     assert first not in svg
+
+
+def test_an_axis_of_accuracies_begins_where_lines_are_after_a_twentieth_of_the_rounds() -> None:
+    def trials(first: float, second: float) -> Trials:
+        values = np.array([[first, second, 0.9], [first, math.nan, 0.8]])
+        curves = {"accuracy": Curve(np.array([1, 2, 40]), values)}
+        return Trials({"n_rounds": 40}, {"A": SchemeResults((0, 1), 2, {}, curves, {})}, {})
+
+    looks = {"A": {}, "absent": {}}
+    found = _lowest(looks, [trials(0.1, 0.6), trials(0.2, 0.5)], "accuracy")
+    assert found == pytest.approx(0.5 - 0.05 * 0.4)
+    longer = Trials({"n_rounds": 100}, trials(0.1, 0.6).schemes, {})  # T/20 is round 5
+    assert _lowest(looks, [longer], "accuracy") == pytest.approx(0.8 - 0.05 * 0.1)
 
 
 def check_drawing(figure: Figure, results: dict[str, Trials], folder: Path, texts: Any) -> None:
