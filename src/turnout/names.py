@@ -83,16 +83,20 @@ def nearest(word: object, options: Iterable[str]) -> str:
         options: What could have been meant.
 
     Returns:
-        The nearest option as a question, if one is near, and all options.
+        The nearest option as a question, if one is near, and all options, in quotes if any of
+        them has a comma.
 
     >>> nearest("UCB_CS", ["oort", "ucb-cs"])
     " Did you mean 'ucb-cs'? Known: oort, ucb-cs."
+    >>> nearest("both", ["iid", "iid, FedAvg"])
+    " Known: 'iid', 'iid, FedAvg'."
     """
     options = tuple(options)
     spellings = (str(word).lower().replace("_", "-"), str(word))
     close = [match for text in spellings for match in difflib.get_close_matches(text, options, n=1)]
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"{hint} Known: {', '.join(options) or 'none'}."
+    has_comma = any("," in option for option in options)
+    return f"{hint} Known: {', '.join(map(repr, options) if has_comma else options) or 'none'}."
 
 
 def shortened(text: str, most: int) -> str:
