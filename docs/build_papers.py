@@ -1,8 +1,8 @@
 """Write the pages of ``docs/papers/results``, their figures and the index: ``make papers``.
 
-Everything comes from ``results/*.json``; hand-written pages get the tables of theorems.json
-between their marks. ``--check`` writes nothing and fails if a page differs
-from what its results say. Figures are not compared: pixels differ between machines.
+Everything comes from ``results/*.json``; hand-written pages get tables between their marks.
+``--check`` writes nothing and fails if a page differs from what its results say. Figures are not
+compared: pixels differ between machines.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from turnout.papers import Preset, ResultsFile, Trials, Verdict, load_preset, preset_names
+from turnout.papers.measures import measure_named, shown
 from turnout.papers.plots import draw
 from turnout.papers.presets import Figure, Setting
 from turnout.papers.tables import (
@@ -46,8 +47,15 @@ PROSE = {
     "ucb-cs-fmnist": "ucb-cs",
 }
 
-#: Where a hand-written page has a table of ``results/theorems.json``.
+#: Where a hand-written page has a table of results.
 MEASURED = re.compile(r"<!-- measured: (?P<name>\w+) -->\n.*?<!-- end -->\n", re.DOTALL)
+
+#: The experiments in the tables of all training with E3CS, and the schemes.
+TRAINED = ("e3cs-letters", "e3cs-training", "e3cs-arxiv-training")
+COMPARED = ("FedCS", "E3CS-0", "E3CS-inc", "Random", "pow-d")
+
+#: The part of a hand-written page that the index shows too.
+IN_SHORT = re.compile(r"^## In short\n\n(?P<text>.*?)\n\n## ", re.DOTALL | re.MULTILINE)
 
 #: What no preset has: the paper's task, its figures and tables, and why.
 NOT_RUN = (
@@ -66,9 +74,7 @@ _INDEX_HEAD = """# The papers, claim by claim
 <!-- Made by docs/build_papers.py from results; do not edit. -->
 
 Every sentence of the papers that we judged, with its verdict. The pages behind the links have the
-numbers, figures and commands. [How verdicts are made](verdicts.md). What we make of it, and every
-error of the texts that we found: [E3CS](e3cs.md), [RBCS-F](rbcs-f.md), [UCB-CS](ucb-cs.md),
-[NCCB](nccb.md).
+numbers, figures and commands. [How verdicts are made](verdicts.md).
 """
 
 
@@ -120,11 +126,27 @@ def index(papers: Sequence[Paper]) -> str:
     everything = [one for paper in papers for one in paper.judged]
     n_pages = sum(any(one.is_counted for one in paper.judged) for paper in papers)
     counts = count_sentence(everything, pages=n_pages)
-    parts = [_INDEX_HEAD.rstrip(), _overview(papers), counts, _coverage(papers)]
+    parts = [_INDEX_HEAD.rstrip(), _in_short(), "## Verdicts", _overview(papers), counts]
+    parts.append(_coverage(papers))
     for paper in papers:
         parts += [f"## {paper.heading}", _verdicts(paper.judged)]
         parts.append(_missing(paper.preset, paper.file))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _in_short() -> str:
+    """Return what the hand-written pages say in short, one paper after the other."""
+    parts = [
+        "## In short",
+        "The pages of the papers say more, and list every error of the texts that we found.",
+    ]
+    for name in dict.fromkeys(PROSE.values()):
+        text = (INDEX.parent / f"{name}.md").read_text(encoding="utf-8")
+        title, short = text.splitlines()[0].removeprefix("# "), IN_SHORT.search(text)
+        if short is None:
+            raise SystemExit(f"docs/papers/{name}.md has no section 'In short' for the index.")
+        parts += [f"### [{title}]({name}.md)", short["text"]]
+    return "\n\n".join(parts)
 
 
 def _verdicts(judged: Sequence[Judged]) -> str:
@@ -139,7 +161,7 @@ def _verdicts(judged: Sequence[Judged]) -> str:
     ]
     if not rows:
         return ""
-    table = _markdown(TextTable("", ("where", "the paper says", *heads), tuple(rows)))
+    table = _table(("where", "the paper says", *heads), *rows)
     listed = "\n".join(f"{i}. {name}" for i, name in enumerate(names, 1))
     return f"{table}\n\n{listed}" if len(names) > 1 else table
 
@@ -160,8 +182,7 @@ def _overview(papers: Sequence[Paper]) -> str:
             rows.append((paper.heading, *(str(counted[verdict]) for verdict in Verdict)))
         else:
             rows.append((paper.heading, *("not run",) * len(Verdict)))
-    table = TextTable("", ("experiment", *(str(verdict) for verdict in Verdict)), tuple(rows))
-    return _markdown(table)
+    return _table(("experiment", *(str(verdict) for verdict in Verdict)), *rows)
 
 
 def _coverage(papers: Sequence[Paper]) -> str:
@@ -184,8 +205,8 @@ def _coverage(papers: Sequence[Paper]) -> str:
             for state in ("run", "in part", "not run")
         ]
         rows.append((preset.title, *cells))
-    whole = TextTable("", ("experiment", "run", "in part", "not run"), (*rows, *NOT_RUN))
-    return f"## Figures and tables\n\n{_markdown(whole)}"
+    whole = _table(("experiment", "run", "in part", "not run"), *rows, *NOT_RUN)
+    return f"## Figures and tables\n\n{whole}"
 
 
 def _states(
@@ -269,7 +290,8 @@ def _which(preset: Preset, setting: Setting, part: Trials) -> str:
         for number in numbers
         if set(preset.schemes_for(setting, (number,), times=1, extras=False)) <= set(part.labels)
     ]
-    figures = "" if len(drawn) == len(numbers) else f" --figure {' '.join(map(str, drawn))}"
+    some = bool(drawn) and len(drawn) < len(numbers)  # without any complete, all are under way
+    figures = f" --figure {' '.join(map(str, drawn))}" if some else ""
     wanted = preset.schemes_for(setting, numbers, times=1, extras=True)
     plain = preset.schemes_for(setting, numbers, times=1, extras=False)
     has_extras = set(wanted) - set(plain) <= set(part.labels)
@@ -316,18 +338,60 @@ def _made_with(file: ResultsFile) -> str:
     return f"Made with {', '.join(known)}." if known else ""
 
 
-def _with_theorems() -> dict[Path, str]:
-    """Return the hand-written pages with the tables of what theorems bound."""
-    tables = json.loads((RESULTS / "theorems.json").read_text(encoding="utf-8"))
+def _hand_written(papers: Sequence[Paper]) -> dict[Path, str]:
+    """Return the hand-written pages, with the tables of results that they have marks for."""
+    theorems = json.loads((RESULTS / "theorems.json").read_text(encoding="utf-8"))
+    tables = {name: _table(*lines) for name, lines in theorems.items()}
+    trained = [paper for paper in papers if paper.preset.name in TRAINED]
+    tables["e3cs_rounds"] = _by_setting(trained, ("seeds", "target", *COMPARED), _rounds)
+    tables["e3cs_final"] = _by_setting(trained, COMPARED, _final)
 
     def table(mark: re.Match[str]) -> str:
-        headings, *rows = tables[mark["name"]]
-        made = _markdown(TextTable("", tuple(headings), tuple(map(tuple, rows))))
-        return f"<!-- measured: {mark['name']} -->\n{made}\n<!-- end -->\n"
+        return f"<!-- measured: {mark['name']} -->\n{tables[mark['name']]}\n<!-- end -->\n"
 
     pages = (INDEX.parent / f"{name}.md" for name in sorted(set(PROSE.values())))
     texts = {page: page.read_text(encoding="utf-8") for page in pages}
     return {page: MEASURED.sub(table, text) for page, text in texts.items()}
+
+
+def _rounds(preset: Preset, part: Trials) -> tuple[str, ...]:
+    """Return seeds, the target of a preset's claims and the median rounds to it."""
+    claimed = (claim.measure for claim in preset.claims)
+    measure = next(name for name in claimed if measure_named(name).is_time_to)
+    target = f"{float(measure.rpartition('-')[2]):.0%}"
+    return (str(part.n_seeds(part.labels[0])), target, *_compared(part, measure))
+
+
+def _final(preset: Preset, part: Trials) -> tuple[str, ...]:
+    """Return mean final accuracies with their intervals."""
+    return tuple(_compared(part, "final-hold-out"))
+
+
+def _compared(part: Trials, measure: str) -> list[str]:
+    """Return a measure of each scheme that is compared; empty for one that was not run."""
+    return [
+        shown(part.values(label, measure), measure_named(measure)) if label in part.labels else ""
+        for label in COMPARED
+    ]
+
+
+def _by_setting(
+    papers: Sequence[Paper],
+    headings: Sequence[str],
+    cells: Callable[[Preset, Trials], tuple[str, ...]],
+) -> str:
+    """Return a table with a row for each setting that was run."""
+    rows = (
+        (setting.label, *cells(preset, part))
+        for preset, file, *_ in papers
+        for setting in preset.settings
+        if (part := file.parts.get((setting.label, 1))) is not None
+    )
+    return _table(("setting", *headings), *rows)
+
+
+def _table(headings: Sequence[str], *rows: Sequence[str]) -> str:
+    return _markdown(TextTable("", tuple(headings), tuple(map(tuple, rows))))
 
 
 def main() -> int:
@@ -347,7 +411,7 @@ def main() -> int:
             for figure in _drawn(preset, file):
                 draw(figure, parts, folder, order=preset.experiment.labels, formats=("png",))
     texts[INDEX] = index(papers)
-    texts |= _with_theorems()
+    texts |= _hand_written(papers)
     unmade = [p for p in PAGES.glob("*.md") if p not in texts]  # of presets that are gone
     stale = [p for p, text in texts.items() if not p.exists() or p.read_text("utf-8") != text]
     for path in stale:

@@ -9,7 +9,7 @@ import pytest
 from turnout.errors import InvalidInput
 from turnout.papers import Claim, Finding, Trials, Verdict, judge
 from turnout.papers.claims import RELATIONS, corrected, joined, steps_of
-from turnout.papers.results import SchemeResults
+from turnout.papers.results import Curve, SchemeResults
 from turnout.statistics.evidence import (
     Evidence,
     above,
@@ -267,6 +267,7 @@ def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.6, 0.5]) == [1.0, 1.0]
     assert holm([]) == []
+    assert holm([0.04, 0.01], planned=4) == pytest.approx([0.12, 0.04])
 
 
 def test_many_verdicts_are_corrected() -> None:
@@ -276,6 +277,7 @@ def test_many_verdicts_are_corrected() -> None:
     assert corrected(findings) == [Verdict.HOLDS, Verdict.HOLDS]
     many = [Finding("", weak, 5)] * 3 + [Finding("", strong, 5)]
     assert corrected(many) == [Verdict.UNDECIDED] * 3 + [Verdict.HOLDS]
+    assert corrected(findings, planned=9) == [Verdict.UNDECIDED, Verdict.HOLDS]
     exact = Finding("", Evidence(1.0, 0.0, is_exact=True), 5)
     assert corrected([exact, *many])[0] == Verdict.FAILS  # chance has no part in it
 
@@ -331,13 +333,14 @@ def test_two_seeds_do_not_say_how_many_would_decide() -> None:
 
 def test_up_to_needs_one_setting_to_hold_and_all_to_fail() -> None:
     good, bad, open_ = Evidence(0.01, 0.99), Evidence(0.99, 0.02), Evidence(0.4, 0.6)
-    assert any_of([good, bad], is_complete=True) == Evidence(0.02, 0.99)
-    assert any_of([bad, bad], is_complete=True) == Evidence(1.0, 0.02)
-    assert any_of([bad, bad], is_complete=False) == Evidence(1.0, 1.0)
-    assert any_of([bad, open_], is_complete=True) == Evidence(0.8, 0.6)
+    assert any_of([good, bad], 2) == Evidence(0.02, 0.99)
+    assert any_of([bad, bad], 2) == Evidence(1.0, 0.02)
+    assert any_of([bad, bad], 3) == Evidence(1.0, 1.0)
+    assert any_of([good, bad], 3) == Evidence(0.03, 1.0)
+    assert any_of([bad, open_], 2) == Evidence(0.8, 0.6)
     found = {"iid": Finding("1 and 2", bad, 5), "non-iid": Finding("3 and 4", good, 3)}
-    assert joined(found, is_complete=True)[0::2] == ("nearest in non-iid: 3 and 4", 3)
-    assert joined(found, is_complete=True).verdict == Verdict.HOLDS
+    assert joined(found, 2)[0::2] == ("nearest in non-iid: 3 and 4", 3)
+    assert joined(found, 2).verdict == Verdict.HOLDS
 
 
 def test_later_is_undecided_without_pairs() -> None:
@@ -373,6 +376,87 @@ def test_a_run_that_diverged_is_neither_the_same_nor_another() -> None:
     found = finding("is", {"a": [1.0, np.nan, 1.0]}, schemes=("a",), limit=1.0)
     assert found.verdict == Verdict.UNDECIDED
     assert "1 of 3 diverged" in found.ours
+
+
+EARLY, NOT_YET = 0.9, 0.1
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast", "order", "expected"),
+    [
+        (NOT_YET, NOT_YET, "slow > fast", "holds"),
+        (NOT_YET, EARLY, "slow > fast", "holds"),  # it took at most that long
+        (EARLY, NOT_YET, "slow > fast", "undecided"),
+        (EARLY, EARLY, "slow > fast", "undecided"),
+        (NOT_YET, EARLY, "fast > slow", "fails"),
+        (EARLY, EARLY, "fast > slow", "undecided"),
+    ],
+)
+def test_the_time_before_the_first_look_is_not_known(
+    slow: float, fast: float, order: str, expected: str
+) -> None:
+    def scheme(times: list[float], first: float) -> SchemeResults:
+        curve = Curve(np.array([5, 10]), np.array([[first, 0.95]] + [[NOT_YET, 0.95]] * 3))
+        lengths = np.full(4, 200.0)
+        measures = {"time-to-0.8": np.array(times), "total-time": lengths}
+        return SchemeResults((0, 1, 2, 3), 2, measures, {"accuracy": curve}, {})
+
+    trials = Trials({"n_rounds": 10}, {"slow": scheme(SLOW, slow), "fast": scheme(FAST, fast)}, {})
+    found = judge(Claim(1, "says", "order", "time-to-0.8", order=order), trials)
+    assert found.verdict == expected
+    assert ("there by the first look in 1 of 4 seeds" in found.ours) == (EARLY in (slow, fast))
+    if expected == "undecided":
+        assert found.seeds_needed is None
+
+
+def test_the_scheme_that_sets_the_target_is_never_found_sooner() -> None:
+    def scheme(peak: float) -> SchemeResults:
+        curve = Curve(np.array([5, 10]), np.array([[0.1, peak + i / 100] for i in range(6)]))
+        return SchemeResults(tuple(range(6)), 2, {}, {"accuracy": curve}, {})
+
+    trials = Trials({"n_rounds": 99}, {"Random": scheme(0.5), "NCCB": scheme(0.4)}, {})
+    for order in ("Random > NCCB", "NCCB > Random"):
+        claim = Claim(1, "says", "order", "rounds-to-best-of-Random", order=order)
+        found = judge(claim, trials)
+        assert (found.evidence[:2], found.seeds_needed) == ((1.0, 1.0), None)
+    reached = np.array([[0.1, 0.3, 0.9]] * 3)
+    curves = {"Random": reached[:, [0, 2, 1]], "NCCB": reached[:, [0, 1, 2]]}
+    schemes = {
+        label: SchemeResults((0, 1, 2), 2, {}, {"accuracy": Curve(np.array([5, 10, 50]), v)}, {})
+        for label, v in curves.items()
+    }
+    claim = Claim(1, "says", "order", "rounds-to-best-of-Random", order="Random > NCCB")
+    found = judge(claim, Trials({"n_rounds": 99}, schemes, {}))  # 10 against 50 rounds
+    assert (found.evidence.speaks_against, found.seeds_needed) == (1.0, None)
+
+
+def test_first_looks_are_those_of_the_seeds_that_both_have() -> None:
+    def scheme(seeds: tuple[int, ...], first: list[float]) -> SchemeResults:
+        values = np.array([[math.nan if one < 0 else one, 0.9] for one in first])
+        times = {"rounds-to-0.8": np.full(len(seeds), 10.0)}
+        return SchemeResults(seeds, 2, times, {"accuracy": Curve(np.array([5, 10]), values)}, {})
+
+    a, b = scheme((0, 1, 2), [0.85, 0.1, 0.1]), scheme((2, 1, 5), [0.1, -1.0, 0.85])
+    trials = Trials({"n_rounds": 10}, {"a": a, "b": b}, {})
+    early, late = trials.at_first_look("a", "b", "rounds-to-0.8")
+    assert (early.tolist(), late.tolist()) == ([False, False], [True, False])
+    early, late = trials.at_first_look("a", "a", "cep")
+    assert not early.any()
+    assert not late.any()
+
+
+def test_claims_print_the_geometric_mean_of_times_which_is_tested() -> None:
+    times = {"a": [10.0, 40.0, 20.0], "b": [5.0, 5.0, 40.0]}
+    found = finding("order", times, measure="rounds-to-0.8", order="a > b")
+    assert found.ours.startswith("a 20, b 10; paired: log(a / b) = 0.69")
+
+
+def test_any_step_may_be_the_one_that_more_seeds_decide() -> None:
+    equal, down = [0.0] * 4, [-1.0, 0.2, -0.9, -0.3]
+    values = {"a": equal, "b": equal, "c": [-one for one in down]}
+    found = finding("order", values, order="a > b & c")  # a - b is 0, which no seeds decide
+    assert "weakest: a - b" in found.ours
+    assert found.seeds_needed is not None
 
 
 @pytest.mark.parametrize("sign", [">=", "~", "="])

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout.errors import InvalidInput
-from turnout.papers.measures import RELATIVE, measure_named
+from turnout.papers.measures import RELATIVE, measure_named, shown, typical
 from turnout.papers.results import Trials
 from turnout.runs.cell import Cell
 from turnout.runs.metric import Metric
@@ -172,26 +172,27 @@ def judge(
     return RELATIONS[claim.relation](claim, results, drawn, lambda label: names.get(label, label))
 
 
-def joined(found: Mapping[str, Finding], *, is_complete: bool) -> Finding:
+def joined(found: Mapping[str, Finding], n_settings: int) -> Finding:
     """Return the finding of a claim that need be true in one setting only.
 
     Args:
         found: What was measured in each setting.
-        is_complete: Whether these are all settings.
+        n_settings: How many settings there are.
     """
     best = min(found, key=lambda label: found[label].evidence.speaks_for)
-    evidence = any_of([finding.evidence for finding in found.values()], is_complete=is_complete)
+    evidence = any_of([finding.evidence for finding in found.values()], n_settings)
     return Finding(f"nearest in {best}: {found[best].ours}", evidence, found[best].n_seeds)
 
 
-def corrected(findings: Sequence[Finding]) -> list[Verdict]:
+def corrected(findings: Sequence[Finding], planned: int = 0) -> list[Verdict]:
     """Return the verdicts with Holm's correction for how many claims are judged together.
 
     Args:
         findings: Everything that one page judges.
+        planned: How many claims the page will judge when everything was run.
     """
     tested = [i for i, finding in enumerate(findings) if not finding.evidence.is_exact]
-    p_values = holm(2.0 * min(findings[i].evidence[:2]) for i in tested)
+    p_values = holm((2.0 * min(findings[i].evidence[:2]) for i in tested), planned)
     verdicts = [finding.verdict for finding in findings]
     for i, p_value in zip(tested, p_values, strict=True):
         if p_value > LEVEL:
@@ -221,12 +222,21 @@ class _Step(NamedTuple):
     distance: float  #: of the mean from the border that decides
     evidence: Evidence
     test: Callable[[FloatArray], Evidence]  #: what such differences would speak for
-    is_censored: bool = False  #: whether a run never got there, so that the spread is not known
+    is_censored: bool = False  #: whether more seeds would not say more: a time is not known
+    n_early: int = 0  #: seeds with a run that was there at the first look
 
     @property
     def n_seeds(self) -> int:
         """Seeds that both schemes have; one that diverged counts."""
         return self.differences.size
+
+    def with_seeds(self, n: int) -> Evidence:
+        """Return what as many seeds would say if mean and spread stayed as they are."""
+        values = self.differences
+        if self.is_censored or self.evidence.is_exact or not np.isfinite(values).all():
+            return self.evidence
+        places = np.linspace(-1.0, 1.0, max(n, self.n_seeds))
+        return self.test(values.mean() + values.std(ddof=1) * places / places.std(ddof=1))
 
     @property
     def weakness(self) -> tuple[float, bool, float]:
@@ -246,7 +256,7 @@ def _order(
         for second in right
     ]
     numbers = ", ".join(
-        f"{label} {shown(results.values(name(label), claim.measure), measure)}"
+        f"{label} {typical(results.values(name(label), claim.measure), measure)}"
         for group in groups
         for label in group
     )
@@ -266,11 +276,20 @@ def _step(
     if measure.is_time_to:
         bounds = results.lengths(name(first), name(second), claim.measure)
         ratio = log_ratio(ours, theirs, bounds)
-        evidence = later(ours, theirs, bounds, claim.factor)
-        is_censored = bool(np.isinf(ours).any() or np.isinf(theirs).any())
+        early = results.at_first_look(name(first), name(second), claim.measure)
+        evidence = later(ours, theirs, bounds, claim.factor, early)
+        setter = claim.measure.removeprefix(RELATIVE)  # who sets the target always gets there
+        if setter == name(first):
+            evidence = evidence._replace(speaks_against=1.0)
+        if setter == name(second):
+            evidence = evidence._replace(speaks_for=1.0)
+        n_early = int((early[0] | early[1]).sum())
+        is_censored = bool(n_early or np.isinf(ours).any() or np.isinf(theirs).any())
+        is_censored |= setter in (name(first), name(second))
         border = math.log(claim.factor)
         distance, test = _mean(ratio) - border, partial(above, border=border)
-        return _Step(f"log({first} / {second})", ratio, distance, evidence, test, is_censored)
+        name_shown = f"log({first} / {second})"
+        return _Step(name_shown, ratio, distance, evidence, test, is_censored, n_early)
     return _judged(f"{first} - {second}", ours - theirs, _SIGNS[sign], claim.margin)
 
 
@@ -301,32 +320,27 @@ def _finding(numbers: str, steps: Sequence[_Step], measure: Metric[Cell], n_seed
     n_diverged = int(np.isnan(weakest.differences).sum())
     if n_diverged:
         step_shown += f", diverged in {n_diverged} of {weakest.differences.size} seeds"
-    needed = _seeds_needed(weakest, steps) if verdict == Verdict.UNDECIDED else None
+    if weakest.n_early:
+        step_shown += f", there by the first look in {weakest.n_early} of {weakest.n_seeds} seeds"
+    needed = _seeds_needed(steps) if verdict == Verdict.UNDECIDED else None
     which = "weakest" if len(steps) > 1 else "paired"
     return Finding(f"{numbers}; {which}: {step_shown}", evidence, n_seeds, needed)
 
 
-def _seeds_needed(step: _Step, steps: Sequence[_Step]) -> int | None:
-    """Return how many seeds would decide a claim by a step whose mean and spread stay as they are.
+def _seeds_needed(steps: Sequence[_Step]) -> int | None:
+    """Return how many seeds would decide a claim if means and spreads stay as they are.
 
     Args:
-        step: Its weakest step.
-        steps: All of them; one of several needs more seeds to make the claim fail.
+        steps: Its comparisons. One whose spread is not known stays as it is.
     """
-    values = step.differences
-    if step.is_censored or step.evidence.is_exact or not np.isfinite(values).all():
+    n_seeds = min(step.n_seeds for step in steps)
+    if n_seeds < _FEWEST_SEEDS:
         return None
-    if values.size < _FEWEST_SEEDS:
-        return None
-    n_tested = sum(not other.evidence.is_exact for other in steps)
-    mean, deviation = values.mean(), values.std(ddof=1)
 
     def decides(n: int) -> bool:
-        places = np.linspace(-1.0, 1.0, n)
-        evidence = step.test(mean + deviation * places / places.std(ddof=1))
-        return min(evidence.speaks_for, n_tested * evidence.speaks_against) <= LEVEL / 2
+        return _verdict(all_of([step.with_seeds(n) for step in steps])) != Verdict.UNDECIDED
 
-    numbers = range(values.size + 1, _MOST_SEEDS + 1)
+    numbers = range(n_seeds + 1, _MOST_SEEDS + 1)
     first = bisect_left(numbers, True, key=decides)  # if n seeds decide, so do more
     return numbers[first] if first < len(numbers) else None
 
@@ -343,15 +357,20 @@ def _each(
     for label in claim.schemes:
         values = results.values(name(label), claim.measure)
         steps.append(_judged(label, side * (values - claim.limit), sign, claim.margin))
-        verdict = _verdict(steps[-1].evidence)
+        verdict = _verdict(_one_of(steps[-1].evidence, len(claim.schemes)))
         remark = "" if verdict == Verdict.HOLDS else f" ({verdict})"
         parts.append(f"{label} {shown(values, measure)}{remark}")
     evidence = all_of([step.evidence for step in steps])
     n_seeds = min(step.n_seeds for step in steps)
-    weakest = max(steps, key=lambda step: step.evidence.speaks_for)
-    is_open = _verdict(evidence) == Verdict.UNDECIDED
-    needed = _seeds_needed(weakest, steps) if is_open else None
+    needed = _seeds_needed(steps) if _verdict(evidence) == Verdict.UNDECIDED else None
     return Finding("; ".join(parts), evidence, n_seeds, needed)
+
+
+def _one_of(evidence: Evidence, n: int) -> Evidence:
+    """Return the evidence of one of several parts: it fails only if it makes the claim fail."""
+    if evidence.is_exact:
+        return evidence
+    return evidence._replace(speaks_against=min(1.0, n * evidence.speaks_against))
 
 
 #: How a claim can be judged.
@@ -371,25 +390,3 @@ def _verdict(evidence: Evidence) -> Verdict:
 
 def _mean(values: FloatArray) -> float:
     return float(values.mean()) if values.size else math.nan
-
-
-def shown(values: FloatArray, measure: Metric[Cell]) -> str:
-    """Return a measure over seeds as text: mean and interval, or the median of times.
-
-    Args:
-        values: One per seed; NaN = diverged, infinity = never got there.
-        measure: What they are.
-    """
-    known = values[~np.isnan(values)]
-    if not known.size:
-        return "-"
-    if measure.is_time_to:
-        middle = float(np.median(known))
-        text = "never" if math.isinf(middle) else format(middle, measure.form)
-    else:
-        text = estimate(values).written(measure.form)
-    counts = {"diverged": values.size - known.size, "never": int(np.isinf(known).sum())}
-    if counts["never"] == known.size:
-        del counts["never"]  # the text says it
-    remarks = [f"{n} of {values.size} {what}" for what, n in counts.items() if n]
-    return f"{text} ({', '.join(remarks)})" if remarks else text

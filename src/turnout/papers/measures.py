@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import numpy as np
+
 from turnout.errors import InvalidInput
 from turnout.experiment import Cell
 from turnout.names import nearest
@@ -18,6 +20,8 @@ from turnout.papers.figure_measures import MEASURES, rounds_to, time_to
 from turnout.runs.catalogue import all_metrics
 from turnout.runs.facts import Facts
 from turnout.runs.metric import Metric
+from turnout.statistics import estimate
+from turnout.types import FloatArray
 
 #: Metrics that presets and kept results know by another name than their key with hyphens.
 _OTHER_NAMES: Mapping[str, str] = {
@@ -61,20 +65,41 @@ def measure_named(name: str) -> Metric[Cell]:
         return measures[name]
     if name.startswith(RELATIVE):
         return _relative(name)
-    for start, (compute, curve, title) in _TIMES.items():
-        level = name.removeprefix(start)
-        if level != name and re.fullmatch(r"0?\.\d+", level):
-            share = float(level)
-            return Metric(
-                key=name,
-                title=title.format(share),
-                meaning=f"First time at which {curve} is at least {share:g}.",
-                compute=compute(curve, share),
-                decimals=0,
-                is_time_to=True,
-            )
+    start, level = _split(name)
+    if start:
+        compute, curve, title = _TIMES[start]
+        return Metric(
+            key=name,
+            title=title.format(level),
+            meaning=f"First time at which {curve} is at least {level:g}.",
+            compute=compute(curve, level),
+            decimals=0,
+            is_time_to=True,
+        )
     names = (*measures, *(f"{start}0.8" for start in _TIMES))
     raise InvalidInput(f"unknown measure {name!r}.{nearest(name, names)}", field="measure")
+
+
+def target_of(name: str) -> tuple[str, float] | None:
+    """Return the curve and the level that a time is about; None for another measure.
+
+    Args:
+        name: Of the measure.
+
+    >>> target_of("rounds-to-hold-out-0.75")
+    ('holdout_accuracy', 0.75)
+    """
+    start, level = _split(name)
+    return (_TIMES[start][1], level) if start else None
+
+
+def _split(name: str) -> tuple[str, float]:
+    """Return the beginning of a time's name and its level; an empty one for another measure."""
+    for start in _TIMES:
+        level = name.removeprefix(start)
+        if level != name and re.fullmatch(r"0?\.\d+", level):
+            return start, float(level)
+    return "", 0.0
 
 
 def _relative(name: str) -> Metric[Cell]:
@@ -111,3 +136,37 @@ def _read_back(metric: Metric[Facts]) -> Metric[Cell]:
         return math.nan if value is None else float(value)
 
     return dataclasses.replace(cast(Metric[Any], metric), compute=read)
+
+
+def typical(values: FloatArray, measure: Metric[Cell]) -> str:
+    """Return a measure over seeds as text; of times the geometric mean, if all were reached.
+
+    Args:
+        values: One per seed; NaN = diverged, infinity = never got there.
+        measure: What they are.
+    """
+    if measure.is_time_to and np.isfinite(values).all():
+        return format(float(np.exp(np.log(values).mean())), measure.form)
+    return shown(values, measure)
+
+
+def shown(values: FloatArray, measure: Metric[Cell]) -> str:
+    """Return a measure over seeds as text: mean and interval, or the median of times.
+
+    Args:
+        values: One per seed; NaN = diverged, infinity = never got there.
+        measure: What they are.
+    """
+    known = values[~np.isnan(values)]
+    if not known.size:
+        return "-"
+    if measure.is_time_to:
+        middle = float(np.median(known))
+        text = "never" if math.isinf(middle) else format(middle, measure.form)
+    else:
+        text = estimate(values).written(measure.form)
+    counts = {"diverged": values.size - known.size, "never": int(np.isinf(known).sum())}
+    if counts["never"] == known.size:
+        del counts["never"]  # the text says it
+    remarks = [f"{n} of {values.size} {what}" for what, n in counts.items() if n]
+    return f"{text} ({', '.join(remarks)})" if remarks else text

@@ -258,8 +258,16 @@ class Preset:
             drawn = {label for figure in self.figures for label in figure.schemes}
             drawn.update(() if setting.has_published else self.published.values())
             wanted.update(label for label in labels if label not in drawn)
-        here = setting.schemes or labels
+        here = self.schemes_in(setting)
         return [label for label in labels if label in wanted and label in here]
+
+    def schemes_in(self, setting: Setting) -> tuple[str, ...]:
+        """Return the schemes that a setting has.
+
+        Args:
+            setting: One of ``settings``.
+        """
+        return setting.schemes or tuple(self.experiment.labels)
 
     def claims_in(self, setting: Setting, numbers: tuple[int, ...]) -> tuple[Claim, ...]:
         """Return the claims about some of the figures that are judged in a setting.

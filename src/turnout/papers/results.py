@@ -12,8 +12,8 @@ import numpy as np
 from turnout.errors import InvalidInput, TurnoutError
 from turnout.experiment import Cell, Estimate, estimate
 from turnout.papers.figure_measures import client_losses
-from turnout.papers.measures import RELATIVE, measure_named
-from turnout.types import FloatArray, IntArray
+from turnout.papers.measures import RELATIVE, measure_named, target_of
+from turnout.types import BoolArray, FloatArray, IntArray
 
 #: Points kept of a curve.
 _MOST_POINTS = 80
@@ -36,6 +36,9 @@ CURVES: Mapping[str, Callable[[Cell], FloatArray]] = {
     "hold-out accuracy": lambda cell: cell.run.measured["holdout_accuracy"],
     "global loss": lambda cell: cell.run.measured["local_loss"],
 }
+
+#: The kept curve in which a run is looked at, by its name in a run.
+_LOOKED_AT: Mapping[str, str] = {"accuracy": "accuracy", "holdout_accuracy": "hold-out accuracy"}
 
 #: What figures draw of every client: (n,) each.
 _CLIENTS: Mapping[str, Callable[[Cell], FloatArray]] = {
@@ -236,10 +239,8 @@ class Trials:
             other: The second scheme.
             measure: A measure that was kept.
         """
-        ours, theirs = self._scheme(label).seeds, self._scheme(other).seeds
-        both = [seed for seed in ours if seed in theirs]
-        first = self.values(label, measure)[[ours.index(seed) for seed in both]]
-        return first, self.values(other, measure)[[theirs.index(seed) for seed in both]]
+        ours, theirs = self._common(label, other)
+        return self.values(label, measure)[ours], self.values(other, measure)[theirs]
 
     def estimate(self, label: str, measure: str) -> Estimate:
         """Return the mean over seeds with its interval.
@@ -262,6 +263,35 @@ class Trials:
             return self.paired(label, other, "total-time")
         length = np.full(self.paired(label, other, measure)[0].size, float(self.n_rounds))
         return length, length
+
+    def at_first_look(self, label: str, other: str, measure: str) -> tuple[BoolArray, BoolArray]:
+        """Return which runs of two schemes were at the target when they were first looked at.
+
+        Args:
+            label: The first scheme.
+            other: The second scheme.
+            measure: A time to an accuracy. If the accuracies were not kept, no run is named.
+        """
+        ours, theirs = self._common(label, other)
+        return self._at_first_look(label, measure)[ours], self._at_first_look(other, measure)[
+            theirs
+        ]
+
+    def _at_first_look(self, label: str, measure: str) -> BoolArray:
+        scheme, target = self._scheme(label), target_of(measure)
+        name = _LOOKED_AT.get(target[0], "") if target else ""
+        if target is None or name not in scheme.curves:
+            return np.zeros(len(scheme.seeds), dtype=np.bool_)
+        values = scheme.curves[name].values
+        looks = np.isfinite(values)
+        first = values[np.arange(values.shape[0]), looks.argmax(axis=1)] if values.size else values
+        return np.asarray(first >= target[1]).reshape(len(scheme.seeds))
+
+    def _common(self, label: str, other: str) -> tuple[list[int], list[int]]:
+        """Return the places of the seeds that two schemes have both."""
+        ours, theirs = self._scheme(label).seeds, self._scheme(other).seeds
+        both = [seed for seed in ours if seed in theirs]
+        return [ours.index(seed) for seed in both], [theirs.index(seed) for seed in both]
 
     def _rounds_to_best_of(self, other: str, label: str) -> FloatArray:
         """Return the first rounds that are as accurate as another scheme's best of that seed.

@@ -98,7 +98,8 @@ class ResultsFile:
             schemes[label] = schemes[label].joined(new) if label in schemes else new
         order = [selector["label"] for selector in results.experiment["selectors"]]
         in_order = {label: schemes[label] for label in order if label in schemes}
-        part = Trials(results.experiment, in_order, results.classes)
+        seeds = sorted({seed for scheme in in_order.values() for seed in scheme.seeds})
+        part = Trials({**results.experiment, "seeds": seeds}, in_order, results.classes)
         self.parts[(setting, times)] = part
 
     def missing(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from turnout.papers.claims import Claim, Finding, Verdict, corrected, joined, judge, shown
-from turnout.papers.measures import measure_named
-from turnout.papers.presets import CostTable, NumbersTable, Preset, RegretTable
+from turnout.papers.claims import Claim, Finding, Verdict, corrected, joined, judge
+from turnout.papers.measures import measure_named, shown
+from turnout.papers.presets import CostTable, NumbersTable, Preset, RegretTable, Setting
 from turnout.papers.results import Trials
 from turnout.papers.results_file import ResultsFile
 from turnout.statistics import estimate
@@ -48,6 +49,7 @@ class Judged(NamedTuple):
         differs: In which way the setting leaves the paper's protocol.
         ours: What we measured.
         verdict: With Holm's correction for all claims that are judged together.
+        n_together: How many these are, with those that are still to be run.
         published: The same two for the published forms, if there are any.
     """
 
@@ -57,6 +59,7 @@ class Judged(NamedTuple):
     differs: str
     ours: Finding
     verdict: Verdict
+    n_together: int
     published: tuple[Finding, Verdict] | None
 
     @property
@@ -77,47 +80,62 @@ def judged_claims(
         extras: Whether the published forms are judged too.
     """
     figures = numbers or tuple(figure.number for figure in preset.figures)
+    planned = list(_planned(preset, figures))
     entries: list[_Entry] = []
     anywhere: dict[Claim, dict[str, Finding]] = {}
+    for setting, claim in planned:
+        results, drawn = file.parts.get((setting.label, claim.times)), preset.drawn(claim.figure)
+        if results is None or not set(claim.labels(drawn)) <= set(results.labels):
+            continue
+        ours = judge(claim, results, drawn)
+        if claim.is_anywhere:
+            anywhere.setdefault(claim, {})[setting.label] = ours
+            continue
+        is_there = set(preset.published.values()) <= set(results.labels)
+        published = None
+        if extras and is_there and claim.has_published and setting.has_published:
+            published = judge(claim, results, drawn, preset.published)
+        entries.append(_Entry(claim, setting.label, setting.differs, ours, published))
+    for claim, found in anywhere.items():
+        n_settings = sum(claim is other for _, other in planned)
+        label = f"any of {n_settings}, {len(found)} run"
+        entries.append(_Entry(claim, label, "", joined(found, n_settings), None))
+    entries.sort(key=lambda entry: bool(entry.differs))
+    return _judged(preset, entries, planned)
+
+
+def _planned(preset: Preset, figures: tuple[int, ...]) -> Iterator[tuple[Setting, Claim]]:
+    """Yield every claim with each setting in which it will be judged when everything was run."""
     for setting in preset.settings:
         for claim in preset.claims_in(setting, figures):
-            results = file.parts.get((setting.label, claim.times))
-            drawn = preset.drawn(claim.figure)
-            if results is None or not set(claim.labels(drawn)) <= set(results.labels):
-                continue
-            ours = judge(claim, results, drawn)
-            if claim.is_anywhere:
-                if not setting.differs:
-                    anywhere.setdefault(claim, {})[setting.label] = ours
-                continue
-            has_published = extras and claim.has_published and setting.has_published
-            is_there = set(preset.published.values()) <= set(results.labels)
-            published = (
-                judge(claim, results, drawn, preset.published)
-                if has_published and is_there
-                else None
-            )
-            entries.append(_Entry(claim, setting.label, setting.differs, ours, published))
-    for claim, found in anywhere.items():
-        n_settings = sum(
-            not setting.differs and claim in preset.claims_in(setting, figures)
-            for setting in preset.settings
-        )
-        ours = joined(found, is_complete=len(found) == n_settings)
-        entries.append(_Entry(claim, f"any of {n_settings}, {len(found)} run", "", ours, None))
-    entries.sort(key=lambda entry: bool(entry.differs))
-    places = {figure.number: figure.name for figure in preset.figures}
-    families = [
-        [entry for entry in entries if bool(entry.differs) == differs] for differs in (False, True)
-    ]
-    verdicts = [
-        verdict
-        for family in families
-        for verdict in _corrected([(entry.claim, entry.ours) for entry in family])
-    ]
-    others = iter(
-        _corrected([(entry.claim, entry.published) for entry in entries if entry.published])
+            wanted = claim.labels(preset.drawn(claim.figure))
+            is_here = set(wanted) <= set(preset.schemes_in(setting))
+            if is_here and not (claim.is_anywhere and setting.differs):
+                yield setting, claim
+
+
+def _judged(
+    preset: Preset, entries: Sequence[_Entry], planned: Sequence[tuple[Setting, Claim]]
+) -> list[Judged]:
+    """Correct for all claims that are planned: on the paper, on other protocols, as published."""
+    verdicts: list[Verdict] = []
+    sizes: dict[bool, int] = {}
+    for differs in (False, True):
+        found = [(one.claim, one.ours) for one in entries if bool(one.differs) == differs]
+        wanted = [
+            (claim if claim.is_anywhere else (setting.label, claim))
+            for setting, claim in planned
+            if bool(setting.differs) == differs and not claim.by_construction
+        ]
+        sizes[differs] = len(set(wanted))
+        verdicts += _corrected(found, sizes[differs])
+    forms = [(one.claim, one.published) for one in entries if one.published]
+    n_forms = sum(
+        setting.has_published and claim.has_published and not claim.by_construction
+        for setting, claim in planned
     )
+    others = iter(_corrected(forms, n_forms))
+    places = {figure.number: figure.name for figure in preset.figures}
     return [
         Judged(
             entry.claim,
@@ -126,6 +144,7 @@ def judged_claims(
             entry.differs,
             entry.ours,
             verdict,
+            sizes[bool(entry.differs)],
             entry.published and (entry.published, next(others)),
         )
         for entry, verdict in zip(entries, verdicts, strict=True)
@@ -142,9 +161,11 @@ class _Entry(NamedTuple):
     published: Finding | None
 
 
-def _corrected(found: Sequence[tuple[Claim, Finding]]) -> list[Verdict]:
+def _corrected(found: Sequence[tuple[Claim, Finding]], planned: int) -> list[Verdict]:
     """Return verdicts with Holm's correction; those by construction stay outside of it."""
-    tested = iter(corrected([finding for claim, finding in found if not claim.by_construction]))
+    tested = iter(
+        corrected([finding for claim, finding in found if not claim.by_construction], planned)
+    )
     return [finding.verdict if claim.by_construction else next(tested) for claim, finding in found]
 
 
@@ -166,11 +187,13 @@ def count_sentence(judged: Sequence[Judged], *, pages: int = 1) -> str:
         not entry.ours.evidence.is_exact for entry in counted if entry.ours.n_seeds > 1
     )
     changed = sum(entry.verdict != entry.ours.verdict for entry in counted)
+    n_to_come = counted[0].n_together - len(counted) if counted and pages == 1 else 0
+    where = "on each page" if pages > 1 else "here"
+    where += f" with {n_to_come} more claims that are still to be run" if n_to_come else ""
     text = (
         f"{len(counted)} verdicts: {parts}. Each alone would be wrong in at most {LEVEL:.0%} of "
-        f"cases, at most {by_chance:.1f} of them together on average. Holm's correction, which is "
-        f"applied {'on each page' if pages > 1 else 'here'}, keeps the chance of even one at "
-        f"{LEVEL:.0%}"
+        f"cases, at most {_rounded_up(by_chance):.1f} of them together on average. Holm's "
+        f"correction, which is applied {where}, keeps the chance of even one at {LEVEL:.0%}"
     )
     together = f" there, so at most at {min(1.0, LEVEL * pages):.0%} over {pages} pages,"
     text += together if pages > 1 else ""
@@ -253,7 +276,8 @@ def _overview(preset: Preset, setting: str, results: Trials) -> TextTable:
     n_seeds = sorted({results.n_seeds(label) for label in labels})
     seeds = " to ".join(str(n) for n in dict.fromkeys((n_seeds[0], n_seeds[-1])))
     where = f"{setting}: " if setting else ""
-    title = f"{where}{results.n_rounds} rounds, {seeds} seeds, mean ± 95 %"
+    seeds += " seed" if n_seeds[-1] == 1 else " seeds"
+    title = f"{where}{results.n_rounds} rounds, {seeds}, mean ± 95 %"
     if any(measure_named(name).is_time_to for name in preset.overview):
         title += ", times: median"
     rows = tuple(
@@ -333,6 +357,11 @@ def _published_text(entry: Judged) -> str:
         return ""
     finding, verdict = entry.published
     return f"{verdict}: {finding.ours}" if verdict == Verdict.FAILS else verdict
+
+
+def _rounded_up(value: float) -> float:
+    """Return a bound with one decimal."""
+    return math.ceil(round(10.0 * value, 6)) / 10.0
 
 
 def _plural(verdict: Verdict, count: int) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout.names import import_extra
-from turnout.types import FloatArray
+from turnout.types import BoolArray, FloatArray
 
 #: Chance of a wrong verdict on a claim: half of it on each side.
 LEVEL = 0.05
@@ -38,6 +38,7 @@ class Evidence(NamedTuple):
 
 
 _NOTHING = Evidence(1.0, 1.0)
+_NOBODY = np.zeros(0, dtype=np.bool_)
 
 
 def above(differences: FloatArray, border: float = 0.0) -> Evidence:
@@ -95,25 +96,28 @@ def later(
     others: FloatArray,
     bounds: tuple[FloatArray, FloatArray],
     factor: float = 1.0,
+    at_first: tuple[BoolArray, BoolArray] = (_NOBODY, _NOBODY),
 ) -> Evidence:
     """Test that times are longer than others by more than a factor; infinity = never got there.
 
     A run that never reached its target is censored: its time is at least its length, and counts as
     that long for the side that it speaks for. The other side is closed: nothing says how much
-    longer it would have taken.
+    longer it would have taken. In the same way the time of a run that was there when it was first
+    looked at is at most that.
 
     Args:
         times: One time per seed, in the order of the seeds.
         others: The times of the other scheme for the same seeds.
         bounds: How long the runs of both were, one per seed, in the same unit.
         factor: 1 for "later"; 2 for "takes more than twice as long".
+        at_first: Whether the runs of both were there at the first look, one per seed. Default: no.
     """
     if np.isnan(times).any() or np.isnan(others).any():  # a run that diverged
         return _NOTHING
     evidence = above(log_ratio(times, others, bounds), math.log(factor))
     return Evidence(
-        1.0 if np.isinf(others).any() else evidence.speaks_for,
-        1.0 if np.isinf(times).any() else evidence.speaks_against,
+        1.0 if np.isinf(others).any() or at_first[0].any() else evidence.speaks_for,
+        1.0 if np.isinf(times).any() or at_first[1].any() else evidence.speaks_against,
     )
 
 
@@ -149,35 +153,40 @@ def all_of(parts: Sequence[Evidence]) -> Evidence:
     return Evidence(speaks_for, min(1.0, against, exact), is_exact=not tested)
 
 
-def any_of(parts: Sequence[Evidence], *, is_complete: bool) -> Evidence:
+def any_of(parts: Sequence[Evidence], n_places: int) -> Evidence:
     """Combine the tests of a claim that need be true in one place only ("up to").
 
-    It holds if any part does; with several parts one of them looks good by chance more easily, so
-    that p-value is multiplied. It fails only if every part does.
+    It holds if any part does; with several places one of them looks good by chance more easily, so
+    that p-value is multiplied. It fails only if every place does.
 
     Args:
         parts: The tests; at least one.
-        is_complete: Whether these are all places; if not, it cannot fail.
+        n_places: How many places there are, tested or still to be tested.
     """
-    speaks_for = min(1.0, len(parts) * min(part.speaks_for for part in parts))
+    speaks_for = min(1.0, n_places * min(part.speaks_for for part in parts))
+    is_complete = len(parts) == n_places
     speaks_against = max(part.speaks_against for part in parts) if is_complete else 1.0
     return Evidence(speaks_for, speaks_against)
 
 
-def holm(p_values: Iterable[float]) -> list[float]:
+def holm(p_values: Iterable[float], planned: int = 0) -> list[float]:
     """Return p-values corrected for how many there are (Holm 1979), in the order given.
 
     Args:
         p_values: One per claim of a page.
+        planned: How many there will be; those to come count as 1. Default: these are all.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
+    >>> holm([0.01, 0.04], planned=3)
+    [0.03, 0.08]
     """
     values = list(p_values)
+    n_all = max(planned, len(values))
     corrected = [0.0] * len(values)
     largest = 0.0
     for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        largest = max(largest, min(1.0, (len(values) - rank) * values[index]))
+        largest = max(largest, min(1.0, (n_all - rank) * values[index]))
         corrected[index] = largest
     return corrected
 
