@@ -17,8 +17,8 @@ from typing import NamedTuple, Self
 
 from turnout.papers import Preset, ResultsFile, Trials, Verdict, load_preset, preset_names
 from turnout.papers.measures import measure_named, shown
-from turnout.papers.plots import draw
-from turnout.papers.presets import Figure, Setting
+from turnout.papers.plots import differences_of, draw, panels_of
+from turnout.papers.presets import Setting
 from turnout.papers.tables import (
     Judged,
     TextTable,
@@ -94,6 +94,11 @@ class Paper(NamedTuple):
         return cls(preset, file, judged_claims(preset, file), path.exists())
 
     @property
+    def parts(self) -> dict[str, Trials]:
+        """The results of each setting in the paper's own length."""
+        return {label: part for (label, times), part in self.file.parts.items() if times == 1}
+
+    @property
     def heading(self) -> str:
         """The title, with a link if there is a page."""
         title = self.preset.title
@@ -115,7 +120,7 @@ def page(paper: Paper) -> str:
         _markdown(claims_table(judged, title="")) if judged else "",
         "## Numbers",
         *(_markdown(table) for table in all_tables(preset, file)),
-        *_figures(preset, file),
+        *_figures(paper),
         _made_with(file),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -303,30 +308,18 @@ def _markdown(table: TextTable) -> str:
     return title + "\n".join(table.markdown())
 
 
-def _drawn(preset: Preset, file: ResultsFile) -> list[Figure]:
-    """Return the figures of which at least one scheme has results in one of its panels."""
-    there = {
-        setting.label: set(part.schemes)
-        for setting in preset.settings
-        if (part := file.parts.get((setting.label, 1))) is not None
-    }
-    return [
-        figure
-        for figure in preset.figures
-        if any(
-            there[name].intersection(figure.schemes)
-            for name in figure.settings or there
-            if name in there
-        )
-    ]
-
-
-def _figures(preset: Preset, file: ResultsFile) -> list[str]:
-    return [
-        f"![{figure.name}, ours]({preset.name}/figure-{figure.number}.png)\n\n"
-        f"*{figure.name}, ours. {figure.caption}*".replace(". *", ".*")
-        for figure in _drawn(preset, file)
-    ]
+def _figures(paper: Paper) -> list[str]:
+    """Return the figures with their captions; those of differences follow their own."""
+    lines = []
+    for figure in paper.preset.figures:
+        stem = f"{paper.preset.name}/figure-{figure.number}"
+        if panels_of(figure, paper.parts):
+            caption = f"*{figure.name}, ours. {figure.caption}*".replace(". *", ".*")
+            lines.append(f"![{figure.name}, ours]({stem}.png)\n\n{caption}")
+        if differences_of(figure, paper.parts):
+            name = f"{figure.name}, ours, minus {figure.against} with the same seed"
+            lines.append(f"![{name}]({stem}-differences.png)\n\n*{name}.*")
+    return lines
 
 
 def _made_with(file: ResultsFile) -> str:
@@ -402,14 +395,13 @@ def main() -> int:
     for paper in papers:
         if not paper.has_page:
             continue
-        preset, file = paper.preset, paper.file
+        preset = paper.preset
         texts[PAGES / f"{preset.name}.md"] = page(paper)
         if not is_check:
-            folder = PAGES / preset.name
+            folder, order = PAGES / preset.name, preset.experiment.labels
             folder.mkdir(parents=True, exist_ok=True)
-            parts = {label: part for (label, times), part in file.parts.items() if times == 1}
-            for figure in _drawn(preset, file):
-                draw(figure, parts, folder, order=preset.experiment.labels, formats=("png",))
+            for figure in preset.figures:
+                draw(figure, paper.parts, folder, order=order, formats=("png",))
     texts[INDEX] = index(papers)
     texts |= _hand_written(papers)
     unmade = [p for p in PAGES.glob("*.md") if p not in texts]  # of presets that are gone

@@ -9,7 +9,8 @@ import pytest
 from turnout.errors import InvalidInput
 from turnout.papers import Claim, Finding, Trials, Verdict, judge
 from turnout.papers.claims import RELATIONS, corrected, joined, steps_of
-from turnout.papers.results import Curve, SchemeResults
+from turnout.papers.curves import Curve
+from turnout.papers.results import SchemeResults
 from turnout.statistics.evidence import (
     Evidence,
     above,

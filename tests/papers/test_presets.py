@@ -57,6 +57,8 @@ def test_a_preset_is_complete(name: str) -> None:
         assert figure.draws in DRAWINGS
         assert set(figure.schemes) <= labels
         assert set(figure.settings) <= settings
+        assert not figure.against or figure.against in figure.schemes
+        assert not figure.against or DRAWINGS[figure.draws].axes
     assert all(measure_named(name).title for name in preset.measures())
     assert set(preset.published) | set(preset.published.values()) <= labels
     if preset.cost is not None:

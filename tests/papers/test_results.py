@@ -11,10 +11,11 @@ import pytest
 from turnout.experiment import run_experiment
 from turnout.papers import Claim, Preset, ResultsFile, Trials, Verdict, judge, load_preset
 from turnout.papers.collect import collect
+from turnout.papers.curves import Curve, thinned
 from turnout.papers.measures import measure_named, shown
-from turnout.papers.plots import _lowest, draw
+from turnout.papers.plots import _span, differences_of, draw
 from turnout.papers.presets import Figure
-from turnout.papers.results import Curve, ResultsError, SchemeResults, _thinned
+from turnout.papers.results import ResultsError, SchemeResults
 from turnout.papers.tables import (
     Judged,
     all_tables,
@@ -161,10 +162,36 @@ def test_an_axis_of_accuracies_begins_where_lines_are_after_a_twentieth_of_the_r
         return Trials({"n_rounds": 40}, {"A": SchemeResults((0, 1), 2, {}, curves, {})}, {})
 
     looks = {"A": {}, "absent": {}}
-    found = _lowest(looks, [trials(0.1, 0.6), trials(0.2, 0.5)], "accuracy")
-    assert found == pytest.approx(0.5 - 0.05 * 0.4)
+    found = _span(looks, [trials(0.1, 0.6), trials(0.2, 0.5)], "accuracy")
+    assert found == pytest.approx((0.5 - 0.05 * 0.4, 0.9 + 0.05 * 0.4))
     longer = Trials({"n_rounds": 100}, trials(0.1, 0.6).schemes, {})  # T/20 is round 5
-    assert _lowest(looks, [longer], "accuracy") == pytest.approx(0.8 - 0.05 * 0.1)
+    assert _span(looks, [longer], "accuracy")[0] == pytest.approx(0.8 - 0.05 * 0.1)
+
+
+def test_differences_are_those_of_the_same_seed_and_round(tmp_path: Path) -> None:
+    def scheme(seeds: tuple[int, ...], rounds: list[int], values: Any) -> SchemeResults:
+        curves = {"accuracy": Curve(np.array(rounds), np.array(values))}
+        return SchemeResults(seeds, 2, {}, curves, {})
+
+    base = scheme((0, 1, 2), [5, 10, 15], [[0.1, 0.2, 0.3], [0.5, 0.6, 0.7], [0.0, 0.0, 0.0]])
+    other = scheme((1, 0), [5, 15], [[0.6, 0.9], [0.1, 0.25]])  # other seeds, looks, order
+    parts = {
+        "both": Trials({"n_rounds": 15}, {"A": other, "Random": base}, {}),
+        "alone": Trials({"n_rounds": 15}, {"Random": base}, {}),
+        "without": Trials({"n_rounds": 15}, {"A": other}, {}),
+    }
+    figure = Figure(1, "accuracy", ("A", "Random"), against="Random")
+    (found,) = differences_of(figure, parts).values()
+    rounds, values = found.schemes["A"].curves["accuracy"]
+    assert (found.schemes["A"].seeds, rounds.tolist()) == ((1, 0), [5, 15])
+    assert values == pytest.approx(np.array([[0.1, 0.2], [0.0, -0.05]]))
+    assert not found.schemes["Random"].curves["accuracy"].values.any()
+    written = draw(figure, parts, tmp_path, order=figure.schemes, formats=("svg",))
+    assert [path.name for path in written] == ["figure-1.svg", "figure-1-differences.svg"]
+    again = written[1].read_text(encoding="utf-8")
+    assert all(text in again for text in ("minus Random", ">A<", ">both<"))
+    assert not any(text in again for text in (">alone<", ">without<"))
+    assert differences_of(Figure(1, "accuracy", ("A", "Random")), parts) == {}
 
 
 def check_drawing(figure: Figure, results: dict[str, Trials], folder: Path, texts: Any) -> None:
@@ -422,7 +449,7 @@ def test_rounds_to_the_best_of_another_scheme_are_of_the_same_seed() -> None:
 
 
 def test_runs_that_diverged_at_once_have_an_empty_curve() -> None:
-    curves = _thinned({"accuracy": np.full((2, 4), np.nan)})
+    curves = thinned({"accuracy": np.full((2, 4), np.nan)})
     assert curves["accuracy"].values.shape == (2, 0)
     trials = accuracies({"Random": [[0.1, 0.2, 0.3]] * 2, "NCCB": [[0.1, 0.2, 0.3]] * 2})
     lost = SchemeResults((0, 1), 2, {}, curves, {})

@@ -2,19 +2,25 @@
 
 Lines are means over seeds, bands reach from the lowest to the highest seed. An axis of accuracies
 begins where the lines are after a twentieth of the rounds; what is steeper before it is cut off.
+Seeds often differ more than schemes, so a figure may be drawn again as differences to one scheme
+with the same seed, which is what claims are judged by.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
 from turnout.papers.presets import Figure
 from turnout.papers.results import Trials
 from turnout.results.drawing import COLOURS, FORMATS, draw_band, draw_files, draw_legend, look
+
+#: Letters of a panel's title that fit above it.
+_TITLE_WIDTH = 44
 
 #: Schemes in the order of a figure, with their colour and line style.
 Looks: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -37,11 +43,7 @@ def draw(
         order: Labels of all schemes of the preset: a scheme looks the same in every figure.
         formats: Some of ``FORMATS``.
     """
-    shown = {
-        name: results[name]
-        for name in (figure.settings or results)
-        if name in results and set(figure.schemes).intersection(results[name].schemes)
-    }
+    shown = panels_of(figure, results)
     if not shown:
         return []
     there = {label for part in shown.values() for label in part.schemes}
@@ -51,8 +53,49 @@ def draw(
         for scheme in figure.schemes
         if scheme in there
     }
-    paths = [folder / f"figure-{figure.number}.{form}" for form in formats]
-    return draw_files(paths, lambda canvas: DRAWINGS[figure.draws].draw(canvas, schemes, shown))
+
+    def files(name: str, fill: Callable[[Any], None]) -> list[Path]:
+        return draw_files([folder / f"{name}.{form}" for form in formats], fill)
+
+    drawing, differences = DRAWINGS[figure.draws], differences_of(figure, results)
+    paths = files(f"figure-{figure.number}", lambda canvas: drawing.draw(canvas, schemes, shown))
+    if differences:
+        rows = {curve: f"{axis},\nminus {figure.against}" for curve, axis in drawing.axes.items()}
+        again = _by_setting(rows, are_differences=True)
+        paths += files(
+            f"figure-{figure.number}-differences",
+            lambda canvas: again(canvas, schemes, differences),
+        )
+    return paths
+
+
+def panels_of(figure: Figure, results: Mapping[str, Trials]) -> dict[str, Trials]:
+    """Return the results that a figure shows: settings of it that have one of its schemes.
+
+    Args:
+        figure: What is drawn.
+        results: The results of each setting, by its label.
+    """
+    return {
+        name: results[name]
+        for name in (figure.settings or results)
+        if name in results and set(figure.schemes).intersection(results[name].schemes)
+    }
+
+
+def differences_of(figure: Figure, results: Mapping[str, Trials]) -> dict[str, Trials]:
+    """Return the same as differences to ``figure.against``, where that and another were run.
+
+    Args:
+        figure: What is drawn.
+        results: The results of each setting, by its label.
+    """
+    base, drawn = figure.against, set(figure.schemes)
+    return {
+        name: part.against(base)
+        for name, part in panels_of(figure, results).items()
+        if base in part.schemes and len(drawn.intersection(part.schemes)) > 1
+    }
 
 
 def _selections_by_class(canvas: Any, schemes: Looks, settings: Mapping[str, Trials]) -> None:
@@ -158,12 +201,13 @@ def _client_losses(canvas: Any, schemes: Looks, settings: Mapping[str, Trials]) 
 
 
 def _by_setting(
-    rows: Mapping[str, str], x: str = "rounds"
+    rows: Mapping[str, str], x: str = "rounds", *, are_differences: bool = False
 ) -> Callable[[Any, Looks, Mapping[str, Trials]], None]:
     """Return a drawing with a panel per curve and setting, the settings side by side.
 
     ``rows`` names the curves and their axes; ``x`` is "rounds" or the name of a curve of times.
-    More than three settings stand in pairs, each pair below the one before.
+    More than three settings stand in pairs, each pair below the one before. Accuracies have one
+    axis, differences an axis in each panel.
     """
 
     def draw_settings(canvas: Any, schemes: Looks, settings: Mapping[str, Trials]) -> None:
@@ -175,17 +219,20 @@ def _by_setting(
             for curve in rows
         ]
         canvas.set_size_inches(max(3.4 * n_columns, 5.0), 2.7 * len(lines) + 0.5)
-        grid = canvas.subplots(len(lines), n_columns, sharey=len(rows) == 1 or "row", squeeze=False)
+        shared = False if are_differences else len(rows) == 1 or "row"
+        grid = canvas.subplots(len(lines), n_columns, sharey=shared, squeeze=False)
         for panels, (curve, shown) in zip(grid, lines, strict=True):
             panels[0].set_ylabel(rows[curve])
             for panel, name in zip(panels, shown, strict=False):
                 _lines(panel, schemes, settings[name], curve, x)
-                panel.set_title(name)
+                panel.set_title(textwrap.fill(name, _TITLE_WIDTH, break_on_hyphens=False))
                 panel.set_xlabel("communication round" if x == "rounds" else "virtual time, s")
+                if are_differences:
+                    panel.set_ylim(*_span(schemes, [settings[name]], curve))
             for panel in panels[len(shown) :]:
                 panel.set_visible(False)
-            if "accuracy" in curve:
-                panels[0].set_ylim(bottom=_lowest(schemes, settings.values(), curve))
+            if "accuracy" in curve and not are_differences:
+                panels[0].set_ylim(bottom=_span(schemes, settings.values(), curve)[0])
         draw_legend(canvas, grid.ravel(), named=_family)
 
     return draw_settings
@@ -204,7 +251,7 @@ def _of_settings(canvas: Any, schemes: Looks, settings: Mapping[str, Trials]) ->
     for number, (label, rounds, values) in enumerate(lines):
         draw_band(panel, rounds, values, label=label, **look(number))
     panel.set_xlim(left=0)
-    panel.set_ylim(bottom=_lowest(schemes, settings.values(), "accuracy"))
+    panel.set_ylim(bottom=_span(schemes, settings.values(), "accuracy")[0])
     panel.set_ylabel("test accuracy")
     panel.set_xlabel("communication round")
     panel.legend(frameon=False)
@@ -234,8 +281,10 @@ def _lines(panel: Any, schemes: Looks, results: Trials, curve: str, x: str = "ro
     panel.set_xlim(left=0)
 
 
-def _lowest(schemes: Looks, settings: Iterable[Trials], curve: str) -> float | None:
-    """Return where an axis may begin: below all lines from round T/20 on, where they lie close."""
+def _span(
+    schemes: Looks, settings: Iterable[Trials], curve: str
+) -> tuple[float, float] | tuple[None, None]:
+    """Return the ends of an axis: around all lines from round T/20 on, where they lie close."""
     curves = [
         (results.schemes[scheme].curves[curve], results.n_rounds)
         for results in settings
@@ -244,7 +293,10 @@ def _lowest(schemes: Looks, settings: Iterable[Trials], curve: str) -> float | N
     ]
     parts = [values[:, rounds >= n_rounds / 20].ravel() for (rounds, values), n_rounds in curves]
     levels = np.concatenate([part[np.isfinite(part)] for part in parts])
-    return float(levels.min() - 0.05 * np.ptp(levels)) if levels.size else None
+    if not levels.size:
+        return None, None
+    room = 0.05 * np.ptp(levels)
+    return float(levels.min() - room), float(levels.max() + room)
 
 
 class Drawing(NamedTuple):
@@ -252,17 +304,27 @@ class Drawing(NamedTuple):
 
     Args:
         draw: Fills a canvas with schemes of some settings.
-        curves: Names of ``turnout.papers.results.CURVES``.
+        curves: Names of ``turnout.papers.curves.CURVES``.
         clients: "counts", "losses".
+        axes: Curves over the rounds, of which differences can be drawn, with their axes.
     """
 
     draw: Callable[[Any, Looks, Mapping[str, Trials]], None]
     curves: tuple[str, ...] = ()
     clients: tuple[str, ...] = ()
+    axes: Mapping[str, str] = {}
+
+    @classmethod
+    def over_rounds(cls, axes: Mapping[str, str]) -> Self:
+        """Return the drawing of some curves over the rounds.
+
+        Args:
+            axes: The axis of each curve.
+        """
+        return cls(_by_setting(axes), tuple(axes), axes=axes)
 
 
 _ACCURACY = {"accuracy": "test accuracy"}
-_ACCURACY_AND_LOSS = {**_ACCURACY, "global loss": "training loss"}
 
 #: What can be drawn, by the name that presets use.
 DRAWINGS: Mapping[str, Drawing] = {
@@ -273,11 +335,9 @@ DRAWINGS: Mapping[str, Drawing] = {
     "pull-record": Drawing(_pull_record, clients=("counts",)),
     "global-loss": Drawing(_global_loss, ("global loss",)),
     "client-losses": Drawing(_client_losses, clients=("losses",)),
-    "accuracy": Drawing(_by_setting(_ACCURACY), ("accuracy",)),
-    "hold-out-accuracy": Drawing(
-        _by_setting({"hold-out accuracy": "accuracy on the hold-out"}), ("hold-out accuracy",)
-    ),
-    "accuracy-and-loss": Drawing(_by_setting(_ACCURACY_AND_LOSS), ("accuracy", "global loss")),
+    "accuracy": Drawing.over_rounds(_ACCURACY),
+    "hold-out-accuracy": Drawing.over_rounds({"hold-out accuracy": "accuracy on the hold-out"}),
+    "accuracy-and-loss": Drawing.over_rounds({**_ACCURACY, "global loss": "training loss"}),
     "accuracy-of-settings": Drawing(_of_settings, ("accuracy",)),
     "accuracy-by-time": Drawing(_by_setting(_ACCURACY, x="time"), ("accuracy", "time")),
 }

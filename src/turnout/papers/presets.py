@@ -49,6 +49,8 @@ class Figure:
         settings: Labels of the settings that are its panels; empty = all.
         caption: A sentence for the page.
         place: Where its numbers stand, if that is a table; empty = "Fig." and the number.
+        against: One of its schemes: all are drawn once more as their difference to it, seed by
+            seed. Empty = they are not.
     """
 
     number: int
@@ -57,6 +59,7 @@ class Figure:
     settings: tuple[str, ...] = ()
     caption: str = ""
     place: str = ""
+    against: str = ""
 
     @property
     def name(self) -> str:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
 from turnout.errors import InvalidInput, TurnoutError
 from turnout.experiment import Cell, Estimate, estimate
+from turnout.papers.curves import CURVES, Curve, thinned
 from turnout.papers.figure_measures import client_losses
 from turnout.papers.measures import RELATIVE, measure_named, target_of
 from turnout.types import BoolArray, FloatArray, IntArray
-
-#: Points kept of a curve.
-_MOST_POINTS = 80
 
 #: How a time that was never reached is written.
 _NEVER = "never"
@@ -26,17 +24,6 @@ class ResultsError(TurnoutError, ValueError):
     """A results file is damaged, or belongs to another protocol."""
 
 
-#: Curves that figures draw, by name: (T,) each, NaN where nothing was measured.
-CURVES: Mapping[str, Callable[[Cell], FloatArray]] = {
-    "success ratio": lambda cell: cell.run.cep / np.maximum(cell.run.offsets[1:], 1),
-    "participation": lambda cell: cell.run.cep.astype(np.float64),
-    "queue": lambda cell: cell.curves["backlog_mean"],
-    "time": lambda cell: cell.run.clock_s,
-    "accuracy": lambda cell: cell.run.measured["accuracy"],
-    "hold-out accuracy": lambda cell: cell.run.measured["holdout_accuracy"],
-    "global loss": lambda cell: cell.run.measured["local_loss"],
-}
-
 #: The kept curve in which a run is looked at, by its name in a run.
 _LOOKED_AT: Mapping[str, str] = {"accuracy": "accuracy", "holdout_accuracy": "hold-out accuracy"}
 
@@ -45,28 +32,6 @@ _CLIENTS: Mapping[str, Callable[[Cell], FloatArray]] = {
     "counts": lambda cell: cell.run.counts.astype(np.float64),
     "losses": client_losses,
 }
-
-
-class Curve(NamedTuple):
-    """A thinned curve of a scheme.
-
-    Args:
-        rounds: (P,) rounds, counted from 1.
-        values: (seeds, P) what was measured; NaN where it was not finite.
-    """
-
-    rounds: IntArray
-    values: FloatArray
-
-    def at(self, rounds: IntArray) -> FloatArray:
-        """Return (seeds, rounds) the values of some rounds; NaN where there is none.
-
-        Args:
-            rounds: Ascending, with all of this curve's.
-        """
-        values = np.full((self.values.shape[0], rounds.size), np.nan)
-        values[:, np.searchsorted(rounds, self.rounds)] = self.values
-        return values
 
 
 @dataclass(frozen=True)
@@ -110,7 +75,7 @@ class SchemeResults:
                 name: np.array([measure_named(name).compute(cell) for cell in cells])
                 for name in measures
             },
-            _thinned({name: np.stack([CURVES[name](cell) for cell in cells]) for name in curves}),
+            thinned({name: np.stack([CURVES[name](cell) for cell in cells]) for name in curves}),
             {name: np.stack([_CLIENTS[name](cell) for cell in cells]) for name in clients},
         )
 
@@ -242,6 +207,25 @@ class Trials:
         ours, theirs = self._common(label, other)
         return self.values(label, measure)[ours], self.values(other, measure)[theirs]
 
+    def against(self, other: str) -> Trials:
+        """Return the curves of every scheme minus those of one, for the seeds that both have.
+
+        Args:
+            other: The scheme that is subtracted.
+        """
+        base = self._scheme(other).curves
+        schemes = {}
+        for label, scheme in self.schemes.items():
+            rows = self._common(label, other)
+            curves = {
+                name: curve.minus(base[name], rows)
+                for name, curve in scheme.curves.items()
+                if name in base
+            }
+            seeds = tuple(scheme.seeds[place] for place in rows[0])
+            schemes[label] = replace(scheme, seeds=seeds, measures={}, curves=curves, clients={})
+        return replace(self, schemes=schemes)
+
     def estimate(self, label: str, measure: str) -> Estimate:
         """Return the mean over seeds with its interval.
 
@@ -338,19 +322,6 @@ class Trials:
         """Return it as plain data."""
         schemes = {label: scheme.table() for label, scheme in self.schemes.items()}
         return {"experiment": self.experiment, "classes": self.classes, "schemes": schemes}
-
-
-def _thinned(curves: Mapping[str, FloatArray]) -> dict[str, Curve]:
-    """Keep (seeds, T) curves in the same rounds, evenly spaced, where all were measured."""
-    if not curves:
-        return {}
-    is_measured = np.all([np.isfinite(values).any(axis=0) for values in curves.values()], axis=0)
-    rounds = np.flatnonzero(is_measured)
-    if not rounds.size:  # every run diverged before the first look
-        return {name: Curve(rounds, values[:, rounds]) for name, values in curves.items()}
-    places = np.unique(np.linspace(0, rounds.size - 1, _MOST_POINTS).astype(np.int64))
-    points = rounds[places]
-    return {name: Curve(points + 1, values[:, points]) for name, values in curves.items()}
 
 
 def _plain(values: FloatArray) -> Any:
