@@ -20,7 +20,7 @@ from turnout.papers.results import Trials
 from turnout.results.drawing import COLOURS, FORMATS, draw_band, draw_files, draw_legend, look
 
 #: Letters of a panel's title that fit above it.
-_TITLE_WIDTH = 44
+_TITLE_WIDTH = 42
 
 #: Schemes in the order of a figure, with their colour and line style.
 Looks: TypeAlias = Mapping[str, Mapping[str, Any]]
