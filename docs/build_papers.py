@@ -50,8 +50,9 @@ PROSE = {
 #: Where a hand-written page has a table of results.
 MEASURED = re.compile(r"<!-- measured: (?P<name>\w+) -->\n.*?<!-- end -->\n", re.DOTALL)
 
-#: The experiments in the tables of all training with E3CS, and the schemes.
-TRAINED = ("e3cs-letters", "e3cs-training", "e3cs-arxiv-training")
+#: The experiments in the tables of all training with E3CS, with what stands before the name of
+#: their settings, and the schemes.
+TRAINED = {"e3cs-letters": "", "e3cs-training": "", "e3cs-arxiv-training": "arXiv: "}
 COMPARED = ("FedCS", "E3CS-0", "E3CS-inc", "Random", "pow-d")
 
 #: The part of a hand-written page that the index shows too.
@@ -356,8 +357,9 @@ def _rounds(preset: Preset, part: Trials) -> tuple[str, ...]:
 
 
 def _final(preset: Preset, part: Trials) -> tuple[str, ...]:
-    """Return mean final accuracies with their intervals."""
-    return tuple(_compared(part, "final-hold-out"))
+    """Return mean final accuracies with their intervals, on what the claims are judged by."""
+    claimed = (claim.measure for claim in preset.claims)
+    return tuple(_compared(part, next(name for name in claimed if name.startswith("final-"))))
 
 
 def _compared(part: Trials, measure: str) -> list[str]:
@@ -375,7 +377,7 @@ def _by_setting(
 ) -> str:
     """Return a table with a row for each setting that was run."""
     rows = (
-        (setting.label, *cells(preset, part))
+        (TRAINED[preset.name] + setting.label, *cells(preset, part))
         for preset, file, *_ in papers
         for setting in preset.settings
         if (part := file.parts.get((setting.label, 1))) is not None

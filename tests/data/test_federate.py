@@ -92,6 +92,18 @@ def test_hold_out_belongs_to_its_client():
         assert dataset.group[rows].tolist() == [client] * 2
 
 
+def test_a_hold_out_that_others_train_on_is_told():
+    dataset = grouped([40])
+    with pytest.warns(
+        UserWarning, match=r"^hold_out: \d+% .* fewer samples, or look at"
+    ):
+        data = divide(dataset, Iid(samples=20), 6, seed=0, hold_out=0.25)  # everyone's is shared
+    seen = np.isin(data.x_holdout[:, 0], data.x[:, 0]).mean()
+    assert seen > 0.5
+    divide(dataset, Iid(samples=10), 4, seed=0, hold_out=0.25)  # nobody's is: no warning
+    divide(dataset, Iid(samples=20), 6, seed=0)
+
+
 def test_hold_out_is_uniform_and_leaves_the_division_alone():
     dataset = grouped([5, 5])
     held = np.zeros(10)

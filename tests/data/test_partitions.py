@@ -131,7 +131,8 @@ def test_primary_label_takes_an_equal_part_by_default():
 
 
 def test_primary_label_as_in_e3cs():
-    data = federate(Digits(), PrimaryLabel(0.8, samples=100), 100, seed=1, hold_out=0.1)
+    with pytest.warns(UserWarning, match="hold_out: 100%"):  # 100 clients share 1,500 digits
+        data = federate(Digits(), PrimaryLabel(0.8, samples=100), 100, seed=1, hold_out=0.1)
     assert data.num_samples.tolist() == [90] * 100
     assert len(data.y_holdout) == 1000
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 
 from turnout import require
@@ -12,6 +14,9 @@ from turnout.errors import InvalidInput
 from turnout.types import Array, IntArray
 
 _CODE = ClientCode()
+
+#: Share of the held-out examples that others may train on without a warning.
+_MOST_SEEN = 0.1
 
 
 def federate(
@@ -74,6 +79,7 @@ def divide(
     rows, offsets = partition.assign(dataset, n_clients, Draw.DIVISION.rng(seed))
     _check_division(partition, dataset, n_clients, rows, offsets)
     kept, kept_offsets, held, held_offsets = _split(rows, offsets, hold_out, seed)
+    _warn_if_seen(kept, held)
     x = dataset.x[kept]
     return FederatedData(
         name=dataset.name,
@@ -123,6 +129,18 @@ def _split(
     client = np.repeat(np.arange(size.size), size)
     is_held = rank_within(client, Draw.HOLD_OUT.rng(seed)) < n_held[client]
     return rows[~is_held], offsets_of(size - n_held), rows[is_held], offsets_of(n_held)
+
+
+def _warn_if_seen(kept: IntArray, held: IntArray) -> None:
+    """Warn if clients share so many examples that the hold-out is no test of unseen ones."""
+    seen = float(np.isin(held, kept).mean()) if held.size else 0.0
+    if seen > _MOST_SEEN:
+        warnings.warn(
+            f"hold_out: {seen:.0%} of what clients hold out are training examples of others, "
+            "because clients share examples. Accuracy there is not that of unseen examples: give "
+            "each client fewer samples, or look at the test set.",
+            stacklevel=3,  # the caller of divide
+        )
 
 
 def _features(dataset: Dataset, x: Array, offsets: IntArray, code: ClientCode) -> Array:
