@@ -50,9 +50,8 @@ PROSE = {
 #: Where a hand-written page has a table of results.
 MEASURED = re.compile(r"<!-- measured: (?P<name>\w+) -->\n.*?<!-- end -->\n", re.DOTALL)
 
-#: The experiments in the tables of all training with E3CS, with what stands before the name of
-#: their settings, and the schemes.
-TRAINED = {"e3cs-letters": "", "e3cs-training": "", "e3cs-arxiv-training": "arXiv: "}
+#: The experiments in the tables of all training with E3CS's journal form, and the schemes.
+TRAINED = ("e3cs-letters", "e3cs-training")
 COMPARED = ("FedCS", "E3CS-0", "E3CS-inc", "Random", "pow-d")
 
 #: The part of a hand-written page that the index shows too.
@@ -319,7 +318,7 @@ def _figures(paper: Paper) -> list[str]:
             lines.append(f"![{figure.name}, ours]({stem}.png)\n\n{caption}")
         if differences_of(figure, paper.parts):
             name = f"{figure.name}, ours, minus {figure.against} with the same seed"
-            lines.append(f"![{name}]({stem}-differences.png)\n\n*{name}.*")
+            lines.append(f"![{name}]({stem}-differences.png)\n\n*{name}. Axes differ.*")
     return lines
 
 
@@ -357,9 +356,8 @@ def _rounds(preset: Preset, part: Trials) -> tuple[str, ...]:
 
 
 def _final(preset: Preset, part: Trials) -> tuple[str, ...]:
-    """Return mean final accuracies with their intervals, on what the claims are judged by."""
-    claimed = (claim.measure for claim in preset.claims)
-    return tuple(_compared(part, next(name for name in claimed if name.startswith("final-"))))
+    """Return mean final accuracies with their intervals."""
+    return tuple(_compared(part, "final-hold-out"))
 
 
 def _compared(part: Trials, measure: str) -> list[str]:
@@ -377,7 +375,7 @@ def _by_setting(
 ) -> str:
     """Return a table with a row for each setting that was run."""
     rows = (
-        (TRAINED[preset.name] + setting.label, *cells(preset, part))
+        (setting.label, *cells(preset, part))
         for preset, file, *_ in papers
         for setting in preset.settings
         if (part := file.parts.get((setting.label, 1))) is not None

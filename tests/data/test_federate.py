@@ -93,15 +93,18 @@ def test_hold_out_belongs_to_its_client():
 
 
 def test_a_hold_out_that_others_train_on_is_told():
-    dataset = grouped([40])
-    with pytest.warns(
-        UserWarning, match=r"^hold_out: \d+% .* fewer samples, or look at"
-    ):
-        data = divide(dataset, Iid(samples=20), 6, seed=0, hold_out=0.25)  # everyone's is shared
+    with pytest.warns(UserWarning, match=r"^hold_out: .* fewer samples, or look at") as told:
+        data = divide(grouped([40]), Iid(samples=20), 6, seed=0, hold_out=0.25)
     seen = np.isin(data.x_holdout[:, 0], data.x[:, 0]).mean()
     assert seen > 0.5
-    divide(dataset, Iid(samples=10), 4, seed=0, hold_out=0.25)  # nobody's is: no warning
-    divide(dataset, Iid(samples=20), 6, seed=0)
+    assert f"{seen:.0%} of what clients hold out" in str(told[0].message)
+
+
+@pytest.mark.parametrize(("n_rows", "samples", "n_clients"), [(40, 10, 4), (200, 51, 4)])
+def test_a_hold_out_that_is_nearly_unseen_is_not_told(n_rows, samples, n_clients):
+    data = divide(grouped([n_rows]), Iid(samples=samples), n_clients, seed=0, hold_out=0.25)
+    seen = np.isin(data.x_holdout[:, 0], data.x[:, 0]).mean()
+    assert (seen > 0.0) == (samples * n_clients > n_rows)
 
 
 def test_hold_out_is_uniform_and_leaves_the_division_alone():

@@ -194,6 +194,19 @@ def test_differences_are_those_of_the_same_seed_and_round(tmp_path: Path) -> Non
     assert differences_of(Figure(1, "accuracy", ("A", "Random")), parts) == {}
 
 
+def test_differences_of_what_cannot_be_compared(tmp_path: Path) -> None:
+    def scheme(seed: int, rounds: list[int]) -> SchemeResults:
+        curve = Curve(np.array(rounds), np.full((1, len(rounds)), 0.5))
+        return SchemeResults((seed,), 2, {}, {"accuracy": curve}, {})
+
+    figure = Figure(1, "accuracy", ("A", "Random"), against="Random")
+    for other, is_drawn in (((1, [5, 10]), False), ((0, [6]), True), ((0, [5, 10]), True)):
+        schemes = {"A": scheme(*other), "Random": scheme(0, [5, 10])}
+        parts = {"": Trials({"n_rounds": 10}, schemes, {})}
+        written = draw(figure, parts, tmp_path, order=figure.schemes, formats=("png",))
+        assert ("figure-1-differences.png" in [path.name for path in written]) == is_drawn
+
+
 def check_drawing(figure: Figure, results: dict[str, Trials], folder: Path, texts: Any) -> None:
     order = dict.fromkeys(label for part in results.values() for label in part.labels)
     written = draw(figure, results, folder, order=list(order))

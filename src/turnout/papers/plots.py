@@ -3,7 +3,8 @@
 Lines are means over seeds, bands reach from the lowest to the highest seed. An axis of accuracies
 begins where the lines are after a twentieth of the rounds; what is steeper before it is cut off.
 Seeds often differ more than schemes, so a figure may be drawn again as differences to one scheme
-with the same seed, which is what claims are judged by.
+with the same seed, which is what claims are judged by. There each panel has an axis of its own, cut
+in the same way at both ends.
 """
 
 from __future__ import annotations
@@ -90,12 +91,13 @@ def differences_of(figure: Figure, results: Mapping[str, Trials]) -> dict[str, T
         figure: What is drawn.
         results: The results of each setting, by its label.
     """
-    base, drawn = figure.against, set(figure.schemes)
-    return {
-        name: part.against(base)
+    found = {
+        name: part.against(figure.against)
         for name, part in panels_of(figure, results).items()
-        if base in part.schemes and len(drawn.intersection(part.schemes)) > 1
+        if figure.against in part.schemes
     }
+    others = set(figure.schemes) - {figure.against}
+    return {name: part for name, part in found.items() if others.intersection(part.schemes)}
 
 
 def _selections_by_class(canvas: Any, schemes: Looks, settings: Mapping[str, Trials]) -> None:
@@ -293,7 +295,7 @@ def _span(
     ]
     parts = [values[:, rounds >= n_rounds / 20].ravel() for (rounds, values), n_rounds in curves]
     levels = np.concatenate([part[np.isfinite(part)] for part in parts])
-    if not levels.size:
+    if not levels.size or not np.ptp(levels):
         return None, None
     room = 0.05 * np.ptp(levels)
     return float(levels.min() - room), float(levels.max() + room)

@@ -208,22 +208,25 @@ class Trials:
         return self.values(label, measure)[ours], self.values(other, measure)[theirs]
 
     def against(self, other: str) -> Trials:
-        """Return the curves of every scheme minus those of one, for the seeds that both have.
+        """Return the curves of schemes minus those of one, for the seeds that both have.
 
         Args:
-            other: The scheme that is subtracted.
+            other: The scheme that is subtracted. Schemes without a seed in common are left out.
         """
         base = self._scheme(other).curves
         schemes = {}
         for label, scheme in self.schemes.items():
             rows = self._common(label, other)
+            seeds = tuple(scheme.seeds[place] for place in rows[0])
             curves = {
                 name: curve.minus(base[name], rows)
                 for name, curve in scheme.curves.items()
-                if name in base
+                if name in base  # it may be in fewer figures
             }
-            seeds = tuple(scheme.seeds[place] for place in rows[0])
-            schemes[label] = replace(scheme, seeds=seeds, measures={}, curves=curves, clients={})
+            if seeds:
+                schemes[label] = replace(
+                    scheme, seeds=seeds, measures={}, curves=curves, clients={}
+                )
         return replace(self, schemes=schemes)
 
     def estimate(self, label: str, measure: str) -> Estimate:
