@@ -37,7 +37,9 @@ def federate(
         n_clients: Number of clients, at least 1.
         seed: Fixes all random draws.
         hold_out: Share of its examples that each client keeps for its own evaluation, inside
-            [0, 1). At least one example is left to train on. Try 0.1 to see how clients fare.
+            [0, 1). At least one example is left to train on. Try 0.1 to see how clients fare. A
+            warning is given where clients share examples, and more than a tenth of what they keep
+            is trained on by others.
         code: How each client's data becomes its code in ``features``.
 
     >>> from turnout.data import Iid, Synthetic
