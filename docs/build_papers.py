@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from PIL import Image
+
 from turnout.papers import Preset, ResultsFile, Trials, Verdict, load_preset, preset_names
 from turnout.papers.measures import measure_named, shown
 from turnout.papers.plots import differences_of, draw, panels_of
@@ -53,6 +55,9 @@ MEASURED = re.compile(r"<!-- measured: (?P<name>\w+) -->\n.*?<!-- end -->\n", re
 #: The experiments in the tables of all training with E3CS's journal form, and the schemes.
 TRAINED = ("e3cs-letters", "e3cs-training")
 COMPARED = ("FedCS", "E3CS-0", "E3CS-inc", "Random", "pow-d")
+
+#: Bytes of a figure that has fewer colours here than where it is drawn by the command.
+LARGE = 200_000
 
 #: The part of a hand-written page that the index shows too.
 IN_SHORT = re.compile(r"^## In short\n\n(?P<text>.*?)\n\n## ", re.DOTALL | re.MULTILINE)
@@ -387,6 +392,15 @@ def _table(headings: Sequence[str], *rows: Sequence[str]) -> str:
     return _markdown(TextTable("", tuple(headings), tuple(map(tuple, rows))))
 
 
+def _shrink(path: Path) -> None:
+    """Keep 256 colours of a large figure: its file is then a third as large.
+
+    Bands over bands have more, which nobody misses. Scales of colours would, and are small.
+    """
+    if path.stat().st_size > LARGE:
+        Image.open(path).convert("RGB").quantize(256).save(path, optimize=True)
+
+
 def main() -> int:
     """Write the pages, or check them."""
     is_check = "--check" in sys.argv[1:]
@@ -401,7 +415,8 @@ def main() -> int:
             folder, order = PAGES / preset.name, preset.experiment.labels
             folder.mkdir(parents=True, exist_ok=True)
             for figure in preset.figures:
-                draw(figure, paper.parts, folder, order=order, formats=("png",))
+                for path in draw(figure, paper.parts, folder, order=order, formats=("png",)):
+                    _shrink(path)
     texts[INDEX] = index(papers)
     texts |= _hand_written(papers)
     unmade = [p for p in PAGES.glob("*.md") if p not in texts]  # of presets that are gone
