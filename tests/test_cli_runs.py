@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from turnout import Bounds
 from turnout.cli import app
 from turnout.cli.compare import compare
+from turnout.cli.options import run_shown
 from turnout.cli.reproduce import reproduce
 from turnout.cli.simulate import simulate
 from turnout.papers import Claim, Preset, load_preset
@@ -262,6 +264,31 @@ def test_results_are_kept_and_judged_without_running_again() -> None:
     assert other.exit_code == 2
     assert "another protocol: n_rounds" in other.output
     assert kept.read_bytes() == content
+
+
+@pytest.mark.parametrize(("when", "kept_lengths"), [("before", [1]), ("after", [1, 4])])
+def test_an_interruption_keeps_the_results_of_what_is_complete(
+    monkeypatch: pytest.MonkeyPatch, when: str, kept_lengths: list[int]
+) -> None:
+    n_calls = 0
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 2 and when == "before":
+            raise typer.Exit(130)
+        grid = run_shown(*arguments, **options)
+        if n_calls == 2:
+            raise typer.Exit(130)
+        return grid
+
+    monkeypatch.setattr("turnout.cli.reproduce.run_shown", interrupted)
+    arguments = ("reproduce", "rbcs-f", "--figure", "2", "--rounds", "3", "--seeds", "1")
+    assert run(*arguments, "--jobs", "1", "--results", "kept").exit_code == 130
+    assert n_calls == 2
+    parts = json.loads(Path("kept/rbcs-f.json").read_text())["parts"]
+    assert [part["times"] for part in parts] == kept_lengths
+    assert all(part["schemes"] for part in parts)
 
 
 def test_one_setting_can_be_chosen() -> None:

@@ -6,6 +6,7 @@ limited, and what cannot be written is below a file.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -154,6 +155,10 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+def fails_to_write(path: Path, content: bytes) -> None:
+    raise OSError(errno.EIO, "Input/output error", str(path))
+
+
 def assert_one_line(code: int, words: str) -> None:
     assert code == 1
     assert "Traceback" not in words
@@ -221,7 +226,13 @@ def test_a_place_that_cannot_be_written_is_one_line(name, read_only, tmp_path, m
 
 def test_results_that_cannot_be_written_are_one_line(read_only, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, words = run(*REPRODUCE, "--seeds", "1", "--out", "out", "--results", str(read_only / "r"))
+    whole = (*REPRODUCE, "--seeds", "1", "--out", "out", "--results")
+    code, words = run(*whole, str(read_only / "r"))
+    assert_one_line(code, words)
+    assert not cells(tmp_path / "out")  # before anything is run
+    Path("kept").mkdir()
+    monkeypatch.setattr("turnout.papers.results_file.write_atomically", fails_to_write)
+    code, words = run(*whole, "kept")  # the folder is there, so this is seen only after the runs
     assert_one_line(code, words)
     assert len(cells(tmp_path / "out")) > 1  # all runs are kept
 

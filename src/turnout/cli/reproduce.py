@@ -113,17 +113,17 @@ def reproduce(
     running = computing.for_run()
     if only and running["shard"] is not None:
         raise InvalidInput("--collect and --shard exclude each other: collect after turnout merge.")
-    grids = [] if only else _run(parts, as_json, running)
+    folder = out / run_folder(preset, preset.experiment_of(settings[0]), "")
+    kept = _Kept(preset, file, (results or out) / f"{paper}.json")
+    for place in (folder, kept.path.parent):
+        place.mkdir(parents=True, exist_ok=True)
+    grids = [] if only else _run(parts, kept, as_json, running)
     end_badly_on_problems(*grids)
     if running["shard"] is not None:
         print_shard(running["shard"], out, grids, as_json)
         return
-    _collect(preset, parts, file)
-    folder = out / run_folder(preset, preset.experiment_of(settings[0]), "")
-    folder.mkdir(parents=True, exist_ok=True)
-    if results is not None:
-        results.mkdir(parents=True, exist_ok=True)
-    file.write((results or out) / f"{paper}.json")
+    if only:
+        kept.take(*parts)
     judged = judged_claims(preset, file, wanted, extras=extras)
     drawn = {
         setting.label: file.parts[(setting.label, 1)]
@@ -197,26 +197,44 @@ def _by_seeds(lacking: Mapping[str, list[int]]) -> dict[tuple[int, ...], list[st
     return groups
 
 
-def _run(parts: list[_Part], quiet: bool, running: Mapping[str, Any]) -> list[Grid]:
-    """Run what is not complete; the cells of a shard are numbered through all parts."""
+class _Kept(NamedTuple):
+    """The results of a paper and the file that they are kept in."""
+
+    preset: Preset
+    file: ResultsFile
+    path: Path
+
+    def take(self, *parts: _Part) -> None:
+        """Take what is complete into the results, and write them if there is something new."""
+        taken = False
+        for part in parts:
+            found = collect(self.preset, part.experiment, part.folder, part.labels)
+            if found.schemes:
+                self.file.check_version()
+                self.file.update(part.setting, part.times, found)
+                taken = True
+        if taken:
+            self.file.made_with = tools(trains="training" in self.preset.base)
+            self.file.write(self.path)
+
+
+def _run(parts: list[_Part], kept: _Kept, quiet: bool, running: Mapping[str, Any]) -> list[Grid]:
+    """Run what is not complete, and keep the results of each part as soon as it ends, however.
+
+    The cells of a shard are numbered through all parts; its results are kept after the merge.
+    """
     grids: list[Grid] = []
     shard, n_before = running["shard"], 0
     for part in parts:
         own = None if shard is None else shard.after(n_before)
         options = {**running, "shard": own, "labels": part.labels}
-        grids.append(run_shown(part.experiment, part.folder, quiet=quiet, **options))
+        try:
+            grids.append(run_shown(part.experiment, part.folder, quiet=quiet, **options))
+        finally:
+            if shard is None:
+                kept.take(part)
         n_before += len(part.labels) * len(part.experiment.seeds)
     return grids
-
-
-def _collect(preset: Preset, parts: list[_Part], file: ResultsFile) -> None:
-    """Take what is complete into the results."""
-    for part in parts:
-        kept = collect(preset, part.experiment, part.folder, part.labels)
-        if kept.schemes:
-            file.check_version()
-            file.update(part.setting, part.times, kept)
-            file.made_with = tools(trains="training" in preset.base)
 
 
 def _print(
@@ -229,7 +247,8 @@ def _print(
         console.print(_rich(text))
     console.print(_rich(claims_table(judged)))
     console.print(count_sentence(judged), highlight=False)
-    console.print("Figures: " + ", ".join(str(path) for path in written), highlight=False)
+    if written:
+        console.print("Figures: " + ", ".join(str(path) for path in written), highlight=False)
 
 
 def _rich(text: TextTable) -> Table:
