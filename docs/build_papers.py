@@ -96,6 +96,9 @@ class Paper(NamedTuple):
         """Return a preset with its results, if there are any."""
         preset, path = load_preset(name), RESULTS / f"{name}.json"
         file = ResultsFile.read(path, name) if path.exists() else ResultsFile(name)
+        for setting, times in file.parts:
+            now = preset.experiment_of(preset.setting(setting), times)
+            file.check(setting, times, now.table())
         return cls(preset, file, judged_claims(preset, file), path.exists())
 
     @property
@@ -323,7 +326,7 @@ def _figures(paper: Paper) -> list[str]:
             lines.append(f"![{figure.name}, ours]({stem}.png)\n\n{caption}")
         if differences_of(figure, paper.parts):
             name = f"{figure.name}, ours, minus {figure.against} with the same seed"
-            lines.append(f"![{name}]({stem}-differences.png)\n\n*{name}. Axes differ.*")
+            lines.append(f"![{name}]({stem}-differences.png)\n\n*{name}. {figure.caption} Axes differ.*")
     return lines
 
 

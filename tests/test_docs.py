@@ -112,16 +112,12 @@ def test_printed_commands_have_these_options(page):
 def test_printed_settings_of_papers_exist():
     pages = [*ROOT.glob("docs/papers/**/*.md"), *PAGES]
     printed = [words for page in pages for words in commands(page.read_text(encoding="utf-8"))]
-    settings = [
-        (words[1], words[place + 1])
-        for words in printed
-        if words[0] == "reproduce"
-        for place, word in enumerate(words)
-        if word == "--setting"
-    ]
-    assert len(settings) > 3
-    for name, label in settings:
-        assert load_preset(name).setting(label).label == label
+    reproduced = [words for words in printed if words[0] == "reproduce"]
+    assert len(reproduced) > 15
+    for words in reproduced:
+        preset = load_preset(words[1])
+        labels = [words[place + 1] for place, word in enumerate(words) if word == "--setting"]
+        assert [preset.setting(label).label for label in labels] == labels
 
 
 def test_every_figure_of_a_paper_is_there():

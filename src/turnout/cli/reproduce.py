@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import numpy as np
 import typer
 from rich.markup import escape
 from rich.table import Table
@@ -21,10 +23,11 @@ from turnout.cli.options import (
 )
 from turnout.cli.output import AsJson, console, table, text_table
 from turnout.errors import InvalidInput
-from turnout.experiment import Experiment, Grid
+from turnout.experiment import Experiment, Grid, estimate
 from turnout.experiment.spec import parse_parameters
 from turnout.papers import Preset, ResultsFile, Verdict, load_preset, preset_names
 from turnout.papers.collect import collect, run_folder
+from turnout.papers.measures import measure_named
 from turnout.papers.plots import draw
 from turnout.papers.presets import Setting
 from turnout.papers.tables import (
@@ -37,6 +40,7 @@ from turnout.papers.tables import (
 )
 from turnout.results.drawing import require_matplotlib
 from turnout.runs.versions import tools
+from turnout.types import FloatArray
 
 _COLOURS = {Verdict.HOLDS: "green", Verdict.UNDECIDED: "yellow", Verdict.FAILS: "bold red"}
 
@@ -265,6 +269,17 @@ def _coloured(cell: str) -> str:
     return f"[{colour}]{escape(cell)}[/]" if colour else escape(cell)
 
 
+def _measured(values: FloatArray, name: str) -> dict[str, Any]:
+    """Return a measure over seeds for JSON; no run that diverged or never got there is dropped."""
+    lost = {"diverged": int(np.isnan(values).sum()), "seeds": values.size}
+    if not measure_named(name).is_time_to:
+        return numbers(estimate(values)) | lost
+    known = values[~np.isnan(values)]
+    median = float(np.median(known)) if known.size else math.inf
+    never = int(np.isinf(known).sum())
+    return {"median": median if math.isfinite(median) else None, "never": never} | lost
+
+
 def _content(
     preset: Preset, file: ResultsFile, judged: list[Judged], folder: Path, written: list[Path]
 ) -> dict[str, Any]:
@@ -281,7 +296,7 @@ def _content(
                     label: {
                         "seeds": list(scheme.seeds),
                         **{
-                            name: numbers(results.estimate(label, name))
+                            name: _measured(results.values(label, name), name)
                             for name in (*scheme.measures, *preset.relative_measures(setting))
                         },
                     }
@@ -300,15 +315,16 @@ def _content(
                 "by_construction": entry.claim.by_construction,
                 "differs": entry.differs,
                 "ours": entry.ours.ours,
-                "verdict": entry.ours.verdict.value,
-                "verdict_among_all": entry.verdict.value,
+                "verdict": entry.verdict.value,
+                "verdict_alone": entry.ours.verdict.value,
                 "seeds": entry.ours.n_seeds,
+                "seeds_needed": entry.ours.seeds_needed,
                 "as_published": None
                 if entry.published is None
                 else {
                     "found": entry.published[0].ours,
-                    "verdict": entry.published[0].verdict.value,
-                    "verdict_among_all": entry.published[1].value,
+                    "verdict": entry.published[1].value,
+                    "verdict_alone": entry.published[0].verdict.value,
                 },
             }
             for entry in judged

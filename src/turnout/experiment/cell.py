@@ -14,7 +14,7 @@ import numpy as np
 from turnout.bounds import Bounds
 from turnout.environments import Always
 from turnout.experiment.facts import facts_of
-from turnout.experiment.task import CellResult, CellTask, cell_config, config_difference
+from turnout.experiment.task import CellResult, CellTask, cell_config, check_config
 from turnout.persist import load, save
 from turnout.runs import files
 from turnout.runs.at_end import backlog_rate, curves_at_end
@@ -78,12 +78,7 @@ def _run(task: CellTask, on_rounds: OnRounds | None, callbacks: Sequence[Callbac
     config = cell_config(task)
     label, seed, path = task.variant.label, task.seed, task.path
     if (path / files.CONFIG).exists():
-        difference = config_difference(files.read_json(path / files.CONFIG), task)
-        if difference is not None:
-            raise FolderError(
-                f"{path} holds another run: {difference}; use another folder (--out), or run all "
-                "again (--fresh)."
-            )
+        check_config(task)
         if (path / files.SUMMARY).exists():
             summary = dict(read_cell(path).summary)
             return CellResult(label, seed, "skipped", summary, _broken(summary))

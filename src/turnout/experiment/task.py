@@ -95,6 +95,23 @@ def cell_config(task: CellTask) -> dict[str, Any]:
     }
 
 
+def check_config(task: CellTask) -> None:
+    """Refuse the folder of a cell that holds another run.
+
+    Args:
+        task: The cell that is wanted; its folder holds a ``config.json``.
+
+    Raises:
+        FolderError: The settings of the run differ from those that are wanted.
+    """
+    difference = config_difference(files.read_json(task.path / files.CONFIG), task)
+    if difference is not None:
+        raise files.FolderError(
+            f"{task.path} holds another run: {difference}; use another folder (--out), or run all "
+            "again (--fresh)."
+        )
+
+
 def config_difference(saved: Mapping[str, Any], task: CellTask) -> str | None:
     """Return where the settings of a saved cell differ from those that are wanted, or None.
 

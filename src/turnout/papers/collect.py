@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from turnout.experiment import Cell, Experiment, read_cell
+from turnout.experiment.folder import check_version
+from turnout.experiment.task import CellTask, check_config
 from turnout.papers.plots import DRAWINGS
 from turnout.papers.presets import Preset
 from turnout.papers.results import SchemeResults, Trials
@@ -33,6 +35,9 @@ def collect(preset: Preset, experiment: Experiment, folder: Path, labels: Sequen
         experiment: What was run.
         folder: Where.
         labels: The schemes; one without a complete run is left out.
+
+    Raises:
+        FolderError: A run has other settings, or was made by another version of turnout.
     """
     drawings = [(DRAWINGS[figure.draws], figure.schemes) for figure in preset.figures]
     schemes: dict[str, SchemeResults] = {}
@@ -51,5 +56,14 @@ def collect(preset: Preset, experiment: Experiment, folder: Path, labels: Sequen
 
 
 def _complete(experiment: Experiment, folder: Path, label: str) -> list[Cell]:
-    paths = [cell_folder(folder, label, seed) for seed in experiment.seeds]
-    return [read_cell(path) for path in paths if (path / SUMMARY).exists()]
+    variant = next(variant for variant in experiment.selectors if variant.label == label)
+    paths = {seed: cell_folder(folder, label, seed) for seed in experiment.seeds}
+    tasks = [
+        CellTask(experiment, variant, seed, path, versions={})
+        for seed, path in paths.items()
+        if (path / SUMMARY).exists()
+    ]
+    check_version(tasks)
+    for task in tasks:
+        check_config(task)
+    return [read_cell(task.path) for task in tasks]

@@ -154,12 +154,13 @@ def shown(values: FloatArray, measure: Metric[Cell]) -> str:
     """Return a measure over seeds as text: mean and interval, or the median of times.
 
     Args:
-        values: One per seed; NaN = diverged, infinity = never got there.
+        values: One per seed; NaN = diverged (of times to another scheme's best: it was not run),
+            infinity = never got there.
         measure: What they are.
     """
     known = values[~np.isnan(values)]
     if not known.size:
-        return "-"
+        return "-" if measure.key.startswith(RELATIVE) or not values.size else "diverged"
     if measure.is_time_to:
         middle = float(np.median(known))
         text = "never" if math.isinf(middle) else format(middle, measure.form)

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from turnout import require
 from turnout.errors import InvalidInput, TurnoutError
 from turnout.experiment import Cell, Estimate, estimate
 from turnout.papers.curves import CURVES, Curve, thinned
@@ -122,8 +123,8 @@ class SchemeResults:
         Args:
             table: The scheme's part of a results file.
         """
-        return cls(
-            tuple(table["seeds"]),
+        scheme = cls(
+            tuple(require.integer("seeds", seed, minimum=0) for seed in table["seeds"]),
             table["cohort_size"],
             {name: _numbers(values) for name, values in table["measures"].items()},
             {
@@ -132,6 +133,22 @@ class SchemeResults:
             },
             {name: _numbers(values) for name, values in table["clients"].items()},
         )
+        scheme._check_lengths()
+        return scheme
+
+    def _check_lengths(self) -> None:
+        """Raise unless there is a value for each seed, and in curves for each round."""
+        n_seeds = len(self.seeds)
+        shapes = {name: values.shape for name, values in self.measures.items()}
+        shapes |= {name: values.shape[:1] for name, values in self.clients.items()}
+        wrong = [name for name, shape in shapes.items() if shape != (n_seeds,)]
+        wrong += [
+            name
+            for name, (rounds, values) in self.curves.items()
+            if values.shape != (n_seeds, rounds.size)
+        ]
+        if wrong:
+            raise InvalidInput(f"{wrong[0]} does not have one value for each of {n_seeds} seeds.")
 
     def table(self) -> dict[str, Any]:
         """Return it as plain data with six digits."""
@@ -319,7 +336,11 @@ class Trials:
         schemes = {
             label: SchemeResults.from_table(part) for label, part in table["schemes"].items()
         }
-        return cls(table["experiment"], schemes, table["classes"])
+        experiment = table["experiment"]
+        for name in ("n_rounds", "selectors"):
+            if name not in experiment:
+                raise InvalidInput(f"experiment lacks {name}.")
+        return cls(experiment, schemes, table["classes"])
 
     def table(self) -> dict[str, Any]:
         """Return it as plain data."""

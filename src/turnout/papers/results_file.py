@@ -56,13 +56,16 @@ class ResultsFile:
             parts = {
                 (part["setting"], part["times"]): Trials.from_table(part) for part in table["parts"]
             }
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, ResultsError):
-                raise
+            made_with = dict(table["made_with"])
+        except ResultsError:
+            raise
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            reason = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise ResultsError(
-                f"{path} cannot be read ({error}): run turnout reproduce {preset} again."
+                f"{path} cannot be read ({reason}): restore it, or move it away and run turnout "
+                f"reproduce {preset} again. Run folders are not touched."
             ) from error
-        return cls(preset, parts, table["made_with"])
+        return cls(preset, parts, made_with)
 
     def write(self, path: Path) -> None:
         """Write the file.
@@ -138,7 +141,7 @@ class ResultsFile:
         wanted = {selector["label"] for selector in experiment["selectors"]}
         both = [label for label in kept.labels if label in wanted]
         there, here = _protocol(kept.experiment, both), _protocol(experiment, both)
-        difference = first_difference(there, here)
+        difference = first_difference(there, here, saved_in="the file", wanted_by="the preset")
         if difference is not None:
             raise ResultsError(
                 f"the kept results of {self.preset} ({setting or 'its only setting'}) follow "
