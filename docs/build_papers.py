@@ -326,7 +326,8 @@ def _figures(paper: Paper) -> list[str]:
             lines.append(f"![{figure.name}, ours]({stem}.png)\n\n{caption}")
         if differences_of(figure, paper.parts):
             name = f"{figure.name}, ours, minus {figure.against} with the same seed"
-            lines.append(f"![{name}]({stem}-differences.png)\n\n*{name}. {figure.caption} Axes differ.*")
+            caption = f"*{name}. {figure.caption} Axes differ.*"
+            lines.append(f"![{name}]({stem}-differences.png)\n\n{caption}")
     return lines
 
 

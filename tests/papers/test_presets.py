@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turnout import StepAfter, StepDecay, make
-from turnout.data import Iid, PrimaryLabel, Synthetic
+from turnout import ExponentialDecay, StepAfter, StepDecay, make
+from turnout.data import Dirichlet, Iid, PrimaryLabel, Synthetic
 from turnout.environments import e3cs_world
 from turnout.errors import InvalidInput
 from turnout.papers import load_preset, preset_names
@@ -13,7 +13,16 @@ from turnout.papers.plots import DRAWINGS
 from turnout.papers.presets import NumbersTable
 from turnout.papers.schemes import FixedFedCS, ParticipationPowD
 from turnout.simulation import simulate
-from turnout.training import KeepGlobal, LocalWork, MeanReturned
+from turnout.training import (
+    EmnistCnn,
+    FashionCnn,
+    KeepGlobal,
+    LocalWork,
+    MeanReturned,
+    Mlp,
+    StackedLstm,
+    Training,
+)
 
 NUMERICAL = ("e3cs-arxiv", "e3cs-journal", "rbcs-f")
 TRAINED = (
@@ -133,6 +142,82 @@ def test_the_settings_of_the_papers_that_train() -> None:
     assert e3cs.environment(2) == e3cs_world(seed=2)
 
 
+#: What the texts print of local training: steps or epochs, batch, step size, momentum.
+LOCAL = {
+    "e3cs-arxiv-training": LocalWork(epochs=3, batch_size=40, lr=0.005, momentum=0.9),
+    "e3cs-letters": LocalWork(epochs=(1, 2, 3, 4), batch_size=40, lr=0.01, momentum=0.9),
+    "ucb-cs-fmnist": LocalWork(steps=100, batch_size=64, lr=StepDecay(0.005, at=(150,))),
+    "nccb": LocalWork(
+        epochs=5, batch_size=40, lr=ExponentialDecay(0.002, 0.9993), optimizer="adam"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_local_training_is_that_of_the_paper(name: str) -> None:
+    recipe = load_preset(name).experiment.training
+    assert recipe is not None
+    assert recipe.local == LOCAL[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("e3cs-arxiv-training", (100, 20, 400)),
+        ("e3cs-letters", (100, 20, 400)),
+        ("e3cs-training", (100, 20, 400)),
+        ("rbcs-f-training", (40, 8, 200)),
+        ("ucb-cs-fmnist", (100, 3, 300)),
+        ("nccb", (700, 5, 100)),
+    ],
+)
+def test_clients_cohort_and_rounds_of_training(name: str, sizes: tuple[int, int, int]) -> None:
+    experiment = load_preset(name).experiment
+    assert (experiment.n_clients, experiment.cohort_size, experiment.n_rounds) == sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "eta", "draw", "estimate"),
+    [
+        ("e3cs-arxiv-training", 0.6, "dependent-rounding", "loss"),  # arXiv Alg. 1, Eq. (10)
+        ("e3cs-training", 0.5, "multinomial", "gain"),  # journal Alg. 1, Eq. (15)
+    ],
+)
+def test_published_forms_that_are_trained(name: str, eta: float, draw: str, estimate: str) -> None:
+    made = {variant.label: variant.make() for variant in load_preset(name).experiment.selectors}
+    published = [label for label in made if label.endswith("as published")]
+    assert len(published) == 4
+    for label in published:
+        parameters = made[label].parameters
+        found = tuple(parameters[key] for key in ("eta", "draw", "estimate"))
+        assert found == (eta, draw, estimate)
+        assert made[label.removesuffix(" as published")].parameters["quota"] == parameters["quota"]
+
+
+def test_settings_of_the_papers_that_train() -> None:
+    def recipe(name: str, label: str) -> Training:
+        preset = load_preset(name)
+        found = preset.experiment_of(preset.setting(label)).training
+        assert found is not None
+        return found
+
+    arxiv = recipe("e3cs-arxiv-training", "Fashion-MNIST, alpha = 0.5")
+    assert arxiv.partition == PrimaryLabel(share=0.5, samples=1000)
+    assert arxiv.aggregation == KeepGlobal()  # Alg. 1 line 13
+    prox = recipe("e3cs-training", "Fashion-MNIST, non-iid, FedProx, keep-global")
+    assert prox.local.proximal == 0.5
+    cnn = recipe("e3cs-training", "Fashion-MNIST, CNN, non-iid, FedAvg, keep-global")
+    assert cnn.model == EmnistCnn()
+    rbcs = recipe("rbcs-f-training", "gamma_1 = 0.1")
+    assert (rbcs.partition, rbcs.model) == (Dirichlet(alpha=0.1, samples=500), FashionCnn())
+    fmnist = recipe("ucb-cs-fmnist", "alpha = 2")
+    assert (fmnist.partition, fmnist.model) == (Dirichlet(alpha=2.0), Mlp((200, 200)))
+    assert fmnist.aggregation == MeanReturned(by="equal")
+    over_clients = recipe("ucb-cs-fmnist", "alpha = 0.3, over clients").partition
+    assert over_clients == Dirichlet(alpha=0.3, equal_sizes=False, min_samples=10)
+    assert recipe("nccb", "authors").model == StackedLstm(embedding=200, hidden=200, layers=2)
+
+
 def test_what_is_trained_can_be_changed() -> None:
     changed = load_preset("e3cs-training", training={"aggregation": "mean-returned"}).experiment
     recipe = changed.training
@@ -166,7 +251,7 @@ def test_only_what_a_figure_needs_is_run() -> None:
 
 def test_a_setting_changes_what_is_trained_and_options_change_both() -> None:
     preset = load_preset("ucb-cs-fmnist", rounds=30)
-    strong, mild = (preset.experiment_of(setting) for setting in preset.settings)
+    strong, mild = (preset.experiment_of(setting) for setting in preset.settings[:2])
     recipes = [experiment.training for experiment in (strong, mild)]
     assert [recipe.partition.alpha for recipe in recipes] == [0.3, 2.0]
     assert recipes[1].local.lr == StepDecay(0.005, at=(15,))
