@@ -291,6 +291,20 @@ def test_an_interruption_keeps_the_results_of_what_is_complete(
     assert all(part["schemes"] for part in parts)
 
 
+def test_no_run_that_never_got_there_is_dropped_from_json() -> None:
+    kept = Path(__file__).parents[1] / "results"
+    label = "Letters features, non-iid, FedAvg, keep-global"
+    arguments = ("reproduce", "e3cs-letters", "--setting", label, "--collect")
+    content = run_json(*arguments, "--results", str(kept), exit_code=1)  # a claim fails
+    part = next(part for part in content["settings"] if part["setting"] == label)
+    found = part["schemes"]["FedCS"]["rounds-to-hold-out-0.65"]
+    assert found == {"median": None, "never": 3, "diverged": 0, "seeds": 5}
+    cep = part["schemes"]["FedCS"]["cep"]
+    assert (cep["n"], cep["diverged"], cep["seeds"]) == (5, 0, 5)
+    verdicts = {(claim["verdict"], claim["verdict_alone"]) for claim in content["claims"]}
+    assert ("undecided", "holds") in verdicts
+
+
 def test_one_setting_can_be_chosen() -> None:
     arguments = ("reproduce", "ucb-cs-fmnist", "--setting", "alpha = 7")
     result = run(*arguments)
