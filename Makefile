@@ -6,8 +6,9 @@ READY  := $(VENV)/.ready
 # Python keeps what it compiled, whatever the shell says: tests start hundreds of processes, and each
 # would compile torch and Flower again.
 export PYTHONDONTWRITEBYTECODE :=
-# What "make deployment" runs; CI leaves out the example's script, which repeats it at length.
-DEPLOYMENT ?= tests/flower tests/nvflare tests/test_ray.py
+# What "make deployment" runs; CI leaves out the example's script, which repeats it at length. Ray is a
+# part of "make test".
+DEPLOYMENT ?= tests/flower tests/nvflare
 
 # The package, and the pages that are made by executing the tutorial's scripts.
 SOURCES := $(shell find src -name '*.py')
@@ -36,7 +37,7 @@ quick: $(READY)  ## under a minute while working: no browser, no Flower, no trai
 long: $(READY)  ## far more random damage, odd input and kills than CI tries: results/faults.json; hours
 	$(BIN)/python benchmarks/faults.py --long
 
-deployment: $(READY)  ## Flower, NVFlare and Ray on loopback: nodes and workers that are killed and come back
+deployment: $(READY)  ## Flower and NVFlare on loopback: nodes that are killed and come back
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m deployment $(DEPLOYMENT)
 
 check: $(READY)  ## ruff, mypy strict, import-linter

@@ -347,6 +347,11 @@ def _hand_written(papers: Sequence[Paper]) -> dict[Path, str]:
     trained = [paper for paper in papers if paper.preset.name in TRAINED]
     tables["e3cs_rounds"] = _by_setting(trained, ("seeds", "target", *COMPARED), _rounds)
     tables["e3cs_final"] = _by_setting(trained, COMPARED, _final)
+    for preset, file, *_ in papers:
+        made = {table.title: table for table in all_tables(preset, file)}
+        if preset.cost is not None and preset.cost.title in made:
+            cost = made[preset.cost.title]
+            tables[f"cost_{preset.name.replace('-', '_')}"] = "\n".join(cost.markdown())
 
     def table(mark: re.Match[str]) -> str:
         return f"<!-- measured: {mark['name']} -->\n{tables[mark['name']]}\n<!-- end -->\n"

@@ -57,7 +57,7 @@ FAULTS_INTRODUCTION = """\
 `benchmarks/faults.py` runs the tests of each row and counts. *long* is `make long`, which tries
 random cases and every operation on files far more often than CI does; the other rows were tried as
 in CI. A rename is taken to be on the disk when it returns. Ray's workers are killed by its own
-tests (`make deployment`)."""
+tests, in CI too."""
 
 
 def faults_part(saved: Mapping[str, Mapping[str, Any]]) -> list[str]:

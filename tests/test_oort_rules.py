@@ -20,12 +20,20 @@ def no_sizes():
 
 
 def test_the_code_scales_by_the_unclipped_maximum():
-    # Utilities 1..19 and 200: (10 - 0.999) / (200 - 0.999) = 0.0452; the clip is 200 there.
+    # Utilities 1..19 and 200: (10 - 0.999) / (200 - 0.999) = 0.0452.
     utility = np.array([*range(1, 20), 200.0])
     assert FedScaleRules().scaled(utility, no_sizes)[9] == pytest.approx(9.001 / 199.001)
-    assert FedScaleRules().scaled(utility, no_sizes)[-1] == pytest.approx(1.0)
     # Ours clips at 19 first: (10 - 1) / (19 - 1).
     assert PaperRules().scaled(utility, no_sizes)[9] == pytest.approx(0.5)
+
+
+def test_the_code_clips_at_90_percent_and_the_paper_at_95():
+    # Of 1..19 and 200, position int(20 * 0.9) = 18 holds 19. At 0.95 it would be 19, with 200.
+    utility = np.array([*range(1, 20), 200.0])
+    assert FedScaleRules().scaled(utility, no_sizes)[-1] == pytest.approx(18.001 / 199.001)
+    # Of 1..101 ours is at position int(0.95 * 100) = 95, which holds 96: six of them are equal.
+    score = PaperRules(normalize=False).scaled(np.arange(1.0, 102.0), no_sizes)
+    assert score[-7:].tolist() == [95.0, *[96.0] * 6]
 
 
 def test_untried_clients_count_with_their_size():
@@ -101,7 +109,7 @@ def test_exploration_of_the_code_decays_before_the_first_round(round, n_explored
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_and_pacer_follow_a_slow_copy_of_the_rules(seed):
     rng = np.random.default_rng(seed)
-    n, window, thresholds = 9, 4, set()
+    n, window, thresholds = 24, 4, set()  # enough for the clip at 90 % to bite
     sizes, expected = rng.integers(5, 50, n).astype(float), rng.gamma(2.0, 10.0, n)
     selector = made(n, window=window, cutoff=1.0, **CODE)
     slow = SlowFedScale(sizes.tolist(), expected.tolist(), window)

@@ -21,6 +21,7 @@ from tests.test_docs import SHORT, commands
 from turnout.cli import app
 from turnout.errors import InvalidInput, MissingExtra
 from turnout.experiment import Advance, Experiment, run_experiment
+from turnout.experiment.ray_pool import check_cluster
 from turnout.experiment.ray_worker import Piece, unpack, work
 from turnout.experiment.task import CellTask
 from turnout.runs.files import read_arrays, read_json
@@ -72,7 +73,6 @@ def outcome(folder: Path) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.deployment
 def test_a_killed_worker_changes_no_number(address: str, tmp_path: Path) -> None:
     mortal = f"mortal=tests.cluster_parts:Mortal:marker={tmp_path / 'killed'}"
     made = small(mortal, "e3cs")
@@ -103,7 +103,6 @@ def test_training_survives_a_worker_and_needs_no_data_on_the_workers(
     assert outcome(tmp_path / "ray") == outcome(tmp_path / "local")
 
 
-@pytest.mark.deployment
 def test_an_interrupted_grid_goes_on_without_ray_and_back(address: str, tmp_path: Path) -> None:
     cut = tmp_path / "cut"
     made = dataclasses.replace(small("e3cs", seeds=1, n_rounds=4000), name="compare")
@@ -132,7 +131,6 @@ def test_an_interrupted_grid_goes_on_without_ray_and_back(address: str, tmp_path
     assert [cell.status for cell in again.cells] == ["skipped"]
 
 
-@pytest.mark.deployment
 def test_the_commands_of_the_page_run(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,12 +144,27 @@ def test_the_commands_of_the_page_run(
     assert outcome(tmp_path / "runs" / "all") == outcome(tmp_path / "runs" / "ray")
 
 
-@pytest.mark.deployment
 def test_a_cell_that_kills_every_worker_is_given_up(address: str, tmp_path: Path) -> None:
     made = small("mortal=tests.cluster_parts:Mortal", "random", seeds=1)
     grid = run_experiment(made, tmp_path, backend="ray", address=address, n_jobs=1)
     assert [cell.status for cell in grid.cells] == ["failed", "complete"]
     assert "its worker was lost 3 times in a row" in grid.cells[0].message
+
+
+def test_a_paper_comes_out_as_without_ray(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = "reproduce rbcs-f --figure 4 --rounds 20 --seeds 1 --no-extras"
+    options = {"ray": f"--backend ray --address {address}", "local": "--jobs 1"}
+    kept = {}
+    for name, more in options.items():
+        line = f"{command} --results {name} --out runs/{name} {more}"
+        done = CliRunner().invoke(app, line.split())
+        assert done.exit_code == 0, done.output
+        kept[name] = read_json(tmp_path / name / "rbcs-f.json")["parts"]
+    assert kept["ray"] == kept["local"]
+    assert [len(part["schemes"]) for part in kept["ray"]] == [7]
 
 
 @pytest.mark.parametrize(
@@ -176,6 +189,33 @@ def test_bad_input_is_one_line(
     assert line in done.output
     assert done.output.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_without_a_cluster_of_this_machine_the_command_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**options: Any) -> None:
+        assert options["address"] == "auto"
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    command = ["compare", "random", "--seeds", "1", "--backend", "ray", "--address", "auto"]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 2
+    assert "any running Ray instance. Start a cluster by ray start --head." in done.output
+    assert done.output.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_cluster_of_this_machine_is_looked_for_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr("ray.init", lambda **options: calls.append(options["address"]))
+    monkeypatch.setattr("ray.shutdown", lambda: calls.append("shutdown"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    check_cluster("auto")
+    assert calls == ["auto", "shutdown"]
 
 
 def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

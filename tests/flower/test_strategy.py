@@ -115,6 +115,19 @@ def test_a_node_drawn_three_times_counts_three_times(ticking):
     assert np.average(numbers, weights=weights) != np.average(numbers, weights=numbers + 1)
 
 
+@pytest.mark.parametrize("key", ["num-examples", "one"])
+def test_a_draw_by_size_needs_a_weight_of_one(key, ticking):
+    """By num-examples size counts twice: in the draw, and in the mean."""
+    inner = FedAvg(fraction_evaluate=0.0, weighted_by_key=key)
+    strategy = selecting(inner, selector="data-weighted")
+    grid = federation(9, metrics=lambda number, message: {"num-examples": number + 1, "one": 1})
+    result = strategy.start(grid, model(1.0), num_rounds=1)
+    numbers = np.array([int(who[-3:]) for who in cohorts(strategy)[0]])
+    weights = numbers + 1 if key == "num-examples" else np.ones(numbers.size)
+    expected = 1.0 + np.average(numbers, weights=weights)
+    assert value_of(result.arrays)[0] == pytest.approx([expected] * 3, rel=1e-12)
+
+
 def test_with_differential_privacy_everybody_counts_once(ticking):
     inner = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, 1e6, 5)
     strategy = selecting(inner, selector=DrawnTwice())

@@ -149,7 +149,7 @@ class SlowFedScale:
 
     def scores(self, pool: list[int], round_index: int) -> dict[int, float]:
         ordered = sorted(self.reward[i] for i in pool if self.reward[i] > 0)
-        clip = ordered[min(int(len(ordered) * 0.95), len(ordered) - 1)]
+        clip = ordered[min(int(len(ordered) * 0.9), len(ordered) - 1)]
         low = 0.999 * ordered[0]
         width = max(ordered[-1] - low, 1e-4)
         result = {}

@@ -109,6 +109,81 @@ def test_copies_that_differ_are_refused(
     assert not (tmp_path / "all").exists()
 
 
+def change_versions(cell: Path, **changes: Any) -> None:
+    """Change what made a run; None takes an entry away."""
+    versions = json.loads((cell / "versions.json").read_text()) | changes
+    known = {name: value for name, value in versions.items() if value is not None}
+    (cell / "versions.json").write_text(json.dumps(known))
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"turnout": "0.0.9"}, r'turnout is ".+" in {first} and "0\.0\.9" in {second}'),
+        ({"numpy": "1.0"}, r'numpy is ".+" in {first} and "1\.0" in {second}'),
+        ({"torch": "2.0"}, r'torch is "1\.0" in {first} and "2\.0" in {second}'),
+        ({"code": {"mine.py": "b"}}, r'code\.mine\.py is "a" in {first} and "b" in {second}'),
+        ({"files": {"t.csv": "b"}}, r'files\.t\.csv is "a" in {first} and "b" in {second}'),
+    ],
+)
+def test_runs_of_other_versions_are_refused_with_the_difference(
+    changes: dict[str, Any], difference: str, shards: tuple[Path, Path], tmp_path: Path
+) -> None:
+    first, second = shards[0] / "random" / "seed-0", shards[1] / "e3cs" / "seed-1"
+    change_versions(first, torch="1.0", code={"mine.py": "a"}, files={"t.csv": "a"})
+    change_versions(second, **changes)
+    said = difference.format(first=first, second=second)
+    with pytest.raises(FolderError, match=rf"{said}\. Use the same version .*--fresh"):
+        merge(tmp_path / "all", shards)
+    assert not (tmp_path / "all").exists()
+
+
+def test_runs_of_another_version_than_those_there_are_refused(
+    shards: tuple[Path, Path], tmp_path: Path
+) -> None:
+    merge(tmp_path / "all", shards[:1])
+    before = everything(tmp_path / "all")
+    change_versions(shards[1] / "e3cs" / "seed-0", numpy="1.0")
+    with pytest.raises(FolderError, match="numpy is"):
+        merge(tmp_path / "all", shards[1:])
+    assert everything(tmp_path / "all") == before
+
+
+def test_what_an_older_run_does_not_say_is_not_compared(
+    shards: tuple[Path, Path], tmp_path: Path
+) -> None:
+    (shards[0] / "random" / "seed-0" / "versions.json").unlink()
+    change_versions(shards[0] / "random" / "seed-1", code=None, files=None, numpy=None)
+    change_versions(shards[1] / "e3cs" / "seed-0", platform="another", python="3.99")
+    assert len(merge(tmp_path / "all", shards).added) == 4
+
+
+@pytest.mark.parametrize(
+    ("out", "folder", "inner", "outer"),
+    [
+        ("runs/all", "runs", "runs/all", "runs"),
+        ("runs", "runs/shard-0", "runs/shard-0", "runs"),
+        ("runs/../runs/all", "runs", "runs/../runs/all", "runs"),
+    ],
+)
+def test_a_folder_inside_of_another_is_refused(
+    out: str,
+    folder: str,
+    inner: str,
+    outer: str,
+    shards: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(shards[0], tmp_path / "runs" / "shard-0")
+    before = everything(tmp_path / "runs")
+    said = f"{inner} is inside of {outer}, .* Name the shards, .* runs/shard-0 runs/shard-1"
+    with pytest.raises(InvalidInput, match=said):
+        merge(out, [folder])
+    assert everything(tmp_path / "runs") == before
+
+
 def test_a_damaged_run_is_refused(shards: tuple[Path, Path], tmp_path: Path) -> None:
     (shards[1] / "e3cs" / "seed-0" / "selections.npz").write_bytes(b"PK")
     with pytest.raises(FolderError, match=r"selections\.npz is not a complete \.npz"):

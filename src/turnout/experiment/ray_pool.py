@@ -27,6 +27,10 @@ from turnout.runs import files
 #: A cluster must accept a connection within so many seconds.
 ANSWER_WITHIN_S = 10.0
 
+_START = (
+    "Start a cluster by ray start --head. Without an address, Ray is started on this machine alone."
+)
+
 _LOST = f"its worker was lost {MOST_DEATHS} times in a row; run again to go on."
 
 
@@ -38,13 +42,15 @@ def check_cluster(address: str | None) -> None:
 
     Raises:
         MissingExtra: If Ray is not installed.
-        InvalidInput: If nobody answers at the address. Ray itself would try for minutes.
+        InvalidInput: If nobody answers at the address, where Ray itself would try for minutes; or
+            if this machine has no cluster.
     """
     if _ray().is_initialized() or address is None:
         return
     place = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
     if place == "auto":
-        return  # Ray looks for a cluster of this machine, and says at once if there is none
+        with _connected(place):
+            return  # Ray looks for a cluster of this machine, and says at once if there is none
     host, _, port = place.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         wanted = "auto or HOST:PORT of the cluster's head, such as 10.0.0.1:6379"
@@ -189,7 +195,8 @@ def _connected(address: str | None) -> Iterator[Any]:
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise InvalidInput(f"address {address!r}: {error}", field="address") from error
+            advice = f" {_START}" if address == "auto" else ""
+            raise InvalidInput(f"address {address!r}: {error}{advice}", field="address") from error
     try:
         yield ray
     finally:

@@ -20,14 +20,11 @@ from turnout.experiment.task import CellResult, CellTask
 from turnout.runs import files
 from turnout.runs.generations import PREVIOUS, drop_previous, keep_previous
 from turnout.runs.settings import first_difference
-from turnout.runs.versions import versions
+from turnout.runs.versions import SAME_VERSION, versions
 from turnout.storage import write_atomically
 
 #: Seconds between two parcels that hold new lines of the log only.
 _TELL_EVERY_S = 1.0
-
-#: What must be the same here and on a node: another version may compute other numbers.
-_SAME_VERSION = ("turnout", "numpy", "torch", "code", "files")
 
 
 class Piece(NamedTuple):
@@ -159,7 +156,7 @@ def _mark(path: Path) -> tuple[int, int, int]:
 
 def _check_versions(there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Raise if a node computes with other versions than the caller has."""
-    names = [name for name in _SAME_VERSION if name in there]
+    names = [name for name in SAME_VERSION if name in there]
     difference = first_difference(
         {name: there[name] for name in names},
         {name: here[name] for name in names},

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +17,16 @@ from turnout.runs.lock import locked
 from turnout.runs.reader import read_cell
 from turnout.runs.settings import first_difference
 from turnout.runs.union import misfit, union
+from turnout.runs.versions import SAME_VERSION
 from turnout.storage import TEMPORARY
 
 #: Files that tell how a cell was run, not what came out: they differ between equal cells.
 _CIRCUMSTANCES = frozenset({files.VERSIONS, files.PROGRESS})
 #: What a summary says about them.
 _SECONDS = "seconds"
+
+#: By name of a version: the first cell that has one, and its value.
+_MadeBy = dict[str, tuple[Path, Any]]
 
 
 class Merged(NamedTuple):
@@ -57,15 +61,17 @@ def merge(out: str | os.PathLike[str], folders: Iterable[str | os.PathLike[str]]
         folders: Folders of experiments, or folders of such folders, which keep their names.
 
     Raises:
-        InvalidInput: If a folder holds no experiment.
+        InvalidInput: If a folder holds no experiment, or one of the folders is inside of another.
         FolderError: If folders belong to different experiments, a cell is damaged, or two copies of
-            a cell differ, or another process writes to the folder.
+            a cell differ, or two cells of an experiment were made by other versions, or another
+            process writes to the folder.
         OutputError: If the folder cannot be written.
     """
-    target = Path(out)
+    target, given = Path(out), [Path(folder) for folder in folders]
+    _check_apart(target, given)
     sources = [
         _Experiment(root, target / root.relative_to(folder))
-        for folder in map(Path, folders)
+        for folder in given
         for root in _experiments(folder)
     ]
     places = list(dict.fromkeys(source.place for source in sources))
@@ -96,6 +102,19 @@ def _join(target: Path, places: list[Path], sources: list[_Experiment]) -> Merge
         tuple(place for place in cells if place not in added),
         tuple(cell for place, cell in incomplete.items() if place not in cells),
     )
+
+
+def _check_apart(target: Path, folders: Sequence[Path]) -> None:
+    """Raise if the folder to fill is inside of one of the others, or one of them inside of it."""
+    filled = target.resolve()
+    for folder in folders:
+        place = folder.resolve()
+        if place != filled and (place in filled.parents or filled in place.parents):
+            inner, outer = (target, folder) if place in filled.parents else (folder, target)
+            raise InvalidInput(
+                f"{inner} is inside of {outer}, where each run would be twice. Name the shards, "
+                "and a folder beside them: turnout merge runs/all runs/shard-0 runs/shard-1."
+            )
 
 
 def _experiments(folder: Path) -> list[Path]:
@@ -129,17 +148,40 @@ def _checked_cells(
     """Return the complete cells and the others by place; raise if one is damaged or not equal."""
     complete: dict[Path, Path] = {}
     incomplete: dict[Path, Path] = {}
+    made_by: dict[Path, _MadeBy] = {}
     for root, place in experiments:
         for cell in sorted(root.glob("*/seed-*")):
             goes_to = place / cell.relative_to(root)
             if not (cell / files.SUMMARY).exists():
                 incomplete.setdefault(goes_to, cell)
                 continue
-            read_cell(cell)
+            _check_versions(cell, read_cell(cell).versions, made_by.setdefault(place, {}))
             before = complete.setdefault(goes_to, cell)
             if before != cell:
                 _check_equal(before, cell)
     return complete, incomplete
+
+
+def _check_versions(cell: Path, versions: Mapping[str, Any], made_by: _MadeBy) -> None:
+    """Raise if a cell was made by another version than those before it; older cells say less."""
+    for name, value in _named(versions):
+        before, there = made_by.setdefault(name, (cell, value))
+        difference = first_difference(there, value, name, saved_in=str(before), wanted_by=str(cell))
+        if difference is not None:
+            raise FolderError(
+                f"these were made by other versions, whose numbers may differ: {difference}. "
+                "Use the same version on every node, and run one of the two again (--fresh)."
+            )
+
+
+def _named(versions: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what must be the same in all cells: selectors have other files, each with a digest."""
+    for name in SAME_VERSION:
+        value = versions.get(name)
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{file}", digest) for file, digest in value.items())
+        elif value is not None:
+            yield name, value
 
 
 def _check_equal(first: Path, second: Path) -> None:

@@ -12,6 +12,9 @@ import numpy as np
 
 from turnout.version import __version__
 
+#: What must be the same in all cells of an experiment: another version may compute other numbers.
+SAME_VERSION = ("turnout", "numpy", "torch", "code", "files")
+
 _PACKAGE = Path(__file__).parents[1]
 
 

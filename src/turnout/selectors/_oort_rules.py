@@ -22,8 +22,9 @@ from turnout.types import BoolArray, FloatArray, IntArray
 #: Percentile of the durations that T starts at, and what a pacer step adds (authors' code).
 FIRST_PERCENTILE, PERCENTILE_STEP = 0.30, 0.05
 
-#: Share of utilities that is not clipped (Sec. 4.4).
-CLIP_QUANTILE = 0.95
+#: Share of utilities that is not clipped: that of the paper (Sec. 4.4), and of the authors' code,
+#: where it is the default of ``clip_bound``.
+CLIP_QUANTILE, CLIP_BOUND = 0.95, 0.9
 
 #: Pacer steps from the first percentile to 100 %, and down to one step above 0 (authors' code).
 MOST_STEPS = round((1.0 - FIRST_PERCENTILE) / PERCENTILE_STEP)
@@ -144,7 +145,7 @@ class FedScaleRules(PaperRules):
         if positive.size == 0:
             return np.zeros_like(utility)
         lowest = LEAST_FACTOR * float(positive.min())
-        clip = _at(positive, int(positive.size * CLIP_QUANTILE))
+        clip = _at(positive, int(positive.size * CLIP_BOUND))
         width = max(float(positive.max()) - lowest, LEAST_RANGE)
         score: FloatArray = (np.minimum(utility, clip) - lowest) / width
         return score

@@ -12,8 +12,12 @@ Equations:  select: Sec. II-B of UCB-CS, "chooses clients in proportion to p_k".
 Deviations: 1. Default is without replacement, with exact inclusion probabilities min(1, tau p_k):
             the cohort is full and nobody counts twice. replacement=True restores the paper; then
             the cohort may be smaller than asked, memo["multiplicity"] tells how often each client
-            was drawn, and training and Flower count it so often in the mean (MeanReturned("equal")
-            is the plain mean). With differential privacy in Flower everybody counts once.
+            was drawn, and training and Flower count it so often in the mean. With differential
+            privacy in Flower everybody counts once. With either draw the mean must be the plain
+            one. By default both weigh by examples as well, so that size counts twice: training by
+            MeanReturned("data"), Flower's FedAvg by num-examples. Give training
+            MeanReturned("equal"). Give Flower FedAvg(weighted_by_key="one"), and let every client
+            reply with the metric "one" = 1, also when it evaluates.
             2. Only available clients are drawn; unknown sizes (NaN) count as the mean size, sizes
             of 0 are drawn only when the others run out (never, with replacement).
 Limits:     A client with most of the data is in nearly every cohort. Sizes are what clients claim.

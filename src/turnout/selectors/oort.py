@@ -27,11 +27,12 @@ Deviations: 1. normalize=True scales the clipped utilities to [0, 1] before the 
             only when nobody else is left, where the public copies crash.
             7. rules="fedscale" follows the authors' code (FedScale, thirdparty/oort) instead:
             utilities are scaled by their unclipped maximum and 0.999 x their minimum, over untried
-            clients too, which count with their size; T is a percentile over all registered clients
-            (expected_duration for the untried), none at 100 %; the pacer relaxes when two windows
-            of the exploited clients' mean utility differ by at most 10 %, tightens at 5 times; at
-            least 10 clients per place are admitted; untried clients are drawn by size and speed.
-            There cutoff is 0.05 and explore_min 0.3. Bonus and cap stay as above.
+            clients too, which count with their size; they are clipped at 90 %, its default of
+            clip_bound, and not at the 95 % of the paper; T is a percentile over all registered
+            clients (expected_duration for the untried), none at 100 %; the pacer relaxes when two
+            windows of the exploited clients' mean utility differ by at most 10 %, tightens at 5
+            times; at least 10 clients per place are admitted; untried clients are drawn by size and
+            speed. There cutoff is 0.05 and explore_min 0.3. Bonus and cap stay as above.
             8. Fairness of the paper, (1 - f) utility + f fairness, has fairness = how much less
             often than the most chosen, as a share of that, times the largest score: a unit-free f.
             9. Alg. 1 never lowers the utility of a client that stopped answering, so that the dead

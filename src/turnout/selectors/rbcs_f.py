@@ -226,13 +226,15 @@ class RBCSF(Selector):
         needed = self.rate * ctx.n_clients
         if needed > ctx.cohort_size * (1.0 + RATE_TOLERANCE):
             places = f"cohort_size is {ctx.cohort_size}"
+            advice = "Lower rate or raise cohort_size"
         elif self.n_rounds_ >= ROUNDS_TO_JUDGE and needed > self._mean_cohort() * (1.0 + CHANCE):
             places = f"so few clients are available that a cohort has {self._mean_cohort():.3g}"
+            advice = "Lower rate"
         else:
             return
         warnings.warn(
             f"rate = {self.rate} for {ctx.n_clients} clients needs {needed:g} places a round, but "
-            f"{places}: queues will grow without bound. Lower rate or raise cohort_size.",
+            f"{places}: queues will grow without bound. {advice}.",
             stacklevel=4,  # the caller of select
         )
 
