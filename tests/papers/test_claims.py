@@ -484,3 +484,17 @@ def test_seeds_are_counted_that_both_schemes_have(seeds: tuple[int, ...], n_seed
     claim = Claim(1, "as the paper says", "order", "cep", order="a > b")
     found = judge(claim, Trials({"n_rounds": 9}, schemes, {}))
     assert (found.verdict, found.n_seeds) == (Verdict.UNDECIDED, n_seeds)
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ([NEVER] * 3, "log(a / b) is not known, no run got there"),
+        ([NEVER, 20.0, 25.0], ", a run never got there in 3 of 3 seeds"),
+    ],
+)
+def test_a_time_that_is_not_known_is_said_to_be_so(second: list[float], said: str) -> None:
+    values = {"a": [NEVER] * 3, "b": second}
+    found = finding("order", values, measure="rounds-to-0.75", order="a > b")
+    assert found.ours.endswith(said)
+    assert finding("order", {"a": [], "b": []}, order="a > b").ours.endswith("a - b = -")
