@@ -291,6 +291,24 @@ def test_an_interruption_keeps_the_results_of_what_is_complete(
     assert all(part["schemes"] for part in parts)
 
 
+def test_a_damaged_run_is_named_and_the_others_are_run_and_kept() -> None:
+    arguments = ("reproduce", "rbcs-f", "--figure", "2", "--rounds", "3", "--seeds", "1")
+    arguments += ("--jobs", "1", "--no-extras")
+    run(*arguments, "--results", "kept")
+    whole = json.loads(Path("kept/rbcs-f.json").read_text())["parts"]
+    shutil.rmtree("kept")
+    (cell_folder(Path("runs/rbcs-f-3"), "RBCS-F(5)", 0) / "selections.npz").write_bytes(b"PK")
+    shutil.rmtree("runs/rbcs-f-12")
+    result = run(*arguments, "--results", "kept")
+    assert result.exit_code == 1
+    assert "damaged: RBCS-F(5), seed 0" in result.output
+    short, long = json.loads(Path("kept/rbcs-f.json").read_text())["parts"]
+    assert set(whole[0]["schemes"]) - set(short["schemes"]) == {"RBCS-F(5)"}
+    assert long == whole[1]
+    collected = run(*arguments, "--collect", "--results", "other")
+    assert (collected.exit_code, "selections.npz" in collected.output) == (2, True)
+
+
 def test_no_run_that_never_got_there_is_dropped_from_json() -> None:
     kept = Path(__file__).parents[1] / "results"
     label = "Letters features, non-iid, FedAvg, keep-global"

@@ -9,7 +9,7 @@ import pytest
 
 from turnout.errors import InvalidInput
 from turnout.experiment import Cell
-from turnout.papers.measures import measure_named
+from turnout.papers.measures import measure_named, shown
 from turnout.runs.columns import PER_CHOICE, PER_ROUND
 from turnout.runs.run import Run
 from turnout.runs.settings import CellSettings
@@ -147,3 +147,12 @@ def test_times_to_an_accuracy_may_be_never() -> None:
     assert measure_named("rounds-to-0.85").is_time_to
     with pytest.raises(InvalidInput, match="unknown measure 'rounds-to-85'"):
         measure_named("rounds-to-85")
+
+
+def test_seeds_that_say_nothing_are_not_called_diverged() -> None:
+    relative, own = measure_named("rounds-to-best-of-Random"), measure_named("rounds-to-0.75")
+    values = np.array([90.0, np.nan, np.nan])
+    assert shown(values, relative) == "90"
+    assert shown(values, own) == "90 (2 of 3 diverged)"
+    assert shown(values[1:], relative) == "-"
+    assert shown(values[1:], own) == "diverged"

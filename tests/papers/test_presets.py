@@ -142,7 +142,7 @@ def test_the_settings_of_the_papers_that_train() -> None:
     assert e3cs.environment(2) == e3cs_world(seed=2)
 
 
-#: What the texts print of local training: steps or epochs, batch, step size, momentum.
+#: Local training as the texts have it; of NCCB batch and optimiser are ours.
 LOCAL = {
     "e3cs-arxiv-training": LocalWork(epochs=3, batch_size=40, lr=0.005, momentum=0.9),
     "e3cs-letters": LocalWork(epochs=(1, 2, 3, 4), batch_size=40, lr=0.01, momentum=0.9),
@@ -194,7 +194,7 @@ def test_published_forms_that_are_trained(name: str, eta: float, draw: str, esti
         assert made[label.removesuffix(" as published")].parameters["quota"] == parameters["quota"]
 
 
-def test_settings_of_the_papers_that_train() -> None:
+def test_data_and_models_of_the_papers_that_train() -> None:
     def recipe(name: str, label: str) -> Training:
         preset = load_preset(name)
         found = preset.experiment_of(preset.setting(label)).training

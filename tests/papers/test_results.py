@@ -289,7 +289,10 @@ def test_damaged_results_are_named(text: str, problem: str, tmp_path: Path) -> N
     [
         (lambda table: table.pop("made_with"), "lacks 'made_with'"),
         (lambda table: table["parts"][0].update(experiment={}), "experiment lacks n_rounds"),
-        (lambda table: schemes_in(table)["FedCS"]["measures"]["cep"].pop(), "cep does not have"),
+        (
+            lambda table: schemes_in(table)["FedCS"]["measures"]["cep"].pop(),
+            "cep has not one",
+        ),
         (lambda table: schemes_in(table)["FedCS"].update(seeds="012345"), "seeds must be"),
         (lambda table: schemes_in(table).update(FedCS=[]), "cannot be read"),
     ],
@@ -425,7 +428,7 @@ def test_another_protocol_is_judged_apart(letters: list[Judged]) -> None:
     assert [one.verdict for one in lowest] == [Verdict.HOLDS, Verdict.HOLDS]
     sentence = count_sentence(letters)
     assert sentence.startswith(f"{n_claims} verdicts: ")
-    assert f"{n_claims - 1} are not about the paper's protocol (the usual mean" in sentence
+    assert f"{n_claims - 1} more are not counted (the usual mean" in sentence
     assert "so at most at 15% over 3 pages" in count_sentence(letters, pages=3)
     assert count_sentence(apart).startswith("0 verdicts: ")
 

@@ -184,6 +184,15 @@ def test_a_folder_inside_of_another_is_refused(
     assert everything(tmp_path / "runs") == before
 
 
+def test_folders_inside_of_one_another_are_refused(
+    shards: tuple[Path, Path], tmp_path: Path
+) -> None:
+    nested = Path(shutil.copytree(shards[1], shards[0] / "nested"))
+    with pytest.raises(InvalidInput, match=f"{nested} is inside of {shards[0]}, "):
+        merge(tmp_path / "all", [shards[0], nested])
+    assert not (tmp_path / "all").exists()
+
+
 def test_a_damaged_run_is_refused(shards: tuple[Path, Path], tmp_path: Path) -> None:
     (shards[1] / "e3cs" / "seed-0" / "selections.npz").write_bytes(b"PK")
     with pytest.raises(FolderError, match=r"selections\.npz is not a complete \.npz"):

@@ -21,9 +21,9 @@ def merge(
 ) -> None:
     """Join run folders of the same experiment, such as the shards of a grid.
 
-    Nothing is written if a folder belongs to another experiment, runs were made by other versions,
-    one is damaged, or two copies of one differ. Runs that are not complete are left out. The
-    command can be repeated.
+    Nothing is written if a folder belongs to another experiment, runs were made by different
+    versions, one is damaged, or two copies of one differ. Runs that are not complete are left out.
+    The command can be repeated.
 
     Example: [bold]turnout merge runs/all runs/shard-0 runs/shard-1[/]
     """

@@ -27,7 +27,7 @@ from turnout.experiment import Experiment, Grid, estimate
 from turnout.experiment.spec import parse_parameters
 from turnout.papers import Preset, ResultsFile, Verdict, load_preset, preset_names
 from turnout.papers.collect import collect, run_folder
-from turnout.papers.measures import measure_named
+from turnout.papers.measures import comparable, measure_named
 from turnout.papers.plots import draw
 from turnout.papers.presets import Setting
 from turnout.papers.tables import (
@@ -63,7 +63,10 @@ Rounds = Annotated[
 Out = Annotated[Path, typer.Option("--out", help="Where the run folders go.")]
 KeepIn = Annotated[
     Path | None,
-    typer.Option("--results", help="Folder of the results file; default: as --out."),
+    typer.Option(
+        "--results",
+        help="Folder of the results file, for one process at a time; default: as --out.",
+    ),
 ]
 Only = Annotated[
     bool, typer.Option("--collect", help="Run nothing: judge and draw what is complete.")
@@ -119,8 +122,9 @@ def reproduce(
         raise InvalidInput("--collect and --shard exclude each other: collect after turnout merge.")
     folder = out / run_folder(preset, preset.experiment_of(settings[0]), "")
     kept = _Kept(preset, file, (results or out) / f"{paper}.json")
-    for place in (folder, kept.path.parent):
-        place.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    if running["shard"] is None:
+        kept.path.parent.mkdir(parents=True, exist_ok=True)
     grids = [] if only else _run(parts, kept, as_json, running)
     end_badly_on_problems(*grids)
     if running["shard"] is not None:
@@ -208,11 +212,13 @@ class _Kept(NamedTuple):
     file: ResultsFile
     path: Path
 
-    def take(self, *parts: _Part) -> None:
+    def take(self, *parts: _Part, skip_bad: bool = False) -> None:
         """Take what is complete into the results, and write them if there is something new."""
         taken = False
         for part in parts:
-            found = collect(self.preset, part.experiment, part.folder, part.labels)
+            found = collect(
+                self.preset, part.experiment, part.folder, part.labels, skip_bad=skip_bad
+            )
             if found.schemes:
                 self.file.check_version()
                 self.file.update(part.setting, part.times, found)
@@ -236,7 +242,7 @@ def _run(parts: list[_Part], kept: _Kept, quiet: bool, running: Mapping[str, Any
             grids.append(run_shown(part.experiment, part.folder, quiet=quiet, **options))
         finally:
             if shard is None:
-                kept.take(part)
+                kept.take(part, skip_bad=True)  # the grid names them
         n_before += len(part.labels) * len(part.experiment.seeds)
     return grids
 
@@ -271,8 +277,10 @@ def _coloured(cell: str) -> str:
 
 def _measured(values: FloatArray, name: str) -> dict[str, Any]:
     """Return a measure over seeds for JSON; no run that diverged or never got there is dropped."""
+    measure = measure_named(name)
+    values = comparable(values, measure)
     lost = {"diverged": int(np.isnan(values).sum()), "seeds": values.size}
-    if not measure_named(name).is_time_to:
+    if not measure.is_time_to:
         return numbers(estimate(values)) | lost
     known = values[~np.isnan(values)]
     median = float(np.median(known)) if known.size else math.inf
@@ -318,7 +326,7 @@ def _content(
                 "verdict": entry.verdict.value,
                 "verdict_alone": entry.ours.verdict.value,
                 "seeds": entry.ours.n_seeds,
-                "seeds_needed": entry.ours.seeds_needed,
+                "seeds_needed_alone": entry.ours.seeds_needed,
                 "as_published": None
                 if entry.published is None
                 else {

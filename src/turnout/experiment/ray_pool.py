@@ -50,7 +50,7 @@ def check_cluster(address: str | None) -> None:
     place = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
     if place == "auto":
         with _connected(place):
-            return  # Ray looks for a cluster of this machine, and says at once if there is none
+            return  # Ray looks for a cluster of this machine
     host, _, port = place.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         wanted = "auto or HOST:PORT of the cluster's head, such as 10.0.0.1:6379"
@@ -195,7 +195,8 @@ def _connected(address: str | None) -> Iterator[Any]:
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            advice = f" {_START}" if address == "auto" else ""
+            is_missing = address == "auto" and isinstance(error, ConnectionError)
+            advice = f" {_START}" if is_missing else ""
             raise InvalidInput(f"address {address!r}: {error}{advice}", field="address") from error
     try:
         yield ray

@@ -225,7 +225,7 @@ class _Step(NamedTuple):
     is_censored: bool = False  #: whether more seeds would not say more: a time is not known
     n_early: int = 0  #: seeds with a run that was there at the first look
     n_never: int = 0  #: seeds with a run that never got there
-    n_neither: int = 0  #: seeds in which neither got there
+    is_unknown: bool = False  #: whether no run got there with any seed
 
     @property
     def n_seeds(self) -> int:
@@ -287,14 +287,14 @@ def _step(
             evidence = evidence._replace(speaks_for=1.0)
         n_early = int((early[0] | early[1]).sum())
         n_never = int((np.isinf(ours) | np.isinf(theirs)).sum())
-        n_neither = int((np.isinf(ours) & np.isinf(theirs)).sum())
+        is_unknown = bool(ours.size and np.isinf(ours).all() and np.isinf(theirs).all())
         is_censored = bool(n_early or n_never)
         is_censored |= setter in (name(first), name(second))
         border = math.log(claim.factor)
         distance, test = _mean(ratio) - border, partial(above, border=border)
         name_shown = f"log({first} / {second})"
         return _Step(
-            name_shown, ratio, distance, evidence, test, is_censored, n_early, n_never, n_neither
+            name_shown, ratio, distance, evidence, test, is_censored, n_early, n_never, is_unknown
         )
     return _judged(f"{first} - {second}", ours - theirs, _SIGNS[sign], claim.margin)
 
@@ -325,7 +325,7 @@ def _finding(numbers: str, steps: Sequence[_Step], measure: Metric[Cell], n_seed
     step_shown = f"{weakest.name} = {estimate(weakest.differences).written(form)}"
     if weakest.n_never:
         step_shown += f", a run never got there in {weakest.n_never} of {weakest.n_seeds} seeds"
-    if weakest.n_neither and weakest.n_neither == weakest.n_seeds:
+    if weakest.is_unknown:
         step_shown = f"{weakest.name} is not known, no run got there"
     n_diverged = int(np.isnan(weakest.differences).sum())
     if n_diverged:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from turnout.experiment import Cell, Experiment, read_cell
+from turnout.experiment import Cell, Experiment, FolderError, read_cell
 from turnout.experiment.folder import check_version
 from turnout.experiment.task import CellTask, check_config
 from turnout.papers.plots import DRAWINGS
@@ -27,7 +27,14 @@ def run_folder(preset: Preset, experiment: Experiment, setting: str) -> str:
     return f"{name}/{slug(setting)}" if setting else name
 
 
-def collect(preset: Preset, experiment: Experiment, folder: Path, labels: Sequence[str]) -> Trials:
+def collect(
+    preset: Preset,
+    experiment: Experiment,
+    folder: Path,
+    labels: Sequence[str],
+    *,
+    skip_bad: bool = False,
+) -> Trials:
     """Return what is kept of the runs in a folder that are complete.
 
     Args:
@@ -35,15 +42,18 @@ def collect(preset: Preset, experiment: Experiment, folder: Path, labels: Sequen
         experiment: What was run.
         folder: Where.
         labels: The schemes; one without a complete run is left out.
+        skip_bad: Whether runs that cannot be used are left out too, because somebody else names
+            them.
 
     Raises:
-        FolderError: A run has other settings, or was made by another version of turnout.
+        FolderError: A run is damaged, has other settings, or was made by another version of
+            turnout.
     """
     drawings = [(DRAWINGS[figure.draws], figure.schemes) for figure in preset.figures]
     schemes: dict[str, SchemeResults] = {}
     classes: dict[str, object] = {}
     for label in labels:
-        cells = _complete(experiment, folder, label)
+        cells = list(_complete(experiment, folder, label, skip_bad))
         if not cells:
             continue
         drawn = [drawing for drawing, members in drawings if label in members]
@@ -55,15 +65,17 @@ def collect(preset: Preset, experiment: Experiment, folder: Path, labels: Sequen
     return Trials(experiment.table(), schemes, classes)
 
 
-def _complete(experiment: Experiment, folder: Path, label: str) -> list[Cell]:
+def _complete(experiment: Experiment, folder: Path, label: str, skip_bad: bool) -> Iterator[Cell]:
     variant = next(variant for variant in experiment.selectors if variant.label == label)
-    paths = {seed: cell_folder(folder, label, seed) for seed in experiment.seeds}
-    tasks = [
-        CellTask(experiment, variant, seed, path, versions={})
-        for seed, path in paths.items()
-        if (path / SUMMARY).exists()
-    ]
-    check_version(tasks)
-    for task in tasks:
-        check_config(task)
-    return [read_cell(task.path) for task in tasks]
+    for seed in experiment.seeds:
+        path = cell_folder(folder, label, seed)
+        if not (path / SUMMARY).exists():
+            continue
+        task = CellTask(experiment, variant, seed, path, versions={})
+        try:
+            check_version([task])
+            check_config(task)
+            yield read_cell(path)
+        except FolderError:
+            if not skip_bad:
+                raise

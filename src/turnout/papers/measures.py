@@ -138,6 +138,16 @@ def _read_back(metric: Metric[Facts]) -> Metric[Cell]:
     return dataclasses.replace(cast(Metric[Any], metric), compute=read)
 
 
+def comparable(values: FloatArray, measure: Metric[Cell]) -> FloatArray:
+    """Return a measure without the seeds that say nothing, because another scheme lacks them.
+
+    Args:
+        values: One per seed.
+        measure: What they are; only of times to the best of a scheme NaN means that.
+    """
+    return values[~np.isnan(values)] if measure.key.startswith(RELATIVE) else values
+
+
 def typical(values: FloatArray, measure: Metric[Cell]) -> str:
     """Return a measure over seeds as text; of times the geometric mean, if all were reached.
 
@@ -154,13 +164,13 @@ def shown(values: FloatArray, measure: Metric[Cell]) -> str:
     """Return a measure over seeds as text: mean and interval, or the median of times.
 
     Args:
-        values: One per seed; NaN = diverged (of times to another scheme's best: it was not run),
-            infinity = never got there.
+        values: One per seed; NaN = diverged, infinity = never got there.
         measure: What they are.
     """
+    values = comparable(values, measure)
     known = values[~np.isnan(values)]
     if not known.size:
-        return "-" if measure.key.startswith(RELATIVE) or not values.size else "diverged"
+        return "diverged" if values.size else "-"
     if measure.is_time_to:
         middle = float(np.median(known))
         text = "never" if math.isinf(middle) else format(middle, measure.form)

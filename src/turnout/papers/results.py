@@ -140,15 +140,21 @@ class SchemeResults:
         """Raise unless there is a value for each seed, and in curves for each round."""
         n_seeds = len(self.seeds)
         shapes = {name: values.shape for name, values in self.measures.items()}
-        shapes |= {name: values.shape[:1] for name, values in self.clients.items()}
         wrong = [name for name, shape in shapes.items() if shape != (n_seeds,)]
+        wrong += [
+            name
+            for name, values in self.clients.items()
+            if values.ndim != 2 or len(values) != n_seeds
+        ]
         wrong += [
             name
             for name, (rounds, values) in self.curves.items()
             if values.shape != (n_seeds, rounds.size)
         ]
         if wrong:
-            raise InvalidInput(f"{wrong[0]} does not have one value for each of {n_seeds} seeds.")
+            raise InvalidInput(
+                f"{wrong[0]} has not one value for each of {n_seeds} seeds, or of each round."
+            )
 
     def table(self) -> dict[str, Any]:
         """Return it as plain data with six digits."""

@@ -202,7 +202,7 @@ def count_sentence(judged: Sequence[Judged], *, pages: int = 1) -> str:
     text += f" {n_given} by construction are not counted." if n_given else ""
     reasons = "; ".join(dict.fromkeys(entry.differs for entry in judged if entry.differs))
     n_other = sum(bool(entry.differs) for entry in judged)
-    other = f" {n_other} are not about the paper's protocol ({reasons}) and not counted either."
+    other = f" {n_other} more are not counted ({reasons})."
     return text + (other if n_other else "")
 
 

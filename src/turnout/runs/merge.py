@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import tempfile
@@ -63,7 +64,7 @@ def merge(out: str | os.PathLike[str], folders: Iterable[str | os.PathLike[str]]
     Raises:
         InvalidInput: If a folder holds no experiment, or one of the folders is inside of another.
         FolderError: If folders belong to different experiments, a cell is damaged, or two copies of
-            a cell differ, or two cells of an experiment were made by other versions, or another
+            a cell differ, or two cells of an experiment were made by different versions, or another
             process writes to the folder.
         OutputError: If the folder cannot be written.
     """
@@ -105,12 +106,9 @@ def _join(target: Path, places: list[Path], sources: list[_Experiment]) -> Merge
 
 
 def _check_apart(target: Path, folders: Sequence[Path]) -> None:
-    """Raise if the folder to fill is inside of one of the others, or one of them inside of it."""
-    filled = target.resolve()
-    for folder in folders:
-        place = folder.resolve()
-        if place != filled and (place in filled.parents or filled in place.parents):
-            inner, outer = (target, folder) if place in filled.parents else (folder, target)
+    """Raise if one of the folders is inside of another."""
+    for inner, outer in itertools.permutations((target, *folders), 2):
+        if outer.resolve() in inner.resolve().parents:
             raise InvalidInput(
                 f"{inner} is inside of {outer}, where each run would be twice. Name the shards, "
                 "and a folder beside them: turnout merge runs/all runs/shard-0 runs/shard-1."
@@ -169,7 +167,7 @@ def _check_versions(cell: Path, versions: Mapping[str, Any], made_by: _MadeBy) -
         difference = first_difference(there, value, name, saved_in=str(before), wanted_by=str(cell))
         if difference is not None:
             raise FolderError(
-                f"these were made by other versions, whose numbers may differ: {difference}. "
+                f"these were made by different versions, whose numbers may differ: {difference}. "
                 "Use the same version on every node, and run one of the two again (--fresh)."
             )
 
