@@ -493,7 +493,7 @@ def accuracies(curves: dict[str, list[list[float]]], seeds: tuple[int, ...] = (0
         label: SchemeResults(seeds, 2, {}, {"accuracy": Curve(rounds, np.array(values))}, {})
         for label, values in curves.items()
     }
-    return Trials({"n_rounds": 15}, schemes, {})
+    return Trials({"n_rounds": 15, "selectors": []}, schemes, {})
 
 
 def test_rounds_to_the_best_of_another_scheme_are_of_the_same_seed() -> None:
