@@ -288,13 +288,12 @@ def _step(
         n_early = int((early[0] | early[1]).sum())
         n_never = int((np.isinf(ours) | np.isinf(theirs)).sum())
         is_unknown = bool(ours.size and np.isinf(ours).all() and np.isinf(theirs).all())
-        is_censored = bool(n_early or n_never)
-        is_censored |= setter in (name(first), name(second))
+        is_censored = bool(n_early or n_never) or setter in (name(first), name(second))
         border = math.log(claim.factor)
         distance, test = _mean(ratio) - border, partial(above, border=border)
-        name_shown = f"log({first} / {second})"
+        shown_as = f"log({first} / {second})"
         return _Step(
-            name_shown, ratio, distance, evidence, test, is_censored, n_early, n_never, is_unknown
+            shown_as, ratio, distance, evidence, test, is_censored, n_early, n_never, is_unknown
         )
     return _judged(f"{first} - {second}", ours - theirs, _SIGNS[sign], claim.margin)
 

@@ -26,8 +26,8 @@ class Setting:
         experiment: What else it changes in the experiment: ``n_clients``, ``seeds``.
         schemes: Labels of the schemes that are run here; empty = all.
         has_published: Whether the published forms are run here too.
-        differs: In which way it leaves the paper's protocol; empty = it does not. Verdicts here
-            are then no verdicts on the paper: they are shown, but not counted.
+        differs: In which way it leaves the paper's protocol, or our first reading of it; empty =
+            it does not. Verdicts here are shown, but not counted.
     """
 
     label: str = ""
