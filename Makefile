@@ -8,7 +8,7 @@ READY  := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 # What "make deployment" runs; CI leaves out the example's script, which repeats it at length. Ray is a
 # part of "make test".
-DEPLOYMENT ?= tests/flower tests/nvflare
+DEPLOYMENT ?= tests/live/flower tests/live/nvflare
 
 # The package, and the pages that are made by executing the tutorial's scripts.
 SOURCES := $(shell find src -name '*.py')
@@ -23,8 +23,8 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)  ## train on the embedded digits with volatile clients, compare selectors, report
-	$(BIN)/turnout compare Random=random FedCS=fedcs E3CS-0.5=e3cs:quota=0.5 UCB-CS=ucb-cs --train \
-		--data digits --partition shards:per_client=2 --model 'mlp:hidden=[64]' \
+	$(BIN)/turnout compare Random=random FedCS=fedcs E3CS-0.5=e3cs:quota=0.5 UCB-CS=ucb-cs PACE=pace \
+		--train --data digits --partition shards:per_client=2 --model 'mlp:hidden=[64]' \
 		--rounds 200 --seeds 5 --target 0.8 --target 0.9 --out runs/demo
 	$(BIN)/turnout report runs/demo --out runs/demo/report.html
 
@@ -68,7 +68,7 @@ build/tutorial/%.md: examples/%.py docs/build_tutorial.py $(SOURCES) | $(READY)
 docs: $(READY) $(STEPS)  ## the site in build/site; first the pages that are made from the code
 	$(BIN)/python docs/build_pages.py
 	$(BIN)/python docs/module_map.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would switch --strict off
 
 dist: $(READY)  ## sdist and wheel in dist/, and the wheel tried in an environment of its own
 	rm -rf dist build/wheel
@@ -84,7 +84,7 @@ papers: $(READY)  ## pages and figures of docs/papers, from results/*.json
 choose: $(READY)  ## measure the tables of docs/choose.md again: results/choose.json and its page
 	$(BIN)/python docs/build_choose.py --run
 
-reliability: long  ## what faults and hostile clients do: results and their page; goes on where it was
+reliability: long  ## what faults and hostile clients do: results and their page; resumes where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reliability.py
 	$(BIN)/python docs/build_reliability.py
 
@@ -96,7 +96,7 @@ audit: $(READY)  ## risky code, licences, and known vulnerabilities if pip-audit
 		then $(BIN)/python -m pip_audit --no-deps --requirement constraints.txt; \
 		else echo "Known vulnerabilities: not looked for. It needs a network: pip install pip-audit"; fi
 
-arena: $(READY)  ## every built-in selector in the arena: results/arena.json and its page; goes on where it was
+arena: $(READY)  ## every built-in selector in the arena: results/arena.json and its page; resumes where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/turnout arena --results results
 	$(BIN)/python docs/build_arena.py
 

@@ -19,7 +19,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turnout.storage import write_atomically
+from turnout.core.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "faults.json"
@@ -37,39 +37,39 @@ ROWS = (
     Row(
         "a few bytes of a selector's file changed, checksums valid",
         "refused by name, or plays on",
-        ("test_damaged_files.py::test_flips_under_a_valid_checksum_are_refused_or_usable",),
+        ("results/test_damaged_files.py::test_flips_under_a_valid_checksum_are_refused_or_usable",),
     ),
     Row(
         "the same with the checkpoint of a live run in Flower",
         "refused by name, or goes on",
-        ("flower/test_damaged_checkpoint.py::test_flips_under_a_valid_checksum",),
+        ("live/flower/test_damaged_checkpoint.py::test_flips_under_a_valid_checksum",),
     ),
     Row(
         "NaN, infinite, negative or huge numbers in each part of each selector's state",
         "outside the declared range refused, the rest plays on",
-        ("test_damaged_files.py::test_numbers_out_of_range_are_refused_or_used",),
+        ("results/test_damaged_files.py::test_numbers_out_of_range_are_refused_or_used",),
     ),
     Row(
         "1e9 clients in a small file, a deflate bomb, a shape without its numbers",
         "refused before anything is allocated",
         (
-            "test_damaged_files.py::test_many_clients_in_a_small_file_are_not_allocated",
-            "test_damaged_files.py::test_a_deflate_bomb_is_not_unpacked",
-            "test_damaged_files.py::test_a_shape_without_its_numbers_is_not_allocated",
+            "results/test_damaged_files.py::test_many_clients_in_a_small_file_are_not_allocated",
+            "results/test_damaged_files.py::test_a_deflate_bomb_is_not_unpacked",
+            "results/test_damaged_files.py::test_a_shape_without_its_numbers_is_not_allocated",
         ),
     ),
     Row(
         "a pipe or an endless device in a run folder",
         "refused, no waiting",
         (
-            "runs/test_files.py::test_files_that_are_none_do_not_hang",
-            "runs/test_files.py::test_a_run_folder_with_a_pipe_or_a_device_is_refused",
+            "results/test_files.py::test_files_that_are_none_do_not_hang",
+            "results/test_files.py::test_a_run_folder_with_a_pipe_or_a_device_is_refused",
         ),
     ),
     Row(
         "odd values for every public entry, functions of arrays among them",
         "only turnout's errors and `TypeError`",
-        ("test_bad_input.py::test_odd_values_raise_nothing_but_our_errors",),
+        ("core/test_bad_input.py::test_odd_values_raise_nothing_but_our_errors",),
     ),
     Row(
         "random bodies for every request of `turnout serve`",
@@ -82,26 +82,26 @@ ROWS = (
         "one line, exit code 1, what was finished is as it was, same numbers when there is room "
         "again",
         (
-            "test_faults.py::test_a_full_disk_is_one_line_and_costs_nothing_that_is_finished",
-            "test_faults.py::test_a_live_run_on_a_full_disk_goes_on_from_its_last_checkpoint",
+            "docs/test_faults.py::test_a_full_disk_is_one_line_and_costs_nothing_that_is_finished",
+            "docs/test_faults.py::test_a_live_run_on_a_full_disk_goes_on_from_its_last_checkpoint",
         ),
     ),
     Row(
         "a read-only disk, or a target below a file",
         "one line, exit code 1, runs kept",
         (
-            "test_faults.py::test_a_place_that_cannot_be_written_is_one_line",
-            "test_faults.py::test_results_that_cannot_be_written_are_one_line",
-            "test_faults.py::test_a_live_run_that_cannot_be_saved_says_so",
+            "docs/test_faults.py::test_a_place_that_cannot_be_written_is_one_line",
+            "docs/test_faults.py::test_results_that_cannot_be_written_are_one_line",
+            "docs/test_faults.py::test_a_live_run_that_cannot_be_saved_says_so",
         ),
     ),
     Row(
         "the folder removed meanwhile",
         "one line",
         (
-            "test_faults.py::test_a_folder_that_is_removed_meanwhile_is_one_line",
-            "test_faults.py::test_a_report_of_a_folder_that_was_removed_is_one_line",
-            "test_faults.py::test_a_live_run_whose_folder_is_removed_says_so",
+            "docs/test_faults.py::test_a_folder_that_is_removed_meanwhile_is_one_line",
+            "docs/test_faults.py::test_a_report_of_a_folder_that_was_removed_is_one_line",
+            "docs/test_faults.py::test_a_live_run_whose_folder_is_removed_says_so",
         ),
     ),
     Row(
@@ -109,44 +109,44 @@ ROWS = (
         "truncation), with and without the loss of what was not synced: `simulate`, `compare`, "
         "many checkpoints, `train`, `reproduce`, `report`, a live run",
         "same numbers after a restart, nothing left behind",
-        ("test_crash_points.py::test_it_may_die_at_every_operation_on_files",),
+        ("experiment/test_crash_points.py::test_it_may_die_at_every_operation_on_files",),
     ),
     Row(
         "killed at a random moment: the same commands",
         "same numbers, nothing left behind",
-        ("test_crash_points.py::test_kills_at_random_moments_change_no_number",),
+        ("experiment/test_crash_points.py::test_kills_at_random_moments_change_no_number",),
     ),
     Row(
         "TERM, HUP, KILL or INT to the parent process alone, while workers run",
         "all processes end within seconds, and the folder is free",
-        ("runs/test_lock.py::test_workers_end_with_their_parent",),
+        ("results/test_lock.py::test_workers_end_with_their_parent",),
     ),
     Row(
         "a second command on a folder, a lock whose owner is gone",
         "refused with the name of the owner; taken over",
         (
-            "runs/test_lock.py::test_the_second_is_told_who_holds_the_folder",
-            "runs/test_lock.py::test_the_command_ends_with_exit_code_2",
-            "runs/test_lock.py::test_a_merge_does_not_write_beside_a_run",
-            "runs/test_lock.py::test_a_lock_that_nobody_holds_is_taken_over",
+            "results/test_lock.py::test_the_second_is_told_who_holds_the_folder",
+            "results/test_lock.py::test_the_command_ends_with_exit_code_2",
+            "results/test_lock.py::test_a_merge_does_not_write_beside_a_run",
+            "results/test_lock.py::test_a_lock_that_nobody_holds_is_taken_over",
         ),
     ),
     Row(
         "the clock set back or forward by a day, between two runs and during one",
         "nobody stays busy for longer than when the checkpoint was written; nothing else changes",
-        ("session/test_clock.py",),
+        ("live/test_clock.py",),
     ),
     Row(
         "histories against `guarded`, up to 200 for each test, feedback late and out of order "
         "among them",
         "inside the [bounds](howto/guarantee.md) over every window",
-        ("property/test_guarded.py",),
+        ("selectors/test_guarded_histories.py",),
     ),
     Row(
         "clients that lie, fall silent or die, in a small form of the tables below",
         "with `guarded` never above twice the fair share, no honest client below half of it by "
         "more than a place",
-        ("test_reliability.py::test_bounds_and_guard_hold_what_the_page_says",),
+        ("docs/test_reliability.py::test_bounds_and_guard_hold_what_the_page_says",),
     ),
 )
 

@@ -29,10 +29,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr.simulation import run_simulation
 
-from turnout.integrations.flower import SelectingStrategy
-from turnout.integrations.flower.client import describe
-from turnout.policies import FixedDeadline
-from turnout.types import FloatArray
+from turnout.core.types import FloatArray
+from turnout.live.flower import SelectingStrategy
+from turnout.live.flower.client import describe
+from turnout.worlds import FixedDeadline
 
 #: Rounds at the beginning that are not counted.
 WARM_UP = 3

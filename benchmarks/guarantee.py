@@ -13,17 +13,17 @@ import warnings
 from collections.abc import Iterator
 
 import turnout
+from turnout.core.selector import Selector
 from turnout.data import ClientCode, Digits, Shards
-from turnout.environments import WORLDS
-from turnout.experiment.worlds import world_of
-from turnout.metrics import guarantee
-from turnout.selector import Selector
-from turnout.statistics import Estimate, estimate
+from turnout.experiment.config import world_of
+from turnout.results.metrics import guarantee
+from turnout.results.statistics import Estimate, estimate
 from turnout.training import LocalWork, Mlp, Training
+from turnout.worlds import WORLDS
 
 #: Floor and cap of each column; the first is the selector as it is.
 GUARDS = ((0.0, math.inf), (0.0, 2.0), (0.5, 2.0), (0.8, 2.0))
-INNER = tuple(name for name in turnout.names(plugins=False) if name != "guarded")
+INNER = tuple(name for name in turnout.list_selectors(plugins=False) if name != "guarded")
 #: A network is trained in each of its rounds: days for the table without training.
 SLOW = "nccb"
 N_CLIENTS, COHORT_SIZE = 100, WORLDS["volatile"].cohort_size

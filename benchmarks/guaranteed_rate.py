@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import turnout
-from turnout.environments import rbcs_f_world
+from turnout.core.files import write_atomically
+from turnout.experiment import rounds
 from turnout.selectors.rbcs_f import NEARLY, RBCSF, ROUNDS_TO_JUDGE
-from turnout.simulation import rounds
-from turnout.storage import write_atomically
+from turnout.worlds import rbcs_f_world
 
 RESULTS = Path(__file__).parents[1] / "results" / "guaranteed-rate.json"
 

@@ -25,10 +25,10 @@ import numpy as np
 
 import turnout
 from turnout import Outcome, RoundContext, Selector
-from turnout.rng import Purpose, stream
-from turnout.storage import write_atomically
+from turnout.core.files import write_atomically
+from turnout.core.rng import Purpose, stream
+from turnout.core.types import Array
 from turnout.testing.speed import warm_columns
-from turnout.types import Array
 
 RESULTS = Path(__file__).parents[1] / "results" / "long_runs.json"
 

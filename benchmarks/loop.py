@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 import turnout
-from turnout.environments import e3cs_world, rbcs_f_world
-from turnout.simulation import RoundRecord, rounds
+from turnout.experiment import RoundRecord, rounds
+from turnout.worlds import e3cs_world, rbcs_f_world
 
 WORLDS = {"random": e3cs_world, "e3cs": e3cs_world, "oort": e3cs_world, "rbcs-f": rbcs_f_world}
 

@@ -22,7 +22,11 @@ import numpy as np
 
 import turnout
 from turnout import Bounds
-from turnout.environments import (
+from turnout.core.files import write_atomically
+from turnout.core.rng import Purpose, stream
+from turnout.core.types import Array, BoolArray, FloatArray, RoundContext
+from turnout.experiment import Run, simulate
+from turnout.worlds import (
     Bernoulli,
     ByClass,
     Environment,
@@ -31,10 +35,6 @@ from turnout.environments import (
     LinearContextual,
     Population,
 )
-from turnout.rng import Purpose, stream
-from turnout.simulation import Run, simulate
-from turnout.storage import write_atomically
-from turnout.types import Array, BoolArray, FloatArray, RoundContext
 
 RESULTS = Path(__file__).parents[1] / "results" / "reliability.json"
 
@@ -43,7 +43,7 @@ N_CLIENTS, COHORT_SIZE, N_ROUNDS, N_SEEDS = 100, 20, 300, 3
 LATER = 100
 SHARES = (0.01, 0.1, 0.3)
 FLOOR, CAP = 0.5, 2.0
-HUGE = turnout.types.LARGEST_REPORT
+HUGE = turnout.core.types.LARGEST_REPORT
 
 
 class Behaviour(NamedTuple):
@@ -84,7 +84,7 @@ class Chooser(NamedTuple):
 
 #: A network is trained in each round of nccb: 5 seconds a run, and 23 minutes for the table.
 SELECTORS = {
-    name: Chooser(name, {}) for name in turnout.names(plugins=False) if name != "guarded"
+    name: Chooser(name, {}) for name in turnout.list_selectors(plugins=False) if name != "guarded"
 } | {"fedcs by=packing": Chooser("fedcs", {"by": "packing"})}
 #: Selectors that look at the time that clients really take.
 LOOK_AT_TIME = {"oort", "pace", "rbcs-f"}

@@ -1,9 +1,9 @@
-"""Speed of ``turnout serve`` over HTTP: registering clients, choosing, reporting.
+"""The speed of ``turnout serve`` over HTTP: enrolling clients, selecting, reporting.
 
-A server process with a SQLite file, one caller that waits for every answer, 100 clients a round.
-The selector itself is measured in the same run, turn by turn. Processor time is what the server
-and the selector used, which depends little on how busy the machine is; it needs Linux. Target: a
-million clients register in under a minute. Part of ``make bench``.
+The server is a process with a SQLite file. One caller waits for every response; a round has 100
+clients. The selector alone is measured in the same run, alternating with the server. Processor time
+depends little on how busy the machine is; measuring it needs Linux. Target: a million clients are
+enrolled in under a minute. Part of ``make bench``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADINGS = (
 
 
 class Server:
-    """A server process, and the way to it."""
+    """A server process, and a connection to it."""
 
     def __init__(self, database: str) -> None:
         with socket.socket() as sock:
@@ -49,7 +49,7 @@ class Server:
         self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600.0)
 
     def wait(self) -> None:
-        """Wait until it answers."""
+        """Wait until it responds."""
         while True:
             try:
                 self._http.get("/health")
@@ -58,10 +58,10 @@ class Server:
                 time.sleep(0.05)
 
     def send(self, method: str, path: str, body: object) -> dict[str, Any]:
-        """Return the answer to a request."""
-        answer = self._http.request(method, path, json=body)
-        answer.raise_for_status()
-        content: dict[str, Any] = answer.json()
+        """Return the content of the response to a request."""
+        response = self._http.request(method, path, json=body)
+        response.raise_for_status()
+        content: dict[str, Any] = response.json()
         return content
 
     def processor_s(self) -> float:
@@ -70,14 +70,14 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
-        """End it."""
+        """Stop it."""
         self._http.close()
         self._process.kill()
         self._process.wait()
 
 
 def register(server: Server, path: str, n_clients: int) -> float:
-    """Enrol clients; return the seconds it took."""
+    """Enrol clients; return the seconds that it took."""
     started = time.perf_counter()
     for first in range(0, n_clients, CHUNK):
         clients = [f"client-{i}" for i in range(first, min(first + CHUNK, n_clients))]
@@ -87,7 +87,7 @@ def register(server: Server, path: str, n_clients: int) -> float:
 
 
 def remote_round(server: Server, path: str) -> tuple[float, float]:
-    """Play a round; return the seconds of choosing and of reporting."""
+    """Run a round; return the seconds of selecting and of reporting."""
     started = time.perf_counter()
     chosen = server.send("POST", f"{path}/rounds", {})
     choosing = time.perf_counter() - started
@@ -98,7 +98,7 @@ def remote_round(server: Server, path: str) -> tuple[float, float]:
 
 
 def direct_round(selector: turnout.Selector, t: int) -> float:
-    """Play a round without a server; return the processor time of choosing and learning."""
+    """Run a round without a server; return the processor time of selecting and learning."""
     ctx = turnout.RoundContext(t, COHORT, np.ones(selector.n_clients, dtype=np.bool_))
     outcome = turnout.Outcome(np.zeros(COHORT, dtype=np.int8), np.ones(COHORT))
     started = time.process_time()
@@ -131,10 +131,10 @@ def measure(server: Server, n_clients: int, n_rounds: int) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--database", help="default: a SQLite file of its own")
+    parser.add_argument("--database", help="default: a new SQLite file")
     parser.add_argument("--rounds", type=int, default=50)
     options = parser.parse_args()
-    table = Table(title=f"turnout serve, {SELECTOR}, {COHORT} clients a round")
+    table = Table(title=f"turnout serve, {SELECTOR}, {COHORT} clients per round")
     for heading in HEADINGS:
         table.add_column(heading, justify="right")
     with tempfile.TemporaryDirectory() as folder:

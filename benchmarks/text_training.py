@@ -32,9 +32,8 @@ from torch.nn.functional import cross_entropy
 
 from turnout.data.base import PADDING, FederatedData
 from turnout.training.aggregate import aggregate
-from turnout.training.batches import client_plan
 from turnout.training.fast import FastTrainer
-from turnout.training.local import LocalWork
+from turnout.training.local import LocalWork, client_plan
 from turnout.training.models import StackedLstm
 from turnout.training.modules import load_weights, read_weights
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 import turnout
-from turnout import metrics
-from turnout.environments import LinearContextual, e3cs_world, rbcs_f_world
-from turnout.schedules import Lemma1
-from turnout.simulation import rounds, simulate
-from turnout.statistics import estimate
+from turnout.core.schedules import Lemma1
+from turnout.experiment import rounds, simulate
+from turnout.results import metrics
+from turnout.results.statistics import estimate
+from turnout.worlds import LinearContextual, e3cs_world, rbcs_f_world
 
 SEEDS = range(10)
 RESULTS = Path(__file__).parent.parent / "results" / "theorems.json"

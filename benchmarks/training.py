@@ -46,8 +46,8 @@ from training_job import (
 )
 
 from turnout.training.aggregate import aggregate
-from turnout.training.batched.functional import Functional
 from turnout.training.fast import FastTrainer
+from turnout.training.functional import Functional
 from turnout.training.modules import load_weights, read_weights
 from turnout.training.reference import ReferenceTrainer
 

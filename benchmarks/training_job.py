@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from turnout.data.base import FederatedData
-from turnout.training.batches import client_plan
-from turnout.training.local import LocalWork
+from turnout.training.local import LocalWork, client_plan
 from turnout.training.models import EmnistCnn, Logistic, Mlp, Model
 
 CLIENTS, COHORT, SAMPLES, CLASSES, BATCH = 100, 20, 440, 26, 40

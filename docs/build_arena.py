@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import turnout
-from turnout.arena import Arena, ArenaTask, tasks_named
-from turnout.arena.figures import (
+from turnout.studies import Arena, ArenaTask, tasks_named
+from turnout.studies.arena_figures import (
     ACCURACY,
     OURS,
     TIME,
@@ -21,16 +21,23 @@ from turnout.arena.figures import (
     draw_profile,
     draw_sweeps,
 )
-from turnout.arena.goals import goals_of
-from turnout.arena.standing import BASELINE, Overall, Side, duels_of, overall_of, sentence_of
-from turnout.arena.standings import standings_text
-from turnout.arena.tables import goals_table, overall_table, task_table
+from turnout.studies.arena_tables import goals_table, overall_table, task_table
+from turnout.studies.standings import (
+    BASELINE,
+    Overall,
+    Side,
+    duels_of,
+    goals_of,
+    overall_of,
+    sentence_of,
+    standings_text,
+)
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "arena.json"
 ABLATION = ROOT / "results" / "pace" / "arena.json"
 SENSITIVITY = ROOT / "results" / "pace" / "sensitivity" / "arena.json"
-STANDINGS = ROOT / "src" / "turnout" / "arena" / "standings.json"
+STANDINGS = ROOT / "src" / "turnout" / "studies" / "arena_standings.json"
 #: Pages that show the figure of means, and how far the figures are from them.
 CAPTIONED = {ROOT / "README.md": "docs/", ROOT / "docs" / "index.md": ""}
 BEGIN, END = "<!-- arena: made by docs/build_arena.py -->", "<!-- end of arena -->"
@@ -50,7 +57,7 @@ ABLATED = f"""\
 turnout arena pace {" ".join(OFF)} --seeds 3 --results results/pace
 ```
 
-*without losses* also ignores data sizes and answers: cohorts then follow queues and times alone."""
+*without losses* also ignores data sizes and replies: cohorts then follow only queues and times."""
 
 #: Values of each parameter of pace that were tried beside its default, one at a time.
 TRIED = {
@@ -68,17 +75,21 @@ turnout arena pace haste-2=pace:haste=2.0 ... --first-seed {FIRST_SEED} --seeds 
     {" ".join(f"--task '{name}'" for name in TUNED_IN)} --results results/pace/sensitivity
 ```
 
-`python docs/build_arena.py --sensitivity` prints the whole command. One parameter is changed at a
-time. These are the tasks and seeds on which the defaults were chosen (dotted lines), not those of
-the tables above."""
+`python docs/build_arena.py --sensitivity` prints the whole command. It changes one parameter at a
+time. We chose the defaults (dotted lines) on these tasks and seeds, not on those of the tables
+above."""
 
 HOW_TO_READ = f"""\
-*time / {BASELINE}* is the geometric mean of the times to the target over {BASELINE}'s, paired by
-seed, with a 95 % bootstrap interval; a run that never got there counts with its length.
-*chance to be faster* compares a run of the selector with any run of {BASELINE}, over tasks drawn at
-random. *mean rank* is among the selectors that have all tasks. *faster / slower* counts tasks with
-a paired test per task, corrected for the number of tasks (Holm). *least share* is what the least
-served client got of its fair share; below one half counts as *unfair*."""
+- *time / {BASELINE}* is the geometric mean of the times to the target, divided by those of
+  `{BASELINE}` and paired by seed, with a 95 % bootstrap interval. A run that never reached the
+  target counts with its length.
+- *chance to be faster* compares a run of the selector with any run of `{BASELINE}`, over tasks
+  drawn at random.
+- *mean rank* is the rank among the selectors that have all tasks.
+- *faster / slower* counts tasks with a significant difference: a paired test per task, corrected
+  for the number of tasks (Holm).
+- *least share* is the part of its fair share that the least served client got. Below one half
+  counts as *unfair*."""
 
 
 def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
@@ -102,7 +113,8 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
     lines += [
         "![Time against fairness](assets/arena-front.png)",
         "",
-        "*Time against fairness: left is faster, up is fairer. The dashed line is half of fair.*",
+        "*Time against fairness: left is faster, up is fairer. The dashed line is half of a fair "
+        "share.*",
         "",
         "![Accuracy against fairness](assets/arena-accuracy.png)",
         "",
@@ -117,9 +129,9 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
         "",
         *_records(overall),
         "",
-        f"## What `{OURS}` must show",
+        f"## Goals for `{OURS}`",
         "",
-        "The bar was set before it was measured.",
+        "We set these goals before we measured.",
         "",
         *goals_table(goals_of(arena, tasks, OURS)).markdown(),
         "",
@@ -147,7 +159,7 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
 def _by_task(overall: dict[str, Overall], tasks: tuple[ArenaTask, ...]) -> list[str]:
     """Return a table of time over the baseline's and least share, a row a task."""
     shown = {label: own for label, own in overall.items() if label != BASELINE}
-    lines = ["Task by task, *time / random* and, in brackets, *least share*:", ""]
+    lines = ["The next table shows *time / random* and, in brackets, *least share* by task:", ""]
     lines += [f"| task | {' | '.join(shown)} |", "|---" * (len(shown) + 1) + "|"]
     for task in tasks:
         cells = []
@@ -181,15 +193,15 @@ def captioned(text: str, overall: dict[str, Overall], where: str) -> str:
     shown = "-".join(str(number) for number in dict.fromkeys((seeds[0], seeds[-1])))
     quicker = [own.least_share for own in overall.values() if own.ratio.value < ours.ratio.value]
     caption = (
-        f"*[The arena]({where}arena.md): every selector trains in the same {len(ours.duels)} tasks "
-        f"with {shown} seeds, against `{BASELINE}`. Left is faster, up is fairer. Our `{OURS}` "
-        f"takes {ours.ratio.value:.2f} of {BASELINE}'s time ({ours.ratio.low:.2f} to "
-        f"{ours.ratio.high:.2f}), is faster by more than chance in {n_faster} tasks, and gives "
-        f"everyone at least {least:.2f} of a fair share in each."
+        f"*[The arena]({where}arena.md): every selector trains on the same {len(ours.duels)} tasks "
+        f"with {shown} seeds and is compared with `{BASELINE}`. Left is faster, up is fairer. Our "
+        f"`{OURS}` takes {ours.ratio.value:.2f} of {BASELINE}'s time ({ours.ratio.low:.2f} to "
+        f"{ours.ratio.high:.2f}). It is significantly faster on {n_faster} tasks and gives every "
+        f"client at least {least:.2f} of a fair share on all tasks."
     )
     if quicker:
-        caption += f" To the left of it, the least served get {min(quicker):.2f} to "
-        caption += f"{max(quicker):.2f} of theirs on average."
+        caption += " With the selectors to the left of it, the least served clients get "
+        caption += f"{min(quicker):.2f} to {max(quicker):.2f} of a fair share on average."
     alt = "Time to the target against the share of the least served client, for every selector"
     caption = f"![{alt}]({where}assets/arena-means.png)\n\n{caption}*"
     before, rest = text.split(BEGIN)

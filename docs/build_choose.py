@@ -29,16 +29,16 @@ MEASURED = re.compile(
 #: The columns of each table: key of the metric, heading, form.
 FAIRNESS = (
     ("jain_of_counts", "Jain's index", ".3f"),
-    ("minimum_rate", "least chosen client, share of rounds", ".3f"),
+    ("minimum_rate", "least selected client, share of rounds", ".3f"),
 )
 COLUMNS: Mapping[str, Sequence[tuple[str, str, str]]] = {
-    "failures": (("success_ratio", "answers per place", ".3f"), *FAIRNESS),
+    "failures": (("success_ratio", "replies per place", ".3f"), *FAIRNESS),
     "stragglers": (("round_time_s", "seconds per round", ".1f"), *FAIRNESS),
     "training": (
         ("accuracy", "accuracy", ".3f"),
         ("worst_accuracy", "accuracy of the worst tenth", ".3f"),
         ("rounds_to_0.9", "rounds to 90 %", ".0f"),
-        ("success_ratio", "answers per place", ".3f"),
+        ("success_ratio", "replies per place", ".3f"),
     ),
 }
 

@@ -13,44 +13,44 @@ from pathlib import Path
 from statistics import fmean
 
 import turnout
-from turnout.describe import HEADINGS, Description, describe
-from turnout.runs.catalogue import GROUPS, all_metrics
+from turnout.core.describe import HEADINGS, Description, describe
+from turnout.results.catalogue import GROUPS, all_metrics
 
 FOLDER = Path(__file__).parent
 #: The target that stands for all in the glossary.
 TARGET = 0.9
 INTRODUCTION = """\
-Every number that a run is judged by. The key is its name in `summary.json` and with `--json`.
-Tables show times in the unit that is easiest to read. Files have them in seconds."""
+This page lists every metric of a run. The key is its name in `summary.json` and with `--json`.
+Tables show times in the most readable unit. Files have them in seconds."""
 REMARKS = f"""\
 Keys with {TARGET:g} stand for one metric per target accuracy (`--target`). They are null if the run
-never got there. Metrics of the hold-out are there if clients hold out examples.
+never reached the target. Metrics of the hold-out exist only if clients hold out examples.
 
-Source: `turnout/runs/learning.py` and `turnout/runs/participation.py`. This page is made from
-them."""
+Source: `turnout/results/catalogue.py`. This page is generated from it."""
 
 RATES = FOLDER.parent / "results" / "guaranteed-rate.json"
 REACHED = """\
-In the world of the paper: {n_clients} clients, 80 % of them available, m = {cohort_size},
-beta = {rate:g}; means of {n_seeds} seeds. *Reached* is the round from which on nobody is short of
-the rate by more than 10 %. *Predicted* is what `rounds_to_rate` says in round 30. *Below* are the
-clients that are short of the rate at all, *least* is the rate of the client that got least, in
-times of beta; each after 500 / 4,000 rounds. *Guarded* is the same in `guarded` with floor
-{floor:g}, which is beta n / m, over 500 rounds. It does not wait, but nearly each round has a slow
-client, so rounds are longer. Made by `python benchmarks/guaranteed_rate.py`."""
+The table uses the world of the paper: {n_clients} clients, 80 % of them available,
+m = {cohort_size}, beta = {rate:g}; means of {n_seeds} seeds. *Reached* is the round from which on
+no client is short of the rate by more than 10 %. *Predicted* is the value of `rounds_to_rate` in
+round 30. *Below* is the share of clients below the rate, and *least* is the rate of the least
+served client as a multiple of beta; both after 500 / 4,000 rounds. *Guarded* is the same in
+`guarded` with floor {floor:g}, which is beta n / m, over 500 rounds. It does not wait for queues to
+grow, but nearly every round has a slow client, so rounds are longer. Made by
+`python benchmarks/guaranteed_rate.py`."""
 
-CHOOSE = "[Which one should I use?](../choose.md)"
+CHOOSE = "[Which selector should I use?](../choose.md)"
 NEEDS = """\
-With all parameters at their defaults.
+The table assumes default parameters.
 
-- *Told before*: columns that the server must know about its clients before the round. Those in
-  brackets are used if they are there. *Reported after*: metrics in the replies of clients.
+- *Columns*: what the server must know about its clients before the round. Columns in brackets are
+  optional. *Metrics*: what clients must report in their replies.
   [Reference](../reference.md#columns-and-metrics) explains both.
-- *Polls*: some clients evaluate the current model before the choice, on all their examples or on a
-  mini-batch.
-- *Promises*: what every client can count on. For `e3cs` it is a chance in each round, for `guarded`
-  and `rbcs-f` a count over many rounds.
-- *ms*: select and observe at a million clients, where it was [measured](../speed.md)."""
+- *Polls*: some clients evaluate the current model before the selection, on all their examples or on
+  a mini-batch.
+- *Promises*: what every client can rely on. For `e3cs` it is a probability in each round, for
+  `guarded` and `rbcs-f` a count over many rounds.
+- *ms*: milliseconds for select and observe at a million clients, where [measured](../speed.md)."""
 
 
 def page(description: Description) -> str:
@@ -74,7 +74,7 @@ def page(description: Description) -> str:
             lines += more()
     source = description.module.replace(".", "/")
     lines += [f"Try it: `{description.command}`", ""]
-    lines += [f"Source: `{source}.py`. This page is made from it.", ""]
+    lines += [f"Source: `{source}.py`. This page is generated from it.", ""]
     return "\n".join(lines)
 
 
@@ -113,10 +113,10 @@ MORE: dict[tuple[str, str], Callable[[], list[str]]] = {("rbcs-f", "Limits"): re
 
 def index(descriptions: list[Description]) -> str:
     """Return the tables of all selectors: what they are, and what they need and promise."""
-    lines = ["# Selectors", "", CHOOSE, "", "| name | what it is |", "|---|---|"]
+    lines = ["# Selectors", "", CHOOSE, "", "| name | description |", "|---|---|"]
     lines += [f"| [`{d.name}`]({d.name}.md) | {d.summary}. |" for d in descriptions]
     lines += ["", "## What each one needs and promises", "", NEEDS, ""]
-    lines += ["| name | told before | reported after | polls | promises | ms |"]
+    lines += ["| name | columns | metrics | polls | promises | ms |"]
     lines += ["|---|---|---|---|---|---|", *map(needs, descriptions)]
     return "\n".join([*lines, ""])
 
@@ -167,7 +167,7 @@ def glossary() -> str:
 
 def main() -> None:
     """Write or compare all pages."""
-    descriptions = [describe(name) for name in turnout.names(plugins=False)]
+    descriptions = [describe(name) for name in turnout.list_selectors(plugins=False)]
     pages = {f"selectors/{description.name}.md": page(description) for description in descriptions}
     pages["selectors/index.md"] = index(descriptions)
     pages["metrics.md"] = glossary()

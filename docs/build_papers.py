@@ -17,11 +17,10 @@ from typing import NamedTuple, Self
 
 from PIL import Image
 
-from turnout.papers import Preset, ResultsFile, Trials, Verdict, load_preset, preset_names
-from turnout.papers.measures import measure_named, shown
-from turnout.papers.plots import differences_of, draw, panels_of
-from turnout.papers.presets import Setting
-from turnout.papers.tables import (
+from turnout.studies import Preset, ResultsFile, Trials, Verdict, load_preset, preset_names
+from turnout.studies.measures import measure_named, shown
+from turnout.studies.paper_figures import differences_of, draw, panels_of
+from turnout.studies.paper_tables import (
     Judged,
     TextTable,
     all_tables,
@@ -29,6 +28,7 @@ from turnout.papers.tables import (
     count_sentence,
     judged_claims,
 )
+from turnout.studies.presets import Setting
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -62,7 +62,7 @@ LARGE = 200_000
 #: The part of a hand-written page that the index shows too.
 IN_SHORT = re.compile(r"^## In short\n\n(?P<text>.*?)\n\n## ", re.DOTALL | re.MULTILINE)
 
-#: What no preset has: the paper's task, its figures and tables, and why.
+#: What no preset covers: the paper's task, its figures and tables, and why.
 NOT_RUN = (
     (
         "E3CS, CIFAR-10 (journal)",
@@ -70,21 +70,24 @@ NOT_RUN = (
         "",
         "Fig. 6, Table III: 19 (Random) to 30 s (FedCS) of one core a round, 13 to 21 hours a run",
     ),
-    ("E3CS, CIFAR-10 (arXiv)", "", "", "Fig. 5, Table III: by its examples 16 to 38 hours a run"),
-    ("E3CS, other cohort sizes (journal)", "", "", "Appendix C: the supplement is not at hand"),
-    ("E3CS, images of EMNIST Letters", "", "", "Fig. 5, Table II: the images are not at hand"),
-    ("RBCS-F, CIFAR-10", "", "", "Figs. 5 to 7: by its examples about 8 s a round"),
-    ("NCCB, Superuser and Yelp", "", "", "Tables 1, 2, Figs. 3 to 5: the texts are not at hand"),
+    ("E3CS, CIFAR-10 (arXiv)", "", "", "Fig. 5, Table III: an estimated 16 to 38 hours a run"),
+    ("E3CS, other cohort sizes (journal)", "", "", "Appendix C: we do not have the supplement"),
+    ("E3CS, images of EMNIST Letters", "", "", "Fig. 5, Table II: we do not have the images"),
+    ("RBCS-F, CIFAR-10", "", "", "Figs. 5 to 7: an estimated 8 s a round"),
+    ("NCCB, Superuser and Yelp", "", "", "Tables 1, 2, Figs. 3 to 5: we do not have the texts"),
 )
 
-_READ = "Paired by seed; ± is half the 95 % interval. [How verdicts are made](../verdicts.md)."
+_READ = (
+    "Comparisons are paired by seed; ± is half the 95 % interval. "
+    "[How verdicts are made](../verdicts.md)."
+)
 
 _INDEX_HEAD = """# The papers, claim by claim
 
 <!-- Made by docs/build_papers.py from results; do not edit. -->
 
-Every sentence of the papers that we judged, with its verdict. The pages behind the links have the
-numbers, figures and commands. [How verdicts are made](verdicts.md).
+This page lists every claim of the papers that we judged, with its verdict. The linked pages have
+the numbers, figures and commands. [How verdicts are made](verdicts.md).
 """
 
 
@@ -125,7 +128,7 @@ def page(paper: Paper) -> str:
     parts = [
         f"# {preset.title}: results",
         "<!-- Made by docs/build_papers.py from results; do not edit. -->",
-        f"{preset.paper}. What we make of it: [{prose}.md](../{prose}.md).",
+        f"{preset.paper}. Discussion: [{prose}.md](../{prose}.md).",
         _commands(preset, file),
         "\n".join(f"- {note}" for note in preset.notes),
         _missing(preset, file),
@@ -156,7 +159,7 @@ def _in_short() -> str:
     """Return what the hand-written pages say in short, one paper after the other."""
     parts = [
         "## In short",
-        "The pages of the papers say more, and list every error of the texts that we found.",
+        "The pages of the papers have the details and list every error that we found in the texts.",
     ]
     for name in dict.fromkeys(PROSE.values()):
         text = (INDEX.parent / f"{name}.md").read_text(encoding="utf-8")
@@ -259,20 +262,18 @@ def _missing(preset: Preset, file: ResultsFile) -> str:
     """Say which settings were not run, or only in part."""
     none, some = [], []
     numbers = tuple(figure.number for figure in preset.figures)
-    for setting in preset.settings:
+    for setting, times, labels in preset.plans(preset.settings, numbers, extras=True):
         seeds = preset.experiment_of(setting).seeds
-        for times in sorted({1} | {claim.times for claim in preset.claims_in(setting, numbers)}):
-            labels = preset.schemes_for(setting, numbers, times=times, extras=True)
-            lacking = file.missing(setting.label, times, labels, seeds)
-            n_lacking = sum(len(those) for those in lacking.values())
-            name = setting.label or "all of it"
-            name += f", {times} times as long" if times > 1 else ""
-            if n_lacking == len(labels) * len(seeds):
-                none.append(name)
-            elif n_lacking:
-                some.append(f"{name} ({_lacking(lacking)})")
+        lacking = file.missing(setting.label, times, labels, seeds)
+        n_lacking = sum(len(those) for those in lacking.values())
+        name = setting.label or "all of it"
+        name += f", {times} times as long" if times > 1 else ""
+        if n_lacking == len(labels) * len(seeds):
+            none.append(name)
+        elif n_lacking:
+            some.append(f"{name} ({_lacking(lacking)})")
     parts = [f"**Not run yet:** {'; '.join(none)}."] if none else []
-    parts += [f"**Run in part:** {'; '.join(some)}."] if some else []
+    parts += [f"**Partly run:** {'; '.join(some)}."] if some else []
     return "\n\n".join(parts)
 
 

@@ -28,36 +28,36 @@ HOSTILE, LEAST = 0, 1
 #: Places of a run: selector, behaviour, share and mode -> one list per seed.
 Cells = Mapping[tuple[str, ...], list[list[float]]]
 
-#: Why a method prefers clients beyond twice their share, as its paper wants it.
+#: What a method prefers by design, even beyond twice the fair share.
 WHY = {
-    "cpow-d": "of the candidates, those with the highest losses are taken",
-    "fedcs by=packing": "the clients that answer soonest are taken",
-    "k-linucb": "the reward is the reported loss, and the best predicted are taken",
-    "nccb": "the reward is the reported loss, and the best predicted are taken",
-    "oort": "whoever leads by loss and speed is taken whenever it is there",
-    "pow-d": "of the candidates, those with the highest losses are taken",
-    "rbcs-f": "the shortest predicted times are taken, and a time of 0 may be true",
-    "ucb-cs": "the highest indices are taken, which are losses and a bonus",
+    "cpow-d": "selects the candidates with the highest losses",
+    "fedcs by=packing": "selects the clients that reply soonest",
+    "k-linucb": "uses the reported loss as reward and selects the best predictions",
+    "nccb": "uses the reported loss as reward and selects the best predictions",
+    "oort": "selects the leaders by loss and speed whenever they are available",
+    "pow-d": "selects the candidates with the highest losses",
+    "rbcs-f": "selects the shortest predicted times, and a time of 0 may be true",
+    "ucb-cs": "selects the highest indices, which are losses plus a bonus",
 }
 
 INTRODUCTION = """\
-Each cell is the places of the hostile clients in times of their fair share: **bare / with bounds /
-with `guarded`** (floor {floor:g}, cap {cap:g}, without bounds). It is the mean of {n_seeds} seeds
-over rounds {first} to {last}, with {n_clients} clients, {cohort_size} places, 90 % of the clients
-available and 60 to 90 % success. The last column is what the honest client that got least got, over
-all seeds and shares. *Honest* are the same clients without the lie: what they get there is the
-method's own preference. A share of 1 % is a single client per seed, so there the numbers of methods
-that rank clients depend much on who it is.
+Each cell shows the places of the hostile clients as a multiple of their fair share: **bare / with
+bounds / with `guarded`** (floor {floor:g}, cap {cap:g}, without bounds). It is the mean of
+{n_seeds} seeds over rounds {first} to {last}, with {n_clients} clients, {cohort_size} places, 90 %
+of the clients available and 60 to 90 % success. The last column is the share of the least served
+honest client, over all seeds and shares. *Honest* shows the same clients without the lie: their
+share is the method's own preference. A share of 1 % is a single client per seed. There, the numbers
+of methods that rank clients depend strongly on which client it is.
 
-Measured are {selectors}. One that is not in a table sees nothing of that behaviour.
+The tables cover {selectors}. A selector that is missing from a table cannot see that behaviour.
 {missing}{fewer}"""
 
 
 FAULTS_INTRODUCTION = """\
-`benchmarks/faults.py` runs the tests of each row and counts. *long* is `make long`, which tries
-random cases and every operation on files far more often than CI does; the other rows were tried as
-in CI. A rename is taken to be on the disk when it returns. Ray's workers are killed by its own
-tests, in CI too."""
+`benchmarks/faults.py` runs the tests of each row and counts them. *long* marks rows of `make long`,
+which tries random cases and every file operation far more often than CI does. The other rows were
+tried as in CI. The tests assume that a rename is on disk when it returns. Separate tests kill Ray's
+workers, also in CI."""
 
 
 def faults_part(saved: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -112,10 +112,10 @@ def not_measured(cells: Cells) -> str:
         cells: All results.
     """
     known = {key[0] for key in cells}
-    missing = [f"`{name}`" for name in turnout.names(plugins=False) if name not in known]
+    missing = [f"`{name}`" for name in turnout.list_selectors(plugins=False) if name not in known]
     missing.remove("`guarded`")  # it goes around the others
     return (
-        f"Not measured yet: {', '.join(missing)}; `make reliability` goes on. " if missing else ""
+        f"Not measured yet: {', '.join(missing)}; `make reliability` adds it. " if missing else ""
     )
 
 
@@ -130,7 +130,7 @@ def fewer_seeds(cells: Cells, n_seeds: int) -> str:
     for key, gains in cells.items():
         least[key[0]] = min(len(gains), least.get(key[0], n_seeds))
     short = [f"`{name}` {n}" for name, n in sorted(least.items()) if n < n_seeds]
-    return f"Fewer seeds so far: {', '.join(short)}; `make reliability` goes on." if short else ""
+    return f"Fewer seeds so far: {', '.join(short)}; `make reliability` adds them." if short else ""
 
 
 def table(cells: Cells, behaviour: str) -> list[str]:
@@ -155,7 +155,7 @@ def table(cells: Cells, behaviour: str) -> list[str]:
 
 
 def goals(cells: Cells, floor: float, cap: float) -> list[str]:
-    """Return what became of the three goals, with every row that missed one.
+    """Return the results of the three goals, with every row that missed one.
 
     Args:
         cells: All results.
@@ -169,19 +169,20 @@ def goals(cells: Cells, floor: float, cap: float) -> list[str]:
     least = min(_least(cells[key]) for key in guarded)
     n_bare = sum(_mean(cells[key]) > 2.0 for key in bare)
     lines = [
-        f"- **With bounds nobody gets more than twice its fair share**: true in "
+        f"- **With bounds, no client gets more than twice its fair share**: true in "
         f"{len(bounded) - len(doubled)} of {len(bounded)} cells; bare in {len(bare) - n_bare}.",
-        f"- **Guarded, never above {cap:g}**: at most {most:.2f}.",
-        f"- **Guarded, no honest client below {floor:g}**: at least {least:.2f}, within one place.",
+        f"- **With `guarded`, no client gets more than {cap:g}**: at most {most:.2f}.",
+        f"- **With `guarded`, no honest client gets less than {floor:g}**: at least {least:.2f}, "
+        "within one place.",
     ]
     if doubled:
         lines += [
             "",
-            "Cells above 2 with bounds, and what the same clients get when honest. These are "
-            "preferences of the methods, which bounds must leave to them: a triple loss and a time "
-            "of 0 are numbers that an honest client may have. `guarded` ends them.",
+            "The table lists the cells above 2 with bounds, and the share of the same clients when "
+            "honest. These are preferences of the methods, and bounds must not change them: an "
+            "honest client may have a triple loss or a time of 0. `guarded` prevents them.",
             "",
-            "| selector | behaviour | share | with bounds | honest | what its paper wants |",
+            "| selector | behaviour | share | with bounds | honest | what its paper does |",
             "|---|---|---|---|---|---|",
         ]
     for selector, behaviour, share, mode in doubled:

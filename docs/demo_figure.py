@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from turnout.runs import Cell, read_cells
+from turnout.report.figure import Axis, Chart, Line, Panel
+from turnout.report.to_matplotlib import write_figure
+from turnout.results import open_runs
 
 ROOT = Path(__file__).parent.parent
 FIGURE = ROOT / "docs" / "assets" / "demo.png"
@@ -21,28 +22,25 @@ FIGURE = ROOT / "docs" / "assets" / "demo.png"
 def main() -> None:
     """Draw the learning curves, and the accuracy at the end against the share of answers."""
     folder = sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "runs" / "demo")
-    cells, problems = read_cells([folder])
-    if problems:
-        sys.exit(f"{folder}: {problems[0]}")
-    by_label: dict[str, list[Cell]] = {}
-    for cell in cells:
-        by_label.setdefault(cell.settings.label, []).append(cell)
-    plt.rcParams |= {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
-    for label, runs in by_label.items():
-        accuracy = np.array([cell.run.accuracy for cell in runs])
-        rounds = np.arange(1, accuracy.shape[1] + 1)
-        (line,) = left.plot(rounds, accuracy.mean(axis=0), label=label)
-        left.fill_between(rounds, accuracy.min(axis=0), accuracy.max(axis=0), alpha=0.12)
-        answers = [cell.run.success_ratio for cell in runs]
-        last = accuracy[:, -1]
-        right.plot(answers, last, "o", color=line.get_color(), alpha=0.35, markersize=4)
-        right.plot(np.mean(answers), np.mean(last), "o", color=line.get_color(), markersize=9)
-    left.set(xlabel="round", ylabel="accuracy on the test set", ylim=(0, 1))
-    right.set(xlabel="share of the chosen that answered", ylabel="accuracy after the last round")
-    right.set(xlim=(0.4, 1.0), ylim=(0.8, 1.0))
-    left.legend(frameon=False, loc="lower right")
-    figure.savefig(FIGURE, dpi=130)
+    results = open_runs(folder)
+    if results.problems:
+        sys.exit(f"{folder}: {results.problems[0]}")
+    curves, seeds, means = [], [], []
+    for number, variant in enumerate(results.worlds[0].variants):
+        accuracy = np.array([cell.run.accuracy for cell in variant.cells])
+        answers = np.array([cell.run.success_ratio for cell in variant.cells])
+        rounds, last = np.arange(1, accuracy.shape[1] + 1), accuracy[:, -1]
+        curves.append(Line.over_seeds(variant.name, number, rounds, accuracy))
+        seeds.append(Line("", number, answers, last, role="points", size=4.0, opacity=0.35))
+        middle = np.array([answers.mean()]), np.array([last.mean()])
+        means.append(Line("", number, *middle, role="points", size=9.0))
+    left = Panel(
+        curves, Axis("round"), Axis("accuracy on the test set", low=0.0, high=1.0), height=3.2
+    )
+    y = Axis("accuracy after the last round", low=0.8, high=1.0)
+    x = Axis("share of the chosen clients that answered", low=0.4, high=1.0)
+    right = Panel([*seeds, *means], x, y, height=3.2)
+    write_figure(Chart("demo", "", "", [left, right], n_columns=2, width=9.0), [FIGURE])
 
 
 if __name__ == "__main__":

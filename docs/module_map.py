@@ -16,8 +16,9 @@ _HEAD = """# Module map
 
 <!-- Made by docs/module_map.py from the imports; do not edit. -->
 
-A package may import those below it and none above. `lint-imports` keeps it so (`pyproject.toml`).
-[A round, file by file](design.md#a-round-file-by-file) follows one round through them.
+A package may import packages below it and none above. `lint-imports` enforces this
+(`pyproject.toml`).
+[A round, file by file](design.md#a-round-file-by-file) follows one round through the packages.
 """
 
 
@@ -72,7 +73,7 @@ def page() -> str:
         for layer in layers(edges)
         for name in layer
     ]
-    table = ["| part | what it is | imports |", "|---|---|---|", *rows]
+    table = ["| package | purpose | imports |", "|---|---|---|", *rows]
     return _HEAD + "\n" + "\n".join(table) + "\n"
 
 

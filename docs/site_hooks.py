@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -34,8 +35,9 @@ STEPS = {
     for path in sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))
 }
 #: Modules without a package of their own whose names users import.
-MODULES = ("features", "metrics")
+MODULES = ("data.features", "report.watch", "results.metrics")
 _LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
+_IMAGE = re.compile(r"""<img\b[^>]*?\bsrc=["']?([^"'\s>]+)""", re.IGNORECASE)
 _LOADED = re.compile(
     r"""<(?:script|img|iframe|source|video|audio)\b[^>]*?\bsrc=["']?((?:https?:)?//[^"'\s>]+)"""
     r"""|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preload|preconnect|icon|modulepreload))"""
@@ -80,6 +82,9 @@ def turned(markdown: str, page: str, source: str) -> str:
 
     def turn(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[2]))
+        is_beside = "/" not in match[2] and not (ROOT / target).exists()
+        if source in STEPS and is_beside:
+            return match[0]  # a figure that the script has drawn
         inside = (OUTSIDE | STEPS).get(target, target.removeprefix("docs/"))
         return match[1] + posixpath.relpath(inside, posixpath.dirname(page) or ".") + match[3]
 
@@ -93,6 +98,25 @@ def external_loads(text: str) -> list[str]:
         text: HTML or CSS.
     """
     return [address for groups in _LOADED.findall(text) for address in groups if address]
+
+
+def missing_images(site: Path) -> list[str]:
+    """Return the images of a built site that are not there, each after its page.
+
+    Args:
+        site: The folder of the site.
+    """
+    return [
+        f"{page.relative_to(site)}: {source}"
+        for page in sorted(site.rglob("*.html"))
+        for source in _IMAGE.findall(page.read_text(encoding="utf-8"))
+        if not urlsplit(source).scheme and not _file_of(source, page, site).is_file()
+    ]
+
+
+def _file_of(source: str, page: Path, site: Path) -> Path:
+    path = unquote(urlsplit(source).path)
+    return site / path.lstrip("/") if path.startswith("/") else page.parent / path
 
 
 def expanded(nav: list[Any], pages: list[str]) -> list[Any]:
@@ -156,8 +180,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_post_build(config: Any) -> None:
-    """Refuse a site that loads from other hosts."""
+    """Refuse a site that loads from other hosts or lacks images."""
     site = Path(config.site_dir)
+    missing = missing_images(site)
+    if missing:
+        raise PluginError(f"{len(missing)} images are missing; the first is {missing[0]}.")
     for path in sorted([*site.rglob("*.html"), *site.rglob("*.css")]):
         addresses = external_loads(path.read_text(encoding="utf-8"))
         if addresses:

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 2. Train
 #
-# Answers are a means; a good model is the end. Here a small network learns handwritten digits from 50
-# clients that hold two kinds of digits each. Slow clients miss the deadline, others crash.
+# Replies are a means; a good model is the end. Here, a small network learns handwritten digits from 50
+# clients that hold two kinds of digits each. Slow clients miss the deadline, and others crash.
 
 # %%
 import matplotlib.pyplot as plt
@@ -10,9 +10,8 @@ import numpy as np
 
 from turnout import train
 from turnout.data import Digits, Shards
-from turnout.environments import DeviceTimes, Environment, Markov
-from turnout.policies import FixedDeadline
 from turnout.training import LocalWork, Mlp, Training
+from turnout.worlds import DeviceTimes, Environment, FixedDeadline, Markov
 
 recipe = Training(
     Digits(),
@@ -22,8 +21,8 @@ recipe = Training(
 )
 
 # %% [markdown]
-# The world: clients fail in streaks (a phone without signal stays so for a while) and their devices differ
-# in speed. A round ends after 60 virtual seconds, and later answers do not count.
+# In this world, clients fail in streaks (a phone that loses its signal has none for a while), and their
+# devices differ in speed. A round ends after 60 virtual seconds, and later replies do not count.
 
 # %%
 world = Environment(
@@ -35,8 +34,8 @@ world = Environment(
 policy = FixedDeadline(60.0)
 
 # %% [markdown]
-# Everything else is the same for all selectors: the data of each client, the first model, every mini-batch,
-# every failure.
+# Everything else is the same for all selectors: the data of each client, the initial model, every mini-batch
+# and every failure.
 
 # %%
 runs = {
@@ -56,14 +55,14 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# This is one seed. Before you believe a ranking, repeat it:
+# This is one seed. Before you trust a ranking, repeat it:
 #
 # ```sh
 # turnout compare random e3cs oort --train --partition shards:per_client=2 --rounds 100 --seeds 5
 # ```
 #
-# Clients that fail are never trained, because the world decides their fate first; sixty rounds take seconds.
-# What a recipe can hold is in [models, local work, aggregation](../docs/howto/models.md), the rest of the
-# loop in [train under selection](../docs/howto/training.md).
+# turnout never trains clients that fail, because the world decides their fate first. Sixty rounds therefore
+# take seconds. [Choose a model, local work and aggregation](../docs/howto/models.md) explains the parts of a
+# recipe, and [train with selected clients](../docs/howto/training.md) explains the rest of the loop.
 #
-# Next: [write a selector of your own](03_own_selector.py).
+# Next: [write your own selector](03_own_selector.py).

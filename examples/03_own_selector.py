@@ -1,39 +1,34 @@
 # %% [markdown]
 # # 3. Your own selector
 #
-# A selector is a class with three methods: `reset` allocates what is learned, `select` chooses, `observe`
-# learns. Save, load, resume, the checks, the command line and Flower then work with it.
+# A selector is a class with three methods: `reset` allocates the learned state, `select` selects a cohort, and
+# `observe` learns. Saving, loading, resuming, the checks, the command line and Flower then work with it.
 #
-# This one keeps the share of answers of each client, forgets slowly, and gives a part of the places to
-# whoever waited longest.
+# This selector tracks the reply rate of each client, forgets slowly, and gives a part of the places to the
+# clients that waited longest.
 
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
 
 import turnout
-from turnout import require
-from turnout.environments import e3cs_world
+from turnout.core.domains import Fraction
 from turnout.sampling import top_m
 from turnout.testing import check_selector
+from turnout.worlds import e3cs_world
 
 
 class Patient(turnout.Selector):
     """Reliable clients, and those who waited longest.
 
     Args:
-        memory (number in [0, 1]): How much of the score is kept in a round.
-        patience (number in [0, 1]): How much a round of waiting adds to the score.
+        memory: How much of the score is kept in a round.
+        patience: How much a round of waiting adds to the score.
     """
 
-    def __init__(self, *, memory: float = 0.9, patience: float = 0.01) -> None:
-        self.memory = memory
+    def __init__(self, *, memory: Fraction = 0.9, patience: Fraction = 0.01) -> None:
+        self.memory = memory  # a Fraction is a number from 0 to 1, and anything else is refused
         self.patience = patience
-
-    def check_parameters(self) -> None:
-        """Refuse what makes no sense, with the name of the parameter."""
-        require.fraction("memory", self.memory)
-        require.fraction("patience", self.patience)
 
     def reset(self, n_clients: int) -> None:
         """Allocate the state; names of what is learned end in an underscore."""
@@ -59,9 +54,9 @@ class Patient(turnout.Selector):
 # %% [markdown]
 # ## Check it
 #
-# The contract has rules that are easy to break without noticing: `select` must not change anything, feedback
-# may come late, clients may join, a saved state must go on bit for bit. The checks find out, and each says how
-# to mend what it found. One is left: the docstring does not name a paper yet.
+# Some rules of the contract are easy to break without noticing: `select` must not change anything, feedback
+# may come late, clients may join, and a saved state must resume bit for bit. The checks test these rules, and
+# each one says how to fix what it finds. One problem remains here: the docstring does not name a paper yet.
 
 # %%
 for result in check_selector(Patient, effort=0.1):
@@ -70,7 +65,7 @@ for result in check_selector(Patient, effort=0.1):
 # %% [markdown]
 # ## Try it
 #
-# Patience is a price for fairness. The figure shows how much of one buys how much of the other.
+# Patience buys fairness at the price of replies. The figure shows the exchange rate.
 
 # %%
 world = e3cs_world(n_clients=100, seed=1)
@@ -92,7 +87,7 @@ plt.show()
 # %% [markdown]
 # ## Use it everywhere
 #
-# Put the class into a file `patient.py` beside you, and its path is its name:
+# Put the class into a file `patient.py` in the working directory, and use its path as its name:
 #
 # ```sh
 # turnout check patient:Patient

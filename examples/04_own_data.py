@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 4. Your own data
 #
-# Data are two arrays for training and two for the test. An optional third says whose example each one is.
-# Here they are 569 breast tumours measured under the microscope (they come with scikit-learn). Ten hospitals
-# hold them. Larger tumours go to larger hospitals, so that no two hospitals see the same mix.
+# Data are two arrays for training and two for testing. An optional array names the owner of each example.
+# Here, the data are 569 breast tumours measured under the microscope (they come with scikit-learn). Ten
+# hospitals hold them. Larger tumours go to larger hospitals, so no two hospitals see the same mix.
 
 # %%
 import matplotlib.pyplot as plt
@@ -12,15 +12,15 @@ from sklearn.datasets import load_breast_cancer
 
 from turnout import train
 from turnout.data import Arrays, Natural, federate
-from turnout.environments import ByClass, Environment
 from turnout.training import LocalWork, Logistic, Training
+from turnout.worlds import ByClass, Environment
 
 table = load_breast_cancer()
 names = table.target_names[table.target]  # "benign" or "malignant": words, as in most files
 
 # %% [markdown]
-# Labels are numbers from 0, or words. Here `np.unique` numbers them, because they are counted by number below.
-# Scale the columns with numbers of the training part only.
+# Labels are numbers from 0, or words. Here, `np.unique` numbers them, because the code below counts them by
+# number. Scale the columns with statistics of the training part only.
 
 # %%
 rng = np.random.default_rng(0)
@@ -39,7 +39,7 @@ source = Arrays(
 )
 
 # %% [markdown]
-# `Natural()` makes each owner a client. Without owners, any other partition divides the examples: `Dirichlet`,
+# `Natural()` makes each owner a client. Without owners, use any other partition: `Dirichlet`,
 # `Shards`, `PrimaryLabel` and so on.
 
 # %%
@@ -50,8 +50,8 @@ for client, counts in enumerate(data.label_counts):
 # %% [markdown]
 # ## Train
 #
-# Three of ten hospitals take part in a round, and every third answer is lost. Does it help to ask hospitals
-# where the model is still bad? `pow-d` polls some for their loss first and takes the highest.
+# Three of ten hospitals take part in a round, and every third reply is lost. Does it help to select hospitals
+# where the model is still bad? `pow-d` first polls some of them for their loss and selects the highest.
 
 # %%
 local = LocalWork(epochs=1, batch_size=10, lr=0.02)
@@ -70,12 +70,12 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# Here it makes no difference: after 30 rounds all three have the same loss, whatever the seed. A linear model on
-# so little data learns from whoever answers. Look before you choose.
+# It makes no difference here: after 30 rounds, all three have the same loss, whatever the seed. A linear model
+# on so little data learns from any client that replies. Measure before you choose.
 #
 # ## From a file
 #
-# On the command line and in TOML files, data are named by a file. Write one, and look at it:
+# The command line and TOML files name data by a file. Write one, and look at it:
 
 # %%
 np.savez(
@@ -94,6 +94,6 @@ np.savez(
 #     --partition natural --clients 10 --cohort 3 --model logistic --rounds 30 --seeds 5
 # ```
 #
-# Images, texts, downloads and all partitions: [data and how it is divided](../docs/howto/data.md).
+# [Load and partition data](../docs/howto/data.md) covers images, texts, downloads and all partitions.
 #
 # Next: [use it in Flower](05_flower.py).

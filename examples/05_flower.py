@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 5. Flower
 #
-# turnout decides who takes part; Flower sends the messages. `SelectingStrategy` wraps the strategy that you
-# have. Here is a whole Flower app: a ClientApp, a ServerApp and 20 nodes. It needs
+# turnout selects the clients, and Flower sends the messages. `SelectingStrategy` wraps your existing strategy.
+# Here is a whole Flower app: a ClientApp, a ServerApp and 20 nodes. It needs
 # `pip install 'turnout[flower,torch,plot]'`.
 
 # %%
@@ -17,10 +17,10 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
 from turnout.data import Digits, Shards, federate
-from turnout.environments import e3cs_world
-from turnout.integrations.flower import SelectingStrategy
-from turnout.integrations.flower.client import LossReport, describe
-from turnout.session import VirtualWorld
+from turnout.live import VirtualWorld
+from turnout.live.flower import SelectingStrategy
+from turnout.live.flower.client import LossReport, describe
+from turnout.worlds import e3cs_world
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
 N_CLIENTS = 20
@@ -29,7 +29,7 @@ data = federate(Digits(), Shards(per_client=3), n_clients=N_CLIENTS, seed=1)
 # %% [markdown]
 # ## The model
 #
-# Softmax regression in plain numpy, so that the script is short. Yours is whatever your app trains.
+# The model is softmax regression in plain numpy, to keep the script short. Your app can train any model.
 
 
 # %%
@@ -48,8 +48,8 @@ def losses_of(weights, x, y):
 # %% [markdown]
 # ## The client
 #
-# `describe` says who the client is, so that it has the same name in every run. `LossReport` collects what
-# selectors like to know. The rest is an ordinary ClientApp.
+# `describe` identifies the client, so it has the same name in every run. `LossReport` collects the losses that
+# selectors use. The rest is an ordinary ClientApp.
 
 # %%
 client = ClientApp()
@@ -76,8 +76,8 @@ def train(message: Message, context: Context) -> Message:
 # %% [markdown]
 # ## The server
 #
-# One line differs from an app without turnout: `FedAvg()` is wrapped. The virtual world makes nodes fail as in
-# step 1. In a deployment leave it out: real nodes fail by themselves.
+# One line differs from an app without turnout: it wraps `FedAvg()`. The virtual world makes nodes fail as in
+# step 1. Leave it out in a deployment, because real nodes fail by themselves.
 
 # %%
 server = ServerApp()
@@ -115,8 +115,8 @@ def main(grid: Grid, context: Context) -> None:
 # %% [markdown]
 # ## Run it
 #
-# `flwr run` starts the two apps on Flower's simulation engine (Ray) or deployed (real nodes). Both take a
-# while to start, so this script delivers the messages in its own process. Your app needs nothing of this.
+# `flwr run` starts the two apps on Flower's simulation engine (Ray) or in a deployment (real nodes). Both take a
+# while to start, so this script delivers the messages in its own process. Your app needs none of this.
 
 
 # %%
@@ -173,8 +173,8 @@ axes.legend(frameon=False)
 plt.show()
 
 # %% [markdown]
-# One seed of a small app shows that it works, not who wins. From here: [deadlines](../docs/howto/flower-deadlines.md),
+# One seed of a small app shows that it works, not which selector wins. Read on: [deadlines](../docs/howto/flower-deadlines.md),
 # [resume after a crash](../docs/howto/flower-resume.md),
 # [clients that report loss](../docs/howto/flower-client.md),
-# [deployment](../docs/howto/flower-deployment.md). A complete app with real processes, certificates and
-# accidents is in [flower-volatile](flower-volatile/README.md).
+# [deployment](../docs/howto/flower-deployment.md). [flower-volatile](flower-volatile/README.md) is a complete app
+# with real processes, certificates and failures.

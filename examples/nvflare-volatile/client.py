@@ -13,7 +13,7 @@ import nvflare.client as flare
 from nvflare.app_common.abstract.fl_model import FLModel
 from sklearn.datasets import load_digits
 
-from turnout.integrations.nvflare.client import Describe, LossReport
+from turnout.live.nvflare.client import Describe, LossReport
 
 #: What NVFlare's NumPy persistor calls its only array.
 KEY = "numpy_key"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from nvflare import FedJob
 from nvflare.app_common.np.np_model_persistor import NPModelPersistor
 from nvflare.client.config import ExchangeFormat
 from nvflare.fuel.utils.constants import FrameworkType
 from nvflare.job_config.script_runner import ScriptRunner
 
-from nvflare import FedJob
-from turnout.integrations.nvflare import SelectingFedAvg
-from turnout.policies import FixedDeadline
+from turnout.live.nvflare import SelectingFedAvg
+from turnout.worlds import FixedDeadline
 
 HERE = Path(__file__).resolve().parent
 

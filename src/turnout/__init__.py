@@ -1,4 +1,4 @@
-"""turnout: who takes part in a round of federated learning.
+"""turnout: which clients take part in a round of federated learning.
 
 >>> import numpy as np, turnout
 >>> selector = turnout.make("e3cs", quota=0.5)
@@ -9,74 +9,43 @@
 20
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from turnout import selectors as selectors  # registers the built-in selectors
-from turnout.bounds import Bounds
-from turnout.errors import (
-    InvalidInput,
-    MissingColumn,
-    MissingExtra,
-    MissingPoll,
-    NotReset,
-    StateFileError,
-    TurnoutError,
-    UnknownParameter,
-    UnknownSelector,
-)
-from turnout.names import nearest
-from turnout.persist import load, save
-from turnout.registry import make, names, register
-from turnout.results import open_runs
-from turnout.rng import Purpose, stream
-from turnout.roster import Roster
-from turnout.schedules import (
-    Constant,
-    ExponentialDecay,
-    Lemma1,
-    Linear,
-    Schedule,
-    StepAfter,
-    StepDecay,
-)
-from turnout.selector import Selector
-from turnout.simulation import simulate, train
-from turnout.types import Outcome, RoundContext, Selection, Status
-from turnout.version import __version__ as __version__
+from turnout.core.errors import TurnoutError
+from turnout.core.moved import current_path as _current_path
+from turnout.core.moved import keep_old_paths as _keep_old_paths
+from turnout.core.names import nearest as _nearest
+from turnout.core.persist import load, save
+from turnout.core.registry import list_selectors, make, register
+from turnout.core.rng import Purpose, stream
+from turnout.core.selector import Selector
+from turnout.core.types import Outcome, RoundContext, Selection, Status
+from turnout.core.version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from turnout.remote import Remote
+if _TYPE_CHECKING:
+    from turnout.experiment import Experiment, compare, simulate, train
+    from turnout.results import open_runs
+    from turnout.serve.client import Remote
+    from turnout.worlds import Environment
 
 __all__ = [
-    "Bounds",
-    "Constant",
-    "ExponentialDecay",
-    "InvalidInput",
-    "Lemma1",
-    "Linear",
-    "MissingColumn",
-    "MissingExtra",
-    "MissingPoll",
-    "NotReset",
+    "Environment",
+    "Experiment",
     "Outcome",
     "Purpose",
     "Remote",
-    "Roster",
     "RoundContext",
-    "Schedule",
     "Selection",
     "Selector",
-    "StateFileError",
     "Status",
-    "StepAfter",
-    "StepDecay",
     "TurnoutError",
-    "UnknownParameter",
-    "UnknownSelector",
+    "compare",
+    "list_selectors",
     "load",
     "make",
-    "names",
     "open_runs",
     "register",
     "save",
@@ -85,36 +54,49 @@ __all__ = [
     "train",
 ]
 
-#: Imported when they are first asked for: ``turnout.experiment`` needs no import of its own.
+#: Packages and names that are imported when they are first asked for, so that ``import turnout``
+#: loads no more than the contract and the selectors.
 _PACKAGES = (
-    "data",
-    "environments",
-    "experiment",
-    "features",
-    "guarantee",
-    "integrations",
-    "metrics",
-    "policies",
-    "report",
-    "results",
-    "runs",
-    "sampling",
-    "session",
-    "simulation",
-    "statistics",
-    "testing",
-    "training",
+    *("cli", "core", "data", "experiment", "live", "report", "results", "sampling", "selectors"),
+    *("serve", "studies", "testing", "training", "worlds"),
 )
+_LATER = {
+    "Environment": "worlds",
+    "Experiment": "experiment",
+    "Remote": "serve.client",
+    "compare": "experiment",
+    "open_runs": "results",
+    "simulate": "experiment",
+    "train": "experiment",
+}
+#: Names that version 0.1 exported here. They still work, and are documented in their modules.
+_EARLIER = {
+    **dict.fromkeys(("InvalidInput", "MissingColumn", "MissingExtra"), "core.errors"),
+    **dict.fromkeys(("MissingPoll", "NotReset", "StateFileError"), "core.errors"),
+    **dict.fromkeys(("UnknownParameter", "UnknownSelector"), "core.errors"),
+    **dict.fromkeys(("Constant", "ExponentialDecay", "Lemma1", "Linear"), "core.schedules"),
+    **dict.fromkeys(("Schedule", "StepAfter", "StepDecay"), "core.schedules"),
+    "Bounds": "core.bounds",
+    "Roster": "core.roster",
+}
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Remote":
-        return importlib.import_module("turnout.remote").Remote
-    if name not in _PACKAGES:
-        hint = nearest(name, [*__all__, *_PACKAGES])
-        raise AttributeError(f"module 'turnout' has no attribute {name!r}.{hint}")
-    return importlib.import_module(f"turnout.{name}")
+def __getattr__(name: str) -> _Any:
+    if name == "names":
+        return list_selectors
+    home = _LATER.get(name) or _EARLIER.get(name)
+    if home is not None:
+        return getattr(_import_module(f"turnout.{home}"), name)
+    path = f"turnout.{name}"
+    if name in _PACKAGES or _current_path(path) != path:
+        return _import_module(path)
+    raise AttributeError(
+        f"module 'turnout' has no attribute {name!r}.{_nearest(name, [*__all__, *_PACKAGES])}"
+    )
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PACKAGES})
+    return sorted({*__all__, *_PACKAGES, "__version__"})
+
+
+_keep_old_paths()

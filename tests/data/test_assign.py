@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.data.assign import (
+from turnout.core.errors import InvalidInput
+from turnout.data.partitions import (
     deal,
     deal_labels,
     deal_once,
@@ -14,7 +15,6 @@ from turnout.data.assign import (
     rank_within,
     whole,
 )
-from turnout.errors import InvalidInput
 
 
 def rng(seed=0):

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from turnout.cli import app as whole_app
 from turnout.cli.data import app, show_partition
+from turnout.core.errors import InvalidInput
 from turnout.data import DataMissing
-from turnout.data.download import DownloadFailed
-from turnout.errors import InvalidInput
+from turnout.data.files import DownloadFailed
 
 from .makers import images, write_jsonl
 

@@ -13,10 +13,8 @@ from turnout.data import (
     divide,
     federate,
 )
-from turnout.data.client_features import mean_codes, mean_vectors, word_codes
-from turnout.data.stop_words import ENGLISH
+from turnout.data.features import ENGLISH, PStableLSH, SimHash, mean_codes, mean_vectors, word_codes
 from turnout.experiment.codec import decode, encode
-from turnout.features import PStableLSH, SimHash
 from turnout.training import Federation, Training
 
 WORDS = ("<unk>", "apple", "pear", "plum", "fig", "nut")
@@ -51,7 +49,7 @@ def test_words_without_a_vocabulary_are_their_numbers():
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
 def test_mean_vectors_by_hand(monkeypatch, chunk):
-    monkeypatch.setattr("turnout.data.client_features._CHUNK", chunk)
+    monkeypatch.setattr("turnout.data.features._CHUNK", chunk)
     x = np.arange(24, dtype=np.uint8).reshape(6, 1, 2, 2) * 10
     means = mean_vectors(x, np.array([0, 1, 4, 6]))
     flat = x.reshape(6, 4).astype(float)

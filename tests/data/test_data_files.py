@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from turnout.data.data_files import content_id
+from turnout.data.files import content_id
 
 
 @pytest.mark.slow

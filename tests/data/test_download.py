@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from turnout.core.errors import InvalidInput, MissingExtra
 from turnout.data import FashionMnist
-from turnout.data import download as module
-from turnout.data.download import DOWNLOADS, Download, DownloadFailed, download
-from turnout.errors import InvalidInput, MissingExtra
+from turnout.data import files as module
+from turnout.data.files import DOWNLOADS, Download, DownloadFailed, download
 
 CONTENT = bytes(range(256)) * 3000  # several pieces
 

@@ -3,10 +3,10 @@ import sys
 import numpy as np
 import pytest
 
+from turnout.core.errors import InvalidInput, MissingExtra
 from turnout.data import Digits, Natural, Synthetic, federate
 from turnout.data.base import Draw
 from turnout.data.embedded import _labels, client_sizes, held_back
-from turnout.errors import InvalidInput, MissingExtra
 
 
 def test_digits_are_all_there_and_split_by_label():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from turnout.core.errors import InvalidInput
 from turnout.data import (
     Arrays,
     Dataset,
@@ -23,7 +24,6 @@ from turnout.data import (
     federate,
 )
 from turnout.data.base import PADDING
-from turnout.errors import InvalidInput
 
 from .makers import grouped, labelled
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from turnout.cli.data_figure import draw_division
+from turnout.core.errors import InvalidInput, MissingExtra
 from turnout.data import Arrays, Digits, Dirichlet, Iid, Natural, PowerLaw, Shards, divide, federate
-from turnout.data.summary import division
-from turnout.errors import InvalidInput, MissingExtra
+from turnout.data.federate import division
 
 from .makers import labelled
 from .test_federate import Fixed

@@ -8,6 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from turnout.core.errors import InvalidInput
 from turnout.data import (
     ArrayFile,
     Cifar10,
@@ -20,7 +21,6 @@ from turnout.data import (
     Natural,
     federate,
 )
-from turnout.errors import InvalidInput
 
 from .makers import FASHION, LETTERS, images, pack, write_cifar, write_idx
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from turnout.core.errors import InvalidInput
 from turnout.data import Arrays, LabelOrder, federate
-from turnout.errors import InvalidInput
 
 
 def source(n: int = 400) -> Arrays:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from turnout.core.errors import InvalidInput
 from turnout.data import (
     Arrays,
     CsvFile,
@@ -22,7 +23,6 @@ from turnout.data import (
     federate,
     from_examples,
 )
-from turnout.errors import InvalidInput
 
 TABLE = """\
 id,length,width,species,site,part

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from turnout.core.errors import InvalidInput
 from turnout.data import Digits, Dirichlet, Iid, Natural, PowerLaw, PrimaryLabel, Shards, federate
-from turnout.errors import InvalidInput
 
 from .makers import grouped, labelled
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from turnout.core.errors import InvalidInput
 from turnout.data import Dirichlet, PowerLaw
-from turnout.data.skew import fitted, proportions
-from turnout.errors import InvalidInput
+from turnout.data.partitions import fitted, proportions
 
 from .makers import labelled
 from .test_partitions import assert_within_5_sigma, counts_of, hands

@@ -7,6 +7,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 import pytest
 
+from turnout.core.errors import InvalidInput
 from turnout.data import (
     BlogAuthors,
     DamagedData,
@@ -20,9 +21,8 @@ from turnout.data import (
     federate,
 )
 from turnout.data.base import PADDING
-from turnout.data.text_readers import read_posts, sentences_of, sentences_of_post
-from turnout.errors import InvalidInput
-from turnout.features import SimHash
+from turnout.data.features import SimHash
+from turnout.data.texts import read_posts, sentences_of, sentences_of_post
 
 from .makers import write_jsonl
 

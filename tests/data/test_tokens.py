@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from turnout.data.base import PADDING
-from turnout.data.tokens import UNKNOWN, sequences, tokenised, vocabulary
+from turnout.data.texts import UNKNOWN, sequences, tokenised, vocabulary
 
 
 def sentences(corpus):
@@ -101,7 +101,7 @@ def test_unknown_words_are_no_labels_unless_asked():
 @pytest.mark.parametrize("length", [1, 2, 4, 7, 30])
 @pytest.mark.parametrize("chunk", [1, 3, 65_536])
 def test_every_pair_of_neighbours_is_predicted_once(monkeypatch, length, chunk):
-    monkeypatch.setattr("turnout.data.tokens._CHUNK", chunk)
+    monkeypatch.setattr("turnout.data.texts._CHUNK", chunk)
     rng = np.random.default_rng(length)
     texts = [" ".join(rng.choice(list("abcde"), size=n)) for n in rng.integers(2, 20, 12)]
     corpus = tokenised([("someone", texts)])

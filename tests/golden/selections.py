@@ -35,7 +35,7 @@ def selections(name: str, parameters: dict[str, Any]) -> list[str]:
 def everything() -> dict[str, tuple[str, dict[str, Any]]]:
     """Return what is recorded: a selector's name and parameters by title."""
     plain: dict[str, tuple[str, dict[str, Any]]]
-    plain = {name: (name, {}) for name in turnout.names(plugins=False)}
+    plain = {name: (name, {}) for name in turnout.list_selectors(plugins=False)}
     return dict(sorted((plain | VARIANTS).items()))
 
 

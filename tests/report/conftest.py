@@ -2,8 +2,8 @@ import shutil
 
 import pytest
 
+from tests.live.ticking import Ticking
 from tests.report.folders import LABELS, RECIPE, run_folder
-from tests.session.ticking import Ticking
 from turnout.report import write_report
 
 

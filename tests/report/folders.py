@@ -5,10 +5,9 @@ import json
 import numpy as np
 
 from turnout.data import Shards
-from turnout.experiment import Experiment, Variant, run_experiment
-from turnout.simulation import simulate
+from turnout.experiment import Experiment, Variant, run_experiment, simulate
+from turnout.results.callbacks import Callback
 from turnout.training import LocalWork, Logistic, Training
-from turnout.training.callbacks import Callback
 
 N_CLIENTS, COHORT, N_ROUNDS = 40, 8, 60
 WORLD = {"preset": "volatile", "availability": {"kind": "always"}}  # so that E3CS has its bound

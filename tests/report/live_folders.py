@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 
 import turnout
-from tests.session.history import DEADLINE, FakePort, History
-from tests.session.ticking import Ticking
-from turnout.policies import Closed, FixedDeadline
-from turnout.roster import Roster
-from turnout.session import Live, Quorum, Session, Settings
-from turnout.session.journal import BY_SERVER, Journal
-from turnout.session.records import Records
-from turnout.session.round import Ended
-from turnout.types import Selection, Status
+from tests.live.history import DEADLINE, FakePort, History
+from tests.live.ticking import Ticking
+from turnout.core.roster import Roster
+from turnout.core.types import Selection, Status
+from turnout.live import Live, LiveSettings, Quorum, Session
+from turnout.live.records import Records
+from turnout.live.round import BY_SERVER, ClosedRound, Journal
+from turnout.worlds import Closed, FixedDeadline
 
 #: An id that would run, were it not escaped.
 HOSTILE = "<script>document.title='owned'</script>"
@@ -25,20 +24,19 @@ class LiveFolder:
         self.history = History(seed, n=n)
         self.history.names[: len(names)] = names
         given = {"cohort_size": 4, "quorum": Quorum(min_answers=2), "label": selector} | given
-        settings = Settings(
+        settings = LiveSettings(
             policy=FixedDeadline(DEADLINE),
             seed=seed,
             records=root,
             start_s=5.0,
-            wait_for_nodes_s=2.0,
+            wait_for_clients_s=2.0,
             ask_s=5.0,
             poll_s=0.5,
             **given,
         )
         made = turnout.make(selector)
         self.session = Session(settings, made)
-        policy = self.session.chooser.policy
-        config = settings.config("flower", made, policy, None, n_rounds)
+        config = settings.config("flower", made, None, n_rounds)
         self.records = Records(root, config, None, made.guaranteed_rate())
         self.live = Live(self.session, FakePort(self.history), self.records)
         self.records.open(self.session.journal, resumed=False)
@@ -55,7 +53,7 @@ class LiveFolder:
     def record(self, ended):
         journal = self.session.journal
         journal.note(BY_SERVER, journal.n_rounds, {"accuracy": 0.9 - 0.7 / journal.n_rounds})
-        self.records.name(ended, self.session.members.roster)
+        self.records.write_answers(ended, self.session.members.roster)
         self.records.add(journal)
         self.history.advance()
 
@@ -79,10 +77,10 @@ def live_folder(root, n_rounds=40, **given):
 def large_folder(root, *, n, n_rounds, cohort_size=20, seed=1, promised=None):
     """Write a large run without playing its messages; most accidents are those of a few."""
     rng = np.random.default_rng(seed)
-    settings = Settings(cohort_size=cohort_size, records=root, label="random")
-    made = turnout.make("random")
     policy = FixedDeadline(10.0)
-    config = settings.config("flower", made, policy, None, n_rounds)
+    settings = LiveSettings(cohort_size=cohort_size, policy=policy, records=root, label="random")
+    made = turnout.make("random")
+    config = settings.config("flower", made, None, n_rounds)
     records, journal = Records(root, config, None, promised), Journal(cohort_size)
     journal.n_clients = n
     records.open(journal, resumed=False)
@@ -98,9 +96,9 @@ def large_folder(root, *, n, n_rounds, cohort_size=20, seed=1, promised=None):
         ids = tuple(roster.id_of(int(client)) for client in clients)
         failed = np.flatnonzero(status == Status.FAILED).tolist()
         reasons, began = dict.fromkeys(failed, "out of memory"), 1.7e9 + 12.0 * t
-        ended = Ended(t, ids, closed, reasons, (), False, began, began + 11.0)
+        ended = ClosedRound(t, ids, closed, reasons, (), False, began, began + 11.0)
         journal.add(Selection(t, clients), ended, duration, free)
-        records.name(ended, roster)
+        records.write_answers(ended, roster)
         records.add(journal)
     records.finish(journal)
     return records.path

@@ -1,5 +1,6 @@
 import base64
 import json
+import re
 
 import numpy as np
 import plotly.graph_objects as go
@@ -15,13 +16,15 @@ from tests.report.folders import (
     run_cell,
     simulated,
 )
-from turnout.environments import e3cs_world
-from turnout.report.charts import sections
-from turnout.report.curves import N_POINTS
-from turnout.report.heatmap import N_COLUMNS, N_ROWS
+from turnout.report.charts import N_COLUMNS, N_POINTS, N_ROWS, sections
+from turnout.report.figure import COLOURS, MEANINGS
+from turnout.report.page import packaged
+from turnout.report.to_matplotlib import drawn
+from turnout.report.to_plotly import plotly_chart, plotly_maps
 from turnout.results.groups import gather
-from turnout.runs.columns import PER_CHOICE, PER_ROUND
-from turnout.runs.reader import read_cells
+from turnout.results.reader import read_cells
+from turnout.results.run import PER_CHOICE, PER_ROUND
+from turnout.worlds import e3cs_world
 
 
 def charts_of(path):
@@ -48,7 +51,7 @@ def rounds_of(cell):
 def trace(chart, selector, role="line"):
     (found,) = [
         one
-        for one in chart.traces
+        for one in plotly_chart(chart)["traces"]
         if one["meta"].get("selector") == selector and one["meta"]["role"] == role
     ]
     return found
@@ -63,16 +66,28 @@ def test_all_charts_are_there(charts):
     for chart in found.values():
         assert chart.title
         assert chart.caption.endswith(".")
-        if chart.maps is None and chart.key != "swept-0":  # where variants share a line
-            shown = {one["meta"].get("selector") for one in chart.traces} - {None}
+        if not chart.is_menu and chart.key != "swept-0":  # where variants share a line
+            traces = plotly_chart(chart)["traces"]
+            shown = {one["meta"].get("selector") for one in traces} - {None}
             assert shown == set(order.values())
 
 
 def test_plotly_accepts_every_figure(charts, training):
     for found in (charts[0], charts_of(training)[0]):
         for chart in found.values():
-            figure = go.Figure({"data": chart.traces, "layout": chart.layout})
-            assert len(figure.data) == len(chart.traces)
+            traces, layout = plotly_chart(chart).values()
+            figure = go.Figure({"data": traces, "layout": layout})
+            assert len(figure.data) == len(traces)
+            assert len(traces) >= len(chart.panels)
+
+
+def test_matplotlib_draws_every_figure(charts, training):
+    for found in (charts[0], charts_of(training)[0]):
+        for chart in found.values():
+            canvas = drawn(chart)
+            shown = [axes for axes in canvas.axes if axes.get_label() != "<colorbar>"]
+            assert len(shown) == len(chart.panels)
+            assert all(axes.has_data() for axes in shown)
 
 
 def test_lines_are_means_over_seeds_and_bands_their_range(charts, runs):
@@ -109,7 +124,8 @@ def test_the_moving_ratio_covers_full_windows_only(charts, runs):
 
 def test_the_bound_is_drawn_for_selectors_that_have_one(charts):
     found, order = charts
-    bounds = [one for one in found["bound"].traces if one["meta"]["role"] == "bound"]
+    traces = plotly_chart(found["bound"])["traces"]
+    bounds = [one for one in traces if one["meta"]["role"] == "bound"]
     assert {one["meta"]["selector"] for one in bounds} == {order["e3cs-0"], order["e3cs-0.5"]}
     # Theorem 1, arXiv Eq. (23): eta sum(k - K sigma) + K / eta ln K with eta = quota = 0.5
     expected = 0.5 * COHORT * 0.5 * N_ROUNDS + N_CLIENTS / 0.5 * np.log(N_CLIENTS)
@@ -125,7 +141,8 @@ def test_boxes_are_quartiles_of_counts_by_class(charts, runs):
     counts = np.array([run.counts for run in runs])[:, classes == 2]
     cuts = [box[name][2] for name in ("lowerfence", "q1", "median", "q3", "upperfence")]
     np.testing.assert_allclose(cuts, np.percentile(counts, (0, 25, 50, 75, 100)), rtol=1e-4)
-    assert found["counts"].layout["xaxis"]["title"]["text"] == "success rate"
+    layout = plotly_chart(found["counts"])["layout"]
+    assert layout["xaxis"]["title"]["text"] == "success rate"
 
 
 def unpacked(text, n_rows):
@@ -133,7 +150,7 @@ def unpacked(text, n_rows):
 
 
 def test_the_map_holds_who_was_chosen_when(charts, runs):
-    maps = charts[0]["map"].maps
+    maps = plotly_maps(charts[0]["map"])
     assert [one["name"] for one in maps["maps"]] == list(LABELS)
     mine = next(one for one in maps["maps"] if one["name"] == "e3cs-0.5")
     assert list(mine["runs"]) == ["seed 0", "mean of 3 seeds"]
@@ -152,7 +169,7 @@ def test_the_map_groups_clients_by_class(tmp_path):
     cell = run_cell(tmp_path, "e3cs-0", n_rounds=20)
     classes = np.arange(N_CLIENTS) % 4  # neighbours are of different classes
     change_arrays(cell / "selections.npz", class_of=classes)
-    maps = charts_of(tmp_path)[0]["map"].maps
+    maps = plotly_maps(charts_of(tmp_path)[0]["map"])
     assert maps["rows"][:3] == ["client 0", "client 4", "client 8"]
     assert maps["rows"][10] == "client 1"
     assert [group["first"] for group in maps["groups"]] == [0, 10, 20, 30]
@@ -165,7 +182,7 @@ def test_the_map_groups_clients_by_class(tmp_path):
 def test_a_large_run_is_binned(tmp_path):
     run_cell(tmp_path, "random", n_rounds=600, n_clients=250, cohort_size=50)
     found, _ = charts_of(tmp_path)
-    maps = found["map"].maps
+    maps = plotly_maps(found["map"])
     assert (len(maps["rows"]), len(maps["columns"]), len(maps["x"])) == (N_ROWS, N_COLUMNS, 125)
     assert maps["rows"][0] == "clients 0-2"
     assert maps["columns"][-1] == "rounds 597-600"
@@ -173,9 +190,14 @@ def test_a_large_run_is_binned(tmp_path):
     # 50 of 250 are chosen each round; bytes round to 1/255
     assert shares.mean() == pytest.approx(0.2, abs=1 / 255)
     for chart in found.values():
-        assert all(len(one["x"]) <= 2 * N_POINTS for one in chart.traces)
+        if not chart.is_menu:
+            assert all(len(one["x"]) <= 2 * N_POINTS for one in plotly_chart(chart)["traces"])
     line = trace(found["cep"], 0)
     assert (line["x"][0], line["x"][-1], len(line["x"])) == (1, 600, N_POINTS)
+
+
+def _is_of(trace, selector):
+    return trace["meta"] == {"selector": selector, "role": "bar"}
 
 
 def test_lorenz_and_bars_agree_with_the_gini_coefficient(charts, runs):
@@ -184,8 +206,10 @@ def test_lorenz_and_bars_agree_with_the_gini_coefficient(charts, runs):
     line = trace(found["lorenz"], me)
     y, x = np.array(line["y"]), np.array(line["x"])
     area = np.sum((y[1:] + y[:-1]) / 2 * np.diff(x))
-    bar = trace(found["fairness"], me, "bar")
-    gini = dict(zip(bar["x"], bar["y"], strict=True))["Gini"]
+    of_me = [one for one in plotly_chart(found["fairness"])["traces"] if _is_of(one, me)]
+    indices, shortfall = of_me
+    gini = dict(zip(indices["x"], indices["y"], strict=True))["Gini"]
+    assert (shortfall["x"], shortfall["yaxis"]) == (["shortfall"], "y2")  # an axis of its own
     # 101 points on 40 clients: the polygon is cut at corners by less than 1e-3
     assert 1 - 2 * area == pytest.approx(gini, abs=1e-3)
     assert trace(found["lorenz"], None, "reference")["y"] == [0, 1]
@@ -196,7 +220,7 @@ def test_round_times_have_words_of_their_own(charts, runs):
     tip = trace(found["round-time"], order["e3cs-0.5"], "tip")
     lengths = np.concatenate([run.length_s for run in runs])
     low, high = np.percentile(lengths, (5, 95))
-    assert f"nine in ten {low:.4g} to {high:.4g} s" in tip["hovertemplate"]
+    assert f"nine in ten {low:.4g} to {high:.4g} s" in tip["hovertemplate"][0]
 
 
 def test_accuracy_is_drawn_by_round_and_by_time(training):
@@ -214,7 +238,7 @@ def test_accuracy_is_drawn_by_round_and_by_time(training):
     assert known[10] == pytest.approx(expected, rel=1e-4)
     timed = trace(found["extra-0-time"], order["random"])
     finals = [sum(line["length_s"] for line in lines) for lines in rounds]
-    unit = {"time (s)": 1, "time (min)": 60}[found["extra-0-time"].layout["xaxis"]["title"]["text"]]
+    unit = {"s": 1, "min": 60}[found["extra-0-time"].panels[0].x.unit]
     assert timed["x"][-1] == pytest.approx(min(finals) / unit, rel=1e-4)
     # a step at every measurement: between the ends of round 10 and of round 15, that of round 10
     clocks = [np.cumsum([line["length_s"] for line in lines]) / unit for lines in rounds]
@@ -235,4 +259,14 @@ def test_a_bare_training_run_has_what_it_has(tmp_path):
     assert "backlog-mean" not in found
     assert found["extra-0"].title == "Other number by round"
     assert found["counts"].title == "Selections per client"
-    assert found["map"].maps["groups"] == []
+    assert plotly_maps(found["map"])["groups"] == []
+
+
+def test_files_and_pages_have_the_same_colours():
+    style = packaged("report.css")
+    light = re.search(r":root \{(.*?)\}", style, re.DOTALL)[1]
+    assert tuple(re.findall(r"--series-\d: (#\w+)", light)) == COLOURS
+    meanings = re.findall(
+        r"\.status \.([\w-]+) \{ fill: var\(--series-(\d)\)", packaged("live.css")
+    )
+    assert {name: int(number) for name, number in meanings if name != "busy"} == MEANINGS

@@ -16,8 +16,25 @@ def test_it_ends_by_naming_the_file(small, tmp_path, monkeypatch):
     result = run(small)
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0] == "2 selectors, 4 cells."
-    assert result.stdout.splitlines()[-1].startswith("Wrote report.html (")
+    assert result.stdout.splitlines()[-1].startswith(f"Wrote {small / 'report.html'} (")
     assert result.stderr == ""
+    assert (small / "report.html").exists()
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_the_page_of_several_folders_is_in_the_working_directory(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(small / "random", small / "e3cs-0.5")
+    assert result.stdout.splitlines()[-1].startswith("Wrote report.html (")
+    assert (tmp_path / "report.html").exists()
+
+
+def test_the_page_of_a_single_cell_is_not_one_of_its_files(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (cell, *_) = sorted(path.parent for path in small.rglob("config.json"))
+    before = sorted(cell.iterdir())
+    assert run(cell).exit_code == 0
+    assert sorted(cell.iterdir()) == before
     assert (tmp_path / "report.html").exists()
 
 

@@ -11,11 +11,11 @@ from tests.report.folders import (
     run_cell,
     run_folder,
 )
-from turnout.errors import InvalidInput
+from turnout.core.errors import InvalidInput
 from turnout.experiment import Variant
 from turnout.report import write_report
 from turnout.results.groups import gather
-from turnout.runs.reader import read_cells
+from turnout.results.reader import read_cells
 
 
 def test_different_worlds_are_refused_with_the_keys(tmp_path):

@@ -13,13 +13,15 @@ from typer.testing import CliRunner
 from tests.report.live_folders import HOSTILE, LiveFolder, large_folder, live_folder
 from turnout.cli.app import app
 from turnout.cli.output import console
+from turnout.core.types import Status
 from turnout.report import write_report
-from turnout.report.live import MOST_BEST, MOST_WORST, live_view, seconds
-from turnout.report.sketch import bars, cells, lines, nice_top, spelled
-from turnout.results.live import LiveRun, Seen
-from turnout.runs.answers import read_answers, read_open
-from turnout.runs.reader import read_cells
-from turnout.types import Status
+from turnout.report.figure import Axis, Bars, Chart, Guide, Line, Panel, stacked
+from turnout.report.live import MOST_BEST, MOST_WORST, LiveRun, LiveView, Seen, seconds
+from turnout.report.to_matplotlib import drawn as by_matplotlib
+from turnout.report.to_plotly import plotly_chart as by_plotly
+from turnout.report.to_svg import cells, nice_top, sketch, spelled
+from turnout.results.answers import read_answers, read_open
+from turnout.results.reader import read_cells
 
 
 def run_of(folder):
@@ -208,7 +210,7 @@ def test_terminal_codes_in_a_name_do_not_reach_the_terminal(tmp_path):
 
 def test_a_large_run_shows_the_worst_and_the_best_and_sums_the_rest(tmp_path):
     run = run_of(large_folder(tmp_path / "runs", n=1100, n_rounds=450))
-    view = live_view(run, "x", "large")
+    view = LiveView(run, "x", "large")
     assert len(view.map_rows) == MOST_WORST + MOST_BEST
     assert len(view.rows) == MOST_WORST + MOST_BEST + 1
     trouble = dict(zip(run.names, run.trouble.tolist(), strict=True))
@@ -258,7 +260,7 @@ def test_a_run_that_still_writes_is_read_as_far_as_it_is(copy):
     run = run_of(copy)
     assert run.shares is None
     assert Seen.AWAY not in run.seen([0, 1])
-    assert live_view(run, "x", "y").fairness == ""
+    assert LiveView(run, "x", "y").fairness == ""
 
 
 @pytest.mark.parametrize("roster", [None, "torn {", '{"ids": 7}'])
@@ -327,29 +329,49 @@ def test_show_prints_clients_by_name(folder, run, monkeypatch):
     assert live["void_rounds"] == (np.flatnonzero(run.answers.is_void) + 1).tolist()
 
 
+def bars(**heights):
+    x = {name: np.arange(1, len(values) + 1) for name, values in heights.items()}
+    return stacked([Bars(n, n, x[n], np.array(y)) for n, y in heights.items()])
+
+
+def drawn(*marks):
+    return sketch(Chart("k", "t", "c", [Panel(marks, Axis("round"))]))
+
+
 def test_paths_of_bars_add_up():
-    drawn = bars("k", "t", "c", {"a": ("ok", np.array([1.0, 3.0])), "b": ("no", np.ones(2))}, "", 2)
-    assert drawn.top == "4"
+    shown = drawn(*bars(ok=[1.0, 3.0], no=[1.0, 1.0]), Guide("y", 2.0))
+    assert shown.top == "4"
     heights = {
         shape.kind: [float(a) for a in re.findall(r"M\d+ ([\d.]+)h", shape.path)]
-        for shape in drawn.shapes
+        for shape in shown.shapes
     }
-    assert heights["a"] == [75.0, 25.0]
-    assert heights["b"] == [50.0, 0.0]
-    assert drawn.places == ["round 1: 1 ok, 1 no", "round 2: 3 ok, 1 no"]
-    assert bars("k", "t", "c", {"a": ("ok", np.zeros(0))}, "") is None
+    assert heights["ok"] == [75.0, 25.0]
+    assert heights["no"] == [50.0, 0.0]
+    assert shown.places == ["round 1: 1 ok, 1 no", "round 2: 3 ok, 1 no"]
+    assert drawn(*bars(ok=[])) is None
 
 
 def test_many_rounds_become_means():
-    drawn = bars("k", "t", "c", {"a": ("s", np.arange(1000.0))}, "")
-    assert drawn.width == 150
-    assert drawn.places[0].startswith("rounds 1-7, mean: 3 ")
+    shown = drawn(*bars(s=np.arange(1000.0)))
+    assert shown.width == 150
+    assert shown.places[0].startswith("rounds 1-7, mean: 3 ")
 
 
 def test_lines_leave_out_what_was_not_measured():
-    drawn = lines("k", "t", "c", {"a": ("accuracy", np.array([math.nan, 0.5, math.nan, 1.0]))})
-    assert drawn.shapes[0].path == "M1.5 50L3.5 0"
-    assert lines("k", "t", "c", {"a": ("accuracy", np.full(3, math.nan))}) is None
+    def line(*values):
+        return Line("accuracy", 0, np.arange(1, len(values) + 1), np.array(values))
+
+    assert drawn(line(math.nan, 0.5, math.nan, 1.0)).shapes[0].path == "M1.5 50L3.5 0"
+    assert drawn(line(*[math.nan] * 3)) is None
+
+
+def test_the_drawings_of_a_live_run_can_be_drawn_by_all_renderers(run):
+    charts = list(LiveView(run, "x", "y").charts)
+    assert [chart.key for chart in charts] == ["answers", "waits", "shares"]
+    for chart in charts:
+        (panel,) = chart.panels
+        assert len(by_plotly(chart)["traces"]) == sum(isinstance(m, Bars) for m in panel.marks)
+        assert by_matplotlib(chart).axes[0].has_data()
 
 
 def test_marks_of_a_row_are_joined():

@@ -7,13 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.report.folders import change_arrays, change_json, run_cell, simulated
-from turnout.errors import InvalidInput
+from turnout.core.errors import InvalidInput
 from turnout.report import write_report
 from turnout.report.charts import sections
-from turnout.report.summary import summary_rows
+from turnout.report.page import summary_rows
+from turnout.results.catalogue import shown_in
 from turnout.results.groups import gather
-from turnout.runs.catalogue import shown_in
-from turnout.runs.reader import read_cells
+from turnout.results.reader import read_cells
 
 
 def only_problem(folder):

@@ -9,10 +9,10 @@ import pytest
 
 from turnout.experiment import Experiment, Sweep, run_sweep
 from turnout.report import write_report
-from turnout.report.charts import sections
-from turnout.report.sensitivity import parameter_charts, world_charts
+from turnout.report.charts import parameter_charts, sections, world_charts
+from turnout.report.to_plotly import plotly_chart
 from turnout.results import Results, open_runs
-from turnout.runs.catalogue import metric_named
+from turnout.results.catalogue import metric_named
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,9 @@ def test_a_parameter_is_a_chart_with_the_numbers_of_its_selectors(results: Resul
     world = results.worlds[0]
     (chart,) = parameter_charts(world, order_of(results))
     assert chart.title.endswith("by eta")
-    assert chart.layout["xaxis"]["type"] == "log"
-    lines = {t["name"]: t for t in chart.traces if t["meta"]["role"] == "line"}
+    drawn = plotly_chart(chart)
+    assert drawn["layout"]["xaxis"]["type"] == "log"
+    lines = {t["name"]: t for t in drawn["traces"] if t["meta"]["role"] == "line"}
     assert set(lines) == {"e3cs", "random"}
     assert lines["e3cs"]["x"] == lines["random"]["x"] == [0.01, 1]
     cep = metric_named("cep")
@@ -47,9 +48,10 @@ def test_a_parameter_is_a_chart_with_the_numbers_of_its_selectors(results: Resul
 
 def test_words_are_marks_without_lines(results: Results) -> None:
     (chart,) = world_charts(results.worlds, order_of(results))
-    assert chart.layout["xaxis"]["type"] == "category"
-    assert {trace["mode"] for trace in chart.traces} == {"markers"}
-    assert [trace["x"] for trace in chart.traces] == [["e3cs", "volatile"]] * 3
+    traces, layout = plotly_chart(chart).values()
+    assert layout["xaxis"]["type"] == "category"
+    assert {trace["mode"] for trace in traces} == {"markers"}
+    assert [trace["x"] for trace in traces] == [["e3cs", "volatile"]] * 3
 
 
 def test_the_page_shows_both(results: Results, tmp_path: Path) -> None:

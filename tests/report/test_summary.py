@@ -7,11 +7,11 @@ import scipy.stats
 
 from tests.report.folders import LABELS, run_cell, run_folder
 from turnout.report import write_report
-from turnout.report.summary import summary_rows
+from turnout.report.page import summary_rows
+from turnout.results.catalogue import shown_in
 from turnout.results.groups import gather
-from turnout.runs.catalogue import shown_in
-from turnout.runs.reader import read_cells
-from turnout.statistics import estimate, student_quantile
+from turnout.results.reader import read_cells
+from turnout.results.statistics import estimate, student_quantile
 
 
 def rows_of(path):

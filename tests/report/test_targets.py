@@ -15,15 +15,14 @@ from tests.report.folders import (
     run_cell,
 )
 from turnout.report import write_report
-from turnout.report.charts import sections
-from turnout.report.curves import N_POINTS
-from turnout.report.summary import summary_rows
-from turnout.report.views import target_table
+from turnout.report.charts import N_POINTS, sections
+from turnout.report.page import summary_rows, target_table
+from turnout.report.to_plotly import plotly_chart, plotly_maps
+from turnout.results.catalogue import at_targets, shown_in
 from turnout.results.groups import gather
-from turnout.results.targets import targets_of
-from turnout.runs.catalogue import at_targets, shown_in
-from turnout.runs.columns import AVAILABLE_AT, AVAILABLE_BITS, PER_CHOICE
-from turnout.runs.reader import read_cells
+from turnout.results.reader import read_cells
+from turnout.results.run import AVAILABLE_AT, AVAILABLE_BITS, PER_CHOICE
+from turnout.results.tables import targets_of
 from turnout.training import Mlp
 
 
@@ -59,7 +58,7 @@ def charts_of(world):
 def lines_of(chart, selector):
     return [
         one
-        for one in chart.traces
+        for one in plotly_chart(chart)["traces"]
         if one["meta"].get("selector") == selector and one["meta"]["role"] == "line"
     ]
 
@@ -249,7 +248,7 @@ def test_a_line_ends_with_the_first_run_that_stops(stopped):
         (whole,) = lines_of(charts[key], order["fedcs"])
         assert stopped["x"][-1] == 22, key
         assert whole["x"][-1] == 40, key
-    shares = charts["map"].maps["maps"]
+    shares = plotly_maps(charts["map"])["maps"]
     assert len(shares) == 2
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from turnout.statistics.aggregates import (
+from turnout.results.statistics import (
     bootstrap_mean,
     interquartile_mean,
     performance_profile,

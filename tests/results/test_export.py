@@ -14,8 +14,8 @@ import turnout
 from tests.report.folders import RECIPE, run_folder
 from turnout.cli import app
 from turnout.results import Across, Scores
-from turnout.results.latex import latex_table
-from turnout.runs.catalogue import metric_named
+from turnout.results.catalogue import metric_named
+from turnout.results.tables import latex_table
 
 LABELS = ("random", "e3cs-0.5")
 SIZES = {"n_rounds": 12, "seeds": 2}
@@ -69,8 +69,8 @@ def test_the_best_is_bold_and_what_is_not_different_has_a_dagger():
 def test_differences_that_are_more_than_chance_have_a_star():
     scores = scores_of(a=ceps(1.0, 2.0, 3.0), b=ceps(2.0, 3.1, 4.0), c=ceps(0.0, 3.0, 3.0))
     text = table_of(scores, "cep", baseline="a")
-    assert r"b & $+1 \pm 0$$^{*}$ \\" in text
-    assert r"c & $+0 \pm 2$ \\" in text
+    assert r"b & $+1.0 \pm 0.1$$^{*}$ \\" in text
+    assert r"c & $+0.0 \pm 2.5$ \\" in text
     assert "Difference to a, paired by seed" in text
 
 

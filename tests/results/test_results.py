@@ -10,8 +10,8 @@ import turnout
 from tests.report.folders import change_json, interrupt_folder, run_cell, run_folder
 from turnout.cli import app
 from turnout.cli.output import console
-from turnout.errors import InvalidInput, MissingExtra
-from turnout.runs.reader import read_cell
+from turnout.core.errors import InvalidInput, MissingExtra
+from turnout.results.reader import read_cell
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +39,10 @@ def test_results_hold_what_the_folder_says(folder, results):
 
 
 def test_repr_is_a_few_lines(results):
-    assert repr(results) == (
-        "Results: 6 complete cells of 6\n  12 rounds, 8 of 40 clients, 3 seeds: random, e3cs-0.5"
-    )
+    lines = repr(results).splitlines()
+    assert lines[0] == "Results: 6 of 6 runs complete"
+    assert lines[1].endswith(": 12 rounds, 8 of 40 clients, 3 seeds")
+    assert [line.split(":")[0] for line in lines[2:]] == ["    random", "    e3cs-0.5"]
 
 
 def test_frames_are_tidy(results):
@@ -78,7 +79,7 @@ def test_half_finished_folders_are_shown_as_far_as_they_are(tmp_path):
         tmp_path, "random", "e3cs-0.5", n_rounds_done=rounds_done, seeds=1, n_rounds=12
     )
     results = turnout.open_runs(tmp_path)
-    assert "0 complete cells of 2" in repr(results)
+    assert "0 of 2 runs complete" in repr(results)
     assert results.estimate("cep")["random"].n == 1
     assert results.to_frame("cells")["is_complete"].tolist() == [False, False]
     assert set(results.to_frame("cells")["rounds_done"]) <= {3, 4}
@@ -140,7 +141,9 @@ def test_show_fits_the_terminal_and_explains_itself(folder):
     narrow, wide = show(folder), show(folder, width=200)
     assert narrow.exit_code == wide.exit_code == 0
     assert max(len(line) for line in narrow.stdout.splitlines()) <= 80
-    assert narrow.stdout.count("┏") > wide.stdout.count("┏") == 2
+    assert narrow.stdout.count("┏") == wide.stdout.count("┏") == 2
+    assert "Not shown: min rate. Widen the terminal, or give --metrics." in narrow.stdout
+    assert "┃ min rate" in wide.stdout or " min rate ┃" in wide.stdout
     assert "…" not in narrow.stdout
     for text in ("Difference to random", "Jain: How equally often", "Only 3 seeds"):
         assert text in narrow.stdout

@@ -3,7 +3,7 @@ import math
 import pytest
 import scipy.stats
 
-from turnout.errors import InvalidInput
+from turnout.core.errors import InvalidInput
 from turnout.results import Scores
 
 

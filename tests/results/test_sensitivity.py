@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from turnout.experiment import Experiment, Sweep, run_sweep
+from turnout.report.charts import draw_results
 from turnout.results import Results, open_runs
-from turnout.results.figures import draw_results
-from turnout.results.sensitivity import Panel, parameter_panels, swept_settings, world_panels
-from turnout.runs.catalogue import metric_named
+from turnout.results.catalogue import metric_named
+from turnout.results.sensitivity import Sensitivity, parameter_panels, swept_settings, world_panels
 
 METRIC = metric_named("success_ratio")
 
@@ -63,7 +63,7 @@ def test_a_setting_of_worlds_has_a_panel_for_each_rest(results: Results) -> None
     np.testing.assert_array_equal(_random(sizes), expected)
 
 
-def _random(panel: Panel) -> np.ndarray:
+def _random(panel: Sensitivity) -> np.ndarray:
     return next(each.values for each in panel.responses if each.name == "random")
 
 

@@ -7,12 +7,14 @@ import shutil
 import sqlite3
 
 import pytest
+from sqlalchemy import delete
 
 from tests.serve.conftest import client_of, create
+from turnout.live import LiveSettings
 from turnout.serve import DatabaseError, open_database, rounds
-from turnout.serve.access import MAX_BODY
-from turnout.serve.database import writing
-from turnout.serve.tokens import make_token, revoke_token
+from turnout.serve.auth import MAX_BODY, make_token
+from turnout.serve.database import TOKEN, writing
+from turnout.serve.schemas import Definition
 
 
 def everything(http):
@@ -25,8 +27,10 @@ def everything(http):
             for table in tables
         }
     connection.close()
-    machines = http.app.state.store._machines
-    return content, {number: (one.seq, one.said, one.chosen) for number, one in machines.items()}
+    federations = http.app.state.store._federations
+    return content, {
+        number: (one.seq, one.outcomes, one.cohort) for number, one in federations.items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +262,7 @@ def test_requests_without_a_good_token_change_nothing(http, running, sent):
         check_problem(answer, 401, "Authorization")
     assert everything(http) == before
     with writing(http.app.state.store.engine) as connection:
-        assert revoke_token(connection, "operator")
+        connection.execute(delete(TOKEN))  # open again, for the tests that follow
 
 
 def test_a_database_that_a_newer_turnout_has_changed_is_left_alone(http, running):
@@ -294,6 +298,29 @@ def test_bodies_that_are_no_json(http, running, content, kind):
     assert answer.status_code in (400, 422)
     assert answer.headers["content-type"] == "application/problem+json"
     assert everything(http) == before
+
+
+def test_what_json_cannot_store_is_refused(http, running):
+    """Python writes infinity into JSON, and would read null back from the database."""
+    before = everything(http)
+    content = json.dumps(CREATE | {"guard": {"cap": float("inf")}})
+    answer = http.post("/federations", content=content, headers={"Content-Type": JSON})
+    check_problem(answer, 422, "guard.cap")
+    assert everything(http) == before
+
+
+def test_the_definition_declares_what_live_settings_declare(http):
+    """Its defaults and meanings are those of the settings; ``true`` stands for the bounds."""
+    made = Definition(name="x", selector="random", cohort_size=10).model_dump(mode="json")
+    settings = LiveSettings().table()
+    shared = made.keys() & settings.keys()
+    assert len(shared) == len(made) - 3  # name, selector and parameters are of a federation only
+    assert LiveSettings.of({name: made[name] for name in shared}).table() == settings
+    assert {name: made[name] for name in shared if made[name] != settings[name]} == {"bounds": True}
+    described = http.get("/openapi.json").json()["components"]["schemas"]
+    for name in ("GuardBody", "QuorumBody"):
+        assert all(about["description"] for about in described[name]["properties"].values())
+    assert described["Definition"]["required"] == ["cohort_size", "name", "selector"]
 
 
 def test_oversize_bodies(http, running):

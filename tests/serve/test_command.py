@@ -10,7 +10,10 @@ from typer.testing import CliRunner
 
 from tests.serve.processes import Server
 from turnout.cli import app
-from turnout.names import NO_PLUGINS_VARIABLE
+from turnout.core.names import NO_PLUGINS_VARIABLE
+
+#: What ``turnout serve token`` does.
+CREATE_TOKEN = "import turnout.serve; turnout.serve.make_token"
 
 
 @pytest.fixture
@@ -52,15 +55,34 @@ def test_help_has_an_example():
     assert "turnout serve --database sqlite:///phones.db" in result.output
 
 
-def test_without_the_extra_it_says_what_to_install():
+@pytest.mark.parametrize("use", ["from turnout.serve import create_app", CREATE_TOKEN])
+def test_without_the_extra_it_says_what_to_install(use, tmp_path):
     code = (
         "import sys; sys.modules['fastapi'] = None\n"
-        "from turnout.errors import MissingExtra\n"
-        "try:\n    import turnout.serve\n"
+        "from turnout.core.errors import MissingExtra\n"
+        f"try:\n    {use}\n"
         "except MissingExtra as error:\n    print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "the server needs fastapi: pip install 'turnout[serve]'\n"
+    said = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=tmp_path)
+    assert said == "the server needs fastapi: pip install 'turnout[serve]'\n"
+
+
+def test_the_client_needs_httpx_only():
+    """``turnout[remote]`` has neither the framework nor the database of the server."""
+    code = (
+        "import sys\n"
+        "for name in ('fastapi', 'starlette', 'pydantic', 'sqlalchemy', 'alembic', 'uvicorn'):\n"
+        "    sys.modules[name] = None\n"
+        "from turnout.serve.client import Remote\n"
+        "remote = Remote(url='http://127.0.0.1:1', federation='x', selector='e3cs', patience_s=0)\n"
+        "print(remote.polls, [name for name in sys.modules if name.startswith('turnout.serve')])\n"
+        "try:\n    remote.reset(3)\n"
+        "except Exception as error:\n    print(error)"
+    )
+    said = subprocess.check_output([sys.executable, "-c", code], text=True)
+    loaded, error = said.splitlines()
+    assert loaded == "False ['turnout.serve', 'turnout.serve.client']"
+    assert "does not respond" in error
 
 
 @pytest.mark.slow

@@ -10,9 +10,9 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect
 
 from tests.serve.conftest import client_of
-from turnout.errors import InvalidInput, MissingExtra
+from turnout.core.errors import InvalidInput, MissingExtra
 from turnout.serve import DatabaseError, database, open_database
-from turnout.serve.tables import METADATA
+from turnout.serve.database import METADATA
 
 
 def test_the_steps_make_the_tables_that_the_code_uses(engine):

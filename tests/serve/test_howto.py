@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.docs.test_docs import blocks
 from tests.serve.processes import servers
-from tests.test_docs import blocks
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ import uvicorn
 from tests.report.browser import TIMEOUT_MS, chromium
 from tests.serve.conftest import create
 from turnout.serve import create_app
+from turnout.serve.auth import make_token
 from turnout.serve.database import writing
-from turnout.serve.tokens import make_token
 
 ATTACK = "<img src=x onerror=\"document.title='owned'\">"
 
@@ -86,7 +86,7 @@ def test_the_page_follows_rounds(url, http, demo, visit, width):
     page.click("text=other")
     page.wait_for_function("() => document.querySelectorAll('#rounds tr').length === 0")
     assert page.is_visible("text=No round has been opened yet.")
-    assert page.is_visible("text=Nobody has been chosen yet.")
+    assert page.is_visible("text=No client has been selected yet.")
 
 
 def test_texts_of_others_are_texts(url, http, visit):

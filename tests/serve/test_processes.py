@@ -8,16 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import psycopg
 import pytest
+from fastapi import Response
 from sqlalchemy import func, select
 
 from tests.serve.conftest import create
 from tests.serve.processes import Server, postgresql, servers
 from turnout.serve import federations, open_database
-from turnout.serve.database import writing
+from turnout.serve.auth import Grant
+from turnout.serve.database import METADATA, ROUND, SNAPSHOT, writing
+from turnout.serve.federation import content_of
 from turnout.serve.schemas import Definition, Enrolment
-from turnout.serve.snapshots import save
-from turnout.serve.store import Store
-from turnout.serve.tables import METADATA, ROUND, SNAPSHOT
+from turnout.serve.store import Store, save
 
 pytestmark = pytest.mark.slow
 
@@ -87,13 +88,14 @@ def test_killed_at_any_moment(tmp_path):
     server.kill()
     assert described["n_rounds"] == len(answered) >= 2
     engine = open_database(url)
-    with Store(engine).read("demo") as (connection, _, machine):
-        columns = machine.session.journal.columns()
-        ids = machine.members.roster.ids
+    with Store(engine).read("demo") as tx:
+        columns = tx.federation.session.journal.columns()
+        ids = tx.federation.members.roster.ids
         chosen = [ids[i] for i in columns["clients"]]
         assert chosen == [client for t in range(len(answered)) for client in answered[t]]
         assert not columns["status"].any()  # every report that was answered counts
-        assert connection.execute(select(func.count()).select_from(ROUND)).scalar() == len(answered)
+        n_rounds = tx.connection.execute(select(func.count()).select_from(ROUND)).scalar()
+        assert n_rounds == len(answered)
     engine.dispose()
 
 
@@ -130,20 +132,21 @@ def test_two_servers_on_one_postgresql_choose_each_round_once(database):
 def test_a_snapshot_on_its_way_stops_no_writer(database):
     """It is long at a million clients; only who deletes the federation waits for its end."""
     store = Store(open_database(database))
-    federations.create(store, Definition(name="large", selector="random", cohort_size=1))
-    federations.enrol(store, "large", Enrolment(clients=["a"]))
-    with store.read("large") as (_, number, machine):
-        content = machine.state()
+    large = Definition(name="large", selector="random", cohort_size=1)
+    federations.create_federation(store, large, Response())
+    federations.enrol_clients(store, "large", Enrolment(clients=["a"]))
+    with store.read("large") as tx:
+        number, content = tx.federation.id, content_of(tx.federation.checkpoint())
     with ThreadPoolExecutor(2) as pool:
         with writing(store.engine) as connection:
             save(connection, number, 1, content)  # not committed yet
-            more = pool.submit(federations.enrol, store, "large", Enrolment(clients=["b"]))
+            more = pool.submit(federations.enrol_clients, store, "large", Enrolment(clients=["b"]))
             assert more.result(60)["n_clients"] == 2
-            gone = pool.submit(federations.remove, store, "large")
+            gone = pool.submit(federations.delete_federation, store, "large")
             time.sleep(0.3)
             assert not gone.done()
         gone.result(60)
-    assert "large" not in federations.names(store)
+    assert "large" not in federations.list_federations(store, Grant("admin"))["federations"]
     with store.engine.begin() as connection:
         left = select(SNAPSHOT.c.seq).where(SNAPSHOT.c.federation_id == number)
         assert connection.execute(left).all() == []

@@ -7,12 +7,11 @@ import pytest
 
 import turnout
 from tests.serve.conftest import create
-from turnout.environments import e3cs_world, rbcs_f_world
-from turnout.errors import MissingExtra
-from turnout.policies import FirstK, FixedDeadline
-from turnout.remote import RemoteError, follow, following
-from turnout.remote.wire import Wire
-from turnout.training.callbacks import Callback
+from turnout.core.errors import MissingExtra
+from turnout.results.callbacks import Callback
+from turnout.serve import client as following
+from turnout.serve.client import RemoteError, ServerConnection, follow
+from turnout.worlds import FirstK, FixedDeadline, e3cs_world, rbcs_f_world
 
 #: Selectors and what they are given: draws, rankings, polls, queues, contexts, repeated draws.
 SELECTORS = {
@@ -33,8 +32,8 @@ def remote(http):
 
     def made(**parameters):
         remote = turnout.Remote(url="http://127.0.0.1:8717", federation="sim", **parameters)
-        remote._wire = Wire(remote.url, None, 0.0)
-        remote._wire.client = http
+        remote._server = ServerConnection(remote.url, None, 0.0)
+        remote._server.client = http
         return remote
 
     return made
@@ -98,7 +97,7 @@ def test_what_the_server_refuses_is_told(http, remote):
 
 def test_a_server_that_is_not_there(monkeypatch):
     away = turnout.Remote(url="http://127.0.0.1:1", federation="x", selector="random", patience_s=0)
-    with pytest.raises(RemoteError, match=r"does not answer.*is the server running"):
+    with pytest.raises(RemoteError, match=r"does not respond.*is the server running"):
         away.reset(3)
     secret = turnout.Remote(url="http://127.0.0.1:1", federation="x", token="turnout_secret")
     assert "secret" not in repr(secret)
@@ -127,12 +126,12 @@ class Notes(Callback):
 def followed(http, monkeypatch):
     """Lets ``follow`` speak to the server in this process."""
 
-    def wired(url, token, patience_s):
-        wire = Wire(url, token, 0.0)
-        wire.client = http
-        return wire
+    def connected(url, token, patience_s):
+        connection = ServerConnection(url, token, 0.0)
+        connection.client = http
+        return connection
 
-    monkeypatch.setattr(following, "Wire", wired)
+    monkeypatch.setattr(following, "ServerConnection", connected)
 
 
 def test_trackers_follow_the_rounds_of_a_server(http, demo, followed, monkeypatch):

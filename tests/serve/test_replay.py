@@ -11,13 +11,13 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from sqlalchemy import delete, select, update
 
 from tests.serve.conftest import client_of, create
-from turnout.serve import snapshots
+from turnout.live.checkpoint import read_checkpoint
 from turnout.serve import store as store_module
-from turnout.serve.machine import Machine, content_of
+from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT
+from turnout.serve.federation import LiveFederation, content_of
+from turnout.serve.problems import Diverged
 from turnout.serve.schemas import Definition
-from turnout.serve.store import Diverged, Store
-from turnout.serve.tables import EVENT, FEDERATION, ROUND, SNAPSHOT
-from turnout.session.checkpoint import read_checkpoint
+from turnout.serve.store import Store
 
 SELECTORS = ("e3cs", "oort", "pace")
 
@@ -57,15 +57,15 @@ def play(http, path, rng, n_steps):
 
 
 def state_of(store, name="demo"):
-    with store.read(name) as (_, _, machine):
-        return machine.seq, machine.state()
+    with store.read(name) as tx:
+        return tx.federation.seq, content_of(tx.federation.checkpoint())
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
 @pytest.mark.parametrize("saves", [False, True])
 def test_a_second_process_is_equal(http, portal, engine, selector, saves, monkeypatch):
-    monkeypatch.setattr(snapshots, "_LEAST_S", 0.0 if saves else 1e9)
-    monkeypatch.setattr(snapshots, "_WORTH", 0.0)
+    monkeypatch.setattr(store_module, "_LEAST_S", 0.0 if saves else 1e9)
+    monkeypatch.setattr(store_module, "_WORTH", 0.0)
     path = create(http, selector=selector)
     rng = random.Random(selector)
     play(http, path, rng, 40)
@@ -135,13 +135,13 @@ def test_a_failure_in_the_middle_changes_nothing(http, demo, engine, monkeypatch
 
 
 def test_a_snapshot_that_fails_fails_no_request(http, demo, engine, monkeypatch):
-    monkeypatch.setattr(snapshots, "_LEAST_S", 0.0)
-    monkeypatch.setattr(snapshots, "_WORTH", 0.0)
+    monkeypatch.setattr(store_module, "_LEAST_S", 0.0)
+    monkeypatch.setattr(store_module, "_WORTH", 0.0)
 
     def fails(*_):
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(snapshots, "save", fails)
+    monkeypatch.setattr(store_module, "save", fails)
     play(http, demo, random.Random(1), 20)
     http.app.state.store.snapshots.wait()
     with engine.begin() as connection:
@@ -152,8 +152,8 @@ def test_a_snapshot_that_fails_fails_no_request(http, demo, engine, monkeypatch)
 @pytest.fixture
 def held(http, monkeypatch):
     """Snapshots that are taken at once, and written when the event is set."""
-    monkeypatch.setattr(snapshots, "_LEAST_S", 0.0)
-    monkeypatch.setattr(snapshots, "_WORTH", 0.0)
+    monkeypatch.setattr(store_module, "_LEAST_S", 0.0)
+    monkeypatch.setattr(store_module, "_WORTH", 0.0)
     go, arrived = Event(), Event()
 
     def content(saved):
@@ -161,7 +161,7 @@ def held(http, monkeypatch):
         assert go.wait(60)
         return content_of(saved)
 
-    monkeypatch.setattr(snapshots, "content_of", content)
+    monkeypatch.setattr(store_module, "content_of", content)
     yield go, arrived
     go.set()
     http.app.state.store.snapshots.wait()
@@ -259,8 +259,8 @@ def test_another_server_notices_that_a_federation_was_replaced(http, demo, engin
     state_of(other)
     http.delete(demo)
     create(http, n_clients=3)
-    with other.read("demo") as (_, _, machine):
-        assert (len(machine.members.roster), machine.session.round) == (3, 0)
+    with other.read("demo") as tx:
+        assert (len(tx.federation.members.roster), tx.federation.session.round) == (3, 0)
 
 
 def test_a_database_that_was_set_back_is_followed(http, demo, engine):
@@ -274,7 +274,7 @@ def test_a_database_that_was_set_back_is_followed(http, demo, engine):
     assert http.post(f"{demo}/rounds").status_code == 201
 
 
-def test_machines_do_not_share_a_policy():
+def test_federations_do_not_share_a_policy():
     definition = {"name": "a", "selector": "random", "cohort_size": 1, "policy": "reported"}
-    one, other = (Machine(Definition(**definition)) for _ in range(2))
-    assert one.told is not other.told
+    one, other = (LiveFederation(Definition(**definition)) for _ in range(2))
+    assert one.reported is not other.reported

@@ -9,12 +9,7 @@ from fastapi.testclient import TestClient
 import turnout
 from tests.serve.conftest import LOCAL, create
 from turnout.serve import create_app, rounds, store
-from turnout.serve.documents import (
-    CountsDocument,
-    ProblemDocument,
-    ReportDocument,
-    RoundDocument,
-)
+from turnout.serve.schemas import CountsDocument, ProblemDocument, ReportDocument, RoundDocument
 
 
 def opened(http, path, **more):
@@ -217,6 +212,12 @@ def test_a_selector_that_polls(http):
     losses = [float(i) for i in range(7)] + [None]
     chosen = opened(http, path, json={"losses": {"clients": polled, "losses": losses}})
     assert set(chosen["clients"]) == set(polled[2:7])
+
+
+def test_a_poll_leaves_no_trace(http, demo):
+    before = http.get(demo).json()
+    assert http.post(f"{demo}/poll", json={"available": ["c1", "c2"]}).json()["clients"] == []
+    assert http.get(demo).json() == before
 
 
 def test_records(http, demo):

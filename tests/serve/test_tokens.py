@@ -5,11 +5,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from tests.serve.conftest import create
-from turnout.errors import InvalidInput
-from turnout.serve.database import writing
-from turnout.serve.run import Listen, check
-from turnout.serve.tables import TOKEN
-from turnout.serve.tokens import make_token
+from turnout.core.errors import InvalidInput
+from turnout.serve.app import check
+from turnout.serve.auth import list_tokens, make_token, revoke_token
+from turnout.serve.database import TOKEN, writing
 
 
 @pytest.fixture
@@ -95,6 +94,26 @@ def test_a_token_goes_with_its_federation(http, tokens):
     assert http.get("/federations/demo", headers=bearer(tokens["read"])).status_code == 401
 
 
+@pytest.mark.parametrize("federation", [None, "demo"])
+def test_the_server_stays_closed_when_the_last_token_is_gone(http, demo, engine, federation):
+    assert http.get(demo).status_code == 200  # open: there never was a token
+    with writing(engine) as connection:
+        mine = bearer(make_token(connection, "only", "admin", federation))
+    if federation is None:
+        with writing(engine) as connection:
+            assert revoke_token(connection, "only")
+            assert not revoke_token(connection, "only")
+    else:
+        assert http.delete(demo, headers=mine).status_code == 204
+    for headers in ({}, mine, bearer("revoked 1")):
+        assert http.get("/federations", headers=headers).status_code == 401
+    with writing(engine) as connection:
+        assert list_tokens(connection) == []
+        again = make_token(connection, "only", "admin", None)  # the name is free
+    assert http.get("/federations", headers=bearer(again)).status_code == 200
+    assert http.get("/federations", headers=mine).status_code == 401
+
+
 @pytest.mark.parametrize(
     ("base_url", "client"),
     [
@@ -120,15 +139,15 @@ def test_pages_of_other_sites_are_refused(http, demo):
 
 
 def test_other_addresses_need_a_token(engine, tmp_path):
-    check(engine, Listen("127.0.0.1"))
-    check(engine, Listen("::1"))
+    check(engine, "127.0.0.1")
+    check(engine, "::1")
     with pytest.raises(InvalidInput, match="turnout serve token") as error:
-        check(engine, Listen("0.0.0.0"))
+        check(engine, "0.0.0.0")
     assert error.value.field == "host"
     with writing(engine) as connection:
         make_token(connection, "a", "admin", None)
-    check(engine, Listen("0.0.0.0"))
+    check(engine, "0.0.0.0")
     with pytest.raises(InvalidInput, match="belong together"):
-        check(engine, Listen(certificate=tmp_path / "c.pem"))
+        check(engine, "::1", tmp_path / "c.pem")
     with pytest.raises(InvalidInput, match=r"--certificate: there is no file"):
-        check(engine, Listen(certificate=tmp_path / "c.pem", key=tmp_path / "k.pem"))
+        check(engine, "::1", tmp_path / "c.pem", tmp_path / "k.pem")

@@ -11,20 +11,12 @@ from torch import nn
 
 from tests.training.federations import federation
 from turnout import InvalidInput
-from turnout.training import (
-    Federation,
-    KeepGlobal,
-    LocalWork,
-    MeanReturned,
-    Ready,
-    Training,
-)
-from turnout.training.batches import batch_plan
-from turnout.training.buffers import changing_buffers, least_batch
+from turnout.core.types import Selection
+from turnout.training import Federation, KeepGlobal, LocalWork, MeanReturned, Ready, Training
 from turnout.training.fast import FastTrainer
-from turnout.training.modules import load_weights, read_weights
+from turnout.training.local import batch_plan
+from turnout.training.modules import changing_buffers, least_batch, load_weights, read_weights
 from turnout.training.reference import ReferenceTrainer
-from turnout.types import Selection
 
 SIZES = (13, 7, 21, 6)  # with mini-batches of 6, two clients have a rest of one example
 COHORTS = ([0, 1, 2, 3], [0, 2], [1], [0, 3])

@@ -10,10 +10,10 @@ from torch import nn
 
 from tests.training.federations import federation, texts
 from turnout import StepDecay
+from turnout.core.errors import InvalidInput
 from turnout.data.base import PADDING, FederatedData
-from turnout.errors import InvalidInput
 from turnout.training.aggregate import aggregate
-from turnout.training.batched.weights import Stacked, StepRule
+from turnout.training.engine import Stacked, StepRule
 from turnout.training.fast import FastTrainer
 from turnout.training.local import LocalWork
 from turnout.training.models import CifarCnn, EmnistCnn, FashionCnn, Logistic, Mlp, StackedLstm
@@ -198,7 +198,7 @@ def test_a_word_of_a_chance_below_any_float_has_a_finite_loss():
 
 
 def test_the_gradients_of_blocks_of_scores_add_up(monkeypatch):
-    monkeypatch.setattr("turnout.training.batched.text.BLOCK", 20)  # of 7 words: two labels a block
+    monkeypatch.setattr("turnout.training.lstm.BLOCK", 20)  # of 7 words: two labels a block
     reference, fast = pair("lstm")
     start = reference.initial_weights()
     wanted, got = (trainer.train(start, np.arange(5), 0) for trainer in (reference, fast))

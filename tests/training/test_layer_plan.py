@@ -12,15 +12,10 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from tests.training.federations import federation
-from turnout.training.batched.convolution import ConvReluPool
-from turnout.training.batched.functional import why_not
-from turnout.training.batched.layer_plan import Unreadable, read_layer_plans
-from turnout.training.batched.layers import Space
-from turnout.training.batched.per_client import is_noisy
-from turnout.training.batched.threads import spread
-from turnout.training.batched.tiles import LEAST_SHARE, cut, stack
-from turnout.training.batched.weights import Stacked, StepRule
-from turnout.training.batches import batch_plan
+from turnout.training.engine import LEAST_SHARE, Stacked, StepRule, cut, spread, stack
+from turnout.training.functional import is_noisy, why_not
+from turnout.training.layers import ConvReluPool, Space, Unreadable, read_layer_plans
+from turnout.training.local import batch_plan
 
 PLANS = st.lists(
     st.tuples(st.integers(1, 60), st.integers(1, 9), st.sampled_from([None, 1, 7, 40])),

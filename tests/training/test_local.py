@@ -8,8 +8,7 @@ import pytest
 
 from turnout import InvalidInput, Purpose, StepDecay, stream
 from turnout.experiment.codec import decode, encode
-from turnout.training.batches import batch_plan, client_plan, polled_rows
-from turnout.training.local import LocalWork, PerClient
+from turnout.training.local import LocalWork, PerClient, batch_plan, client_plan, polled_rows
 
 COUNTS = np.array([100, 40, 7, 41])
 
@@ -86,7 +85,7 @@ def test_bad_settings_name_the_field(settings, message):
 def test_recipes_need_no_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "import turnout.training.local, turnout.training.batches, turnout.training.base\n"
+        "import turnout.training.local, turnout.training.base\n"
         "from turnout.training import models, aggregate\n"
         "models.EmnistCnn(), aggregate.KeepGlobal()\n"
         "from turnout import MissingExtra\n"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-from turnout.training.batched.lstm import LstmLayer, Steps
+from turnout.training.lstm import LstmLayer, Steps
 
 
 @pytest.mark.parametrize(

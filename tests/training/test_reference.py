@@ -12,15 +12,13 @@ from torch import nn
 
 from tests.training.federations import federation, texts
 from turnout import InvalidInput, StepDecay
+from turnout.core.types import LARGEST_REPORT
 from turnout.data.base import PADDING, FederatedData
 from turnout.training.aggregate import KeepGlobal, MeanReturned, aggregate
-from turnout.training.batches import client_plan, polled_rows
-from turnout.training.local import LocalWork, PerClient
+from turnout.training.local import LocalWork, PerClient, client_plan, polled_rows
 from turnout.training.models import Logistic, Mlp, StackedLstm
 from turnout.training.modules import load_weights
-from turnout.training.reference import ReferenceTrainer
-from turnout.training.reports import finished
-from turnout.types import LARGEST_REPORT
+from turnout.training.reference import ReferenceTrainer, finished
 
 ALL = np.arange(3)
 UNEQUAL = LocalWork(epochs=PerClient((1, 3, 2)), batch_size=5, lr=0.2, momentum=0.9)

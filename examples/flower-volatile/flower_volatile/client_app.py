@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 
 from flower_volatile import task
 from flower_volatile.faults import strike
-from turnout.integrations.flower.client import describe
+from turnout.live.flower.client import describe
 
 app = ClientApp()
 

@@ -11,7 +11,7 @@ import os
 import re
 import time
 
-from turnout.rng import Purpose, stream
+from turnout.core.rng import Purpose, stream
 
 _FAULT = re.compile(r"(\*|\d+):(crash|exit|sleep)(\d+(?:\.\d+)?)?@(\d+)(%?)")
 

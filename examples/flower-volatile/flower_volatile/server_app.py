@@ -10,10 +10,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from flower_volatile import task
-from turnout.experiment.worlds import world_of
-from turnout.integrations.flower import SelectingStrategy
-from turnout.policies import FirstK, FixedDeadline, OverSelect, RoundPolicy
-from turnout.session import VirtualWorld
+from turnout.experiment.config import world_of
+from turnout.live import VirtualWorld
+from turnout.live.flower import SelectingStrategy
+from turnout.worlds import FirstK, FixedDeadline, OverSelect, RoundPolicy
 
 app = ServerApp()
 
@@ -31,7 +31,7 @@ def main(grid: Grid, context: Context) -> None:
         checkpoint=settings["checkpoint"] or None,
         records=settings["records"] or None,
         world=world(settings),
-        wait_for_nodes_s=settings["wait-for-nodes"],
+        wait_for_clients_s=settings["wait-for-nodes"],
     )
     result = strategy.start(
         grid=grid,

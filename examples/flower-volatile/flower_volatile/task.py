@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from turnout.data import Digits, Dirichlet, FederatedData, federate
-from turnout.integrations.flower.client import LossReport
+from turnout.live.flower.client import LossReport
 
 Weights = list[np.ndarray]
 BATCH_SIZE = 32

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from turnout.arena import Arena, tasks_named
-from turnout.arena.figures import ACCURACY, TIME, draw_front, draw_profile
-from turnout.arena.page import page_of
-from turnout.arena.standing import BASELINE, Overall, overall_of, sentence_of
-from turnout.arena.tables import duels_table, overall_table, task_table
-from turnout.arena.tasks import task_labels
-from turnout.cli.option_groups import with_groups
-from turnout.cli.options import GridOptions, end_badly_on_problems, print_json, run_shown
-from turnout.cli.output import AsJson, console, fitted
-from turnout.errors import InvalidInput
-from turnout.experiment.recommend import NOT_ASKED
-from turnout.experiment.variants import variants_of
-from turnout.papers.tables import TextTable
-from turnout.registry import names
-from turnout.results.drawing import FORMATS, require_matplotlib
-from turnout.runs.files import slug
-from turnout.runs.versions import tools
-from turnout.storage import write_atomically
-
-#: Names of the figures' files.
-FIGURES = ("front", "accuracy", "profile")
+from turnout.cli.options import GridOptions, exit_on_problems, run_shown, with_groups
+from turnout.cli.output import AsJson, console, fitted, note, print_json
+from turnout.core.errors import InvalidInput
+from turnout.report.to_matplotlib import require_matplotlib
+from turnout.studies import ArenaRun, run_arena
+from turnout.studies.arena_tables import duels_table, overall_table, task_table
+from turnout.studies.arena_tasks import task_labels
+from turnout.studies.paper_tables import TextTable
+from turnout.studies.recommendation import BASELINE
+from turnout.studies.standings import sentence_of
 
 
 @with_groups
@@ -38,20 +27,23 @@ def arena(
     *,
     selectors: Annotated[
         list[str] | None,
-        typer.Argument(help="Selectors, written as for compare; default: all that are built in."),
+        typer.Argument(help="Selectors, written as for compare; default: all built-in ones."),
     ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", help=f"One of {', '.join(task_labels())}; default: all."),
+        typer.Option(
+            "--task",
+            help=f"One of {', '.join(task_labels())}; default: all whose data are there.",
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=2, help="Runs per selector and task.")] = 5,
     first_seed: Annotated[
-        int, typer.Option("--first-seed", min=0, help="From 100 on for tuning, else 0.")
+        int, typer.Option("--first-seed", min=0, help="First seed; tuning uses 100 and above.")
     ] = 0,
     quick: Annotated[
         bool, typer.Option("--quick", help="A quarter of the rounds, for a first look.")
     ] = False,
-    out: Annotated[Path, typer.Option("--out", help="Where the run folders go.")] = Path(
+    out: Annotated[Path, typer.Option("--out", help="Folder of the run folders.")] = Path(
         "runs/arena"
     ),
     results: Annotated[
@@ -59,15 +51,15 @@ def arena(
         typer.Option("--results", help="Folder of arena.json; default: as --out."),
     ] = None,
     collect: Annotated[
-        bool, typer.Option("--collect", help="Run nothing: show what is kept.")
+        bool, typer.Option("--collect", help="Run nothing: show the kept results.")
     ] = False,
     computing: GridOptions,
     as_json: AsJson = False,
 ) -> None:
     """Run selectors in the arena's tasks and measure them against random.
 
-    Results are kept in arena.json: what it has is not run again. Selectors of your own enter as
-    package.module:Class.
+    Results are kept in arena.json, and kept runs are not repeated. To enter a selector of your own,
+    give package.module:Class.
 
     Example: [bold]turnout arena random pace --task contexts --seeds 3[/]
     """
@@ -75,60 +67,42 @@ def arena(
     running = computing.for_run()
     if running["shard"] is not None:
         raise InvalidInput("--shard: the arena has no shards; use --task, or --backend ray.")
-    tasks = tasks_named(task or [])
-    chosen = selectors or [name for name in names(plugins=False) if name not in NOT_ASKED]
-    texts = list(dict.fromkeys([BASELINE, *chosen]))
-    variants = [variant for text in texts for variant in variants_of(text)]
-    folder = out / "quick" if quick else out
-    path = (results or folder) / "arena.json"
-    kept = Arena.read(path)
-    numbers = range(first_seed, first_seed + seeds)
-    plans = [] if collect else kept.lacking(tasks, variants, numbers, folder, is_quick=quick)
-    for plan in plans:
-        for label, reason in plan.left_out.items():
-            note = f"{plan.task.label}: {label} is left out: {reason}"
-            Console(stderr=True).print(f"[dim]{escape(note)}[/]", highlight=False)
-        if plan.experiment is None:
-            continue
-        grid = run_shown(plan.experiment, plan.folder, quiet=as_json, **running)
-        kept.add(plan, grid)
-        kept.file.made_with = tools(trains=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kept.file.write(path)
-        end_badly_on_problems(grid)
-    overall = overall_of(kept, tasks)
-    if not overall:
-        raise InvalidInput(f"{path} has no results of these tasks: run without --collect.")
-    folder.mkdir(parents=True, exist_ok=True)
-    front, accuracy, profile = (
-        [folder / f"{name}.{ending}" for ending in FORMATS] for name in FIGURES
+    found = run_arena(
+        selectors or [],
+        tasks=task or [],
+        seeds=seeds,
+        first_seed=first_seed,
+        is_quick=quick,
+        out=out,
+        results=results,
+        only_collect=collect,
+        notify=functools.partial(note, soft_wrap=True),
+        run=functools.partial(run_shown, quiet=as_json),
+        **running,
     )
-    drawn = draw_front(overall, TIME, front) + draw_front(overall, ACCURACY, accuracy)
-    drawn += draw_profile(kept, tasks, tuple(overall), profile)
-    entrants = [item.label for item in variants if selectors and item.label in overall]
-    pages = {x: folder / f"{slug(x)}.md" for x in entrants if x != BASELINE}
-    for label, page in pages.items():
-        text = page_of(kept, tasks, label, figure=f"{FIGURES[0]}.png")
-        write_atomically(page, text.encode())
+    exit_on_problems(*found.ran)
+    drawn, pages = found.draw(), found.write_pages()
     if as_json:
-        print_json(_content(overall, path, [*drawn, *pages.values()]))
+        print_json(_content(found, [*drawn, *pages.values()]))
         return
-    for item in tasks if task else ():
-        _print_table(task_table(kept, item))
+    for item in found.tasks if task else ():
+        _print_table(task_table(found.arena, item))
     for label in pages:
-        _print_table(duels_table(label, overall[label].duels))
-    _print_table(overall_table(overall))
-    for label, own in overall.items():
+        _print_table(duels_table(label, found.overall[label].duels))
+    _print_table(overall_table(found.overall))
+    for label, own in found.overall.items():
         if label != BASELINE:
             console.print(f"[bold]{label}[/]: {sentence_of(own.duels)}", highlight=False)
     made = f"Figures: {', '.join(map(str, drawn))}"
     if pages:
         made += f". Pages: {', '.join(map(str, pages.values()))}"
-    console.print(f"Kept in {path}. {made}", highlight=False)
+    console.print(f"Kept in {found.path}. {made}", highlight=False)
 
 
 def _print_table(text: TextTable) -> None:
-    """Print a table, in parts if the terminal is narrow."""
+    """Print a table that is not empty, in parts if the terminal is narrow."""
+    if not text.rows:
+        return
     first, *headings = text.headings
     rows = [[escape(cell) for cell in row] for row in text.rows]
     console.print(f"\n{escape(text.title)}", highlight=False)
@@ -136,10 +110,11 @@ def _print_table(text: TextTable) -> None:
         console.print(part)
 
 
-def _content(overall: dict[str, Overall], path: Path, drawn: list[Path]) -> dict[str, Any]:
+def _content(found: ArenaRun, written: list[Path]) -> dict[str, Any]:
+    """Return everything for JSON."""
     return {
-        "results": str(path),
-        "files": [str(file) for file in drawn],
+        "results": str(found.path),
+        "files": [str(file) for file in written],
         "selectors": {
             label: {
                 "time_ratio": _known(own.ratio._asdict()),
@@ -149,13 +124,13 @@ def _content(overall: dict[str, Overall], path: Path, drawn: list[Path]) -> dict
                 "record": sentence_of(own.duels),
                 "tasks": {duel.task.label: _known(duel._asdict()) for duel in own.duels},
             }
-            for label, own in overall.items()
+            for label, own in found.overall.items()
         },
     }
 
 
 def _known(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as JSON holds it: an interval of one run has no ends."""
+    """Return a row as JSON holds it: an unknown number, such as an end of an interval, is null."""
     return {
         name: None if isinstance(value, float) and math.isnan(value) else value
         for name, value in row.items()

@@ -1,4 +1,4 @@
-"""``turnout clients``: who is in a checkpoint; other ids, and two ids that are one client."""
+"""``turnout clients``: list the clients of a checkpoint, rename them, and merge two into one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import typer
 from rich.markup import escape
 
 from turnout.cli.output import AsJson, note, show, table
-from turnout.errors import InvalidInput, OutputError
-from turnout.runs.answers import name_of
-from turnout.session.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from turnout.session.clients import Client, clients_of, find, merge, rename
-from turnout.storage import read_bytes, write_atomically
+from turnout.core.errors import InvalidInput, OutputError
+from turnout.core.files import read_bytes, write_atomically
+from turnout.live.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from turnout.live.clients import Client, clients_of, find, merge, rename
+from turnout.results.answers import name_of
 
 #: Clients that the table shows; JSON has all.
 _SHOWN = 200
@@ -26,23 +26,23 @@ def clients(
     checkpoint: Annotated[Path, typer.Argument(help="The checkpoint of a live run.")],
     renames: Annotated[
         list[str] | None,
-        typer.Option("--rename", metavar="OLD=NEW", help="Give a client another id; repeatable."),
+        typer.Option("--rename", metavar="OLD=NEW", help="Rename a client; repeatable."),
     ] = None,
     merges: Annotated[
         list[str] | None,
         typer.Option(
             "--merge",
             metavar="KEPT,GONE",
-            help="Let two ids be one client: the first keeps its index and what was learned of it, "
-            "the rounds of both count; repeatable.",
+            help="Merge two clients. The result keeps the index and the learned state of the first "
+            "and the rounds of both; repeatable.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the clients of a checkpoint, or change their ids while the run is stopped.
 
-    All changes are checked before anything is written. The old file is kept beside the new one, as
-    NAME.bak. Renames come before merges.
+    All changes are checked before anything is written. The old file is kept as NAME.bak. Renames
+    are applied before merges.
 
     Example: [bold]turnout clients run.npz --rename phone-7=phone-seven --merge tablet,tablet-2[/]
     """
@@ -61,7 +61,7 @@ def clients(
 
 
 def _pair(saved: Checkpoint, text: str, sign: str, option: str) -> tuple[Hashable, str]:
-    """Return a client and what stands behind it; ids may contain the sign, too."""
+    """Return the client before the sign and the text after it; ids may contain the sign, too."""
     parts = text.split(sign)
     splits = [(sign.join(parts[:i]), sign.join(parts[i:])) for i in range(1, len(parts))]
     if not splits:
@@ -70,7 +70,7 @@ def _pair(saved: Checkpoint, text: str, sign: str, option: str) -> tuple[Hashabl
     if len(known) == 1:
         return known[0]
     if known:
-        raise InvalidInput(f"{option} {text!r} can be read in several ways: rename one part first.")
+        raise InvalidInput(f"{option} {text!r} is ambiguous: rename one of the clients first.")
     return find(saved, splits[0][0]), splits[0][1]
 
 
@@ -82,12 +82,12 @@ def _known(saved: Checkpoint, splits: Sequence[tuple[str, str]]) -> Iterator[tup
 
 
 def _like(old: Hashable, new: str) -> Hashable:
-    """Return a new id; what replaces an integer is one, too, if it can be."""
+    """Return a new id, as an integer if the old one is and the text can be one."""
     return int(new) if isinstance(old, int) and new.lstrip("-").isdecimal() else new
 
 
 def _replace(path: Path, changed: Checkpoint) -> Path:
-    """Write the checkpoint, with the old one beside it."""
+    """Write the checkpoint, and keep the old one as a backup."""
     backup = next(name for name in _backups(path) if not name.exists())
     try:
         write_atomically(backup, read_bytes(path))
@@ -104,7 +104,7 @@ def _backups(path: Path) -> Iterator[Path]:
 
 
 def _show(found: Sequence[Client], as_json: bool) -> None:
-    headings = ("id", "index", "chosen", "last round", "busy for", "address", "now known as")
+    headings = ("id", "index", "chosen", "last round", "busy for", "address", "merged into")
     drawn = table(f"{len(found)} clients", *headings, numbers=headings[1:5])
     for client in found[:_SHOWN]:
         busy = f"{client.busy_s:.0f} s" if client.busy_s else ""

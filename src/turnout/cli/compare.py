@@ -3,45 +3,48 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from turnout.cli.comparison import (
-    Baseline,
-    MetricKeys,
-    comparison_rows,
-    grid_metrics,
-    named_metrics,
-    print_across,
-    print_scores,
-)
-from turnout.cli.experiments import agreed, experiment_of, sizes_of, world_axis
-from turnout.cli.option_groups import with_groups
 from turnout.cli.options import (
     GridOptions,
     Out,
+    StopAtTarget,
+    Track,
+    TrainingOptions,
     WorldOptions,
-    end_badly_on_problems,
-    print_json,
+    agreed,
+    checked_trackers,
+    exit_on_problems,
     print_shard,
+    recipe_options,
     run_shown,
+    settings_of,
+    sizes_of,
+    with_groups,
 )
-from turnout.cli.output import AsJson, console
-from turnout.cli.tracking import Track, checked_trackers
-from turnout.cli.training_options import StopAtTarget, TrainingOptions, recipe_options
-from turnout.errors import InvalidInput
-from turnout.experiment import ConfigError, Grid, Sweep, run_sweep
-from turnout.experiment.spec import parse_parameters
-from turnout.results import open_runs
-from turnout.results.across import Across
-from turnout.results.drawing import FORMATS, require_matplotlib
-from turnout.results.figures import draw_results
+from turnout.cli.output import AsJson, console, print_json
+from turnout.cli.scores import (
+    Baseline,
+    MetricKeys,
+    named_metrics,
+    print_across,
+    print_scores,
+    score_row,
+)
+from turnout.core.errors import InvalidInput
+from turnout.experiment import ConfigError, Experiment, Point, Sweep, run_sweep
+from turnout.experiment.sweep import joined, world_axis
+from turnout.experiment.variants import parse_parameters
+from turnout.report.charts import draw_results
+from turnout.report.to_matplotlib import FORMATS, require_matplotlib
+from turnout.results import Results
+from turnout.results.catalogue import all_metrics, at_targets, shown_in
+from turnout.results.metric import Facts, Metric
 from turnout.results.scores import known_label
-from turnout.runs.facts import Facts
-from turnout.runs.metric import Metric
 
 Selectors = Annotated[
     list[str] | None,
@@ -74,7 +77,7 @@ def compare(
     *,
     selectors: Selectors = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Train a real model; see the options of training.")
+        bool, typer.Option("--train", help="Train a real model; see Training below.")
     ] = False,
     training: TrainingOptions,
     stop_at_target: StopAtTarget = False,
@@ -95,7 +98,7 @@ def compare(
 ) -> None:
     """Run selectors in the same simulated federations and compare them, seed by seed.
 
-    An interrupted comparison goes on where it stopped when the same command is given again. With
+    An interrupted comparison resumes when the same command is given again. With
     more selectors, seeds or rounds and the same --out, only what is missing is run: [bold]turnout
     compare random e3cs oort --rounds 500 --seeds 5 --out runs/mine[/]. Runs of a selector of your
     own are run again when its file was edited.
@@ -120,26 +123,50 @@ def compare(
         require_matplotlib()
     folder = out or Path("runs") / f"{plan.base.name}-{plan.digest[:8]}"
     running = {**computing.for_run(track), "track": checked_trackers(track)}
+    points = plan.points()
     grids = run_sweep(plan, folder, run_shown, quiet=as_json, **running)
-    shard = running["shard"]
+    results, shard = joined(grids, folder), running["shard"]
     if shard is not None:
         print_shard(shard, folder, grids, as_json)
     elif as_json:
-        print_json(
-            [
-                {"sweep": point.settings, **row}
-                for point, grid in zip(plan.points(), grids, strict=True)
-                for row in comparison_rows(grid, baseline)
-            ]
-        )
+        by_point = zip(points, grids, strict=True)
+        print_json([row for point, each in by_point for row in _rows(point, each, baseline)])
     else:
-        _print_grids(grids, wanted, baseline)
+        for point, each in zip(points, grids, strict=True):
+            name = f"{point.experiment.name}: " if len(grids) > 1 else ""
+            title = f"{name}{point.experiment.title}"
+            print_scores(each.scores, title, _usual(point.experiment), wanted, baseline)
+        if len(grids) > 1:
+            print_across(results.across, wanted or _usual(plan.base), baseline)
         console.print(f"Run folder: {folder}", highlight=False)
-    if figures is not None and shard is None:
-        results = open_runs(folder)
-        labels = [label for label in plan.base.labels if label in results.labels]
-        draw_results(results.only(labels), figures, formats=FORMATS)
-    end_badly_on_problems(*grids)
+    if figures is not None and shard is None and results.worlds:
+        draw_results(results, figures, formats=FORMATS)
+    exit_on_problems(results)
+
+
+def _usual(experiment: Experiment) -> list[Metric[Facts]]:
+    """Return the metrics that the table of an experiment shows by default."""
+    recipe = experiment.training
+    if recipe is None:
+        return shown_in("compare")
+    return [*shown_in("compare --train"), *at_targets(recipe.target_accuracy)]
+
+
+def _rows(point: Point, results: Results, baseline: str | None) -> Iterator[dict[str, Any]]:
+    """Yield all metrics of each selector for JSON, with differences to a baseline."""
+    written = [key for run in results.runs for key in run.summary or ()]
+    not_compared = {metric.key for metric in all_metrics() if metric.group == "computing"}
+    keys = [key for key in dict.fromkeys(written) if key not in not_compared]
+    variants = {variant.label: variant for variant in point.experiment.selectors}
+    for label in results.labels:
+        yield {
+            "sweep": point.settings,
+            **score_row(results.scores, label, keys, baseline or results.labels[0]),
+            "selector": variants[label].name,
+            "parameters": variants[label].parameters,
+            "folder": str(results.folder),
+            "problems": [run.message for run in results.failed if run.label == label],
+        }
 
 
 def _from_options(
@@ -149,32 +176,15 @@ def _from_options(
     train: bool,
     recipe: Mapping[str, Any],
 ) -> Sweep:
-    """Return what the command line asks for."""
+    """Return the sweep that the options describe."""
     if not selectors:
         raise InvalidInput("give selectors, e.g. turnout compare random e3cs, or --config FILE.")
     if recipe and not train:
         raise InvalidInput(_NOT_TRAINED)
     worlds = federation.world or []
     first = dataclasses.replace(federation, world=worlds[:1])
-    experiment = experiment_of("compare", selectors, seeds, first, recipe if train else None)
-    return Sweep(experiment, world_axis(worlds))
-
-
-def _print_grids(
-    grids: Sequence[Grid], wanted: Sequence[Metric[Facts]], baseline: str | None
-) -> None:
-    """Print the tables of each point of a sweep, and what they say together."""
-    for grid in grids:
-        experiment = grid.experiment
-        point = f"{experiment.name}: " if len(grids) > 1 else ""
-        title = (
-            f"{point}{experiment.n_rounds:,} rounds, {experiment.cohort_size:,} of "
-            f"{experiment.n_clients:,} clients"
-        )
-        print_scores(grid.scores, title, grid_metrics(grid), wanted, baseline)
-    if len(grids) > 1:
-        across = Across([grid.scores for grid in grids])
-        print_across(across, wanted or grid_metrics(grids[0]), baseline)
+    settings = settings_of("compare", seeds, first, recipe if train else None)
+    return Sweep(Experiment(selectors, **settings), world_axis(worlds))
 
 
 def _swept(texts: Sequence[str]) -> dict[str, Any]:
@@ -200,7 +210,7 @@ def _from_file(
     train: bool,
     recipe: Mapping[str, Any],
 ) -> Sweep:
-    """Return what a file asks for, changed by what was given on the command line."""
+    """Return the sweep of a file, with the options of the command line in place of its settings."""
     if federation.world or federation.deadline is not None:
         raise InvalidInput("--world and --deadline go into the file of --config.")
     sweep = Sweep.from_toml(config)

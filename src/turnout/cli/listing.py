@@ -1,4 +1,4 @@
-"""``turnout list``: the selectors that can be used here, and one of them in detail."""
+"""``turnout list``: the available selectors, and one of them in detail."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from turnout.cli.output import AsJson, console, show, table
-from turnout.describe import HEADINGS, Description, describe
-from turnout.errors import TurnoutError
-from turnout.registry import names
+from turnout.cli.output import AsJson, console, print_json, show, table
+from turnout.core import registry
+from turnout.core.describe import HEADINGS, Description, describe
+from turnout.core.errors import TurnoutError
 
 #: Longer lines are hard to read.
 _WIDEST = 100
@@ -33,10 +33,10 @@ def list_selectors(name: Name = None, as_json: AsJson = False) -> None:
         _show_one(describe(name), as_json)
         return
     overview, rows = table("Selectors", "name", "what it is", "needs"), []
-    for each in names():
+    for each in registry.list_selectors():
         try:
             description = describe(each)
-        except TurnoutError as error:  # somebody's plug-in; the others can be used
+        except TurnoutError as error:  # a plug-in is broken; the others can be used
             overview.add_row(f"[bold]{escape(each)}[/]", f"[red]{escape(str(error))}[/]", "")
             rows.append({"name": each, "error": str(error)})
             continue
@@ -52,7 +52,7 @@ def list_selectors(name: Name = None, as_json: AsJson = False) -> None:
 
 def _show_one(description: Description, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(_plain(description), indent=2))
+        print_json(_plain(description))
         return
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)

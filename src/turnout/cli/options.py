@@ -1,14 +1,17 @@
-"""What the commands that run experiments share: options, progress, problems, numbers."""
+"""What commands share: options, the experiment that they describe, progress and problems."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import dataclasses
+import functools
+import inspect
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from click import get_current_context
@@ -16,77 +19,125 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from turnout.cli.output import console
-from turnout.cli.tracking import callbacks_of
-from turnout.environments import WORLDS
-from turnout.errors import InvalidInput
-from turnout.experiment import Advance, Estimate, Experiment, Grid, Shard, run_experiment
+from turnout.cli.output import console, note, print_json
+from turnout.core.errors import InvalidInput
+from turnout.core.require import choice
+from turnout.data import Partition, Source
+from turnout.experiment import (
+    Advance,
+    Experiment,
+    Shard,
+    Variant,
+    parse_variant,
+    run_experiment,
+    sweep,
+)
+from turnout.experiment.codec import FAMILIES, ConfigError, decode
 from turnout.experiment.grid import BACKENDS
-from turnout.runs.files import ERROR, cell_folder
+from turnout.experiment.pool import Callbacks
+from turnout.experiment.sweep import joined
+from turnout.experiment.variants import parse_parameters, parse_spec
+from turnout.results import Results
+from turnout.results.callbacks import Callback, MLflow, TensorBoard, WandB
+from turnout.results.files import ERROR, cell_folder
+from turnout.training import Aggregation, LocalWork, Model, Training
+from turnout.worlds import WORLDS
 
-#: How often a line tells the progress where there is no terminal.
-SECONDS_PER_LINE = 10.0
 
-#: Exit code of a command that was stopped from the keyboard.
-_INTERRUPTED = 130
+def option(name: str, help: str, default: Any = None, **more: Any) -> Any:
+    """Return an option as the field of a group.
 
-_WORLDS = "; ".join(f"[bold]{name}[/]: {world.what}" for name, world in WORLDS.items())
+    Args:
+        name: The option as the user writes it: ``--rounds``.
+        help: Its help text.
+        default: Its value if it is not given.
+        more: For ``typer.Option``.
+    """
+    declared = typer.Option(name, help=help, **more)
+    return dataclasses.field(default=default, metadata={"option": declared})
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command in which a parameter that is a group stands for the group's options.
+
+    Args:
+        command: Takes keywords only. A parameter whose type is a dataclass is a group.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {
+        name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)
+    }
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        group = groups.get(parameter.name)
+        if group is None:
+            parameters.append(parameter.replace(annotation=hints[parameter.name]))
+            continue
+        kinds = get_type_hints(group, include_extras=True)
+        for field in dataclasses.fields(group):
+            kind, declared = kinds[field.name], field.metadata.get("option")
+            hint = kind if declared is None else Annotated[kind, declared]
+            own = inspect.Parameter(
+                field.name, parameter.kind, default=field.default, annotation=hint
+            )
+            parameters.append(own)
+
+    @functools.wraps(command)
+    def with_options(**options: Any) -> None:
+        for name, group in groups.items():
+            fields = [field.name for field in dataclasses.fields(group)]
+            options[name] = group(**{field: options.pop(field) for field in fields})
+        command(**options)
+
+    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return with_options
+
 
 Param = Annotated[
     list[str] | None, typer.Option("--param", help="key=value; may be given several times.")
 ]
 Seed = Annotated[
     int,
-    typer.Option(
-        "--seed", min=0, help="Number that fixes all random draws: the same seed, the same run."
-    ),
+    typer.Option("--seed", min=0, help="Fixes all random draws: the same seed, the same run."),
 ]
 Jobs = Annotated[
     int | None,
     typer.Option("--jobs", min=1, help="Runs at the same time; default: one per processor."),
 ]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Run all again, also what the folder holds already.")
+    bool, typer.Option("--fresh", help="Run everything again, also what the folder holds already.")
 ]
 Out = Annotated[
     Path | None,
     typer.Option("--out", help="Run folder; default: runs/ and a name made of the settings."),
 ]
 
+_WORLDS = "; ".join(f"[bold]{name}[/]: {world.what}" for name, world in WORLDS.items())
+
 
 @dataclass(frozen=True)
 class WorldOptions:
     """Which federation is simulated, and how large."""
 
-    world: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--world",
-            help="A name or a TOML file with a world's table; default: volatile. Several are a "
-            f"sweep of compare. {_WORLDS}.",
-        ),
-    ] = None
-    n_rounds: Annotated[
-        int | None, typer.Option("--rounds", min=1, help="Rounds per run; default: as the world.")
-    ] = None
-    n_clients: Annotated[
-        int | None,
-        typer.Option("--clients", min=1, help="Number of clients; default: as the world."),
-    ] = None
-    cohort_size: Annotated[
-        int | None,
-        typer.Option("--cohort", min=1, help="Clients per round; default: as the world."),
-    ] = None
-    deadline: Annotated[
-        float | None,
-        typer.Option("--deadline", help="Seconds until a round closes; default: no deadline."),
-    ] = None
-    bounds: Annotated[
-        bool,
-        typer.Option(
-            "--bounds", help="Compare what clients claim with what others do, as Flower runs do."
-        ),
-    ] = False
+    world: list[str] | None = option(  # noqa: RUF009 - a field, as all others
+        "--world",
+        "A name, or a TOML file with the table of a world; default: volatile. compare takes "
+        f"several, as a sweep. {_WORLDS}.",
+    )
+    n_rounds: int | None = option("--rounds", "Rounds per run; default: that of the world.", min=1)
+    n_clients: int | None = option(
+        "--clients", "Number of clients; default: that of the world.", min=1
+    )
+    cohort_size: int | None = option(
+        "--cohort", "Clients per round; default: that of the world.", min=1
+    )
+    deadline: float | None = option(
+        "--deadline", "Seconds until a round closes; default: no deadline."
+    )
+    bounds: bool = option(
+        "--bounds", "Compare what clients claim with what others do, as Flower runs do.", False
+    )
 
 
 @dataclass(frozen=True)
@@ -94,23 +145,19 @@ class GridOptions:
     """How the runs of a grid are computed."""
 
     jobs: Jobs = None
-    backend: Annotated[
-        str, typer.Option("--backend", help=f"Where runs are computed: {' or '.join(BACKENDS)}.")
-    ] = "local"
-    address: Annotated[
-        str | None,
-        typer.Option(
-            "--address", help="Ray cluster, auto or HOST:PORT; default: Ray started here."
-        ),
-    ] = None
-    shard: Annotated[
-        str | None,
-        typer.Option("--shard", help="i/n: only the runs whose number is i modulo n; see merge."),
-    ] = None
+    backend: str = option(
+        "--backend", f"Where runs are computed: {' or '.join(BACKENDS)}.", "local"
+    )
+    address: str | None = option(
+        "--address", "Ray cluster, auto or HOST:PORT; default: Ray started here."
+    )
+    shard: str | None = option(
+        "--shard", "i/n: only the runs whose number is i modulo n; see merge."
+    )
     fresh: Fresh = False
 
     def for_run(self, track: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return how runs are computed, as ``run_experiment`` takes it.
+        """Return the arguments of ``run_experiment`` for these options.
 
         Args:
             track: Trackers that follow the runs.
@@ -129,34 +176,31 @@ class GridOptions:
         }
 
 
-def row_of(grid: Grid) -> dict[str, Any]:
-    """Return the only run of a grid as one row: what was run, and its summary."""
-    experiment, cell = grid.experiment, grid.cells[0]
-    sizes = {name: getattr(experiment, name) for name in ("n_clients", "cohort_size", "n_rounds")}
-    return {"label": cell.label, **sizes, "seed": cell.seed, **(cell.summary or {})}
-
-
-def print_shard(shard: Shard, folder: Path, grids: Sequence[Grid], as_json: bool) -> None:
-    """Tell what was run of a grid, and how it becomes whole.
+def print_shard(shard: Shard, folder: Path, grids: Sequence[Results], as_json: bool) -> None:
+    """Print what was run of a grid, and how to complete it.
 
     Args:
         shard: The part.
         folder: Where its runs are.
-        grids: What was run.
+        grids: The results.
         as_json: For programs.
     """
-    cells = [cell for grid in grids for cell in grid.cells]
-    n_complete = sum(cell.summary is not None for cell in cells)
+    results = joined(grids, folder)
+    n_runs, n_complete = len(results.runs), len(results.runs) - len(results.failed)
     if as_json:
-        counts = {"n_runs": len(cells), "n_complete": n_complete}
+        counts = {"n_runs": n_runs, "n_complete": n_complete}
         print_json({"shard": str(shard), "folder": str(folder), **counts})
         return
     text = (
-        f"Shard {shard}: {n_complete} of {len(cells)} runs are complete in {folder}. When all "
+        f"Shard {shard}: {n_complete} of {n_runs} runs are complete in {folder}. When all "
         "shards are, turnout merge joins their folders; without --shard this command shows the "
         "results."
     )
     console.print(text, highlight=False)
+
+
+#: Exit code of a command that was stopped from the keyboard.
+_INTERRUPTED = 130
 
 
 def run_shown(
@@ -165,100 +209,293 @@ def run_shown(
     *,
     quiet: bool,
     track: Sequence[str] = (),
+    is_kept: bool = True,
     **options: Any,
-) -> Grid:
+) -> Results:
     """Run an experiment with one progress display for all its cells.
 
     Args:
-        experiment: What to run.
+        experiment: The experiment.
         folder: Where the results go.
         quiet: Whether to show nothing.
         track: Names of trackers that follow each run, checked.
+        is_kept: Whether the folder stays, so that an interrupted run can resume.
         **options: For ``run_experiment``.
     """
     options["callbacks"] = callbacks_of(track, folder)
     try:
         with _progress(experiment.name, quiet) as advance:
-            grid = run_experiment(experiment, folder, progress=advance, **options)
+            results = run_experiment(experiment, folder, progress=advance, **options)
     except KeyboardInterrupt:
-        Console(stderr=True).print("Interrupted; the same command goes on from here.")
+        advice = " The same command resumes from here." if is_kept else ""
+        Console(stderr=True).print(f"Interrupted.{advice}", soft_wrap=True)
         raise typer.Exit(_INTERRUPTED) from None
-    for note in grid.notes:
-        Console(stderr=True).print(f"[yellow]note:[/] {escape(note)}", highlight=False)
-    return grid
+    for text in results.notes:
+        note(text)
+    return results
 
 
-def end_badly_on_problems(*grids: Grid) -> None:
-    """Name every cell that has no result, and end with exit code 1 if there is one.
+def exit_on_problems(*results: Results) -> None:
+    """Name every run without a result, and end with exit code 1 if there is one.
 
-    Cells with a result about which there is something to say are named too. The traceback of an
-    error is in a file, which is named; with ``--debug`` it is shown.
+    Runs with a result that needs a remark are named too. The traceback of an error is in a file,
+    which is named; with ``--debug`` it is shown.
     """
     errors = Console(stderr=True)
-    for grid in grids:
-        for cell in (*grid.remarks, *grid.problems):
-            text = escape(f"{cell.label}, seed {cell.seed}: {cell.message}")
-            kind = "[yellow]note:[/]" if cell.summary else f"[bold red]{cell.status}:[/]"
-            errors.print(f"{kind} {text}", highlight=False)
-            traceback = cell_folder(grid.folder, cell.label, cell.seed) / ERROR
-            if not cell.summary and traceback.exists():
-                typer.echo(f"traceback: {traceback}", err=True)
-                if get_current_context().find_root().params["debug"]:
-                    typer.echo(traceback.read_text(encoding="utf-8"), err=True)
-    if any(grid.problems for grid in grids):
+    for run in (run for each in results for run in (*each.remarks, *each.failed)):
+        kind = "[yellow]note:[/]" if run.summary else f"[bold red]{run.status}:[/]"
+        text = escape(f"{run.label}, seed {run.seed}: {run.message}")
+        errors.print(f"{kind} {text}", highlight=False)
+        traceback = run.path / ERROR
+        if not run.summary and traceback.exists():
+            typer.echo(f"traceback: {traceback}", err=True)
+            if get_current_context().find_root().params["debug"]:
+                typer.echo(traceback.read_text(encoding="utf-8"), err=True)
+    if any(each.failed for each in results):
         raise typer.Exit(1)
 
 
-def _lines(name: str) -> Callable[[Advance], None]:
-    """Return what writes a line now and then, for logs."""
-    latest = time.monotonic()
-
-    def advance(state: Advance) -> None:
-        nonlocal latest
-        if time.monotonic() - latest < SECONDS_PER_LINE:
-            return
-        latest = time.monotonic()
-        accuracy = state.measured.get("accuracy")
-        learned = "" if accuracy is None else f", accuracy {accuracy:.3f}"
-        done = f"{state.rounds_done:,} of {state.n_rounds:,} rounds"
-        runs = f"{state.cells_done} of {state.n_cells} runs"
-        typer.echo(f"{name}: {done}, {runs}{learned}", err=True)
-
-    return advance
-
-
-def numbers(estimate: Estimate) -> dict[str, float | int | None]:
-    """Return an estimate for JSON; what is not defined is null."""
-    parts = {"mean": estimate.mean, "sd": estimate.deviation, "ci95": estimate.half_width}
-    finite = {name: value if value == value else None for name, value in parts.items()}
-    return {**finite, "n": estimate.n}
-
-
-def print_json(content: Any) -> None:
-    """Print JSON for programs."""
-    typer.echo(json.dumps(content, indent=2, allow_nan=False))
+#: Seconds between two lines of progress where there is no terminal.
+SECONDS_PER_LINE = 10.0
 
 
 @contextlib.contextmanager
 def _progress(name: str, quiet: bool) -> Iterator[Callable[[Advance], None]]:
+    """Yield what shows the progress: a bar, or a line now and then where there is no terminal."""
     columns = (
         TextColumn("[bold]{task.description}[/]"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("rounds, {task.fields[cells]}{task.fields[learned]}"),
+        TextColumn("rounds, {task.fields[runs]}"),
         TimeRemainingColumn(),
     )
-    if not (quiet or console.is_terminal):
-        yield _lines(name)
-        return
-    with Progress(*columns, console=console, transient=True, disable=quiet) as progress:
-        task = progress.add_task(name, total=None, cells="", learned="")
+    is_bar = quiet or console.is_terminal
+    latest = time.monotonic()
+    with Progress(*columns, console=console, transient=True, disable=quiet or not is_bar) as bar:
+        task = bar.add_task(name, total=None, runs="")
 
         def advance(state: Advance) -> None:
-            cells = f"{state.cells_done} of {state.n_cells} runs"
-            done, total = state.rounds_done, state.n_rounds
-            progress.update(task, completed=done, total=total, cells=cells)
-            if "accuracy" in state.measured:
-                progress.update(task, learned=f", accuracy {state.measured['accuracy']:.3f}")
+            nonlocal latest
+            accuracy = state.measured.get("accuracy")
+            learned = "" if accuracy is None else f", accuracy {accuracy:.3f}"
+            runs = f"{state.cells_done} of {state.n_cells} runs{learned}"
+            if is_bar:
+                bar.update(task, completed=state.rounds_done, total=state.n_rounds, runs=runs)
+            elif time.monotonic() - latest >= SECONDS_PER_LINE:
+                latest = time.monotonic()
+                done = f"{state.rounds_done:,} of {state.n_rounds:,} rounds"
+                typer.echo(f"{name}: {done}, {runs}", err=True)
 
         yield advance
+
+
+#: The user is asked before more runs than this.
+_MOST_CELLS = 1000
+
+
+def settings_of(
+    name: str,
+    seeds: Sequence[int] | int,
+    options: WorldOptions,
+    training: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of ``Experiment`` except the selectors.
+
+    Args:
+        name: The name of the experiment.
+        seeds: The seeds, or how many.
+        options: Which world, and how large.
+        training: Fields of the recipe that were given; None = no training.
+    """
+    world = _only(options.world or ["volatile"])
+    own: dict[str, Any] = {"name": name, "seeds": seeds, "bounds": options.bounds}
+    return sweep.settings_of(world, training, options.deadline, **own, **sizes_of(options))
+
+
+def agreed(n_cells: int, yes: bool) -> None:
+    """Ask the user before a large number of runs.
+
+    Args:
+        n_cells: The number of runs.
+        yes: Whether the user has already agreed.
+
+    Raises:
+        InvalidInput: There are too many, and there is no terminal to ask.
+    """
+    if yes or n_cells <= _MOST_CELLS:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidInput(
+            f"these are {n_cells:,} runs, more than {_MOST_CELLS:,}: give --yes if you want them "
+            "all, or fewer values, selectors or seeds."
+        )
+    typer.confirm(f"These are {n_cells:,} runs. Go on?", abort=True)
+
+
+def sizes_of(options: WorldOptions) -> dict[str, int]:
+    """Return the sizes that were given, by field of ``Experiment``."""
+    sizes = {name: getattr(options, name) for name in ("n_clients", "cohort_size", "n_rounds")}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def variant_with(selector: str, parameters: Sequence[str] | None) -> Variant:
+    """Return the variant of a text, with the parameters of ``--param`` put over its own."""
+    variant = parse_variant(selector)
+    changes = parse_parameters(",".join(parameters or []))
+    if not changes:
+        return variant
+    return dataclasses.replace(variant, parameters={**variant.parameters, **changes}, label="")
+
+
+def _only(worlds: Sequence[str]) -> str:
+    if len(worlds) > 1:
+        raise InvalidInput(
+            f"--world was given {len(worlds)} times, and this command runs one world: turnout "
+            "compare takes several.",
+            field="world",
+        )
+    return worlds[0]
+
+
+_of_training = functools.partial(option, rich_help_panel="Training")
+
+StopAtTarget = Annotated[
+    bool,
+    typer.Option(
+        "--stop-at-target",
+        help="End a run when it reaches the highest target.",
+        rich_help_panel="Training",
+    ),
+]
+
+#: Fields of a recipe that are given as text: the option, what the text names, and the default.
+_TEXTS: Mapping[str, tuple[str, type, str]] = {
+    "source": ("--data", Source, "digits"),
+    "partition": ("--partition", Partition, "dirichlet:alpha=0.5"),
+    "model": ("--model", Model, "mlp"),
+    "aggregation": ("--aggregation", Aggregation, "mean-returned"),
+    "local": ("--local", LocalWork, "epochs=5, batch_size=10, lr=0.05"),
+}
+
+
+def _of_family(field: str, more: str = "") -> Any:
+    name, base, default = _TEXTS[field]
+    names = ", ".join(FAMILIES[base])
+    return _of_training(
+        name, f"name or name:key=value,...; default: {default}. Names: {names}{more}."
+    )
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What is trained; named as the fields of ``Training``."""
+
+    source: str | None = _of_family("source")
+    partition: str | None = _of_family("partition")
+    model: str | None = _of_family("model", "; or module:factory of your own")
+    local: str | None = _of_training(
+        "--local",
+        "Local work: key=value,... of epochs or steps, batch_size, lr, momentum, proximal, "
+        f"weight_decay. Default: {_TEXTS['local'][2]}.",
+    )
+    aggregation: str | None = _of_family("aggregation")
+    buffers: str | None = _of_training(
+        "--buffers",
+        "Running moments of batch normalisation: average (default), or local: each client "
+        "keeps its own.",
+    )
+    server_lr: float | None = _of_training(
+        "--server-lr", "Factor on the step of the global model; default: 1."
+    )
+    hold_out: float | None = _of_training(
+        "--hold-out", "Share of its examples that a client keeps for evaluation; default: 0."
+    )
+    target_accuracy: list[float] | None = _of_training(  # noqa: RUF009
+        "--target", "Accuracy whose rounds and time are reported; may be given several times."
+    )
+    evaluate_every: int | None = _of_training(
+        "--evaluate-every", "Rounds between two evaluations on the test set; default: 1.", min=1
+    )
+    device: str | None = _of_training("--device", "cpu (default), cuda, cuda:1, mps ...")
+    trainer: str | None = _of_training(
+        "--trainer", "fast (default), or reference: one client after the other."
+    )
+
+
+def recipe_options(options: TrainingOptions, stop_at_target: bool = False) -> dict[str, Any]:
+    """Return the fields of a recipe that were given, with what their texts stand for.
+
+    Args:
+        options: The options of the command.
+        stop_at_target: Whether a run ends when it reaches the highest target.
+
+    Returns:
+        Values by field; what was not given is left out.
+
+    Raises:
+        InvalidInput: A text is wrong; the message names its option.
+
+    """
+    values = {**vars(options), "stop_at_target": stop_at_target or None}
+    recipe = {name: value for name, value in values.items() if value not in (None, ())}
+    for field, (name, base, _) in _TEXTS.items():
+        text = recipe.get(field)
+        try:
+            if text is not None:
+                recipe[field] = _meant(text, base)
+        except ConfigError as error:
+            raise InvalidInput(f"{name} {text}: {error.problem}") from error
+    return recipe
+
+
+def _meant(text: str, base: type) -> Any:
+    """Return the object of ``name:key=value,...``; local work has no name."""
+    if base is LocalWork:
+        return decode({"local": parse_parameters(text)}, Training).local
+    name, parameters = parse_spec(text)
+    return decode({"kind": name, **parameters}, base)
+
+
+#: By name: made of the name of a run and the folder for its files.
+_TRACKERS: Mapping[str, Callable[[str, Path], Callback]] = {
+    "tensorboard": lambda name, folder: TensorBoard(folder),
+    "mlflow": lambda name, folder: MLflow("turnout", run_name=name),
+    "wandb": lambda name, folder: WandB("turnout", name=name),
+}
+Track = Annotated[
+    list[str] | None,
+    typer.Option("--track", help=f"Also log every round to {', '.join(_TRACKERS)}."),
+]
+
+
+def checked_trackers(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of ``--track``.
+
+    Args:
+        names: The names as given.
+
+    Raises:
+        InvalidInput: There is no such tracker.
+        MissingExtra: Its package is not installed.
+    """
+    for name in names or ():
+        _TRACKERS[choice("--track", name, tuple(_TRACKERS))]("", Path())
+    return tuple(names or ())
+
+
+def callbacks_of(names: Sequence[str], folder: Path) -> Callbacks | None:
+    """Return the trackers of each run of an experiment; None without any.
+
+    Args:
+        names: Names of trackers, checked.
+        folder: The run folder; TensorBoard writes into it.
+    """
+    if not names:
+        return None
+
+    def of_run(label: str, seed: int) -> list[Callback]:
+        name = f"{label}, seed {seed} in {folder.name}"
+        events = cell_folder(folder / "tensorboard", label, seed)
+        return [_TRACKERS[tracker](name, events) for tracker in names]
+
+    return of_run

@@ -1,4 +1,4 @@
-"""Printing: a table for people or JSON for programs."""
+"""Printing: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from turnout.runs.facts import Facts
-from turnout.runs.metric import Metric
+from turnout.results.metric import Facts, Metric
 
 #: The option that every command has.
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -55,7 +54,7 @@ def fitted(
 
     Args:
         first: Heading and cells of the first column, as markup.
-        headings: Of the other columns.
+        headings: The headings of the other columns.
         rows: The cells of the other columns, row by row, as markup.
     """
     room = console.width - 1 - (min(_width(first[0], *first[1]), _WIDEST_LABEL) + _BORDER)
@@ -77,7 +76,7 @@ def _width(*texts: str) -> int:
 
 
 def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return which columns go into the same table, at least one into each."""
+    """Return the columns of each table, at least one per table."""
     parts: list[list[int]] = []
     left = 0
     for column, width in enumerate(widths):
@@ -102,7 +101,7 @@ def note(text: str, kind: str = "note", *, soft_wrap: bool = False) -> None:
     """Print a note for people to standard error.
 
     Args:
-        text: What there is to say, as plain text.
+        text: The note, as plain text.
         kind: The word before it.
         soft_wrap: Whether the terminal breaks long lines.
     """
@@ -110,9 +109,14 @@ def note(text: str, kind: str = "note", *, soft_wrap: bool = False) -> None:
     errors.print(f"[yellow]{kind}:[/] {escape(text)}", highlight=False, soft_wrap=soft_wrap)
 
 
+def print_json(content: Any) -> None:
+    """Print JSON for programs."""
+    typer.echo(json.dumps(content, indent=2, allow_nan=False))
+
+
 def show(drawn: Table, rows: list[dict[str, Any]], as_json: bool) -> None:
     """Print the rows as JSON, or the table that was made of them."""
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        print_json(rows)
     else:
         console.print(drawn)

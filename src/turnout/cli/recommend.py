@@ -9,32 +9,26 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from turnout.arena.standing import BASELINE
-from turnout.arena.standings import Standing, standings
-from turnout.cli.comparison import print_scores, score_row
-from turnout.cli.experiments import settings_of
-from turnout.cli.option_groups import with_groups
 from turnout.cli.options import (
     Fresh,
     Jobs,
     Out,
+    TrainingOptions,
     WorldOptions,
-    end_badly_on_problems,
-    print_json,
+    exit_on_problems,
+    recipe_options,
     run_shown,
+    settings_of,
+    with_groups,
 )
-from turnout.cli.output import AsJson, console, text_table
-from turnout.cli.training_options import TrainingOptions, recipe_options
-from turnout.errors import InvalidInput
-from turnout.experiment import Grid, Variant
-from turnout.experiment.recommend import Recommendation, candidates, needs_of, verdict
-from turnout.results.scores import Scores
-from turnout.runs.catalogue import metric_named
-from turnout.runs.facts import Facts
-from turnout.runs.metric import Metric
-
-#: What a simulated world knows and a server does not.
-_UNKNOWN = "success_rate"
+from turnout.cli.output import AsJson, console, print_json, text_table
+from turnout.cli.scores import print_scores, score_row
+from turnout.core.errors import InvalidInput
+from turnout.experiment import Experiment, Results, Variant
+from turnout.studies import Recommendation
+from turnout.studies import recommend as run_recommendation
+from turnout.studies.recommendation import BASELINE, UNKNOWN, needs_of
+from turnout.studies.standings import Standing, standings
 
 
 @with_groups
@@ -52,64 +46,71 @@ def recommend(
         str | None,
         typer.Option(
             "--metric",
-            help="What counts, by its key; default: accuracy, without training success_ratio.",
+            help="Key of the metric to judge by; default: accuracy, or success_ratio without "
+            "--train.",
         ),
     ] = None,
     without: Annotated[
         str,
         typer.Option(
             "--without",
-            help="What your server will not know: columns, reports of clients, poll; with commas.",
+            help="What your server will not have: columns, reports of clients, poll; separated by "
+            "commas.",
         ),
-    ] = _UNKNOWN,
+    ] = UNKNOWN,
     out: Out = None,
     jobs: Jobs = None,
     fresh: Fresh = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the selectors that fit a world, rank them, and say which one to take.
+    """Run the selectors that fit a world, rank them, and recommend one.
 
-    It first shows how they stand in the arena, nine tasks in which all of them trained. Then your
-    world decides. Of those whose differences may be chance there, the one that needs least is
-    taken. The numbers are in the run folder; the same command goes on where it stopped.
+    First, the command shows the standings of these selectors in the arena, which has nine tasks.
+    Then it runs them in your world. If their differences may be chance, it recommends the selector
+    that needs least. Give the same command again to resume an interrupted run.
 
     Example: [bold]turnout recommend --world e3cs --rounds 100 --without success_rate,poll[/]
     """
     recipe = recipe_options(training)
     if recipe and not train:
         raise InvalidInput("options of training were given without --train.")
-    judged_by = _metric(metric, train)
-    settings = settings_of("recommend", seeds, federation, recipe if train else None)
-    unknown = [name.strip() for name in without.split(",") if name.strip()]
-    experiment, left_out = candidates(selectors or [], unknown, **settings)
-    folder = out or Path("runs") / f"recommend-{experiment.digest[:8]}"
-    known = _known(experiment.selectors)
-    if known and not as_json:
-        _print_known(known)
-    grid = run_shown(experiment, folder, quiet=as_json, n_jobs=jobs, fresh=fresh)
-    end_badly_on_problems(grid)
-    decision = verdict(grid.scores, judged_by, experiment.selectors)
-    winner = next(item for item in experiment.selectors if item.label == decision.winner)
-    line = _flower_line(winner, experiment.cohort_size)
-    if as_json:
-        arena = {label: standing._asdict() for label, standing in known.items()}
-        print_json(_row(grid, judged_by, decision, left_out) | {"flower": line, "arena": arena})
-        return
-    for label, reason in left_out.items():
-        console.print(f"[dim]Left out: {escape(label)}: {escape(reason)}[/]", highlight=False)
-    title = (
-        f"{experiment.n_rounds:,} rounds, {experiment.cohort_size:,} of "
-        f"{experiment.n_clients:,} clients"
+
+    def run(experiment: Experiment, folder: Path, **options: Any) -> Results:
+        if not as_json:
+            _print_known(_known(experiment.selectors))
+        return run_shown(experiment, folder, quiet=as_json, **options)
+
+    found = run_recommendation(
+        selectors or [],
+        without=[name.strip() for name in without.split(",") if name.strip()],
+        metric=metric,
+        out=out,
+        run=run,
+        n_jobs=jobs,
+        fresh=fresh,
+        **settings_of("recommend", seeds, federation, recipe if train else None),
     )
-    ranked = _ranked(grid.scores, judged_by)
-    print_scores(ranked, title, [judged_by], [judged_by], ranked.labels[0])
-    needs = ", ".join(needs_of(winner.make())) or "nothing"
-    console.print(f"\n{_sentence(decision, judged_by)} It needs: {needs}.", highlight=False)
-    if decision.winner in known and decision.winner != BASELINE:
-        console.print(f"In the arena: {known[decision.winner].record}", highlight=False)
+    exit_on_problems(found.results)
+    if as_json:
+        print_json(_row(found))
+    else:
+        _print(found)
+
+
+def _print(found: Recommendation) -> None:
+    for label, reason in found.left_out.items():
+        console.print(f"[dim]Left out: {escape(label)}: {escape(reason)}[/]", highlight=False)
+    experiment, ranking, metric = found.experiment, found.ranking, found.metric
+    print_scores(ranking, experiment.title, [metric], [metric], ranking.labels[0])
+    needs = ", ".join(needs_of(found.winner.make())) or "nothing"
+    console.print(f"\n{_sentence(found)} It needs: {needs}.", highlight=False)
+    known = _known([found.winner])
+    if known and found.winner.name != BASELINE:
+        console.print(f"In the arena: {known[found.winner.label].record}", highlight=False)
     console.print("\nIn a Flower app (docs/howto/flower-selection.md):", highlight=False)
+    line = _flower_line(found.winner, experiment.cohort_size)
     console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"\nRun folder: {folder}", highlight=False)
+    console.print(f"\nRun folder: {found.results.folder}", highlight=False)
 
 
 def _known(variants: Sequence[Variant]) -> dict[str, Standing]:
@@ -119,7 +120,7 @@ def _known(variants: Sequence[Variant]) -> dict[str, Standing]:
 
 
 def _print_known(known: Mapping[str, Standing]) -> None:
-    """Print what the arena says before anything runs."""
+    """Print what the arena says, before anything runs."""
     rows = []
     for label, standing in known.items():
         value, low, high = standing.time
@@ -132,64 +133,49 @@ def _print_known(known: Mapping[str, Standing]) -> None:
         "least share of fair",
         "unfair in tasks",
     )
-    console.print(text_table("In the arena (docs/arena.md)", headings, rows))
+    if rows:
+        console.print(text_table("In the arena (docs/arena.md)", headings, rows))
 
 
-def _metric(key: str | None, train: bool) -> Metric[Facts]:
-    """Return what counts; raise if nobody can be ranked by it."""
-    metric = metric_named(key or ("accuracy" if train else "success_ratio"))
-    if metric.better == "neither":
-        problem = "is neither better high nor low, so it ranks nobody: choose another"
-        raise InvalidInput(f"--metric {metric.key} {problem}.", field="metric")
-    if metric.group == "learning" and not train:
-        raise InvalidInput(f"--metric {metric.key} is learned: give --train.", field="metric")
-    return metric
-
-
-def _ranked(scores: Scores, metric: Metric[Facts]) -> Scores:
-    """Return the scores with the best mean first."""
-    sign = -1.0 if metric.better == "higher" else 1.0
-    means = {label: sign * mean.mean for label, mean in scores.estimate(metric).items()}
-    return Scores({label: scores.runs[label] for label in sorted(means, key=means.__getitem__)})
-
-
-def _sentence(decision: Recommendation, metric: Metric[Facts]) -> str:
-    """Return what to take, and whether the differences are more than chance."""
+def _sentence(found: Recommendation) -> str:
+    """Return which selector to take, and whether the differences are more than chance."""
+    decision, metric = found.decision, found.metric.short
     take = f"Take [bold]{escape(decision.winner)}[/]."
     others = ", ".join(escape(name) for name in sorted(decision.alike - {decision.winner}))
     if not decision.best:
-        return f"{take} Nobody is ahead in {metric.short}: all are equal, or runs are missing."
+        return f"{take} No selector is ahead in {metric}: all are equal, or runs are missing."
     if not others:
-        return f"{take} Its lead in {metric.short} is more than chance."
+        return f"{take} Its lead in {metric} is more than chance."
     best = ", ".join(escape(name) for name in sorted(decision.best))
     if decision.winner in decision.best:
-        return f"{take} It has the best mean; these may be as good, and need no less: {others}."
+        return f"{take} It has the best mean; these may be as good, but need no less: {others}."
     return f"{take} {best} has the best mean, but the difference may be chance, as for: {others}."
 
 
 def _flower_line(variant: Variant, cohort_size: int) -> str:
-    """Return the lines that put a selector into a Flower app."""
+    """Return the lines that use a selector in a Flower app."""
     values = variant.make().parameters
     shown = [repr(variant.name), *(f"{name}={values[name]!r}" for name in variant.parameters)]
     return (
         "import turnout\n"
-        "from turnout.integrations.flower import SelectingStrategy\n"
+        "from turnout.live.flower import SelectingStrategy\n"
         f"strategy = SelectingStrategy(FedAvg(), turnout.make({', '.join(shown)}), "
         f"cohort_size={variant.cohort_size or cohort_size})"
     )
 
 
-def _row(
-    grid: Grid, metric: Metric[Facts], decision: Recommendation, left_out: Mapping[str, str]
-) -> dict[str, Any]:
-    ranked = _ranked(grid.scores, metric)
-    keys: Sequence[str] = [metric.key]
+def _row(found: Recommendation) -> dict[str, Any]:
+    """Return everything for JSON."""
+    decision, ranking, keys = found.decision, found.ranking, [found.metric.key]
+    known = _known(found.experiment.selectors)
     return {
-        "metric": metric.key,
+        "metric": found.metric.key,
         "take": decision.winner,
         "alike": sorted(decision.alike),
         "is_clear": len(decision.alike) == 1 and bool(decision.best),
-        "ranking": [score_row(ranked, each, keys, ranked.labels[0]) for each in ranked.labels],
-        "left_out": dict(left_out),
-        "folder": str(grid.folder),
+        "ranking": [score_row(ranking, each, keys, ranking.labels[0]) for each in ranking.labels],
+        "left_out": dict(found.left_out),
+        "folder": str(found.results.folder),
+        "flower": _flower_line(found.winner, found.experiment.cohort_size),
+        "arena": {label: standing._asdict() for label, standing in known.items()},
     }

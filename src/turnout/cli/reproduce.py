@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from turnout.cli.option_groups import with_groups
 from turnout.cli.options import (
     GridOptions,
-    end_badly_on_problems,
-    numbers,
-    print_json,
+    exit_on_problems,
     print_shard,
     run_shown,
+    with_groups,
 )
-from turnout.cli.output import AsJson, console, table, text_table
-from turnout.errors import InvalidInput
-from turnout.experiment import Experiment, Grid, estimate
-from turnout.experiment.spec import parse_parameters
-from turnout.papers import Preset, ResultsFile, Verdict, load_preset, preset_names
-from turnout.papers.collect import collect, run_folder
-from turnout.papers.measures import comparable, measure_named
-from turnout.papers.plots import draw
-from turnout.papers.presets import Setting
-from turnout.papers.tables import (
-    Judged,
-    TextTable,
-    all_tables,
-    claims_table,
-    count_sentence,
-    judged_claims,
-)
-from turnout.results.drawing import require_matplotlib
-from turnout.runs.versions import tools
-from turnout.types import FloatArray
+from turnout.cli.output import AsJson, console, print_json, table, text_table
+from turnout.cli.scores import numbers
+from turnout.core.errors import InvalidInput
+from turnout.core.types import FloatArray
+from turnout.experiment import estimate
+from turnout.experiment.variants import parse_parameters
+from turnout.report.to_matplotlib import require_matplotlib
+from turnout.studies import Reproduction, Verdict, preset_names
+from turnout.studies import reproduce as run_paper
+from turnout.studies.measures import comparable, measure_named
+from turnout.studies.paper_tables import Judged, TextTable, count_sentence
 
 _COLOURS = {Verdict.HOLDS: "green", Verdict.UNDECIDED: "yellow", Verdict.FAILS: "bold red"}
 
@@ -52,7 +41,7 @@ FigureNumbers = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--setting", help="Label of a setting; may be given several times."),
+    typer.Option("--setting", help="Label of a setting; can be repeated; default: all."),
 ]
 Seeds = Annotated[
     int, typer.Option("--seeds", min=0, help="Runs per scheme; 0 = as the preset says.")
@@ -60,7 +49,7 @@ Seeds = Annotated[
 Rounds = Annotated[
     int, typer.Option("--rounds", min=0, help="Shorter runs for a quick look; 0 = as the paper.")
 ]
-Out = Annotated[Path, typer.Option("--out", help="Where the run folders go.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder of the run folders.")]
 KeepIn = Annotated[
     Path | None,
     typer.Option(
@@ -69,7 +58,7 @@ KeepIn = Annotated[
     ),
 ]
 Only = Annotated[
-    bool, typer.Option("--collect", help="Run nothing: judge and draw what is complete.")
+    bool, typer.Option("--collect", help="Run nothing: judge and draw the complete runs.")
 ]
 Extras = Annotated[
     bool,
@@ -78,7 +67,7 @@ Extras = Annotated[
 Retrained = Annotated[
     str,
     typer.Option(
-        "--training", help="Change what is trained, e.g. aggregation=mean-returned,device=cuda."
+        "--training", help="Change the training, e.g. aggregation=mean-returned,device=cuda."
     ),
 ]
 
@@ -102,161 +91,51 @@ def reproduce(
 ) -> None:
     """Run a paper's experiments, judge its claims and draw its figures.
 
-    Results are kept in a small JSON file, figures as PDF, SVG and PNG beside the runs. Exit code 1
-    if a claim fails.
+    Results are kept in a small JSON file. Figures are written as PDF, SVG and PNG beside the runs.
+    The exit code is 1 if a claim fails.
 
     Example: [bold]turnout reproduce rbcs-f --figure 2 3 4[/]
     """
     require_matplotlib()
-    preset = load_preset(paper, seeds=seeds, rounds=rounds, training=parse_parameters(training))
-    chosen = tuple(dict.fromkeys([*(figure or []), *(more or [])]))
-    wanted = chosen or tuple(drawing.number for drawing in preset.figures)
-    drawings = [preset.figure(number) for number in wanted]
-    settings = [preset.setting(label) for label in setting or []] or list(preset.settings)
-    file = _opened(preset, results)
-    parts = _parts(preset, settings, wanted, file, out, extras, only)
-    if parts and not only:
-        file.check_version()
     running = computing.for_run()
-    if only and running["shard"] is not None:
+    shard = running["shard"]
+    if only and shard is not None:
         raise InvalidInput("--collect and --shard exclude each other: collect after turnout merge.")
-    folder = out / run_folder(preset, preset.experiment_of(settings[0]), "")
-    kept = _Kept(preset, file, (results or out) / f"{paper}.json")
-    folder.mkdir(parents=True, exist_ok=True)
-    if running["shard"] is None:
-        kept.path.parent.mkdir(parents=True, exist_ok=True)
-    grids = [] if only else _run(parts, kept, as_json, running)
-    end_badly_on_problems(*grids)
-    if running["shard"] is not None:
-        print_shard(running["shard"], out, grids, as_json)
+    study = run_paper(
+        paper,
+        figures=[*(figure or []), *(more or [])],
+        setting=setting or [],
+        seeds=seeds,
+        rounds=rounds,
+        training=parse_parameters(training),
+        extras=extras,
+        out=out,
+        results=results,
+        only_collect=only,
+        run=functools.partial(run_shown, quiet=as_json),
+        **running,
+    )
+    exit_on_problems(*study.ran)
+    if shard is not None:
+        print_shard(shard, out, study.ran, as_json)
         return
-    if only:
-        kept.take(*parts)
-    judged = judged_claims(preset, file, wanted, extras=extras)
-    drawn = {
-        setting.label: file.parts[(setting.label, 1)]
-        for setting in settings
-        if (setting.label, 1) in file.parts
-    }
-    order = preset.experiment.labels
-    written = [path for drawing in drawings for path in draw(drawing, drawn, folder, order=order)]
+    written = study.draw()
     if as_json:
-        print_json(_content(preset, file, judged, folder, written))
+        print_json(_content(study, written))
     else:
-        _print(preset, file, judged, written, extras)
-    if any(one.verdict == Verdict.FAILS and not one.differs for one in judged):
+        _print(study, written)
+    if study.has_failed:
         raise typer.Exit(1)
 
 
-def _opened(preset: Preset, results: Path | None) -> ResultsFile:
-    """Return the kept results, or a new file."""
-    path = None if results is None else results / f"{preset.name}.json"
-    if path is None or not path.exists():
-        return ResultsFile(preset.name)
-    return ResultsFile.read(path, preset.name)
-
-
-class _Part(NamedTuple):
-    """One experiment of a paper: a setting at a length."""
-
-    setting: str
-    times: int
-    experiment: Experiment
-    labels: list[str]
-    folder: Path
-
-
-def _parts(
-    preset: Preset,
-    settings: list[Setting],
-    wanted: tuple[int, ...],
-    file: ResultsFile,
-    out: Path,
-    extras: bool,
-    only: bool,
-) -> list[_Part]:
-    """Return what the kept results lack, setting by setting; with ``only``, everything.
-
-    Raises if the kept results are of another protocol.
-    """
-    parts = []
-    for setting in settings:
-        lengths = {1} | {claim.times for claim in preset.claims_in(setting, wanted)}
-        for times in sorted(lengths):
-            experiment = preset.experiment_of(setting, times)
-            file.check(setting.label, times, experiment.table())
-            labels = preset.schemes_for(setting, wanted, times=times, extras=extras)
-            folder = out / run_folder(preset, experiment, setting.label)
-            if only:
-                parts.append(_Part(setting.label, times, experiment, labels, folder))
-                continue
-            lacking = file.missing(setting.label, times, labels, experiment.seeds)
-            for seeds, alike in _by_seeds(lacking).items():
-                rest = preset.experiment_of(setting, times, seeds)
-                parts.append(_Part(setting.label, times, rest, alike, folder))
-    return parts
-
-
-def _by_seeds(lacking: Mapping[str, list[int]]) -> dict[tuple[int, ...], list[str]]:
-    """Return the schemes that lack the same seeds, so that no run is made twice."""
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for label, seeds in lacking.items():
-        groups.setdefault(tuple(seeds), []).append(label)
-    return groups
-
-
-class _Kept(NamedTuple):
-    """The results of a paper and the file that they are kept in."""
-
-    preset: Preset
-    file: ResultsFile
-    path: Path
-
-    def take(self, *parts: _Part, skip_bad: bool = False) -> None:
-        """Take what is complete into the results, and write them if there is something new."""
-        taken = False
-        for part in parts:
-            found = collect(
-                self.preset, part.experiment, part.folder, part.labels, skip_bad=skip_bad
-            )
-            if found.schemes:
-                self.file.check_version()
-                self.file.update(part.setting, part.times, found)
-                taken = True
-        if taken:
-            self.file.made_with = tools(trains="training" in self.preset.base)
-            self.file.write(self.path)
-
-
-def _run(parts: list[_Part], kept: _Kept, quiet: bool, running: Mapping[str, Any]) -> list[Grid]:
-    """Run what is not complete, and keep the results of each part as soon as it ends, however.
-
-    The cells of a shard are numbered through all parts; its results are kept after the merge.
-    """
-    grids: list[Grid] = []
-    shard, n_before = running["shard"], 0
-    for part in parts:
-        own = None if shard is None else shard.after(n_before)
-        options = {**running, "shard": own, "labels": part.labels}
-        try:
-            grids.append(run_shown(part.experiment, part.folder, quiet=quiet, **options))
-        finally:
-            if shard is None:
-                kept.take(part, skip_bad=True)  # the grid names them
-        n_before += len(part.labels) * len(part.experiment.seeds)
-    return grids
-
-
-def _print(
-    preset: Preset, file: ResultsFile, judged: list[Judged], written: list[Path], extras: bool
-) -> None:
+def _print(study: Reproduction, written: list[Path]) -> None:
+    preset = study.preset
     console.print(f"[bold]{preset.title}[/]: {preset.paper}", highlight=False)
     for note in preset.notes:
         console.print(f"  {note}", highlight=False)
-    for text in all_tables(preset, file, extras=extras):
+    for text in study.tables:
         console.print(_rich(text))
-    console.print(_rich(claims_table(judged)))
-    console.print(count_sentence(judged), highlight=False)
+    console.print(count_sentence(study.claims), highlight=False)
     if written:
         console.print("Figures: " + ", ".join(str(path) for path in written), highlight=False)
 
@@ -275,25 +154,11 @@ def _coloured(cell: str) -> str:
     return f"[{colour}]{escape(cell)}[/]" if colour else escape(cell)
 
 
-def _measured(values: FloatArray, name: str) -> dict[str, Any]:
-    """Return a measure over seeds for JSON; no run that diverged or never got there is dropped."""
-    measure = measure_named(name)
-    values = comparable(values, measure)
-    lost = {"diverged": int(np.isnan(values).sum()), "seeds": values.size}
-    if not measure.is_time_to:
-        return numbers(estimate(values)) | lost
-    known = values[~np.isnan(values)]
-    median = float(np.median(known)) if known.size else math.inf
-    never = int(np.isinf(known).sum())
-    return {"median": median if math.isfinite(median) else None, "never": never} | lost
-
-
-def _content(
-    preset: Preset, file: ResultsFile, judged: list[Judged], folder: Path, written: list[Path]
-) -> dict[str, Any]:
+def _content(study: Reproduction, written: list[Path]) -> dict[str, Any]:
+    """Return everything for JSON."""
     return {
-        "paper": preset.paper,
-        "folder": str(folder),
+        "paper": study.preset.paper,
+        "folder": str(study.folder),
         "figures": [str(path) for path in written],
         "settings": [
             {
@@ -305,37 +170,53 @@ def _content(
                         "seeds": list(scheme.seeds),
                         **{
                             name: _measured(results.values(label, name), name)
-                            for name in (*scheme.measures, *preset.relative_measures(setting))
+                            for name in (
+                                *scheme.measures,
+                                *study.preset.relative_measures(setting),
+                            )
                         },
                     }
                     for label, scheme in results.schemes.items()
                 },
             }
-            for (setting, times), results in file.parts.items()
+            for (setting, times), results in study.file.parts.items()
         ],
-        "claims": [
-            {
-                "figure": entry.claim.figure,
-                "place": entry.place,
-                "setting": entry.setting,
-                "says": entry.claim.says,
-                "reading": entry.claim.reading,
-                "by_construction": entry.claim.by_construction,
-                "differs": entry.differs,
-                "ours": entry.ours.ours,
-                "verdict": entry.verdict.value,
-                "verdict_alone": entry.ours.verdict.value,
-                "seeds": entry.ours.n_seeds,
-                "seeds_needed_alone": entry.ours.seeds_needed,
-                "as_published": None
-                if entry.published is None
-                else {
-                    "found": entry.published[0].ours,
-                    "verdict": entry.published[1].value,
-                    "verdict_alone": entry.published[0].verdict.value,
-                },
-            }
-            for entry in judged
-        ],
-        "count": count_sentence(judged),
+        "claims": [_claim(entry) for entry in study.claims],
+        "count": count_sentence(study.claims),
+    }
+
+
+def _measured(values: FloatArray, name: str) -> dict[str, Any]:
+    """Return a measure over all seeds, including runs that diverged or never reached a target."""
+    measure = measure_named(name)
+    values = comparable(values, measure)
+    lost = {"diverged": int(np.isnan(values).sum()), "seeds": values.size}
+    if not measure.is_time_to:
+        return numbers(estimate(values)) | lost
+    known = values[~np.isnan(values)]
+    median = float(np.median(known)) if known.size else math.inf
+    never = int(np.isinf(known).sum())
+    return {"median": median if math.isfinite(median) else None, "never": never} | lost
+
+
+def _claim(entry: Judged) -> dict[str, Any]:
+    published = entry.published and {
+        "found": entry.published[0].ours,
+        "verdict": entry.published[1].value,
+        "verdict_alone": entry.published[0].verdict.value,
+    }
+    return {
+        "figure": entry.claim.figure,
+        "place": entry.place,
+        "setting": entry.setting,
+        "says": entry.claim.says,
+        "reading": entry.claim.reading,
+        "by_construction": entry.claim.by_construction,
+        "differs": entry.differs,
+        "ours": entry.ours.ours,
+        "verdict": entry.verdict.value,
+        "verdict_alone": entry.ours.verdict.value,
+        "seeds": entry.ours.n_seeds,
+        "seeds_needed_alone": entry.ours.seeds_needed,
+        "as_published": published,
     }

@@ -1,16 +1,17 @@
-"""``turnout serve``: the selection server, and its tokens."""
+"""``turnout serve``: run the selection server, and manage its tokens."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.names import NO_PLUGINS_VARIABLE
+from turnout.core.errors import InvalidInput
+from turnout.core.names import NO_PLUGINS_VARIABLE
 
 app = typer.Typer(rich_markup_mode="rich")
 
@@ -30,9 +31,9 @@ def serve(
     context: typer.Context,
     database: Database = _DEFAULT,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; others than loopback need a token.")
+        str, typer.Option(help="Address to listen on; any but loopback needs a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at.")] = 8717,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8717,
     certificate: Annotated[
         Path | None, typer.Option(help="PEM file of a TLS certificate, with its chain.")
     ] = None,
@@ -44,40 +45,39 @@ def serve(
         bool, typer.Option("--plugins", help="Let requests name selectors of installed plug-ins.")
     ] = False,
 ) -> None:
-    """Serve selection over HTTP: federations, clients, rounds, records and a page that shows them.
+    """Serve client selection over HTTP, with a page that shows federations, rounds and fairness.
 
     Example: [bold]turnout serve --database sqlite:///phones.db[/], then open http://127.0.0.1:8717
     """
     if context.invoked_subcommand is not None:
         context.obj = database
         return
-    if not plugins:  # a request must not have code imported
+    if not plugins:  # a request must not import code
         os.environ[NO_PLUGINS_VARIABLE] = "1"
-    from turnout.serve.run import Listen, run
+    from turnout.serve import open_database, run
 
-    run(_open(database), Listen(host, port, certificate, key, max_body * 2**20))
+    engine = open_database(database)
+    run(engine, host, port, certificate=certificate, key=key, max_body=max_body * 2**20)
 
 
 @app.command()
 def token(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="What it is called when it is listed or revoked.")],
+    name: Annotated[str, typer.Argument(help="The name under which it is listed and revoked.")],
     scope: Annotated[
         str, typer.Option(help="read, select (and read), or admin (everything).")
     ] = "select",
     federation: Annotated[
-        str | None, typer.Option(help="The one federation it is for; default: all.")
+        str | None, typer.Option(help="The only federation it applies to; default: all.")
     ] = None,
 ) -> None:
     """Make a token and print it; it cannot be shown again.
 
     Example: [bold]turnout serve token trainer --scope select --federation phones[/]
     """
-    engine = _open(context.obj)
-    from turnout.serve.database import writing
-    from turnout.serve.tokens import make_token
+    from turnout.serve import make_token, open_database, writing
 
-    with writing(engine) as connection:
+    with writing(open_database(context.obj)) as connection:
         made = make_token(connection, name, scope, federation)
     typer.echo(made)
 
@@ -88,11 +88,10 @@ def tokens(context: typer.Context) -> None:
 
     Example: [bold]turnout serve tokens[/]
     """
-    engine = _open(context.obj)
-    from turnout.serve.tokens import list_tokens
+    from turnout.serve import list_tokens, open_database
 
     table = Table("name", "scope", "federation")
-    with engine.begin() as connection:
+    with open_database(context.obj).begin() as connection:
         for name, scope, federation in list_tokens(connection):
             table.add_row(name, scope, federation or "all")
     Console().print(table)
@@ -106,18 +105,9 @@ def revoke(
 
     Example: [bold]turnout serve revoke trainer[/]
     """
-    engine = _open(context.obj)
-    from turnout.errors import InvalidInput
-    from turnout.serve.database import writing
-    from turnout.serve.tokens import revoke_token
+    from turnout.serve import open_database, revoke_token, writing
 
-    with writing(engine) as connection:
+    with writing(open_database(context.obj)) as connection:
         if not revoke_token(connection, name):
             raise InvalidInput(f"there is no token {name!r}: see 'turnout serve tokens'.")
     typer.echo(f"Revoked {name}.")
-
-
-def _open(database: str) -> Any:
-    from turnout.serve import open_database
-
-    return open_database(database)

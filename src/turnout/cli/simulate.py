@@ -1,34 +1,44 @@
-"""``turnout simulate``: one run of one selector."""
+"""``turnout simulate`` and ``turnout train``: one run of one selector."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
-from turnout.cli.experiments import experiment_of, variant_with
-from turnout.cli.option_groups import with_groups
 from turnout.cli.options import (
     Fresh,
+    Out,
     Param,
     Seed,
+    StopAtTarget,
+    Track,
+    TrainingOptions,
     WorldOptions,
-    end_badly_on_problems,
-    row_of,
+    checked_trackers,
+    exit_on_problems,
+    recipe_options,
     run_shown,
+    settings_of,
+    variant_with,
+    with_groups,
 )
 from turnout.cli.output import AsJson, console, metric_table, show
-from turnout.runs.catalogue import shown_in
+from turnout.experiment import Experiment
+from turnout.results.catalogue import shown_in
+
+Selector = Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")]
 
 
 @with_groups
 def simulate(
     *,
-    selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
+    selector: Selector,
     param: Param = None,
     federation: WorldOptions,
     seed: Seed = 0,
@@ -40,18 +50,77 @@ def simulate(
 
     Example: [bold]turnout simulate e3cs --param quota=0.8 --world e3cs --rounds 500[/]
     """
+    _run(selector, param, federation, seed, out, fresh, as_json)
+
+
+@with_groups
+def train(
+    *,
+    selector: Selector,
+    param: Param = None,
+    training: TrainingOptions,
+    stop_at_target: StopAtTarget = False,
+    federation: WorldOptions,
+    seed: Seed = 0,
+    out: Out = None,
+    track: Track = None,
+    fresh: Fresh = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model in a simulated federation, with one selector.
+
+    An interrupted run resumes when the same command is given again.
+
+    Example: [bold]turnout train e3cs --data digits --model mlp --rounds 20 --target 0.8[/]
+    """
+    recipe = recipe_options(training, stop_at_target)
+    _run(selector, param, federation, seed, out, fresh, as_json, recipe, checked_trackers(track))
+
+
+def _run(
+    selector: str,
+    param: Sequence[str] | None,
+    federation: WorldOptions,
+    seed: int,
+    out: Path | None,
+    fresh: bool,
+    as_json: bool,
+    recipe: Mapping[str, Any] | None = None,
+    track: Sequence[str] = (),
+) -> None:
+    """Run one selector and show its numbers.
+
+    A run that trains is always kept. Another one is kept if a folder was given; else it is in a
+    temporary folder, which stays only if the run failed, for the sake of its traceback.
+    """
+    command: Literal["simulate", "train"] = "simulate" if recipe is None else "train"
     variant = variant_with(selector, param)
-    experiment = experiment_of("simulate", [variant], [seed], federation)
+    experiment = Experiment([variant], **settings_of(command, [seed], federation, recipe))
+    if out is None and recipe is not None:
+        out = Path("runs") / f"train-{experiment.digest[:8]}"
     with contextlib.ExitStack() as at_end:
         folder = out or Path(tempfile.mkdtemp(prefix="turnout-"))
         if out is None:
             at_end.callback(shutil.rmtree, folder)
-        grid = run_shown(experiment, folder, quiet=as_json, n_jobs=1, fresh=fresh)
-        if grid.problems:
-            at_end.pop_all()  # the traceback is in the folder
-        end_badly_on_problems(grid)
-    row = row_of(grid)
+        results = run_shown(
+            experiment,
+            folder,
+            quiet=as_json,
+            track=track,
+            is_kept=out is not None,
+            n_jobs=1,
+            fresh=fresh,
+        )
+        if results.failed:
+            at_end.pop_all()
+        exit_on_problems(results)
+    sizes = {name: getattr(experiment, name) for name in ("n_clients", "cohort_size", "n_rounds")}
+    row = {"label": variant.label, **sizes, "seed": seed, **(results.runs[0].summary or {})}
     title = f"{variant.label}, seed {seed}"
-    show(metric_table(title, shown_in("simulate"), row), [row], as_json)
+    if row.get("stopped_at_target"):
+        title += f" (stopped at its target after {row['rounds_run']} rounds)"
+    targets = () if experiment.training is None else experiment.training.target_accuracy
+    kept = {} if recipe is None else {"folder": str(folder)}
+    show(metric_table(title, shown_in(command, targets), row), [row | kept], as_json)
     if out is not None and not as_json:
         console.print(f"Run folder: {out}", highlight=False)

@@ -1,4 +1,4 @@
-"""``turnout worlds``: the worlds by name, the parts that others are made of, one part in detail."""
+"""``turnout worlds``: the named worlds, the parts to build others from, and one part in detail."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from turnout import environments
-from turnout.cli.output import AsJson, console, show, table
-from turnout.docstrings import entries, sections
-from turnout.environments import WORLDS
-from turnout.environments.timing import Noise
-from turnout.errors import InvalidInput
-from turnout.experiment.codec import encode
-from turnout.experiment.kinds import FAMILIES
-from turnout.names import nearest
+from turnout import worlds as environments
+from turnout.cli.output import AsJson, console, print_json, show, table
+from turnout.core.describe import entries, sections
+from turnout.core.errors import InvalidInput
+from turnout.core.names import nearest
+from turnout.experiment.codec import FAMILIES, encode
+from turnout.worlds import WORLDS
+from turnout.worlds.timing import Noise
 
 #: The families of models that a world is made of, by where they stand in its table.
 _PARTS: dict[str, type] = {
@@ -85,7 +84,7 @@ def _row(part: str, kind: str, cls: Any) -> dict[str, Any]:
 
 def _show_kind(row: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(row, indent=2))
+        print_json(row)
         return
     console.print(f"[bold]{row['kind']}[/]: {escape(row['about'])}\n", highlight=False)
     fields = table("", "field", "default", "meaning")

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from turnout import require
-from turnout.arrays import as_array
-from turnout.errors import InvalidInput
-from turnout.notebook import lines_with_curves
-from turnout.rng import Purpose, stream
-from turnout.types import Array, FloatArray, IntArray
+from turnout.core import require
+from turnout.core.arrays import as_array
+from turnout.core.errors import InvalidInput
+from turnout.core.notebook import lines_with_curves
+from turnout.core.rng import Purpose, stream
+from turnout.core.types import Array, FloatArray, IntArray
 
 #: Label of a position after the end of a text. It counts neither in training nor in tests.
 PADDING = -1
@@ -28,7 +28,7 @@ class Draw(IntEnum):
     """
 
     CONTENT = 1  #: generated examples, the choice of test examples
-    DIVISION = 2  #: who gets which example
+    DIVISION = 2  #: which client gets which example
     HOLD_OUT = 3  #: which of its examples a client holds out
 
     def rng(self, seed: int) -> np.random.Generator:
@@ -117,6 +117,10 @@ class Dataset:
         return self.y.ndim == 2
 
 
+#: Who gets which examples: client i gets ``rows[offsets[i]:offsets[i + 1]]`` of ``rows, offsets``.
+Assignment = tuple[IntArray, IntArray]
+
+
 class Source(ABC):
     """Where a dataset comes from. A subclass is a frozen dataclass of plain settings."""
 
@@ -143,10 +147,8 @@ class Partition(ABC):
     """How examples are divided among clients. A subclass is a frozen dataclass of settings."""
 
     @abstractmethod
-    def assign(
-        self, dataset: Dataset, n_clients: int, rng: np.random.Generator
-    ) -> tuple[IntArray, IntArray]:
-        """Return ``rows, offsets``: client i gets examples ``rows[offsets[i]:offsets[i + 1]]``.
+    def assign(self, dataset: Dataset, n_clients: int, rng: np.random.Generator) -> Assignment:
+        """Return who gets which examples: ``rows, offsets``.
 
         Args:
             dataset: The examples to divide.

@@ -7,25 +7,18 @@ from typing import Annotated
 
 import numpy as np
 
-from turnout import require
-from turnout.data.assign import rank_within
+from turnout.core.domains import CheckedFields, Count, NonNegative, integer, number
+from turnout.core.names import import_extra
+from turnout.core.types import Array, BoolArray, FloatArray, IntArray
 from turnout.data.base import Dataset, Draw, Source
-from turnout.domains import CheckedFields, Count, NonNegative, integer
-from turnout.errors import InvalidInput
-from turnout.names import import_extra
-from turnout.types import Array, BoolArray, FloatArray, IntArray
+from turnout.data.partitions import rank_within
 
 #: Rows that are generated at a time.
 _CHUNK = 4096
 
 
-def _inside_unit_interval(field: str, share: float) -> None:
-    if not 0.0 < require.fraction(field, share) < 1.0:
-        raise InvalidInput(f"{field} must be inside (0, 1), got {share!r}.", field=field)
-
-
 #: Leaves something to train on and something to test.
-TestShare = Annotated[float, _inside_unit_interval]
+TestShare = Annotated[float, number(above=0.0, below=1.0)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,227 @@
-"""Image datasets from a data directory, and EMNIST Letters as features."""
+"""Image datasets: readers of the published formats, and folders of the user's own images."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
+import json
+import math
+import pickle
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from turnout.data.base import Dataset, Source
-from turnout.data.data_files import DamagedData, Files
-from turnout.data.formats import Raw, read_cifar, read_idx_folder, read_idx_zip, read_leaf, read_npz
-from turnout.domains import CheckedFields, Flag, choice
-from turnout.types import Array
+from turnout.core.domains import CheckedFields, Count, Flag, choice
+from turnout.core.names import import_extra
+from turnout.core.types import Array
+from turnout.data.base import Dataset, Draw, Source
+from turnout.data.embedded import TestShare, held_back
+from turnout.data.files import DamagedData, Files, Raw, part_named, read_npz
+from turnout.data.user_data import Arrays, OwnPath, numbered, pixels
+
+_CIFAR_TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
+_CIFAR_TEST = ("test_batch",)
+_CIFAR_PIXELS = 3 * 32 * 32
+
+#: Bytes that are read at a time.
+_READ_BYTES = 1 << 20
+
+
+def _latin_1(text: str, encoding: str) -> bytes:
+    """Stand in for ``_codecs.encode``, with which Python 3 writes bytes for Python 2."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"the file asks for the encoding {encoding!r}")
+    return text.encode("latin-1")
+
+
+#: The only names that a pickled CIFAR batch needs; every other is refused.
+_ALLOWED: Mapping[tuple[str, str], Any] = {
+    **{
+        (f"numpy.{core}.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0]
+        for core in ("core", "_core")
+    },
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): _latin_1,
+}
+
+
+def read_idx_folder(folder: Path, train: str, test: str) -> Raw:
+    """Read four idx files, compressed with gzip or not.
+
+    Args:
+        folder: The folder with the files.
+        train: Beginning of the names of the training files.
+        test: Beginning of the names of the test files.
+
+    """
+
+    def content(name: str) -> bytes:
+        path = folder / name
+        return (
+            path.read_bytes() if path.exists() else gzip.decompress(_compressed(path).read_bytes())
+        )
+
+    return _idx_set(content, train, test)
+
+
+def read_idx_zip(path: Path, train: str, test: str) -> Raw:
+    """Read four idx files, compressed with gzip, from a zip archive: EMNIST as published.
+
+    Args:
+        path: The archive.
+        train: Beginning of the names of the training files.
+        test: Beginning of the names of the test files.
+
+    """
+    with zipfile.ZipFile(path) as archive:
+        members = {name.rpartition("/")[2]: name for name in archive.namelist()}
+        return _idx_set(
+            lambda name: gzip.decompress(archive.read(members[f"{name}.gz"])), train, test
+        )
+
+
+def _compressed(path: Path) -> Path:
+    compressed = path.with_name(f"{path.name}.gz")
+    if not compressed.exists():
+        raise ValueError(f"neither {path.name} nor {compressed.name} exists")
+    return compressed
+
+
+def _idx_set(content: Callable[[str], bytes], train: str, test: str) -> Raw:
+    arrays = []
+    for begin in (train, test):
+        for kind in ("images-idx3", "labels-idx1"):
+            with part_named(f"{begin}-{kind}-ubyte") as name:
+                arrays.append(read_idx(content(name)))
+    x, y, x_test, y_test = arrays
+    return Raw(x, y, x_test, y_test)
+
+
+def read_idx(content: bytes) -> Array:
+    """Return the array of uint8 that an idx file holds.
+
+    Args:
+        content: The bytes of the file. Its head gives the shape.
+
+    """
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        raise ValueError("not an idx file of unsigned bytes")
+    n_dims = content[3]
+    head = 4 + 4 * n_dims
+    shape = tuple(int(size) for size in np.frombuffer(content[4:head], dtype=">u4"))
+    if len(shape) != n_dims or len(content) - head != math.prod(shape):
+        raise ValueError(
+            f"{len(content) - head} bytes of content, but its head gives the shape {shape}"
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
+
+
+def read_cifar(path: Path) -> Raw:
+    """Read CIFAR-10 in its binary or Python form.
+
+    Args:
+        path: The folder with the batches, or the archive as published.
+
+    """
+    if path.is_dir():
+        batches = dict(_folder_batches(path))
+    else:
+        with gzip.open(path) as stream:
+            with tarfile.open(fileobj=stream) as archive:
+                batches = dict(_archive_batches(archive))
+            while stream.read(_READ_BYTES):  # the checksum is at the end
+                pass
+    train, test = ([batches[name] for name in names] for names in (_CIFAR_TRAIN, _CIFAR_TEST))
+    return Raw(*_joined(train), *_joined(test))
+
+
+def _joined(batches: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    return x.reshape(-1, 3, 32, 32), y
+
+
+def _folder_batches(folder: Path) -> Iterator[tuple[str, tuple[Array, Array]]]:
+    for name in (*_CIFAR_TRAIN, *_CIFAR_TEST):
+        binary = folder / f"{name}.bin"
+        is_binary = binary.exists()
+        with part_named(binary.name if is_binary else name) as file:
+            content = (folder / file).read_bytes()
+            batch = _binary_batch(content) if is_binary else _pickled_batch(content)
+        yield name, batch
+
+
+def _archive_batches(archive: tarfile.TarFile) -> Iterator[tuple[str, tuple[Array, Array]]]:
+    for member in archive:
+        name = member.name.rpartition("/")[2]
+        stem = name.removesuffix(".bin")
+        file = archive.extractfile(member) if stem in _CIFAR_TRAIN + _CIFAR_TEST else None
+        if file is not None:
+            with part_named(name):
+                read = _binary_batch if name.endswith(".bin") else _pickled_batch
+                batch = read(file.read())
+            yield stem, batch
+
+
+def _binary_batch(content: bytes) -> tuple[Array, Array]:
+    if not content or len(content) % (1 + _CIFAR_PIXELS):
+        raise ValueError(f"{len(content)} bytes are not a whole number of CIFAR-10 images")
+    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, 1 + _CIFAR_PIXELS)
+    return records[:, 1:], records[:, 0]
+
+
+def _pickled_batch(content: bytes) -> tuple[Array, Array]:
+    """Read a pickled batch; it can build arrays, lists and numbers and nothing else."""
+    batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
+    x, y = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"])
+    if x.dtype != np.uint8 or x.ndim != 2 or x.shape != (y.size, _CIFAR_PIXELS):
+        raise ValueError(f"images of shape {x.shape} and {x.dtype} for {y.size} labels")
+    return x, y
+
+
+class _ArraysOnly(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _ALLOWED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"the file asks for {module}.{name}") from None
+
+
+def read_leaf(folder: Path) -> Raw:
+    """Read FEMNIST as LEAF writes it: JSON files with the images of each writer.
+
+    Args:
+        folder: Holds the folders ``train`` and ``test``.
+
+    """
+    writers: dict[str, int] = {}
+    x, y, owner = _leaf_part(folder / "train", writers)
+    names = tuple(writers)
+    x_test, y_test, _ = _leaf_part(folder / "test", writers)
+    return Raw(x, y, x_test, y_test, owner, names)
+
+
+def _leaf_part(folder: Path, writers: dict[str, int]) -> tuple[Array, Array, Array]:
+    x, y, owner = [], [], []
+    for path in sorted(folder.glob("*.json")):
+        with part_named(f"{folder.name}/{path.name}"):
+            users = json.loads(path.read_bytes())["user_data"]
+        for writer, data in users.items():
+            ink = 255 - np.rint(255.0 * np.asarray(data["x"], dtype=np.float64))  # LEAF: 1 is white
+            x.append(ink.astype(np.uint8).reshape(-1, 28, 28))
+            y.append(np.asarray(data["y"], dtype=np.int64))
+            owner.append(np.full(len(data["y"]), writers.setdefault(writer, len(writers))))
+    if not x:
+        raise ValueError(f"no JSON files in {folder.name}")
+    return np.concatenate(x), np.concatenate(y), np.concatenate(owner)
+
 
 #: Pixels that are counted at a time.
 _CHUNK = 1 << 22
@@ -278,3 +485,100 @@ def _standard(x: Array) -> tuple[float, float]:
 def _merged(y: Array) -> Array:
     """Return digits from 0, and letters from 0 with capitals and small letters merged."""
     return np.where(y < 10, y, (y - 10) % 26)
+
+
+# The user's own images, in one folder per label.
+
+_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
+
+
+class _Images(NamedTuple):
+    """Images, and the folder of each: its label."""
+
+    x: Array
+    label: Array
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFolder(CheckedFields, Source):
+    """Your own images: path=folder with a folder for each label.
+
+    The files are ``path/label/name.png``. Or there are two parts, ``path/train/label/name.png`` and
+    ``path/test/label/name.png``. Labels are numbered in alphabetical order. Needs Pillow.
+
+    Args:
+        path: The folder. It must be set.
+        size: Height and width that all images get, such as 32. Default: as they are, which must be
+            the same for all.
+        grey: Whether colours are turned into grey: one channel instead of three.
+        test_share: Share of each label's images that is kept for the test, inside (0, 1), if there
+            is no folder ``test``.
+        directory: The folder that a relative path starts from. Default: the current folder.
+
+    """
+
+    path: OwnPath = ""
+    size: Count | None = None
+    grey: Flag = False
+    test_share: TestShare = 0.2
+    directory: str | None = "."
+
+    @property
+    def files(self) -> Files[list[_Images]]:
+        """The user's folder."""
+        fix = "Give the path of a folder that exists."
+        return Files(Path(self.path).name, {self.path: self._read}, fix, is_own=True)
+
+    def find(self) -> Path:
+        """Return the folder."""
+        return self.files.find(self.directory)
+
+    def load(self, seed: int) -> Dataset:
+        """Read all images."""
+        path, parts = self.files.read(self.directory)
+        if len(parts) == 1:
+            images = parts[0]
+            label, _ = numbered(images.label)
+            is_test = held_back(label, self.test_share, Draw.CONTENT.rng(seed))
+            parts = [_Images(images.x[rows], images.label[rows]) for rows in (~is_test, is_test)]
+        with self.files.reading(path):
+            train, test = parts
+            own = Arrays(train.x, train.label, test.x, test.label, scale=1 / 255, name=path.name)
+            return own.load(seed)
+
+    def _read(self, path: Path) -> list[_Images]:
+        if not path.is_dir():
+            raise ValueError("path is a file, but must be a folder with a folder for each label")
+        has_parts = (path / "train").is_dir() and (path / "test").is_dir()
+        folders = [path / "train", path / "test"] if has_parts else [path]
+        return [self._images(folder) for folder in folders]
+
+    def _images(self, folder: Path) -> _Images:
+        library = import_extra(
+            "PIL.Image", "image-folder needs Pillow: pip install 'turnout[images]'"
+        )
+        files = list(_image_files(folder))
+        if not files:
+            raise ValueError(f"no images in {folder.name}/<label>/: put a folder for each label in")
+        images = [self._image(library, file) for file in files]
+        for file, image in zip(files, images, strict=True):
+            if image.shape != images[0].shape:
+                raise ValueError(
+                    f"{file.relative_to(folder)} has shape {image.shape}, but "
+                    f"{files[0].relative_to(folder)} has {images[0].shape}: set size=32 or another"
+                )
+        return _Images(np.stack(images), np.array([file.parent.name for file in files]))
+
+    def _image(self, library: Any, file: Path) -> Array:
+        with part_named(f"{file.parent.name}/{file.name}"):
+            try:
+                with library.open(file) as opened:
+                    image = opened.convert("L" if self.grey else "RGB")
+            except OSError as error:  # of Pillow, for a file that is no image
+                raise ValueError(str(error)) from error
+            return pixels(image if self.size is None else image.resize((self.size, self.size)))
+
+
+def _image_files(folder: Path) -> Iterator[Path]:
+    for label in sorted(part for part in folder.iterdir() if part.is_dir()):
+        yield from sorted(file for file in label.iterdir() if file.suffix.lower() in _ENDINGS)

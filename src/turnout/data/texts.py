@@ -1,31 +1,334 @@
-"""Texts by author for next-word prediction, from a data directory."""
+"""Texts by author for next-word prediction: readers, a vocabulary, sequences of words."""
 
 from __future__ import annotations
 
+import contextlib
+import html
+import io
+import itertools
+import json
+import re
+import tarfile
+import xml.etree.ElementTree as ElementTree
 from abc import abstractmethod
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated, Any, NamedTuple
 
-from turnout.data.base import Dataset, Draw, Source
-from turnout.data.data_files import Files
+import numpy as np
+
+from turnout.core.domains import CheckedFields, Count, Flag, check_fields, integer
+from turnout.core.errors import InvalidInput
+from turnout.core.types import Array, BoolArray, IntArray
+from turnout.data.base import PADDING, Dataset, Draw, Source
 from turnout.data.embedded import TestShare, held_back
-from turnout.data.stop_words import StopWords, stop_words_of
-from turnout.data.text_readers import (
-    Texts,
-    prolific,
-    read_jsonl,
-    read_posts,
-    read_reviews,
-    sentences_of,
-    sentences_of_post,
-)
-from turnout.data.tokens import sequences, tokenised, vocabulary
+from turnout.data.features import StopWords, stop_words_of
+from turnout.data.files import Files, UnfitSetting
 from turnout.data.user_data import OwnPath, own_file
-from turnout.domains import CheckedFields, Count, Flag, check_fields, integer
-from turnout.errors import InvalidInput
+
+# Readers of texts by author: JSON lines, StackExchange's Posts.xml, Yelp's reviews. Each reader
+# yields (author, sentences), one client or one text at a time, and keeps nothing in memory.
+
+#: (author, sentences) pairs.
+Texts = Iterator[tuple[str, list[str]]]
+
+_YELP_MEMBER = "yelp_academic_dataset_review.json"
+
+_CODE = re.compile(r"<(pre|code)\b.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
+_PARAGRAPH = re.compile(r"</?(?:p|br|li|ul|ol|h\d|blockquote|div|hr)\b[^>]*>", re.IGNORECASE)
+_TAG = re.compile(r"<[^>]*>")
+_SENTENCE_END = re.compile(r"[.!?]+(?=\s)|\n+")
+
+#: Questions and answers; the other kinds of posts are made by the site.
+_POST_TYPES = frozenset({"1", "2"})
+
+
+def read_jsonl(path: Path) -> Texts:
+    """Read a file with a line ``{"client": name, "sentences": [...]}`` for each client.
+
+    Args:
+        path: The file.
+
+    """
+    with path.open(encoding="utf-8") as lines:
+        for number, row in _json_rows(lines):
+            if not {"client", "sentences"} <= row.keys():
+                raise ValueError(f"line {number} must have the keys 'client' and 'sentences'")
+            sentences = row["sentences"]
+            if not isinstance(sentences, list) or not all(isinstance(s, str) for s in sentences):
+                raise ValueError(f"line {number}: sentences must be a list of strings")
+            yield str(row["client"]), sentences
+
+
+def read_posts(path: Path) -> Texts:
+    """Read the questions and answers of a StackExchange dump; authors are ``OwnerUserId``.
+
+    Args:
+        path: The file ``Posts.xml``.
+
+    """
+    context = iter(ElementTree.iterparse(path, events=("start", "end")))  # nosec B314: the user's own file
+    _, root = next(context)
+    for event, element in context:
+        if event != "end" or element.tag != "row":
+            continue
+        owner, kind = element.get("OwnerUserId"), element.get("PostTypeId")
+        if owner is not None and kind in _POST_TYPES:
+            yield owner, [element.get("Body", "")]
+        root.clear()
+
+
+def sentences_of_post(body: str) -> list[str]:
+    """Return the sentences of a post, without HTML tags and without code.
+
+    Args:
+        body: The HTML of the post.
+
+    >>> sentences_of_post("<p>Try <b>this</b>. It&#39;s short:</p><pre><code>ls -l</code></pre>")
+    ['Try this', "It's short:"]
+
+    """
+    prose = _PARAGRAPH.sub("\n", _CODE.sub(" ", body))
+    return sentences_of(html.unescape(_TAG.sub(" ", prose)))
+
+
+def read_reviews(path: Path) -> Texts:
+    """Read Yelp's reviews; authors are ``user_id``.
+
+    Args:
+        path: The file of JSON lines, or the tar archive that holds it.
+
+    """
+    with _review_lines(path) as lines:
+        for _, row in _json_rows(lines):
+            yield row["user_id"], [row["text"]]
+
+
+def sentences_of(text: str) -> list[str]:
+    """Return the sentences of running text.
+
+    Args:
+        text: Plain text. A sentence ends at a full stop, question or exclamation mark, or line end.
+
+    >>> sentences_of("Good food. Would I go again? Yes!")
+    ['Good food', 'Would I go again', 'Yes!']
+
+    """
+    parts = (" ".join(part.split()) for part in _SENTENCE_END.split(text))
+    return [part for part in parts if part]
+
+
+def prolific(
+    path: Path, read: Callable[[Path], Texts], min_texts: int, split: Callable[[str], list[str]]
+) -> Texts:
+    """Yield the sentences of authors who wrote many texts.
+
+    Args:
+        path: The file.
+        read: Opens the file and yields (author, texts). It is called twice.
+        min_texts: Authors with fewer texts are left out.
+        split: Cuts a text into sentences.
+
+    Raises:
+        UnfitSetting: No author wrote that many.
+
+    """
+    n_texts = Counter(author for author, _ in read(path))
+    most = max(n_texts.values(), default=min_texts)
+    if most < min_texts:
+        raise UnfitSetting(
+            f"min_texts is {min_texts}, but no author wrote more than {most} texts: "
+            "lower min_texts."
+        )
+    for author, texts in read(path):
+        if n_texts[author] >= min_texts:
+            yield author, [sentence for text in texts for sentence in split(text)]
+
+
+def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"line {number} is not a JSON object")
+        yield number, row
+
+
+@contextlib.contextmanager
+def _review_lines(path: Path) -> Iterator[IO[str]]:
+    if path.suffix != ".tar":
+        with path.open(encoding="utf-8") as lines:
+            yield lines
+        return
+    with tarfile.open(path) as archive:
+        for member in archive:
+            file = archive.extractfile(member) if member.name.endswith(_YELP_MEMBER) else None
+            if file is not None:
+                yield io.TextIOWrapper(file, encoding="utf-8")
+                return
+    raise ValueError(f"it does not contain {_YELP_MEMBER}")
+
+
+# Texts as numbers: words, a vocabulary, sequences of fixed length with next-word labels.
+#
+# A word is a run of letters and digits, with apostrophes inside, in lower case. Word 0 is
+# ``<unk>``. It stands for every word outside the vocabulary. It also fills a sequence after its
+# end.
+
+#: The text of word 0.
+UNKNOWN = "<unk>"
+
+#: Ends a sentence in a stream of words.
+_BREAK = "\n"
+_WORD = re.compile(r"\n|[^\W_]+(?:['\u2019][^\W_]+)*")
+
+#: Sequences that are built at a time.
+_CHUNK = 65_536
+
+
+class Corpus(NamedTuple):
+    """Sentences of all authors, one after the other.
+
+    Args:
+        words: (words of all sentences,) numbers of ``types``, of int32.
+        offsets: (sentences + 1,) where each sentence begins.
+        author: (sentences,) numbers of ``authors``.
+        types: Every word that occurs.
+        authors: The name of each author.
+
+    """
+
+    words: Array
+    offsets: IntArray
+    author: IntArray
+    types: tuple[str, ...]
+    authors: tuple[str, ...]
+
+
+class Sequences(NamedTuple):
+    """What a model reads, and the next word at each position.
+
+    Args:
+        x: (N, length) word numbers, of int32.
+        y: (N, length) the next word of each, of int32; ``PADDING`` where there is none.
+        sentence: (N,) the sentence that each sequence comes from.
+
+    """
+
+    x: Array
+    y: Array
+    sentence: IntArray
+
+
+def tokenised(texts: Iterable[tuple[str, Sequence[str]]], left_out: Collection[str] = ()) -> Corpus:
+    """Return the words of all texts as numbers. Sentences of fewer than two words are dropped.
+
+    Args:
+        texts: (author, sentences) pairs. An author may occur more than once.
+        left_out: Words that are removed first.
+
+    """
+    number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+    author_number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+    end = number[_BREAK]
+    pieces, n_words, authors = [], [], []
+    for author, sentences in texts:
+        tokens = _WORD.findall("\n".join(sentences).lower())
+        tokens.append(_BREAK)
+        pieces.append(np.fromiter(map(number.__getitem__, tokens), np.int32, len(tokens)))
+        n_words.append(len(tokens))
+        authors.append(author_number[author])
+    if not pieces:
+        raise ValueError("there are no texts")
+    stream = np.concatenate(pieces)
+    author = np.repeat(np.array(authors), n_words)[stream == end]
+    types = tuple(number)
+    unwanted = [number[word.lower()] for word in left_out if word.lower() in number]
+    return _sentences(stream, author, unwanted)._replace(types=types, authors=tuple(author_number))
+
+
+def _sentences(stream: Array, author: IntArray, unwanted: list[int]) -> Corpus:
+    """Cut a stream of word numbers into sentences; 0 ends a sentence."""
+    sentence = np.cumsum(stream == 0) - (stream == 0)
+    kept = ~np.isin(stream, [0, *unwanted])
+    size = np.bincount(sentence[kept], minlength=author.size)
+    is_long = size >= 2
+    words = stream[kept & is_long[sentence]]
+    offsets = np.concatenate(([0], np.cumsum(size[is_long])))
+    return Corpus(words, offsets, author[is_long], (), ())
+
+
+def vocabulary(corpus: Corpus, is_test: BoolArray, size: int) -> tuple[tuple[str, ...], Array]:
+    """Return the words of the vocabulary and, for each word type of the corpus, its number there.
+
+    The vocabulary holds ``<unk>`` and the most frequent words of the training sentences. Ties are
+    broken by alphabet.
+
+    Args:
+        corpus: The sentences.
+        is_test: (sentences,) which are kept for the test.
+        size: Largest number of words.
+
+    """
+    is_test_word = np.repeat(is_test, np.diff(corpus.offsets))
+    count = np.bincount(corpus.words[~is_test_word], minlength=len(corpus.types))
+    n_kept = min(size - 1, int((count > 0).sum()))
+    least = np.partition(count, -n_kept)[-n_kept] if n_kept else 1
+    candidates = np.flatnonzero(count >= max(least, 1)).tolist()
+    order = sorted(candidates, key=lambda number: (-count[number], corpus.types[number]))[:n_kept]
+    number = np.zeros(len(corpus.types), dtype=np.int32)
+    number[order] = np.arange(1, n_kept + 1)
+    return (UNKNOWN, *(corpus.types[at] for at in order)), number
+
+
+def sequences(corpus: Corpus, number: Array, length: int, predict_unknown: bool) -> Sequences:
+    """Cut sentences into sequences. No word is lost, and no sequence reaches the next sentence.
+
+    Sequence j of a sentence reads the words from ``j * length`` on. The label of each word is the
+    next one. Sequences without any label are dropped.
+
+    Args:
+        corpus: The sentences.
+        number: (types,) the number of each word type in the vocabulary, 0 if it is not there.
+        length: Number of words that a sequence reads.
+        predict_unknown: Whether unknown words are labels.
+
+    """
+    n_labels = np.diff(corpus.offsets) - 1
+    n_parts = -(-n_labels // length)
+    sentence = np.repeat(np.arange(n_labels.size), n_parts)
+    first = np.concatenate(([0], np.cumsum(n_parts)))[:-1]
+    part = np.arange(sentence.size) - np.repeat(first, n_parts)
+    start = corpus.offsets[sentence] + part * length
+    n_here = np.minimum(length, n_labels[sentence] - part * length)
+    after_end = np.zeros(length + 1, np.int32)  # the last sequences read past the end
+    words = np.concatenate((number[corpus.words], after_end))
+    least = PADDING if predict_unknown else 0  # labels are above it
+    chunks = [
+        _cut(words, start[at : at + _CHUNK], n_here[at : at + _CHUNK], length, least)
+        for at in range(0, sentence.size, _CHUNK)
+    ]
+    x, y, kept = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
+    return Sequences(x, y, sentence[kept])
+
+
+def _cut(
+    words: Array, start: IntArray, n_here: IntArray, length: int, least: int
+) -> tuple[Array, Array, BoolArray]:
+    """Return x and y of the sequences that have a label, and which these are."""
+    column = np.arange(length)
+    is_inside = column < n_here[:, None]
+    at = start[:, None] + column
+    x = np.where(is_inside, words[at], 0)
+    y = np.where(is_inside & (words[at + 1] > least), words[at + 1], PADDING)
+    kept = (y != PADDING).any(axis=1)
+    return x[kept], y[kept], kept
+
 
 _JSONL = 'The file has a line {"client": name, "sentences": [...]} for each '
 
@@ -179,9 +482,7 @@ class StackExchange(_TextSource):
     @property
     def files(self) -> Files[Texts]:
         """The files that may hold the dump."""
-        read = partial(
-            _prolific, read=read_posts, min_texts=self.min_texts, split=sentences_of_post
-        )
+        read = partial(prolific, read=read_posts, min_texts=self.min_texts, split=sentences_of_post)
         return Files(
             f"stack-exchange ({self.site})",
             {f"{self.site}/Posts.xml": read, f"stackexchange/{self.site}/Posts.xml": read},
@@ -211,19 +512,10 @@ class Yelp(_TextSource):
     @property
     def files(self) -> Files[Texts]:
         """The files that may hold the dump."""
-        read = partial(_prolific, read=read_reviews, min_texts=self.min_texts, split=sentences_of)
+        read = partial(prolific, read=read_reviews, min_texts=self.min_texts, split=sentences_of)
         member = "yelp_academic_dataset_review.json"
         return Files(
             "yelp",
             {member: read, f"yelp/{member}": read, "yelp_dataset.tar": read},
             "Ask for the Yelp Open Dataset at yelp.com/dataset.",
         )
-
-
-def _prolific(
-    path: Path,
-    read: Callable[[Path], Texts],
-    min_texts: int,
-    split: Callable[[str], list[str]],
-) -> Texts:
-    return prolific(partial(read, path), min_texts, split)

@@ -7,16 +7,21 @@
 
 from turnout.experiment.codec import ConfigError
 from turnout.experiment.config import Experiment
-from turnout.experiment.grid import Grid, run_experiment
+from turnout.experiment.grid import Shard, run_experiment
+from turnout.experiment.loop import Participants, Progress, RoundRecord, Simulated, Work, rounds
 from turnout.experiment.pool import Advance
-from turnout.experiment.shard import Shard
-from turnout.experiment.sweep import Point, Sweep, run_sweep
-from turnout.experiment.task import CellResult
+from turnout.experiment.simulation import collect, simulate, train
+from turnout.experiment.sweep import Point, Sweep, compare, run_sweep
 from turnout.experiment.variants import Variant, parse_variant
-from turnout.runs.cell import Cell
-from turnout.runs.files import FolderError
-from turnout.runs.reader import read_cell
-from turnout.statistics import Estimate, estimate, paired_difference
+from turnout.results.cell import Cell
+from turnout.results.files import FolderError
+from turnout.results.reader import read_cell
+from turnout.results.results import CellResult, Results
+from turnout.results.run import Run
+from turnout.results.statistics import Estimate, estimate, paired_difference
+
+#: The name of ``Results`` in version 0.1.
+Grid = Results
 
 __all__ = [
     "Advance",
@@ -27,14 +32,26 @@ __all__ = [
     "Experiment",
     "FolderError",
     "Grid",
+    "Participants",
     "Point",
+    "Progress",
+    "Results",
+    "RoundRecord",
+    "Run",
     "Shard",
+    "Simulated",
     "Sweep",
     "Variant",
+    "Work",
+    "collect",
+    "compare",
     "estimate",
     "paired_difference",
     "parse_variant",
     "read_cell",
+    "rounds",
     "run_experiment",
     "run_sweep",
+    "simulate",
+    "train",
 ]

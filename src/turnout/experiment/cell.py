@@ -3,32 +3,133 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from turnout.bounds import Bounds
-from turnout.environments import Always
-from turnout.experiment.facts import facts_of
-from turnout.experiment.task import CellResult, CellTask, cell_config, check_config
-from turnout.persist import load, save
-from turnout.runs import files
-from turnout.runs.at_end import backlog_rate, curves_at_end
-from turnout.runs.catalogue import summarize
-from turnout.runs.files import DamagedFile, FolderError
-from turnout.runs.generations import drop_previous, keep_previous
-from turnout.runs.reader import read_cell
-from turnout.runs.run import Run
-from turnout.runs.writer import CellWriter
-from turnout.simulation import Progress, RoundRecord, rounds
-from turnout.simulation.training import told
-from turnout.storage import write_npz
-from turnout.training.callbacks import Callback
-from turnout.types import Array, FloatArray
+from turnout.core.bounds import Bounds
+from turnout.core.files import write_npz
+from turnout.core.persist import load, save
+from turnout.core.plain import finite
+from turnout.core.types import Array, FloatArray
+from turnout.data import FederatedData
+from turnout.experiment.codec import encode
+from turnout.experiment.config import Experiment, class_names
+from turnout.experiment.loop import Progress, RoundRecord, rounds
+from turnout.experiment.simulation import with_callbacks
+from turnout.experiment.variants import Variant
+from turnout.results import files
+from turnout.results.callbacks import Callback
+from turnout.results.catalogue import summarize
+from turnout.results.files import DamagedFile, FolderError, drop_previous, keep_previous
+from turnout.results.metric import Facts, Need
+from turnout.results.reader import read_cell
+from turnout.results.results import CellResult
+from turnout.results.run import Run
+from turnout.results.settings import first_difference
+from turnout.results.writer import CellWriter, backlog_rate, curves_at_end
+from turnout.worlds import Always
+
+#: Rounds between two checkpoints, unless that would make too many.
+CHECKPOINT_EVERY = 200
+
+
+@dataclass(frozen=True)
+class CellTask:
+    """What a process needs to run a cell.
+
+    Attributes:
+        experiment: The experiment of the cell.
+        variant: The selector.
+        seed: The seed of the world, the data and the draws.
+        path: The folder of the cell.
+        versions: The versions that run it, for ``versions.json``.
+        checkpoint_every: Rounds between two checkpoints.
+        data: The divided data of the seed; None = the process loads it.
+    """
+
+    experiment: Experiment
+    variant: Variant
+    seed: int
+    path: Path
+    versions: dict[str, Any]
+    checkpoint_every: int = CHECKPOINT_EVERY
+    data: FederatedData | None = None
+
+    @property
+    def cohort_size(self) -> int:
+        """The selector's own cohort size, or the experiment's."""
+        return self.variant.cohort_size or self.experiment.cohort_size
+
+
+def cell_config(task: CellTask) -> dict[str, Any]:
+    """Return everything that makes a cell, as plain data.
+
+    Args:
+        task: The cell.
+    """
+    experiment, variant = task.experiment, task.variant
+    table = experiment.table()
+    optional = {name: table[name] for name in table if name in ("training", "bounds")}
+    return {
+        "format": files.FORMAT,
+        "kind": "training" if "training" in optional else "simulation",
+        "experiment": experiment.name,
+        "label": variant.label,
+        "selector": variant.name,
+        "parameters": encode(variant.make().parameters),
+        "seed": task.seed,
+        "n_clients": experiment.n_clients,
+        "cohort_size": task.cohort_size,
+        "n_rounds": experiment.n_rounds,
+        "world": table["world"],
+        "world_id": experiment.world_id,
+        "policy": table["policy"],
+        "classes": class_names(experiment.environment(task.seed)),
+        **optional,
+    }
+
+
+def check_config(task: CellTask) -> None:
+    """Refuse the folder of a cell that holds another run.
+
+    Args:
+        task: The cell that is wanted; its folder holds a ``config.json``.
+
+    Raises:
+        FolderError: The settings of the run differ from those that are wanted.
+    """
+    difference = config_difference(files.read_json(task.path / files.CONFIG), task)
+    if difference is not None:
+        raise files.FolderError(
+            f"{task.path} holds another run: {difference}; use another folder (--out), or run all "
+            "again (--fresh)."
+        )
+
+
+def config_difference(saved: Mapping[str, Any], task: CellTask) -> str | None:
+    """Return where the settings of a saved cell differ from those that are wanted, or None.
+
+    A parameter that the saved cell lacks is younger than the cell, which so ran with its default.
+
+    Args:
+        saved: The ``config.json`` of the cell.
+        task: The cell that is wanted.
+    """
+    wanted = cell_config(task)
+    defaults = encode(task.variant.make().default_parameters())
+    then = saved.get("parameters")
+    parameters = {**defaults, **then} if isinstance(then, Mapping) else then
+    return first_difference({**saved, "parameters": parameters}, wanted)
+
 
 #: Called with the number of rounds done and what was measured in the last of them.
 OnRounds = Callable[[int, Mapping[str, float]], None]
@@ -47,41 +148,79 @@ _FLUSH_ROUNDS, _FLUSH_SECONDS = 50, 0.5
 _PENDING_ENTRIES = 2_000_000
 
 
+#: Whether every cell of this process is to stop after its round.
+_stop = threading.Event()
+
+
+def stop_after_round() -> None:
+    """Let the cells of this process save a checkpoint after their round, and stop."""
+    _stop.set()
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let the first Ctrl-C stop a cell after its round, with a checkpoint; the second is at once.
+
+    An interrupt inside of a round would leave a selector that has observed half of it.
+    """
+    if _stop.is_set():
+        raise KeyboardInterrupt
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    is_handled = is_main and before is signal.default_int_handler
+
+    def on_interrupt(*_: Any) -> None:
+        if _stop.is_set():
+            raise KeyboardInterrupt
+        _stop.set()
+
+    if is_handled:
+        signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        was_stopped = is_handled and _stop.is_set()
+        if is_handled:
+            signal.signal(signal.SIGINT, before)
+            _stop.clear()
+    if was_stopped:  # in the last round, or later: the cell is complete
+        raise KeyboardInterrupt
+
+
 def run_cell(
     task: CellTask, on_rounds: OnRounds | None = None, callbacks: Sequence[Callback] = ()
 ) -> CellResult:
-    """Run a cell as far as it is not done; errors become part of the result.
+    """Run what is left of a cell; errors become part of the result.
 
     Args:
-        task: What to run.
+        task: The cell.
         on_rounds: Called now and then with the number of rounds done.
         callbacks: Called with the numbers of every round.
     """
-    label, seed = task.variant.label, task.seed
+    ended = functools.partial(CellResult, task.path, task.variant.label, task.seed)
     try:
-        return _run(task, on_rounds, callbacks)
+        return _run(task, on_rounds, callbacks, ended)
     except FolderError as error:
-        return CellResult(label, seed, "damaged", message=str(error))
+        return ended("damaged", message=str(error))
     except Exception as error:  # one cell must not take the others down
-        _keep_traceback(task.path, error)
-        return CellResult(label, seed, "failed", message=f"{type(error).__name__}: {error}")
+        with contextlib.suppress(OSError):  # where nothing can be written, the message must do
+            task.path.mkdir(parents=True, exist_ok=True)
+            files.write_traceback(task.path, error)
+        return ended("failed", message=f"{type(error).__name__}: {error}")
 
 
-def _keep_traceback(folder: Path, error: Exception) -> None:
-    """Write an error; where that is not possible, its message must do."""
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        files.write_traceback(folder, error)
-
-
-def _run(task: CellTask, on_rounds: OnRounds | None, callbacks: Sequence[Callback]) -> CellResult:
-    config = cell_config(task)
-    label, seed, path = task.variant.label, task.seed, task.path
+def _run(
+    task: CellTask,
+    on_rounds: OnRounds | None,
+    callbacks: Sequence[Callback],
+    ended: Callable[..., CellResult],
+) -> CellResult:
+    config, path = cell_config(task), task.path
     if (path / files.CONFIG).exists():
         check_config(task)
         if (path / files.SUMMARY).exists():
             summary = dict(read_cell(path).summary)
-            return CellResult(label, seed, "skipped", summary, _broken(summary))
+            return ended("skipped", summary, _broken(summary))
     path.mkdir(parents=True, exist_ok=True)
     files.write_json(path / files.CONFIG, config)
     files.write_json(path / files.VERSIONS, task.versions)
@@ -93,15 +232,17 @@ def _run(task: CellTask, on_rounds: OnRounds | None, callbacks: Sequence[Callbac
         raise DamagedFile(path / files.PROGRESS, f" lacks {error}") from error
     records = running.records(start)
     clock_s = float(running.writer.rounds.columns()["length_s"].sum())
-    with contextlib.closing(told(records, callbacks, config, clock_s)) as all_records:
-        running.write(all_records, on_rounds)
-    summary = running.finish()
-    status: Literal["complete", "resumed"] = "resumed" if start else "complete"
-    return CellResult(label, seed, status, summary, f"{note} {_broken(summary)}".strip())
+    followed = with_callbacks(records, callbacks, config, clock_s)
+    with _stoppable():
+        with contextlib.closing(followed) as all_records:
+            running.write(all_records, on_rounds)
+        summary = running.finish()
+    status = "resumed" if start else "complete"
+    return ended(status, summary, f"{note} {_broken(summary)}".strip())
 
 
 class _Running:
-    """A cell at work: the selector, its world and its federation, and who writes their rounds."""
+    """A running cell: the selector, its world, its federation and the writer of its rounds."""
 
     def __init__(self, task: CellTask) -> None:
         self._task = task
@@ -117,7 +258,7 @@ class _Running:
         self.writer = CellWriter(task.path, n_clients, task.cohort_size, quota_at, parts)
 
     def resume(self) -> tuple[int, str]:
-        """Go back to the last checkpoint; return its round and what there is to say about it."""
+        """Go back to the last checkpoint; return its round and a note about it."""
         saved, note = self.writer.resume()
         if saved is None:
             return 0, note
@@ -154,8 +295,9 @@ class _Running:
         flushed = saved = time.perf_counter()
         for record in records:
             self.writer.add(record.row, record.in_time)
-            now = time.perf_counter()
-            is_checkpoint = self._is_checkpoint(record.round + 1, now - saved)
+            now, n_done = time.perf_counter(), record.round + 1
+            has_to_stop = _stop.is_set() and n_done < self._task.experiment.n_rounds
+            is_checkpoint = has_to_stop or self._is_checkpoint(n_done, now - saved)
             is_full = self.writer.n_pending >= most
             if not (is_checkpoint or is_full) and now - flushed < _FLUSH_SECONDS:
                 continue
@@ -165,7 +307,9 @@ class _Running:
                 self._checkpoint()
                 saved = time.perf_counter()
             if on_rounds is not None:
-                on_rounds(record.round + 1, record.measured)
+                on_rounds(n_done, record.measured)
+            if has_to_stop:
+                raise KeyboardInterrupt
         self.writer.flush()
 
     def finish(self) -> dict[str, Any]:
@@ -185,13 +329,23 @@ class _Running:
             write_npz(path / files.CLIENT_SCORES, by_client)
             has_stopped = self._federation.is_done and run.n_rounds < experiment.n_rounds
             numbers["stopped_at_target"] = has_stopped
-        summary = summarize(facts_of(run, at_end, numbers, self._federation))
+        summary = finite(summarize(self._facts(run, at_end, numbers)))
         drop_previous(path)
         files.write_json(path / files.SUMMARY, summary)
-        return files.read_json(path / files.SUMMARY)
+        return dict(summary)
+
+    def _facts(self, run: Run, at_end: Mapping[str, Array], numbers: Mapping[str, float]) -> Facts:
+        """Return what the metrics are computed from, with or without training."""
+        if self._federation is None:
+            return Facts.of_run(run, at_end, numbers)
+        has: frozenset[Need] = frozenset({"training"})
+        has |= {"hold-out"} if self._federation.data.has_holdout else frozenset()
+        counted = {"rounds_run": run.n_rounds, "broken_answers": self._federation.n_broken}
+        targets = self._federation.training.target_accuracy
+        return Facts.of_run(run, at_end, {**numbers, **counted}, targets=targets, has=has)
 
     def _bound(self, run: Run) -> FloatArray | None:
-        """Return the selector's bound on regret; bounds assume that everyone is available."""
+        """Return the selector's bound on regret; it assumes that all clients are available."""
         if not isinstance(self._world.availability, Always):
             return None
         return self._selector.regret_bound(run.n_rounds, run.cohort_size, run.n_clients)
@@ -218,7 +372,7 @@ class _Running:
 
 
 def _broken(summary: Mapping[str, Any]) -> str:
-    """Return what there is to say about answers that could not be used."""
+    """Return a note about answers that could not be used; empty without any."""
     n_broken = summary.get("broken_answers", 0)
     if not n_broken:
         return ""

@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from turnout.data.data_files import content_id
+from turnout.core.registry import find, list_selectors
+from turnout.data.files import content_id
 from turnout.experiment.config import Experiment
 from turnout.experiment.variants import Variant
-from turnout.registry import find, names
 
 _PATH = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*(?:\.\w+)*")
 #: Folders in which files that do not belong together lie side by side.
 _INSTALLED = ("site-packages", "dist-packages")
 #: What a built-in selector is made of; a version stands for the rest of turnout.
-_ALGORITHMS = ("selectors", "estimators", "sampling")
+_ALGORITHMS = ("selectors", "sampling")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -36,7 +36,7 @@ def code_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
     package if it is installed. What is loaded in other ways, such as a data file, is not seen.
 
     Args:
-        experiment: What the cell is part of.
+        experiment: The experiment of the cell.
         variant: The selector.
 
     Returns:
@@ -56,11 +56,11 @@ def code_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
 def files_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
     """Return digests of the built-in selector of a cell, and of the traces of its world.
 
-    A built-in selector is its module and what that imports of estimators and sampling. Comments
+    A built-in selector is its module and what that imports of sampling. Comments
     and docstrings do not count.
 
     Args:
-        experiment: What the cell is part of.
+        experiment: The experiment of the cell.
         variant: The selector.
 
     Returns:
@@ -77,7 +77,7 @@ def files_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
 
 def _modules(settings: Any) -> set[str]:
     """Return the modules that the texts in some settings name."""
-    selectors = set(names())
+    selectors = set(list_selectors())
     return {module for text in _texts(settings) for module in _named(text, selectors)}
 
 
@@ -129,7 +129,7 @@ def _named(text: str, selectors: set[str]) -> list[str]:
     path = _PATH.fullmatch(text)
     if path is None:
         return [find(text).__module__] if text in selectors else []
-    with contextlib.suppress(Exception):  # whatever somebody else's module raises
+    with contextlib.suppress(Exception):  # code of others may raise anything
         importlib.import_module(path[1])
     return [path[1]] if path[1] in sys.modules else []
 
@@ -168,7 +168,7 @@ def _reached(
 
 
 def _files(base: Path, module: str) -> list[Path]:
-    """Return the files of a module and of the packages around it, as far as they are there."""
+    """Return the files of a module and of the packages around it that exist."""
     parts = module.split(".")
     files = [base.joinpath(*parts[:size], "__init__.py") for size in range(1, len(parts) + 1)]
     files.append(base.joinpath(*parts).with_suffix(".py"))

@@ -9,17 +9,95 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Any, cast, get_args, get_type_hints
 
 import numpy as np
 
-from turnout import schedules
-from turnout.errors import InvalidInput
-from turnout.experiment.kinds import BY_PATH, FAMILIES, REPLACES, SCHEDULES, kind_of
-from turnout.names import import_object, nearest
-from turnout.plain import LATER, CannotEncode, Codec, Record, Rule
+from turnout import data, training
+from turnout import worlds as environments
+from turnout import worlds as policies
+from turnout.core import schedules
+from turnout.core.errors import InvalidInput
+from turnout.core.names import import_object, nearest
+from turnout.core.plain import LATER, CannotEncode, Codec, Record, Rule
+from turnout.worlds import Environment
+from turnout.worlds.timing import Noise
+
+# --------------------------------------------------------------------------------------------------
+# The kinds of models that a table can name, family by family.
+# --------------------------------------------------------------------------------------------------
+
+
+def kind_of(cls: type) -> str:
+    """Return the class name in lower-kebab case.
+
+    >>> kind_of(policies.FirstK)
+    'first-k'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
+
+
+#: What holds more than plain values, and so is for Python only.
+_IN_MEMORY = (data.Arrays, training.Ready)
+
+
+def _family(base: type, module: Any) -> dict[str, type]:
+    classes = [cls for cls in vars(module).values() if isinstance(cls, type)]
+    return {
+        kind_of(cls): cls
+        for cls in classes
+        if issubclass(cls, base) and dataclasses.is_dataclass(cls)
+        if cls is not base and cls not in _IN_MEMORY
+    }
+
+
+#: The kinds of each family of models, by base class.
+FAMILIES: dict[type, dict[str, type]] = {
+    base: _family(base, environments)
+    for base in (
+        environments.Availability,
+        environments.Volatility,
+        environments.Timing,
+        environments.Devices,
+        environments.Claims,
+        Noise,
+    )
+} | {
+    environments.Population: {"population": environments.Population},
+    environments.SyntheticLoss: {"synthetic-loss": environments.SyntheticLoss},
+    Environment: {"environment": Environment},
+    policies.RoundPolicy: _family(policies.RoundPolicy, policies),
+    data.Source: _family(data.Source, data),
+    data.Partition: _family(data.Partition, data),
+    training.Model: _family(training.Model, training),
+    training.Aggregation: _family(training.Aggregation, training),
+    data.ClientCode: {"client-code": data.ClientCode},
+    training.LocalWork: {"local-work": training.LocalWork},
+    training.PerClient: {"per-client": training.PerClient},
+    training.Training: {"training": training.Training},
+}
+
+#: What holds the path of something that is no model itself: a function that makes a torch module.
+BY_PATH: dict[type, type] = {training.Model: training.Custom}
+
+#: A key that stands for another one with a default: steps of local work replace epochs.
+REPLACES: dict[type, tuple[str, str]] = {training.LocalWork: ("steps", "epochs")}
+
+#: Schedules have a tag of their own, because they stand among plain parameters.
+SCHEDULES: dict[str, type] = {
+    kind_of(cls): cls
+    for cls in (
+        schedules.Constant,
+        schedules.ExponentialDecay,
+        schedules.Lemma1,
+        schedules.Linear,
+        schedules.StepAfter,
+        schedules.StepDecay,
+    )
+}
 
 #: Where a value stands in a configuration, e.g. ``("selectors", 1, "quota")``.
 Key = tuple[str | int, ...]
@@ -102,7 +180,7 @@ def decode(table: Any, base: type, key: Key = ()) -> Any:
     Args:
         table: May hold models among its values, and may be the model itself.
         base: A key of ``FAMILIES``.
-        key: Where the table stands, for errors.
+        key: The place of the table, for errors.
 
     Raises:
         ConfigError: A kind, a key or a value is wrong.
@@ -118,8 +196,8 @@ def decode(table: Any, base: type, key: Key = ()) -> Any:
     kind = table.get("kind", next(iter(kinds)) if len(kinds) == 1 else None)
     values = {name: table[name] for name in table if name != "kind"}
     if base in BY_PATH and _is_path(kind) and not _is_kind(_imported(kind, (*key, "kind")), base):
-        return _built(BY_PATH[base], {"path": kind, "parameters": values}, key)
-    return _built(_class_of(kind, kinds, (*key, "kind"), base), values, key)
+        return build(BY_PATH[base], {"path": kind, "parameters": values}, key)
+    return build(_class_of(kind, kinds, (*key, "kind"), base), values, key)
 
 
 def decode_parameter(value: Any, key: Key) -> Any:
@@ -132,7 +210,7 @@ def decode_parameter(value: Any, key: Key) -> Any:
     if "schedule" not in value:
         return {name: decode_parameter(item, (*key, name)) for name, item in value.items()}
     cls = _class_of(value["schedule"], SCHEDULES, (*key, "schedule"), None)
-    return _built(cls, {name: value[name] for name in value if name != "schedule"}, key)
+    return build(cls, {name: value[name] for name in value if name != "schedule"}, key)
 
 
 def _tagged(cls: type) -> dict[str, str]:
@@ -177,7 +255,17 @@ def _imported(path: str, key: Key) -> Any:
         raise ConfigError(key, str(error)) from error
 
 
-def _built(cls: type, values: Mapping[str, Any], key: Key) -> Any:
+def build(cls: type, values: Mapping[str, Any], key: Key) -> Any:
+    """Return the dataclass that a table describes.
+
+    Args:
+        cls: The dataclass.
+        values: Its fields, as plain values or tables.
+        key: The place of the table, for errors.
+
+    Raises:
+        ConfigError: A key or a value is wrong.
+    """
     hints, defaults = get_type_hints(cls), _defaults(cls)
     for name in values:
         if name not in defaults:
@@ -195,7 +283,7 @@ def _built(cls: type, values: Mapping[str, Any], key: Key) -> Any:
 
 
 def _defaults(cls: type) -> dict[str, Any]:
-    """Return what the fields of a dataclass hold unless they are given."""
+    """Return the defaults of the fields of a dataclass."""
     return {
         field.name: field.default_factory() if callable(field.default_factory) else field.default
         for field in dataclasses.fields(cls)

@@ -6,32 +6,200 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
-from turnout import require
-from turnout.bounds import Bounds
+from turnout.core import require
+from turnout.core.bounds import Bounds
+from turnout.core.errors import InvalidInput
+from turnout.core.names import nearest
 from turnout.data import FederatedData
-from turnout.data.data_files import content_id
-from turnout.environments import WORLDS, Environment
-from turnout.errors import InvalidInput
-from turnout.experiment.codec import ConfigError, decode, encode
-from turnout.experiment.lines import read_toml
+from turnout.data.files import content_id
+from turnout.experiment.codec import ConfigError, Key, decode, encode, key_of
 from turnout.experiment.variants import Variant, variants_of
-from turnout.experiment.worlds import world_of, world_table
-from turnout.names import nearest
-from turnout.policies import FixedDeadline, RoundPolicy
-from turnout.runs.files import slug
+from turnout.results.files import slug
 from turnout.training import Federation, Training
 from turnout.training.recipe import OBSERVATION
+from turnout.worlds import WORLDS, Environment, FixedDeadline, RoundPolicy, named_world
+
+# --------------------------------------------------------------------------------------------------
+# TOML files whose errors name the line: where a key stands in a text.
+# --------------------------------------------------------------------------------------------------
+
+_T = TypeVar("_T")
+
+_HEADER = re.compile(r"^\s*(\[{1,2})\s*([^\[\]]+?)\s*\]{1,2}\s*(#.*)?$")
+_ASSIGNED = re.compile(r"(?:^|[{,\s])\s*([A-Za-z0-9_.\"'-]+)\s*=")
+
+
+def read_toml(path: str | os.PathLike[str], build: Callable[[dict[str, Any], str], _T]) -> _T:
+    """Build an object from a file; errors name the file, the line and the key.
+
+    Args:
+        path: The file.
+        build: Makes it of the file's table and name.
+
+    Raises:
+        InvalidInput: The file cannot be read, or what is in it is wrong.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{file} cannot be read: {error}.") from error
+    try:
+        return build(tomllib.loads(text), file.stem)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput(f"{file} is not TOML: {error}.") from error
+    except InvalidInput as error:
+        line = line_of(text, key_of(error))
+        where = file.name if line is None else f"{file.name}, line {line}"
+        raise InvalidInput(f"{where}: {error}", field=error.field) from error
+
+
+def line_of(text: str, key: Key) -> int | None:
+    r"""Return the line of a key, counted from 1, or of the nearest table around it.
+
+    >>> line_of('name = "x"\n[[selectors]]\nname = "e3cs"\n', ("selectors", 0, "name"))
+    3
+    """
+    lines = _lines(text)
+    by_name = [line for path, line in lines.items() if path[-1:] == key[-1:]]
+    if key not in lines and key[:-1] not in lines and len(by_name) == 1:
+        return by_name[0]
+    paths = (key[:size] for size in range(len(key), 0, -1))
+    return next((lines[path] for path in paths if path in lines), None)
+
+
+def _lines(text: str) -> dict[Key, int]:
+    """Return the line on which each key is first assigned or opened."""
+    lines: dict[Key, int] = {}
+    here: Key = ()
+    arrays: dict[Key, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = _HEADER.match(line)
+        if header:
+            here = _opened(header.group(2), header.group(1) == "[[", arrays)
+            lines.setdefault(here, number)
+            continue
+        if line.lstrip().startswith("#"):
+            continue
+        outer: Key | None = None
+        for match in _ASSIGNED.finditer(line):
+            path = (*(here if outer is None else outer), *_parts(match.group(1)))
+            outer = path if outer is None else outer
+            lines.setdefault(path, number)
+    return lines
+
+
+def _opened(name: str, is_array: bool, arrays: dict[Key, int]) -> Key:
+    """Return the path of a table header; entries of arrays of tables are numbered."""
+    path: Key = ()
+    parts = _parts(name)
+    for index, part in enumerate(parts):
+        path = (*path, part)
+        if index == len(parts) - 1 and is_array:
+            arrays[path] = arrays.get(path, -1) + 1
+        if path in arrays:
+            path = (*path, arrays[path])
+    return path
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in name.split("."))
+
+
+# --------------------------------------------------------------------------------------------------
+# Worlds as tables: what an environment is made of, without its size and its seed.
+# --------------------------------------------------------------------------------------------------
+
+_NOT_IN_TABLE = ("n_clients", "seed")
+_PARTS = tuple(field.name for field in fields(Environment) if field.name not in _NOT_IN_TABLE)
+
+
+def world_of(world: Any, n_clients: int, seed: int = 0) -> Environment:
+    """Return the environment that a name, a table or an ``Environment`` stands for.
+
+    Args:
+        world: A table may start from a named world: ``{preset = "e3cs", availability = {...}}``.
+        n_clients: Number of clients.
+        seed: Seed of everything random in it.
+
+    Returns:
+        The environment.
+
+    Raises:
+        ConfigError: The world is unknown, or its table has a wrong key or value.
+
+    """
+    if isinstance(world, str):
+        world = _named(world, ("world",))
+    if isinstance(world, Environment):
+        return replace(world, n_clients=n_clients, seed=seed)
+    if not isinstance(world, Mapping):
+        raise ConfigError(("world",), f"must be a name or a table, got {world!r}.")
+    parts = dict(world)
+    preset = {}
+    if "preset" in parts:
+        example = _named(parts.pop("preset"), ("world", "preset"))
+        preset = {name: getattr(example, name) for name in _PARTS}
+    for name in parts:
+        if name not in _PARTS:
+            allowed = nearest(name, ["preset", *_PARTS])
+            raise ConfigError(("world", name), f"unknown key {name!r}.{allowed}")
+    sized = {"n_clients": n_clients, "seed": seed}
+    environment: Environment = decode(preset | parts | sized, Environment, ("world",))
+    return environment
+
+
+def world_table(world: Environment) -> dict[str, Any]:
+    """Return a world as plain data, without its size and its seed."""
+    table: dict[str, Any] = encode(world)
+    return {name: value for name, value in table.items() if name not in _NOT_IN_TABLE}
+
+
+def class_names(world: Environment) -> dict[str, Any] | None:
+    """Return the names of the classes of clients, or None if there is only one class."""
+    if world.volatility.classes(world.n_clients).any():
+        rates = _innermost(world.volatility, "rates")
+        if rates is not None:
+            return {"names": [f"{rate:g}" for rate in rates], "what": "success rate"}
+    elif world.timing.classes(world.n_clients).any():
+        seconds = _innermost(world.timing, "training_s")
+        if seconds is not None:
+            return {"names": [f"{value:g} s" for value in seconds], "what": "training time"}
+    n_classes = int(world.classes.max()) + 1
+    return None if n_classes == 1 else _numbered(n_classes)
+
+
+def _named(name: Any, key: Key) -> Environment:
+    try:
+        return named_world(name).example
+    except InvalidInput as error:
+        raise ConfigError(key, str(error)) from error
+
+
+def _numbered(n_classes: int) -> dict[str, Any]:
+    return {"names": [str(number + 1) for number in range(n_classes)], "what": "class"}
+
+
+def _innermost(model: Any, attribute: str) -> Any:
+    """Look through wrappers for the model that divides clients into classes."""
+    while model is not None and not hasattr(model, attribute):
+        model = getattr(model, "inner", None)
+    return getattr(model, attribute, None)
+
 
 #: Sizes of a world that is not named.
 _N_CLIENTS, _COHORT_SIZE, _N_ROUNDS = 100, 20, 500
 
 #: Characters that would lead out of the output folder, or cannot stand in a name of one.
 _NOT_IN_NAMES = frozenset("/\\\0")
-#: More seeds than anybody runs.
+#: More seeds than make sense.
 _MOST_SEEDS = 1_000_000
 _NO_DEADLINE = FixedDeadline()
 
@@ -43,7 +211,7 @@ class Experiment:
     Args:
         selectors: At least one variant, table or text such as ``"e3cs:quota=0.8"``. A list of
             values, ``"e3cs:quota=[0,0.5]"``, is a variant for each.
-        name: What the experiment is called; it does not belong to its identity.
+        name: Its name, which is not part of its identity.
         world: A name of ``WORLDS``, a table or an ``Environment``, whose seed does not matter.
         n_clients: Number of clients; 0 = as the named world, else 100.
         cohort_size: Clients asked for per round; 0 = as the named world, else 20, and never more
@@ -52,11 +220,11 @@ class Experiment:
         seeds: The seeds, or a number n for 0 .. n - 1.
         policy: When a round closes: a policy, its table or the name of its kind.
         training: What is trained: a recipe or its table; None simulates without training.
-        bounds: What is believed of what clients claim: True, or the switches of ``Bounds`` that are
-            not as usual; False believes everything.
+        bounds: Limits on the claims of clients: True, or the switches of ``Bounds`` that are
+            not the default; False believes every claim.
 
     Raises:
-        ConfigError: Something is unknown or does not fit; ``key`` tells where.
+        ConfigError: Something is unknown or does not fit; ``key`` names the place.
         InvalidInput: A size or a value is outside its domain.
 
     >>> experiment = Experiment(selectors=["random", "e3cs:quota=0.8"], world="e3cs", seeds=3)
@@ -153,6 +321,12 @@ class Experiment:
             **training,
             **bounds,
         }
+
+    @property
+    def title(self) -> str:
+        """Its sizes in a few words."""
+        sizes = (self.n_rounds, self.cohort_size, self.n_clients)
+        return "{:,} rounds, {:,} of {:,} clients".format(*sizes)
 
     @property
     def labels(self) -> tuple[str, ...]:

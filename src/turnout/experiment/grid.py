@@ -5,118 +5,116 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Collection, Sequence
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
-from turnout import require
-from turnout.errors import InvalidInput
+from turnout.core import require
+from turnout.core.errors import InvalidInput, OutputError
+from turnout.core.selector import Selector
+from turnout.core.version import __version__, repeats
+from turnout.experiment.cell import CHECKPOINT_EVERY, CellTask, cell_config, config_difference
 from turnout.experiment.code import code_of, files_of
 from turnout.experiment.config import Experiment
-from turnout.experiment.folder import check_version, open_folder, prepare, reuse_notes
-from turnout.experiment.pool import Advance, Callbacks, Show, run_local
-from turnout.experiment.ray_pool import check_cluster, run_on_ray
-from turnout.experiment.shard import Shard
-from turnout.experiment.task import CHECKPOINT_EVERY, CellResult, CellTask
+from turnout.experiment.loop import rounds
+from turnout.experiment.pool import Callbacks, Show, run_local
 from turnout.experiment.variants import Variant
-from turnout.notebook import lines_with_curves
-from turnout.results.scores import Numbers, Scores
-from turnout.results.tables import mean_table
-from turnout.runs.catalogue import shown_in
-from turnout.runs.facts import Facts
-from turnout.runs.files import FolderError, cell_folder
-from turnout.runs.generations import remove_leftovers
-from turnout.runs.lock import locked
-from turnout.runs.metric import Metric
-from turnout.runs.reader import read_cell
-from turnout.runs.versions import versions
-from turnout.selector import Selector
-from turnout.simulation import rounds
-from turnout.statistics import Estimate, estimate, paired_difference
+from turnout.results import files
+from turnout.results.files import (
+    DamagedFile,
+    FolderError,
+    cell_folder,
+    drop_previous,
+    remove_leftovers,
+)
+from turnout.results.lock import locked
+from turnout.results.merge import misfit, union
+from turnout.results.results import CellResult, Results
+from turnout.results.settings import versions
 from turnout.training import Aggregation
+
+# --------------------------------------------------------------------------------------------------
+# A part of a grid, for a machine that runs only that part.
+# --------------------------------------------------------------------------------------------------
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The cells whose number is ``index`` modulo ``count``.
+
+    Args:
+        index: Which part, from 0.
+        count: The number of parts.
+
+    Raises:
+        InvalidInput: If there is no such part.
+
+    >>> Shard(1, 3).of(range(8))
+    [1, 4, 7]
+    """
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        is_whole = isinstance(self.index, int) and isinstance(self.count, int)
+        if not (is_whole and 0 <= self.index < self.count):
+            raise _no_shard(str(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the shard of a text.
+
+        Args:
+            text: ``i/n``, such as ``0/4`` for the first of four parts.
+
+        Raises:
+            InvalidInput: If it is anything else.
+        """
+        match = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
+        if match is None:
+            raise _no_shard(text)
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        """Return it as ``parse`` reads it."""
+        return f"{self.index}/{self.count}"
+
+    def of(self, cells: Sequence[Item]) -> list[Item]:
+        """Return the part of a list.
+
+        Args:
+            cells: All cells, in their order.
+        """
+        return list(cells[self.index :: self.count])
+
+    def after(self, n_cells: int) -> Shard:
+        """Return the same part of the next grid, whose cells are numbered after those before.
+
+        Args:
+            n_cells: Cells of the grids before.
+        """
+        return Shard((self.index - n_cells) % self.count, self.count)
+
+
+def _no_shard(text: str) -> InvalidInput:
+    wanted = "i/n with 0 <= i < n, such as 0/4 for the first of four parts"
+    return InvalidInput(f"shard must be {wanted}; got {text!r}.", field="shard")
+
 
 #: Where cells can be run.
 BACKENDS = ("local", "ray")
 
 
-@dataclass(frozen=True, repr=False)
-class Grid:
-    """All cells of an experiment, in the order of selectors and seeds.
-
-    Attributes:
-        experiment: What was asked for.
-        folder: Where its results are.
-        cells: One per selector and seed.
-        notes: What there is to say about the folder.
-    """
-
-    experiment: Experiment
-    folder: Path
-    cells: tuple[CellResult, ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def problems(self) -> tuple[CellResult, ...]:
-        """Cells without a result."""
-        return tuple(cell for cell in self.cells if cell.summary is None)
-
-    @property
-    def remarks(self) -> tuple[CellResult, ...]:
-        """Cells with a result about which there is something to say."""
-        return tuple(cell for cell in self.cells if cell.summary is not None and cell.message)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Labels of the selectors that were run, in order."""
-        return tuple(dict.fromkeys(cell.label for cell in self.cells))
-
-    @property
-    def scores(self) -> Scores:
-        """The numbers of its selectors, and what they say about each other."""
-        summaries: dict[str, dict[int, Numbers]] = {label: {} for label in self.labels}
-        for cell in self.cells:
-            if cell.summary is not None:
-                summaries[cell.label][cell.seed] = functools.partial(_metric_of, cell.summary)
-        return Scores(summaries)
-
-    def values(self, label: str, metric: str) -> list[float]:
-        """Return a metric of one selector for each seed; NaN where there is none."""
-        summaries = {cell.seed: cell.summary for cell in self.cells if cell.label == label}
-        return [_number(summaries.get(seed), metric) for seed in self.experiment.seeds]
-
-    def estimate(self, label: str, metric: str) -> Estimate:
-        """Return the mean over seeds, with its 95 % interval."""
-        return estimate(self.values(label, metric))
-
-    def difference(self, label: str, baseline: str, metric: str) -> Estimate:
-        """Return the paired difference between two selectors over the same seeds."""
-        return paired_difference(self.values(label, metric), self.values(baseline, metric))
-
-    def __repr__(self) -> str:
-        """Return what was run, and the first number of each selector."""
-        n_complete = len(self.cells) - len(self.problems)
-        lines = [f"Grid {self.experiment.name}: {n_complete} of {len(self.cells)} runs complete"]
-        trained = self.experiment.training is not None
-        metric = shown_in("compare --train" if trained else "compare")[0]
-        for label, (entry,) in mean_table(self.scores, [metric]).rows:
-            lines.append(f"  {label}: {metric.short} {entry.text}")
-        return "\n".join([*lines, f"  in {self.folder}"])
-
-    def _repr_html_(self) -> str:
-        """Return it with a curve of each selector's first seed, if its folder is still there."""
-        curves = {}
-        seed = self.experiment.seeds[0]
-        for label in self.labels:
-            with contextlib.suppress(FolderError):
-                run = read_cell(cell_folder(self.folder, label, seed)).run
-                curves[f"{label}, {run.curve[0]}"] = run.curve[1]
-        return lines_with_curves(repr(self), curves)
-
-
 def run_experiment(
     experiment: Experiment,
-    folder: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | None = None,
     *,
     n_jobs: int | None = None,
     backend: str = "local",
@@ -127,22 +125,22 @@ def run_experiment(
     fresh: bool = False,
     checkpoint_every: int = CHECKPOINT_EVERY,
     callbacks: Callbacks | None = None,
-) -> Grid:
-    """Run every cell that is not complete yet, and return all of them.
+) -> Results:
+    """Run every cell that is not complete yet, and return the results of all cells.
 
-    Complete cells are reused, unless code of your own that made them was edited since. Interrupted
-    ones go on from their last checkpoint and end as if they had not been interrupted. The folder
-    may hold other selectors and seeds, and runs with fewer rounds, which go on.
+    Complete cells are reused, unless your own code that made them has changed since. Interrupted
+    cells resume from their last checkpoint and end as if they had not been interrupted. The folder
+    may hold other selectors and seeds, and runs with fewer rounds, which are continued.
 
     Args:
-        experiment: What to run.
-        folder: Where the results go; created if it is not there.
+        experiment: The experiment.
+        folder: Where the results go; created if it does not exist. None keeps them in memory only.
         n_jobs: Cells at the same time, by default one per processor. With the backend ``local``, 1
             runs everything in this process.
         backend: ``local`` runs on this machine, ``ray`` on a Ray cluster.
-        address: Of the cluster: ``auto`` or ``HOST:PORT``; None starts Ray on this machine.
+        address: The cluster: ``auto`` or ``HOST:PORT``; None starts Ray on this machine.
         shard: Run only a part of the cells.
-        progress: Called with how far the experiment is.
+        progress: Called with the progress of the experiment.
         labels: Run only the selectors with these labels.
         fresh: Run all of these cells again, also complete ones.
         checkpoint_every: Rounds between two checkpoints.
@@ -150,7 +148,7 @@ def run_experiment(
             Needs ``n_jobs=1``.
 
     Returns:
-        All cells that were asked for.
+        The results of the cells that were asked for; ``runs`` says how each ended.
 
     Raises:
         InvalidInput: A selector, the data or the model does not fit, or the cluster does not
@@ -166,41 +164,66 @@ def run_experiment(
     run = _runner(backend, address, n_jobs, callbacks)
     check_that_it_runs(experiment, variants)
     every = require.integer("checkpoint_every", checkpoint_every, minimum=1)
-    root = Path(folder)
+    with kept_in(folder) as root:
+        tasks = _tasks(experiment, variants, root, every)
+        own = tasks if shard is None else shard.of(tasks)
+        with locked(root, "" if shard is None else str(shard)) as notes:
+            if not fresh:
+                check_version(own)
+            if shard is None:
+                remove_leftovers(root)
+            _open_folder(experiment, root)
+            again, n_unmarked = _prepare(own, fresh=fresh)
+            ended = run(own, progress or (lambda advance: None))
+        done = {(cell.label, cell.seed): cell for cell in ended}
+        in_order = [(variant.label, seed) for variant in variants for seed in experiment.seeds]
+        runs = [done[key] for key in in_order if key in done]
+        remarks = (*notes, *_reuse_notes(runs, again, n_unmarked))
+        results = Results(runs=runs, notes=remarks, folder=root)
+        return results.in_memory() if folder is None else results
+
+
+@contextlib.contextmanager
+def kept_in(folder: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """Yield a folder for runs: the given one, or a temporary one if there is none.
+
+    Args:
+        folder: Where the runs are kept; None = nowhere.
+    """
+    if folder is not None:
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="turnout-") as name:
+        yield Path(name)
+
+
+def _tasks(
+    experiment: Experiment, variants: Sequence[Variant], root: Path, checkpoint_every: int
+) -> list[CellTask]:
+    """Return all cells; those of one seed stand together, because they share their data."""
     here = versions(*([] if experiment.training is None else ["torch"]))
-    ran_by = [
+    made_by = [
         here | {"code": code_of(experiment, variant), "files": files_of(experiment, variant)}
         for variant in variants
     ]
-    tasks = [
-        CellTask(experiment, item, seed, cell_folder(root, item.label, seed), made_by, every)
-        for seed in experiment.seeds  # cells of one seed share their data
-        for item, made_by in zip(variants, ran_by, strict=True)
+    return [
+        CellTask(experiment, item, seed, cell_folder(root, item.label, seed), by, checkpoint_every)
+        for seed in experiment.seeds
+        for item, by in zip(variants, made_by, strict=True)
     ]
-    own = tasks if shard is None else shard.of(tasks)
-    with locked(root, "" if shard is None else str(shard)) as notes:
-        if not fresh:
-            check_version(own)
-        if shard is None:
-            remove_leftovers(root)
-        open_folder(experiment, root)
-        prepared = prepare(own, fresh=fresh)
-        results = run(own, progress or _unseen)
-    done = {(cell.label, cell.seed): cell for cell in results}
-    in_order = [(variant.label, seed) for variant in variants for seed in experiment.seeds]
-    cells = tuple(done[key] for key in in_order if key in done)
-    return Grid(experiment, root, cells, (*notes, *reuse_notes(cells, prepared)))
 
 
 def _runner(
     backend: str, address: str | None, n_jobs: int | None, callbacks: Callbacks | None
 ) -> Callable[[Sequence[CellTask], Show], list[CellResult]]:
-    """Return what runs cells; raise if it cannot."""
+    """Return the function that runs cells; raise if it cannot run."""
     n_processors = os.cpu_count() or 1
     jobs = require.integer("n_jobs", n_jobs or n_processors, minimum=1)
     if require.choice("backend", backend, BACKENDS) == "ray":
         if callbacks is not None:
             raise InvalidInput("callbacks need backend='local': they cannot follow a cluster.")
+        from turnout.experiment.ray_pool import check_cluster, run_on_ray
+
         check_cluster(address)
         return functools.partial(run_on_ray, address=address, n_jobs=n_jobs)
     if address is not None:
@@ -222,8 +245,8 @@ def check_that_it_runs(experiment: Experiment, variants: Sequence[Variant]) -> N
     """Report a missing column, missing data or a model that does not fit before anything runs.
 
     Args:
-        experiment: Where they run.
-        variants: Those of its selectors that are run.
+        experiment: The experiment.
+        variants: The selectors to check.
 
     Raises:
         InvalidInput: Something does not fit.
@@ -234,10 +257,10 @@ def check_that_it_runs(experiment: Experiment, variants: Sequence[Variant]) -> N
 
 
 def checker(experiment: Experiment) -> Callable[[Variant], None]:
-    """Return what raises ``InvalidInput`` for a selector that does not fit an experiment.
+    """Return a function that raises ``InvalidInput`` for a selector that does not fit.
 
     Args:
-        experiment: Where selectors would run.
+        experiment: The experiment that the selectors must fit.
 
     Raises:
         InvalidInput: Data is missing, or the model does not fit.
@@ -268,14 +291,168 @@ def _check_weights(label: str, selector: Selector, aggregation: Aggregation) -> 
         )
 
 
-def _unseen(advance: Advance) -> None:
-    """Show nothing."""
+# --------------------------------------------------------------------------------------------------
+# What a run folder holds already: what is kept, what is run again, and what does not fit.
+# --------------------------------------------------------------------------------------------------
+
+#: What a run leaves behind.
+_RESULTS = (
+    files.PROGRESS,
+    files.ROUNDS,
+    files.SELECTIONS,
+    files.STATE,
+    files.MODEL,
+    files.CLIENT_SCORES,
+    files.CONFIG,
+)
+_OLD_CODE = "made before turnout kept digests of plug-ins: reused as they are."
 
 
-def _metric_of(summary: dict[str, Any], metric: Metric[Facts]) -> float:
-    return _number(summary, metric.key)
+def _open_folder(experiment: Experiment, root: Path) -> None:
+    """Write what the experiment is; a folder may grow by selectors, seeds and rounds."""
+    table = {**experiment.table(), **experiment.data_content()}
+    file = root / files.EXPERIMENT
+    saved = files.read_json(file) if file.exists() else {}
+    whole = _joined(saved, table, root) if saved else table
+    if whole != saved:
+        try:
+            files.write_json(file, whole)
+        except OSError as error:
+            raise OutputError(f"{root} cannot be written: {error}.") from error
 
 
-def _number(summary: dict[str, Any] | None, metric: str) -> float:
-    value = None if summary is None else summary.get(metric)
-    return float("nan") if value is None else float(value)
+def check_version(tasks: Iterable[CellTask]) -> None:
+    """Refuse cells of a version of turnout with other numbers.
+
+    Args:
+        tasks: The cells that are wanted.
+
+    Raises:
+        FolderError: Such a version made one of them.
+    """
+    for task in tasks:
+        version = _versions(task).get("turnout", __version__)
+        if not repeats(version):
+            raise FolderError(
+                f"{task.path} was made by turnout {version}, and this is turnout {__version__}, "
+                "whose numbers may differ: use another folder (--out), run all again (--fresh), or "
+                f"install turnout {version}."
+            )
+
+
+def _prepare(tasks: Sequence[CellTask], *, fresh: bool) -> tuple[list[str], int]:
+    """Make room for cells that must be run again, and for more rounds.
+
+    Returns:
+        Why each cell that is run again is run again; and the number of cells that name plug-ins
+        whose code is not known.
+
+    Raises:
+        FolderError: A cell's folder holds a pipe or a device.
+    """
+    for task in tasks:
+        files.check_folder(task.path)
+    there = [task for task in tasks if (task.path / files.CONFIG).exists()]
+    again: list[str] = []
+    n_unmarked = 0
+    for task in there:
+        reason = "as asked" if fresh else _outdated(task)
+        is_short = 0 < _n_rounds(task) < task.experiment.n_rounds
+        n_unmarked += not reason and _is_unmarked(task)
+        if not fresh and not ((reason or is_short) and _is_same(task)):
+            continue  # nothing to do, or the cell itself says what differs
+        (task.path / files.SUMMARY).unlink(missing_ok=True)
+        if reason:
+            _clear(task.path)
+            again.append(reason)
+        else:
+            files.write_json(task.path / files.CONFIG, cell_config(task))
+    return again, n_unmarked
+
+
+def _reuse_notes(
+    runs: Iterable[CellResult], again: Sequence[str], n_unmarked: int
+) -> Iterator[str]:
+    """Yield notes about cells that the folder already held."""
+    ends = Counter(run.status for run in runs)
+    counts = {
+        "reused": ends["skipped"],
+        "resumed": ends["resumed"],
+        f"run again ({', '.join(dict.fromkeys(again))})": len(again),
+    }
+    said = [(what, count) for what, count in counts.items() if count]
+    words = [f"{count if i else _cells(count)} {what}" for i, (what, count) in enumerate(said)]
+    if words:
+        yield f"{', '.join(words)}."
+    if n_unmarked:
+        were = "was" if n_unmarked == 1 else "were"
+        yield f"{_cells(n_unmarked)} {were} {_OLD_CODE}"
+
+
+def _joined(saved: Mapping[str, Any], table: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Return the experiment that holds a folder's and a wanted one; raise if they do not fit."""
+    n_rounds = max(table["n_rounds"], _number(saved, "n_rounds"))
+    difference = misfit({**saved, "n_rounds": n_rounds}, table)
+    if difference is not None:
+        raise FolderError(
+            f"{root} belongs to another experiment: {difference}; use another folder (--out)."
+        )
+    return union(saved, table)
+
+
+def _number(table: Mapping[str, Any], key: str) -> int:
+    value = table.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _outdated(task: CellTask) -> str:
+    """Return the reason to run a cell again; empty if there is none."""
+    saved = _versions(task)
+    for kind in ("code", "files"):  # older cells lack one or both
+        digests, wanted = saved.get(kind), task.versions[kind]
+        if not isinstance(digests, dict):
+            continue
+        names = sorted(digests.keys() | wanted.keys())
+        changed = [name for name in names if not digests.get(name) == wanted.get(name) != ""]
+        if changed:
+            return f"{', '.join(changed)} changed"
+    recipe, n_before = task.experiment.training, _n_rounds(task)
+    if recipe is None or n_before >= task.experiment.n_rounds or recipe.may_go_on_after(n_before):
+        return ""
+    return f"round {n_before} was measured as the last one"
+
+
+def _is_unmarked(task: CellTask) -> bool:
+    """Return whether a cell names plug-ins whose code was not recorded."""
+    return bool(task.versions["code"]) and "code" not in _versions(task)
+
+
+def _is_same(task: CellTask) -> bool:
+    """Return whether a folder holds a cell that differs at most in its number of rounds."""
+    wanted = cell_config(task)
+    saved = files.read_json(task.path / files.CONFIG)
+    longer = {**saved, "n_rounds": wanted["n_rounds"], "world_id": wanted["world_id"]}
+    return config_difference(longer, task) is None
+
+
+def _clear(cell: Path) -> None:
+    """Forget a cell, its checkpoint first, so that no half of it is used."""
+    for name in _RESULTS:
+        (cell / name).unlink(missing_ok=True)
+    drop_previous(cell)
+
+
+def _versions(task: CellTask) -> dict[str, Any]:
+    with contextlib.suppress(DamagedFile):
+        return files.read_json(task.path / files.VERSIONS)
+    return {}
+
+
+def _n_rounds(task: CellTask) -> int:
+    with contextlib.suppress(DamagedFile):
+        return _number(files.read_json(task.path / files.CONFIG), "n_rounds")
+    return 0
+
+
+def _cells(count: int) -> str:
+    return "1 cell" if count == 1 else f"{count} cells"

@@ -6,19 +6,21 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from turnout.experiment.cell import run_cell
-from turnout.experiment.task import CellResult, CellTask
-from turnout.runs import files
-from turnout.training.callbacks import Callback
+from turnout.experiment.cell import CellTask, run_cell, stop_after_round
+from turnout.results import files
+from turnout.results.callbacks import Callback
+from turnout.results.results import CellResult
 from turnout.training.federation import forget_data
 
 #: Seconds between two looks at how far the cells are.
@@ -27,10 +29,12 @@ LOOK_EVERY_S = 0.2
 #: So many processes may die in a row before nothing more is tried.
 MOST_DEATHS = 3
 _DIED = (
-    "its process ended abruptly; run again to go on. In a script, call this under "
+    "its process ended abruptly; run again to resume. In a script, call this under "
     "if __name__ == '__main__', or use n_jobs=1."
 )
 
+#: Seconds that a worker has to end its round and save a checkpoint.
+_GRACE_S = 10.0
 #: Exit code of a worker that did not end by itself.
 _INTERRUPTED = 130
 
@@ -39,14 +43,14 @@ SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Advance(NamedTuple):
-    """How far an experiment is.
+    """The progress of an experiment.
 
     Attributes:
         rounds_done: Rounds played, of all cells together.
         n_rounds: Rounds to play, of all cells together.
         cells_done: Cells that are complete.
         n_cells: Cells of the experiment.
-        measured: What training measured in the latest round; empty with several processes.
+        measured: The measurements of the latest round of training; empty with several processes.
     """
 
     rounds_done: int
@@ -56,7 +60,7 @@ class Advance(NamedTuple):
     measured: Mapping[str, float] = MappingProxyType({})
 
 
-#: Called with how far an experiment is.
+#: Called with the progress of an experiment.
 Show = Callable[[Advance], None]
 #: Returns, for a label and a seed, the callbacks of its rounds.
 Callbacks = Callable[[str, int], Sequence[Callback]]
@@ -69,7 +73,7 @@ def run_local(
 
     Args:
         tasks: The cells.
-        progress: Called with how far they are.
+        progress: Called with their progress.
         n_jobs: Number of processes; 1 = this one.
         callbacks: Called after every round; only with one process.
     """
@@ -92,18 +96,18 @@ def _run_here(
             total = before * n_rounds + done
             progress(Advance(total, len(tasks) * n_rounds, before, len(tasks), measured))
 
-        told = () if callbacks is None else callbacks(task.variant.label, task.seed)
-        results.append(run_cell(task, advance, told))
+        own = () if callbacks is None else callbacks(task.variant.label, task.seed)
+        results.append(run_cell(task, advance, own))
         advance(0, {}, len(results))
     return results
 
 
 class Watch:
-    """Holds the results of the cells and tells how far the others are, by the rounds they log.
+    """Collects the results of cells, and reports the progress of the others from their logs.
 
     Args:
         tasks: All cells.
-        progress: Called with how far they are.
+        progress: Called with their progress.
 
     Attributes:
         done: The results so far, by the folder of the cell.
@@ -136,11 +140,11 @@ class Watch:
             task: The cell.
             message: Why, and what to do about it.
         """
-        result = CellResult(task.variant.label, task.seed, "failed", message=message)
+        result = CellResult(task.path, task.variant.label, task.seed, "failed", message=message)
         self.done[task.path] = result
 
     def show(self) -> None:
-        """Tell how far the cells are."""
+        """Report the progress of the cells."""
         n_rounds = self._tasks[0].experiment.n_rounds
         running = sum(min(self._rounds(task.path), n_rounds) for task in self.missing())
         total = len(self.done) * n_rounds + running
@@ -177,8 +181,12 @@ def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None
     """Run some cells; those whose process dies stay missing."""
     context = get_context("spawn")
     lifeline, held = context.Pipe(duplex=False)
+    stopping = context.Event()
     pool = ProcessPoolExecutor(
-        n_processes, mp_context=context, initializer=_end_with_parent, initargs=(lifeline,)
+        n_processes,
+        mp_context=context,
+        initializer=_end_with_parent,
+        initargs=(lifeline, stopping),
     )
     try:
         futures = {pool.submit(run_cell, task): task for task in tasks}
@@ -192,7 +200,7 @@ def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None
     except BrokenProcessPool:  # raised by submit when a process died at once
         pass
     except BaseException:
-        held.close()  # ends the workers: nobody waits for their cells
+        stopping.set()  # the workers save a checkpoint and end
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -215,19 +223,28 @@ def _single_threaded_children() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _end_with_parent(lifeline: Connection) -> None:
-    """Let a worker end at once when it is interrupted, or when its parent lets go or is gone.
+def _end_with_parent(lifeline: Connection, stopping: Event) -> None:
+    """Stop the cell of a worker when the parent says so; end at once when the parent has died.
 
-    Its cell goes on from the last checkpoint.
+    Another process may have taken over the folder of a dead parent, so the worker must not write.
+    Ctrl-C reaches the workers too, but the parent decides.
 
     Args:
         lifeline: The end of a pipe whose other end only the parent holds.
+        stopping: Set by the parent when cells are to save a checkpoint and stop.
     """
-    signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def watch() -> None:
+    def follow() -> None:
         with contextlib.suppress(EOFError, OSError):
             lifeline.recv_bytes()
         os._exit(_INTERRUPTED)
 
-    threading.Thread(target=watch, name="turnout-lifeline", daemon=True).start()
+    def stop() -> None:
+        stopping.wait()
+        stop_after_round()
+        time.sleep(_GRACE_S)  # by then the pool has ended this process, unless a round is long
+        os._exit(_INTERRUPTED)
+
+    for watch in (follow, stop):
+        threading.Thread(target=watch, name="turnout-lifeline", daemon=True).start()

@@ -5,21 +5,24 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
-from turnout import require
-from turnout.errors import InvalidInput, OutputError
-from turnout.experiment.codec import ConfigError, Key, key_of, spelled
-from turnout.experiment.config import Experiment, table_digest
-from turnout.experiment.grid import Grid, check_that_it_runs, run_experiment
-from turnout.experiment.kinds import REPLACES
-from turnout.experiment.lines import read_toml
+from turnout.core import require
+from turnout.core.errors import InvalidInput, OutputError
+from turnout.core.names import nearest, shortened
+from turnout.experiment.codec import REPLACES, ConfigError, Key, key_of, spelled
+from turnout.experiment.config import Experiment, read_toml, table_digest
+from turnout.experiment.grid import check_that_it_runs, kept_in, run_experiment
 from turnout.experiment.variants import Variant, short, variants_of
-from turnout.names import nearest, shortened
-from turnout.runs.files import SWEEP, slug, write_json
+from turnout.results.files import SWEEP, slug, write_json
+from turnout.results.results import Results
+from turnout.training import Training
+from turnout.worlds import Environment, FixedDeadline
 
 #: Keys that say what a table is; its other fields belong to what it was before.
 _TAGS = ("kind", "preset", "schedule")
@@ -41,7 +44,7 @@ class Point(NamedTuple):
     experiment: Experiment
 
     def folder(self, root: Path) -> Path:
-        """Return where its results go.
+        """Return the folder of its results.
 
         Args:
             root: The folder of the sweep.
@@ -93,7 +96,7 @@ class Sweep:
                 experiments.
 
         Raises:
-            ConfigError: A key or its values are wrong; ``key`` tells which.
+            ConfigError: A key or its values are wrong; ``key`` names it.
 
         >>> sweep = Sweep(Experiment(["random", "e3cs"])).over({"n_clients": [50, 100]})
         >>> [point.experiment.n_clients for point in sweep.points()]
@@ -168,23 +171,179 @@ class Sweep:
             raise ConfigError(where, f"with {_name(settings)}: {error}") from error
 
 
+#: Default number of rounds of a run with training.
+N_TRAINED_ROUNDS = 100
+
+
+def compare(
+    selectors: Sequence[Variant | Mapping[str, Any] | str],
+    world: Mapping[str, Any] | str | Environment | Sequence[str] = "volatile",
+    *,
+    training: Training | Mapping[str, Any] | bool = False,
+    targets: Sequence[float] = (),
+    sweep: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+    deadline: float | None = None,
+    out: str | os.PathLike[str] | None = None,
+    n_rounds: int = 0,
+    n_clients: int = 0,
+    cohort_size: int = 0,
+    seeds: Sequence[int] | int = 5,
+    bounds: Mapping[str, bool] | bool = False,
+    **running: Any,
+) -> Results:
+    """Run selectors in the same simulated federations and compare them, as ``turnout compare``.
+
+    Args:
+        selectors: At least one variant, table or text such as ``"e3cs:quota=0.8"``.
+        world: A name of ``turnout worlds``, a table, an ``Environment`` or a TOML file; several
+            names or files are a sweep.
+        training: What is trained: a recipe or its table, True for the usual one; False simulates
+            without training.
+        targets: Accuracies whose rounds and time are reported; only with training.
+        sweep: Lists of values by dotted key, such as ``{"training.partition.alpha": [0.1, 1]}``: an
+            experiment for each.
+        deadline: Seconds until a round closes; None = no deadline.
+        out: The run folder. What it holds already is reused or resumed. None keeps the results in
+            memory only.
+        n_rounds: Rounds per run; 0 = that of the world, with training 100.
+        n_clients: Number of clients; 0 = that of the world.
+        cohort_size: Clients asked for per round; 0 = that of the world.
+        seeds: The seeds, or how many.
+        bounds: Whether what clients claim is compared with what others do; see ``Experiment``.
+        running: How the runs are computed, such as ``n_jobs``; see ``run_experiment``.
+
+    Returns:
+        The results. With one world, ``results.estimate("success_ratio")`` has a mean for each
+        selector; with several, ``results.worlds`` has the results of each.
+
+    Raises:
+        InvalidInput: Something is unknown or does not fit; nothing was run.
+        FolderError: The folder belongs to another experiment, or is in use.
+
+    >>> results = compare(["random", "e3cs"], "e3cs", n_rounds=20, seeds=2, n_jobs=1)
+    >>> results.labels, len(results.runs)
+    (('random', 'e3cs'), 4)
+
+    """
+    sizes = {"n_clients": n_clients, "cohort_size": cohort_size, "n_rounds": n_rounds}
+    worlds = [*world] if isinstance(world, list | tuple) and world else [world]
+    settings = settings_of(
+        worlds[0], _recipe(training, targets), deadline, **sizes, seeds=seeds, bounds=bounds
+    )
+    plan = Sweep(Experiment(selectors, "compare", **settings), world_axis(worlds)).over(sweep)
+    with kept_in(out) as root:
+        results = joined(run_sweep(plan, root, **running), root)
+        return results.in_memory() if out is None else results
+
+
+def settings_of(
+    world: Any, training: Any, deadline: float | None, *, n_rounds: int = 0, **others: Any
+) -> dict[str, Any]:
+    """Return the arguments of ``Experiment`` except the selectors, with usual defaults.
+
+    Args:
+        world: A name, a TOML file, a table or an environment.
+        training: A recipe or its table; None simulates without training.
+        deadline: Seconds until a round closes; None = no deadline.
+        n_rounds: Rounds per run; 0 = that of the world, with training 100.
+        others: Further arguments of ``Experiment``.
+    """
+    n_rounds = require.integer("n_rounds", n_rounds, minimum=0)
+    usual_rounds = 0 if training is None else N_TRAINED_ROUNDS
+    return {
+        "world": read_world(world),
+        "training": training,
+        "policy": FixedDeadline() if deadline is None else FixedDeadline(deadline),
+        "n_rounds": n_rounds or usual_rounds,
+        **others,
+    }
+
+
+def joined(results: Sequence[Results], folder: Path) -> Results:
+    """Return the results of all points of a sweep as one.
+
+    Args:
+        results: The results of each point.
+        folder: The folder of the sweep.
+    """
+    runs = [run for each in results for run in each.runs]
+    return Results(
+        runs=runs, notes=[note for each in results for note in each.notes], folder=folder
+    )
+
+
+def read_world(world: Any) -> Any:
+    """Return a world as ``Experiment`` takes it: the table of a TOML file, anything else as it is.
+
+    Args:
+        world: A name, a file, a table or an environment.
+
+    Raises:
+        InvalidInput: The file cannot be read.
+    """
+    if not isinstance(world, str | os.PathLike) or Path(world).suffix != ".toml":
+        return world
+    try:
+        table = tomllib.loads(Path(world).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"world {world} cannot be read: {error}.", field="world") from error
+    return table.get("world", table)
+
+
+def world_axis(worlds: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """Return the axis of several worlds; empty for one world.
+
+    Args:
+        worlds: Names and files.
+
+    Raises:
+        InvalidInput: A world was given twice, or a file cannot be read.
+    """
+    if len(worlds) < 2:
+        return {}
+    for text in worlds:
+        require.instance("world", text, str)
+    named = {Path(text).stem if text.endswith(".toml") else text: text for text in worlds}
+    if len(named) < len(worlds):
+        raise InvalidInput(f"world names one world twice: {', '.join(worlds)}.", field="world")
+    return {"world": {name: read_world(text) for name, text in named.items()}}
+
+
+def _recipe(training: Any, targets: Sequence[float]) -> Any:
+    """Return a recipe or its table with the targets in it; None without training."""
+    if not isinstance(targets, list | tuple):
+        raise InvalidInput(
+            f"targets must be a list of accuracies, got {targets!r}.", field="targets"
+        )
+    if training is False or training is None:
+        if targets:
+            raise InvalidInput("targets need training: give training=True.", field="targets")
+        return None
+    training = {} if training is True else training
+    if not targets or not isinstance(training, Training | Mapping):
+        return training
+    if isinstance(training, Training):
+        return replace(training, target_accuracy=tuple(targets))
+    return {**training, "target_accuracy": list(targets)}
+
+
 def run_sweep(
     sweep: Sweep,
     folder: str | os.PathLike[str],
-    run: Callable[..., Grid] = run_experiment,
+    run: Callable[..., Results] = run_experiment,
     **options: Any,
-) -> list[Grid]:
+) -> list[Results]:
     """Run what is missing of a sweep, each point in a folder of its own.
 
     Args:
-        sweep: What to run.
+        sweep: The sweep.
         folder: Holds the folders of the points. An experiment without a sweep is in the folder
             itself.
         run: Runs an experiment in a folder.
         options: For ``run``; see ``run_experiment``.
 
     Returns:
-        The cells of each point, in the order of ``sweep.points()``.
+        The results of each point, in the order of ``sweep.points()``.
 
     Raises:
         InvalidInput: A point does not fit; nothing was run.
@@ -195,13 +354,13 @@ def run_sweep(
     if len(points) > 1:
         for point in points:
             check_that_it_runs(point.experiment, point.experiment.selectors)
-    grids = []
+    results = []
     for point in points:
         place = point.folder(Path(folder))
         if point.settings:
             _write_settings(place, point.settings)
-        grids.append(run(point.experiment, place, **options))
-    return grids
+        results.append(run(point.experiment, place, **options))
+    return results
 
 
 def _write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -262,7 +421,7 @@ def _changed(table: Mapping[str, Any], key: Key, value: Any, whole: str) -> dict
 
 
 def _value_name(value: Any) -> Any:
-    """Return what a value is called: itself, or the values of a table."""
+    """Return the name of a value: itself, or the values of a table."""
     plain = isinstance(value, int | float | str)
     return value if plain else shortened(short(value), _LONGEST)
 
@@ -272,6 +431,6 @@ def _name(settings: Mapping[str, Any]) -> str:
 
 
 def _n_shared(first: Key, second: Key) -> int:
-    """Return how many names two keys have in common from the start."""
+    """Return the number of names that two keys share at their start."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -5,17 +5,100 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnout import require
-from turnout.errors import InvalidInput, UnknownSelector
+from turnout.core import require
+from turnout.core.errors import InvalidInput, UnknownSelector
+from turnout.core.names import nearest
+from turnout.core.registry import find, make
+from turnout.core.selector import Selector
 from turnout.experiment.codec import ConfigError, Key, decode_parameter, encode, key_of
-from turnout.experiment.spec import parse_spec
-from turnout.names import nearest
-from turnout.registry import find, make
-from turnout.selector import Selector
+
+# --------------------------------------------------------------------------------------------------
+# What people write on the command line: ``name:key=value,...``.
+# --------------------------------------------------------------------------------------------------
+
+_SPEC = re.compile(r"^(?P<name>.+?)(?::(?P<parameters>[A-Za-z_]\w*\s*=.*))?$")
+#: A quoted text, a bracket, a comma, or a run of other signs.
+_TOKEN = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|[\[\]{},]|[^"'\[\]{},]+|.""", re.DOTALL)
+#: A word, or a path such as data/mine.npz, ../mine.npz or module:name.
+_WORD = re.compile(r"(?!(?:true|false|inf|nan)$)(?:[A-Za-z_~]|\.{0,2}/)[\w~./:+-]*")
+#: Numbers that TOML refuses: .25 and 5.
+_OPEN_DECIMAL = re.compile(r"[+-]?(?:\.\d+|\d+\.)(?:[eE][+-]?\d+)?")
+
+
+def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
+    """Return name and parameters of ``name`` or ``name:key=value,...``.
+
+    >>> parse_spec("dirichlet:alpha=0.3")
+    ('dirichlet', {'alpha': 0.3})
+    """
+    spec = _SPEC.match(text)
+    if spec is None:
+        raise ConfigError((), f"{text!r} has no name: write name or name:key=value,...")
+    return spec["name"], parse_parameters(spec["parameters"] or "")
+
+
+def parse_parameters(text: str) -> dict[str, Any]:
+    """Return ``key=value,...`` as a table; values are as in TOML, and words need no quotes.
+
+    Args:
+        text: Values may be lists and tables: ``at=[3,6]``, ``quota={schedule=linear,start=.1}``.
+
+    Raises:
+        ConfigError: A part is not ``key=value``, stands there twice, or has a value that is none.
+
+    >>> parse_parameters("quota=.25,draw=multinomial")
+    {'quota': 0.25, 'draw': 'multinomial'}
+
+    """
+    table: dict[str, Any] = {}
+    for part in _split(text):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not name.isidentifier():
+            raise ConfigError((), f"{part.strip()!r} in {text!r} is not key=value.")
+        if name in table:
+            raise ConfigError((name,), f"stands twice in {text!r}.")
+        table[name] = _value(name, value)
+    return table
+
+
+def _split(text: str) -> list[str]:
+    """Split a text at the commas that are outside of quotes and brackets."""
+    if not text.strip():
+        return []
+    parts, depth = [""], 0
+    for token in _TOKEN.findall(text):
+        depth += (token in "[{") - (token in "]}")
+        if token == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return parts
+
+
+def _value(name: str, text: str) -> Any:
+    if text.startswith("{") and text.endswith("}"):
+        return parse_parameters(text[1:-1])
+    if text.startswith("[") and text.endswith("]"):
+        return [_value(name, item.strip()) for item in _split(text[1:-1])]
+    if _WORD.fullmatch(text):
+        return text
+    if _OPEN_DECIMAL.fullmatch(text):
+        return float(text)
+    try:
+        (value,) = tomllib.loads(f"value = [{text}]")["value"]
+    except ValueError as error:
+        raise ConfigError(
+            (),
+            f"{name}={text} is not key=value: a value is a number, true, false, a word, a path, a "
+            '[list], a {table} or a text in quotes, key="a b".',
+        ) from error
+    return value
+
 
 _LABELLED = re.compile(r"^(?P<label>[^:=]+)=(?P<rest>.+)$")
 
@@ -26,7 +109,7 @@ class Variant:
 
     Args:
         name: A registered name or ``"package.module:Class"``.
-        label: What the selector is called in results; by default its name, with the parameters
+        label: The name of the selector in results; by default its own name, with the parameters
             that were given.
         parameters: Plain values. A schedule is a table, ``{"schedule": "step-after", ...}``, or
             the object itself.
@@ -83,7 +166,7 @@ def variants_of(source: Any, key: Key = ()) -> list[Variant]:
     Args:
         source: A list of values of a parameter is a sweep: a variant for each. Where a parameter
             is a list itself, a sweep is a list of lists.
-        key: Where it stands, for errors.
+        key: Its place, for errors.
 
     Returns:
         One variant, or those of the sweep.
@@ -158,7 +241,7 @@ def _is_sweep(value: Any, default: Any) -> bool:
 
 
 def _default(selector: Any, parameter: str) -> Any:
-    """Return what a parameter is unless it is given; None if there is no such thing."""
+    """Return the default of a parameter; None if there is no such parameter."""
     with contextlib.suppress(UnknownSelector):
         return find(selector).default_parameters().get(parameter)
     return None

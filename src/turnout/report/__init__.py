@@ -1,4 +1,4 @@
-"""One self-contained HTML page from run folders. Reads files only, so old results stay readable.
+"""One self-contained HTML page from run folders. It reads only files, so old results stay readable.
 
 >>> from turnout.report import write_report
 >>> written = write_report(["runs/e3cs"], "report.html")  # doctest: +SKIP
@@ -12,33 +12,32 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from turnout.errors import OutputError
-from turnout.report.page import render
-from turnout.report.summary import Row, summary_rows
+from turnout.core.errors import OutputError
+from turnout.core.files import write_atomically
+from turnout.report.page import Row, render, summary_rows
 from turnout.results import open_runs
+from turnout.results.catalogue import shown_in
 from turnout.results.groups import WorldGroup, differences, refuse_mixed
+from turnout.results.reader import Problem
 from turnout.results.sensitivity import is_one_sweep
 from turnout.results.tables import suitable
-from turnout.runs.catalogue import shown_in
-from turnout.runs.reader import Problem
-from turnout.storage import write_atomically
 
 __all__ = ["Problem", "Report", "Row", "report_page", "write_report"]
 
 
-#: What to do about runs of several worlds.
+#: The remedy for runs of several worlds.
 _ONE_WORLD = (
     "Report them one at a time, or allow mixed worlds (--allow-mixed): one section per world."
 )
 
 
 class Report(NamedTuple):
-    """What was written.
+    """A report that was written.
 
     Attributes:
         path: The page.
         rows: The summary tables, each row with its world_id.
-        problems: What the page warns of.
+        problems: The warnings of the page.
         n_cells: Cells shown.
     """
 
@@ -54,16 +53,16 @@ def write_report(
     *,
     allow_mixed: bool = False,
 ) -> Report:
-    """Write the page for experiment folders and cell folders, and say what it is made of.
+    """Write the page of experiment folders and cell folders.
 
     Args:
         paths: Run folders: experiments, single cells or folders above them.
         out: The file to write; missing folders are made.
-        allow_mixed: Whether runs of different worlds get a section each. They are refused else,
-            unless they are the points of one sweep.
+        allow_mixed: Whether runs of different worlds get a section each. Otherwise they are
+            refused, unless they are the points of one sweep.
 
     Returns:
-        Where the page is, the rows of its summary and what it warns of.
+        The path of the page, the rows of its summary and its warnings.
 
     Raises:
         InvalidInput: If nothing can be shown, or the runs do not compare.
@@ -96,7 +95,7 @@ def report_page(paths: Iterable[str | os.PathLike[str]]) -> str:
 def _read(
     paths: Iterable[str | os.PathLike[str]], allow_mixed: bool
 ) -> tuple[Sequence[WorldGroup], list[Problem]]:
-    """Return what there is to show, and what to warn of."""
+    """Return the worlds to show, and the warnings."""
     results = open_runs(*paths)
     worlds, problems = results.worlds, list(results.problems)
     is_swept = is_one_sweep(worlds)

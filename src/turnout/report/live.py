@@ -1,28 +1,298 @@
-"""What a page shows of a live run: statuses by client, trouble by name, waits, fair shares."""
+"""A live run as its operator sees it: clients by name, their answers, waits and fair shares.
+
+``LiveRun`` has the numbers. ``LiveView`` has the texts and drawings of the one view that the
+terminal, the report and ``turnout watch`` show.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from turnout.report.live_sketches import css, sketches
-from turnout.report.sketch import Shape, Sketch, cells, spelled
-from turnout.results.live import ENDS, Complaint, LiveRun, Seen
-from turnout.runs.answers import Notice
-from turnout.types import FloatArray, IntArray
+from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Status
+from turnout.report.figure import Axis, Bars, Chart, Guide, Line, Mark, Panel, stacked
+from turnout.report.to_svg import Shape, Sketch, cells, sketch, spelled
+from turnout.results import metrics
+from turnout.results.answers import Answers, Notice, read_alerts, read_answers
+from turnout.results.cell import Cell
+from turnout.results.groups import WorldGroup
+from turnout.results.guarantee import fair_share
+from turnout.results.run import Run
+from turnout.results.settings import CellSettings
 
-#: Clients that are shown one by one: the worst and the best of more.
+# The numbers --------------------------------------------------------------------------------------
+
+
+class Seen(IntEnum):
+    """What happened to a client in a round; the first four are those of ``Status``."""
+
+    IN_TIME = Status.COMPLETED
+    LATE = Status.LATE
+    FAILED = Status.FAILED
+    SILENT = Status.SILENT
+    BUSY = 4
+    AWAY = 5
+    NOT_CHOSEN = 6
+
+    @property
+    def words(self) -> str:
+        """The name that people read."""
+        return "not there" if self is Seen.AWAY else self.name.lower().replace("_", " ")
+
+    @property
+    def css(self) -> str:
+        """The class in the style sheet."""
+        return self.name.lower().replace("_", "-")
+
+
+#: What can happen to a chosen client, in the order of the columns of ``LiveRun.counts``.
+ENDS = (Seen.IN_TIME, Seen.LATE, Seen.FAILED, Seen.SILENT)
+
+
+class Complaint(NamedTuple):
+    """Why a client gave no usable answer, and how often.
+
+    Attributes:
+        client: The client's name.
+        what: late, failed or silent.
+        reason: The recorded reason; late and silent clients gave none.
+        times: How often it happened.
+        last: The last round in which it happened, counted from 1.
+    """
+
+    client: str
+    what: str
+    reason: str
+    times: int
+    last: int
+
+
+class Shares(NamedTuple):
+    """How often clients were chosen, compared with their fair share while they were available.
+
+    Attributes:
+        free: (n,) rounds in which each client could be chosen.
+        chosen: (n,) how often it was chosen.
+        fair: (n,) its fair share of the places of these rounds.
+        n_rounds: Rounds of which this is known.
+    """
+
+    free: IntArray
+    chosen: IntArray
+    fair: FloatArray
+    n_rounds: int
+
+    @property
+    def ratio(self) -> FloatArray:
+        """(n,) chosen over fair share: 1 = exactly its share; NaN = it could never be chosen."""
+        return np.where(self.fair > 0, self.chosen / np.where(self.fair > 0, self.fair, 1), np.nan)
+
+    @property
+    def jain(self) -> float:
+        """Jain's index of the ratios of clients that could be chosen: 1 = all got their share."""
+        ratio = self.ratio[np.isfinite(self.ratio)]
+        return metrics.jain_of_counts(ratio) if ratio.any() else np.nan
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """The records of a live run.
+
+    Attributes:
+        settings: The settings of the run.
+        answers: What happened to the chosen clients.
+        run: The choices and who could be chosen, as far as they are written.
+        alerts: The alerts of the run, in order.
+        is_simulated: Whether clients were simulated: they have no names, and nobody waited.
+    """
+
+    settings: CellSettings
+    answers: Answers
+    run: Run | None
+    alerts: Sequence[Notice] = ()
+    is_simulated: bool = False
+
+    @classmethod
+    def of(cls, cell: Cell) -> LiveRun | None:
+        """Return the live run that a cell is; None for a simulation, also for one by a framework.
+
+        Args:
+            cell: A cell, read back.
+
+        Raises:
+            DamagedFile: If the answers cannot be read at all.
+        """
+        answers = read_answers(cell.path) if cell.is_live else None
+        if answers is None:
+            return None
+        return cls(cell.settings, answers, cell.choices, read_alerts(cell.path))
+
+    @classmethod
+    def simulated(cls, cell: Cell) -> LiveRun | None:
+        """Return a simulation as if it were live; None while its choices are not written.
+
+        Args:
+            cell: A cell, read back.
+        """
+        run = cell.choices
+        if run is None or not run.n_rounds:
+            return None
+        n_rounds = run.n_rounds
+        answers = Answers(
+            names=tuple(f"client {i}" for i in range(run.n_clients)),
+            began=("",) * n_rounds,
+            wall_s=np.full(n_rounds, np.nan),
+            length_s=run.length_s,
+            is_void=np.zeros(n_rounds, dtype=np.bool_),
+            busy=(np.zeros(0, dtype=np.int64),) * n_rounds,
+            round_of=np.repeat(np.arange(n_rounds), np.diff(run.offsets)),
+            clients=run.clients,
+            status=run.status,
+            seconds=run.duration,
+            reasons={},
+        )
+        return cls(cell.settings, answers, run, is_simulated=True)
+
+    @property
+    def n_rounds(self) -> int:
+        """Rounds that have ended."""
+        return self.answers.n_rounds
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """(n,) the clients; a client whose name is not written yet is called by its index."""
+        names = self.answers.names
+        n_clients = 0 if self.run is None else self.run.n_clients
+        return (*names, *(f"client {i}" for i in range(len(names), n_clients)))
+
+    @property
+    def min_answers(self) -> int:
+        """Answers that a round needs."""
+        number = self.settings.quorum.get("min_answers")
+        return number if type(number) is int and number > 0 else 1
+
+    @cached_property
+    def counts(self) -> IntArray:
+        """(n, 4) how often each client was in time, late, failed and silent."""
+        return self._counted(self.answers.clients, len(self.names))
+
+    @cached_property
+    def per_round(self) -> IntArray:
+        """(T, 4) how many of the chosen clients were in time, late, failed and silent."""
+        return self._counted(self.answers.round_of, self.n_rounds)
+
+    def _counted(self, row_of: IntArray, n_rows: int) -> IntArray:
+        places = row_of * len(ENDS) + self.answers.status
+        return np.bincount(places, minlength=n_rows * len(ENDS)).reshape(n_rows, len(ENDS))
+
+    @property
+    def trouble(self) -> IntArray:
+        """(n,) how often each client gave no answer in time."""
+        return np.asarray(self.counts[:, 1:].sum(axis=1))
+
+    @property
+    def waited_s(self) -> FloatArray:
+        """(T,) seconds of each round in which nobody trained: for clients, answers, the server."""
+        return np.maximum(self.answers.wall_s - self.answers.length_s, 0.0)
+
+    @cached_property
+    def shares(self) -> Shares | None:
+        """Choices compared with fair shares; None while it is not known who could be chosen."""
+        run = self.run
+        if run is None or not run.n_rounds or not run.knows_available:
+            return None
+        free, fair = np.zeros(run.n_clients, dtype=np.int64), np.zeros(run.n_clients)
+        for t in range(run.n_rounds):
+            share = fair_share(run, t)
+            fair += share
+            free += share > 0
+        room = (0, len(self.names) - run.n_clients)
+        columns = (np.pad(free, room), np.pad(run.counts, room), np.pad(fair, room))
+        return Shares(*columns, run.n_rounds)
+
+    @cached_property
+    def complaints(self) -> list[Complaint]:
+        """Which clients gave no usable answer, why and how often: the most frequent first."""
+        answers = self.answers
+        counted: Counter[tuple[int, int, str]] = Counter()
+        last: dict[tuple[int, int, str], int] = {}
+        for i in np.flatnonzero(answers.status != Status.COMPLETED).tolist():
+            reason = answers.reasons.get(i, "no answer in time")
+            key = (int(answers.clients[i]), int(answers.status[i]), reason)
+            counted[key] += 1
+            last[key] = int(answers.round_of[i]) + 1
+        found = [
+            Complaint(self.names[key[0]], Seen(key[1]).words, key[2], count, last[key])
+            for key, count in counted.items()
+        ]
+        return sorted(found, key=lambda one: (-one.times, -one.last, one.client, one.reason))
+
+    def median_s(self, client: int) -> float:
+        """Return the median seconds of a client's answers in time; NaN if there is none.
+
+        Args:
+            client: Its index.
+        """
+        answers = self.answers
+        is_its = (answers.clients == client) & (answers.status == Status.COMPLETED)
+        seconds = answers.seconds[is_its & np.isfinite(answers.seconds)]
+        return float(np.median(seconds)) if seconds.size else np.nan
+
+    def worst_first(self) -> IntArray:
+        """Return all clients: those with most trouble first, then the least chosen."""
+        shares = self.shares
+        ratio = np.zeros(len(self.names)) if shares is None else np.nan_to_num(shares.ratio, nan=9)
+        return np.lexsort((ratio, -self.trouble))
+
+    def seen(self, clients: Sequence[int] | IntArray, first: int = 0) -> Array:
+        """Return what happened to some clients in each round from ``first`` on.
+
+        Args:
+            clients: Their indices.
+            first: The first round that counts, from 0.
+
+        Returns:
+            (clients, rounds) int8 of ``Seen``. In the newest rounds of a running run it is not yet
+            known who could be chosen; there, clients without a choice count as not chosen.
+        """
+        answers, rows = self.answers, np.asarray(clients, dtype=np.int64)
+        table = np.full((rows.size, self.n_rounds - first), Seen.NOT_CHOSEN, dtype=np.int8)
+        row_of = np.full(len(self.names), -1)
+        row_of[rows] = np.arange(rows.size)
+        for t in range(first, self.n_rounds):
+            table[~self._is_free(t, rows), t - first] = Seen.AWAY
+            busy = row_of[answers.busy[t]]
+            table[busy[busy >= 0], t - first] = Seen.BUSY
+        row, column = row_of[answers.clients], answers.round_of - first
+        is_shown = (row >= 0) & (column >= 0)
+        table[row[is_shown], column[is_shown]] = answers.status[is_shown]
+        return table
+
+    def _is_free(self, t: int, clients: IntArray) -> BoolArray:
+        run = self.run
+        if run is None or t >= run.n_rounds or not run.knows_available:
+            return np.ones(clients.size, dtype=np.bool_)
+        there = np.pad(run.available_in(t), (0, len(self.names) - run.n_clients))
+        return np.asarray(there[clients])
+
+
+# The view -----------------------------------------------------------------------------------------
+
+#: Clients that are shown one by one: where there are more, the worst and the best of them.
 MOST_WORST, MOST_BEST = 25, 10
-#: Rounds of the status map, and lines of the table of reasons.
-MOST_COLUMNS, MOST_REASONS = 400, 25
-#: Alerts that are shown.
-MOST_ALERTS = 20
+#: Rounds of the status map, lines of the table of reasons, and alerts that are shown.
+MOST_COLUMNS, MOST_REASONS, MOST_ALERTS = 400, 25, 20
 #: Width of a round in the status map, in pixels: as wide as fits, but never less.
 _MAP_WIDTH, _LEAST, _MOST = 1000, 4, 22
-#: Where a status is drawn in its row, from the top, 0 to 10: shapes tell what colours do, too.
+#: Where a status is drawn in its row, from the top, 0 to 10: shapes differ as well as colours.
 _PLACES = {
     Seen.IN_TIME: (0.5, 9.5),
     Seen.LATE: (5.0, 9.5),
@@ -31,11 +301,13 @@ _PLACES = {
     Seen.BUSY: (4.2, 5.8),
     Seen.AWAY: (0.0, 10.0),
 }
+#: Edges of the bars of fair shares; 1 is exactly the fair share.
+_EDGES = np.array([0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, np.inf])
 _NONE = "\N{EN DASH}"
 
 
 class Fact(NamedTuple):
-    """One thing at a glance."""
+    """One number of the overview."""
 
     title: str
     text: str
@@ -47,7 +319,7 @@ class MapRow(NamedTuple):
 
     name: str
     shapes: list[Shape]
-    words: str  #: for who cannot see it
+    words: str  #: for screen readers
 
 
 class ClientRow(NamedTuple):
@@ -58,87 +330,205 @@ class ClientRow(NamedTuple):
     is_rest: bool = False  #: whether it stands for all others
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LiveView:
-    """Everything that is shown of a live run."""
+    """Everything that is shown of a live run; each part is computed once, when it is asked for.
 
-    id: str  #: of the element in the page
-    name: str  #: of the run
-    facts: list[Fact]
-    alerts: list[Notice]  #: the newest first
-    n_alerts: int
-    map_rows: list[MapRow]
-    map_width: int  #: rounds
-    map_pixels: int
-    map_first: int  #: the first round shown, from 1
-    map_note: str
-    kinds: list[tuple[str, str]]  #: class and words of each status
-    headings: list[str]
-    rows: list[ClientRow]
-    complaints: list[Complaint]
-    n_complaints: int
-    sketches: list[Sketch]
-    void: str  #: the rounds without enough answers
-    fairness: str
-    is_simulated: bool
-
-
-def live_view(run: LiveRun, id: str, name: str) -> LiveView:
-    """Return what a page shows of a live run.
-
-    Args:
+    Attributes:
         run: The run, at least one round of it.
-        id: The name of its element in the page.
-        name: What it is called.
+        id: The name of its element in a page.
+        name: The name of the run.
+        label: The label of its selector.
+        measured: (T,) curves to draw besides, such as the accuracy.
     """
-    shown, n_rest = _shown(run)
-    first = max(0, run.n_rounds - MOST_COLUMNS)
-    width = run.n_rounds - first
-    rows = [_client_row(run, client) for client in shown.tolist()]
-    if n_rest:
-        rows.append(_rest_row(run, shown, n_rest))
-    return LiveView(
-        id=id,
-        name=name,
-        facts=facts(run),
-        alerts=list(run.alerts[: -MOST_ALERTS - 1 : -1]),
-        n_alerts=len(run.alerts),
-        map_rows=_map_rows(run, shown, first),
-        map_width=width,
-        map_pixels=width * int(np.clip(_MAP_WIDTH // max(width, 1), _LEAST, _MOST)),
-        map_first=first + 1,
-        map_note=_map_note(run, first, n_rest),
-        kinds=[(css(kind), kind.words) for kind in Seen],
-        headings=_headings(run),
-        rows=rows,
-        complaints=run.complaints[:MOST_REASONS],
-        n_complaints=len(run.complaints),
-        sketches=sketches(run),
-        void=spelled(np.flatnonzero(run.answers.is_void) + 1),
-        fairness=_fairness(run),
-        is_simulated=run.is_simulated,
-    )
+
+    run: LiveRun
+    id: str
+    name: str
+    label: str = ""
+    measured: Sequence[Line] = ()
+
+    #: Class in the style sheet and words of each status.
+    kinds: ClassVar = tuple((kind.css, kind.words) for kind in Seen)
+
+    @cached_property
+    def facts(self) -> list[Fact]:
+        """The overview of the run."""
+        run = self.run
+        totals, lengths = run.per_round.sum(axis=0), run.answers.length_s
+        n_chosen, n_void = int(totals.sum()), int(run.answers.is_void.sum())
+        troubles = ", ".join(f"{int(totals[kind]):,} {kind.words}" for kind in ENDS[1:])
+        need = f"a round needs {run.min_answers:,} answer{'s' * (run.min_answers > 1)}"
+        free = ""
+        if run.run is not None and run.run.n_rounds:
+            free = f"{run.run.n_available.mean():,.1f} free per round"
+        found = [
+            Fact("Rounds", f"{run.n_rounds:,} of {run.settings.n_rounds:,}"),
+            Fact("Void rounds", "" if run.is_simulated else f"{n_void:,}", need),
+            Fact("Answers in time", f"{int(totals[0]):,} of {n_chosen:,}", troubles),
+            Fact("Clients seen", f"{len(run.names):,}", free),
+            _time("Virtual time of a round" if run.is_simulated else "Training per round", lengths),
+            _time("Wait per round", run.waited_s),
+        ]
+        return [fact for fact in found if fact.text]
+
+    @property
+    def alerts(self) -> list[Notice]:
+        """The newest alerts, the newest first."""
+        return list(self.run.alerts[: -MOST_ALERTS - 1 : -1])
+
+    @property
+    def complaints(self) -> list[Complaint]:
+        """The most frequent reasons for missing answers."""
+        return self.run.complaints[:MOST_REASONS]
+
+    @property
+    def void(self) -> str:
+        """The rounds without enough answers."""
+        return spelled(np.flatnonzero(self.run.answers.is_void) + 1)
+
+    @cached_property
+    def _shown(self) -> tuple[IntArray, int]:
+        """The clients that are shown one by one, the worst first, and the number of the others."""
+        run, order = self.run, self.run.worst_first()
+        if order.size <= MOST_WORST + MOST_BEST:
+            return order, 0
+        rest = order[MOST_WORST:]
+        best = rest[np.lexsort((rest, -run.counts[rest, 0], run.trouble[rest]))][:MOST_BEST]
+        return np.concatenate((order[:MOST_WORST], best)), order.size - MOST_WORST - MOST_BEST
+
+    @property
+    def map_first(self) -> int:
+        """The first round of the status map, from 1."""
+        return max(0, self.run.n_rounds - MOST_COLUMNS) + 1
+
+    @property
+    def map_width(self) -> int:
+        """The number of rounds of the status map."""
+        return self.run.n_rounds - self.map_first + 1
+
+    @property
+    def map_pixels(self) -> int:
+        """The width of the status map in pixels."""
+        width = self.map_width
+        return width * int(np.clip(_MAP_WIDTH // max(width, 1), _LEAST, _MOST))
+
+    @property
+    def map_note(self) -> str:
+        """Which clients and rounds the status map leaves out."""
+        n_rest, parts = self._shown[1], []
+        if n_rest:
+            parts.append(
+                f"The {MOST_WORST} clients with most trouble, then {MOST_BEST} of the best; "
+                f"{n_rest:,} are not shown."
+            )
+        if self.map_first > 1:
+            parts.append(f"The last {MOST_COLUMNS} of {self.run.n_rounds:,} rounds.")
+        return " ".join(parts)
+
+    @cached_property
+    def map_rows(self) -> list[MapRow]:
+        """The status map, client by client."""
+        shown = self._shown[0]
+        table = self.run.seen(shown, self.map_first - 1)
+        names = [self.run.names[client] for client in shown]
+        return [_map_row(name, row, self.map_first) for name, row in zip(names, table, strict=True)]
+
+    @property
+    def headings(self) -> list[str]:
+        """The columns of the table of clients."""
+        ends = [kind.words.capitalize() for kind in ENDS]
+        shares = ["Free in rounds", "Fair share", "Got of it"] if self.run.shares else []
+        return ["Chosen", *ends, "Usual answer", *shares]
+
+    @cached_property
+    def rows(self) -> list[ClientRow]:
+        """The table of clients; clients that are not shown are summed in its last row."""
+        run, (shown, n_rest) = self.run, self._shown
+        rows = [
+            ClientRow(run.names[client], _client_cells(run, [client], run.median_s(client)))
+            for client in shown.tolist()
+        ]
+        if n_rest:
+            rest = np.setdiff1d(np.arange(len(run.names)), shown)
+            name = f"{n_rest:,} others together"
+            rows.append(ClientRow(name, _client_cells(run, rest, math.nan), is_rest=True))
+        return rows
+
+    @property
+    def fairness(self) -> str:
+        """A few sentences on whether each client got its share while it was available."""
+        shares, names = self.run.shares, self.run.names
+        if shares is None or not np.isfinite(shares.ratio).any():
+            return ""
+        ratio = shares.ratio
+        low, high = int(np.nanargmin(ratio)), int(np.nanargmax(ratio))
+        never = int(np.count_nonzero((shares.chosen == 0) & (shares.fair > 0)))
+        text = (
+            f"Counted over the rounds in which a client was free. Least: {names[low]} with "
+            f"{ratio[low]:.0%} of its fair share; most: {names[high]} with {ratio[high]:.0%}. "
+            f"Jain's index of these parts is {shares.jain:.3f} (1 = all equal)."
+        )
+        return f"{text} Never chosen, though free: {never:,}." if never else text
+
+    @property
+    def charts(self) -> Iterator[Chart]:
+        """The figures of the run."""
+        for line in self.measured:
+            yield _by_round(
+                line.name, f"{line.name.capitalize()} by round", "", [line], Axis(line.name)
+            )
+        yield _answers(self.run)
+        if np.isfinite(self.run.answers.wall_s).any():
+            yield _waits(self.run)
+        ratio = np.zeros(0) if self.run.shares is None else self.run.shares.ratio
+        if np.isfinite(ratio).any():
+            yield _fair_shares(ratio[np.isfinite(ratio)])
+
+    @cached_property
+    def sketches(self) -> list[Sketch]:
+        """The figures of the run, drawn without a script."""
+        return [drawn for chart in self.charts if (drawn := sketch(chart)) is not None]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the run for a program: every client and every reason."""
+        run, shares = self.run, self.run.shares
+        clients = []
+        for i, client in enumerate(run.names):
+            row: dict[str, Any] = {"client": client, "chosen": int(run.counts[i].sum())}
+            row |= {kind.name.lower(): int(run.counts[i, kind]) for kind in ENDS}
+            if shares is not None:
+                row |= {"free_rounds": int(shares.free[i]), "fair_share": float(shares.fair[i])}
+            clients.append(row)
+        return {
+            "seed": run.settings.seed,
+            "n_rounds": run.n_rounds,
+            "min_answers": run.min_answers,
+            "void_rounds": (np.flatnonzero(run.answers.is_void) + 1).tolist(),
+            "wall_s": _known(run.answers.wall_s),
+            "training_s": _known(run.answers.length_s),
+            "alerts": [alert._asdict() for alert in run.alerts],
+            "clients": clients,
+            "complaints": [complaint._asdict() for complaint in run.complaints],
+        }
 
 
-def facts(run: LiveRun) -> list[Fact]:
-    """Return the run at a glance.
+def live_views(world: WorldGroup, id: str = "") -> list[LiveView]:
+    """Return the live runs of a world that have begun.
 
     Args:
-        run: The run.
+        world: Cells that compare; none count as live if some are not.
+        id: The name of the world's element in a page.
     """
-    totals, lengths = run.per_round.sum(axis=0), run.answers.length_s
-    n_chosen, n_void = int(totals.sum()), int(run.answers.is_void.sum())
-    troubles = ", ".join(f"{int(totals[kind]):,} {kind.words}" for kind in ENDS[1:])
-    need = f"a round needs {run.min_answers:,} answer{'s' * (run.min_answers > 1)}"
-    found = [
-        Fact("Rounds", f"{run.n_rounds:,} of {run.settings.n_rounds:,}"),
-        Fact("Void rounds", "" if run.is_simulated else f"{n_void:,}", need),
-        Fact("Answers in time", f"{int(totals[0]):,} of {n_chosen:,}", troubles),
-        Fact("Clients seen", f"{len(run.names):,}", _free(run)),
-        _time("Virtual time of a round" if run.is_simulated else "Training per round", lengths),
-        _time("Wait per round", run.waited_s),
-    ]
-    return [fact for fact in found if fact.text]
+    found: list[LiveView] = []
+    for variant in world.variants if world.is_live else ():
+        for seed, cell in zip(variant.seeds, variant.cells, strict=True):
+            run = LiveRun.of(cell)
+            if run is not None and run.n_rounds:
+                several = f", seed {seed}" if len(variant.cells) > 1 else ""
+                name = f"{variant.name}{several}, as it ran"
+                found.append(LiveView(run, f"{id}-live-{len(found)}", name, variant.name))
+    return found
 
 
 def seconds(value: float) -> str:
@@ -166,96 +556,73 @@ def _time(title: str, values: FloatArray) -> Fact:
     return Fact(title, seconds(float(np.median(known))), remark)
 
 
-def _free(run: LiveRun) -> str:
-    if run.run is None or not run.run.n_rounds:
-        return ""
-    return f"{run.run.n_available.mean():,.1f} free per round"
-
-
-def _shown(run: LiveRun) -> tuple[IntArray, int]:
-    """Return who is shown one by one, the worst first, and how many are not."""
-    order = run.worst_first()
-    if order.size <= MOST_WORST + MOST_BEST:
-        return order, 0
-    rest = order[MOST_WORST:]
-    best = rest[np.lexsort((rest, -run.counts[rest, 0], run.trouble[rest]))][:MOST_BEST]
-    return np.concatenate((order[:MOST_WORST], best)), order.size - MOST_WORST - MOST_BEST
-
-
-def _map_note(run: LiveRun, first: int, n_rest: int) -> str:
-    parts = []
-    if n_rest:
-        parts.append(
-            f"The {MOST_WORST} clients with most trouble, then {MOST_BEST} of the best; {n_rest:,} "
-            "are not shown."
-        )
-    if first:
-        parts.append(f"The last {MOST_COLUMNS} of {run.n_rounds:,} rounds.")
-    return " ".join(parts)
-
-
-def _map_rows(run: LiveRun, shown: IntArray, first: int) -> list[MapRow]:
-    table = run.seen(shown, first)
-    return [
-        _map_row(run.names[client], row, first) for client, row in zip(shown, table, strict=True)
-    ]
-
-
 def _map_row(name: str, row: IntArray, first: int) -> MapRow:
     shapes, words = [], []
     for kind, (low, high) in _PLACES.items():
         at = np.flatnonzero(row == kind)
         if at.size:
-            tip = f"{name}, {kind.words}: {spelled(at + first + 1)}"
-            shapes.append(Shape(css(kind), cells(row, kind, low, high), tip))
+            tip = f"{name}, {kind.words}: {spelled(at + first)}"
+            shapes.append(Shape(kind.css, cells(row, kind, low, high), tip))
             words.append(f"{at.size} {kind.words}")
     return MapRow(name, shapes, ", ".join(words) or "never chosen")
 
 
-def _headings(run: LiveRun) -> list[str]:
-    ends = [kind.words.capitalize() for kind in ENDS]
-    shares = [] if run.shares is None else ["Free in rounds", "Fair share", "Got of it"]
-    return ["Chosen", *ends, "Usual answer", *shares]
-
-
-def _client_row(run: LiveRun, client: int) -> ClientRow:
-    counts, shares = run.counts[client], run.shares
-    texts = [f"{counts.sum():,}", *(f"{count:,}" for count in counts)]
-    texts.append(seconds(run.median_s(client)))
+def _client_cells(run: LiveRun, clients: Sequence[int] | IntArray, usual_s: float) -> list[str]:
+    """Return the sums of one or several clients, and their part of their fair shares."""
+    counts, shares = run.counts[clients].sum(axis=0), run.shares
+    texts = [f"{counts.sum():,}", *(f"{count:,}" for count in counts), seconds(usual_s)]
     if shares is not None:
-        texts += [f"{shares.free[client]:,}", f"{shares.fair[client]:,.1f}"]
-        texts.append(_percent(shares.ratio[client]))
-    return ClientRow(run.names[client], texts)
+        fair, chosen = shares.fair[clients].sum(), shares.chosen[clients].sum()
+        texts += [f"{shares.free[clients].sum():,}", f"{fair:,.1f}"]
+        texts.append(f"{chosen / fair:.0%}" if fair else _NONE)
+    return texts
 
 
-def _rest_row(run: LiveRun, shown: IntArray, n_rest: int) -> ClientRow:
-    """Return the sums of all who are not shown, and the mean of their shares."""
-    is_rest = np.ones(len(run.names), dtype=np.bool_)
-    is_rest[shown] = False
-    counts, shares = run.counts[is_rest].sum(axis=0), run.shares
-    texts = [f"{counts.sum():,}", *(f"{count:,}" for count in counts), _NONE]
-    if shares is not None:
-        fair, chosen = shares.fair[is_rest].sum(), shares.chosen[is_rest].sum()
-        texts += [f"{shares.free[is_rest].sum():,}", f"{fair:,.1f}"]
-        texts.append(_percent(chosen / fair if fair else math.nan))
-    return ClientRow(f"{n_rest:,} others together", texts, is_rest=True)
+def _known(values: FloatArray) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
-def _percent(ratio: float) -> str:
-    return f"{ratio:.0%}" if math.isfinite(ratio) else _NONE
+# Its figures --------------------------------------------------------------------------------------
 
 
-def _fairness(run: LiveRun) -> str:
-    """Return in a few sentences whether everybody got its share while it was there."""
-    shares = run.shares
-    if shares is None or not np.isfinite(shares.ratio).any():
-        return ""
-    ratio = shares.ratio
-    low, high = int(np.nanargmin(ratio)), int(np.nanargmax(ratio))
-    never = int(np.count_nonzero((shares.chosen == 0) & (shares.fair > 0)))
-    text = (
-        f"Counted over the rounds in which a client was free. Least: {run.names[low]} with "
-        f"{ratio[low]:.0%} of its fair share; most: {run.names[high]} with {ratio[high]:.0%}. "
-        f"Jain's index of these parts is {shares.jain:.3f} (1 = all equal)."
+def _by_round(key: str, title: str, caption: str, marks: Sequence[Mark], y: Axis) -> Chart:
+    return Chart(key, title, caption, [Panel(marks, Axis("round"), y)])
+
+
+def _answers(run: LiveRun) -> Chart:
+    rounds = np.arange(1, run.n_rounds + 1)
+    counts = run.per_round.astype(float)
+    marks: list[Mark] = [*stacked([Bars(k.words, k.css, rounds, counts[:, k]) for k in ENDS])]
+    caption = "What happened to the chosen clients."
+    if run.min_answers > 1 and not run.is_simulated:
+        caption += f" Dashed: the {run.min_answers} answers in time that a round needs."
+        marks.append(Guide("y", float(run.min_answers), "dash"))
+    return _by_round("answers", "Answers by round", caption, marks, Axis("clients"))
+
+
+def _waits(run: LiveRun) -> Chart:
+    rounds = np.arange(1, run.n_rounds + 1)
+    bars = [
+        Bars("of training", "training", rounds, run.answers.length_s),
+        Bars("of waiting", "waiting", rounds, run.waited_s),
+    ]
+    caption = (
+        "Wall time of each round. Waiting is all time without training: until enough clients were "
+        "there, until they had answered the server's questions, and while the server worked before "
+        "it closed the round."
     )
-    return f"{text} Never chosen, though free: {never:,}." if never else text
+    title = "Training and waiting by round"
+    return _by_round("waits", title, caption, stacked(bars), Axis("wall time", "s"))
+
+
+def _fair_shares(ratio: FloatArray) -> Chart:
+    """Return how many clients got how much of their fair share."""
+    counts = np.histogram(ratio, _EDGES)[0].astype(float)
+    words = [f"{low:.0%} to {high:.0%}" for low, high in itertools.pairwise(_EDGES[:-1])]
+    words.append("200% and more")
+    bars = Bars("", "part", words, counts)
+    caption = (
+        "100 % is exactly its share of the places of the rounds in which a client could be chosen."
+    )
+    panel = Panel([bars], Axis("part of the fair share"), Axis(unit="clients"))
+    return Chart("shares", "Clients by their part of the fair share", caption, [panel])

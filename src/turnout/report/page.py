@@ -1,23 +1,51 @@
-"""The page: templates, style, scripts and data in one file that needs no network."""
+"""The report: one page that needs no network, made of templates, style, scripts and data."""
 
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turnout.names import import_extra
-from turnout.report.download import cells_csv
-from turnout.report.figures import Chart
-from turnout.report.sensitivity import world_charts
-from turnout.report.views import world_view
-from turnout.results.groups import WorldGroup
-from turnout.runs.reader import Problem
+from turnout.core.names import import_extra, shortened
+from turnout.report.charts import Section, sections, world_charts
+from turnout.report.figure import Chart
+from turnout.report.live import LiveView, live_views
+from turnout.report.to_plotly import plotly_chart, plotly_maps
+from turnout.results.catalogue import shown_in
+from turnout.results.cell import Cell
+from turnout.results.groups import VariantCells, WorldGroup
+from turnout.results.metric import Facts, Metric
+from turnout.results.reader import Problem
+from turnout.results.results import cell_row
+from turnout.results.scores import Scores
+from turnout.results.sensitivity import point_name
+from turnout.results.statistics import Estimate
+from turnout.results.tables import (
+    Entry,
+    Mark,
+    ScoreTable,
+    compared_metrics,
+    difference_table,
+    mean_table,
+    suitable,
+    usual_metrics,
+)
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+#: Names that commands give to experiments; such a page is titled by its folder.
+_COMMANDS = ("", "compare", "simulate", "train")
+#: Experiments that the title names.
+_MOST_NAMES = 3
 
 
 def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
@@ -30,11 +58,11 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
     Raises:
         MissingExtra: If Jinja2 or plotly is not installed.
     """
+    cells = [cell for world in worlds for cell in world.cells]
     names = dict.fromkeys(variant.name for world in worlds for variant in world.variants)
     order = {name: number for number, name in enumerate(names)}
     views = [world_view(world, f"w{number}", order) for number, world in enumerate(worlds)]
     sweep = list(world_charts(worlds, order))
-    experiments = dict.fromkeys(cell.settings.experiment for w in worlds for cell in w.cells)
     styles = ["report.css", "live.css"] if any(view.live for view in views) else ["report.css"]
     scripts = [_plotly_js(), packaged("report.js")]
     trusted = _needed("markupsafe").Markup  # only for files that turnout and plotly ship
@@ -42,7 +70,7 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
         templates()
         .get_template("page.html")
         .render(
-            title=", ".join(name for name in experiments if name) or "turnout report",
+            title=title_of(cells) or "turnout report",
             policy=_security_policy(scripts),
             style=trusted("".join(packaged(name) for name in styles)),
             scripts=[trusted(script) for script in scripts],
@@ -51,25 +79,36 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
             sweep=sweep,
             worlds=views,
             data=_data({"sweep": sweep} | {view.id: view.charts for view in views}),
-            cells=cells_csv(cell for world in worlds for cell in world.cells),
+            cells=cells_csv(cells),
         )
     )
 
 
-def templates(*more: str) -> Environment:
-    """Return the templates of the page; every value that they show is escaped.
+def title_of(cells: Iterable[Cell]) -> str:
+    """Return the title of a page: the experiments, or the folders of those without a name.
 
     Args:
-        *more: Packages with further templates.
+        cells: The cells that are shown.
+    """
+    names = dict.fromkeys(
+        cell.path.resolve().parents[1].name
+        if cell.settings.experiment in _COMMANDS
+        else cell.settings.experiment
+        for cell in cells
+    )
+    shown = [name for name in names if name]
+    return ", ".join([*shown[:_MOST_NAMES], "…"] if len(shown) > _MOST_NAMES else shown)
+
+
+def templates() -> Environment:
+    """Return the templates of the pages; every value that they show is escaped.
 
     Raises:
         MissingExtra: If Jinja2 is not installed.
     """
     jinja2 = _needed("jinja2")
     environment: Environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(
-            [jinja2.PackageLoader(name) for name in ("turnout.report", *more)]
-        ),
+        loader=jinja2.PackageLoader("turnout.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -79,17 +118,14 @@ def templates(*more: str) -> Environment:
     return environment
 
 
-def _data(charts_of: Mapping[str, Iterable[Chart]]) -> dict[str, dict[str, Any]]:
+def _data(figures: Mapping[str, Iterable[Chart]]) -> dict[str, dict[str, Any]]:
     """Return what the script draws, by the id of the element it is drawn in."""
-    charts: dict[str, Any] = {}
-    maps: dict[str, Any] = {}
-    for place, those in charts_of.items():
+    data: dict[str, dict[str, Any]] = {"charts": {}, "maps": {}}
+    for place, those in figures.items():
         for chart in those:
-            if chart.maps is None:
-                charts[f"{place}-{chart.key}"] = {"traces": chart.traces, "layout": chart.layout}
-            else:
-                maps[f"{place}-{chart.key}"] = chart.maps
-    return {"charts": charts, "maps": maps}
+            kind, drawn = ("maps", plotly_maps) if chart.is_menu else ("charts", plotly_chart)
+            data[kind][f"{place}-{chart.key}"] = drawn(chart)
+    return data
 
 
 def _needed(module: str) -> Any:
@@ -121,3 +157,349 @@ def _security_policy(scripts: Sequence[str]) -> str:
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
+
+
+def cells_csv(cells: Iterable[Cell]) -> str:
+    """Return a table with one row per cell, as the address of a file inside the page.
+
+    Args:
+        cells: The cells of all worlds.
+
+    Returns:
+        A ``data:`` address of a CSV file; undefined numbers are empty.
+    """
+    rows = [cell_row(cell) for cell in cells]
+    text = io.StringIO(newline="")
+    columns = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _written(value) for name, value in row.items()} for row in rows)
+    content = base64.b64encode(text.getvalue().encode("utf-8", "replace")).decode("ascii")
+    return f"data:text/csv;charset=utf-8;base64,{content}"
+
+
+def _written(value: Any) -> Any:
+    return "" if isinstance(value, float) and math.isnan(value) else value
+
+
+# Tables -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One selector in the summary table.
+
+    Attributes:
+        name: Label of the selector.
+        n_seeds: Runs that count.
+        n_reached: By column, the runs that have a number.
+        estimates: By column; columns without a number are absent.
+        best: Columns in which no other mean is better.
+        tied: Columns whose paired difference to the best may be zero.
+    """
+
+    name: str
+    n_seeds: int
+    n_reached: Mapping[str, int]
+    estimates: Mapping[str, Estimate]
+    best: frozenset[str]
+    tied: frozenset[str]
+
+
+def summary_rows(world: WorldGroup, metrics: Sequence[Metric[Facts]]) -> list[Row]:
+    """Return one row per selector, from summary.json or, without it, from the rounds.
+
+    Args:
+        world: The cells that compare.
+        metrics: The columns.
+    """
+    scores = world.scores
+    means = {metric.key: scores.estimate(metric) for metric in metrics}
+    rankings = {metric.key: scores.ranking(metric) for metric in metrics}
+    rows = []
+    for name in scores.labels:
+        n_reached = {metric.key: scores.n_reached(name, metric) for metric in metrics}
+        estimates = {key: by_name[name] for key, by_name in means.items() if n_reached[key]}
+        best = frozenset(key for key, ranking in rankings.items() if name in ranking.best)
+        tied = frozenset(key for key, ranking in rankings.items() if name in ranking.tied)
+        rows.append(Row(name, scores.n_seeds(name), n_reached, estimates, best, tied))
+    return rows
+
+
+#: Class of the style sheet and words of each mark.
+_MARKS: Mapping[Mark, tuple[str, str]] = {
+    "": ("", ""),
+    "best": ("best", "best"),
+    "leading": ("tied", "≈ best"),
+    "tied": ("tied", "≈ best"),
+    "clear": ("clear", ""),
+}
+_NONE, _MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
+
+
+class PageCell(NamedTuple):
+    """A number in a table."""
+
+    text: str
+    margin: str = ""  #: half the confidence interval
+    remark: str = ""  #: such as "best" or "2 of 5 seeds"
+    kind: str = ""  #: class of the style sheet: best, tied or clear
+    is_extra: bool = False  #: shown on demand
+
+
+class Heading(NamedTuple):
+    """The head of a column."""
+
+    title: str
+    meaning: str = ""  #: shown under the pointer
+    note: str = ""  #: which direction is better
+    is_extra: bool = False  #: shown on demand
+
+
+class Table(NamedTuple):
+    """Numbers of all selectors."""
+
+    label: str  #: for screen readers
+    headings: list[Heading]
+    rows: list[tuple[str, list[PageCell]]]  #: the name of a selector and its numbers
+
+    @property
+    def has_extra(self) -> bool:
+        """Whether some columns are shown on demand."""
+        return any(heading.is_extra for heading in self.headings)
+
+
+@dataclass(frozen=True, slots=True)
+class WorldView:
+    """Everything that is shown of one world."""
+
+    id: str  #: of the element in the page
+    point: str  #: of a sweep; empty without one
+    sentence: str
+    live: list[LiveView]  #: its live runs, for their operators; empty for simulations
+    summary: Table
+    targets: Table | None  #: None without any accuracy
+    differences: Table | None  #: to the first selector; None if it is alone
+    sections: list[Section]
+    variants: list[list[str]]  #: selector, method, parameters, cohort size, seeds
+    versions: Mapping[str, int]  #: how many cells were written by which versions
+    settings: str  #: as JSON
+    caution: str  #: about few seeds; empty with enough
+
+    @property
+    def charts(self) -> list[Chart]:
+        """The charts of all sections."""
+        return [chart for section in self.sections for chart in section.charts]
+
+
+def world_view(world: WorldGroup, id: str, order: Mapping[str, int]) -> WorldView:
+    """Return what the page shows of a world.
+
+    Args:
+        world: The cells that compare.
+        id: The name of the world's element in the page.
+        order: The number of each selector.
+    """
+    scores, usual = world.scores, usual_metrics(world)
+    reported = suitable(world, shown_in("report"))
+    versions = Counter(
+        json.dumps(_without_files(cell.versions), sort_keys=True) for cell in world.cells
+    )
+    return WorldView(
+        id=id,
+        point=point_name(world),
+        sentence=describe(world),
+        live=live_views(world, id) if world.is_live else [],
+        summary=_summary_table(scores, reported, usual),
+        targets=target_table(scores, [metric for metric in usual if metric.is_time_to]),
+        differences=_difference_table(scores, usual),
+        sections=sections(world, order),
+        variants=[_variant_row(variant) for variant in world.variants],
+        versions={pairs(json.loads(text)): n_cells for text, n_cells in versions.items()},
+        settings=json.dumps(_settings(world), indent=2),
+        caution=scores.caution,
+    )
+
+
+def _without_files(versions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return versions without the digests of files, which differ by selector."""
+    return {name: value for name, value in versions.items() if name != "files"}
+
+
+def target_table(scores: Scores, metrics: Sequence[Metric[Facts]]) -> Table | None:
+    """Return rounds and time to some accuracies.
+
+    Args:
+        scores: The numbers of the world.
+        metrics: Rounds and time for each accuracy.
+
+    Returns:
+        Two columns per accuracy; None if there is no accuracy to ask for.
+    """
+    return _table("Rounds to accuracy", mean_table(scores, metrics)) if metrics else None
+
+
+def _summary_table(
+    scores: Scores, reported: Sequence[Metric[Facts]], usual: Collection[Metric[Facts]]
+) -> Table:
+    """Return the means over seeds; columns that are not usual are shown on demand."""
+    shown = [m for m in reported if any(scores.n_reached(n, m) for n in scores.labels)]
+    table = _table("Summary table", mean_table(scores, shown), usual)
+    for label, entries in table.rows:
+        entries.insert(0, PageCell(str(scores.n_seeds(label))))
+    return table._replace(headings=[Heading("Seeds"), *table.headings])
+
+
+def _difference_table(scores: Scores, metrics: Sequence[Metric[Facts]]) -> Table | None:
+    """Return the differences to the first selector; None if it is alone."""
+    if len(scores.labels) < 2:
+        return None
+    compared = compared_metrics(metrics)
+    return _table(f"Difference to {scores.labels[0]}", difference_table(scores, compared))
+
+
+def _table(
+    label: str, content: ScoreTable, usual: Collection[Metric[Facts]] | None = None
+) -> Table:
+    keys = (
+        {metric.key for metric, _ in content.columns} if usual is None else {m.key for m in usual}
+    )
+    headings = [
+        Heading(metric.titled(scale), metric.meaning, metric.direction, metric.key not in keys)
+        for metric, scale in content.columns
+    ]
+    rows = [
+        (name, [_entry(*pair) for pair in zip(entries, headings, strict=True)])
+        for name, entries in content.rows
+    ]
+    return Table(label, headings, rows)
+
+
+def _entry(number: Entry, heading: Heading) -> PageCell:
+    """Return a number for the page; where seeds are missing, say how many there are."""
+    text = _NONE if number.mean == "-" else number.mean.replace("-", _MINUS)
+    kind, mark = _MARKS[number.mark]
+    seeds = f"{number.reached} seeds" if number.reached else ""
+    star = "*" if number.mark == "clear" else ""
+    remark = ", ".join(filter(None, (mark, seeds)))
+    return PageCell(f"{text}{star}", number.margin, remark, kind, heading.is_extra)
+
+
+def _variant_row(variant: VariantCells) -> list[str]:
+    settings, seeds = variant.cells[0].settings, ", ".join(map(str, variant.seeds))
+    parameters = pairs(settings.parameters) or "defaults"
+    return [variant.name, settings.selector, parameters, f"{settings.cohort_size:,}", seeds]
+
+
+def _settings(world: WorldGroup) -> dict[str, object]:
+    names = ("kind", "n_clients", "n_rounds", "world_id", "world", "policy", "classes", "training")
+    return {
+        "experiments": sorted({cell.settings.experiment for cell in world.cells}),
+        "cohort_size": world.cohort_sizes,
+        **{name: getattr(world.settings, name) for name in names},
+    }
+
+
+# Settings of a run in words: worlds, recipes and parameters as they stand in a run folder ---------
+
+#: Keys that name what an encoded object is; its other keys are its settings.
+_TYPE_KEYS = ("kind", "schedule", "type", "dataclass")
+_MAIN_MODELS = ("availability", "volatility", "timing")
+_MAIN_RECIPES = ("source", "partition", "model", "aggregation")
+_FIXED_DEADLINE, _NO_DEADLINE = "fixed-deadline", "no deadline"
+_INFINITE = ("inf", math.inf)
+_MAX_DEPTH = 4
+_MAX_ITEMS = 6
+_MAX_PARTS = 9
+_MAX_BRIEF_SETTINGS = 2
+_MAX_CHARACTERS = 60
+
+
+def describe(world: WorldGroup) -> str:
+    """Return a world in one sentence.
+
+    Args:
+        world: The cells that compare; their common settings are described.
+
+    Returns:
+        Plain text, which may hold any text of the files.
+    """
+    settings, sizes = world.settings, world.cohort_sizes
+    models = dict(_fields(settings.world))
+    main_models = {name: models[name] for name in _MAIN_MODELS if name in models} or models
+    parts = [f"{name.replace('_', ' ')} {_brief(value)}" for name, value in main_models.items()]
+    if settings.policy:
+        parts.append(_policy(settings.policy))
+    recipe = dict(_fields(settings.training))
+    parts += [f"{name} {_brief(recipe[name])}" for name in _MAIN_RECIPES if name in recipe]
+    kind = settings.kind if settings.kind == "simulation" else f"{settings.kind} run"
+    wanted = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    sentence = (
+        f"A {kind} of {settings.n_clients:,} clients, {wanted} wanted in each of "
+        f"{settings.n_rounds:,} rounds"
+    )
+    return f"{sentence}; {'; '.join(parts[:_MAX_PARTS])}." if parts else f"{sentence}."
+
+
+def pairs(values: Mapping[str, Any]) -> str:
+    """Return settings as ``key = value, key = value``.
+
+    Args:
+        values: Parameters or versions, as JSON has them.
+    """
+    return ", ".join(f"{key} = {in_words(value)}" for key, value in values.items())
+
+
+def in_words(value: Any, depth: int = 0) -> str:
+    """Return an encoded value in words: ``by-class (rates 0.1, 0.3)``.
+
+    Args:
+        value: Anything that JSON can hold.
+        depth: How many objects are around it; very deep ones are shown as JSON.
+    """
+    if isinstance(value, Mapping) and depth < _MAX_DEPTH:
+        settings = ", ".join(f"{key} {in_words(item, depth + 1)}" for key, item in _fields(value))
+        name = _type_name(value)
+        return f"{name} ({settings})" if name and settings else name or settings or "none"
+    if isinstance(value, list) and depth < _MAX_DEPTH:
+        items = ", ".join(in_words(item, depth + 1) for item in value[:_MAX_ITEMS])
+        return f"{items}, …" if len(value) > _MAX_ITEMS else items
+    if value is None or isinstance(value, float):
+        return "none" if value is None else f"{value:g}"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return shortened(text, _MAX_CHARACTERS)
+
+
+def _fields(encoded: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the fields of an encoded object, without the name of its type."""
+    inner = encoded.get("fields", encoded)
+    fields = inner if isinstance(inner, Mapping) else encoded
+    return [(str(key), value) for key, value in fields.items() if key not in _TYPE_KEYS]
+
+
+def _policy(policy: Mapping[str, Any]) -> str:
+    """Return a round policy; a fixed deadline that is infinite is none."""
+    fields = dict(_fields(policy))
+    if fields.get("seconds") in _INFINITE:
+        if _type_name(policy) == _FIXED_DEADLINE:
+            return _NO_DEADLINE
+        finite = {key: value for key, value in policy.items() if key != "seconds"}
+        return f"round policy {_brief(finite)}, {_NO_DEADLINE}"
+    return f"round policy {_brief(policy)}"
+
+
+def _brief(value: Any) -> str:
+    """Return an encoded model with its first plain settings."""
+    if not isinstance(value, Mapping):
+        return in_words(value)
+    plain = [(key, item) for key, item in _fields(value) if not isinstance(item, Mapping)]
+    first = plain[:_MAX_BRIEF_SETTINGS]
+    settings = ", ".join(f"{key.replace('_', ' ')} {in_words(item)}" for key, item in first)
+    more = ", …" if len(plain) > len(first) else ""
+    name = _type_name(value)
+    return f"{name} ({settings}{more})" if settings else name or "none"
+
+
+def _type_name(value: Mapping[str, Any]) -> str:
+    name = next((value[key] for key in _TYPE_KEYS if isinstance(value.get(key), str)), "")
+    return str(name).rpartition(":")[2].rpartition(".")[2]

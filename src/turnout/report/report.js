@@ -30,12 +30,12 @@
   }
 
   function painted(trace, theme) {
-    const { role, selector } = trace.meta;
+    const { role, selector, colour: named } = trace.meta;
     if (role === "reference") {
       return { ...trace, line: { color: theme.quiet, width: 1, dash: "dash" } };
     }
-    const colour = theme.series[selector % 8];
-    const dash = DASHES[Math.floor(selector / 8) % 3];
+    const colour = named ?? theme.series[selector % 8];
+    const dash = DASHES[Math.floor((selector ?? 0) / 8) % 3];
     const shown = { ...trace, visible: !hidden.has(selector) };
     switch (role) {
       case "band":
@@ -63,11 +63,19 @@
     };
   }
 
+  // Axes are called xaxis, yaxis, xaxis2, yaxis2, ...: a pair for each panel.
+  function axesOf(given, theme) {
+    const names = Object.keys(given).filter((name) => /^[xy]axis\d*$/.test(name));
+    return Object.fromEntries(names.map((name) => [name, axis(given[name], theme)]));
+  }
+
   function layoutOf(given, theme, paper) {
     return {
       ...given,
-      xaxis: axis(given.xaxis, theme),
-      yaxis: axis(given.yaxis, theme),
+      ...axesOf(given, theme),
+      shapes: (given.shapes || []).map((shape) => ({
+        ...shape, line: { color: theme.quiet, ...shape.line },
+      })),
       font: { family: "system-ui, sans-serif", size: isNarrow.matches ? 11 : 12, color: theme.text },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnout.errors import InvalidInput
-from turnout.names import shortened
+from turnout.core.errors import InvalidInput
+from turnout.core.names import shortened
+from turnout.results.cell import Cell
+from turnout.results.files import EXPERIMENT, DamagedFile, read_json
+from turnout.results.reader import Problem
 from turnout.results.scores import Scores, numbers_of
-from turnout.runs.cell import Cell
-from turnout.runs.files import EXPERIMENT, DamagedFile, read_json
-from turnout.runs.reader import Problem
-from turnout.runs.settings import CellSettings
+from turnout.results.settings import CellSettings
 
 _SHOWN_DIFFERENCES = 6
+#: Settings in which worlds may differ.
+_COMPARED = ("kind", "n_clients", "cohort_size", "n_rounds", "world", "policy", "training")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class WorldGroup:
     """Cells that compare: same world, size, rounds and policy.
 
     Attributes:
-        settings: Of the first cell.
+        settings: The settings of the first cell.
         variants: Its selectors, in the order of their experiments.
         n_rounds: Rounds shown; runs that stopped at their target have fewer.
         is_partial: Nothing is complete: shown up to the round that all cells reached.
@@ -123,7 +125,10 @@ def differences(worlds: Sequence[WorldGroup]) -> list[str]:
     Args:
         worlds: At least two worlds.
     """
-    flat = [dict(_flat("", _compared(world.settings))) for world in worlds]
+    flat = [
+        dict(_flat("", {key: getattr(world.settings, key) for key in _COMPARED}))
+        for world in worlds
+    ]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     lines = []
     for key in keys:
@@ -156,21 +161,9 @@ def refuse_mixed(worlds: Sequence[WorldGroup], advice: str) -> None:
 
 
 def _comparable(cell: Cell) -> tuple[Any, ...]:
-    """Return what must agree: not the cohort size, nor how many clients came to a live run."""
-    told = cell.settings
-    return (told.kind, told.world_id, cell.is_live or told.n_clients, told.n_rounds)
-
-
-def _compared(settings: CellSettings) -> dict[str, Any]:
-    return {
-        "kind": settings.kind,
-        "n_clients": settings.n_clients,
-        "cohort_size": settings.cohort_size,
-        "n_rounds": settings.n_rounds,
-        "world": settings.world,
-        "policy": settings.policy,
-        "training": settings.training,
-    }
+    """Return what cells must share to compare; cohort sizes and live clients may differ."""
+    own = cell.settings
+    return (own.kind, own.world_id, cell.is_live or own.n_clients, own.n_rounds)
 
 
 def _flat(key: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from turnout.errors import InvalidInput
-from turnout.names import nearest
-from turnout.runs.catalogue import metric_named
-from turnout.runs.cell import Cell
-from turnout.runs.facts import Facts
-from turnout.runs.metric import Metric
-from turnout.statistics import Estimate, estimate
-from turnout.statistics.evidence import LEVEL, above, holm
-from turnout.types import FloatArray
+from turnout.core.errors import InvalidInput
+from turnout.core.names import nearest
+from turnout.core.types import FloatArray
+from turnout.results.catalogue import metric_named
+from turnout.results.cell import Cell
+from turnout.results.metric import Facts, Metric
+from turnout.results.statistics import (
+    LEVEL,
+    Estimate,
+    Interval,
+    above,
+    estimate,
+    holm,
+    interquartile_mean,
+    performance_profile,
+    probability_of_improvement,
+)
 
 #: best: ahead of all others by more than chance; leading: best mean, but another one may be as
 #: good; tied: its difference to the best mean may be chance.
@@ -50,7 +58,7 @@ class Difference(NamedTuple):
 
 
 class Leaders(NamedTuple):
-    """Who is ahead.
+    """The leading selectors.
 
     Attributes:
         best: Those with the best mean; empty if all are equal or there is nothing to rank.
@@ -175,7 +183,7 @@ class Scores:
         """Return who has the best mean, and whose difference to the best may be chance.
 
         Where seeds are missing, or did not reach a target, means do not compare: such a selector
-        is not the best, and if it is clearly ahead of the best, nobody is.
+        is not the best, and if it is clearly ahead of the best, none is.
 
         Args:
             metric: A metric or its key.
@@ -269,3 +277,91 @@ def _steps(
 def _p_value(differences: FloatArray) -> float:
     evidence = above(differences)
     return min(1.0, 2.0 * min(evidence.speaks_for, evidence.speaks_against))
+
+
+# --------------------------------------------------------------------------------------------------
+# Selectors over several worlds: robust means, chances to be better, performance profiles.
+# --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Across:
+    """The selectors that all of some worlds have, over these worlds.
+
+    Attributes:
+        worlds: The scores of each world.
+    """
+
+    worlds: Sequence[Scores]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the selectors that every world has."""
+        first, *others = self.worlds
+        return tuple(label for label in first.labels if all(label in s.labels for s in others))
+
+    def interquartile_mean(self, metric: str) -> dict[str, Interval]:
+        """Return the mean over the middle half of all runs, by label.
+
+        Args:
+            metric: The key of a metric with one scale in all worlds, such as ``accuracy``.
+        """
+        found = metric_named(metric)
+        return {label: interquartile_mean(self._tasks(label, found)) for label in self.labels}
+
+    def probability_of_improvement(self, metric: str, baseline: str) -> dict[str, Interval]:
+        """Return how likely a run is better than one of a baseline, by label.
+
+        Args:
+            metric: The key of a metric that has a better direction.
+            baseline: The label of a selector.
+        """
+        ranked = _ranked(metric)
+        theirs = self._tasks(known_label(baseline, self.labels), ranked)
+        return {
+            label: probability_of_improvement(*_higher(ranked, self._tasks(label, ranked), theirs))
+            for label in self.labels
+            if label != baseline
+        }
+
+    def performance_profile(self, metric: str, levels: FloatArray) -> dict[str, FloatArray]:
+        """Return the share of runs that are better than each level, mean over worlds, by label.
+
+        Args:
+            metric: The key of a metric that has a better direction.
+            levels: (k,) the levels.
+        """
+        ranked = _ranked(metric)
+        profiles = {}
+        for label in self.labels:
+            tasks, (asked,) = _higher(ranked, self._tasks(label, ranked), [levels])
+            profiles[label] = performance_profile(tasks, asked)
+        return profiles
+
+    def _tasks(self, label: str, metric: Metric[Facts]) -> list[FloatArray]:
+        tasks = [np.array([*scores.values(label, metric).values()]) for scores in self.worlds]
+        if not all(task.size for task in tasks):
+            raise InvalidInput(
+                f"metric {metric.key!r} has no number for {label} in one of the worlds: choose "
+                "another metric.",
+                field="metric",
+            )
+        return tasks
+
+
+def _ranked(key: str) -> Metric[Facts]:
+    metric = metric_named(key)
+    if metric.better == "neither":
+        raise InvalidInput(
+            f"metric {key!r} has no better direction: choose one that has, such as accuracy.",
+            field="metric",
+        )
+    return metric
+
+
+def _higher(
+    metric: Metric[Facts], ours: Sequence[FloatArray], theirs: Sequence[FloatArray]
+) -> tuple[list[FloatArray], list[FloatArray]]:
+    """Return numbers of which the higher are better."""
+    sign = 1.0 if metric.better == "higher" else -1.0
+    return [sign * values for values in ours], [sign * values for values in theirs]

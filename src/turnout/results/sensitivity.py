@@ -1,4 +1,4 @@
-"""How a metric changes with what was swept: a parameter of selectors, or a setting of worlds."""
+"""The sensitivity of a metric to a swept parameter of selectors or setting of worlds."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from turnout.core.types import FloatArray
+from turnout.results.files import SWEEP, DamagedFile, read_json
 from turnout.results.groups import VariantCells, WorldGroup
-from turnout.runs.facts import Facts
-from turnout.runs.files import SWEEP, DamagedFile, read_json
-from turnout.runs.metric import Metric
-from turnout.types import FloatArray
+from turnout.results.metric import Facts, Metric
 
 #: From this ratio of the largest value to the smallest on, an axis is logarithmic.
 _WIDE = 50.0
 
 
 class Response(NamedTuple):
-    """How one selector answers to what was swept.
+    """The numbers of one selector at each swept value.
 
     Attributes:
         name: The selector, with its parameters that stay.
         label: The label of its first variant.
-        places: The values, in order; empty for a selector that has no such parameter.
+        places: The values, in order; empty for a selector without the parameter.
         values: (seeds, places) the metric; (seeds, 1) for such a selector.
     """
 
@@ -34,13 +33,13 @@ class Response(NamedTuple):
     values: FloatArray
 
 
-class Panel(NamedTuple):
-    """A metric against one thing that was swept.
+class Sensitivity(NamedTuple):
+    """A metric against one swept parameter or setting.
 
     Attributes:
-        key: What was swept.
-        where: What stays the same, in words; empty if nothing else was swept.
-        metric: What was measured.
+        key: The parameter or setting.
+        where: The other swept settings, in words; empty if there are none.
+        metric: The metric.
         responses: One per selector.
     """
 
@@ -51,7 +50,7 @@ class Panel(NamedTuple):
 
     @property
     def places(self) -> list[Any]:
-        """All values that were tried: numbers in ascending order, others as they came."""
+        """All values that were tried: numbers in ascending order, others as they were run."""
         tried = list(dict.fromkeys(place for each in self.responses for place in each.places))
         return sorted(tried) if all(map(_is_number, tried)) else tried
 
@@ -67,15 +66,17 @@ class Panel(NamedTuple):
         return self.is_numeric and bool(places[0] > 0 and places[-1] / places[0] >= _WIDE)
 
 
-def parameter_panels(world: WorldGroup, metric: Metric[Facts], where: str = "") -> Iterator[Panel]:
+def parameter_panels(
+    world: WorldGroup, metric: Metric[Facts], where: str = ""
+) -> Iterator[Sensitivity]:
     """Yield a panel for each parameter of which a selector has several values in a world.
 
-    Selectors without the parameter are there to compare.
+    Selectors without the parameter are shown for comparison.
 
     Args:
         world: Cells that compare.
-        metric: What is measured.
-        where: What the world is called.
+        metric: The metric.
+        where: The name of the world.
     """
     for key in dict.fromkeys(name for each in world.variants for name in _parameters(each)):
         groups: dict[str, dict[Any, VariantCells]] = {}
@@ -98,15 +99,15 @@ def parameter_panels(world: WorldGroup, metric: Metric[Facts], where: str = "") 
             if _method(variant) not in methods:
                 level = _response(variant.name, {key: (world, variant)}, metric)
                 responses.append(level._replace(places=()))
-        yield Panel(key, where, metric, tuple(each for each in responses if each.values.size))
+        yield Sensitivity(key, where, metric, tuple(each for each in responses if each.values.size))
 
 
-def world_panels(worlds: Sequence[WorldGroup], metric: Metric[Facts]) -> Iterator[Panel]:
+def world_panels(worlds: Sequence[WorldGroup], metric: Metric[Facts]) -> Iterator[Sensitivity]:
     """Yield a panel for each setting of worlds that a sweep went over, and each rest of settings.
 
     Args:
         worlds: The worlds; those that belong to no sweep are left out.
-        metric: What is measured.
+        metric: The metric.
     """
     points = [(world, swept_settings(world)) for world in worlds]
     for key in dict.fromkeys(name for _, settings in points for name in settings):
@@ -124,7 +125,7 @@ def world_panels(worlds: Sequence[WorldGroup], metric: Metric[Facts]) -> Iterato
             )
             shown = tuple(each for each in responses if each.values.size and len(each.places) > 1)
             if shown:
-                yield Panel(key, where, metric, shown)
+                yield Sensitivity(key, where, metric, shown)
 
 
 def is_one_sweep(worlds: Sequence[WorldGroup]) -> bool:
@@ -170,7 +171,7 @@ def _with_variant(
 def _response(
     name: str, runs: Mapping[Any, tuple[WorldGroup, VariantCells]], metric: Metric[Facts]
 ) -> Response:
-    """Return the numbers of the seeds that all places have."""
+    """Return the numbers of the seeds that every value was run with."""
     numbers = [world.scores.values(variant.name, metric) for world, variant in runs.values()]
     order = list(range(len(runs)))
     if all(map(_is_number, runs)):
@@ -190,7 +191,7 @@ def _parameters(variant: VariantCells) -> dict[str, Any]:
 
 
 def _names(variants: Sequence[VariantCells], key: str) -> list[str]:
-    """Return what selectors are called: the parameters in which those of one method differ."""
+    """Return the names of selectors, with the parameters in which those of one method differ."""
     names = []
     for variant in variants:
         same = [_parameters(each) for each in variants if _method(each) == _method(variant)]

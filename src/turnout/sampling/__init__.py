@@ -2,11 +2,12 @@
 
 from turnout.sampling.allocation import Allocation, capped_allocation
 from turnout.sampling.bottleneck import bottleneck_limit
-from turnout.sampling.candidates import draw_candidates, known_weights
 from turnout.sampling.ranking import Ranking, kth_largest, top_m
 from turnout.sampling.rounding import (
     dependent_rounding,
+    draw_candidates,
     exact_draw,
+    known_weights,
     multinomial_without_replacement,
     systematic_draw,
     uniform_draw,

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout import require
-from turnout.arrays import check_vector
-from turnout.errors import InvalidInput
+from turnout.core import require
+from turnout.core.arrays import check_vector
+from turnout.core.errors import InvalidInput
+from turnout.core.types import FloatArray, IntArray
 from turnout.sampling.ranking import border_of
-from turnout.types import FloatArray, IntArray
 
 #: Tolerance of the test ``floor <= size / n``, for floors computed as ``share * size / n``.
 FLOOR_TOLERANCE = 1e-12
@@ -52,9 +52,7 @@ def capped_allocation(log_weight: FloatArray, size: int, floor: float = 0.0) -> 
     """
     check_vector("log_weight", log_weight)
     n = log_weight.size
-    size = require.integer("size", size, minimum=0)
-    if size > n:
-        raise InvalidInput(f"size must be at most the number of weights, {n}, got {size}.")
+    size = require.integer("size", size, minimum=0, maximum=n)
     floor = require.number("floor", floor, minimum=0.0)
     if floor * n > size * (1.0 + FLOOR_TOLERANCE):
         raise InvalidInput(f"floor must be at most size / n = {size / n:g}, got {floor:g}.")
@@ -90,7 +88,7 @@ def _capped(log_weight: FloatArray, size: int, floor: float) -> Allocation:
     rest = float(weight.sum())
     by_size = np.argsort(-top)
     large, top = large[by_size], top[by_size]
-    # Hold at 1 whoever would exceed it, and share the rest again, until nobody exceeds it.
+    # Hold positions that would exceed 1 at 1, and share the rest again, until none exceeds it.
     n_capped = 0
     while True:
         shared = top[n_capped:]

@@ -2,8 +2,8 @@
 
 Problem P4 of RBCS-F, Eq. (21). The optimum has a simple form: for some limit on the cost, the
 ``size`` largest gains among those within the limit. Alg. 1 of the paper tries every limit in
-O(n^2). Here those who cannot be in the best set are left out, the others are put into bins by cost,
-and only bins that can hold the optimum are searched.
+O(n^2). Here clients that cannot be in the best set are left out, the others are put into bins by
+cost, and only bins that can hold the optimum are searched.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout import require
-from turnout.arrays import check_vector
-from turnout.errors import InvalidInput
-from turnout.types import BoolArray, FloatArray, IntArray
+from turnout.core import require
+from turnout.core.arrays import check_vector
+from turnout.core.errors import InvalidInput
+from turnout.core.types import BoolArray, FloatArray, IntArray
 
 #: Largest number of bins of the first pass, and clients per bin before there is another one.
 MOST_BINS = 512
 CLIENTS_PER_BIN = 256
 
-#: From so many clients on, those who cannot be in the best set are left out first, by a border that
-#: a sample of so many costs says.
+#: From this many clients on, those that cannot be in the best set are left out first. The border
+#: comes from a sample of this many costs.
 PRUNED_FROM = 1 << 14
 SAMPLE = 1 << 12
 
@@ -48,9 +48,7 @@ def bottleneck_limit(cost: FloatArray, gain: FloatArray, size: int, price: float
     check_vector("cost", cost)
     n = cost.size
     check_vector("gain", gain, n)
-    size = require.integer("size", size, minimum=1)
-    if size > n:
-        raise InvalidInput(f"size must be inside [1, {n}], got {size}.")
+    size = require.integer("size", size, minimum=1, maximum=n)
     price = require.number("price", price, minimum=0.0)
     _check_finite("cost", cost)
     _check_finite("gain", gain)
@@ -63,7 +61,7 @@ def bottleneck_limit(cost: FloatArray, gain: FloatArray, size: int, price: float
 
 
 def _rivals(cost: FloatArray, gain: FloatArray, size: int) -> BoolArray:
-    """Return (n,) who can be in the best set: nobody whom ``size`` cheaper clients equal in gain.
+    """Return (n,) which clients can be in the best set: not those that ``size`` cheaper ones equal.
 
     Any border between cheap and dear gives a right answer. That of a sample leaves about twice
     ``sqrt(n size)`` clients.

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout import require
-from turnout.arrays import check_vector
-from turnout.errors import InvalidInput
-from turnout.types import FloatArray, IntArray
+from turnout.core import require
+from turnout.core.arrays import check_vector
+from turnout.core.errors import InvalidInput
+from turnout.core.types import FloatArray, IntArray
 
 #: Size of the sample that ``kth_largest`` takes its pivot from.
 SAMPLE_SIZE = 4096
@@ -39,9 +39,7 @@ def kth_largest(values: FloatArray, k: int) -> float:
         k: Rank, from 1 (the largest) to n.
     """
     check_vector("values", values)
-    k = require.integer("k", k, minimum=1)
-    if k > values.size:
-        raise InvalidInput(f"k must be inside [1, {values.size}], got {k}.")
+    k = require.integer("k", k, minimum=1, maximum=values.size)
     if np.isnan(values @ values):  # faster than the maximum
         raise InvalidInput("values must not be NaN.")
     return border_of(values, k)
@@ -59,6 +57,8 @@ def border_of(values: FloatArray, k: int) -> float:
         sample = np.sort(values[::step])[::-1]
         expected = k / step  # how many of the k largest the sample holds
         slack = 4.0 * math.sqrt(expected) + 4.0
+        # The value wanted lies between ``low`` and ``high`` unless the sample is off by more than
+        # four standard deviations. In that case the search falls back on all values.
         low = sample[min(sample.size - 1, math.ceil(expected + slack))]
         between = values > low
         rank = k
@@ -87,9 +87,7 @@ def top_m(score: FloatArray, m: int, rng: np.random.Generator) -> Ranking:
     """
     check_vector("score", score)
     n = score.size
-    m = require.integer("m", m, minimum=0)
-    if m > n:
-        raise InvalidInput(f"m must be inside [0, {n}], got {m}.")
+    m = require.integer("m", m, minimum=0, maximum=n)
     require.instance("rng", rng, np.random.Generator)
     if m == n:
         return Ranking(np.arange(n), np.ones(n))

@@ -13,11 +13,11 @@ import math
 
 import numpy as np
 
-from turnout import require
-from turnout.arrays import check_vector
-from turnout.errors import InvalidInput
+from turnout.core import require
+from turnout.core.arrays import check_vector, vector
+from turnout.core.errors import InvalidInput
+from turnout.core.types import Array, FloatArray, IntArray, RoundContext
 from turnout.sampling.ranking import top_m
-from turnout.types import Array, FloatArray, IntArray
 
 #: Probabilities closer than this to 0 or 1 count as 0 or 1; sums may be off by n times it.
 SETTLED = 1e-12
@@ -42,9 +42,7 @@ def uniform_draw(n: int, size: int, rng: np.random.Generator) -> IntArray:
         rng: Generator of the draw.
     """
     n = require.integer("n", n, minimum=0, maximum=np.iinfo(np.int64).max)
-    size = require.integer("size", size, minimum=0)
-    if size > n:
-        raise InvalidInput(f"size must be at most n = {n}, got {size}.")
+    size = require.integer("size", size, minimum=0, maximum=n)
     require.instance("rng", rng, np.random.Generator)
     return np.sort(rng.choice(n, size, replace=False, shuffle=False))
 
@@ -84,6 +82,7 @@ def exact_draw(probability: FloatArray, rng: np.random.Generator) -> IntArray:
     n = probability.size
     if n <= 4 * N_GROUPS:
         return _systematic(probability, rng)
+    # Two random bytes per position, masked, are much faster to draw than bounded integers.
     group = np.frombuffer(rng.bytes(2 * n), dtype="<u2") & (N_GROUPS - 1)
     total = _group_sums(group, probability)
     is_whole = total <= 1.0  # members of the other groups are units of their own
@@ -147,9 +146,7 @@ def multinomial_without_replacement(
     check_vector("weight", weight)
     require.instance("rng", rng, np.random.Generator)
     n = weight.size
-    size = require.integer("size", size, minimum=0)
-    if size > n:
-        raise InvalidInput(f"size must be at most the number of weights, {n}, got {size}.")
+    size = require.integer("size", size, minimum=0, maximum=n)
     if n and not (np.isfinite(weight.max()) and weight.min() >= 0.0):
         raise InvalidInput("weight must be finite and >= 0.")
     if size == n or size == 0:
@@ -160,9 +157,12 @@ def multinomial_without_replacement(
         zero = np.flatnonzero(is_zero)
         extra = zero[uniform_draw(zero.size, size - n_positive, rng)]
         return np.sort(np.concatenate((np.flatnonzero(~is_zero), extra)))
+    # Exponential clocks: the first to ring is i with probability weight_i / sum, and so on among
+    # the rest. So the ``size`` smallest times are the successive draw.
     clock = rng.standard_exponential(n)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         clock /= weight
+    # A tiny weight overflows to infinity. It must still come before the weights of 0.
     np.minimum(clock, np.finfo(np.float64).max, out=clock)
     if n_positive < n:
         clock[is_zero] = np.inf
@@ -236,3 +236,47 @@ def _one_per_group(
     start = end[first] - probability[members[first]]
     target = start + rng.random(drawn.size) * (end[last] - start)
     return members[np.clip(np.searchsorted(end, target, side="right"), first, last)]
+
+
+# Candidates are drawn in proportion to their data, also where its size is unknown.
+
+
+def known_weights(weight: FloatArray) -> FloatArray:
+    """Return the weights as floats, with the mean of the known ones in place of NaN.
+
+    Args:
+        weight: (n,) weights, NaN = unknown. If all are unknown, all become 1.
+    """
+    weight = vector("weight", weight, np.float64)
+    unknown = np.isnan(weight)
+    if not unknown.any():
+        return weight
+    reported = weight[~unknown]
+    return np.where(unknown, reported.mean() if reported.size else 1.0, weight)
+
+
+def draw_candidates(
+    ctx: RoundContext, candidates: int | None, rng: np.random.Generator
+) -> IntArray:
+    """Draw d available clients without replacement in proportion to ``num_samples``.
+
+    Args:
+        ctx: The round; it must have the column ``num_samples``.
+        candidates: d, at least the cohort size; None = twice the cohort. At most everyone available
+            is drawn.
+        rng: Generator of the draw.
+
+    Returns:
+        (d,) client indices, ascending.
+    """
+    require.instance("ctx", ctx, RoundContext)
+    if candidates is None:
+        candidates = 2 * ctx.size
+    elif require.integer("candidates", candidates, minimum=1) < ctx.cohort_size:
+        raise InvalidInput(
+            f"candidates must be at least cohort_size = {ctx.cohort_size}, got {candidates}.",
+            field="candidates",
+        )
+    d = min(candidates, ctx.pool.size)
+    weight = ctx.of_pool(known_weights(ctx.column("num_samples")))
+    return ctx.pool[multinomial_without_replacement(weight, d, rng)]

@@ -1,6 +1,6 @@
-"""Accounts of fair shares: who is owed a place, and who had enough. See ``guarded`` for the proofs.
+"""Accounts of fair shares: places that clients are owed, and caps. ``guarded`` has the proofs.
 
-``owed_`` is q and ``tokens_`` is c of Eqs. (1) and (2) there; ``lot_``: who goes first of equals.
+``owed_`` is q and ``tokens_`` is c of Eqs. (1) and (2) there. ``lot_`` breaks ties.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from turnout.rng import Purpose, stream
+from turnout.core.rng import Purpose, stream
+from turnout.core.selector import Selector
+from turnout.core.stateful import Range
+from turnout.core.types import Array, BoolArray, IntArray, RoundContext, Selection
 from turnout.sampling import kth_largest
-from turnout.selector import Selector
-from turnout.stateful import Range
-from turnout.types import Array, BoolArray, IntArray, RoundContext, Selection
 
-#: A place, but for the rounding of sums.
+#: A whole place, up to the rounding errors of sums.
 A_PLACE = 1.0 - 1e-9
 #: Tokens of a round that fill any bucket, whatever was taken from it.
 PLENTY = 2.0
@@ -29,12 +29,7 @@ class Accounts(Selector):
     ``guarded`` hold, whatever the selector does with the other places.
     """
 
-    state_ranges = MappingProxyType(
-        {
-            "tokens_": Range(most=1.0),
-            "lot_": Range(0.0, 1.0),
-        }
-    )
+    state_ranges = MappingProxyType({"tokens_": Range(most=1.0), "lot_": Range(0.0, 1.0)})
 
     floor: float
     cap: float
@@ -58,19 +53,19 @@ class Accounts(Selector):
         return max(self.floor, self.quota_at(round))
 
     def _reserved(self, ctx: RoundContext) -> IntArray:
-        """Return who is owed a place, ascending; those furthest behind if they are too many."""
+        """Return the clients that are owed a place, ascending; at most those furthest behind."""
         due = self.owed_ + self.floor * fair_share(ctx)
         return self._furthest_behind(np.flatnonzero(ctx.available & (due >= A_PLACE)), ctx.size)
 
     def _allowed(self, ctx: RoundContext, reserved: IntArray) -> BoolArray:
-        """Return (n,) who may have one of the other places."""
+        """Return (n,) which clients may have one of the other places."""
         due = self.tokens_ + self._new_tokens(fair_share(ctx))
         allowed: BoolArray = ctx.available & (due >= A_PLACE)
         allowed[reserved] = False
         return allowed
 
     def _account_memo(self, ctx: RoundContext, is_reserved: BoolArray) -> dict[str, Array]:
-        """Return what ``_charge`` needs of the moment of choice."""
+        """Return the part of the memo that ``_charge`` needs."""
         return {
             "available": np.packbits(ctx.available),
             "share": np.array(fair_share(ctx)),
@@ -78,15 +73,18 @@ class Accounts(Selector):
         }
 
     def _charge(self, selection: Selection) -> None:
-        """Charge a round to everyone who was available."""
+        """Charge a round to every client that was available."""
         is_reserved, clients = selection.recall("is_reserved"), selection.clients
         share = float(selection.recall("share"))
         was_there = np.unpackbits(selection.recall("available"))[: self.n_clients]
+        # Clients that joined after the selection are not in its memo, and so are not charged.
         self.owed_[: was_there.size] += self.floor * share * was_there
         self.tokens_[: was_there.size] += self._new_tokens(share) * was_there
         owed, tokens = self.owed_[clients], self.tokens_[clients]
         most = np.maximum(owed, tokens)
         least = np.where(most >= A_PLACE, 0.0, most - 1.0)  # below 0 only if feedback was late
+        # A reserved place is paid from ``owed_`` in full and takes ``tokens_`` no lower than
+        # ``least``. For any other place it is the other way round.
         kept = np.where(is_reserved, -np.inf, np.minimum(owed, least))
         self.owed_[clients] = np.maximum(owed - 1.0, kept)  # Eq. (1)
         kept = np.where(is_reserved, np.minimum(tokens, least), -np.inf)
@@ -98,7 +96,7 @@ class Accounts(Selector):
         return min(self.cap * share, PLENTY)
 
     def _furthest_behind(self, clients: IntArray, size: int) -> IntArray:
-        """Return those who are owed most, at most ``size``; of equals, those with higher lots."""
+        """Return the clients that are owed most, at most ``size``; higher lots win ties."""
         if clients.size <= size:
             return clients
         owed = self.owed_[clients]
@@ -115,7 +113,7 @@ class Accounts(Selector):
 
 
 def fair_share(ctx: RoundContext) -> float:
-    """Return the places of the round for each available client; nobody asks if there is none.
+    """Return the places of the round per available client; 1 if no client is available.
 
     Args:
         ctx: The round.

@@ -1,6 +1,6 @@
-"""The steps of Oort in which its paper and its authors' code differ.
+"""Steps of Oort that differ between its paper and its authors' code.
 
-The code is FedScale's ``thirdparty/oort``; nothing of it is copied. Durations below 0 are unknown.
+The code is FedScale's ``thirdparty/oort``. None of it is copied. Durations below 0 are unknown.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from turnout.core.types import BoolArray, FloatArray, IntArray
 from turnout.sampling import (
     known_weights,
     kth_largest,
     multinomial_without_replacement,
     uniform_draw,
 )
-from turnout.types import BoolArray, FloatArray, IntArray
 
 #: Percentile of the durations that T starts at, and what a pacer step adds (authors' code).
 FIRST_PERCENTILE, PERCENTILE_STEP = 0.30, 0.05
@@ -30,7 +30,7 @@ CLIP_QUANTILE, CLIP_BOUND = 0.95, 0.9
 MOST_STEPS = round((1.0 - FIRST_PERCENTILE) / PERCENTILE_STEP)
 FEWEST_STEPS = 1 - round(FIRST_PERCENTILE / PERCENTILE_STEP)
 
-#: Clients that are admitted for a place at least, and explored from (authors' code).
+#: Fewest clients per place that are admitted, and that are explored from (authors' code).
 ADMITTED_PER_PLACE, EXPLORED_PER_PLACE = 10, 5
 
 #: The least utility counts by this factor, and the range of utilities is at least this wide.
@@ -138,7 +138,7 @@ class FedScaleRules(PaperRules):
     def scaled(self, utility: FloatArray, sizes: Callable[[], FloatArray]) -> FloatArray:
         """Scale by 0.999 x the least and by the largest before clipping, over all clients.
 
-        Whoever was not tried counts with the number of its examples. Only values above 0 count.
+        A client that was not tried counts with its number of examples. Only values above 0 count.
         """
         everyone = np.concatenate((utility, sizes()))
         positive = everyone[everyone > 0.0]
@@ -151,7 +151,7 @@ class FedScaleRules(PaperRules):
         return score
 
     def admitted(self, score: FloatArray, size: int, cutoff: float) -> IntArray:
-        """Admit down to the cut-off of the first who misses a place, at least 10 for a place."""
+        """Admit clients to the cut-off of the first that misses a place, at least 10 per place."""
         border = cutoff * kth_largest(score, min(size + 1, score.size))
         enough = kth_largest(score, min(ADMITTED_PER_PLACE * size + 1, score.size))
         return np.flatnonzero(score >= min(border, enough))

@@ -15,30 +15,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from turnout import require
+from turnout.core.domains import Fraction
+from turnout.core.selector import Selector
+from turnout.core.types import Outcome, RoundContext, Selection
 from turnout.sampling import top_m
-from turnout.selector import Selector
-from turnout.types import Outcome, RoundContext, Selection
 
 
 class Template(Selector):
     """The clients that succeeded most often lately; above it belongs ``@register("name")``.
 
     Args:
-        memory (number in [0, 1]): How much of the score is kept in a round; mu in the paper. Say
-            what it does, and which value to try first.
+        memory: How much of the score is kept in a round; mu in the paper. Say what it does, and
+            which value to try first.
     """
 
     needs_columns = frozenset[str]()  # columns that must be in the context
     needs_metrics = frozenset[str]()  # metrics that clients should report
     reports_probability = True  # False if there is no closed form
 
-    def __init__(self, *, memory: float = 0.9) -> None:
+    def __init__(self, *, memory: Fraction = 0.9) -> None:
         self.memory = memory  # parameters are keyword-only and stored unchanged
-
-    def check_parameters(self) -> None:
-        """Check all domains."""
-        require.fraction("memory", self.memory)
 
     def reset(self, n_clients: int) -> None:
         """Allocate what is learned; names end in an underscore."""

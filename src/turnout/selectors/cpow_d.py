@@ -3,20 +3,20 @@
 Paper:      Y. J. Cho, J. Wang, G. Joshi, Client Selection in Federated Learning: Convergence
             Analysis and Power-of-Choice Selection Strategies, arXiv:2010.01243 (pi_cpow-d).
 Setting:    polls the candidates for an estimate of their loss; needs the column num_samples.
-Idea:       The computation-efficient variant of pow-d: same candidates, same ranking, but the loss
-            is estimated on a mini-batch, so that polling costs next to nothing on the client.
+Idea:       The computation-efficient variant of pow-d. Candidates and ranking are the same, but the
+            loss is estimated on one mini-batch, so polling costs the client next to nothing.
 Symbols:    candidates = d, polled_loss = mini-batch estimate of F_k(w).
 Equations:  poll and select as in pow-d.
-Deviations: as in pow-d. The selector asks for the mini-batch through ``poll_data``; whoever
-            evaluates the clients honours it.
-Limits:     As pow-d; a mini-batch loss is noisy, so that the ranking is.
+Deviations: as in pow-d. The selector asks for the mini-batch through ``poll_data``; the runner
+            honours it when it polls the clients.
+Limits:     As for pow-d. A mini-batch loss is noisy, and so is the ranking.
 Cost:       O(n) poll, O(d) select; no state; d mini-batches on clients per round.
-Checked:    tests/test_power_of_choice.py.
+Checked:    tests/selectors/test_power_of_choice.py.
 """
 
 from __future__ import annotations
 
-from turnout.registry import register
+from turnout.core.registry import register
 from turnout.selectors.pow_d import PowD
 
 
@@ -25,8 +25,8 @@ class CPowD(PowD):
     """pow-d on mini-batch losses.
 
     Args:
-        candidates (integer >= 1 or None): Number of clients that are polled; d in the paper. At
-            least the cohort size. None polls twice the cohort.
+        candidates: Number of clients that are polled; d in the paper. At least the cohort size.
+            None polls twice the cohort.
     """
 
     poll_data = "mini-batch"

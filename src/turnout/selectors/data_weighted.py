@@ -9,31 +9,32 @@ Idea:       Sampling in proportion to p_k = |D_k| / |D| makes the plain mean of 
             counts twice in the mean.
 Symbols:    num_samples = D_k, share = p_k.
 Equations:  select: Sec. II-B of UCB-CS, "chooses clients in proportion to p_k".
-Deviations: 1. Default is without replacement, with exact inclusion probabilities min(1, tau p_k):
-            the cohort is full and nobody counts twice. replacement=True restores the paper; then
-            the cohort may be smaller than asked, memo["multiplicity"] tells how often each client
-            was drawn, and training and Flower count it so often in the mean. With differential
-            privacy in Flower everybody counts once. With either draw the mean must be the plain
-            one. By default both weigh by examples as well, so that size counts twice: training by
-            MeanReturned("data"), Flower's FedAvg by num-examples. Give training
-            MeanReturned("equal"). Give Flower FedAvg(weighted_by_key="one"), and let every client
-            reply with the metric "one" = 1, also when it evaluates.
-            2. Only available clients are drawn; unknown sizes (NaN) count as the mean size, sizes
-            of 0 are drawn only when the others run out (never, with replacement).
-Limits:     A client with most of the data is in nearly every cohort. Sizes are what clients claim.
+Deviations: 1. The default draw is without replacement, with exact inclusion probabilities min(1,
+            tau p_k): the cohort is full and no client counts twice. replacement=True restores the
+            paper. Then the cohort may be smaller than asked, memo["multiplicity"] says how often
+            each client was drawn, and training and Flower count its model that often in the mean.
+            With differential privacy, Flower counts each client once. Both draws need the plain
+            mean. By default, training (MeanReturned("data")) and Flower's FedAvg (num-examples)
+            also weight by examples, so size would count twice. Give training MeanReturned("equal").
+            Give Flower FedAvg(weighted_by_key="one"), and let every client reply with the metric
+            "one" = 1, also when it evaluates.
+            2. Only available clients are drawn. Unknown sizes (NaN) count as the mean size. Clients
+            of size 0 are drawn only when the others run out, and never with replacement.
+Limits:     A client with most of the data is in nearly every cohort. The sizes are what clients
+            claim.
 Cost:       O(n) select; no state.
-Checked:    frequency test of both marginals, tests/test_baselines.py.
+Checked:    frequency test of both marginals, tests/selectors/test_baselines.py.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from turnout import require
-from turnout.registry import register
+from turnout.core.domains import Flag
+from turnout.core.registry import register
+from turnout.core.selector import Selector
+from turnout.core.types import RoundContext, Selection
 from turnout.sampling import capped_allocation, exact_draw, known_weights, uniform_draw
-from turnout.selector import Selector
-from turnout.types import RoundContext, Selection
 
 
 @register("data-weighted")
@@ -41,19 +42,15 @@ class DataWeighted(Selector):
     """Draw in proportion to data size, with or without replacement.
 
     Args:
-        replacement (True or False): Whether a client can be drawn twice, as in the paper. True may
-            give a smaller cohort, see deviation 1. Keep False unless you reproduce a paper.
+        replacement: Whether a client can be drawn twice, as in the paper. True may give a smaller
+            cohort, see deviation 1. Keep False unless you reproduce a paper.
     """
 
     needs_columns = frozenset({"num_samples"})
     reports_probability = True
 
-    def __init__(self, *, replacement: bool = False) -> None:
+    def __init__(self, *, replacement: Flag = False) -> None:
         self.replacement = replacement
-
-    def check_parameters(self) -> None:
-        """Check that replacement is True or False."""
-        require.boolean("replacement", self.replacement)
 
     @property
     def may_underfill(self) -> bool:  # type: ignore[override]  # depends on a parameter

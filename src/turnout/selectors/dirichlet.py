@@ -8,13 +8,13 @@ Idea:       Draw q' from a Dirichlet distribution and use it in every round as t
             almost all places; a large one approaches the uniform draw.
 Symbols:    concentration = gamma_2, log_weight_ = ln of the unnormalised q'.
 Equations:  select: Sec. 6.2.2, q' ~ Dir(gamma_2 p').
-Deviations: 1. q' is kept as the logarithm of independent gamma variates, which is the same law,
-            survives underflow at tiny concentrations and lets clients join later.
-            2. The paper does not say how m clients are drawn from q'; this is the successive draw
-            without replacement that ``numpy.random.choice(p=q', replace=False)`` makes.
-Limits:     Not meant for use: it is unfair on purpose.
+Deviations: 1. q' is kept as the logarithm of independent gamma variates. This is the same
+            distribution, it survives underflow at tiny concentrations, and clients can join later.
+            2. The paper does not say how m clients are drawn from q'. Here they are drawn one after
+            the other without replacement, as ``numpy.random.choice(p=q', replace=False)`` does.
+Limits:     It is unfair on purpose and not meant for use.
 Cost:       O(n) select, state 8n bytes.
-Checked:    against numpy's draw, tests/test_baselines.py.
+Checked:    against numpy's draw, tests/selectors/test_baselines.py.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from turnout import require
-from turnout.registry import register
-from turnout.rng import Purpose, stream
+from turnout.core.domains import Positive
+from turnout.core.registry import register
+from turnout.core.rng import Purpose, stream
+from turnout.core.selector import Selector
+from turnout.core.stateful import Range
+from turnout.core.types import RoundContext, Selection
 from turnout.sampling import top_m
-from turnout.selector import Selector
-from turnout.stateful import Range
-from turnout.types import RoundContext, Selection
 
 
 @register("dirichlet")
@@ -38,22 +38,14 @@ class Dirichlet(Selector):
     """Successive draw from one fixed Dirichlet vector.
 
     Args:
-        concentration (number > 0): How even the chances are; gamma_2 in the paper. 0.1 gives a few
-            clients nearly all places, 100 is close to the uniform draw. Try 1 first.
+        concentration: How even the chances are; gamma_2 in the paper. 0.1 gives a few clients
+            nearly all places, 100 is close to the uniform draw. Try 1 first.
     """
 
-    state_ranges = MappingProxyType(
-        {
-            "log_weight_": Range(-math.inf),
-        }
-    )
+    state_ranges = MappingProxyType({"log_weight_": Range(-math.inf)})
 
-    def __init__(self, *, concentration: float = 1.0) -> None:
+    def __init__(self, *, concentration: Positive = 1.0) -> None:
         self.concentration = concentration
-
-    def check_parameters(self) -> None:
-        """Concentration must be positive."""
-        require.number("concentration", self.concentration, above=0.0)
 
     def reset(self, n_clients: int) -> None:
         """Draw the vector from the default stream; ``randomize`` redraws it."""

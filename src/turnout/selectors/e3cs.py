@@ -5,48 +5,50 @@ Paper:      T. Huang, W. Lin, L. Shen, K. Li, A. Y. Zomaya, Stochastic Client Se
             ("journal"), and arXiv:2011.08756 ("arXiv"). The two differ in draw and estimate.
 Setting:    feedback is success or failure of the chosen; no horizon (except for the learning rate
             of Theorem 1), no polling; a fairness quota guarantees everyone a chance.
-Idea:       Keep an exponential weight per client. Reserve sigma_t of probability for everyone,
-            give the rest by weight, cap at one. Draw the cohort, estimate everyone's success
-            without bias from those who were drawn, and reweight.
+Idea:       Keep an exponential weight per client. Reserve a probability of sigma_t for each client,
+            divide the rest by weight, and cap each probability at one. Draw the cohort. From the
+            drawn clients, estimate every client's success without bias, and update the weights.
 Symbols:    pool size = K, ctx.size = k, quota = sigma_t K / k, floor = sigma_t, eta = eta,
             log_weight_ = ln w_{i,t}, overflow = S_t, completed = x_{i,t}.
 Equations:  select: Alg. 1 lines 3-4, Alg. 2, Eqs. (12)-(18) arXiv = (17)-(23) journal.
             observe: arXiv Eqs. (10), (11); journal Eqs. (15), (16). Rate: Theorem 1.
-Deviations: 1. draw="exact" by default: systematic sampling over a random order, fast at a million
-            clients. "dependent-rounding" is the arXiv draw (equally exact); "multinomial" is the
-            journal draw, whose inclusion probabilities are not p_{i,t} although the text claims it,
-            so that its estimate is biased and effective participation is lost.
-            2. estimate="loss" (arXiv) by default; "gain" is the journal's. In the loss form every
-            client that was not drawn has xhat = 1. Only ratios of weights matter, so the common
-            factor is divided out and O(k) clients change: the drawn lose (1 - x) / p, and the
-            overflow set S_t, whose weights the paper freezes, loses 1.
+Deviations: 1. draw="exact" is the default: systematic sampling over a random order, which is fast
+            for a million clients. "dependent-rounding" is the arXiv draw (equally exact);
+            "multinomial" is the journal draw, whose inclusion probabilities are not p_{i,t},
+            although the text claims so. Its estimate is therefore biased, and effective
+            participation is lost.
+            2. estimate="loss" (arXiv) is the default; "gain" is the journal's. In the loss form
+            every client that was not drawn has xhat = 1. Only ratios of weights matter, so the
+            common factor is divided out and O(k) clients change: the drawn lose (1 - x) / p, and
+            the overflow set S_t, whose weights the paper freezes, loses 1.
             3. E3CS-inc: the arXiv text sets sigma_t = 1 after T/4, which is infeasible; the journal
             corrects it to k/K, which is quota 1: quota=StepAfter(T // 4, 0.0, 1.0).
-            4. Availability is not in the paper: K is the number of available clients of the round
-            and k at most that; unavailable clients are treated like clients not drawn.
+            4. Availability is not in the paper. Here K is the number of clients available in the
+            round, and k is at most K. Unavailable clients are treated like clients that were not
+            drawn.
             5. Probabilities below 1e-12 count as 1e-12 in the estimate, which keeps weights finite.
             6. The condition in arXiv Eq. (17) and journal Eqs. (22), (23) compares w_j with Psi of
-            another client; meant is Psi_j <= Psi_{i_v}, as arXiv Eq. (18) has it. The cap is found
-            in closed form, see turnout.sampling.allocation.
+            another client. The intended condition is Psi_j <= Psi_{i_v}, as in arXiv Eq. (18). The
+            cap is found in closed form, see turnout.sampling.allocation.
             7. share = a > 0 is not in the paper: after each round w <- (1 - a) w + a mean(w), the
             fixed share of M. Herbster, M. Warmuth, Tracking the Best Expert, 1998, which P. Auer et
             al., The Nonstochastic Multiarmed Bandit Problem, 2002, use as Exp3.S. It keeps the sum
-            of weights, and w_i >= a / K of it at every time. So in the proof of Theorem 1 a fixed
-            allocation costs at most ln(K / a) more when it takes over, and ln(1 / (1 - a)) more a
-            round: against the best sequence of s fixed allocations ln K in the bound becomes
-            s ln(K / a) + T ln(1 / (1 - a)). With a = s / T that is of order s ln(K T / s), and
-            regret of order sqrt(k K T s ln(K T)) at the best eta.
-Limits:     With quota 0 it locks in on the first reliable clients and is slow to notice that they
-            got worse; a quota keeps it looking. Even so it forgets as slowly as it learned. In a
-            world of 100 clients, cohort 20, where the halves that succeed in 90 % and 10 % change
-            places, it needs 254 rounds at age 200 and 1,999 at age 2,000 to be back at 90 % of its
-            success; with share 0.0001 213 and 224, with 0.001 167 and 163, with 0.01 98 and 96
-            (means of 5 seeds, standard deviation 2 to 55). Success before the change is 0.70, 0.71,
-            0.70 and 0.65. It sees success only, neither loss nor duration.
+            of the weights, and w_i is always at least a / K of that sum. So in the proof of Theorem
+            1 a fixed allocation costs at most ln(K / a) more when it takes over, and ln(1 / (1 -
+            a)) more a round: against the best sequence of s fixed allocations ln K in the bound
+            becomes s ln(K / a) + T ln(1 / (1 - a)). With a = s / T that is of order s ln(K T / s),
+            and regret of order sqrt(k K T s ln(K T)) at the best eta.
+Limits:     With quota 0 it settles on the first reliable clients and is slow to notice when they
+            get worse. A quota makes it keep exploring. Even then it forgets as slowly as it
+            learned. In a world of 100 clients, cohort 20, where the halves with success rates of 90
+            % and 10 % swap after 200 or 2,000 rounds, it needs 254 or 1,999 rounds to return to 90
+            % of its success. With share 0.0001 it needs 213 and 224 rounds, with 0.001 167 and 163,
+            with 0.01 98 and 96 (means of 5 seeds, standard deviation 2 to 55). Success before the
+            change is 0.70, 0.71, 0.70 and 0.65. It only sees success, not loss or duration.
 Cost:       O(n) select, O(k) observe, O(n) with a share, state 8n bytes.
 Checked:    by hand, against a slow implementation of both published forms and for unbiasedness:
-            tests/test_e3cs.py. Figs. 2-3 (arXiv) and 3-4 (journal): turnout reproduce e3cs-arxiv,
-            turnout reproduce e3cs-journal.
+            tests/selectors/test_e3cs.py. Figs. 2-3 (arXiv) and 3-4 (journal): turnout reproduce
+            e3cs-arxiv, turnout reproduce e3cs-journal.
 """
 
 from __future__ import annotations
@@ -59,19 +61,19 @@ from typing import Literal
 
 import numpy as np
 
-from turnout import require
-from turnout.errors import InvalidInput
-from turnout.metrics import theorem1_bound
-from turnout.registry import register
+from turnout.core.domains import Count, Fraction, Positive
+from turnout.core.errors import InvalidInput
+from turnout.core.registry import register
+from turnout.core.schedules import Schedule, ScheduledFraction, at_round
+from turnout.core.selector import Selector
+from turnout.core.types import FloatArray, IntArray, Outcome, RoundContext, Selection
+from turnout.results.metrics import theorem1_bound
 from turnout.sampling import (
     capped_allocation,
     dependent_rounding,
     exact_draw,
     multinomial_without_replacement,
 )
-from turnout.schedules import Schedule, at_round
-from turnout.selector import Selector
-from turnout.types import FloatArray, IntArray, Outcome, RoundContext, Selection
 
 #: Smallest probability that an estimate divides by.
 SMALLEST_PROBABILITY = 1e-12
@@ -105,33 +107,32 @@ class E3CS(Selector):
     """Exponential weights over clients, with a quota of equal chances.
 
     Args:
-        eta (number > 0 or "theorem-1"): Learning rate of the weights; eta in the paper, 0.5 in the
-            journal and 0.6 in the arXiv text. "theorem-1" computes it from ``horizon``. Keep 0.5
-            first; raise it if reliable clients are found too slowly.
-        quota (number in [0, 1] or schedule): Share of the cohort that is reserved for equal
-            chances; sigma_t K / k in the paper. 0 only looks at success, 1 is the uniform draw.
-            Try 0.5 first, then ``StepAfter(T // 4, 0.0, 1.0)``, which is E3CS-inc.
-        draw ("exact", "dependent-rounding" or "multinomial"): How the cohort is drawn from the
-            probabilities. "exact" is fast, "dependent-rounding" is the arXiv text's draw and
-            "multinomial" the journal's, see deviation 1. Keep "exact" unless you reproduce a paper.
-        estimate ("loss" or "gain"): How the success of a client is estimated; xhat in the paper.
-            "loss" is the arXiv text's form and "gain" the journal's. Keep "loss".
-        horizon (integer >= 1 or None): Number of rounds; T in the paper. Only eta="theorem-1"
-            needs it.
-        share (number in [0, 1]): Part of each weight that is divided equally among all clients
-            after a round, so that nobody is written off for good, see deviation 7. 0 is the paper.
-            Try 0.001 where clients may change.
+        eta: Learning rate of the weights; eta in the paper, 0.5 in the journal and 0.6 in the arXiv
+            text. "theorem-1" computes it from ``horizon``. Keep 0.5 first; raise it if it finds
+            reliable clients too slowly.
+        quota: Share of the cohort that is reserved for equal chances; sigma_t K / k in the paper. 0
+            only looks at success, 1 is the uniform draw. Try 0.5 first, then ``StepAfter(T // 4,
+            0.0, 1.0)``, which is E3CS-inc.
+        draw: How the cohort is drawn from the probabilities. "exact" is fast, "dependent-rounding"
+            is the arXiv text's draw and "multinomial" the journal's, see deviation 1. Keep "exact"
+            unless you reproduce a paper.
+        estimate: How the success of a client is estimated; xhat in the paper. "loss" is the arXiv
+            text's form and "gain" the journal's. Keep "loss".
+        horizon: Number of rounds; T in the paper. Only eta="theorem-1" needs it.
+        share: Part of each weight that is divided equally among all clients after a round, so that
+            no client is written off for good (deviation 7). 0 is the paper. Try 0.001 where clients
+            may change.
     """
 
     def __init__(
         self,
         *,
-        eta: float | Literal["theorem-1"] = 0.5,
-        quota: float | Schedule = 0.5,
+        eta: Positive | Literal["theorem-1"] = 0.5,
+        quota: ScheduledFraction = 0.5,
         draw: Literal["exact", "dependent-rounding", "multinomial"] = "exact",
         estimate: Literal["loss", "gain"] = "loss",
-        horizon: int | None = None,
-        share: float = 0.0,
+        horizon: Count | None = None,
+        share: Fraction = 0.0,
     ) -> None:
         self.eta = eta
         self.quota = quota
@@ -141,19 +142,12 @@ class E3CS(Selector):
         self.share = share
 
     def check_parameters(self) -> None:
-        """Check all domains, the quota of round 0 included."""
-        at_round("quota", self.quota, 0, maximum=1.0)
-        require.fraction("share", self.share)
-        require.choice("draw", self.draw, DRAWS)
-        require.choice("estimate", self.estimate, ESTIMATES)
-        if not (isinstance(self.eta, str) and self.eta == "theorem-1"):
-            require.number("eta", self.eta, above=0.0)
-        elif self.horizon is None:
+        """``eta="theorem-1"`` needs a horizon."""
+        super().check_parameters()
+        if self.eta == "theorem-1" and self.horizon is None:
             raise InvalidInput(
                 "eta='theorem-1' needs horizon=, the number of rounds; got None.", field="eta"
             )
-        if self.horizon is not None:
-            require.integer("horizon", self.horizon, minimum=1)
 
     @property
     def reports_probability(self) -> bool:  # type: ignore[override]  # depends on a parameter
@@ -192,6 +186,8 @@ class E3CS(Selector):
             self.log_weight_[overflow] += step * of_overflow
         self.log_weight_[selection.clients] += step * change  # Eq. (11) | Eq. (16)
         if self.share:
+            # Only ratios of weights matter. Subtracting the largest logarithm keeps exp from
+            # overflowing.
             weight = np.exp(self.log_weight_ - self.log_weight_.max())
             mixed = (1.0 - self.share) * weight + self.share * weight.mean()  # fixed share
             self.log_weight_ = np.log(mixed)

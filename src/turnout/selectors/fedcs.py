@@ -13,18 +13,19 @@ Symbols:    deadline = T_round, expected_duration = t^UD_k (training), upload_du
             download_duration = distribution time of client k, elapsed = Theta.
 Equations:  packing: Nishio Alg. 3, Eqs. (1)-(2); success-rate: E3CS Sec. VI-A; expected-duration:
             RBCS-F Sec. 6.1.1.
-Deviations: 1. Never more than cohort_size clients; RBCS-F has no such limit, which
-            cohort_size = n_clients restores. The fastest go first, ties at random.
+Deviations: 1. At most cohort_size clients are chosen. RBCS-F has no such limit; cohort_size =
+            n_clients restores it. The fastest clients go first, and ties are broken at random.
             2. packing: without the column upload_duration the whole expected_duration occupies the
-            shared channel, so times are packed one after the other. T_cs and T_agg are 0; subtract
-            them from the deadline.
-            3. packing looks at every available client; Nishio first requests the resources of
-            ceil(K C) random ones, and packs among those: request=C restores it.
+            shared channel, so times are packed one after the other. T_cs and T_agg count as 0;
+            subtract them from the deadline.
+            3. packing considers every available client. Nishio first requests the resources of
+            ceil(K C) random clients and packs among those; request=C restores this.
             4. Unknown values (NaN) rank last: rate 0, infinite time.
-Limits:     Needs to know beforehand what the others learn. Clients below the border are never
-            chosen, so their data is lost. Dead clients are chosen while their column is good.
+Limits:     It must know in advance what other selectors learn. Clients below the border are never
+            chosen, so their data is lost. Dead clients are chosen as long as their column looks
+            good.
 Cost:       O(n) select, packing O(m n); no state.
-Checked:    by hand and against a slow implementation of Alg. 3: tests/test_fedcs.py.
+Checked:    by hand and against a slow implementation of Alg. 3: tests/selectors/test_fedcs.py.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from turnout import require
-from turnout.errors import InvalidInput
-from turnout.registry import register
+from turnout.core.domains import Positive, number
+from turnout.core.errors import InvalidInput
+from turnout.core.registry import register
+from turnout.core.selector import Selector
+from turnout.core.types import FloatArray, RoundContext, Selection
 from turnout.sampling import Ranking, kth_largest, top_m, uniform_draw
-from turnout.selector import Selector
-from turnout.types import FloatArray, RoundContext, Selection
 
 #: Slack of products that round up, such as 0.07 x 100.
 SLACK = 1e-9
@@ -77,7 +78,7 @@ def _packed(ctx: RoundContext, deadline: float, rng: np.random.Generator) -> Ran
         longer = upload + np.maximum(update - elapsed, 0.0)
         longer += np.maximum(download - distribution, 0.0)  # Alg. 3, line 3
         x = int(top_m(-longer, 1, rng).chosen[0])
-        if not elapsed + distribution + longer[x] < deadline:  # line 6: then nobody else fits
+        if not elapsed + distribution + longer[x] < deadline:  # line 6: then no other client fits
             break
         elapsed += upload[x] + max(update[x] - elapsed, 0.0)  # line 5
         distribution = max(distribution, download[x])
@@ -132,13 +133,13 @@ class FedCS(Selector):
     """The most reliable, the fast enough, or as many as fit.
 
     Args:
-        by ("success-rate", "expected-duration" or "packing"): Which reading of FedCS: that of E3CS,
-            that of RBCS-F, or the published one. Take the one whose column you have.
-        deadline (number > 0 or None): Seconds that a round may take; T_round in the paper. None
-            takes the deadline of the round. "success-rate" does not use it.
-        request (number in (0, 1] or None): Share of all clients, drawn at random, that are asked
-            for their resources before packing; C in the paper, 0.1 there. None asks everybody.
-            Start with None. The other readings refuse it.
+        by: The reading of FedCS: that of E3CS, that of RBCS-F, or the published one. Take the one
+            whose column you have.
+        deadline: Seconds that a round may take; T_round in the paper. None takes the deadline of
+            the round. "success-rate" does not use it.
+        request: Share of all clients, drawn at random, that are asked for their resources before
+            packing; C in the paper, 0.1 there. None asks everybody. Start with None. The other
+            readings refuse it.
     """
 
     expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -149,26 +150,22 @@ class FedCS(Selector):
         self,
         *,
         by: Literal["success-rate", "expected-duration", "packing"] = "success-rate",
-        deadline: float | None = None,
-        request: float | None = None,
+        deadline: Positive | None = None,
+        request: Annotated[float, number(above=0.0, maximum=1.0)] | None = None,
     ) -> None:
         self.by = by
         self.deadline = deadline
         self.request = request
 
     def check_parameters(self) -> None:
-        """Check the reading and the deadline."""
-        require.choice("by", self.by, READINGS)
-        if self.deadline is not None:
-            require.number("deadline", self.deadline, above=0.0)
-        if self.request is not None:
-            require.number("request", self.request, above=0.0, maximum=1.0)
-            if self.by != "packing":
-                raise InvalidInput(
-                    f"request is {self.request} and by is {self.by!r}: only packing requests "
-                    "resources; leave request at None or set by='packing'.",
-                    field="request",
-                )
+        """Only packing requests resources."""
+        super().check_parameters()
+        if self.request is not None and self.by != "packing":
+            raise InvalidInput(
+                f"request is {self.request} and by is {self.by!r}: only packing requests "
+                "resources; leave request at None or set by='packing'.",
+                field="request",
+            )
 
     @property
     def needs_columns(self) -> frozenset[str]:  # type: ignore[override]  # depends on a parameter

@@ -1,12 +1,12 @@
 """Guarded: any selector, with a floor and a cap on what each client gets.
 
 Paper:      none; deficit queues served largest first, and token buckets.
-Setting:    what the inner selector needs; nothing that clients report is used for the guarantee.
+Setting:    as for the inner selector; the guarantee uses nothing that clients report.
 Idea:       The fair share of a round is size / available for each available client. A client that
             is a whole place behind ``floor`` times its fair share gets a reserved place, those
-            furthest behind first. A client that had ``cap`` times its share is out for the round.
-            The inner selector fills the other places from the other clients, and it sees no
-            others. With floor=0 and cap=inf the inner selector chooses alone, bit for bit.
+            furthest behind first. A client that has had ``cap`` times its share is excluded from
+            the round. The inner selector fills the other places from the remaining clients and sees
+            no others. With floor=0 and cap=inf the inner selector chooses alone, bit for bit.
 Symbols:    phi = floor, kappa = cap, f_t = size / available of round t. Of a client in a window W
             of rounds: S = sum of f_t while it was available, X = times chosen. owed_ = q, tokens_ =
             c, lot_ = who goes first of equals.
@@ -26,17 +26,17 @@ Equations:  (1) q <- max(0, q + phi f_t - x). (2) c <- min(1, c + kappa f_t - x)
             No selector that learns of a round by its feedback alone has less than
             (L + 1) phi (n - 1) / 2 in (5): offer the two clients above L + 1 times.
 Deviations: none.
-Limits:     If more clients are owed a place than there are places, those furthest behind are
-            served and the inner selector does not choose; this is what D pays for. If too few
-            clients are below their cap, the cohort is smaller than asked, even empty. The inner
-            selector learns from its own choices only: what a reserved client does is not reported
-            to it, because its estimates belong to its own draw. If all clients are always
-            available, (5) is far from what was seen: no bound without n is proven for L > 0.
+Limits:     If more clients are owed a place than there are places, those furthest behind are served
+            and the inner selector does not choose. D accounts for this. If too few clients are
+            below their cap, the cohort is smaller than asked, even empty. The inner selector only
+            learns from its own choices. It is not told what reserved clients do, because its
+            estimates belong to its own draw. If all clients are always available, (5) is far from
+            what was seen: no bound without n is proven for L > 0.
 Cost:       O(n) select and observe besides the inner selector's, state 24n bytes, n / 8 bytes in
             each selection.
 Checked:    windows recomputed by brute force over random and adversarial histories, feedback at
             once, late and out of order, and the adversaries of (3) and (5):
-            tests/property/test_guarded.py.
+            tests/selectors/test_guarded_histories.py.
 
 Proof of (3). By (1), q after W is at least phi S - X, so it is enough that q <= D. Claim: the q of
 any k clients sum to at most b(k) = d(1) + ... + d(k), d(j) = 1 + phi (n - j); k = 1 is (3). A
@@ -79,16 +79,24 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from turnout import require
-from turnout.errors import InvalidInput
-from turnout.registry import make, register
-from turnout.selector import Selector
+from turnout.core.domains import Fraction, number
+from turnout.core.errors import InvalidInput
+from turnout.core.registry import make, register
+from turnout.core.selector import Selector
+from turnout.core.types import (
+    Array,
+    FloatArray,
+    IntArray,
+    Outcome,
+    PollData,
+    RoundContext,
+    Selection,
+)
 from turnout.selectors._accounts import Accounts
-from turnout.types import Array, FloatArray, IntArray, Outcome, RoundContext, Selection
 
 #: How the names of the inner selector's state and memo begin.
 INNER = "inner."
@@ -99,11 +107,11 @@ class Guarded(Accounts):
     """An inner selector between a floor and a cap.
 
     Args:
-        inner (name of a selector): Who fills the places that are not reserved.
-        floor (number in [0, 1]): Share of its fair share that each client gets at least. 0 reserves
-            nothing, 1 makes everyone equal. Try 0.5 first.
-        cap (number >= 1 or inf): Multiple of its fair share that each client gets at most. Try 2
-            first; a cap close to 1 may leave places empty.
+        inner (name of a selector): The selector that fills the places that are not reserved.
+        floor: Share of its fair share that each client gets at least. 0 reserves nothing, 1 makes
+            everyone equal. Try 0.5 first.
+        cap: Multiple of its fair share that each client gets at most. Try 2 first; a cap close to 1
+            can leave places empty.
         inner_parameters (table or None): Parameters of the inner selector; None keeps its defaults.
     """
 
@@ -115,8 +123,8 @@ class Guarded(Accounts):
         self,
         *,
         inner: str = "random",
-        floor: float = 0.5,
-        cap: float = 2.0,
+        floor: Fraction = 0.5,
+        cap: Annotated[float, number(minimum=1.0, or_infinite=True)] = 2.0,
         inner_parameters: Mapping[str, Any] | None = None,
     ) -> None:
         self.inner = inner
@@ -125,10 +133,8 @@ class Guarded(Accounts):
         self.inner_parameters = inner_parameters
 
     def check_parameters(self) -> None:
-        """Check floor and cap, and everything about the inner selector."""
-        require.fraction("floor", self.floor)
-        if not (isinstance(self.cap, float) and self.cap == math.inf):
-            require.number("cap", self.cap, minimum=1.0)
+        """Check everything about the inner selector."""
+        super().check_parameters()
         if not isinstance(self.inner_parameters, Mapping | None):
             raise InvalidInput(
                 f"inner_parameters must be a table or None, got {self.inner_parameters!r}.",
@@ -220,7 +226,7 @@ class Guarded(Accounts):
         return self._chooser.reports_probability
 
     @property
-    def poll_data(self) -> Literal["all", "mini-batch"]:  # type: ignore[override]  # the inner's
+    def poll_data(self) -> PollData:  # type: ignore[override]  # the inner's
         """What the inner selector polls."""
         return self._chooser.poll_data
 

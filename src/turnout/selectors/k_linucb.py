@@ -5,24 +5,26 @@ Paper:      L. Li, W. Chu, J. Langford, R. E. Schapire, A Contextual-Bandit Appr
             NCCB (H. Cao, Q. Pan, Y. Zhu, J. Liu, Birds of a Feather Help), its linear baseline.
 Setting:    feedback is the RMS loss of the chosen; needs the columns features (n, d) and
             num_samples; no polling.
-Idea:       Reward |D| sqrt(mean loss^2) is assumed linear in the client's features, with one set of
-            coefficients for all. Take the k clients with the largest optimistic prediction.
+Idea:       Assume that the reward |D| sqrt(mean loss^2) is linear in the client's features, with
+            one set of coefficients for all clients. Take the k clients with the largest optimistic
+            prediction.
 Symbols:    ridge = lambda, explore = alpha, inverse_ = A^-1, reward_sum_ = sum x r.
 Equations:  select: x'theta + alpha sqrt(x' A^-1 x), LinUCB Alg. 1 line 8. observe: lines 12-13.
 Deviations: 1. Rewards are standardised by their running mean and deviation, because they differ by
             orders of magnitude between tasks; standardize=False restores raw rewards.
             2. Unknown features (NaN) and impossible ones (beyond 1e30) count as the median of the
             others'. Rows longer than 1e6 are shortened to that length.
-            3. A chosen client without a report has brought nothing: its reward is 0. Otherwise the
-            silent would stay uncertain, and so attractive, for ever.
-            4. One regression for all cannot tell a dead client from living ones with its features.
-            So its index falls below everyone's by requests without an answer after ``patience`` in
-            a row (turnout.estimators.silence); patience=None restores the paper.
-Limits:     Misled when utility is not linear in the features. Clients with the same features have
-            the same rank and are chosen together. With standardize=False the bonus has the unit of
-            the reward: raise explore with it, or newcomers are never tried.
+            3. A chosen client that reports nothing has the reward 0. Otherwise silent clients would
+            stay uncertain, and so attractive, forever.
+            4. One regression for all cannot tell a dead client from living ones with the same
+            features. So after ``patience`` unanswered requests in a row, each further one lowers
+            its index, until it is below all others (turnout.sampling.running); patience=None
+            restores the paper.
+Limits:     It is misled when utility is not linear in the features. Clients with the same features
+            have the same rank and are chosen together. With standardize=False the bonus has the
+            unit of the reward: raise explore with it, or newcomers are never tried.
 Cost:       O(n d^2) select, O(m d^2) observe, state 8 d^2 + 8n bytes.
-Checked:    against a direct solve: tests/test_k_linucb.py.
+Checked:    against a direct solve: tests/selectors/test_k_linucb.py.
 """
 
 from __future__ import annotations
@@ -31,17 +33,20 @@ from types import MappingProxyType
 
 import numpy as np
 
-from turnout import require
-from turnout.errors import InvalidInput, StateFileError
-from turnout.estimators.features import known_features
-from turnout.estimators.linear import check_ridge
-from turnout.estimators.moments import Moments
-from turnout.estimators.silence import below_everyone, check_patience, count_unanswered, lowered
-from turnout.registry import register
+from turnout.core.domains import Flag, Index, NonNegative, Positive
+from turnout.core.errors import InvalidInput, StateFileError
+from turnout.core.registry import register
+from turnout.core.selector import Selector
+from turnout.core.stateful import NOT_NEGATIVE
+from turnout.core.types import FloatArray, Outcome, RoundContext, Selection
 from turnout.sampling import known_weights, top_m
-from turnout.selector import Selector
-from turnout.stateful import NOT_NEGATIVE
-from turnout.types import FloatArray, Outcome, RoundContext, Selection
+from turnout.sampling.linear import check_ridge, known_features
+from turnout.sampling.running import (
+    Moments,
+    below_everyone,
+    count_unanswered,
+    lowered,
+)
 
 
 @register("k-linucb")
@@ -49,44 +54,34 @@ class KLinUCB(Selector):
     """One ridge regression of utility on features; the k most promising clients.
 
     Args:
-        explore (number >= 0): Width of the confidence bound; alpha in the paper. 0 trusts the
-            regression. Try 1 first; with standardize=False it has the unit of the reward.
-        ridge (number > 0): Strength of the regularisation; lambda, 1 in the paper. Keep 1.
-        standardize (True or False): Whether rewards are scaled by their running mean and deviation.
-            False is the published form. Keep True.
-        patience (integer >= 0 or None): How many requests in a row a client may leave unanswered
-            before each further one halves its score, see deviation 4. None never forgets. Keep 5.
+        explore: Width of the confidence bound; alpha in the paper. 0 trusts the regression. Try 1
+            first; with standardize=False it has the unit of the reward.
+        ridge: Strength of the regularisation; lambda, 1 in the paper. Keep 1.
+        standardize: Whether rewards are scaled by their running mean and deviation. False is the
+            published form. Keep True.
+        patience: How many requests in a row a client may leave unanswered before each further one
+            halves its score (deviation 4). None never lowers it. Keep 5.
     """
 
     needs_columns = frozenset({"features", "num_samples"})
     needs_metrics = frozenset({"loss_rms"})
     reports_probability = True
 
-    state_ranges = MappingProxyType(
-        {
-            "unanswered_": NOT_NEGATIVE,
-        }
-    )
+    later_state = frozenset({"unanswered_"})
+    state_ranges = MappingProxyType({"unanswered_": NOT_NEGATIVE})
 
     def __init__(
         self,
         *,
-        explore: float = 1.0,
-        ridge: float = 1.0,
-        standardize: bool = True,
-        patience: int | None = 5,
+        explore: NonNegative = 1.0,
+        ridge: Positive = 1.0,
+        standardize: Flag = True,
+        patience: Index | None = 5,
     ) -> None:
         self.explore = explore
         self.ridge = ridge
         self.standardize = standardize
         self.patience = patience
-
-    def check_parameters(self) -> None:
-        """Check all domains."""
-        require.number("explore", self.explore, minimum=0.0)
-        require.number("ridge", self.ridge, above=0.0)
-        require.boolean("standardize", self.standardize)
-        check_patience(self.patience)
 
     def reset(self, n_clients: int) -> None:
         """Empty sums; they take the features' dimension from the first feedback."""

@@ -4,75 +4,81 @@ Paper:      H. Cao, Q. Pan, Y. Zhu, J. Liu, Birds of a Feather Help: Context-awa
             for Efficient Federated Learning; the bound is NeuralUCB (D. Zhou, L. Li, Q. Gu, ICML
             2020).
 Setting:    feedback is the RMS loss of the chosen; needs the columns features (n, d), in the paper
-            64 SimHash bits made on the client (turnout.features), and num_samples; no horizon, no
-            polling. Needs torch and scikit-learn: pip install 'turnout[torch]'.
-Idea:       Clients with similar features have similar utility |D| sqrt(mean loss^2). Group them.
-            While a cluster has been played at most ``threshold`` times, play a random member of
-            it. Fill the cohort with the largest optimistic predictions of a small network.
+            64 SimHash bits made on the client (turnout.data.features), and num_samples; no horizon,
+            no polling. Needs torch and scikit-learn: pip install 'turnout[torch]'.
+Idea:       Clients with similar features have similar utility |D| sqrt(mean loss^2). Group them
+            into clusters. While a cluster has been played at most ``threshold`` times, play a
+            random member of it. Fill the cohort with the largest optimistic predictions of a small
+            network.
 Symbols:    clusters = c, threshold = k, width = w, depth = L, ridge = lambda, explore = gamma,
             ctx.size = m, count_ = Ct, weights_ = theta_t, start_ = theta_0, evidence_ = what Z is
             made of, unexplored = C_un.
 Equations:  select: Alg. 1 lines 7-21, Eqs. (9), (13). observe: Eqs. (2), (14), (10), lines 23-24.
             Initial weights: Eqs. (11), (12).
 Deviations: 1. The factor sqrt(m) of Eq. (9) is sqrt(width), as in NeuralUCB. Features are scaled to
-            length 1 and doubled, [x, x] / sqrt(2), so that f = 0 at theta_0; the first block of
-            Eq. (11) is therefore (w/2, d). Unknown or impossible features count as the median of
-            the others'. With length 1 a common scale is lost: where it matters, add a constant
-            column to the features.
-            2. The paper trains on all history at every reward. Ours: ``steps`` gradient steps a
-            round from the present weights, over the latest ``memory`` rewards.
+            length 1 and doubled, [x, x] / sqrt(2), so that f = 0 at theta_0; the first block of Eq.
+            (11) is therefore (w/2, d). Unknown or impossible features count as the median of the
+            others'. With length 1 a common scale is lost: where it matters, add a constant column
+            to the features.
+            2. The paper trains on the whole history at every reward. Here each round takes
+            ``steps`` gradient steps from the present weights, over the latest ``memory`` rewards.
             memory=None, train_per_reward=True and more steps restore the paper.
             3. bonus="exact" is Z as published, through the Gram matrix of the remembered gradients
             (Woodbury), each taken at the weights it was observed with. With memory=None that is all
             of them; otherwise arms not played for long become uncertain again. bonus="diagonal"
             keeps the diagonal of Z only, of the whole history: use it beyond 1e4 clients. The text
-            adds the gradient "after each training"; ours is taken before, as NeuralUCB does.
+            adds the gradient "after each training". Here it is taken before, as in NeuralUCB.
             4. Rewards are standardised by the mean and deviation of the remembered ones and cut at
             10 deviations, because they differ by orders of magnitude and may be hostile;
             standardize=False restores raw rewards.
             5. Cluster method and number are not stated: k-means on the vectors of length 1, fitted
             once before round 0. Later and changed clients belong to the nearest centroid.
-            6. Availability: only clusters with an available client count as unexplored; the cohort
-            is always full. A client without a report has brought nothing: its reward is 0, so that
-            the silent do not stay attractive.
-            7. Line 18 takes the argmax of U_i over j; meant is U_j. Bounds closer than a
-            billionth of the largest are tied, and ties are broken at random.
-            8. One network for all cannot tell a dead client from living ones with its features. So
-            its bound falls below everyone's by requests without an answer after ``patience`` in a
-            row (turnout.estimators.silence); patience=None restores the paper.
+            6. Only clusters with an available client count as unexplored, and the cohort is always
+            full. A client that reports nothing has the reward 0, so that silent clients do not stay
+            attractive.
+            7. Line 18 takes the argmax of U_i over j; the intended symbol is U_j. Bounds closer
+            than a billionth of the largest are tied, and ties are broken at random.
+            8. One network for all cannot tell a dead client from living ones with the same
+            features. So after ``patience`` unanswered requests in a row, each further one lowers
+            its bound, until it is below all others (turnout.sampling.running); patience=None
+            restores the paper.
             Defaults: threshold is the paper's best on Yelp; the others are ours.
-Limits:     Needs features that say something about utility; with random bits it is an expensive
-            random draw. The first rounds go to the clusters, whatever they yield. Trusts reported
-            losses up to the cut.
+Limits:     It needs features that say something about utility. With random bits it is an expensive
+            random draw. The first rounds explore the clusters, whatever they yield. It trusts
+            reported losses up to the cut.
 Cost:       select O(n H^2 + n H (d + L w)) exact, O(n w (d + L w)) diagonal, H = memory; observe
             O(steps H w (d + L w)). State 8 H (d + 2 L w) + 8n bytes exact.
-Checked:    by hand and against Alg. 1 with the full matrix Z: tests/test_nccb.py.
+Checked:    by hand and against Alg. 1 with the full matrix Z: tests/selectors/test_nccb.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from turnout import require
-from turnout.errors import InvalidInput, StateFileError
-from turnout.estimators.clusters import k_means, nearest_centroid
-from turnout.estimators.features import known_features, unit_rows
-from turnout.estimators.moments import Moments
-from turnout.estimators.silence import below_everyone, check_patience, count_unanswered, lowered
-from turnout.registry import register
-from turnout.rng import Purpose, stream
+from turnout.core import require
+from turnout.core.domains import Count, Domain, Flag, Index, Positive, integer, number
+from turnout.core.errors import InvalidInput, StateFileError
+from turnout.core.registry import register
+from turnout.core.rng import Purpose, stream
+from turnout.core.schedules import ScheduledNonNegative, at_round
+from turnout.core.selector import Selector
+from turnout.core.stateful import NOT_NEGATIVE, Range
+from turnout.core.types import FloatArray, IntArray, Outcome, RoundContext, Selection
 from turnout.sampling import known_weights, top_m, uniform_draw
-from turnout.schedules import Schedule, at_round
-from turnout.selector import Selector
-from turnout.stateful import NOT_NEGATIVE, Range
-from turnout.types import FloatArray, IntArray, Outcome, RoundContext, Selection
+from turnout.sampling.linear import k_means, known_features, nearest_centroid, unit_rows
+from turnout.sampling.running import (
+    Moments,
+    below_everyone,
+    count_unanswered,
+    lowered,
+)
 
 if TYPE_CHECKING:
-    from turnout.estimators.neural import Network
+    from turnout.sampling.neural import Network
 
 #: Standardised rewards are cut here.
 LARGEST_TARGET = 10.0
@@ -87,38 +93,45 @@ TIE = 1e-9
 UNIT = Range(-1.0 - 1e-9, 1.0 + 1e-9)
 
 
+def _check_width(field: str, value: Any) -> None:
+    if require.integer(field, value, minimum=2) % 2:
+        raise InvalidInput(
+            f"{field} must be even, got {value}: theta_0 has two halves.", field=field
+        )
+
+
 @register("nccb")
 class NCCB(Selector):
     """Explore every cluster, then rank by a neural upper confidence bound.
 
     Args:
-        clusters (integer >= 1): Number of groups of similar clients; c in the paper, which does
-            not state it. Try the number of kinds of clients that you expect.
-        threshold (integer >= 0): A cluster is explored first until it was played more often than
-            this; k in the paper. 10 was its best on Yelp. Lower it for short runs.
-        width (even integer >= 2): Units per hidden layer; w in the paper. Keep 32.
-        depth (integer >= 2): Number of weight matrices; L in the paper. Keep 2.
-        ridge (number >= 1e-09): Strength of the regularisation; lambda in the paper. Keep 1.
-        explore (number >= 0 or schedule): Width of the confidence bound; gamma in the paper. 0
-            trusts the network. Try 1 first.
-        bonus ("exact" or "diagonal"): Which form of the matrix Z gives the confidence bound.
-            "exact" is the published one; use "diagonal" beyond 10,000 clients.
-        memory (integer >= 1 or None): How many of the latest rewards are remembered. None keeps
-            all, as the paper does, and grows without bound. Try 192 first.
-        steps (integer >= 1): Gradient steps per training. Try 10 first.
-        learning_rate (number > 0): Length of a gradient step, in units of the largest safe one.
-            Keep 1.
-        train_per_reward (True or False): Whether to train after every single reward, as the paper
-            does, or once a round. Keep False: it is faster by the size of the cohort.
-        standardize (True or False): Whether rewards are scaled by the mean and deviation of the
-            remembered ones. False is the published form. Keep True.
-        patience (integer >= 0 or None): How many requests in a row a client may leave unanswered
-            before each further one halves its score, see deviation 8. None never forgets. Keep 5.
+        clusters: Number of groups of similar clients; c in the paper, which does not state it. Try
+            the number of kinds of clients that you expect.
+        threshold: A cluster is explored first until it was played more often than this; k in the
+            paper. 10 was its best on Yelp. Lower it for short runs.
+        width: Units per hidden layer; w in the paper. Keep 32.
+        depth: Number of weight matrices; L in the paper. Keep 2.
+        ridge: Strength of the regularisation; lambda in the paper. Keep 1.
+        explore: Width of the confidence bound; gamma in the paper. 0 trusts the network. Try 1
+            first.
+        bonus: Which form of the matrix Z gives the confidence bound. "exact" is the published one;
+            use "diagonal" beyond 10,000 clients.
+        memory: How many of the latest rewards are remembered. None keeps all, as the paper does,
+            and grows without bound. Try 192 first.
+        steps: Gradient steps per training. Try 10 first.
+        learning_rate: Length of a gradient step, in units of the largest safe one. Keep 1.
+        train_per_reward: Whether to train after every single reward, as the paper does, or once a
+            round. Keep False: it is faster by the size of the cohort.
+        standardize: Whether rewards are scaled by the mean and deviation of the remembered ones.
+            False is the published form. Keep True.
+        patience: How many requests in a row a client may leave unanswered before each further one
+            halves its score (deviation 8). None never lowers it. Keep 5.
     """
 
     needs_columns = frozenset({"features", "num_samples"})
     needs_metrics = frozenset({"loss_rms"})
 
+    later_state = frozenset({"unanswered_"})
     state_ranges = MappingProxyType(
         {
             "count_": NOT_NEGATIVE,
@@ -133,19 +146,19 @@ class NCCB(Selector):
     def __init__(
         self,
         *,
-        clusters: int = 10,
-        threshold: int = 10,
-        width: int = 32,
-        depth: int = 2,
-        ridge: float = 1.0,
-        explore: float | Schedule = 1.0,
+        clusters: Count = 10,
+        threshold: Index = 10,
+        width: Annotated[int, Domain(_check_width, "even integer >= 2")] = 32,
+        depth: Annotated[int, integer(2)] = 2,
+        ridge: Annotated[float, number(minimum=SMALLEST_RIDGE)] = 1.0,
+        explore: ScheduledNonNegative = 1.0,
         bonus: Literal["exact", "diagonal"] = "exact",
-        memory: int | None = 192,
-        steps: int = 10,
-        learning_rate: float = 1.0,
-        train_per_reward: bool = False,
-        standardize: bool = True,
-        patience: int | None = 5,
+        memory: Count | None = 192,
+        steps: Count = 10,
+        learning_rate: Positive = 1.0,
+        train_per_reward: Flag = False,
+        standardize: Flag = True,
+        patience: Index | None = 5,
     ) -> None:
         self.clusters = clusters
         self.threshold = threshold
@@ -160,26 +173,6 @@ class NCCB(Selector):
         self.train_per_reward = train_per_reward
         self.standardize = standardize
         self.patience = patience
-
-    def check_parameters(self) -> None:
-        """Check all domains."""
-        require.integer("clusters", self.clusters, minimum=1)
-        require.integer("threshold", self.threshold, minimum=0)
-        if require.integer("width", self.width, minimum=2) % 2:
-            raise InvalidInput(
-                f"width must be even, got {self.width}: theta_0 has two halves.", field="width"
-            )
-        require.integer("depth", self.depth, minimum=2)
-        require.number("ridge", self.ridge, minimum=SMALLEST_RIDGE)
-        at_round("explore", self.explore, 0)
-        require.choice("bonus", self.bonus, ("exact", "diagonal"))
-        if self.memory is not None:
-            require.integer("memory", self.memory, minimum=1)
-        require.integer("steps", self.steps, minimum=1)
-        require.number("learning_rate", self.learning_rate, above=0.0)
-        require.boolean("train_per_reward", self.train_per_reward)
-        require.boolean("standardize", self.standardize)
-        check_patience(self.patience)
 
     def reset(self, n_clients: int) -> None:
         """Counters at 0 (Alg. 1, line 3); the rest takes its shape from the first feedback."""
@@ -274,7 +267,7 @@ class NCCB(Selector):
 
     def _bounds(self, x: FloatArray, round: int) -> FloatArray:
         """Return U of Eq. (13), rounded so that equal clients are tied."""
-        from turnout.estimators import neural
+        from turnout.sampling import neural
 
         network = self._network(x.shape[1])
         bound = neural.upper_bounds(
@@ -291,7 +284,7 @@ class NCCB(Selector):
 
     def _learn(self, x: FloatArray, reward: FloatArray) -> None:
         """Add observations to Z and to the replay, then train (line 23)."""
-        from turnout.estimators import neural
+        from turnout.sampling import neural
 
         network = self._network(x.shape[1])
         self.evidence_ = neural.remember(
@@ -319,7 +312,7 @@ class NCCB(Selector):
         return np.clip(target, -LARGEST_TARGET, LARGEST_TARGET)
 
     def _network(self, dimension: int) -> Network:
-        from turnout.estimators import neural  # needs torch: not at the top
+        from turnout.sampling import neural  # needs torch: not at the top
 
         return neural.Network(dimension, self.width, self.depth)
 

@@ -4,27 +4,28 @@ Paper:      F. Lai, X. Zhu, H. V. Madhyastha, M. Chowdhury, Oort: Efficient Fede
             Guided Participant Selection, OSDI 2021, arXiv:2010.06081.
 Setting:    feedback is the RMS loss and the duration of the chosen; needs the column num_samples,
             uses expected_duration to explore fast clients first; no polling.
-Idea:       Statistical utility of a client is |B| sqrt(mean loss^2). Scale it down for clients
-            slower than the preferred duration T, add a bonus for those not seen for long, and draw
-            most of the cohort from the best scores in proportion. The rest explores clients never
-            tried. A pacer allows longer rounds when the utility collected stalls.
+Idea:       The statistical utility of a client is |B| sqrt(mean loss^2). Scale it down for clients
+            slower than the preferred duration T, add a bonus for clients not seen for long, and
+            draw most of the cohort from the best scores, in proportion to them. The rest of the
+            cohort explores clients that were never tried. A pacer allows longer rounds when the
+            collected utility stalls.
 Symbols:    utility_ = U(i), last_round_ = L(i) (from 1; 0 = never tried), duration_ = D(i),
             epsilon = exploration share, pace_ = pacer steps taken, penalty = alpha, cutoff = c,
             window = W.
 Equations:  select: Alg. 1 (exploitation, cut-off, exploration), Eq. (1) utility and system penalty,
             Sec. 4.4 clipping and participation cap. observe: Alg. 1 UpdateWithFeedback, pacer.
-Deviations: 1. normalize=True scales the clipped utilities to [0, 1] before the bonus is added;
-            Alg. 1 adds it to raw utilities, where it vanishes beside |B| = 500. normalize=False
-            restores Alg. 1.
+Deviations: 1. normalize=True scales the clipped utilities to [0, 1] before the bonus is added; Alg.
+            1 adds it to raw utilities, where it vanishes beside |B| = 500. normalize=False restores
+            Alg. 1.
             2. preferred_duration=None takes T as the 30th percentile of the durations seen, plus 5
-            points per pacer step. A number is Alg. 1: T starts there and grows by as much per
-            pacer step.
+            points per pacer step. A number is Alg. 1: T starts there and grows by as much per pacer
+            step.
             3. The pacer compares the last two windows once per window, not in every round.
             4. The bonus for staleness applies to every tried client at the time of choice; the
             public copies give it only when a client reports.
             5. A client that was tried and reported nothing has utility 0 and counts as tried.
-            6. max_participation (off by default) excludes clients from the choice; they fill places
-            only when nobody else is left, where the public copies crash.
+            6. max_participation (off by default) excludes clients that were chosen that often. They
+            fill places only when no other client is left; the public copies crash there.
             7. rules="fedscale" follows the authors' code (FedScale, thirdparty/oort) instead:
             utilities are scaled by their unclipped maximum and 0.999 x their minimum, over untried
             clients too, which count with their size; they are clipped at 90 %, its default of
@@ -33,17 +34,17 @@ Deviations: 1. normalize=True scales the clipped utilities to [0, 1] before the 
             windows of the exploited clients' mean utility differ by at most 10 %, tightens at 5
             times; at least 10 clients per place are admitted; untried clients are drawn by size and
             speed. There cutoff is 0.05 and explore_min 0.3. Bonus and cap stay as above.
-            8. Fairness of the paper, (1 - f) utility + f fairness, has fairness = how much less
-            often than the most chosen, as a share of that, times the largest score: a unit-free f.
-            9. Alg. 1 never lowers the utility of a client that stopped answering, so that the dead
-            keep their places. Here the score of a client is halved by each request without an
-            answer after ``patience`` in a row (turnout.estimators.silence); patience=None restores
-            Alg. 1.
-Limits:     Trusts reported losses up to the clipping. Until the exploration share has fallen, most
-            of the cohort is untried clients.
+            8. The paper's score is (1 - f) utility + f fairness. Here the fairness of a client is
+            the largest score times one minus its number of choices over that of the most chosen
+            client. This makes f free of units.
+            9. Alg. 1 never lowers the utility of a client that stopped answering, so dead clients
+            keep their places. Here, after ``patience`` unanswered requests in a row, each further
+            one halves the client's score (turnout.sampling.running); patience=None restores Alg. 1.
+Limits:     It trusts reported losses up to the clipping. Until the exploration share has fallen,
+            most of the cohort consists of untried clients.
 Cost:       O(n) select, O(m) observe, state 40n bytes.
 Checked:    by hand and against slow implementations of Alg. 1 and of the code's rules:
-            tests/test_oort.py, tests/test_oort_rules.py.
+            tests/selectors/test_oort.py, tests/selectors/test_oort_rules.py.
 """
 
 from __future__ import annotations
@@ -54,15 +55,15 @@ from typing import Literal
 
 import numpy as np
 
-from turnout import require
-from turnout.errors import InvalidInput
-from turnout.estimators.silence import check_patience, count_unanswered, lowered
-from turnout.registry import register
+from turnout.core.domains import Count, Flag, Fraction, Index, NonNegative, Positive
+from turnout.core.errors import InvalidInput
+from turnout.core.registry import register
+from turnout.core.selector import Selector
+from turnout.core.stateful import NOT_NEGATIVE, Range
+from turnout.core.types import FloatArray, IntArray, Outcome, RoundContext, Selection
 from turnout.sampling import known_weights, multinomial_without_replacement, uniform_draw
-from turnout.selector import Selector
+from turnout.sampling.running import count_unanswered, lowered
 from turnout.selectors._oort_rules import FEWEST_STEPS, FedScaleRules, PaperRules
-from turnout.stateful import NOT_NEGATIVE, Range
-from turnout.types import FloatArray, IntArray, Outcome, RoundContext, Selection
 
 #: Weight of the bonus for staleness, sqrt(0.1 log R / L(i)) (Alg. 1).
 STALENESS = 0.1
@@ -76,35 +77,35 @@ class Oort(Selector):
     """Guided participant selection: utility, speed, staleness and exploration.
 
     Args:
-        explore (number in [0, 1]): Share of the cohort that explores untried clients in round 0;
-            epsilon in the paper. Keep 0.9.
-        explore_decay (number in [0, 1]): Factor on that share per round. Keep 0.98; lower it for
-            runs of less than 100 rounds.
-        explore_min (number in [0, 1]): The share never falls below this. Keep 0.2.
-        penalty (number >= 0): How strongly slow clients are scaled down; alpha in the paper. 0
-            ignores speed. Try 2 first.
-        cutoff (number in [0, 1]): Share of the border score that is still admitted to the draw; c
-            in the paper. 1 admits only the best. Keep 0.95.
-        window (integer >= 1): Rounds per step of the pacer; W in the paper. Keep 20.
-        preferred_duration (number > 0 or None): Seconds a client may take before it is scaled
-            down; T in the paper. None takes a percentile of the durations seen, see deviation 2.
-            Start with None.
-        max_participation (integer >= 1 or None): How often a client may be chosen. None sets no
-            limit. Set it where clients may lie about their loss.
-        normalize (True or False): Whether utilities are scaled to [0, 1] before the bonus for
-            staleness is added. False is Alg. 1 as printed, see deviation 1. Keep True.
-        fairness (number in [0, 1]): How much being chosen seldom counts against utility; f in the
-            paper. 1 chooses among tried clients by that alone. Start with 0.
-        rules ("paper" or "fedscale"): Whose steps are taken where the paper and the authors' code
-            differ, see deviation 7. Keep "paper".
-        patience (integer >= 0 or None): How many requests in a row a client may leave unanswered
-            before each further one halves its score, see deviation 9. None never forgets. Keep 5.
+        explore: Share of the cohort that explores untried clients in round 0; epsilon in the paper.
+            Keep 0.9.
+        explore_decay: Factor on that share per round. Keep 0.98; lower it for runs of less than 100
+            rounds.
+        explore_min: The share never falls below this. Keep 0.2.
+        penalty: How strongly slow clients are scaled down; alpha in the paper. 0 ignores speed. Try
+            2 first.
+        cutoff: Share of the border score that is still admitted to the draw; c in the paper. 1
+            admits only the best. Keep 0.95.
+        window: Rounds per step of the pacer; W in the paper. Keep 20.
+        preferred_duration: Seconds a client may take before it is scaled down; T in the paper. None
+            takes a percentile of the durations seen, see deviation 2. Start with None.
+        max_participation: How often a client may be chosen. None sets no limit. Set it where
+            clients may lie about their loss.
+        normalize: Whether utilities are scaled to [0, 1] before the bonus for staleness is added.
+            False is Alg. 1 as printed, see deviation 1. Keep True.
+        fairness: How much being chosen seldom counts against utility; f in the paper. 1 chooses
+            among tried clients by that alone. Start with 0.
+        rules: Whose steps to take where the paper and the authors' code differ (deviation 7). Keep
+            "paper".
+        patience: How many requests in a row a client may leave unanswered before each further one
+            halves its score (deviation 9). None never lowers it. Keep 5.
     """
 
     needs_columns = frozenset({"num_samples"})
     uses_columns = frozenset({"expected_duration"})
     needs_metrics = frozenset({"loss_rms"})
 
+    later_state = frozenset({"unanswered_"})
     state_ranges = MappingProxyType(
         {
             "utility_": NOT_NEGATIVE,
@@ -122,18 +123,18 @@ class Oort(Selector):
     def __init__(
         self,
         *,
-        explore: float = 0.9,
-        explore_decay: float = 0.98,
-        explore_min: float = 0.2,
-        penalty: float = 2.0,
-        cutoff: float = 0.95,
-        window: int = 20,
-        preferred_duration: float | None = None,
-        max_participation: int | None = None,
-        normalize: bool = True,
-        fairness: float = 0.0,
+        explore: Fraction = 0.9,
+        explore_decay: Fraction = 0.98,
+        explore_min: Fraction = 0.2,
+        penalty: NonNegative = 2.0,
+        cutoff: Fraction = 0.95,
+        window: Count = 20,
+        preferred_duration: Positive | None = None,
+        max_participation: Count | None = None,
+        normalize: Flag = True,
+        fairness: Fraction = 0.0,
         rules: Literal["paper", "fedscale"] = "paper",
-        patience: int | None = 5,
+        patience: Index | None = 5,
     ) -> None:
         self.explore = explore
         self.explore_decay = explore_decay
@@ -149,18 +150,8 @@ class Oort(Selector):
         self.patience = patience
 
     def check_parameters(self) -> None:
-        """Check all domains."""
-        for name in ("explore", "explore_decay", "explore_min", "cutoff", "fairness"):
-            require.fraction(name, getattr(self, name))
-        require.number("penalty", self.penalty, minimum=0.0)
-        require.integer("window", self.window, minimum=1)
-        require.boolean("normalize", self.normalize)
-        if self.preferred_duration is not None:
-            require.number("preferred_duration", self.preferred_duration, above=0.0)
-        if self.max_participation is not None:
-            require.integer("max_participation", self.max_participation, minimum=1)
-        check_patience(self.patience)
-        require.choice("rules", self.rules, ("paper", "fedscale"))
+        """Refuse options that the authors' code does not have."""
+        super().check_parameters()
         if self.rules == "fedscale" and (self.preferred_duration or not self.normalize):
             raise InvalidInput(
                 "rules='fedscale' always normalizes and takes the preferred duration from a "
@@ -183,7 +174,7 @@ class Oort(Selector):
         self.last_window_ = 0.0
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
-        """Exploit the best of those tried, explore the untried, fill up with whoever is left."""
+        """Exploit the best tried clients, explore untried ones, fill up with the rest."""
         pool = ctx.pool
         last = ctx.of_pool(self.last_round_)
         is_open = last > 0.0

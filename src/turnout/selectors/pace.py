@@ -3,15 +3,15 @@
 Paper:      none; the objective and the solver are those of RBCS-F (arXiv:2011.01783, Eq. (21)),
             the loss as utility is that of Oort, the guarantee is that of ``guarded``.
 Setting:    feedback is success, duration and loss of the chosen; uses the columns context (n, d)
-            and num_samples where they are there; no horizon, no polling; fair by guarantee.
-Idea:       A round is as long as its slowest client, so the slow are cheap together and when their
-            moment is good. Each round minimises
+            and num_samples if present; no horizon, no polling; fair by guarantee.
+Idea:       A round is as long as its slowest client. So slow clients cost little when they are
+            chosen together, and when their moment is good. Each round minimises
 
                 V x predicted time of the slowest - sum of (queue + w x utility x reliability)
 
-            over cohorts. A queue grows by ``share`` of the client's fair share in each round and
-            falls when it is chosen; a growing queue waits for a cheap moment. If none comes, the
-            floor reserves a place, and whoever is as slow then rides along for nothing.
+            over cohorts. In each round a client's queue grows by ``share`` of its fair share, and
+            it falls when the client is chosen. A growing queue waits for a cheap moment. If none
+            comes, the floor reserves a place, and equally slow clients can then join at no cost.
 Symbols:    haste = h, share = sigma, utility = w, memory = tau, f = fair share of a round (cohort /
             available), queue_ = Z, answers_ = r, pace_ = logarithm of time / base, loss_ = u.
 Equations:  (1) V = h m (1 - late_), with times in units of the pool's mean: no unit to tune. late_
@@ -20,33 +20,34 @@ Equations:  (1) V = h m (1 - late_), with times in units of the pool's mean: no 
             ridge regression for all clients where there is a context c, else the mean time.
             (4) utility = loss / typical loss x data / typical data, each at most CLIP.
             Every estimate is a mean that fades with exp(-1 / tau) a round and is shrunk to the
-            population's (turnout.estimators.fading): the unknown are typical, and what has changed
+            population's (turnout.sampling.running): the unknown are typical, and what has changed
             is noticed within tau rounds.
             select: ``guarded``'s reserved places, then the minimum of the objective for the others.
             observe: Eqs. (1) and (2) of ``guarded``, then Eq. (2) and the means here.
 Deviations: none.
-Limits:     Clients that are late or silent took at least as long as the slowest who answered;
-            nothing more is learned of their time. Predicted times are relative: a heavy tail
-            that hits everyone alike is not predicted. A queue is a promise on average, the floor is
-            one for every history: (3) and (4) of ``guarded``.
+Limits:     A late or silent client counts as taking at least as long as the slowest client that
+            answered. Nothing more is learned about its time. Predicted times are relative: a heavy
+            tail that hits everyone alike is not predicted. A queue is a promise on average. The
+            floor is a promise for every history, by (3) and (4) of ``guarded``.
 Cost:       O(n log n) select, O(n) observe, state (8 x 11 + 1) n bytes.
 Checked:    the objective against brute force, the means by hand, the guarantee over adversarial
-            histories: tests/test_pace.py. Time and fairness in nine tasks: turnout arena.
+            histories: tests/selectors/test_pace.py. Time and fairness in nine tasks: turnout arena.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import numpy as np
 
-from turnout import require
-from turnout.estimators.fading import add_observations, fade, no_observations, shrunk_mean
-from turnout.estimators.features import known_context
-from turnout.registry import register
+from turnout.core.domains import Count, Fraction, NonNegative, number
+from turnout.core.registry import register
+from turnout.core.types import FloatArray, Outcome, RoundContext, Selection, Status
 from turnout.sampling import bottleneck_limit, top_m
+from turnout.sampling.linear import known_context
+from turnout.sampling.running import add_observations, fade, no_observations, shrunk_mean
 from turnout.selectors._accounts import Accounts
-from turnout.types import FloatArray, Outcome, RoundContext, Selection, Status
 
 #: Observations that the population's mean is worth: of times, of answers, of losses.
 TIME_PRIOR, ANSWER_PRIOR, LOSS_PRIOR = 2.0, 1.0, 0.5
@@ -65,17 +66,16 @@ class Pace(Accounts):
     """Queues for fairness, predicted times for speed, losses for progress.
 
     Args:
-        floor (number in [0, 1]): Share of its fair share that each client gets at least, for every
-            history. Keep 0.5.
-        share (number in [0, 1]): Share of its fair share that a client's queue asks for, when the
-            moment is good. Above the floor. Try 0.7 first; 1 makes everyone equal.
-        haste (number >= 0): What a mean client's time costs against a place in the queue. 0 does
-            not look at times. Keep 1.
-        utility (number >= 0): What a typical client's loss is worth against a place in the queue. 0
-            does not look at losses, data and answers. Try 0.5 first.
-        memory (number > 1): Rounds after which 1 / e of an observation is left. Try 50 first;
-            fewer notices changes sooner and knows less.
-        dimension (integer >= 1): Number of features in the column context, if there is one.
+        floor: Share of its fair share that each client gets at least, for every history. Keep 0.5.
+        share: Share of its fair share that a client's queue asks for, when the moment is good. It
+            should be above the floor. Try 0.7 first; 1 makes everyone equal.
+        haste: What the mean client's time costs against a place in the queue. 0 ignores times. Keep
+            1.
+        utility: What a typical client's loss is worth against a place in the queue. 0 ignores
+            losses, data and answers. Try 0.5 first.
+        memory: Rounds after which 1 / e of an observation is left. Try 50 first; a smaller value
+            notices changes sooner and knows less.
+        dimension: Number of features in the column context, if there is one.
     """
 
     uses_columns = frozenset({"context", "num_samples"})
@@ -85,12 +85,12 @@ class Pace(Accounts):
     def __init__(
         self,
         *,
-        floor: float = 0.5,
-        share: float = 0.7,
-        haste: float = 1.0,
-        utility: float = 0.5,
-        memory: float = 50.0,
-        dimension: int = 3,
+        floor: Fraction = 0.5,
+        share: Fraction = 0.7,
+        haste: NonNegative = 1.0,
+        utility: NonNegative = 0.5,
+        memory: Annotated[float, number(above=1.0)] = 50.0,
+        dimension: Count = 3,
     ) -> None:
         self.floor = floor
         self.share = share
@@ -98,15 +98,6 @@ class Pace(Accounts):
         self.utility = utility
         self.memory = memory
         self.dimension = dimension
-
-    def check_parameters(self) -> None:
-        """Check all domains."""
-        require.fraction("floor", self.floor)
-        require.fraction("share", self.share)
-        require.number("haste", self.haste, minimum=0.0)
-        require.number("utility", self.utility, minimum=0.0)
-        require.number("memory", self.memory, above=1.0)
-        require.integer("dimension", self.dimension, minimum=1)
 
     def reset(self, n_clients: int) -> None:
         """Empty queues, and nothing is known of anyone."""

@@ -5,25 +5,25 @@ Paper:      Y. J. Cho, J. Wang, G. Joshi, Client Selection in Federated Learning
 Setting:    polls the candidates for their loss on the current model; needs the column num_samples;
             nothing is learned.
 Idea:       Draw d candidates in proportion to data size, ask them for their loss on all their data,
-            train on the m with the largest.
+            and train the m with the largest.
 Symbols:    candidates = d, cohort_size = m, polled_loss = F_k(w).
 Equations:  poll: step 1 of pi_pow-d, without replacement with probability p_k; select: steps 2-3.
 Deviations: 1. candidates=None is d = 2m, the setting of UCB-CS; the paper tunes d per task.
             2. A polled client that does not answer ranks last. Only available clients are drawn.
-Limits:     Pays d evaluations and a round trip before every round. Trusts the answers.
+Limits:     It costs d evaluations and a round trip before every round. It trusts the answers.
 Cost:       O(n) poll, O(d) select; no state; d evaluations on clients per round.
-Checked:    by hand and against a slow implementation: tests/test_power_of_choice.py.
+Checked:    by hand and against a slow implementation: tests/selectors/test_power_of_choice.py.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from turnout import require
-from turnout.registry import register
+from turnout.core.domains import Count
+from turnout.core.registry import register
+from turnout.core.selector import Selector
+from turnout.core.types import IntArray, RoundContext, Selection
 from turnout.sampling import draw_candidates, top_m
-from turnout.selector import Selector
-from turnout.types import IntArray, RoundContext, Selection
 
 
 @register("pow-d")
@@ -31,20 +31,15 @@ class PowD(Selector):
     """Poll d, take the m with the highest loss.
 
     Args:
-        candidates (integer >= 1 or None): Number of clients that are polled; d in the paper. At
-            least the cohort size. None polls twice the cohort. A larger number prefers high losses
-            more strongly and costs more evaluations.
+        candidates: Number of clients that are polled; d in the paper. At least the cohort size.
+            None polls twice the cohort. A larger number prefers high losses more strongly and costs
+            more evaluations.
     """
 
     needs_columns = frozenset({"num_samples"})
 
-    def __init__(self, *, candidates: int | None = None) -> None:
+    def __init__(self, *, candidates: Count | None = None) -> None:
         self.candidates = candidates
-
-    def check_parameters(self) -> None:
-        """At least one candidate."""
-        if self.candidates is not None:
-            require.integer("candidates", self.candidates, minimum=1)
 
     def poll(self, ctx: RoundContext, rng: np.random.Generator) -> IntArray:
         """Ask d candidates for their loss."""

@@ -6,46 +6,47 @@ Paper:      T. Huang, W. Lin, W. Wu, L. He, K. Li, A. Y. Zomaya, An Efficiency-b
 Setting:    feedback is the duration of the chosen; needs the column context (n, d), in the paper
             [1/mu, s, M/B]; no horizon, no polling; long-term fairness by queues.
 Idea:       A virtual queue per client grows by beta a round and shrinks when the client is chosen.
-            The time a client will take is predicted by a ridge regression of its own, taken at the
-            optimistic end. Each round trades the slowest chosen client, times V, against the
-            queues served.
+            A ridge regression per client predicts how long the client will take, at the optimistic
+            end. Each round weighs the time of the slowest chosen client, times V, against the
+            queues that are served.
 Symbols:    rate = beta, penalty = V, ridge = lambda, explore = alpha_t, queue_ = Z_{t,n},
             inverse_ = H^-1_{t,n}, theta_ = theta hat_{t,n}, time = tau bar_{t,n}.
 Equations:  select: Eqs. (18), (19), P4 = Eq. (21), Alg. 1. observe: Eq. (6), Alg. 2 lines 14-16.
 Deviations: 1. Optimistic times are clipped at 0 as in Eq. (19); Alg. 2 line 9 does not clip.
             clip=False restores the algorithm, with the slowest of the chosen as in Eq. (1); read
             literally, P4 takes the maximum over everyone, where negative times count as 0 anyway.
-            2. alpha_t is lost in the paper's Table 2; default is the constant 0.1. Lemma 1's
-            schedule is turnout.schedules.Lemma1, and any other schedule may be given.
-            3. P4 is solved exactly in one sweep instead of the O(N^2) Alg. 1; equal queues are
-            broken at random and equal optima by the smaller limit, never by index.
+            2. The paper's Table 2 does not give alpha_t. The default is the constant 0.1.
+            turnout.core.schedules.Lemma1 is the schedule of Lemma 1, and any other schedule works
+            too.
+            3. P4 is solved exactly in one sweep instead of the O(N^2) Alg. 1; ties between queues
+            are broken at random, and ties between optima by the smaller limit, never by index.
             4. The indicator s in the context: the text defines it as "has participated in the last
             round" and then charges cold start to those who have not. Contexts come from the
             environment; ours set s = 1 for a client that did not take part.
             5. A chosen client whose duration is unknown (failed, silent) is served by its queue and
-            counts as taking until the deadline or, without one, the median of its cohort;
-            otherwise the silent would look fast for ever.
+            counts as taking until the deadline or, without one, the median of its cohort; otherwise
+            silent clients would look fast forever.
             6. Unknown or impossible contexts (NaN, beyond 1e30) count as the median of the others';
-            as zero they would predict that the client takes no time.
+            zeros would predict that the client takes no time.
             7. Deviation 5 forgets as slowly as it learned. After ``patience`` requests without an
-            answer (turnout.estimators.silence) a client is taken to be nearly as slow as the
-            slowest 5 %. Its queue still serves it at the guaranteed rate; patience=None leaves out
-            this rule.
+            answer (turnout.sampling.running) a client is taken to be nearly as slow as the slowest
+            5 %. Its queue still serves it at the guaranteed rate; patience=None turns this rule
+            off.
 Limits:     If rate times n exceeds the cohort, or the mean cohort that availability leaves, no
-            schedule can keep the promise: it warns, and the queues grow. Assumes that durations are
-            linear in the context. The rate comes late: P4 serves a cohort of slow clients only when
-            their queues together exceed V times what they take longer, so that a queue grows to
-            about Z = V x spread / m, spread = slowest - fastest time. A slow client is served first
-            after Z / beta rounds, and after T rounds its rate is beta - Z / T: within 10 % of the
-            promise after 10 Z / beta. ``rounds_to_rate`` predicts it. After 30 rounds a warning
-            gives the prediction if it is above 1,000 rounds. ``guarded`` with
-            floor = beta n / m makes the same promise and does not wait.
-            Late clients must report a duration, or their slowness stays unknown. A client that
-            claims to take for ever is never chosen, whatever its queue.
+            schedule can keep the promise: the selector warns, and the queues grow. It assumes that
+            durations are linear in the context. The rate is reached late: P4 serves a cohort of
+            slow clients only when their queues together exceed V times the extra time that they
+            take. So a queue grows to about Z = V x spread / m, spread = slowest - fastest time. A
+            slow client is served first after Z / beta rounds, and after T rounds its rate is beta -
+            Z / T: within 10 % of the promise after 10 Z / beta. ``rounds_to_rate`` predicts it.
+            After 30 rounds a warning gives the prediction if it is above 1,000 rounds. ``guarded``
+            with floor = beta n / m makes the same promise and does not wait. Late clients must
+            report a duration, or their slowness stays unknown. A client that claims to take forever
+            is never chosen, whatever its queue.
 Cost:       O(n log n) select, O(n) observe (the queues), state (8 d^2 + 8 d + 16) n bytes:
             112 n for d = 3.
 Checked:    by hand, P4 against brute force and Alg. 1, the regression against a direct solve:
-            tests/test_rbcs_f.py. Figs. 2-4: turnout reproduce rbcs-f.
+            tests/selectors/test_rbcs_f.py. Figs. 2-4: turnout reproduce rbcs-f.
 """
 
 from __future__ import annotations
@@ -56,16 +57,21 @@ from types import MappingProxyType
 
 import numpy as np
 
-from turnout import require
-from turnout.estimators.features import known_context
-from turnout.estimators.linear import check_ridge, rank_one_update, ridge_start, ridge_width
-from turnout.estimators.silence import check_patience, count_unanswered, lowered
-from turnout.registry import register
+from turnout.core.domains import Count, Flag, Fraction, Index, NonNegative, Positive
+from turnout.core.registry import register
+from turnout.core.schedules import ScheduledNonNegative, at_round
+from turnout.core.selector import Selector
+from turnout.core.stateful import NOT_NEGATIVE
+from turnout.core.types import FloatArray, Outcome, RoundContext, Selection, Status
 from turnout.sampling import bottleneck_limit, top_m
-from turnout.schedules import Schedule, at_round
-from turnout.selector import Selector
-from turnout.stateful import NOT_NEGATIVE
-from turnout.types import FloatArray, Outcome, RoundContext, Selection, Status
+from turnout.sampling.linear import (
+    check_ridge,
+    known_context,
+    rank_one_update,
+    ridge_start,
+    ridge_width,
+)
+from turnout.sampling.running import count_unanswered, lowered
 
 #: Slack of the test whether the guaranteed rates fit the cohort, for products that round up.
 RATE_TOLERANCE = 1e-9
@@ -85,20 +91,18 @@ class RBCSF(Selector):
     """Virtual queues for fairness, optimistic linear estimates for speed.
 
     Args:
-        rate (number in [0, 1]): Guaranteed share of rounds per client; beta in the paper. Not above
-            cohort size / number of clients. Try half of that first.
-        penalty (number >= 0): What a second of the round costs against the queues; V in the paper,
-            which tries 1 to 50. Larger is faster, and slower to keep the guarantee. Try 20 first.
-        ridge (number > 0): Strength of the regularisation; lambda in the paper, where it is 1.
-            Keep 1.
-        explore (number >= 0 or schedule): Width of the confidence bound on times; alpha_t in the
-            paper. Try 0.1 first; ``Lemma1`` is the paper's schedule.
-        dimension (integer >= 1): Number of features in the column context; d, 3 in the paper. Must
-            fit the column.
-        clip (True or False): Whether optimistic times below 0 count as 0, as in Eq. (19). False is
-            Alg. 2 as printed, see deviation 1. Keep True.
-        patience (integer >= 0 or None): How many requests in a row a client may leave unanswered
-            before each further one halves its score, see deviation 7. None never forgets. Keep 5.
+        rate: Guaranteed share of rounds per client; beta in the paper. Not above cohort size /
+            number of clients. Try half of that first.
+        penalty: What a second of the round costs against the queues; V in the paper, which tries 1
+            to 50. Larger is faster, and slower to keep the guarantee. Try 20 first.
+        ridge: Strength of the regularisation; lambda in the paper, where it is 1. Keep 1.
+        explore: Width of the confidence bound on times; alpha_t in the paper. Try 0.1 first;
+            ``Lemma1`` is the paper's schedule.
+        dimension: Number of features in the column context; d, 3 in the paper. Must fit the column.
+        clip: Whether optimistic times below 0 count as 0, as in Eq. (19). False is Alg. 2 as
+            printed, see deviation 1. Keep True.
+        patience: How many requests in a row a client may leave unanswered before each further one
+            halves its score (deviation 7). None never lowers it. Keep 5.
     """
 
     needs_columns = frozenset({"context"})
@@ -117,13 +121,13 @@ class RBCSF(Selector):
     def __init__(
         self,
         *,
-        rate: float = 0.15,
-        penalty: float = 20.0,
-        ridge: float = 1.0,
-        explore: float | Schedule = 0.1,
-        dimension: int = 3,
-        clip: bool = True,
-        patience: int | None = 5,
+        rate: Fraction = 0.15,
+        penalty: NonNegative = 20.0,
+        ridge: Positive = 1.0,
+        explore: ScheduledNonNegative = 0.1,
+        dimension: Count = 3,
+        clip: Flag = True,
+        patience: Index | None = 5,
     ) -> None:
         self.rate = rate
         self.penalty = penalty
@@ -132,16 +136,6 @@ class RBCSF(Selector):
         self.dimension = dimension
         self.clip = clip
         self.patience = patience
-
-    def check_parameters(self) -> None:
-        """Check all domains."""
-        require.fraction("rate", self.rate)
-        require.number("penalty", self.penalty, minimum=0.0)
-        require.number("ridge", self.ridge, above=0.0)
-        at_round("explore", self.explore, 0)
-        require.integer("dimension", self.dimension, minimum=1)
-        require.boolean("clip", self.clip)
-        check_patience(self.patience)
 
     def reset(self, n_clients: int) -> None:
         """Empty queues, H = lambda I, b = 0 (Alg. 2, lines 1-3)."""
@@ -194,7 +188,7 @@ class RBCSF(Selector):
         return self.rate
 
     def rounds_to_rate(self, ctx: RoundContext) -> float:
-        """Predict after how many rounds nobody is short of the rate by more than 10 %.
+        """Predict after how many rounds no client is short of the rate by more than 10 %.
 
         It is judged by the times that are predicted now, so some rounds of learning are needed.
         Rounds are counted from the first.

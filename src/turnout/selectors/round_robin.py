@@ -2,15 +2,15 @@
 
 Paper:      none; the classical scheduler, as a deterministic fairness baseline.
 Setting:    no feedback; fair in every window of n / m rounds.
-Idea:       Keep the round in which each client was last chosen and take the longest waiting. Those
-            who never took part come first; of equals, those with fewer turns, then at random, so
-            that each cycle has a random order.
+Idea:       Keep the round in which each client was last chosen, and take the clients that have
+            waited longest. Clients that never took part come first. Ties go to clients with fewer
+            turns and are then broken at random, so each cycle has a random order.
 Symbols:    last_round_ = round of the last participation, -1 = never; n_chosen_ = turns taken.
 Equations:  none.
 Deviations: none.
-Limits:     Gives as many places to clients that always fail as to the reliable.
+Limits:     It gives clients that always fail as many places as reliable ones.
 Cost:       O(n) select, O(m) observe, state 16n bytes.
-Checked:    everyone exactly once per cycle, tests/test_baselines.py.
+Checked:    everyone exactly once per cycle, tests/selectors/test_baselines.py.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from turnout.registry import register
+from turnout.core.registry import register
+from turnout.core.selector import Selector
+from turnout.core.stateful import NOT_NEGATIVE, Range
+from turnout.core.types import Outcome, RoundContext, Selection
 from turnout.sampling import top_m
-from turnout.selector import Selector
-from turnout.stateful import NOT_NEGATIVE, Range
-from turnout.types import Outcome, RoundContext, Selection
 
 
 @register("round-robin")
@@ -36,12 +36,7 @@ class RoundRobin(Selector):
         {"learns": "fair by design: what came of a participation is not used"}
     )
 
-    state_ranges = MappingProxyType(
-        {
-            "last_round_": Range(-1.0),
-            "n_chosen_": NOT_NEGATIVE,
-        }
-    )
+    state_ranges = MappingProxyType({"last_round_": Range(-1.0), "n_chosen_": NOT_NEGATIVE})
 
     reports_probability = True
 

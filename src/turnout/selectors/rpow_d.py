@@ -4,19 +4,21 @@ Paper:      Y. J. Cho, J. Wang, G. Joshi, Client Selection in Federated Learning
             Analysis and Power-of-Choice Selection Strategies, arXiv:2010.01243 (pi_rpow-d).
 Setting:    feedback is the mean local loss of the chosen; needs the column num_samples; no polling.
 Idea:       The communication-efficient variant of pow-d: draw d candidates in proportion to data
-            size and rank them by the loss of their last participation, infinite if they never took
-            part. Stale losses can mislead it: UCB-CS shows it losing to the random draw.
+            size and rank them by the loss of their last participation. The loss of a client that
+            never took part counts as infinite. Stale losses can mislead it: in UCB-CS it loses to
+            the random draw.
 Symbols:    candidates = d, last_loss_ = loss at the last participation.
 Equations:  select: pi_rpow-d. observe: latest loss per client.
 Deviations: 1. candidates=None is d = 2m, the setting of UCB-CS.
-            2. A client that was chosen and reported nothing keeps its last loss; if it has none it
-            ranks after everyone who reported, so that the silent are not chosen for ever.
-            3. In the paper nobody stops answering; a client that does would keep its last loss.
-            Here that loss is halved by each request without an answer after ``patience`` in a row
-            (turnout.estimators.silence); patience=None restores the paper.
-Limits:     Losses get stale: a client that was bad long ago keeps its rank until it is drawn again.
+            2. A client that was chosen and reported nothing keeps its last loss. If it has none, it
+            ranks after every client that reported, so silent clients are not chosen forever.
+            3. In the paper no client stops answering. A client that does would keep its last loss.
+            Here, after ``patience`` unanswered requests in a row, each further one halves that loss
+            (turnout.sampling.running); patience=None restores the paper.
+Limits:     Losses get stale: a client that was bad long ago keeps its rank until it is chosen
+            again.
 Cost:       O(n) select, O(m) observe, state 24n bytes.
-Checked:    by hand and against a slow implementation: tests/test_power_of_choice.py.
+Checked:    by hand and against a slow implementation: tests/selectors/test_power_of_choice.py.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from turnout import require
-from turnout.estimators.silence import check_patience, count_unanswered, lowered
-from turnout.registry import register
+from turnout.core.domains import Count, Index
+from turnout.core.registry import register
+from turnout.core.selector import Selector
+from turnout.core.stateful import NOT_NEGATIVE, Range
+from turnout.core.types import LARGEST_REPORT, Outcome, RoundContext, Selection
 from turnout.sampling import draw_candidates, top_m
-from turnout.selector import Selector
-from turnout.stateful import NOT_NEGATIVE, Range
-from turnout.types import LARGEST_REPORT, Outcome, RoundContext, Selection
+from turnout.sampling.running import count_unanswered, lowered
 
 #: Loss of a client that never took part (above every loss) and of one that never reported.
 NEVER_CHOSEN = 2.0 * LARGEST_REPORT
@@ -43,16 +45,17 @@ class RPowD(Selector):
     """Of d candidates, the m with the highest loss at their last participation.
 
     Args:
-        candidates (integer >= 1 or None): Number of clients that are compared; d in the paper. At
-            least the cohort size. None compares twice the cohort. A larger number prefers high
-            losses more strongly, and costs nothing here.
-        patience (integer >= 0 or None): How many requests in a row a client may leave unanswered
-            before each further one halves its score, see deviation 3. None never forgets. Keep 5.
+        candidates: Number of clients that are compared; d in the paper. At least the cohort size.
+            None compares twice the cohort. A larger number prefers high losses more strongly, and
+            costs nothing here.
+        patience: How many requests in a row a client may leave unanswered before each further one
+            halves its score (deviation 3). None never lowers it. Keep 5.
     """
 
     needs_columns = frozenset({"num_samples"})
     needs_metrics = frozenset({"loss"})
 
+    later_state = frozenset({"unanswered_"})
     state_ranges = MappingProxyType(
         {
             "last_loss_": Range(NEVER_REPORTED, NEVER_CHOSEN),
@@ -61,15 +64,9 @@ class RPowD(Selector):
         }
     )
 
-    def __init__(self, *, candidates: int | None = None, patience: int | None = 5) -> None:
+    def __init__(self, *, candidates: Count | None = None, patience: Index | None = 5) -> None:
         self.candidates = candidates
         self.patience = patience
-
-    def check_parameters(self) -> None:
-        """At least one candidate, and a patience."""
-        if self.candidates is not None:
-            require.integer("candidates", self.candidates, minimum=1)
-        check_patience(self.patience)
 
     def reset(self, n_clients: int) -> None:
         """Never took part = infinite loss, kept as a number above every loss."""

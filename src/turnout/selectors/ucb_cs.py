@@ -5,29 +5,31 @@ Paper:      Y. J. Cho, S. Gupta, G. Joshi, O. Yagan, Bandit-based Communication-
 Setting:    feedback is the mean local loss of the chosen and its spread over mini-batches; needs
             the column num_samples; no horizon, no polling.
 Idea:       Clients with a high loss speed up training. Estimate each client's loss by a discounted
-            mean of what it reported, add a bonus that grows while it is not chosen, weight by its
-            share of the data, take the m largest.
+            mean of its reports, add a bonus that grows while it is not chosen, weight the sum by
+            its share of the data, and take the m largest.
 Symbols:    discount = gamma, share = p_k, mean_loss_ = L_t / N_t, count_ = N_t(gamma, k),
             rounds_ = T_t(gamma), spread_ = sigma_t.
 Equations:  select: Eqs. (4), (7), Alg. 1 line 7. observe: Eqs. (5), (6), (7).
-Deviations: 1. Eqs. (5)-(7) discount per local iteration, Alg. 1 line 8 once per round; ours is once
-            per round. discount=gamma**tau restores the iteration count.
-            2. Alg. 1 line 8 discounts the stored index of a neglected client, which contradicts
-            Eq. (4), where its bonus grows. Ours is Eq. (4) for every client in every round;
+Deviations: 1. Eqs. (5)-(7) discount once per local iteration, Alg. 1 line 8 once per round. Here it
+            is once per round. discount=gamma**tau restores the iteration count.
+            2. Alg. 1 line 8 discounts the stored index of a neglected client, which contradicts Eq.
+            (4), where its bonus grows. Here Eq. (4) is computed for every client in every round;
             stored_index=True is Alg. 1 as printed.
-            3. Never chosen = infinite index, ties at random (the paper leaves round 0 open).
-            4. A chosen client that reports no loss counts as tried at its own mean, 0 if it has
-            none; otherwise a client that never answers would stay at infinity and be chosen
-            for ever. sigma_t keeps its value when nobody reports a spread.
+            3. A client that was never chosen has an infinite index, and ties are broken at random.
+            The paper leaves round 0 open.
+            4. A chosen client that reports no loss counts as tried at its own mean, or at 0 if it
+            has none. Otherwise a client that never answers would stay at infinity and be chosen
+            forever. sigma_t keeps its value when no client reports a spread.
             5. Unknown data sizes (NaN) count as the mean size.
-            6. By deviation 4 a client that stopped answering keeps its mean. Its index
-            is halved by each request without an answer after ``patience`` in a row, so that it is
-            asked less and less often, when its bonus has grown (turnout.estimators.silence);
-            patience=None leaves it its places.
-Limits:     Trusts reported losses: a client that reports a large one is chosen often. Without a
+            6. By deviation 4, a client that stopped answering keeps its mean. So after ``patience``
+            unanswered requests in a row, each further one halves its index. The client is then
+            asked less and less often, whenever its bonus has grown enough
+            (turnout.sampling.running). patience=None turns this off.
+Limits:     It trusts reported losses: a client that reports a large one is chosen often. Without a
             reported spread there is no exploration beyond the first visit.
 Cost:       O(n) select and observe, state 24n bytes.
-Checked:    by hand and against a slow implementation of Eqs. (4)-(7): tests/test_ucb_cs.py.
+Checked:    by hand and against a slow implementation of Eqs. (4)-(7):
+            tests/selectors/test_ucb_cs.py.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from turnout import require
-from turnout.estimators.silence import check_patience, count_unanswered, lowered
-from turnout.registry import register
+from turnout.core.domains import Flag, Fraction, Index
+from turnout.core.registry import register
+from turnout.core.selector import Selector
+from turnout.core.stateful import NOT_NEGATIVE, Range
+from turnout.core.types import LARGEST_REPORT, FloatArray, Outcome, RoundContext, Selection
 from turnout.sampling import known_weights, top_m
-from turnout.selector import Selector
-from turnout.stateful import NOT_NEGATIVE, Range
-from turnout.types import LARGEST_REPORT, FloatArray, Outcome, RoundContext, Selection
+from turnout.sampling.running import count_unanswered, lowered
 
 #: Stored index of a client that was never chosen.
 NEVER = -1.0
@@ -54,20 +56,20 @@ class UCBCS(Selector):
     """The largest discounted upper confidence bounds on local loss, weighted by data.
 
     Args:
-        discount (number in [0, 1]): How much of the past counts after a round; gamma in the paper,
-            0.7 for Synthetic(1,1). Lower follows changing losses faster and is noisier. Try 0.7
-            first.
-        stored_index (True or False): Whether the index of a client is computed when it reports,
-            and multiplied by the discount after each round, as Alg. 1 line 8 prints it. False
-            computes Eq. (4) for everyone in every round. Keep False.
-        patience (integer >= 0 or None): How many requests in a row a client may leave unanswered
-            before each further one halves its score, see deviation 6. None never forgets. Keep 5.
+        discount: How much of the past counts after a round; gamma in the paper, 0.7 for
+            Synthetic(1,1). Lower follows changing losses faster and is noisier. Try 0.7 first.
+        stored_index: Whether the index of a client is computed when it reports, and multiplied by
+            the discount after each round, as Alg. 1 line 8 prints it. False computes Eq. (4) for
+            everyone in every round. Keep False.
+        patience: How many requests in a row a client may leave unanswered before each further one
+            halves its score (deviation 6). None never lowers it. Keep 5.
     """
 
     needs_columns = frozenset({"num_samples"})
     needs_metrics = frozenset({"loss", "loss_std"})
     reports_probability = True
 
+    later_state = frozenset({"unanswered_"})
     state_ranges = MappingProxyType(
         {
             "mean_loss_": Range(0.0, LARGEST_REPORT),
@@ -80,17 +82,11 @@ class UCBCS(Selector):
     )
 
     def __init__(
-        self, *, discount: float = 0.7, stored_index: bool = False, patience: int | None = 5
+        self, *, discount: Fraction = 0.7, stored_index: Flag = False, patience: Index | None = 5
     ) -> None:
         self.discount = discount
         self.stored_index = stored_index
         self.patience = patience
-
-    def check_parameters(self) -> None:
-        """Gamma lies inside [0, 1]; stored_index is True or False."""
-        require.fraction("discount", self.discount)
-        require.boolean("stored_index", self.stored_index)
-        check_patience(self.patience)
 
     def reset(self, n_clients: int) -> None:
         """Nobody has reported yet."""
@@ -105,6 +101,7 @@ class UCBCS(Selector):
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Take the m largest indices."""
+        # Shares are of all clients, available or not, as p_k in the paper.
         size = known_weights(ctx.column("num_samples"))
         share = ctx.of_pool(size) / max(float(size.sum()), np.finfo(np.float64).tiny)
         if self.stored_index:

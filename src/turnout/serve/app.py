@@ -1,4 +1,4 @@
-"""The application: API, page, health and metrics over one database."""
+"""The application and the server that runs it: API, page, health and metrics over one database."""
 
 from __future__ import annotations
 
@@ -6,81 +6,195 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from fastapi import Depends, FastAPI, Response
+from fastapi import Depends, FastAPI, Request, Response
 from sqlalchemy import Engine
 
-from turnout.serve import api, page
-from turnout.serve.access import MAX_BODY, LimitBody, needs_server
-from turnout.serve.answers import answer_errors
-from turnout.serve.counter import Counter
+from turnout.core.errors import InvalidInput
+from turnout.core.names import import_extra
+from turnout.core.version import __version__
+from turnout.serve import federations, rounds
+from turnout.serve.auth import MAX_BODY, LimitBody, has_tokens, is_loopback, needs
 from turnout.serve.database import reading
-from turnout.serve.rounds import close_overdue
-from turnout.serve.store import Store
-from turnout.version import __version__
+from turnout.serve.problems import handle_errors
+from turnout.serve.store import Metrics, Store
 
 log = logging.getLogger("turnout.serve")
 
-#: Seconds between two looks for rounds whose time is over.
-_LOOK_S = 1.0
+#: Seconds between two checks for rounds whose time is over.
+_CHECK_S = 1.0
+#: Seconds that requests in progress have when the server is stopped.
+_GRACE_S = 30
 
 
 def create_app(engine: Engine, *, max_body: int = MAX_BODY) -> FastAPI:
     """Return the application.
 
     Args:
-        engine: What ``turnout.serve.open_database`` returned.
+        engine: The database, as ``turnout.serve.open_database`` returns it.
         max_body: Bytes that the body of a request may have.
     """
-    counter = Counter()
-    store = Store(engine, counter)
+    counted = Metrics()
+    store = Store(engine, counted)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        ends = Event()
-        thread = Thread(target=_watch, args=(store, ends), name="turnout-deadlines", daemon=True)
+        stop = Event()
+        thread = Thread(target=_close_rounds, args=(store, stop), daemon=True)
         thread.start()
         yield
-        ends.set()
+        stop.set()
         thread.join()
         store.snapshots.close()
         engine.dispose()
 
     app = FastAPI(
         title="turnout",
-        summary="Who takes part in a round of federated learning",
+        summary="Client selection for federated learning",
         version=__version__,
         docs_url=None,  # its page would load scripts from another host
         redoc_url=None,
         lifespan=lifespan,
     )
     app.state.store = store
-    app.add_middleware(LimitBody, most=max_body)
-    answer_errors(app, max_body)
-    app.include_router(api.router)
-    app.include_router(page.router)
+    app.add_middleware(LimitBody, max_body=max_body)
+    handle_errors(app)
+    app.include_router(federations.router)
+    app.include_router(rounds.router)
+    for path, (name, media_type) in _PAGE.items():
+        app.add_route(path, partial(_file, name, media_type), include_in_schema=False)
 
     @app.get("/health", tags=["server"])
     def health() -> dict[str, Any]:
-        """Say whether the server and its database answer; no token is needed."""
+        """Return whether the server and its database respond; no token is needed."""
         with reading(engine):
             return {"status": "ok", "version": __version__}
 
-    @app.get("/metrics", tags=["server"], dependencies=[Depends(needs_server("read"))])
+    @app.get("/metrics", tags=["server"], dependencies=[Depends(needs("read", everywhere=True))])
     def metrics() -> Response:
-        """Return what this server has counted since it started, as Prometheus' text."""
+        """Return what this server has counted since its start, in Prometheus' text format."""
         store.catch_up()
-        return Response(counter.metrics.text(), media_type=counter.metrics.content_type)
+        return Response(counted.text(), media_type=counted.content_type)
 
     return app
 
 
-def _watch(store: Store, ends: Event) -> None:
-    """Close rounds whose time is over, until the server ends."""
-    while not ends.wait(_LOOK_S):
+def _close_rounds(store: Store, stop: Event) -> None:
+    """Close rounds whose time is over, until the server stops."""
+    while not stop.wait(_CHECK_S):
         try:
-            close_overdue(store, time.time())
-        except Exception:  # the next look may do better
+            rounds.close_overdue(store, time.time())
+        except Exception:  # the next check may succeed
             log.exception("overdue rounds could not be closed")
+
+
+# --------------------------------------------------------------------------------------------------
+# The page that shows federations, rounds and fairness: three files, and nothing from other hosts.
+# --------------------------------------------------------------------------------------------------
+
+#: The files of the page, by path.
+_PAGE = {
+    "/": ("page.html", "text/html"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/page.css": ("page.css", "text/css"),
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+def _file(name: str, media_type: str, _: Request) -> Response:
+    content = files("turnout.serve").joinpath("pagefiles", name).read_bytes()
+    return Response(content, media_type=f"{media_type}; charset=utf-8", headers=_HEADERS)
+
+
+# --------------------------------------------------------------------------------------------------
+# The server: uvicorn, with the checks that come before a port is opened.
+# --------------------------------------------------------------------------------------------------
+
+
+def run(
+    engine: Engine,
+    host: str = "127.0.0.1",
+    port: int = 8717,
+    *,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    max_body: int = MAX_BODY,
+) -> None:
+    """Serve until the process is stopped.
+
+    Args:
+        engine: The database, as ``turnout.serve.open_database`` returns it.
+        host: Address to bind.
+        port: Port to bind; 0 takes a free one.
+        certificate: PEM file of the certificate, with its chain; None: no TLS.
+        key: PEM file of its private key.
+        max_body: Bytes that the body of a request may have.
+
+    Raises:
+        InvalidInput: The server would be open to other machines without a token, or half of the
+            TLS files are missing.
+        MissingExtra: uvicorn is not installed.
+    """
+    check(engine, host, certificate, key)
+    logging.getLogger("uvicorn.error").addFilter(_is_useful)
+    uvicorn = import_extra("uvicorn", "the server needs uvicorn: pip install 'turnout[serve]'")
+    uvicorn.run(
+        create_app(engine, max_body=max_body),
+        host=host,
+        port=port,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        server_header=False,
+        http="h11",  # the other parser loses the body of requests that offer HTTP/2, as Java does
+        ws="none",
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+
+
+def check(
+    engine: Engine, host: str, certificate: Path | None = None, key: Path | None = None
+) -> None:
+    """Reject what would be unsafe or cannot work, before a port is opened.
+
+    Args:
+        engine: The database.
+        host: Address to bind.
+        certificate: PEM file of the certificate.
+        key: PEM file of its private key.
+
+    Raises:
+        InvalidInput: What is wrong, and the fix.
+    """
+    if (certificate is None) != (key is None):
+        raise InvalidInput("--certificate and --key belong together: give both.", field="key")
+    for field, path in (("certificate", certificate), ("key", key)):
+        if path is not None and not path.is_file():
+            raise InvalidInput(f"--{field}: there is no file {path}.", field=field)
+    with engine.begin() as connection:
+        is_open = not has_tokens(connection)
+    if is_open and not is_loopback(host):
+        raise InvalidInput(
+            f"--host {host} would admit other machines, and no token is configured: make "
+            "one first with 'turnout serve token NAME --scope admin', or omit --host.",
+            field="host",
+        )
+
+
+def _is_useful(record: logging.LogRecord) -> bool:
+    """Drop uvicorn's messages about every request that offers HTTP/2 or a web socket."""
+    text = record.getMessage()
+    return not text.startswith(("Unsupported upgrade request", "No supported WebSocket library"))

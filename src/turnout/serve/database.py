@@ -1,4 +1,8 @@
-"""The connection to SQLite or PostgreSQL, and its tables brought up to date by Alembic."""
+"""The database: tables, connections to SQLite or PostgreSQL, and upgrades by Alembic.
+
+The history of a federation is a log of events. A snapshot is the state after one of the events, so
+that the earlier ones need not be replayed.
+"""
 
 from __future__ import annotations
 
@@ -13,40 +17,130 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    Double,
+    Engine,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    create_engine,
+    event,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from turnout.errors import InvalidInput, MissingExtra, TurnoutError
+from turnout.core.errors import InvalidInput, MissingExtra, TurnoutError
 
 DEFAULT_URL = "sqlite:///turnout.db"
 
-#: The steps of Alembic.
+#: The folder with Alembic's migrations.
 _MIGRATIONS = Path(__file__).parent / "migrations"
-#: The last step that was played, where Alembic keeps it.
+#: Alembic stores the version of the database here.
 _VERSION = text("SELECT version_num FROM alembic_version")
-#: Seconds that a writer waits for another one.
+#: Seconds that a writer waits for another writer.
 _WAIT_S = 60.0
-#: The lock, among PostgreSQL's advisory ones, of who changes tables.
+#: The advisory lock of PostgreSQL that a migration holds.
 _MIGRATION_LOCK = 7_210_517
-#: Execution option of connections that write; SQLite must know it when a transaction begins.
+#: The execution option that marks a writing connection, since SQLite locks when it begins.
 _WRITES = "turnout_writes"
-#: More connections than a server has threads, so that nobody waits for one while holding a lock.
+#: More connections than a server has threads, so that no thread waits for one with a lock held.
 _POOL: Mapping[str, Any] = MappingProxyType({"pool_size": 20, "max_overflow": 80})
 
 
+# --------------------------------------------------------------------------------------------------
+# The tables, as they are now; ``migrations`` has the steps that lead to them.
+# --------------------------------------------------------------------------------------------------
+
+METADATA = MetaData()
+
+
+def _federation_key() -> Column[int]:
+    return Column("federation_id", Integer, ForeignKey("federation.id"), primary_key=True)
+
+
+FEDERATION = Table(
+    "federation",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("name", String(64), nullable=False, unique=True),
+    Column("definition", Text, nullable=False),  # JSON of ``schemas.Definition``
+    Column("seq", Integer, nullable=False),  # of its last event; writers lock this row
+    Column("created_at", Double, nullable=False),
+)
+
+EVENT = Table(
+    "event",
+    METADATA,
+    _federation_key(),
+    Column("seq", Integer, primary_key=True),
+    Column("at", Double, nullable=False),  # seconds since 1970
+    Column("kind", String(16), nullable=False),
+    Column("round", Integer),
+    Column("body", LargeBinary, nullable=False),  # compressed JSON, see ``store``
+    Index("event_of_round", "federation_id", "round"),
+)
+
+ROUND = Table(
+    "round",
+    METADATA,
+    _federation_key(),
+    Column("number", Integer, primary_key=True),
+    Column("key", String(256)),  # idempotency key of the request that opened it
+    Column("opened_at", Double, nullable=False),
+    Column("closes_at", Double),  # at the latest; null: when all clients are reported
+    Column("closed_at", Double),
+    Column("chosen", Text, nullable=False),  # JSON, as in the response
+    Column("result", Text),
+    UniqueConstraint("federation_id", "key", name="one_round_by_key"),
+)
+
+SNAPSHOT = Table(
+    "snapshot",
+    METADATA,
+    _federation_key(),
+    Column("seq", Integer, primary_key=True),
+    Column("body", LargeBinary, nullable=False),  # a checkpoint of the session
+)
+
+TOKEN = Table(
+    "token",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("federation_id", Integer, ForeignKey("federation.id")),  # null: all federations
+    Column("name", String(64), nullable=False, unique=True),
+    Column("digest", String(64), nullable=False, unique=True),  # SHA-256 of the token
+    Column("scope", String(16), nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+
+
+# --------------------------------------------------------------------------------------------------
+# Connections and transactions.
+# --------------------------------------------------------------------------------------------------
+
+
 class DatabaseError(TurnoutError, RuntimeError):
-    """The database cannot be used: unreachable, foreign, or of a newer turnout."""
+    """The database cannot be used: unreachable, not turnout's, or of a newer turnout."""
 
 
 def open_database(url: str = DEFAULT_URL) -> Engine:
-    """Return the database with its tables up to date; an empty one gets them.
+    """Open a database; its tables are created or upgraded if necessary.
 
     Args:
         url: ``sqlite:///file.db`` or ``postgresql://user@host/database``.
 
     Raises:
-        DatabaseError: It cannot be reached, or a newer turnout has written it.
-        InvalidInput: It is no such URL.
+        DatabaseError: The database cannot be reached, or a newer turnout has written it.
+        InvalidInput: The URL is not of this form.
         MissingExtra: The driver is not installed.
     """
     engine = _engine(url)
@@ -64,13 +158,13 @@ def open_database(url: str = DEFAULT_URL) -> Engine:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """Enter a transaction that writes; in SQLite it is the only one.
+    """Enter a writing transaction; SQLite allows one at a time.
 
     Args:
         engine: The database.
 
     Raises:
-        DatabaseError: Another turnout has changed its tables since it was opened.
+        DatabaseError: Another version of turnout has changed the tables since then.
     """
     with _transaction(engine) as connection:
         _check_version(connection)
@@ -79,13 +173,13 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """Enter a transaction that only reads.
+    """Enter a reading transaction.
 
     Args:
         engine: The database.
 
     Raises:
-        DatabaseError: Another turnout has changed its tables since it was opened.
+        DatabaseError: Another version of turnout has changed the tables since then.
     """
     with engine.begin() as connection:
         _check_version(connection)
@@ -127,7 +221,7 @@ def _engine(url: str) -> Engine:
 
 
 def _prepare(connection: Any, _: Any) -> None:
-    connection.isolation_level = None  # transactions begin where we say so
+    connection.isolation_level = None  # the handler of "begin" starts transactions
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}")
 
@@ -146,7 +240,7 @@ def _scripts() -> tuple[Config, ScriptDirectory]:
 
 @lru_cache
 def _head(_: Path) -> str | None:
-    """Return the last step of those in a folder."""
+    """Return the newest version; the folder is an argument only for the cache."""
     return _scripts()[1].get_current_head()
 
 
@@ -159,13 +253,13 @@ def _check_version(connection: Connection) -> None:
 def _wrong_version(there: str | None, what: str) -> DatabaseError:
     return DatabaseError(
         f"the database has version {there!r}, and this turnout knows up to "
-        f"{_head(_MIGRATIONS)!r}: {what} the turnout that wrote it, or name another --database. "
+        f"{_head(_MIGRATIONS)!r}: {what} the turnout that wrote it, or give another --database. "
         "Nothing was changed."
     )
 
 
 def _migrate(connection: Connection) -> None:
-    if connection.dialect.name == "postgresql":  # two servers may start at once
+    if connection.dialect.name == "postgresql":  # several servers may start at once
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
     config, scripts = _scripts()
     there = MigrationContext.configure(connection).get_current_revision()

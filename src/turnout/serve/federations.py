@@ -1,102 +1,107 @@
-"""Federations as requests see them: created, enrolled, described, exported and deleted."""
+"""Federations over HTTP: created, described, exported and deleted; their clients and their tokens.
+
+Each route is one transaction. It checks everything first, so a request that is rejected has changed
+nothing.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import numpy as np
+from fastapi import APIRouter, Depends, Path, Request, Response
 from sqlalchemy import delete, insert, select
+from starlette.concurrency import run_in_threadpool
 
-from turnout import metrics
-from turnout.serve.checks import check_enrolment, check_known
-from turnout.serve.database import writing
-from turnout.serve.events import StateImported
-from turnout.serve.machine import Machine
-from turnout.serve.plan import session_of
-from turnout.serve.problems import Refusal
-from turnout.serve.schemas import Definition, Enrolment, Withdrawal
-from turnout.serve.snapshots import save
-from turnout.serve.store import Store
-from turnout.serve.tables import EVENT, FEDERATION, ROUND, SNAPSHOT, TOKEN
-from turnout.session import clock
-from turnout.types import IntArray
+from turnout.core.arrays import COLUMN_LIMITS
+from turnout.core.types import Status
+from turnout.live import clock
+from turnout.results import metrics
+from turnout.serve.auth import (
+    ADMIN,
+    READ,
+    SELECT,
+    Grant,
+    make_token,
+    needs,
+    revoke_token,
+    revoke_tokens,
+)
+from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT, TOKEN, writing
+from turnout.serve.federation import LiveFederation, StateImported, as_array, content_of
+from turnout.serve.problems import ERRORS, HttpProblem, Responses, round_open
+from turnout.serve.schemas import (
+    CountsDocument,
+    Definition,
+    Enrolment,
+    NewToken,
+    Withdrawal,
+)
+from turnout.serve.store import Name, Store, Stored, check_unique, save
 
-#: Clients that are named as chosen least and most.
+_COUNTS: Responses = {200: {"model": CountsDocument}}
+_CREATED: Responses = {**_COUNTS, 201: {"model": CountsDocument}}
+#: Numbers that a client may have in one column.
+_MAX_NUMBERS = 100_000
+#: Columns that a federation may have.
+_MAX_COLUMNS = 64
+#: Clients that are listed as selected least and most often.
 _N_LISTED = 10
 
+router = APIRouter(prefix="/federations", responses=ERRORS)
 
-def create(store: Store, definition: Definition) -> bool:
-    """Create a federation; return whether it is new. The same definition again changes nothing.
 
-    Args:
-        store: All federations.
-        definition: What it is.
-    """
-    session_of(definition)  # raises if it cannot be
-    text = definition.model_dump_json()
+Reader = Annotated[Grant, Depends(needs("read"))]
+
+
+@router.get("", tags=["federations"])
+def list_federations(store: Stored, grant: Reader) -> dict[str, Any]:
+    """Name the federations that the token may read."""
+    with store.engine.begin() as connection:
+        names = connection.execute(select(FEDERATION.c.name).order_by("name")).scalars()
+        return {"federations": [name for name in names if grant.covers(name)]}
+
+
+@router.post(
+    "",
+    status_code=201,
+    tags=["federations"],
+    dependencies=[Depends(needs("admin", everywhere=True))],
+    responses=_CREATED,
+)
+def create_federation(store: Stored, body: Definition, response: Response) -> dict[str, Any]:
+    """Create a federation. If the same definition is sent again, the response is 200."""
+    LiveFederation(body)  # raises if the definition is impossible
+    text = body.model_dump_json()
     with writing(store.engine) as connection:
-        query = select(FEDERATION.c.definition).where(FEDERATION.c.name == definition.name)
+        query = select(FEDERATION.c.definition).where(FEDERATION.c.name == body.name)
         there = connection.execute(query).scalar()
         if there is None:
-            values = {"name": definition.name, "definition": text, "seq": 0}
+            values = {"name": body.name, "definition": text, "seq": 0}
             connection.execute(insert(FEDERATION).values(created_at=time.time(), **values))
-            return True
-    if json.loads(there) != json.loads(text):
-        raise Refusal(
-            409,
-            "name-taken",
-            f"there is a federation {definition.name!r} with another definition.",
-            field="name",
-            fix="Choose another name, or delete that federation first.",
-        )
-    return False
+        else:
+            response.status_code = 200
+    if there is not None and json.loads(there) != json.loads(text):
+        detail = f"there is a federation {body.name!r} with another definition."
+        raise HttpProblem("name-taken", detail)
+    return get_federation(store, body.name)
 
 
-def remove(store: Store, name: str) -> None:
-    """Delete a federation with everything that belongs to it.
-
-    Args:
-        store: All federations.
-        name: The federation.
-    """
-    with store.write(name) as work:
-        row = select(FEDERATION.c.id).where(FEDERATION.c.id == work.id)
-        work.connection.execute(row.with_for_update())  # waits for a snapshot on its way
-        for table in (EVENT, ROUND, SNAPSHOT, TOKEN):
-            work.connection.execute(delete(table).where(table.c.federation_id == work.id))
-        work.connection.execute(delete(FEDERATION).where(FEDERATION.c.id == work.id))
-    store.forget(work.id, name)
-
-
-def names(store: Store) -> list[str]:
-    """Return the names of all federations, in order.
-
-    Args:
-        store: All federations.
-    """
-    with store.engine.begin() as connection:
-        return list(connection.execute(select(FEDERATION.c.name).order_by("name")).scalars())
-
-
-def describe(store: Store, name: str) -> dict[str, Any]:
-    """Return what a federation is and how it is doing.
-
-    Args:
-        store: All federations.
-        name: The federation.
-    """
-    with store.read(name) as (_, _, machine):
-        session = machine.session
-        selector = session.reports.selector
+@router.get("/{name}", tags=["federations"], dependencies=READ, responses=_COUNTS)
+def get_federation(store: Stored, name: Name) -> dict[str, Any]:
+    """Describe a federation: definition, numbers of clients and rounds, needs of its selector."""
+    with store.read(name) as tx:
+        federation, selector = tx.federation, tx.federation.selector
         return {
-            **machine.definition.model_dump(mode="json"),
-            **_counts(machine),
+            **federation.definition.model_dump(mode="json"),
+            **_counts(federation),
             "needs": {
                 "columns": sorted(selector.needs_columns),
                 "may_use": sorted(selector.uses_columns),
-                "metrics": sorted(session.reports.needed.values()),
+                "metrics": sorted(federation.needed_metrics),
                 "polls": selector.polls,
                 "poll_data": selector.poll_data,
             },
@@ -105,144 +110,166 @@ def describe(store: Store, name: str) -> dict[str, Any]:
         }
 
 
-def fairness(store: Store, name: str) -> dict[str, Any]:
-    """Return how often clients were chosen, and how evenly.
+@router.delete("/{name}", status_code=204, tags=["federations"], dependencies=ADMIN)
+def delete_federation(store: Stored, name: Name) -> None:
+    """Delete a federation with its clients, rounds and tokens."""
+    with store.write(name) as tx:
+        number = tx.federation.id
+        row = select(FEDERATION.c.id).where(FEDERATION.c.id == number)
+        tx.connection.execute(row.with_for_update())  # waits until no snapshot is being written
+        revoke_tokens(tx.connection, TOKEN.c.federation_id == number)
+        for table in (EVENT, ROUND, SNAPSHOT):
+            tx.connection.execute(delete(table).where(table.c.federation_id == number))
+        tx.connection.execute(delete(FEDERATION).where(FEDERATION.c.id == number))
+    store.forget(tx.federation, is_deleted=True)
 
-    Args:
-        store: All federations.
-        name: The federation.
-    """
-    with store.read(name) as (_, _, machine):
-        counts = _chosen_counts(machine)
-        deciles = np.quantile(counts, np.linspace(0.0, 1.0, 11)).tolist() if counts.size else []
+
+@router.put("/{name}/clients", tags=["clients"], dependencies=SELECT, responses=_COUNTS)
+def enrol_clients(store: Stored, name: Name, body: Enrolment) -> dict[str, Any]:
+    """Enrol clients, or change their columns, in bulk; a million in one request are fine."""
+    with store.write(name) as tx:
+        _check_enrolment(tx.federation, body)
+        roster = tx.federation.members.roster
+        before = len(roster)
+        tx.add(body)
+        n_new = len(roster) - before
+        known = len(body.clients) - n_new
+        return {"new": n_new, "known": known, **_counts(tx.federation)}
+
+
+@router.post("/{name}/clients/withdraw", tags=["clients"], dependencies=SELECT, responses=_COUNTS)
+def withdraw_clients(store: Stored, name: Name, body: Withdrawal) -> dict[str, Any]:
+    """Withdraw clients. What the selector has learned about them is kept for their return."""
+    with store.write(name) as tx:
+        tx.check_known(body.clients, "clients")
+        tx.add(body)
+        return _counts(tx.federation)
+
+
+@router.get("/{name}/clients", tags=["clients"], dependencies=READ)
+def count_clients(store: Stored, name: Name) -> dict[str, Any]:
+    """List all clients, with how often each was selected and answered in time."""
+    with store.read(name) as tx:
         return {
-            **_counts(machine),
+            "clients": list(tx.federation.members.roster.ids),
+            "chosen": tx.federation.selection_counts().tolist(),
+            "completed": tx.federation.selection_counts(Status.COMPLETED).tolist(),
+        }
+
+
+@router.get("/{name}/fairness", tags=["records"], dependencies=READ)
+def get_fairness(store: Stored, name: Name) -> dict[str, Any]:
+    """Return how evenly clients were selected."""
+    with store.read(name) as tx:
+        roster, counts = tx.federation.members.roster, tx.federation.selection_counts()
+        shares = np.linspace(0.0, 1.0, 11)
+        least, most = metrics.lowest(counts, _N_LISTED), metrics.lowest(-counts, _N_LISTED)
+        return {
+            **_counts(tx.federation),
             "choices": int(counts.sum()),
             "never_chosen": int(np.count_nonzero(counts == 0)),
-            "jain": float(metrics.jain_of_counts(counts)) if counts.any() else None,
-            "gini": float(metrics.gini_of_counts(counts)) if counts.any() else None,
-            "deciles": deciles,
-            "least": _first(machine, counts),
-            "most": _first(machine, -counts),
+            "jain": metrics.jain_of_counts(counts) if counts.any() else None,
+            "gini": metrics.gini_of_counts(counts) if counts.any() else None,
+            "deciles": np.quantile(counts, shares).tolist() if counts.size else [],
+            "least": [[roster.id_of(i), int(counts[i])] for i in least.tolist()],
+            "most": [[roster.id_of(i), int(counts[i])] for i in most.tolist()],
         }
 
 
-def counts(store: Store, name: str) -> dict[str, Any]:
-    """Return for every client how often it was chosen and how often it answered in time.
-
-    Args:
-        store: All federations.
-        name: The federation.
-    """
-    with store.read(name) as (_, _, machine):
-        n = len(machine.members.roster)
-        columns = machine.session.journal.columns()
-        in_time = columns["clients"][columns["status"] == 0]
-        return {
-            "clients": list(machine.members.roster.ids),
-            "chosen": _chosen_counts(machine).tolist(),
-            "completed": np.bincount(in_time, minlength=n).tolist(),
-        }
+@router.get("/{name}/state", tags=["state"], dependencies=ADMIN)
+def export_state(store: Stored, name: Name) -> Response:
+    """Return everything that the next round depends on, as a file (.npz)."""
+    with store.read(name) as tx:
+        if tx.federation.cohort is not None:
+            raise round_open(tx.federation.cohort.round)
+        content = content_of(tx.federation.checkpoint())
+    return Response(content, media_type="application/octet-stream")
 
 
-def enrol(store: Store, name: str, enrolment: Enrolment) -> dict[str, Any]:
-    """Add clients, or change what is known about them.
-
-    Args:
-        store: All federations.
-        name: The federation.
-        enrolment: Who, and their columns.
-    """
-    with store.write(name) as work:
-        check_enrolment(work.machine, enrolment)
-        before = len(work.machine.members.roster)
-        work.add(enrolment)
-        after = len(work.machine.members.roster)
-        n = len(enrolment.clients)
-        return {"new": after - before, "known": n - (after - before), **_counts(work.machine)}
+@router.put("/{name}/state", tags=["state"], dependencies=ADMIN)
+async def import_state(store: Stored, name: Name, request: Request) -> dict[str, Any]:
+    """Let a new federation continue from such a file."""
+    return await run_in_threadpool(_import, store, name, await request.body())
 
 
-def withdraw(store: Store, name: str, withdrawal: Withdrawal) -> dict[str, Any]:
-    """Take clients out; they keep their place and what was learned about them.
-
-    Args:
-        store: All federations.
-        name: The federation.
-        withdrawal: Who.
-    """
-    with store.write(name) as work:
-        check_known(work.machine, withdrawal.clients, "clients")
-        work.add(withdrawal)
-        return _counts(work.machine)
+@router.post("/{name}/tokens", status_code=201, tags=["tokens"], dependencies=ADMIN)
+def create_token(store: Stored, name: Name, body: NewToken) -> dict[str, Any]:
+    """Make a token for this federation; it is shown once."""
+    with writing(store.engine) as connection:
+        token = make_token(connection, body.name, body.scope, name)
+    return {"name": body.name, "scope": body.scope, "federation": name, "token": token}
 
 
-def export_state(store: Store, name: str) -> bytes:
-    """Return everything that the next round depends on, as a checkpoint.
-
-    Args:
-        store: All federations.
-        name: The federation.
-    """
-    with store.read(name) as (_, _, machine):
-        _check_between_rounds(machine)
-        return machine.state()
+@router.delete("/{name}/tokens/{token}", status_code=204, tags=["tokens"], dependencies=ADMIN)
+def delete_token(store: Stored, name: Name, token: Annotated[str, Path(max_length=64)]) -> None:
+    """Revoke a token of this federation."""
+    with writing(store.engine) as connection:
+        if not revoke_token(connection, token, name):
+            detail = f"this federation has no token {token!r}."
+            fix = "List the tokens with 'turnout serve tokens'."
+            raise HttpProblem("unknown-token", detail, status=404, field="token", fix=fix)
 
 
-def import_state(store: Store, name: str, content: bytes) -> dict[str, Any]:
-    """Let a new federation go on from a checkpoint.
-
-    Args:
-        store: All federations.
-        name: The federation, with the definition of that of the checkpoint.
-        content: What ``export_state`` returned.
-    """
-    with store.write(name) as work:
-        if work.machine.seq:
-            raise Refusal(
-                409,
-                "not-new",
-                f"the federation {name!r} has clients or rounds of its own.",
-                field="name",
-                fix="Create a federation with another name, and import into that one.",
-            )
-        machine = Machine(work.machine.definition)
-        machine.load(content, 0, work.at)
-        save(work.connection, work.id, work.machine.seq + 1, content)
-        work.add(StateImported())
-    store.forget(work.id)  # it is read again from the snapshot
-    with store.read(name) as (_, _, machine):
-        return _counts(machine)
+def _import(store: Store, name: str, content: bytes) -> dict[str, Any]:
+    with store.write(name) as tx:
+        if tx.federation.seq:
+            detail = f"the federation {name!r} has clients or rounds of its own."
+            raise HttpProblem("not-new", detail)
+        # Raises if the file is damaged, or of another federation.
+        LiveFederation(tx.federation.definition).load(content, 0, tx.at)
+        save(tx.connection, tx.federation.id, tx.federation.seq + 1, content)
+        tx.add(StateImported())
+    store.forget(tx.federation)  # it is loaded again, from the snapshot
+    with store.read(name) as tx:
+        return _counts(tx.federation)
 
 
-def _check_between_rounds(machine: Machine) -> None:
-    if machine.chosen is not None:
-        t = machine.chosen.round
-        fix = f"Close it first with POST .../rounds/{t}/close."
-        raise Refusal(409, "round-open", f"round {t} is open.", field="round", fix=fix)
-
-
-def _counts(machine: Machine) -> dict[str, Any]:
-    members = machine.members
-    with clock.held(max(time.time(), machine.at)):
+def _counts(federation: LiveFederation) -> dict[str, Any]:
+    members = federation.members
+    with clock.held(max(time.time(), federation.at)):
         n_free = int(np.count_nonzero(members.selectable()))
     return {
         "n_clients": len(members.roster),
         "n_present": members.n_connected,
         "n_free": n_free,
-        "n_rounds": machine.session.journal.n_rounds,
-        "open_round": None if machine.chosen is None else machine.chosen.round,
-        "version": machine.seq,
+        "n_rounds": federation.session.round,
+        "open_round": None if federation.cohort is None else federation.cohort.round,
+        "version": federation.seq,
     }
 
 
-def _chosen_counts(machine: Machine) -> IntArray:
-    chosen = machine.session.journal.columns()["clients"]
-    return np.bincount(chosen, minlength=len(machine.members.roster))
+# --------------------------------------------------------------------------------------------------
+# Checks of requests.
+# --------------------------------------------------------------------------------------------------
 
 
-def _first(machine: Machine, counts: IntArray) -> list[list[Any]]:
-    """Return the ten with the smallest numbers, and their counts; without sorting a million."""
-    some = np.argpartition(counts, _N_LISTED)[:_N_LISTED] if counts.size > _N_LISTED else ...
-    few = np.arange(counts.size)[some]
-    ordered = few[np.lexsort((few, counts[few]))]
-    return [[machine.members.roster.id_of(int(i)), abs(int(counts[i]))] for i in ordered]
+def _check_enrolment(federation: LiveFederation, enrolment: Enrolment) -> None:
+    """Reject repeated ids, and columns that fit neither the clients nor the known columns."""
+    check_unique(enrolment.clients, "clients")
+    columns = federation.members.columns
+    if len(columns.state().keys() | enrolment.columns.keys()) > _MAX_COLUMNS:
+        raise HttpProblem("bad-column", f"columns: there may be {_MAX_COLUMNS} columns at most.")
+    for name, values in enrolment.columns.items():
+        wrong = _column_problem(name, values, len(enrolment.clients), columns.shape_of(name))
+        if wrong:
+            field = f"columns.{name}"
+            raise HttpProblem("bad-column", f"{field}: {wrong}.", field=field)
+
+
+def _column_problem(
+    name: str, values: Sequence[Any], n_clients: int, known: tuple[int, ...] | None
+) -> str | None:
+    """Return what is wrong with a column; ``known`` is the shape of earlier entries."""
+    if len(values) != n_clients:
+        return f"has {len(values)} entries for {n_clients} clients"
+    try:
+        shape = as_array(values).shape[1:]
+    except ValueError:
+        return "has lists of different lengths"
+    if name in COLUMN_LIMITS and shape:
+        return "must have one number for each client"
+    if shape and not 0 < shape[0] <= _MAX_NUMBERS:
+        return f"must have 1 to {_MAX_NUMBERS} numbers for each client"
+    if known is not None and known != shape:
+        return f"has shape {shape} for each client, others have {known}"
+    return None

@@ -1,80 +1,205 @@
-"""Errors as the API answers them: RFC 9457 problem documents that name the field and the fix."""
+"""Errors as the API returns them: RFC 9457 problem documents that name the field and the fix."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import logging
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from turnout.core.errors import InvalidInput, MissingColumn, TurnoutError
+from turnout.serve.database import DatabaseError
+from turnout.serve.schemas import ProblemDocument
+
+log = logging.getLogger("turnout.serve")
 
 MEDIA_TYPE = "application/problem+json"
+#: The header of responses to requests that may succeed a moment later.
+RETRY: Mapping[str, str] = MappingProxyType({"Retry-After": "1"})
+
+#: What a route may respond with, by status, for ``/openapi.json``.
+Responses: TypeAlias = dict[int | str, dict[str, Any]]
+_PROBLEM = {
+    "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}},
+    "description": ProblemDocument.__doc__,
+}
+#: The errors of every route.
+ERRORS: Responses = {
+    400: {"model": ProblemDocument},  # adds the schema to the components
+    **dict.fromkeys((401, 403, 404, 409, 413, 422, 503), _PROBLEM),
+}
+#: Every kind of problem: the HTTP status, the field at fault, and the fix.
+_KINDS: dict[str, tuple[int, str | None, str]] = {
+    "bad-bits": (422, "available", "Pack one bit per client, in the order of enrolment."),
+    "bad-column": (422, "columns", "Send one entry per client, in their order; null = unknown."),
+    "bad-request": (400, None, "See the detail."),
+    "contradiction": (409, "outcomes", "The first report stands: repeat it, or send nothing."),
+    "database-failed": (503, None, "Repeat the request in a moment, which is safe."),
+    "diverged": (500, None, "Use another server, and update this one."),
+    "duplicate-client": (422, "clients", "Send every id once."),
+    "foreign-origin": (403, "Origin", "Send it from a program, or from this server's own page."),
+    "invalid-input": (422, None, "Do what the detail says, then send the request again."),
+    "key-reused": (409, "Idempotency-Key", "Send a new key with every new round."),
+    "missing-column": (409, None, "Do what the detail says, then send the request again."),
+    "missing-metric": (422, "metrics", "Send the metric with the outcome; null = unknown."),
+    "name-taken": (409, "name", "Choose another name, or delete that federation first."),
+    "newer-database": (503, "database", "Use another server, then upgrade and restart this one."),
+    "no-clients": (409, "clients", "Enrol clients first with PUT .../clients."),
+    "no-token": (
+        401,
+        "Authorization",
+        "Send 'Authorization: Bearer TOKEN'; see 'turnout serve token'.",
+    ),
+    "not-chosen": (422, "outcomes", "Report only clients of the round's cohort."),
+    "not-new": (409, "name", "Create another federation, and import the state into that one."),
+    "policy-decides": (422, None, 'Leave it out, or use the policy "reported".'),
+    "poll-first": (409, "losses", "Ask POST .../poll for the clients, then send their losses."),
+    "round-open": (409, "round", "Close it first with POST .../rounds/NUMBER/close."),
+    "server-error": (500, None, "The server's log has the reason."),
+    "too-few-answers": (409, "quorum", 'Fix the clients, then send {"go_on": true}.'),
+    "too-few-free": (409, "available", "Enrol more clients, or wait until busy ones are free."),
+    "too-large": (413, "body", "Send it in parts, or start the server with a larger --max-body."),
+    "unknown-client": (404, "clients", "Enrol them first with PUT .../clients, or omit them."),
+    "unknown-federation": (404, "name", "Create it with POST /federations."),
+    "unknown-round": (404, "round", "Open it first with POST .../rounds."),
+    "unknown-token": (401, "Authorization", "Make a token with 'turnout serve token'."),
+    "wrong-poll": (422, "losses", "Poll again with the same terms as the round; null = no loss."),
+    "wrong-round": (409, "round", "Ask for the next round, or omit the number."),
+    "wrong-scope": (403, "Authorization", "Use a token with this scope."),
+    "wrong-shape": (422, None, "Send what /openapi.json describes for this request."),
+}
+#: The fixes for the framework's own errors, by status.
+_FIXES = {
+    400: "Send JSON with 'Content-Type: application/json'.",
+    404: "See /openapi.json for the paths.",
+    405: "See /openapi.json for the methods of this path.",
+}
 
 
-class Refusal(Exception):
-    """A request that is not carried out; nothing has changed.
+class Diverged(TurnoutError, RuntimeError):
+    """Replaying the log selected other clients than those on record."""
+
+
+class HttpProblem(Exception):
+    """A request that was not carried out; nothing has changed.
 
     Args:
-        status: The HTTP status.
         kind: What went wrong, as a word for programs.
         detail: What went wrong, in a sentence.
-        fix: What to do about it.
-        field: Which part of the request is wrong.
-        headers: Further headers of the answer.
+        status: The HTTP status, if it is not that of the kind.
+        field: The part of the request that is wrong, if it is not that of the kind.
+        fix: What to do about it, if there is something better to say than for the kind.
+        headers: Further headers of the response.
     """
 
     def __init__(
         self,
-        status: int,
         kind: str,
         detail: str,
         *,
-        fix: str,
+        status: int | None = None,
         field: str | None = None,
+        fix: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
-        self.status, self.kind, self.detail = status, kind, detail
-        self.fix, self.field, self.headers = fix, field, headers
-
-    def document(self) -> dict[str, Any]:
-        """Return the body of the answer."""
-        return {
-            "type": f"urn:turnout:{self.kind}",
-            "title": self.kind.replace("-", " ").capitalize(),
+        usual_status, usual_field, usual_fix = _KINDS[kind]
+        self.status = status or usual_status
+        self.headers = dict(headers or {})
+        self._document = {
+            "type": f"urn:turnout:{kind}",
+            "title": kind.replace("-", " ").capitalize(),
             "status": self.status,
-            "detail": self.detail,
-            "field": self.field,
-            "fix": self.fix,
+            "detail": detail,
+            "field": field or usual_field,
+            "fix": fix or usual_fix,
         }
 
-
-def unknown_federation(name: str) -> Refusal:
-    """Return that there is no federation of that name."""
-    return Refusal(
-        404,
-        "unknown-federation",
-        f"there is no federation {name!r}.",
-        field="name",
-        fix="Create it with POST /federations, or list those there are with GET /federations.",
-    )
+    def response(self) -> JSONResponse:
+        """Return the response to the request."""
+        return JSONResponse(self._document, self.status, self.headers, MEDIA_TYPE)
 
 
-def unknown_clients(clients: list[Any], field: str) -> Refusal:
-    """Return that clients are not enrolled."""
+def repeated_client(clients: Sequence[Hashable], field: str) -> HttpProblem:
+    """Return the problem of clients that a request names twice."""
+    twice, _ = Counter(clients).most_common(1)[0]
+    detail = f"{field} must name each client once, got {twice!r} twice."
+    return HttpProblem("duplicate-client", detail, field=field)
+
+
+def round_open(t: int) -> HttpProblem:
+    """Return the problem of a round that is open."""
+    fix = f"Report the outcomes of round {t}, or close it with POST .../rounds/{t}/close."
+    return HttpProblem("round-open", f"round {t} is open.", fix=fix)
+
+
+def unknown_clients(clients: Sequence[Hashable], field: str) -> HttpProblem:
+    """Return the problem of clients that are not enrolled."""
     some = ", ".join(map(repr, clients[:5])) + (", ..." if len(clients) > 5 else "")
-    return Refusal(
-        404,
-        "unknown-client",
-        f"{len(clients)} ids are not enrolled: {some}.",
-        field=field,
-        fix="Enrol them first with PUT .../clients, or leave them out.",
-    )
+    detail = f"{len(clients)} ids are not enrolled: {some}."
+    return HttpProblem("unknown-client", detail, field=field)
 
 
-def unknown_round(number: int, next_round: int) -> Refusal:
-    """Return that a round was never opened."""
-    return Refusal(
-        404,
-        "unknown-round",
-        f"round {number} was never opened; the next one is {next_round}.",
-        field="round",
-        fix="Open it first with POST .../rounds.",
-    )
+def handle_errors(app: FastAPI) -> None:
+    """Let an application respond to every error with a problem document."""
+
+    def respond(_: Request, error: Exception) -> JSONResponse:
+        problem = _problem_of(error)
+        if problem.status >= 500:
+            is_bug = not isinstance(error, TurnoutError | SQLAlchemyError)
+            log.error("a request failed: %s", error, exc_info=error if is_bug else None)
+        return problem.response()
+
+    # After the handler of ``Exception``, Starlette raises the error once more, so that expected
+    # errors need handlers of their own.
+    for kind in (HttpProblem, HTTPException, RequestValidationError, TurnoutError, SQLAlchemyError):
+        app.add_exception_handler(kind, respond)
+    app.add_exception_handler(Exception, respond)
+
+
+def _problem_of(error: Exception) -> HttpProblem:
+    if isinstance(error, HttpProblem):
+        return error
+    if isinstance(error, HTTPException):
+        kind = "too-large" if error.status_code == 413 else "bad-request"
+        fix, about = _FIXES.get(error.status_code), str(error.detail)
+        return HttpProblem(kind, about, status=error.status_code, fix=fix, headers=error.headers)
+    if isinstance(error, RequestValidationError):
+        first: dict[str, Any] = dict(error.errors()[0])
+        field = _field(first["loc"], error.body, is_missing=first["type"] == "missing")
+        return HttpProblem("wrong-shape", f"{field}: {first['msg']}.", field=field)
+    if isinstance(error, SQLAlchemyError):
+        return HttpProblem("database-failed", "the database did not respond.", headers=RETRY)
+    if isinstance(error, DatabaseError):
+        return HttpProblem("newer-database", str(error))
+    if isinstance(error, Diverged):
+        return HttpProblem("diverged", str(error))
+    if isinstance(error, TurnoutError):
+        wrong = error.field if isinstance(error, InvalidInput) else None
+        kind = "missing-column" if isinstance(error, MissingColumn) else "invalid-input"
+        fix = f"Correct {wrong}." if wrong else None
+        return HttpProblem(kind, str(error), field=wrong, fix=fix)
+    return HttpProblem("server-error", "the server failed; nothing was changed.")
+
+
+def _field(location: Sequence[str | int], body: Any, *, is_missing: bool) -> str:
+    """Return where an error is, without the names of types that pydantic tried there."""
+    where, *parts = location
+    if where != "body":
+        return str(parts[-1])
+    path: list[str] = []
+    for part in parts:
+        is_there = isinstance(body, dict) and part in body
+        is_there = is_there or (isinstance(body, list) and isinstance(part, int))
+        if is_there or (is_missing and isinstance(body, dict)):
+            path.append(str(part))
+            body = body[part] if is_there else None
+    return ".".join(path) or "body"

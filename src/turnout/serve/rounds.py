@@ -1,138 +1,182 @@
-"""Rounds as requests see them: opened once, reported in any order and any number of times, closed.
+"""Rounds over HTTP: opened once, reported in any order and any number of times, closed once.
 
-Each function is one transaction. It checks everything first, so a request that is refused has
-changed nothing.
+Each route is one transaction. It checks everything first, so a request that is rejected has changed
+nothing.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import math
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable
+from typing import Annotated, Any
 
 import numpy as np
+from fastapi import APIRouter, Header, Path, Query, Response
 from sqlalchemy import Row, insert, select, update
 
-from turnout.serve.checks import check_outcomes, check_terms
-from turnout.serve.events import RoundClosed, RoundOpened, RoundReported, unpacked
-from turnout.serve.problems import Refusal, unknown_round
-from turnout.serve.records import answer, find_round
-from turnout.serve.schemas import ClientOutcome, NewRound, Outcomes, Terms
-from turnout.serve.store import Store, Transaction
-from turnout.serve.tables import EVENT, FEDERATION, ROUND
-from turnout.types import Status
+from turnout.core.types import Status
+from turnout.live import TooFewAnswers
+from turnout.live.client import metric_key
+from turnout.serve.auth import READ, SELECT
+from turnout.serve.database import FEDERATION, ROUND
+from turnout.serve.federation import LiveFederation, RoundClosed, RoundOpened, RoundReported
+from turnout.serve.problems import (
+    ERRORS,
+    RETRY,
+    HttpProblem,
+    Responses,
+    round_open,
+    unknown_clients,
+)
+from turnout.serve.schemas import (
+    Bits,
+    ClientOutcome,
+    NewRound,
+    Outcomes,
+    ReportDocument,
+    RoundDocument,
+    Terms,
+)
+from turnout.serve.store import (
+    Name,
+    Store,
+    Stored,
+    Transaction,
+    check_unique,
+    reported_outcomes,
+)
 
-_NAMES = {status.value: status.name.lower() for status in Status}
+router = APIRouter(prefix="/federations/{name}", tags=["rounds"], responses=ERRORS)
 
-
-def open_round(
-    store: Store, name: str, wanted: NewRound, key: str | None
-) -> tuple[bool, dict[str, Any]]:
-    """Open the next round, or return the one that this request has opened already.
-
-    Args:
-        store: All federations.
-        name: The federation.
-        wanted: What is special about the round.
-        key: The request's idempotency key.
-
-    Returns:
-        Whether the round is new, and the round.
-    """
-    with store.write(name) as work:
-        machine = work.machine
-        known = _known(work, wanted.round, key)
-        if known is not None:
-            return False, answer(known)
-        if machine.chosen is not None and machine.is_over(work.at):
-            _close(work)
-        if machine.chosen is not None:
-            return _as_open(work, wanted, key)
-        _check_number(wanted.round, machine.session.round)
-        terms = Terms(**{field: getattr(wanted, field) for field in Terms.model_fields})
-        check_terms(machine, terms, work.at, go_on=wanted.go_on)
-        work.add(RoundOpened(round=machine.session.round, terms=terms))
-        return True, answer(_record(work, key))
-
-
-def poll(store: Store, name: str, wanted: NewRound) -> dict[str, Any]:
-    """Return whose losses the selector wants to see before it chooses; nothing changes.
-
-    Args:
-        store: All federations.
-        name: The federation.
-        wanted: As for the round itself.
-    """
-    with store.write(name) as work:  # whoever polls is about to open the round
-        machine = work.machine
-        if machine.chosen is not None and not machine.is_over(work.at):
-            raise _is_open(machine.chosen.round)
-        if machine.chosen is not None:
-            _close(work)
-        _check_number(wanted.round, machine.session.round)
-        check_terms(machine, wanted, work.at, go_on=wanted.go_on, polls=True)
-        clients = machine.polled(wanted, work.at)
-        data = machine.session.reports.selector.poll_data
-        return {"round": machine.session.round, "clients": clients, "data": data}
+Number = Annotated[int, Path(description="The round, from 0.", ge=0, lt=2**31)]
+Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=256)]
+_NO_TERMS = NewRound()
+_ROUND: Responses = {200: {"model": RoundDocument}}
+_OPENED: Responses = {**_ROUND, 201: {"model": RoundDocument}}
+_REPORT: Responses = {200: {"model": ReportDocument}}
+_STATUSES = {status.value: status.name.lower() for status in Status}
 
 
-def report(store: Store, name: str, t: int, outcomes: Outcomes) -> dict[str, Any]:
-    """Take in what became of chosen clients; what was reported before is compared.
-
-    Args:
-        store: All federations.
-        name: The federation.
-        t: The round.
-        outcomes: What became of them.
-    """
-    with store.write(name) as work:
-        row = find_round(work.connection, work.id, t)
-        if row is None:
-            raise unknown_round(t, work.machine.session.round)
-        chosen = json.loads(row.chosen)["clients"]
-        is_open = row.closed_at is None
-        said = work.machine.said if is_open else _said(work, t)
-        new = check_outcomes(work.machine, outcomes.outcomes, chosen, said)
-        if new:
-            only = Outcomes(outcomes=new, length_s=outcomes.length_s)
-            work.add(RoundReported(round=t, report=only))
-        if is_open and work.machine.is_over(work.at):
-            _close(work)
-            row = find_round(work.connection, work.id, t)
-            assert row is not None
-        n_missing = len(chosen) - len(said.keys() | {outcome.client for outcome in new})
+@router.post("/poll", dependencies=SELECT)
+def poll(store: Stored, name: Name, body: NewRound = _NO_TERMS) -> dict[str, Any]:
+    """Return the clients whose losses the selector needs before it selects; most need none."""
+    with store.write(name) as tx:  # the caller is about to open the round
+        federation = tx.federation
+        _close_if_over(tx)
+        if federation.cohort is not None:
+            raise round_open(federation.cohort.round)
+        _check_number(body.round, federation)
+        _check_terms(tx, body, go_on=body.go_on)
         return {
-            "round": t,
-            "new": len(new),
-            "repeated": len(outcomes.outcomes) - len(new),
-            "counted": len(new) if is_open else 0,
-            "missing": n_missing,
-            "state": "open" if row.closed_at is None else "closed",
+            "round": federation.session.round,
+            "clients": federation.polled(body, tx.at),
+            "data": federation.selector.poll_data,
         }
 
 
-def close_round(store: Store, name: str, t: int) -> dict[str, Any]:
-    """Close a round; who was not reported is late. A closed one is returned as it is.
+@router.post("/rounds", status_code=201, dependencies=SELECT, responses=_OPENED)
+def open_round(
+    store: Stored,
+    name: Name,
+    response: Response,
+    body: NewRound = _NO_TERMS,
+    key: Key = None,
+) -> dict[str, Any]:
+    """Open the next round: the selected clients, with their probabilities.
 
-    Args:
-        store: All federations.
-        name: The federation.
-        t: The round.
+    If the same key or the same number is sent again, the response is 200 with the same round. A
+    request with neither of them returns the open round, if there is one.
     """
-    with store.write(name) as work:
-        row = find_round(work.connection, work.id, t)
+    with store.write(name) as tx:
+        federation = tx.federation
+        row = _known(tx, body.round, key)
         if row is None:
-            raise unknown_round(t, work.machine.session.round)
+            _close_if_over(tx)
+            if federation.cohort is not None:
+                if key is not None or body.round is not None:  # the caller means a new one
+                    raise round_open(federation.cohort.round)
+                row = _row(tx, federation.cohort.round)
+        if row is not None:
+            response.status_code = 200
+            return _document(row)
+        _check_number(body.round, federation)
+        terms = Terms(**{field: getattr(body, field) for field in Terms.model_fields})
+        if _check_terms(tx, terms, go_on=body.go_on):
+            _check_losses(federation, terms, tx.at)
+        tx.add(RoundOpened(round=federation.session.round, terms=terms))
+        return _document(_record(tx, key))
+
+
+@router.get("/rounds", dependencies=READ)
+def list_rounds(
+    store: Stored,
+    name: Name,
+    before: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 20,
+) -> dict[str, Any]:
+    """Return the latest rounds, the newest first."""
+    with store.read(name) as tx:
+        query = select(ROUND).where(ROUND.c.federation_id == tx.federation.id)
+        if before is not None:
+            query = query.where(ROUND.c.number < before)
+        rows = tx.connection.execute(query.order_by(ROUND.c.number.desc()).limit(limit))
+        return {"rounds": [_document(row) for row in rows]}
+
+
+@router.get("/rounds/{number}", dependencies=READ, responses=_ROUND)
+def get_round(store: Stored, name: Name, number: Number) -> dict[str, Any]:
+    """Return a round: the selected clients, and how the round ended."""
+    with store.read(name) as tx:
+        row = _row(tx, number)
+        reported = list(tx.federation.outcomes) if row.closed_at is None else []
+        return _document(row) | {"reported": reported}
+
+
+@router.post("/rounds/{number}/outcomes", dependencies=SELECT, responses=_REPORT)
+def report_outcomes(store: Stored, name: Name, number: Number, body: Outcomes) -> dict[str, Any]:
+    """Report the outcomes of selected clients, one by one or together.
+
+    A report may be repeated. A report on a closed round no longer counts, but its client can be
+    selected again. The last report of a round closes the round.
+    """
+    with store.write(name) as tx:
+        federation = tx.federation
+        row = _row(tx, number)
+        cohort, is_open = json.loads(row.chosen)["clients"], row.closed_at is None
+        known = federation.outcomes if is_open else reported_outcomes(tx, number)
+        n_known = len(known)
+        new = _new_outcomes(federation, body, cohort, known)
+        if new:
+            report = Outcomes(outcomes=new, length_s=body.length_s)
+            tx.add(RoundReported(round=number, report=report))
+        if is_open and federation.is_over(tx.at):
+            _close(tx)
+        return {
+            "round": number,
+            "new": len(new),
+            "repeated": len(body.outcomes) - len(new),
+            "counted": len(new) if is_open else 0,
+            "missing": len(cohort) - n_known - len(new),
+            "state": "closed" if federation.cohort is None or not is_open else "open",
+        }
+
+
+@router.post("/rounds/{number}/close", dependencies=SELECT, responses=_ROUND)
+def close_round(store: Stored, name: Name, number: Number) -> dict[str, Any]:
+    """Close a round before all clients are reported; the remaining clients are late."""
+    with store.write(name) as tx:
+        row = _row(tx, number)
         if row.closed_at is None:
-            _close(work)
-            row = find_round(work.connection, work.id, t)
-            assert row is not None
-        return answer(row)
+            _close(tx)
+            row = _row(tx, number)
+        return _document(row)
 
 
 def close_overdue(store: Store, at: float) -> int:
-    """Close rounds whose time is over, in all federations; return how many.
+    """Close the rounds of all federations whose time is over; return how many.
 
     Args:
         store: All federations.
@@ -140,130 +184,238 @@ def close_overdue(store: Store, at: float) -> int:
     """
     with store.engine.begin() as connection:
         query = select(FEDERATION.c.name).join(ROUND, ROUND.c.federation_id == FEDERATION.c.id)
-        overdue = connection.execute(
-            query.where(ROUND.c.closed_at.is_(None), ROUND.c.closes_at <= at)
-        ).scalars()
-        names = list(overdue)
+        is_overdue = ROUND.c.closed_at.is_(None) & (ROUND.c.closes_at <= at)
+        names = list(connection.execute(query.where(is_overdue)).scalars())
     n_closed = 0
     for name in names:
-        with store.write(name) as work:
-            if work.machine.chosen is not None and work.machine.is_over(work.at):
-                _close(work)
-                n_closed += 1
+        with store.write(name) as tx:
+            n_closed += _close_if_over(tx)
     return n_closed
 
 
-def _known(work: Transaction, number: int | None, key: str | None) -> Row[Any] | None:
-    """Return the round that was asked for before, by its key or its number."""
-    if key is not None:
-        query = select(ROUND).where(ROUND.c.federation_id == work.id, ROUND.c.key == key)
-        row = work.connection.execute(query).one_or_none()
-        if row is not None and number not in (None, row.number):
-            raise Refusal(
-                409,
-                "key-reused",
-                f"the key {key!r} has opened round {row.number}, not {number}.",
-                field="Idempotency-Key",
-                fix="Send another key with every new round.",
-            )
-        if row is not None:
-            return row
-    return None if number is None else find_round(work.connection, work.id, number)
+# --------------------------------------------------------------------------------------------------
+# Rounds in the database.
+# --------------------------------------------------------------------------------------------------
 
 
-def _as_open(work: Transaction, wanted: NewRound, key: str | None) -> tuple[bool, dict[str, Any]]:
-    """Return the open round to who asks for no other."""
-    assert work.machine.chosen is not None
-    t = work.machine.chosen.round
-    if key is not None or wanted.round is not None:  # a new one is meant
-        raise _is_open(t)
-    row = find_round(work.connection, work.id, t)
-    assert row is not None
-    return False, answer(row)
-
-
-def _is_open(t: int) -> Refusal:
-    return Refusal(
-        409,
-        "round-open",
-        f"round {t} is open.",
-        field="round",
-        fix=f"Report the outcomes of round {t}, or close it with POST .../rounds/{t}/close.",
-    )
-
-
-def _check_number(wanted: int | None, next_round: int) -> None:
-    if wanted is not None and wanted != next_round:
-        raise Refusal(
-            409,
-            "wrong-round",
-            f"round must be {next_round}, which comes next, got {wanted}.",
-            field="round",
-            fix=f"Ask for round {next_round}, or leave the number out.",
-        )
-
-
-def _record(work: Transaction, key: str | None) -> Row[Any]:
-    """Write down the round that was opened, and return it."""
-    chosen = work.machine.chosen
-    assert chosen is not None
-    chance = None if chosen.probability is None else chosen.probability.tolist()
-    has_end = math.isfinite(chosen.deadline)
-    body: dict[str, Any] = {
-        "clients": list(chosen.ids),
-        "probability": chance,
-        "times": list(chosen.times),
-        "deadline_s": chosen.deadline if has_end else None,
-        "n_free": int(chosen.n_free),
-    }
-    closes_at = work.at + chosen.deadline if has_end and work.machine.told is None else None
-    values = {"key": key, "opened_at": work.at, "closes_at": closes_at, "chosen": json.dumps(body)}
-    work.connection.execute(
-        insert(ROUND).values(federation_id=work.id, number=chosen.round, **values)
-    )
-    row = find_round(work.connection, work.id, chosen.round)
-    assert row is not None
+def _row(tx: Transaction, number: int) -> Row[Any]:
+    row = _find(tx, ROUND.c.number == number)
+    if row is None:
+        t = tx.federation.session.round
+        detail = f"round {number} was never opened; the next one is {t}."
+        raise HttpProblem("unknown-round", detail)
     return row
 
 
-def _close(work: Transaction) -> None:
-    machine = work.machine
-    assert machine.chosen is not None
-    work.add(RoundClosed(round=machine.chosen.round))
-    ended = machine.ended
-    assert ended is not None
-    status = [_NAMES[int(value)] for value in ended.closed.status]
-    result = {
-        "status": status,
-        "seconds": _plain(ended.closed.duration),
-        "reasons": {str(ended.ids[i]): reason for i, reason in sorted(ended.reasons.items())},
-        "length_s": float(ended.closed.length_s),
-        "void": bool(ended.is_void),
-        "counts": {name: status.count(name) for name in _NAMES.values()},
-        "alerts": [alert.text for alert in ended.alerts],
+def _find(tx: Transaction, which: Any) -> Row[Any] | None:
+    query = select(ROUND).where(ROUND.c.federation_id == tx.federation.id, which)
+    return tx.connection.execute(query).one_or_none()
+
+
+def _known(tx: Transaction, number: int | None, key: str | None) -> Row[Any] | None:
+    """Return the round that an earlier request with this key or number has opened."""
+    if key is not None:
+        row = _find(tx, ROUND.c.key == key)
+        if row is not None and number not in (None, row.number):
+            detail = f"the key {key!r} has opened round {row.number}, not {number}."
+            raise HttpProblem("key-reused", detail)
+        if row is not None:
+            return row
+    if number is None:
+        return None
+    return _find(tx, ROUND.c.number == number)
+
+
+def _document(row: Row[Any]) -> dict[str, Any]:
+    """Return a round as responses have it."""
+    result = {} if row.result is None else {"result": json.loads(row.result)}
+    return {
+        "round": row.number,
+        "state": "open" if row.result is None else "closed",
+        "opened_at": row.opened_at,
+        "closes_at": row.closes_at,
+        "closed_at": row.closed_at,
+        **json.loads(row.chosen),
+        **result,
     }
-    work.connection.execute(
-        update(ROUND)
-        .where(ROUND.c.federation_id == work.id, ROUND.c.number == ended.round)
-        .values(closed_at=work.at, result=json.dumps(result))
-    )
 
 
-def _plain(values: Sequence[float] | np.ndarray[Any, Any]) -> list[float | None]:
-    return [float(value) if math.isfinite(value) else None for value in values]
-
-
-def _said(work: Transaction, t: int) -> dict[Hashable, ClientOutcome]:
-    """Return everything that was reported of a round, from the log."""
-    rows = work.connection.execute(
-        select(EVENT.c.seq, EVENT.c.at, EVENT.c.kind, EVENT.c.body).where(
-            EVENT.c.federation_id == work.id, EVENT.c.round == t, EVENT.c.kind == "reported"
+def _record(tx: Transaction, key: str | None) -> Row[Any]:
+    """Store the round that was opened, and return it."""
+    federation, cohort = tx.federation, tx.federation.cohort
+    assert cohort is not None
+    has_deadline = math.isfinite(cohort.deadline)
+    ends_itself = has_deadline and federation.reported is None
+    chosen = {
+        "clients": list(cohort.ids),
+        "probability": None if cohort.probability is None else cohort.probability.tolist(),
+        "times": list(cohort.times),
+        "deadline_s": cohort.deadline if has_deadline else None,
+        "n_free": int(cohort.n_free),
+    }
+    tx.connection.execute(
+        insert(ROUND).values(
+            federation_id=federation.id,
+            number=cohort.round,
+            key=key,
+            opened_at=tx.at,
+            closes_at=tx.at + cohort.deadline if ends_itself else None,
+            chosen=json.dumps(chosen),
         )
     )
-    contents = [unpacked(*row).content for row in rows]
-    return {
-        outcome.client: outcome
-        for content in contents
-        if isinstance(content, RoundReported)
-        for outcome in content.report.outcomes
+    return _row(tx, cohort.round)
+
+
+def _close_if_over(tx: Transaction) -> bool:
+    """Close the open round if its time is over; return whether it was closed."""
+    is_over = tx.federation.is_over(tx.at)
+    if is_over:
+        _close(tx)
+    return is_over
+
+
+def _close(tx: Transaction) -> None:
+    """Close the open round, and store its result."""
+    federation = tx.federation
+    assert federation.cohort is not None
+    tx.add(RoundClosed(round=federation.cohort.round))
+    result = federation.result
+    assert result is not None
+    status = [_STATUSES[int(value)] for value in result.closed.status]
+    stored = {
+        "status": status,
+        "seconds": [s if math.isfinite(s) else None for s in result.closed.duration.tolist()],
+        "reasons": {str(result.ids[i]): reason for i, reason in sorted(result.reasons.items())},
+        "length_s": float(result.closed.length_s),
+        "void": bool(result.is_void),
+        "counts": {name: status.count(name) for name in _STATUSES.values()},
+        "alerts": [alert.text for alert in result.alerts],
     }
+    tx.connection.execute(
+        update(ROUND)
+        .where(ROUND.c.federation_id == federation.id, ROUND.c.number == result.round)
+        .values(closed_at=tx.at, result=json.dumps(stored))
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# Checks of requests.
+# --------------------------------------------------------------------------------------------------
+
+
+def _check_number(wanted: int | None, federation: LiveFederation) -> None:
+    t = federation.session.round
+    if wanted not in (None, t):
+        detail = f"round must be {t}, which comes next, got {wanted}."
+        raise HttpProblem("wrong-round", detail, fix=f"Ask for round {t}, or omit the number.")
+
+
+def _check_terms(tx: Transaction, terms: Terms, *, go_on: bool) -> int:
+    """Reject a round that cannot be opened; return how many clients are free.
+
+    Args:
+        tx: The transaction; no round is open.
+        terms: What is special about the round.
+        go_on: Whether to continue after too many rounds without answers.
+    """
+    federation, session = tx.federation, tx.federation.session
+    if not len(federation.members.roster):
+        raise HttpProblem("no-clients", "no client is enrolled.")
+    _check_available(tx, terms)
+    for field in ("cohort_size", "deadline_s"):
+        if federation.reported is None and getattr(terms, field) is not None:
+            detail = f"the federation's policy sets {field}."
+            raise HttpProblem("policy-decides", detail, field=field)
+    quorum = session.settings.quorum
+    if not go_on:
+        try:
+            session.check_quorum()
+        except TooFewAnswers as error:
+            raise HttpProblem("too-few-answers", str(error)) from error
+    n_free = int(np.count_nonzero(federation.free(terms, tx.at)))
+    if federation.reported is None and n_free < quorum.min_free:
+        detail = f"{n_free} clients are free, and {quorum.min_free} are needed."
+        raise HttpProblem("too-few-free", detail, headers=RETRY)
+    session.check_columns()
+    return n_free
+
+
+def _check_available(tx: Transaction, terms: Terms) -> None:
+    if isinstance(terms.available, Bits):
+        n_clients = len(tx.federation.members.roster)
+        n_bytes = -(-n_clients // 8)
+        try:
+            size = len(base64.b64decode(terms.available.bits, validate=True))
+        except (binascii.Error, ValueError):
+            size = -1
+        if size != n_bytes:
+            raise HttpProblem(
+                "bad-bits",
+                f"available.bits must be base64 of {n_bytes} bytes, one bit for each of the "
+                f"{n_clients} clients.",
+            )
+    elif terms.available is not None:
+        tx.check_known(terms.available, "available")
+
+
+def _check_losses(federation: LiveFederation, terms: Terms, at: float) -> None:
+    """Reject a round without the losses that the selector needs."""
+    polled = federation.polled(terms, at) if federation.selector.polls else []
+    losses = terms.losses
+    if not polled:
+        return
+    if losses is None:
+        raise HttpProblem("poll-first", "the selector needs losses before it selects.")
+    if len(losses.clients) != len(losses.losses) or set(losses.clients) != set(polled):
+        raise HttpProblem(
+            "wrong-poll",
+            f"losses must have one entry for each of the {len(polled)} clients of .../poll.",
+        )
+
+
+def _new_outcomes(
+    federation: LiveFederation,
+    report: Outcomes,
+    cohort: list[Hashable],
+    known: dict[Hashable, ClientOutcome],
+) -> list[ClientOutcome]:
+    """Return the outcomes that are new; reject other clients, and other content than before.
+
+    Args:
+        federation: The federation.
+        report: The report.
+        cohort: The clients that were selected in the round.
+        known: What was reported on the round before.
+    """
+    check_unique([outcome.client for outcome in report.outcomes], "outcomes")
+    selected = set(cohort)
+    odd = [outcome.client for outcome in report.outcomes if outcome.client not in selected]
+    unknown = [client for client in odd if client not in federation.members.roster]
+    if unknown:
+        raise unknown_clients(unknown, "outcomes")
+    if odd:
+        raise HttpProblem("not-chosen", f"{odd[0]!r} was not selected in this round.")
+    for outcome in report.outcomes:
+        _check_outcome(federation, outcome)
+        if known.get(outcome.client, outcome) != outcome:
+            detail = f"{outcome.client!r} was reported before, with different content."
+            raise HttpProblem("contradiction", detail)
+    return [outcome for outcome in report.outcomes if outcome.client not in known]
+
+
+def _check_outcome(federation: LiveFederation, outcome: ClientOutcome) -> None:
+    if outcome.status == "late" and federation.reported is None:
+        raise HttpProblem(
+            "policy-decides",
+            "the federation's policy decides which clients are late.",
+            field="status",
+            fix='Report "completed" with its seconds, or nothing; or use the policy "reported".',
+        )
+    sent = {metric_key(name, {}) for name in outcome.metrics}
+    missing = [key for key in federation.needed_metrics if key not in sent]
+    if outcome.status == "completed" and missing:
+        raise HttpProblem(
+            "missing-metric",
+            f"the selector needs the metric {missing[0]!r} of {outcome.client!r}.",
+            fix=f'Send "metrics": {{"{missing[0]}": ...}}; null = unknown.',
+        )

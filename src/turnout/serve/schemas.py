@@ -1,10 +1,21 @@
-"""What requests hold, checked by pydantic; lists of clients and columns are compact arrays."""
+"""Bodies of requests and responses, as ``/openapi.json`` describes them; pydantic checks requests.
+
+Lists of clients and columns are compact arrays.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+import dataclasses
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, create_model
+
+from turnout.core.bounds import Bounds
+from turnout.core.describe import entries
+from turnout.live import Guard, LiveSettings, Quorum
+from turnout.worlds import RoundPolicy
 
 #: A stable id: a text of up to 256 characters, or an integer.
 ClientId: TypeAlias = (
@@ -12,7 +23,7 @@ ClientId: TypeAlias = (
     | Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
 )
 _Number: TypeAlias = float | None
-#: One number for each client, or one list of numbers for each; null = unknown.
+#: One number per client, or one list of numbers per client; null = unknown.
 Column: TypeAlias = Annotated[
     list[_Number] | list[list[_Number]], Field(union_mode="left_to_right")
 ]
@@ -21,61 +32,89 @@ Name: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
 Round: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 Size: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
 
+# --------------------------------------------------------------------------------------------------
+# Requests.
+# --------------------------------------------------------------------------------------------------
+
 
 class Body(BaseModel):
-    """What all bodies share: unknown keys are errors, and nothing is converted."""
+    """The base of request bodies: unknown keys are errors, and values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class GuardBody(Body):
-    """A floor and a cap around the selector."""
+class _SettingsBody(Body):
+    """The base of bodies that are stored as JSON, which has no infinity."""
 
-    floor: float = 0.5
-    cap: float = 2.0
-
-
-class QuorumBody(Body):
-    """How many it takes."""
-
-    min_answers: int = 1
-    min_free: int = 1
-    max_empty_rounds: int | None = None
+    model_config = ConfigDict(allow_inf_nan=False)
 
 
-class Definition(Body):
-    """A federation: who chooses, how many, and when a round ends."""
+def _body_of(
+    cls: type,
+    title: str,
+    types: Mapping[Any, Any] = MappingProxyType({}),
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+    names: Collection[str] | None = None,
+) -> Any:
+    """Return a body with the fields of a dataclass, which declares types, defaults and meanings.
+
+    Args:
+        cls: The dataclass.
+        title: The name of the body in ``/openapi.json``.
+        types: The types in JSON of fields that hold objects in Python.
+        defaults: The defaults in JSON, where they differ.
+        names: The fields to take; None takes all of them.
+    """
+    hints, meanings = get_type_hints(cls), entries(cls.__doc__)
+    parts: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        if names is None or field.name in names:
+            kind, default = hints[field.name], defaults.get(field.name, field.default)
+            meaning = meanings[field.name].meaning.replace("None", "null").replace("``", "")
+            parts[field.name] = (types.get(kind, kind), Field(default, description=meaning))
+    summary = (cls.__doc__ or "").partition("\n")[0].replace("``", "")
+    return create_model(title, __base__=_SettingsBody, __doc__=summary, **parts)
+
+
+if TYPE_CHECKING:
+    _Settings = Body
+else:
+    _GuardBody, _QuorumBody = _body_of(Guard, "GuardBody"), _body_of(Quorum, "QuorumBody")
+    _Settings = _body_of(
+        LiveSettings,
+        "Settings",
+        types={
+            float: Seconds,
+            float | None: Seconds | None,
+            RoundPolicy | None: dict[str, Any] | str | None,
+            Bounds | None: bool | dict[str, bool],
+            Guard | None: _GuardBody | None,
+            Quorum: _QuorumBody,
+        },
+        defaults={"cohort_size": ..., "bounds": True, "quorum": _QuorumBody()},
+        names=["cohort_size", "policy", "seed", "bounds", "guard", "quorum", "limit_s", "late_s"],
+    )
+
+
+class Definition(_Settings):
+    """A federation: its selector, the size of its cohorts, and when a round ends.
+
+    A policy is a table such as `{"kind": "fixed-deadline", "seconds": 60}`. With the policy
+    `"reported"`, the caller decides which clients were in time. Bounds are on (`true`), off
+    (`false`), or a table with a switch for each of them.
+    """
 
     name: Name
-    selector: str = Field(description="A name of `turnout list`.")
-    parameters: dict[str, Any] = Field(default={}, description="Of the selector.")
-    cohort_size: int = Field(description="Answers that are wanted per round.")
-    policy: dict[str, Any] | str | None = Field(
-        default=None,
-        description='When a round ends, such as {"kind": "fixed-deadline", "seconds": 60}; '
-        '"reported" leaves it to the caller who was in time.',
-    )
-    seed: int = 0
-    bounds: bool | dict[str, bool] = Field(
-        default=True, description="Whether claims of clients are bounded by those of the others."
-    )
-    guard: GuardBody | None = None
-    quorum: QuorumBody = QuorumBody()
-    limit_s: Seconds = Field(
-        default=3600.0, description="Seconds after which a round ends at the latest."
-    )
-    late_s: Seconds | None = Field(
-        default=None,
-        description="Seconds after the deadline that a late client stays busy; as many as it.",
-    )
+    selector: str = Field(description="A name that `turnout list` shows.")
+    parameters: dict[str, Any] = Field(default={}, description="Parameters of the selector.")
 
 
 class Enrolment(Body):
-    """Clients that join or come back, with what is known about them."""
+    """Clients that join or return, with their columns."""
 
     clients: list[ClientId] = Field(min_length=1)
     columns: dict[Annotated[str, Field(min_length=1, max_length=64)], Column] = Field(
-        default={}, description="By name, one entry for each client; null = unknown."
+        default={}, description="By name, one entry per client; null = unknown."
     )
 
 
@@ -86,7 +125,7 @@ class Withdrawal(Body):
 
 
 class Bits(Body):
-    """A set of clients as base64 of bits, in the order in which clients were enrolled."""
+    """A set of clients as base64 of bits, in the order of enrolment."""
 
     bits: str = Field(description="As numpy.packbits packs them: the first client is the top bit.")
 
@@ -103,14 +142,14 @@ class Terms(Body):
 
     available: list[ClientId] | Bits | None = Field(
         default=None,
-        description="Who can be chosen; without it everyone who is enrolled and not late.",
+        description="The clients that can be selected; by default all that are enrolled and free.",
     )
     cohort_size: Size | None = Field(default=None, description='With the policy "reported" only.')
     deadline_s: Annotated[float, Field(gt=0.0, le=1e9)] | None = Field(
-        default=None, description='With the policy "reported" only; none = no deadline.'
+        default=None, description='With the policy "reported" only; null = no deadline.'
     )
     losses: PollAnswers | None = Field(
-        default=None, description="What those answered whom .../poll named."
+        default=None, description="The losses of the clients that .../poll returned."
     )
 
 
@@ -118,21 +157,21 @@ class NewRound(Terms):
     """A request for the next round."""
 
     round: Round | None = Field(
-        default=None, description="The number that the caller means, from 0."
+        default=None, description="The number of the round that the caller expects, from 0."
     )
     go_on: bool = Field(
-        default=False, description="Go on after max_empty_rounds rounds without answers."
+        default=False, description="Continue after max_empty_rounds rounds without answers."
     )
 
 
 class ClientOutcome(Body):
-    """What became of a chosen client."""
+    """The outcome of a selected client."""
 
     client: ClientId
     status: Literal["completed", "failed", "silent", "late"] = "completed"
     seconds: Seconds | None = Field(
         default=None,
-        description="How long it took; without it, the time since the round was opened.",
+        description="How long the client took; by default the time since the round was opened.",
     )
     metrics: dict[Annotated[str, Field(max_length=64)], float | None] = Field(
         default={}, max_length=64
@@ -141,7 +180,7 @@ class ClientOutcome(Body):
 
 
 class Outcomes(Body):
-    """What became of chosen clients; several reports for a round are fine."""
+    """Outcomes of selected clients; a round can have several reports."""
 
     outcomes: list[ClientOutcome] = Field(min_length=1)
     length_s: Seconds | None = Field(
@@ -154,3 +193,80 @@ class NewToken(Body):
 
     name: Name
     scope: Literal["read", "select", "admin"]
+
+
+# --------------------------------------------------------------------------------------------------
+# Responses. They are only described here: clients in typed languages are generated from it.
+# --------------------------------------------------------------------------------------------------
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ProblemDocument(_Document):
+    """Why a request was not carried out (RFC 9457); nothing has changed."""
+
+    type: str = Field(description="urn:turnout: and a word for programs.")
+    title: str
+    status: int
+    detail: str
+    field: str | None = Field(description="The part of the request that is wrong.")
+    fix: str = Field(description="What to do about it.")
+
+
+class RoundResult(_Document):
+    """How a round ended; lists are in the order of the clients."""
+
+    status: list[Literal["completed", "late", "failed", "silent"]]
+    seconds: list[float | None]
+    reasons: dict[str, str]
+    length_s: float
+    void: bool = Field(description="Whether there were fewer answers than quorum.min_answers.")
+    counts: dict[str, int]
+    alerts: list[str]
+
+
+class RoundDocument(_Document):
+    """A round: the cohort, and how the round ended."""
+
+    round: int
+    state: Literal["open", "closed"]
+    opened_at: float = Field(description="Seconds since 1970.")
+    closes_at: float | None = Field(
+        description="At the latest; null = when all clients are reported."
+    )
+    closed_at: float | None
+    clients: list[ClientId]
+    probability: list[float] | None = Field(
+        description="The probability with which each client was selected."
+    )
+    times: list[int] = Field(description="How often each client was drawn.")
+    deadline_s: float | None
+    n_free: int = Field(description="The number of clients that could have been selected.")
+    result: RoundResult | None = None
+    reported: list[ClientId] | None = None
+
+
+class ReportDocument(_Document):
+    """The effect of a report."""
+
+    round: int
+    new: int
+    repeated: int
+    counted: int
+    missing: int = Field(description="The number of selected clients without a report.")
+    state: Literal["open", "closed"]
+
+
+class CountsDocument(_Document):
+    """The numbers of clients and rounds."""
+
+    model_config = ConfigDict(extra="allow")
+
+    n_clients: int
+    n_present: int
+    n_free: int
+    n_rounds: int
+    open_round: int | None
+    version: int = Field(description="The number of events so far; every change increases it.")

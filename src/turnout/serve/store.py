@@ -1,54 +1,114 @@
-"""Federations in the database: a log of events for each, and machines that follow it.
+"""Federations in the database: a log of events for each, and copies in memory that follow it.
 
-Every process keeps a machine for each federation in use and plays what others have added to the
-log before it adds anything itself. Who adds holds the federation's row, so a round has one owner,
-and what is answered was committed before.
+Every process keeps a copy of each federation in use. It replays the events that other processes
+have added before it adds one itself. A writer locks the federation's row, so that each round is
+selected once, and a response is sent only after its changes are committed.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import time
+import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from threading import Lock, RLock
-from typing import Any
+from typing import Annotated, Any
 
-from sqlalchemy import Connection, Engine, Row, func, insert, select, update
+from fastapi import Depends, Path, Request
+from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
 
-from turnout.errors import TurnoutError
-from turnout.serve.counter import Counter
-from turnout.serve.database import writing
-from turnout.serve.events import Content, Event, packed, unpacked
-from turnout.serve.machine import Machine
-from turnout.serve.problems import unknown_federation
-from turnout.serve.schemas import Definition
-from turnout.serve.snapshots import Snapshots, latest
-from turnout.serve.tables import EVENT, FEDERATION, ROUND
+from turnout.live import Prometheus
+from turnout.live.checkpoint import Checkpoint
+from turnout.live.monitor import Numbers, People
+from turnout.live.transport import log as live_log
+from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT, writing
+from turnout.serve.federation import (
+    Content,
+    Event,
+    LiveFederation,
+    RoundClosed,
+    RoundOpened,
+    RoundReported,
+    StateImported,
+    content_of,
+)
+from turnout.serve.problems import Diverged, HttpProblem, repeated_client, unknown_clients
+from turnout.serve.schemas import ClientId, ClientOutcome, Definition, Enrolment, Withdrawal
 
+log = logging.getLogger("turnout.serve")
 
-class Diverged(TurnoutError, RuntimeError):
-    """Playing the log again chose other clients than those on record."""
+#: The kinds of events, as the database has them.
+_KINDS: dict[str, type[Content]] = {
+    "enrolled": Enrolment,
+    "withdrawn": Withdrawal,
+    "opened": RoundOpened,
+    "reported": RoundReported,
+    "closed": RoundClosed,
+    "imported": StateImported,
+}
+_KIND_OF = {content: kind for kind, content in _KINDS.items()}
+#: A snapshot is taken when replaying would take this many times as long as taking it ...
+_WORTH = 5.0
+#: ... and at least this many seconds.
+_LEAST_S = 1.0
 
 
 class Transaction:
-    """A transaction on one federation: its machine, up to date, and the way to change it."""
+    """A transaction on one federation, which is up to date; only ``Store.write`` allows events.
 
-    def __init__(self, connection: Connection, row: Row[Any], machine: Machine) -> None:
-        self.connection, self.id, self.machine = connection, row.id, machine
-        self.at = max(time.time(), machine.at)  # the log never goes back in time
+    Args:
+        connection: To the database.
+        federation: The federation.
+    """
+
+    def __init__(self, connection: Connection, federation: LiveFederation) -> None:
+        self.connection, self.federation = connection, federation
+        self.at = max(time.time(), federation.at)  # the log never goes back in time
         self.is_changed = False
 
+    def check_known(self, clients: Sequence[ClientId], field: str) -> None:
+        """Reject ids that are not enrolled, or repeated.
+
+        Args:
+            clients: Ids.
+            field: The field of the request that has them.
+        """
+        check_unique(clients, field)
+        unknown = [client for client in clients if client not in self.federation.members.roster]
+        if unknown:
+            raise unknown_clients(unknown, field)
+
     def add(self, content: Content) -> None:
-        """Let something happen, and write it down."""
+        """Apply an event and append it to the log."""
         self.is_changed = True
-        event = Event(self.machine.seq + 1, self.at, content)
-        self.machine.apply(event)
-        values = {"seq": event.seq, "at": event.at, "kind": event.kind, "round": event.round}
+        event = Event(self.federation.seq + 1, self.at, content)
+        self.federation.apply(event)
         self.connection.execute(
-            insert(EVENT).values(federation_id=self.id, body=packed(content), **values)
+            insert(EVENT).values(
+                federation_id=self.federation.id,
+                seq=event.seq,
+                at=event.at,
+                kind=_KIND_OF[type(content)],
+                round=getattr(content, "round", None),
+                body=zlib.compress(content.model_dump_json(exclude_defaults=True).encode(), 1),
+            )
         )
+
+
+def check_unique(clients: Sequence[ClientId], field: str) -> None:
+    """Reject repeated ids.
+
+    Args:
+        clients: Ids.
+        field: The field of the request that has them.
+    """
+    if len(set(clients)) < len(clients):
+        raise repeated_client(clients, field)
 
 
 class Store:
@@ -56,163 +116,326 @@ class Store:
 
     Args:
         engine: The database, with its tables.
-        counter: What counts rounds from now on; None counts nothing.
+        metrics: Counts rounds from now on; None counts nothing.
     """
 
-    def __init__(self, engine: Engine, counter: Counter | None = None) -> None:
-        self.engine, self._counter = engine, counter
+    def __init__(self, engine: Engine, metrics: Metrics | None = None) -> None:
+        self.engine, self._metrics = engine, metrics
         self.snapshots = Snapshots(engine)
-        self._machines: dict[int, Machine] = {}
+        self._federations: dict[int, LiveFederation] = {}
         self._guard = Lock()
         self._locks: defaultdict[str, RLock] = defaultdict(RLock)
 
     @contextmanager
     def write(self, name: str) -> Iterator[Transaction]:
-        """Enter a transaction that may change a federation; others wait.
+        """Enter a transaction that may change a federation; other writers wait.
 
         Args:
-            name: Of the federation.
+            name: The federation.
 
         Raises:
-            Refusal: There is none.
+            HttpProblem: There is no such federation.
         """
         with self._lock(name):
-            work: Transaction | None = None
+            tx: Transaction | None = None
             try:
                 with writing(self.engine) as connection:
                     row = _row(connection, name, locked=True)
-                    work = Transaction(connection, row, self._caught_up(connection, row))
-                    yield work
-                    if work.is_changed:
+                    tx = Transaction(connection, self._caught_up(connection, row))
+                    yield tx
+                    if tx.is_changed:
                         connection.execute(
                             update(FEDERATION)
                             .where(FEDERATION.c.id == row.id)
-                            .values(seq=work.machine.seq)
+                            .values(seq=tx.federation.seq)
                         )
             except BaseException:
-                if work is not None and work.is_changed:  # the machine is ahead of the log
-                    self._machines.pop(work.id, None)
+                if tx is not None and tx.is_changed:  # the copy is ahead of the log
+                    self._federations.pop(tx.federation.id, None)
                 raise
-            if work.is_changed:
-                self.snapshots.take_if_due(work.id, work.machine)
+            if tx.is_changed:
+                self.snapshots.take_if_due(tx.federation)
 
     @contextmanager
-    def read(self, name: str) -> Iterator[tuple[Connection, int, Machine]]:
-        """Enter a transaction that only looks at a federation.
+    def read(self, name: str) -> Iterator[Transaction]:
+        """Enter a transaction that reads a federation.
 
         Args:
-            name: Of the federation.
+            name: The federation.
 
         Raises:
-            Refusal: There is none.
+            HttpProblem: There is no such federation.
         """
         with self._lock(name), self.engine.begin() as connection:
-            row = _row(connection, name)
-            yield connection, row.id, self._caught_up(connection, row)
+            yield Transaction(connection, self._caught_up(connection, _row(connection, name)))
 
     def catch_up(self) -> None:
-        """Play what other servers have added to the federations that are in memory."""
+        """Replay what other servers have added to the federations in memory."""
         with self.engine.begin() as connection:
             query = select(FEDERATION.c.name, FEDERATION.c.id, FEDERATION.c.seq)
             rows = connection.execute(query).all()
         for row in rows:
-            machine = self._machines.get(row.id)
-            if machine is not None and machine.seq < row.seq:
+            federation = self._federations.get(row.id)
+            if federation is not None and federation.seq < row.seq:
                 with self.read(row.name):
                     pass
 
-    def forget(self, federation: int, name: str | None = None) -> None:
-        """Drop what is in memory, so that it is read again.
-
-        Args:
-            federation: Its number in the database.
-            name: Of a federation that is no more, and whose metrics go as well.
-        """
-        self._machines.pop(federation, None)
-        if name is not None and self._counter is not None:
-            self._counter.metrics.forget(name)
+    def forget(self, federation: LiveFederation, *, is_deleted: bool = False) -> None:
+        """Drop a federation from memory; unless it is deleted, it is loaded again when needed."""
+        self._federations.pop(federation.id, None)
+        if is_deleted and self._metrics is not None:
+            self._metrics.forget(federation.definition.name)
 
     def _lock(self, name: str) -> RLock:
         with self._guard:
             return self._locks[name]
 
-    def _caught_up(self, connection: Connection, row: Row[Any]) -> Machine:
-        machine = self._machines.get(row.id)
-        if machine is not None and machine.created_at != row.created_at:
-            machine = None  # another one was deleted, and SQLite uses numbers again
-        events = [] if machine is None else _events(connection, row, machine.seq)
-        is_new = machine is None or not _continues(machine, events, row.seq)
-        if machine is None or is_new:
-            machine = self._loaded(connection, row)
-            events = _events(connection, row, machine.seq)
-        spans = machine.session.spans
-        spans.is_quiet = True  # the server at which it happened has traced it
+    def _caught_up(self, connection: Connection, row: Row[Any]) -> LiveFederation:
+        federation = self._federations.get(row.id)
+        if federation is not None and federation.created_at != row.created_at:
+            federation = None  # it was deleted, and SQLite reuses numbers
+        events = [] if federation is None else _events(connection, row, federation.seq)
+        is_new = federation is None or not _continues(federation, events, row.seq)
+        if federation is None or is_new:
+            federation = self._loaded(connection, row)
+            events = _events(connection, row, federation.seq)
+        spans = federation.session.spans
+        spans.is_quiet = True  # the server on which the round took place has traced it
         try:
-            # What happened before this process knew the federation is not counted again.
-            with nullcontext() if self._counter is None or not is_new else self._counter.quiet():
+            # Events from before this process knew the federation are not counted or logged again.
+            with replaying() if is_new else nullcontext():
                 for event in events:
-                    machine.apply(event)
-                    if event.kind == "opened":
-                        _check_choice(connection, row.id, machine)
+                    federation.apply(event)
+                    if isinstance(event.content, RoundOpened):
+                        _check_choice(connection, federation)
         except BaseException:
-            self._machines.pop(row.id, None)
+            self._federations.pop(row.id, None)
             raise
         finally:
             spans.is_quiet = False
-        self._machines[row.id] = machine
-        return machine
+        self._federations[row.id] = federation
+        return federation
 
-    def _loaded(self, connection: Connection, row: Row[Any]) -> Machine:
-        """Return a machine at the last snapshot."""
-        followers = () if self._counter is None else (self._counter,)
-        machine = Machine(Definition.model_validate_json(row.definition), followers)
-        machine.created_at = row.created_at
-        saved = latest(connection, row.id)
+    def _loaded(self, connection: Connection, row: Row[Any]) -> LiveFederation:
+        """Return a federation at its last snapshot."""
+        followers = () if self._metrics is None else (self._metrics,)
+        definition = Definition.model_validate_json(row.definition)
+        federation = LiveFederation(definition, row.id, row.created_at, followers)
+        saved = connection.execute(
+            select(SNAPSHOT.c.seq, SNAPSHOT.c.body)
+            .where(SNAPSHOT.c.federation_id == row.id)
+            .order_by(SNAPSHOT.c.seq.desc())
+            .limit(1)
+        ).one_or_none()
         if saved is not None:
-            seq, content = saved
-            of_federation = EVENT.c.federation_id == row.id
-            last = select(func.max(EVENT.c.at)).where(of_federation, EVENT.c.seq <= seq)
-            machine.load(content, seq, connection.execute(last).scalar() or row.created_at)
-        return machine
+            until = (EVENT.c.federation_id == row.id) & (EVENT.c.seq <= saved.seq)
+            at = connection.execute(select(func.max(EVENT.c.at)).where(until)).scalar()
+            federation.load(saved.body, saved.seq, at or row.created_at)
+        return federation
+
+
+def _store_of(request: Request) -> Store:
+    store: Store = request.app.state.store
+    return store
+
+
+#: Arguments of routes.
+Stored = Annotated[Store, Depends(_store_of)]
+Name = Annotated[str, Path(description="The federation.", max_length=64)]
+
+
+def reported_outcomes(tx: Transaction, t: int) -> dict[Hashable, ClientOutcome]:
+    """Return the outcomes that were reported on a round, from the log."""
+    which = (EVENT.c.round == t) & (EVENT.c.kind == "reported")
+    return {
+        outcome.client: outcome
+        for event in _read(tx.connection, tx.federation.id, which)
+        if isinstance(event.content, RoundReported)
+        for outcome in event.content.report.outcomes
+    }
 
 
 def _row(connection: Connection, name: str, *, locked: bool = False) -> Row[Any]:
     query = select(FEDERATION).where(FEDERATION.c.name == name)
-    if locked:  # only the key stays free: rows that point to it, such as a snapshot, can be added
+    if locked:  # except for its key: rows that refer to it, such as a snapshot, can be added
         query = query.with_for_update(key_share=True)
     row = connection.execute(query).one_or_none()
     if row is None:
-        raise unknown_federation(name)
+        raise HttpProblem("unknown-federation", f"there is no federation {name!r}.")
     return row
 
 
 def _events(connection: Connection, row: Row[Any], after: int) -> list[Event]:
-    """Return what happened since, as far as the row says: others may be adding to it."""
-    since = (EVENT.c.seq > after) & (EVENT.c.seq <= row.seq)
-    rows = connection.execute(
-        select(EVENT.c.seq, EVENT.c.at, EVENT.c.kind, EVENT.c.body)
-        .where(EVENT.c.federation_id == row.id, since)
-        .order_by(EVENT.c.seq)
-    )
-    return [unpacked(*row) for row in rows]
+    """Return later events, up to the one that the row names: others may be adding more."""
+    return _read(connection, row.id, (EVENT.c.seq > after) & (EVENT.c.seq <= row.seq))
 
 
-def _continues(machine: Machine, events: list[Event], seq: int) -> bool:
-    """Return whether a machine can play these events to be where the log is."""
+def _read(connection: Connection, federation: int, which: Any) -> list[Event]:
+    query = select(EVENT.c.seq, EVENT.c.at, EVENT.c.kind, EVENT.c.body)
+    query = query.where(EVENT.c.federation_id == federation, which).order_by(EVENT.c.seq)
+    return [
+        Event(seq, at, _KINDS[kind].model_validate_json(zlib.decompress(body)))
+        for seq, at, kind, body in connection.execute(query)
+    ]
+
+
+def _continues(federation: LiveFederation, events: list[Event], seq: int) -> bool:
+    """Return whether a federation can replay these events to reach the end of the log."""
     numbers = [event.seq for event in events]
-    is_whole = numbers == list(range(machine.seq + 1, seq + 1))
-    return machine.seq <= seq and is_whole and all(event.kind != "imported" for event in events)
+    is_whole = numbers == list(range(federation.seq + 1, seq + 1))
+    has_import = any(isinstance(event.content, StateImported) for event in events)
+    return federation.seq <= seq and is_whole and not has_import
 
 
-def _check_choice(connection: Connection, federation: int, machine: Machine) -> None:
-    """Raise if a round that was played again is not the one on record."""
-    assert machine.chosen is not None
-    t = machine.chosen.round
+def _check_choice(connection: Connection, federation: LiveFederation) -> None:
+    """Raise if a replayed round is not the one on record."""
+    assert federation.cohort is not None
+    t = federation.cohort.round
     recorded = connection.execute(
-        select(ROUND.c.chosen).where(ROUND.c.federation_id == federation, ROUND.c.number == t)
+        select(ROUND.c.chosen).where(ROUND.c.federation_id == federation.id, ROUND.c.number == t)
     ).scalar_one()
-    if json.loads(recorded)["clients"] != list(machine.chosen.ids):
+    if json.loads(recorded)["clients"] != list(federation.cohort.ids):
         raise Diverged(
-            f"this server chooses other clients for round {t} than those on record: run the "
+            f"this server selects other clients for round {t} than those on record: run the "
             "versions of turnout and numpy that the other servers run."
         )
+
+
+# --------------------------------------------------------------------------------------------------
+# Metrics of rounds. Rounds that are replayed are neither counted nor logged again.
+# --------------------------------------------------------------------------------------------------
+
+_is_replay: ContextVar[bool] = ContextVar("is_replay", default=False)
+
+
+@contextmanager
+def replaying() -> Iterator[None]:
+    """Silence metrics and the log of live rounds for a while, in this thread."""
+    token = _is_replay.set(True)
+    try:
+        yield
+    finally:
+        _is_replay.reset(token)
+
+
+def _is_news(_: logging.LogRecord) -> bool:
+    return not _is_replay.get()
+
+
+class Metrics(Prometheus):
+    """Counts the rounds of this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        live_log.addFilter(_is_news)  # several servers in a process add it only once
+
+    def opened(self, run: str, round: int, people: People) -> None:
+        """Show how many clients there are."""
+        if not _is_replay.get():
+            super().opened(run, round, people)
+
+    def ended(self, run: str, ended: Any, numbers: Numbers) -> None:
+        """Count a round."""
+        if not _is_replay.get():
+            super().ended(run, ended, numbers)
+
+
+# --------------------------------------------------------------------------------------------------
+# Snapshots. They are written in parallel with the requests, so that no request waits for one.
+#
+# The log has everything that a snapshot has. If one fails, or is lost with the process, only the
+# time for replaying the log is lost.
+# --------------------------------------------------------------------------------------------------
+
+
+class Snapshots:
+    """Takes snapshots, one at a time, in a thread of its own.
+
+    Args:
+        engine: The database.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._writer = ThreadPoolExecutor(1, "turnout-snapshots")
+        self._written: dict[int, Future[None]] = {}  # the last one of each federation
+
+    def take_if_due(self, federation: LiveFederation) -> None:
+        """Take a snapshot if it is worth it; the caller must not change the federation meanwhile.
+
+        Args:
+            federation: The federation, not ahead of the log.
+        """
+        due = max(_LEAST_S, _WORTH * federation.snapshot_s)
+        last = self._written.get(federation.id)
+        is_busy = last is not None and not last.done()
+        if federation.cohort is not None or federation.replay_s < due or is_busy:
+            return
+        started = time.perf_counter()
+        federation.replay_s = 0.0
+        try:
+            saved, seq = federation.checkpoint(), federation.seq
+            taken_s = time.perf_counter() - started
+            self._written[federation.id] = self._writer.submit(
+                self._write, federation, saved, seq, taken_s
+            )
+        except Exception:  # the request is done, and the log has everything
+            log.exception("no snapshot of federation %d", federation.id)
+
+    def wait(self) -> None:
+        """Return when all snapshots that were taken are written."""
+        for written in list(self._written.values()):
+            written.result()
+
+    def close(self) -> None:
+        """Write the snapshots that were taken, and take no more."""
+        self._writer.shutdown()
+
+    def _write(
+        self, federation: LiveFederation, saved: Checkpoint, seq: int, taken_s: float
+    ) -> None:
+        started = time.perf_counter()
+        try:
+            content = content_of(saved)
+            with writing(self._engine) as connection:
+                if _is_current(connection, federation, seq):
+                    save(connection, federation.id, seq, content)
+            log.info("snapshot of federation %d: %.1f MB", federation.id, len(content) / 1e6)
+        except Exception:  # as above
+            log.exception("no snapshot of federation %d", federation.id)
+        federation.snapshot_s = taken_s + time.perf_counter() - started
+
+
+def save(connection: Connection, federation: int, seq: int, content: bytes) -> None:
+    """Store a snapshot; the one before it is kept, and the enrolments after that one.
+
+    Args:
+        connection: A writing transaction.
+        federation: The number of the federation in the database.
+        seq: The last event in the snapshot.
+        content: The checkpoint.
+    """
+    of_federation = SNAPSHOT.c.federation_id == federation
+    before = connection.execute(select(func.max(SNAPSHOT.c.seq)).where(of_federation)).scalar()
+    if before is not None and before >= seq:  # another server was faster
+        return
+    connection.execute(insert(SNAPSHOT).values(federation_id=federation, seq=seq, body=content))
+    if before is not None:
+        connection.execute(delete(SNAPSHOT).where(of_federation, SNAPSHOT.c.seq < before))
+        connection.execute(
+            delete(EVENT).where(
+                EVENT.c.federation_id == federation,
+                EVENT.c.seq <= before,
+                EVENT.c.kind.in_(["enrolled", "withdrawn"]),
+            )
+        )
+
+
+def _is_current(connection: Connection, federation: LiveFederation, seq: int) -> bool:
+    """Return whether the database still has the federation, and has come as far.
+
+    The federation may have been deleted and its number reused, or a backup was restored.
+    """
+    query = select(FEDERATION.c.created_at, FEDERATION.c.seq)
+    row = connection.execute(query.where(FEDERATION.c.id == federation.id)).one_or_none()
+    return row is not None and row.created_at == federation.created_at and row.seq >= seq

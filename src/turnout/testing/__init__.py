@@ -18,7 +18,7 @@ from turnout.testing.checks import (
     name_of_check,
     yield_checks,
 )
-from turnout.testing.toy import ToyFederation
+from turnout.testing.harness import ToyFederation
 
 __all__ = [
     "CHECKS",

@@ -7,15 +7,23 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from turnout.describe import HEADINGS, headed_texts
-from turnout.docstrings import entries
-from turnout.errors import MissingColumn, NotReset
-from turnout.registry import name_of
-from turnout.rng import Purpose, stream
-from turnout.selector import Selector
-from turnout.testing.harness import Subject, contract, difference, doing, expect, expect_valid, twin
-from turnout.testing.toy import METRICS, ToyFederation
-from turnout.types import Array, Outcome, RoundContext
+from turnout.core.describe import HEADINGS, entries, headed_texts
+from turnout.core.errors import MissingColumn, NotReset
+from turnout.core.registry import name_of
+from turnout.core.rng import Purpose, stream
+from turnout.core.selector import Selector
+from turnout.core.types import Array, Outcome, RoundContext
+from turnout.testing.harness import (
+    METRICS,
+    Subject,
+    ToyFederation,
+    contract,
+    doing,
+    expect,
+    expect_same,
+    expect_valid,
+    twin,
+)
 
 
 @contract
@@ -65,10 +73,8 @@ def _expect_reset(subject: Subject, selector: Selector) -> None:
     for n_before in (1, 2, 5):
         toy.play(selector, range(n_before))
         selector.prepare(7)
-        odd = difference(subject.ready(7).state(), selector.state())
-        expect(
-            not odd, f"reset keeps {odd} of the last run: allocate all that is learned in reset."
-        )
+        message = "reset keeps {odd} of the last run: allocate all that is learned in reset."
+        expect_same(subject.ready(7).state(), selector.state(), message)
 
 
 class _PolicedColumns(Mapping[str, Array]):
@@ -115,9 +121,7 @@ def _expect_only_declared_columns(subject: Subject, toy: ToyFederation) -> None:
     selector = subject.ready(12)
     for t in range(12):
         columns = _PolicedColumns(toy.context(selector, t).columns)
-        ctx = toy.context(selector, t, columns=columns)
-        asked = toy.ask(selector, ctx, stream(0, Purpose.POLL, t))
-        selection = selector.select(asked, stream(0, Purpose.SELECT, t))
+        _, selection = toy.choose(selector, t, columns=columns)
         expect(
             not columns.looked_at,
             f"columns {sorted(columns.looked_at)} are used but not declared: add them to "
@@ -140,10 +144,8 @@ def _expect_missing_is_named(subject: Subject, toy: ToyFederation) -> None:
                 f"it, got {told}: read it by ctx.column(name), or move it to uses_columns.",
             )
     needed = {name: columns[name] for name in selector.needs_columns}
-    ctx = toy.context(selector, 0, columns=needed)
     with doing(f"a round without the optional columns {sorted(selector.uses_columns)}"):
-        asked = toy.ask(selector, ctx, stream(0, Purpose.POLL))
-        expect_valid(selector, asked, selector.select(asked, stream(0, Purpose.SELECT)))
+        expect_valid(selector, *toy.choose(selector, 0, columns=needed))
 
 
 def _error_of(method: Callable[..., object], ctx: RoundContext) -> str:
@@ -158,19 +160,17 @@ def _error_of(method: Callable[..., object], ctx: RoundContext) -> str:
 def _expect_only_declared_metrics(subject: Subject, toy: ToyFederation) -> None:
     selector = subject.ready(12)
     for t in range(6):
-        ctx = toy.ask(selector, toy.context(selector, t), stream(0, Purpose.POLL, t))
-        selection = selector.select(ctx, stream(0, Purpose.SELECT, t))
+        _, selection = toy.choose(selector, t)
         full = toy.outcome(selection, selector.needs_metrics | {*METRICS})
         declared = {name: full.metric(name) for name in selector.needs_metrics}
         other = twin(selector)
         selector.observe(selection, full)
         other.observe(selection, Outcome(full.status, full.duration, declared))
-        odd = difference(selector.state(), other.state())
-        expect(
-            not odd,
-            f"{odd} depends on a metric that is not declared; needs_metrics is "
-            f"{sorted(selector.needs_metrics)}: add the metric to it.",
+        message = (
+            "{odd} depends on a metric that is not declared; needs_metrics is "
+            f"{sorted(selector.needs_metrics)}: add the metric to it."
         )
+        expect_same(selector.state(), other.state(), message)
 
 
 def _expect_promises(subject: Subject) -> None:

@@ -1,21 +1,25 @@
-"""Checks with many clients: a round has no Python loop over them, and a learner learns."""
+"""Checks of large and long runs.
+
+A round has no Python loop over many clients. In a long run, a learner prefers good clients and
+forgets clients that died.
+"""
 
 from __future__ import annotations
 
 import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from turnout.registry import make
-from turnout.rng import Purpose, stream
-from turnout.selector import Selector
-from turnout.testing.harness import Subject, contract, expect
-from turnout.testing.toy import ToyFederation
+from turnout.core.registry import make
+from turnout.core.rng import Purpose, stream
+from turnout.core.selector import Selector
+from turnout.core.types import BoolArray, Outcome, RoundContext, Selection, Status
+from turnout.testing.harness import METRICS, Subject, ToyFederation, contract, expect
 
 #: Clients and cohort of the loop detector.
 MANY_CLIENTS, MANY_CHOSEN = 100_000, 100
@@ -28,10 +32,6 @@ LINES_PER_CLIENT = 0.7
 
 #: Limit on the time of a round, in times of one draw and one partial sort of n numbers.
 SLOWEST = 3000.0
-
-#: A learner must choose good clients this many times as often as ``random`` does. Chance reaches
-#: it with the probability of five standard deviations.
-LEARNING_MARGIN = 1.3
 
 
 @contract
@@ -89,6 +89,21 @@ def _reference() -> None:
         np.argpartition(rng.random(MANY_CLIENTS), MANY_CLIENTS - MANY_CHOSEN)
 
 
+#: Clients, cohort and seeds of the checks of long runs.
+N_CLIENTS, COHORT_SIZE, N_SEEDS = 24, 6, 2
+
+#: The round in which clients die, the first round that counts, and the number of rounds.
+DEATH, LATER, N_ROUNDS = 100, 200, 300
+
+#: A learner must choose good clients this many times as often as ``random`` does. Chance reaches
+#: it with the probability of five standard deviations.
+LEARNING_MARGIN = 1.3
+
+#: The most places for the dead, in multiples of their fair share. Equal chances stay below it by
+#: more than five standard deviations.
+MOST_FOR_THE_DEAD = 1.5
+
+
 @contract
 def check_learns(subject: Subject) -> None:
     """Compare with ``random``: a learner chooses good clients 1.3 times as often.
@@ -109,22 +124,86 @@ def check_learns(subject: Subject) -> None:
     )
 
 
+@contract
+def check_forgets_the_dead(subject: Subject) -> None:
+    """Let half of the good clients die: later they get at most 1.5 times their fair share.
+
+    They die in round 100 and neither answer nor report any more, but they still seem available. The
+    last 100 of 300 rounds count.
+    """
+    toys = [_mortal(seed) for seed in range(subject.times(N_SEEDS))]
+    share = _late_share(subject, toys, [toy.dying for toy in toys])
+    fair = float(toys[-1].dying.mean())
+    expect(
+        share <= MOST_FOR_THE_DEAD * fair,
+        f"clients that died {LATER - DEATH} rounds before get {share:.3f} of the places, "
+        f"{share / fair:.1f} times their fair share of {fair:.3f}; at most {MOST_FOR_THE_DEAD} is "
+        "allowed: let each request without an answer lower a client's rank, for example by "
+        "turnout.sampling.running, or say why not in expected_check_failures.",
+    )
+
+
+class DyingFederation(ToyFederation):
+    """A toy federation in which every second good client dies."""
+
+    @functools.cached_property
+    def dying(self) -> BoolArray:
+        """(n,) which clients die."""
+        good = np.flatnonzero(self.good)
+        dies = np.zeros(self.n_clients, dtype=np.bool_)
+        dies[stream(self.seed, Purpose.INIT).permutation(good)[: good.size // 2]] = True
+        return dies
+
+    def ask(self, selector: Selector, ctx: RoundContext, rng: np.random.Generator) -> RoundContext:
+        """Poll; the dead do not answer."""
+        ctx = super().ask(selector, ctx, rng)
+        if ctx.polled is None or ctx.round < DEATH:
+            return ctx
+        polled, loss = ctx.answers()
+        return ctx.with_answers(polled, np.where(self.dying[polled], np.nan, loss))
+
+    def outcome(self, selection: Selection, metrics: Iterable[str] = METRICS) -> Outcome:
+        """Return what happened; the dead were silent."""
+        outcome = super().outcome(selection, metrics)
+        if selection.round < DEATH:
+            return outcome
+        dead = self.dying[selection.clients]
+        return Outcome(
+            np.where(dead, np.int8(Status.SILENT), outcome.status),
+            np.where(dead, np.nan, outcome.duration),
+            {name: np.where(dead, np.nan, values) for name, values in outcome.metrics.items()},
+        )
+
+
+@functools.cache
+def _mortal(seed: int) -> DyingFederation:
+    return DyingFederation(N_CLIENTS, COHORT_SIZE, seed=seed)
+
+
+@functools.cache
+def _immortal(seed: int) -> ToyFederation:
+    return ToyFederation(N_CLIENTS, COHORT_SIZE, seed=seed)
+
+
 @functools.cache
 def _share_by_chance() -> float:
     return _share_of_good(Subject(lambda: make("random")))
 
 
-@functools.cache
-def _world(seed: int) -> ToyFederation:
-    return ToyFederation(24, 6, seed=seed)
-
-
 def _share_of_good(subject: Subject) -> float:
-    n_good = n_chosen = 0
-    for seed in range(2):
-        toy = _world(seed)
-        selections = toy.play(subject.ready(24, seed), range(300), seed=seed)
-        chosen = np.concatenate([selection.clients for selection in selections[200:]])
-        n_good += int(np.count_nonzero(toy.good[chosen]))
-        n_chosen += chosen.size
-    return n_good / max(1, n_chosen)
+    toys = [_immortal(seed) for seed in range(N_SEEDS)]
+    return _late_share(subject, toys, [toy.good for toy in toys])
+
+
+def _late_share(
+    subject: Subject, toys: Iterable[ToyFederation], marked: Iterable[BoolArray]
+) -> float:
+    """Return the share of places in the last rounds that go to marked clients, over all seeds."""
+    n_marked = n_places = 0
+    for toy, is_marked in zip(toys, marked, strict=True):
+        selector = subject.ready(N_CLIENTS, toy.seed)
+        selections = toy.play(selector, range(N_ROUNDS), seed=toy.seed)
+        chosen = np.concatenate([selection.clients for selection in selections[LATER:]])
+        n_marked += int(np.count_nonzero(is_marked[chosen]))
+        n_places += chosen.size
+    return n_marked / max(1, n_places)

@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from turnout.errors import TurnoutError
-from turnout.rng import Purpose, stream
-from turnout.selector import Selector
+from turnout.core.errors import TurnoutError
+from turnout.core.rng import Purpose, stream
+from turnout.core.selector import Selector
+from turnout.core.types import Array, RoundContext, Selection
 from turnout.testing.harness import (
     Subject,
+    ToyFederation,
     arrays_of,
     contract,
-    difference,
     doing,
     expect,
     expect_finite,
+    expect_same,
     expect_valid,
     refused,
     twin,
 )
-from turnout.testing.toy import ToyFederation
-from turnout.types import Array, RoundContext, Selection
 
 
 @contract
@@ -116,20 +116,19 @@ def check_select_keeps_state(subject: Subject) -> None:
         toy.play(selector, range(n_before))
         state, parameters = selector.state(), selector.parameters
         first = _selections(selector, toy, n_before)
-        odd = difference(state, selector.state())
-        expect(
-            not odd,
-            f"select or poll changed {odd}: what advances per round advances in observe, or is "
-            "computed from ctx.round.",
+        message = (
+            "select or poll changed {odd}: what advances per round advances in observe, or is "
+            "computed from ctx.round."
         )
+        expect_same(state, selector.state(), message)
         expect(selector.parameters == parameters, "select or poll changed a parameter.")
-        _expect_same(
+        _expect_repeated(
             first,
             _selections(selector, toy, n_before),
             "the same context and generator gave another selection: draw from the rng that "
             "select is given, never from global numpy or random.",
         )
-        _expect_same(
+        _expect_repeated(
             first,
             _selections(twin(selector), toy, n_before),
             "a selector with the same state selects differently: everything learned must be "
@@ -139,17 +138,13 @@ def check_select_keeps_state(subject: Subject) -> None:
 
 
 def _selections(selector: Selector, toy: ToyFederation, start: int) -> list[Selection]:
-    selections = []
-    for t in range(start, start + 8):
-        ctx = toy.ask(selector, toy.context(selector, t), stream(0, Purpose.POLL, t))
-        selections.append(selector.select(ctx, stream(0, Purpose.SELECT, t)))
-    return selections
+    return [toy.choose(selector, t)[1] for t in range(start, start + 8)]
 
 
-def _expect_same(first: list[Selection], second: list[Selection], message: str) -> None:
+def _expect_repeated(first: list[Selection], second: list[Selection], message: str) -> None:
     for selection, repeated in zip(first, second, strict=True):
-        odd = difference(arrays_of(selection), arrays_of(repeated))
-        expect(not odd, f"{message} Round {selection.round} differs in {odd}.")
+        whole = f"{message} Round {selection.round} differs in {{odd}}."
+        expect_same(arrays_of(selection), arrays_of(repeated), whole)
 
 
 def _expect_refused(selector: Selector, toy: ToyFederation) -> None:
@@ -184,8 +179,8 @@ def check_inputs_untouched(subject: Subject) -> None:
         state = selector.state()
         for array in inputs:
             _overwrite(array)
-        odd = difference(state, selector.state())
-        expect(not odd, f"{odd} changes when an input is reused: store a copy of the input.")
+        message = "{odd} changes when an input is reused: store a copy of the input."
+        expect_same(state, selector.state(), message)
 
 
 def _private(ctx: RoundContext) -> RoundContext:

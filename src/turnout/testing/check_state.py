@@ -9,25 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from turnout.arrays import COLUMN_LIMITS
-from turnout.errors import InvalidInput, TurnoutError
-from turnout.persist import load, save
-from turnout.rng import Purpose, stream
-from turnout.selector import Selector
+from turnout.core.arrays import COLUMN_LIMITS
+from turnout.core.errors import InvalidInput, TurnoutError
+from turnout.core.persist import load, save
+from turnout.core.rng import Purpose, stream
+from turnout.core.selector import Selector
+from turnout.core.types import LARGEST_REPORT, Array, Outcome, RoundContext, Selection, Status
 from turnout.testing.harness import (
+    METRICS,
     Subject,
+    ToyFederation,
     arrays_of,
     contract,
-    difference,
     doing,
     expect,
     expect_finite,
+    expect_same,
     expect_valid,
     refused,
     twin,
 )
-from turnout.testing.toy import METRICS, ToyFederation
-from turnout.types import LARGEST_REPORT, Array, Outcome, RoundContext, Selection, Status
 
 
 def _reports(status: Status, duration: float, metric: float | None) -> Callable[..., Outcome]:
@@ -78,8 +79,7 @@ def check_observe_survives(subject: Subject) -> None:
 
 
 def _select(selector: Selector, toy: ToyFederation, t: int, **changes: Any) -> Selection:
-    ctx = toy.ask(selector, toy.context(selector, t, **changes), stream(0, Purpose.POLL, t))
-    selection = selector.select(ctx, stream(0, Purpose.SELECT, t))
+    ctx, selection = toy.choose(selector, t, **changes)
     expect_valid(selector, ctx, selection)
     return selection
 
@@ -118,12 +118,11 @@ def check_late_feedback(subject: Subject) -> None:
         waiting.append((selection, arrays_of(selection)))
         while t % 3 == 2 and waiting:  # three rounds at once, the latest first
             late, as_made = waiting.pop()
-            odd = difference(as_made, arrays_of(late))
-            expect(
-                not odd,
-                f"{odd} of the selection of round {late.round} changed after it was made: put "
-                "copies of the state into a selection.",
+            message = (
+                f"{{odd}} of the selection of round {late.round} changed after it was made: put "
+                "copies of the state into a selection."
             )
+            expect_same(as_made, arrays_of(late), message)
             _observe_late(selector, observer, late, toy)
 
 
@@ -135,12 +134,11 @@ def _observe_late(
         selector.observe(selection, outcome)
         expect_finite(selector)
         observer.observe(selection, outcome)
-    odd = difference(selector.state(), observer.state())
-    expect(
-        not odd,
-        f"observe took something for {odd} from an earlier select: put what it needs into "
-        "Selection.memo, so that it travels with the decision.",
+    message = (
+        "observe took something for {odd} from an earlier select: put what it needs into "
+        "Selection.memo, so that it travels with the decision."
     )
+    expect_same(selector.state(), observer.state(), message)
 
 
 @contract
@@ -161,14 +159,13 @@ def check_save_and_load(subject: Subject) -> None:
     expected = toy.play(whole, range(12, 24))
     for way, selector in {"load(path)": loaded, "load(path, into=...)": restored}.items():
         for selection, resumed in zip(expected, toy.play(selector, range(12, 24)), strict=True):
-            odd = difference(arrays_of(selection), arrays_of(resumed))
-            expect(
-                not odd,
-                f"after {way}, round {selection.round} differs in {odd}: everything learned must "
-                "be in attributes whose names end in '_' and allocated in reset.",
+            message = (
+                f"after {way}, round {selection.round} differs in {{odd}}: everything learned must "
+                "be in attributes whose names end in '_' and allocated in reset."
             )
-        odd = difference(whole.state(), selector.state())
-        expect(not odd, f"after {way} and 12 more rounds the state differs in {odd}.")
+            expect_same(arrays_of(selection), arrays_of(resumed), message)
+        message = f"after {way} and 12 more rounds the state differs in {{odd}}."
+        expect_same(whole.state(), selector.state(), message)
 
 
 @contract
@@ -201,10 +198,8 @@ def _expect_old_rows(before: Mapping[str, Array], after: Mapping[str, Array]) ->
         rows = tuple(slice(0, length) for length in before[name].shape)
         same_rank = after[name].ndim == before[name].ndim
         kept = np.array(after[name][rows]) if same_rank else after[name]
-        expect(
-            not difference({name: before[name]}, {name: kept}),
-            f"grow changed the old rows of {name}: let Stateful.grow copy them.",
-        )
+        message = "grow changed the old rows of {odd}: let Stateful.grow copy them."
+        expect_same({name: before[name]}, {name: kept}, message)
 
 
 @contract

@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from turnout.errors import InvalidInput
-from turnout.testing.check_dead import check_forgets_the_dead
+from turnout.core.errors import InvalidInput
 from turnout.testing.check_declarations import check_declarations, check_docstring, check_parameters
-from turnout.testing.check_scale import check_learns, check_vectorised
+from turnout.testing.check_scale import check_forgets_the_dead, check_learns, check_vectorised
 from turnout.testing.check_select import (
     check_edge_rounds,
     check_inputs_untouched,
@@ -107,10 +106,16 @@ def check_selector(
 
     """
     expected = _expected(make_selector, expected_failures)
-    return [
-        _run(CHECKS.index(check) + 1, check, make_selector, effort, expected)
-        for check in (CHECKS if checks is None else checks)
-    ]
+    results = []
+    for check in CHECKS if checks is None else checks:
+        name, start, passed = name_of_check(check), time.perf_counter(), True
+        try:
+            message = _judge(check, make_selector, effort, expected.get(name))
+        except AssertionError as error:
+            message, passed = str(error), False
+        seconds = time.perf_counter() - start
+        results.append(CheckResult(name, CHECKS.index(check) + 1, passed, message, seconds))
+    return results
 
 
 def yield_checks(
@@ -166,23 +171,6 @@ def _expected(make_selector: MakeSelector, reasons: Mapping[str, str] | None) ->
             f"{', '.join(names)}."
         )
     return reasons
-
-
-def _run(
-    number: int,
-    check: Check,
-    make_selector: MakeSelector,
-    effort: float,
-    expected: Mapping[str, str],
-) -> CheckResult:
-    name = name_of_check(check)
-    start = time.perf_counter()
-    try:
-        message = _judge(check, make_selector, effort, expected.get(name))
-        passed = True
-    except AssertionError as error:
-        message, passed = str(error), False
-    return CheckResult(name, number, passed, message, time.perf_counter() - start)
 
 
 def _judge(check: Check, make_selector: MakeSelector, effort: float, reason: str | None) -> str:

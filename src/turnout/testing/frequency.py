@@ -10,11 +10,10 @@ import dataclasses
 
 import numpy as np
 
-from turnout.rng import Purpose, stream
-from turnout.selector import Selector
-from turnout.testing.harness import Subject, contract, doing, expect, expect_valid
-from turnout.testing.toy import ToyFederation
-from turnout.types import Array, BoolArray, FloatArray, RoundContext
+from turnout.core.rng import Purpose, stream
+from turnout.core.selector import Selector
+from turnout.core.types import Array, BoolArray, FloatArray, RoundContext
+from turnout.testing.harness import Subject, ToyFederation, contract, doing, expect, expect_valid
 
 #: How many standard deviations a count may differ from its expectation.
 SIGMAS = 5.0

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from turnout.selector import Selector
-from turnout.types import Array, RoundContext, Selection
+from turnout.core import require
+from turnout.core.rng import Purpose, stream
+from turnout.core.selector import Selector
+from turnout.core.types import (
+    Array,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Outcome,
+    RoundContext,
+    Selection,
+    Status,
+)
 
 #: A zero-argument callable, a selector class, or a selector that is cloned.
 MakeSelector = Callable[[], Selector] | type[Selector] | Selector
@@ -127,8 +141,8 @@ def refused(kind: type[Exception], selector: Selector, what: str, advice: str) -
     try:
         yield
     except kind:
-        odd = difference(before, selector.state())
-        expect(not odd, f"a refused {what} changed {odd}: check before anything is changed.")
+        message = f"a refused {what} changed {{odd}}: check before anything is changed."
+        expect_same(before, selector.state(), message)
         return
     raise AssertionError(advice)
 
@@ -162,6 +176,19 @@ def difference(before: Mapping[str, Array], after: Mapping[str, Array]) -> str:
         or before[name].tobytes() != after[name].tobytes()
     }
     return ", ".join(sorted(odd | (before.keys() ^ after.keys())))
+
+
+def expect_same(before: Mapping[str, Array], after: Mapping[str, Array], message: str) -> None:
+    """Check that arrays are bit-identical.
+
+    Args:
+        before: Arrays by name.
+        after: Arrays by name.
+        message: What is wrong otherwise; ``{odd}`` stands for the names of the arrays that differ.
+
+    """
+    odd = difference(before, after)
+    expect(not odd, message.replace("{odd}", odd))
 
 
 def arrays_of(selection: Selection) -> dict[str, Array]:
@@ -238,3 +265,212 @@ def expect_valid(selector: Selector, ctx: RoundContext, selection: object) -> No
         "chosen in every round, or leave the declaration out.",
     )
     expect(p is None or bool(np.all((p > 0.0) & (p <= 1.0))), "probability is outside (0, 1].")
+
+
+# --------------------------------------------------------------------------------------------------
+# A toy federation for any selector; a third of its clients are good.
+#
+# Good clients answer more often, are faster and have a higher loss. So every learner should prefer
+# them, whatever it learns from. What would happen to each client in a round is drawn for all
+# clients from ``stream(seed, Purpose.ENV, round)``. It does not depend on the selection.
+# --------------------------------------------------------------------------------------------------
+
+#: Seconds that a client has in a round.
+DEADLINE = 4.3
+
+#: The federation repeats itself after this many rounds, which makes long runs cheap.
+PERIOD = 200
+
+#: Share of clients available in a round, and share of polled clients that do not answer.
+AVAILABILITY, NO_ANSWER = 0.8, 0.1
+
+#: Seconds per unit of the three context features: work, cold start, transfer.
+SECONDS = np.array([1.5, 0.3, 0.8])
+
+#: Metrics that are reported by default, and the factor between each and the loss.
+METRICS = ("loss", "loss_std", "loss_rms")
+SHARE_OF_LOSS = {"loss": 1.0, "loss_std": 0.1, "loss_rms": math.hypot(1.0, 0.1)}
+
+_N_BITS = 64
+
+
+class ToyFate(NamedTuple):
+    """What happens to each client that is chosen in a round.
+
+    Args:
+        available: (n,) which clients can be chosen.
+        status: (n,) how the round ends for each.
+        duration: (n,) seconds, NaN for silent clients.
+        loss: (n,) NaN for clients that report nothing.
+        polled_loss: (n,) NaN for clients that do not answer a poll.
+        context: (n, 3) work, cold start and transfer of the round.
+
+    """
+
+    available: BoolArray
+    status: Array
+    duration: FloatArray
+    loss: FloatArray
+    polled_loss: FloatArray
+    context: FloatArray
+
+
+class ToyFederation:
+    """Clients with fixed qualities, and with outcomes that are drawn anew in every round.
+
+    It has the columns ``num_samples``, ``features`` (64 bits), ``context`` (3 numbers),
+    ``expected_duration``, ``upload_duration``, ``download_duration`` and ``success_rate``. Any
+    other column that a selector declares holds a fixed number from [0, 1) per client, and any
+    other metric equals the loss.
+
+    Args:
+        n_clients: Number of clients.
+        cohort_size: How many clients a round chooses.
+        seed: The same seed draws the same federation.
+        good: (n,) which clients are good. Default: a third, drawn at random.
+        labels: Renames the clients: client i behaves like client ``labels[i]`` of the federation
+            without labels.
+
+    """
+
+    def __init__(
+        self,
+        n_clients: int,
+        cohort_size: int,
+        *,
+        seed: int = 0,
+        good: BoolArray | None = None,
+        labels: IntArray | None = None,
+    ) -> None:
+        self.n_clients = require.integer("n_clients", n_clients, minimum=1)
+        self.cohort_size = require.integer("cohort_size", cohort_size, minimum=1)
+        self.seed = seed
+        self.labels = np.arange(n_clients) if labels is None else labels
+        rng = stream(seed, Purpose.PARTITION)
+        drawn = rng.permutation(n_clients) < max(1, n_clients // 3)
+        self._good = drawn if good is None else np.asarray(good, dtype=np.bool_)
+        self._jitter = rng.uniform(0.8, 1.2, (4, n_clients))
+        self._columns: dict[str, Array] = {}
+        self._fates: dict[int, ToyFate] = {}
+
+    @property
+    def good(self) -> BoolArray:
+        """(n,) which clients are reliable, fast and have a high loss."""
+        return self._good[self.labels]
+
+    def fate(self, round: int) -> ToyFate:
+        """Return what happens in a round, drawn for all clients at once."""
+        key = round % PERIOD
+        if key not in self._fates:
+            drawn = self._draw(stream(self.seed, Purpose.ENV, key))
+            self._fates[key] = ToyFate(*(_read_only(values[self.labels]) for values in drawn))
+        return self._fates[key]
+
+    def column(self, name: str, round: int) -> Array:
+        """Return a column as it is before a round; only ``context`` changes from round to round."""
+        if name == "context":
+            return self.fate(round).context
+        if name not in self._columns:
+            self._columns[name] = _read_only(self._fixed_column(name)[self.labels])
+        return self._columns[name]
+
+    def context(self, selector: Selector, round: int, **changes: Any) -> RoundContext:
+        """Return the context of a round with the declared columns only.
+
+        ``changes`` replace fields of the context, for example ``available=`` or ``columns=``.
+        """
+        declared = sorted(selector.needs_columns | selector.uses_columns)
+        settings: dict[str, Any] = {
+            "cohort_size": self.cohort_size,
+            "available": self.fate(round).available,
+            "deadline": DEADLINE,
+            "columns": {name: self.column(name, round) for name in declared},
+        }
+        return RoundContext(round=round, **(settings | changes))
+
+    def ask(self, selector: Selector, ctx: RoundContext, rng: np.random.Generator) -> RoundContext:
+        """Poll as a runner does and return the context with the answers."""
+        polled = selector.poll(ctx, rng)
+        if polled is None:
+            return ctx
+        answers = self.fate(ctx.round).polled_loss[polled]
+        return dataclasses.replace(ctx, polled=polled, polled_loss=answers)
+
+    def choose(
+        self, selector: Selector, round: int, *, seed: int = 0, **changes: Any
+    ) -> tuple[RoundContext, Selection]:
+        """Poll and select; return the context with the answers, and the selection."""
+        ctx = self.context(selector, round, **changes)
+        ctx = self.ask(selector, ctx, stream(seed, Purpose.POLL, round))
+        return ctx, selector.select(ctx, stream(seed, Purpose.SELECT, round))
+
+    def outcome(self, selection: Selection, metrics: Iterable[str] = METRICS) -> Outcome:
+        """Return what happened to the chosen clients, with the named metrics."""
+        fate, chosen = self.fate(selection.round), selection.clients
+        loss = fate.loss[chosen]
+        reports = {name: SHARE_OF_LOSS.get(name, 1.0) * loss for name in metrics}
+        return Outcome(fate.status[chosen], fate.duration[chosen], reports)
+
+    def play(
+        self, selector: Selector, rounds: Iterable[int], *, seed: int = 0, **changes: Any
+    ) -> list[Selection]:
+        """Run whole rounds and return the selections; ``changes`` as in ``context``."""
+        selections = []
+        for t in rounds:
+            _, selection = self.choose(selector, t, seed=seed, **changes)
+            selector.observe(selection, self.outcome(selection, selector.needs_metrics))
+            selections.append(selection)
+        return selections
+
+    def _draw(self, rng: np.random.Generator) -> ToyFate:
+        n = self.n_clients
+        available = rng.random(n) < AVAILABILITY
+        failure = rng.integers(Status.LATE, max(Status) + 1, n)
+        status = np.where(rng.random(n) < self._success_rate(), Status.COMPLETED, failure)
+        context = self._mean_context()
+        context[:, 1] = rng.random(n) < 0.5
+        duration = context @ SECONDS * rng.uniform(0.7, 1.3, n)
+        duration[status == Status.LATE] += DEADLINE
+        duration[status == Status.SILENT] = np.nan
+        loss = np.where(self._good, 3.0, 1.0) * self._jitter[0] * rng.uniform(0.9, 1.1, n)
+        reports = (status == Status.COMPLETED) | (status == Status.LATE)
+        polled_loss = np.where(rng.random(n) < NO_ANSWER, np.nan, loss)
+        reported = np.where(reports, loss, np.nan)
+        return ToyFate(available, status.astype(np.int8), duration, reported, polled_loss, context)
+
+    def _fixed_column(self, name: str) -> Array:
+        if name == "features":
+            return self._bits()
+        if name == "success_rate":
+            return self._success_rate()
+        values: Array
+        if name == "num_samples":
+            values = np.rint(100.0 * self._jitter[1]).astype(np.int64)
+        elif name.endswith("_duration"):
+            share = 1.0 if name == "expected_duration" else 0.1
+            values = share * (self._mean_context() @ SECONDS)
+        else:
+            rng = stream(self.seed, Purpose.INIT, zlib.crc32(name.encode()))
+            values = rng.random(self.n_clients)
+        return values
+
+    def _success_rate(self) -> FloatArray:
+        rate: FloatArray = np.where(self._good, 0.8, 0.4) * self._jitter[2]
+        return rate
+
+    def _mean_context(self) -> FloatArray:
+        work, transfer = np.where(self._good, [[0.5], [0.3]], [[2.0], [1.5]]) * self._jitter[3]
+        return np.column_stack((work, np.full(self.n_clients, 0.5), transfer))
+
+    def _bits(self) -> Array:
+        """Return codes: all good clients have similar ones, and so have all others."""
+        rng = stream(self.seed, Purpose.INIT)
+        code = rng.integers(0, 2, (2, _N_BITS), dtype=np.uint8)
+        is_flipped = rng.random((self.n_clients, _N_BITS)) < 0.05
+        bits: Array = code[self._good.astype(np.int64)] ^ is_flipped.astype(np.uint8)
+        return bits
+
+
+def _read_only(values: Array) -> Array:
+    values.setflags(write=False)
+    return values

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turnout.rng import Purpose, stream
-from turnout.selector import Selector
-from turnout.types import Array, BoolArray, Outcome, RoundContext
+from turnout.core.rng import Purpose, stream
+from turnout.core.selector import Selector
+from turnout.core.types import Array, BoolArray, Outcome, RoundContext
 
 N_FEATURES = 64
 

@@ -1,4 +1,4 @@
-"""How the returned models become the next global model.
+"""Rules that turn the returned models into the next global model.
 
 Every rule is a list of coefficients: new = global + server_lr * sum_i c_i (w_i - global), the sum
 running over the clients that returned. A client drawn twice counts like two with the same model
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from turnout.domains import CheckedFields, Flag
-from turnout.errors import InvalidInput
-from turnout.types import FloatArray, IntArray
+from turnout.core.domains import CheckedFields, Flag
+from turnout.core.errors import InvalidInput
+from turnout.core.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -156,6 +156,7 @@ def aggregate(
     rows = np.flatnonzero(share)
     if rows.size == 0:
         return weights.clone()
+    # Sums of many models lose digits in single precision. Apple GPUs have no double precision.
     precise = torch.float32 if weights.device.type == "mps" else torch.float64
     total = weights.to(precise) * (1.0 - float(share.sum()))
     for row in rows:

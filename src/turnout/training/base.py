@@ -1,17 +1,17 @@
 """The contract of trainers: flat weights in, stacked weights and reports out.
 
 A model is a flat vector of P weights, in the order of ``Module.parameters()``. Buffers that change
-in training, as those of batch normalisation, follow them and count as weights here. Randomness is
-keyed by (seed, round, client), so that every trainer sees the same mini-batches in the same order
-and a resumed run repeats exactly.
+during training, such as those of batch normalisation, follow them and count as weights here.
+Randomness is keyed by (seed, round, client), so that every trainer sees the same mini-batches in
+the same order and a resumed run repeats exactly.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from turnout.types import FloatArray, IntArray
+from turnout.core.types import FloatArray, IntArray, PollData
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Updates:
-    """What a cohort sends back, in the order of the clients that were asked.
+    """The models and reports of a cohort, in the order of the clients that were asked.
 
     A client whose loss or weights are not finite has NaN in its three losses and the global model
     as its weights. So it cannot spoil an average, and the caller marks it as failed. Losses are
@@ -78,17 +78,13 @@ class ClientScores:
 
 
 class Clients(Protocol):
-    """What clients do with a model on their own examples."""
+    """Clients that train and evaluate a model on their own examples."""
 
     def train(self, weights: torch.Tensor, clients: IntArray, round: int) -> Updates:
         """Let each client train, starting from the global model."""
 
     def polled_loss(
-        self,
-        weights: torch.Tensor,
-        clients: IntArray,
-        round: int,
-        data: Literal["all", "mini-batch"],
+        self, weights: torch.Tensor, clients: IntArray, round: int, data: PollData
     ) -> FloatArray:
         """Return (len(clients),) the loss of the model on their data, without training."""
 

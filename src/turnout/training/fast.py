@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from turnout.errors import MissingExtra
+import numpy as np
+
+from turnout.core.errors import MissingExtra
 
 try:
     import torch
@@ -16,23 +18,46 @@ try:
 except ImportError as error:
     raise MissingExtra("training needs PyTorch: pip install 'turnout[torch]'") from error
 
-import numpy as np
-
-from turnout import require
+from turnout.core import require
+from turnout.core.types import IntArray
 from turnout.data.base import FederatedData
 from turnout.training.base import Updates
-from turnout.training.batched.engine import Losses, Task
-from turnout.training.batched.merged import engine_for
-from turnout.training.batched.threads import spread
-from turnout.training.batched.tiles import cut
-from turnout.training.batched.weights import StepRule
+from turnout.training.engine import Engine, Losses, StepRule, Task, cut, spread
+from turnout.training.functional import Copies, Functional, OneByOne, is_noisy, why_not
+from turnout.training.layers import Chain, Unreadable, read_layer_plans
 from turnout.training.local import LocalWork
+from turnout.training.lstm import Text
 from turnout.training.models import Model
-from turnout.training.reference import ReferenceTrainer
-from turnout.training.reports import finished
-from turnout.training.scoring import Scorer, one_by_one
-from turnout.training.torch_trainer import TorchTrainer
-from turnout.types import IntArray
+from turnout.training.modules import NextWord
+from turnout.training.reference import ReferenceTrainer, Scorer, TorchTrainer, finished, one_by_one
+
+# The engine of a model is the fastest one that gives the numbers of the reference.
+
+
+def engine_for(reference: ReferenceTrainer, batch_size: int) -> tuple[Engine, str]:
+    """Return the engine for a module, and why no faster one fits (or an empty string).
+
+    Args:
+        reference: The reference trainer of the module.
+        batch_size: Examples of the largest mini-batch.
+
+    """
+    module, data = reference.module, reference.data
+    if type(module) is NextWord:
+        return Text(module, data), ""
+    if reference.buffers:
+        engine = OneByOne if is_noisy(module, data) else Copies
+        return engine(reference), f"it changes buffers while it trains: {reference.buffers[0]}"
+    try:
+        return Chain(read_layer_plans(module, data.example_shape), module, data, batch_size), ""
+    except Unreadable as error:
+        why = str(error)
+    if is_noisy(module, data):
+        return OneByOne(reference), f"{why}; it draws random numbers while it trains"
+    refusal = why_not(module, data)
+    if not refusal:
+        return Functional(module, data), why
+    return Copies(reference), f"{why}; {refusal}"
 
 
 class FastTrainer(TorchTrainer):

@@ -1,4 +1,9 @@
-"""The clients of the round loop when they train a real model together."""
+"""The clients of the round loop when they train a real model together.
+
+Clients may keep the buffers of their model to themselves, as in SiloBN (Andreux et al., Siloed
+Federated Learning for Multi-Centric Histopathology Datasets, 2020): weights are averaged, but the
+running moments of batch normalisation stay where they were measured.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +11,25 @@ import importlib
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from turnout import metrics, require
-from turnout.arrays import LARGEST_REPORT
+from turnout.core import require
+from turnout.core.arrays import LARGEST_REPORT
+from turnout.core.errors import InvalidInput
+from turnout.core.names import import_object
+from turnout.core.types import Array, BoolArray, FloatArray, IntArray, PollData, Selection
 from turnout.data import FederatedData, federate
-from turnout.errors import InvalidInput
-from turnout.names import import_object
+from turnout.results import metrics
 from turnout.training.aggregate import aggregate
 from turnout.training.base import Clients, ClientScores, Trainer, Updates
-from turnout.training.batches import examples_seen
-from turnout.training.kept_buffers import KeptBuffers
+from turnout.training.local import examples_seen
 from turnout.training.recipe import TRAINERS, Training
-from turnout.types import Array, BoolArray, FloatArray, IntArray, Selection
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 
 class Trained(NamedTuple):
@@ -41,7 +47,7 @@ class Trained(NamedTuple):
 
 
 class Federation:
-    """A global model and the clients that train it, for ``turnout.simulation.rounds``.
+    """A global model and the clients that train it, for ``turnout.experiment.rounds``.
 
     Args:
         training: The recipe.
@@ -90,9 +96,7 @@ class Federation:
     def _clients(self) -> Clients:
         return self.trainer if self._kept is None else self._kept
 
-    def polled_loss(
-        self, round: int, clients: IntArray, data: Literal["all", "mini-batch"]
-    ) -> FloatArray:
+    def polled_loss(self, round: int, clients: IntArray, data: PollData) -> FloatArray:
         """Return the loss of the global model on the data of some clients; NaN if not finite."""
         return _possible(self._clients.polled_loss(self.weights, clients, round, data))
 
@@ -269,3 +273,66 @@ def _columns(data: FederatedData) -> dict[str, Array]:
 def _possible(values: FloatArray) -> FloatArray:
     """Return reports with NaN in place of values that are not finite or too large."""
     return np.where(np.abs(values) <= LARGEST_REPORT, values, np.nan)
+
+
+class KeptBuffers:
+    """Lets clients train and evaluate with their own buffers, one client after the other.
+
+    ``values`` are (n, buffers) those of each client; NaN for a client that has not trained yet,
+    which uses those of the global model.
+
+    Args:
+        trainer: The trainer, with a model that changes its buffers.
+
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._n = trainer.n_buffers
+        first = trainer.initial_weights()[-self._n :]
+        self.values: Tensor = first.repeat(trainer.steps.size, 1).fill_(np.nan)
+
+    def train(self, weights: Tensor, clients: IntArray, round: int) -> Updates:
+        """Let each client train from the global weights and its buffers, and keep the latter."""
+        import torch
+
+        each = [
+            self._trainer.train(self._model(weights, client), np.array([client]), round)
+            for client in clients
+        ]
+        local = torch.cat([updates.weights for updates in each])
+        is_sound = torch.from_numpy(np.isfinite([updates.loss[0] for updates in each]))
+        self.values[clients[is_sound.numpy()]] = local[is_sound.to(local.device), -self._n :]
+        reports = ("num_examples", "loss", "loss_std", "loss_rms", "steps")
+        joined = (np.concatenate([getattr(updates, name) for updates in each]) for name in reports)
+        return Updates(local, *joined)
+
+    def polled_loss(
+        self, weights: Tensor, clients: IntArray, round: int, data: PollData
+    ) -> FloatArray:
+        """Return the loss of the weights with each client's buffers on its data."""
+        each = [
+            self._trainer.polled_loss(self._model(weights, client), np.array([client]), round, data)
+            for client in clients
+        ]
+        return np.concatenate([np.zeros(0), *each])
+
+    def test_clients(self, weights: Tensor, clients: IntArray | None = None) -> ClientScores:
+        """Return loss and accuracy of the weights with each client's buffers on its examples."""
+        each = [
+            self._trainer.test_clients(self._model(weights, client), np.array([client]))
+            for client in (range(len(self.values)) if clients is None else clients)
+        ]
+        loss, accuracy = (
+            np.concatenate([np.zeros(0), *(getattr(scores, name) for scores in each)])
+            for name in ("loss", "accuracy")
+        )
+        return ClientScores(loss, accuracy)
+
+    def _model(self, weights: Tensor, client: int) -> Tensor:
+        own = self.values[client]
+        if own.isnan().any():
+            return weights
+        model = weights.clone()
+        model[-self._n :] = own
+        return model

@@ -1,8 +1,13 @@
-"""Local training: how long a client trains, and by which rule.
+"""Local training: how long a client trains, by which rule, and on which mini-batches.
 
 FedAvg is plain SGD on the cross-entropy. FedProx adds ``proximal / 2 * ||w - w_global||^2`` to it;
 that is gamma of E3CS's journal form and mu of the FedProx paper. Momentum and the moments of Adam
 start at zero in every round: a client keeps nothing between rounds.
+
+A pass over the client's examples is a fresh permutation, cut into mini-batches. The last mini-batch
+of a pass holds the rest and may be smaller. A model that needs more examples than that gets them
+from the mini-batch before. Steps continue over as many passes as they need. A batch size above the
+client's number of examples means all of them. All trainers use the same mini-batches.
 """
 
 from __future__ import annotations
@@ -12,14 +17,14 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from turnout import require
-from turnout.arrays import as_array
-from turnout.domains import Count, Fraction, NonNegative, check_fields, choice
-from turnout.errors import InvalidInput
-from turnout.plain import LATER
-from turnout.rng import Purpose, stream
-from turnout.schedules import Schedule, at_round
-from turnout.types import IntArray
+from turnout.core import require
+from turnout.core.arrays import as_array
+from turnout.core.domains import Count, Fraction, NonNegative, check_fields, choice
+from turnout.core.errors import InvalidInput
+from turnout.core.plain import LATER
+from turnout.core.rng import Purpose, stream
+from turnout.core.schedules import ScheduledNonNegative, at_round
+from turnout.core.types import IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class LocalWork:
     epochs: Amount | None = None
     steps: Amount | None = None
     batch_size: Count | None = 40
-    lr: float | Schedule = 0.01
+    lr: ScheduledNonNegative = 0.01
     momentum: Fraction = 0.0
     proximal: NonNegative = 0.0
     weight_decay: NonNegative = 0.0
@@ -87,7 +92,6 @@ class LocalWork:
             object.__setattr__(self, "epochs", 1)
         for name in ("epochs", "steps"):
             object.__setattr__(self, name, _amount(name, getattr(self, name)))
-        at_round("lr", self.lr, 0)
         if self.optimizer == "adam" and self.momentum:
             raise InvalidInput(
                 f"momentum is {self.momentum} and optimizer is 'adam', which has moments of its "
@@ -148,3 +152,124 @@ def _counts(name: str, values: Any) -> tuple[int, ...]:
     if as_array(name, values).ndim != 1 or np.size(values) == 0:
         raise InvalidInput(f"{name} must be a list of integers >= 1, got {values!r}.", field=name)
     return tuple(require.integer(name, value, minimum=1) for value in values)
+
+
+#: Seeds of torch generators are below this number.
+SEEDS = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """The mini-batches of one client in one round.
+
+    Step j uses the client's examples ``order[bounds[j]:bounds[j + 1]]``, counted from the client's
+    first one.
+
+    Args:
+        order: The examples of all steps, one after the other.
+        bounds: (steps + 1,) where the mini-batch of each step begins.
+        noise_seed: Seed of dropout and other noise inside the model.
+
+    """
+
+    order: IntArray
+    bounds: IntArray
+    noise_seed: int
+
+    @property
+    def n_steps(self) -> int:
+        """Number of mini-batches."""
+        return self.bounds.size - 1
+
+
+def batch_plan(
+    n_examples: int,
+    batch_size: int | None,
+    n_steps: int,
+    rng: np.random.Generator,
+    least: int = 1,
+) -> BatchPlan:
+    """Return mini-batches of some examples.
+
+    Args:
+        n_examples: Number of examples.
+        batch_size: Examples of a mini-batch; None for all.
+        n_steps: Number of mini-batches.
+        rng: Draws the permutations.
+        least: Examples that the last mini-batch of a pass gets at least, from the one before it.
+
+    >>> plan = batch_plan(5, 2, 4, np.random.default_rng(0))
+    >>> plan.bounds.tolist(), sorted(plan.order[:5].tolist()), plan.order.size
+    ([0, 2, 4, 5, 7], [0, 1, 2, 3, 4], 7)
+    """
+    # The order of the draws is part of every result: first the seed, then the permutations.
+    noise_seed = int(rng.integers(SEEDS))
+    size = n_examples if batch_size is None else min(batch_size, n_examples)
+    per_pass = -(-n_examples // size)
+    n_passes = -(-n_steps // per_pass)
+    order = np.concatenate([rng.permutation(n_examples) for _ in range(n_passes)])
+    step = np.arange(n_steps + 1)
+    bounds = step // per_pass * n_examples + step % per_pass * size
+    if per_pass > 1:
+        missing = max(0, least - (n_examples - (per_pass - 1) * size))
+        bounds[step % per_pass == per_pass - 1] -= missing
+    return BatchPlan(order[: bounds[-1]], bounds, noise_seed)
+
+
+def examples_seen(num_samples: IntArray, batch_size: int | None, steps: IntArray) -> IntArray:
+    """Return how many examples clients process in their steps, over all passes.
+
+    Args:
+        num_samples: (n,) training examples of each client.
+        batch_size: Examples of a mini-batch; None for all.
+        steps: (n,) steps of each client.
+
+    >>> examples_seen(np.array([5, 5, 1]), 2, np.array([3, 4, 2])).tolist()
+    [5, 7, 2]
+    """
+    size = num_samples if batch_size is None else np.minimum(batch_size, num_samples)
+    passes, left = np.divmod(steps, -(-num_samples // size))
+    seen: IntArray = passes * num_samples + left * size
+    return seen
+
+
+def client_plan(
+    n_examples: int,
+    batch_size: int | None,
+    n_steps: int,
+    seed: int,
+    round: int,
+    client: int,
+    least: int = 1,
+) -> BatchPlan:
+    """Return the mini-batches of a client in a round; the seed fixes them.
+
+    Args:
+        n_examples: Training examples of the client.
+        batch_size: Examples of a mini-batch; None for all.
+        n_steps: Number of mini-batches.
+        seed: Seed of the run.
+        round: Number of the round.
+        client: Number of the client.
+        least: Examples that the last mini-batch of a pass gets at least.
+
+    """
+    rng = stream(seed, Purpose.TRAIN, round, client)
+    return batch_plan(n_examples, batch_size, n_steps, rng, least)
+
+
+def polled_rows(
+    n_examples: int, batch_size: int | None, seed: int, round: int, client: int
+) -> IntArray:
+    """Return the examples of the mini-batch on which a polled client evaluates (cpow-d).
+
+    Args:
+        n_examples: Training examples of the client.
+        batch_size: Examples of the mini-batch; None for all.
+        seed: Seed of the run.
+        round: Number of the round.
+        client: Number of the client.
+
+    """
+    size = n_examples if batch_size is None else min(batch_size, n_examples)
+    return stream(seed, Purpose.POLL, round, client).permutation(n_examples)[:size]

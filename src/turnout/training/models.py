@@ -13,13 +13,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from turnout import require
+from turnout.core.domains import CheckedFields, Count, integer, several
+from turnout.core.errors import InvalidInput
+from turnout.core.names import import_object
 from turnout.data.base import FederatedData
-from turnout.domains import CheckedFields, Count
-from turnout.errors import InvalidInput
-from turnout.names import import_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,7 +50,7 @@ class Logistic(Model):
 
 
 @dataclass(frozen=True, slots=True)
-class Mlp(Model):
+class Mlp(CheckedFields, Model):
     """Multi-layer perceptron with ReLU (UCB-CS on Fashion-MNIST; the widths are ours).
 
     Args:
@@ -59,10 +58,7 @@ class Mlp(Model):
 
     """
 
-    hidden: tuple[int, ...] = (200, 200)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", _widths("hidden", self.hidden))
+    hidden: Annotated[tuple[int, ...], several("layer widths", integer(1))] = (200, 200)
 
     def build(self, data: FederatedData) -> nn.Module:
         """Return Flatten, then Linear and ReLU per hidden layer, then Linear."""
@@ -127,7 +123,7 @@ class StackedLstm(CheckedFields, Model):
 
     def build(self, data: FederatedData) -> nn.Module:
         """Return the network; the vocabulary is the number of classes."""
-        from turnout.training.nets import NextWord
+        from turnout.training.modules import NextWord
 
         if not data.is_text:
             raise InvalidInput(
@@ -208,7 +204,7 @@ class Ready(Model):
 
 
 def _mlp(model: Model, data: FederatedData, hidden: tuple[int, ...]) -> nn.Module:
-    from turnout.training.nets import mlp
+    from turnout.training.modules import mlp
 
     if data.is_text:
         raise InvalidInput(
@@ -221,7 +217,7 @@ def _mlp(model: Model, data: FederatedData, hidden: tuple[int, ...]) -> nn.Modul
 def _cnn(
     model: Model, data: FederatedData, channels: tuple[int, ...], hidden: tuple[int, ...]
 ) -> nn.Module:
-    from turnout.training.nets import cnn
+    from turnout.training.modules import cnn
 
     shape = data.example_shape
     if data.is_text or len(shape) != 3 or min(shape[1:]) < SMALLEST_SIDE:
@@ -231,9 +227,3 @@ def _cnn(
             "Give grey images a channel with x[:, None], or use Mlp, Logistic or Custom."
         )
     return cnn(shape, channels, hidden, data.n_classes)
-
-
-def _widths(name: str, values: Any) -> tuple[int, ...]:
-    if not isinstance(values, list | tuple):
-        raise InvalidInput(f"{name} must be a list of layer widths, got {values!r}.", field=name)
-    return tuple(require.integer(name, value, minimum=1) for value in values)

@@ -1,23 +1,21 @@
-"""Modules of PyTorch: built from a seed, checked against the data, read as a vector.
+"""PyTorch modules: the networks of the recipes, checks against the data, weights as a vector.
 
-Everything that trainers must do in the same way is here: how examples become tensors, how the loss
-of a label is measured, in which order the weights are.
+Everything that all trainers must do in the same way is here: how examples become tensors, how the
+loss of a label is measured, and in which order the weights are. Batch normalisation needs special
+care: its running moments are buffers and not weights, and it cannot normalise a single example.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from turnout.data.base import PADDING, FederatedData
-from turnout.errors import InvalidInput, MissingExtra
-from turnout.rng import Purpose, stream
-from turnout.training.batches import SEEDS
-from turnout.training.models import Model, Ready
-from turnout.types import Array, IntArray
+from turnout.core.errors import MissingExtra
 
 try:
     import torch
@@ -25,6 +23,13 @@ try:
     from torch.nn import functional
 except ImportError as error:
     raise MissingExtra("training needs PyTorch: pip install 'turnout[torch]'") from error
+
+from turnout.core.errors import InvalidInput
+from turnout.core.rng import Purpose, stream
+from turnout.core.types import Array, IntArray
+from turnout.data.base import PADDING, FederatedData
+from turnout.training.local import SEEDS
+from turnout.training.models import Model, Ready
 
 #: Number of examples on which a new module is tried.
 PROBE = 2
@@ -229,3 +234,133 @@ def _misfit(answer: object, wanted: tuple[int, ...], data: FederatedData) -> str
             " give its last layer one output per class."
         )
     return f"model must return scores of shape {wanted} for {wanted[0]} examples, got {got}."
+
+
+def changing_buffers(module: nn.Module, data: FederatedData) -> tuple[str, ...]:
+    """Return the names of the buffers of all layers that change a buffer while they train.
+
+    Args:
+        module: The module. It is copied.
+        data: The examples that it is tried on.
+
+    """
+    after = copy.deepcopy(module)
+    tried(after, data, min(PROBE, data.x.shape[0]))
+    buffers = dict(module.named_buffers())
+    changed = {
+        _layer(name)
+        for name, buffer in after.named_buffers()
+        if not torch.equal(buffer, buffers[name])
+    }
+    names = tuple(name for name in buffers if _layer(name) in changed)
+    for name in names:
+        if buffers[name].is_complex():
+            raise InvalidInput(
+                f"model {type(module).__name__} changes its buffer {name} of complex numbers, "
+                "which cannot be averaged with its weights: keep two of real numbers."
+            )
+    return names
+
+
+def least_batch(module: nn.Module, data: FederatedData) -> int:
+    """Return how many examples a mini-batch must hold: 2 if the module refuses a single one.
+
+    Args:
+        module: The module. It is copied.
+        data: The examples that it is tried on.
+
+    """
+    try:
+        tried(copy.deepcopy(module), data, 1)
+    except REFUSALS:
+        return 2
+    return 1
+
+
+def check_batches(
+    module: nn.Module, data: FederatedData, batch_size: int | None, least: int
+) -> None:
+    """Raise an error if a client would have a mini-batch that is too small for the module.
+
+    Args:
+        module: The module.
+        data: The examples of all clients.
+        batch_size: Examples of a mini-batch; None for all.
+        least: Examples that a mini-batch must hold.
+
+    """
+    n = data.num_samples
+    size = n if batch_size is None else np.minimum(n, batch_size)
+    lent = np.where(n % size == 0, 0, np.maximum(least - n % size, 0))  # to the last of a pass
+    short = np.flatnonzero(size - lent < least)
+    if short.size:
+        raise InvalidInput(
+            f"model {type(module).__name__} needs {least} examples in every mini-batch, as batch "
+            f"normalisation does, but with batch_size={batch_size} client {short[0]} has "
+            f"{n[short[0]]} training examples and a mini-batch of one. Use batch_size >= 3 and "
+            "clients with two examples or more, or GroupNorm."
+        )
+
+
+def _layer(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def mlp(n_inputs: int, hidden: Sequence[int], n_classes: int) -> nn.Sequential:
+    """Return a multi-layer perceptron with ReLU; without hidden layers, logistic regression.
+
+    Args:
+        n_inputs: Numbers in an example.
+        hidden: Width of each hidden layer.
+        n_classes: Number of outputs.
+
+    """
+    widths = [n_inputs, *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], n_classes))
+
+
+def cnn(
+    shape: Sequence[int], channels: Sequence[int], hidden: Sequence[int], n_classes: int
+) -> nn.Sequential:
+    """Return 5x5 convolutions, each with ReLU and 2x2 max pooling, then a perceptron.
+
+    Args:
+        shape: Channels, height and width of an image.
+        channels: Channels of each convolution.
+        hidden: Width of each hidden layer of the perceptron.
+        n_classes: Number of outputs.
+
+    """
+    before, height, width = shape
+    layers: list[nn.Module] = []
+    for after in channels:
+        layers += [nn.Conv2d(before, after, kernel_size=5), nn.ReLU(), nn.MaxPool2d(2)]
+        before, height, width = after, (height - 4) // 2, (width - 4) // 2
+    return nn.Sequential(*layers, *mlp(before * height * width, hidden, n_classes))
+
+
+class NextWord(nn.Module):
+    """Embedding, stacked LSTM, one score per word of the vocabulary at each position.
+
+    Args:
+        n_words: Size of the vocabulary.
+        embedding: Width of the embedding.
+        hidden: Width of each LSTM layer.
+        layers: Number of LSTM layers.
+
+    """
+
+    def __init__(self, n_words: int, embedding: int, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(n_words, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.output = nn.Linear(hidden, n_words)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Return (texts, length, words) scores of the next word."""
+        states, _ = self.lstm(self.embedding(words))
+        scores: Tensor = self.output(states)
+        return scores

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_type_hints
 
-from turnout import require
+from turnout.core import require
+from turnout.core.domains import BelowOne, Count, Flag, Positive, check_fields, choice
+from turnout.core.errors import InvalidInput
+from turnout.core.names import shortened
+from turnout.core.plain import LATER
 from turnout.data import ClientCode, Digits, Dirichlet, Partition, Source
-from turnout.domains import Count, Flag, Positive, check_fields, choice
-from turnout.errors import InvalidInput
-from turnout.names import shortened
-from turnout.plain import LATER
 from turnout.training.aggregate import Aggregation, MeanReturned
 from turnout.training.local import LocalWork
 from turnout.training.models import Mlp, Model
@@ -22,7 +22,7 @@ TRAINERS: Mapping[str, str] = {
     "reference": "turnout.training.reference:ReferenceTrainer",
 }
 
-#: What becomes of buffers that change in training. The first is the default.
+#: What happens to buffers that change during training. The first is the default.
 BUFFERS = ("average", "local")
 
 #: Settings of how a run is computed and evaluated. They do not change what is trained.
@@ -59,7 +59,8 @@ class Training:
         trainer: ``"fast"``, or ``"reference"``, which trains one client after the other.
         device: A device of PyTorch such as ``"cpu"`` or ``"cuda"``.
         code: How each client's data becomes its code, for selectors that need features.
-        buffers: What becomes of buffers that change in training, as those of batch normalisation.
+        buffers: What happens to buffers that change during training, such as those of batch
+            normalisation.
             ``"average"``: they are averaged with the weights, and clients start from the mean.
             ``"local"``: each client keeps its own from round to round and is evaluated with them.
 
@@ -69,7 +70,7 @@ class Training:
 
     source: Source = field(default_factory=Digits)
     partition: Partition = field(default_factory=Dirichlet)
-    hold_out: float = 0.0
+    hold_out: BelowOne = 0.0
     model: Model = field(default_factory=Mlp)
     local: LocalWork = field(default_factory=lambda: LocalWork(epochs=5, batch_size=10, lr=0.05))
     aggregation: Aggregation = field(default_factory=MeanReturned)
@@ -90,10 +91,6 @@ class Training:
                 raise InvalidInput(
                     f"{name} must be a {kind.__name__}, got {_shown(self, name)}.{hint}", field=name
                 )
-        if not 0.0 <= require.number("hold_out", self.hold_out) < 1.0:
-            raise InvalidInput(
-                f"hold_out must be inside [0, 1), got {self.hold_out!r}.", field="hold_out"
-            )
         check_fields(self)
         object.__setattr__(self, "target_accuracy", _targets(self.target_accuracy))
         if self.stop_at_target and not self.target_accuracy:

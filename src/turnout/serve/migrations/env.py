@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from turnout.serve.tables import METADATA
+from turnout.serve.database import METADATA
 
 try:
     connection = context.config.attributes["connection"]

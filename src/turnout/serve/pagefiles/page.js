@@ -1,4 +1,4 @@
-// Asks the API every two seconds, and shows what has changed. Everything is set as text.
+// Requests the state from the API every two seconds, and shows changes. All content is set as text.
 "use strict";
 
 const EVERY_MS = 2000;
@@ -50,9 +50,9 @@ function showNames(names) {
 
 function showTiles(one, fair) {
   const tiles = {
-    "clients": count(one.n_clients), "there": count(one.n_present), "free": count(one.n_free),
+    "clients": count(one.n_clients), "present": count(one.n_present), "free": count(one.n_free),
     "rounds": count(one.n_rounds), "open round": one.open_round ?? "none",
-    "Jain's index": share(fair.jain), "never chosen": count(fair.never_chosen),
+    "Jain's index": share(fair.jain), "never selected": count(fair.never_chosen),
   };
   $("tiles").replaceChildren(...Object.entries(tiles).map(([name, value]) => {
     const tile = element("div");
@@ -78,7 +78,7 @@ function roundRow(one) {
   const counts = one.result ? STATUSES.map((name) => [name, one.result.counts[name]])
     : [["missing", n]];
   const words = one.result ? counts.filter(([, k]) => k).map(([name, k]) => `${k} ${name}`).join(", ")
-    : "not over yet";
+    : "still open";
   const row = element("tr");
   const ended = element("td", undefined, "wide");
   ended.title = words;
@@ -106,9 +106,9 @@ function showRounds(rounds) {
 
 function showFairness(fair) {
   const none = fair.choices === 0;
-  $("fairness").textContent = none ? "Nobody has been chosen yet." :
-    `${count(fair.choices)} choices. Jain's index ${share(fair.jain)}, Gini ${share(fair.gini)}. ` +
-    "How often clients were chosen, from the least chosen to the most, by tenths:";
+  $("fairness").textContent = none ? "No client has been selected yet." :
+    `${count(fair.choices)} selections. Jain's index ${share(fair.jain)}, Gini ${share(fair.gini)}. ` +
+    "Deciles of how often clients were selected:";
   const most = Math.max(1, ...fair.deciles);
   const svg = drawn("svg", { viewBox: "0 0 460 150", role: "img",
     "aria-label": `Deciles of counts: ${fair.deciles.join(", ")}` });
@@ -135,7 +135,7 @@ async function showFederation() {
     const [{ rounds }, fair] = await Promise.all([ask(`${path}/rounds?limit=20`), ask(`${path}/fairness`)]);
     const policy = one.policy === null ? `a limit of ${one.limit_s} s`
       : typeof one.policy === "string" ? one.policy : one.policy.kind;
-    $("about").textContent = `${one.selector}, ${one.cohort_size} a round, policy: ${policy}, seed ${one.seed}.`;
+    $("about").textContent = `Selector ${one.selector}, ${one.cohort_size} clients per round, policy: ${policy}, seed ${one.seed}.`;
     showTiles(one, fair);
     showRounds(rounds);
     showFairness(fair);
@@ -158,7 +158,7 @@ async function refresh() {
       : "There is no federation yet: create one with POST /federations.";
   } catch (error) {
     $("status").className = "bad";
-    $("status").textContent = error instanceof Refused ? "A token is needed." : `Not up to date: ${error.message}`;
+    $("status").textContent = error instanceof Refused ? "The server requires a token." : `Not up to date: ${error.message}`;
     if (error instanceof Refused) {
       $("federation").hidden = true;
       $("names").replaceChildren();

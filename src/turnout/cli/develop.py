@@ -1,0 +1,166 @@
+"""For authors of selectors: ``turnout new``, ``check`` and ``bench``."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.markup import escape
+from rich.progress import track
+
+from turnout.cli.output import AsJson, console, show, table, text_table
+from turnout.core.errors import InvalidInput, OutputError
+from turnout.core.registry import ENTRY_POINT_GROUP, list_selectors, make
+from turnout.selectors import _template
+from turnout.testing import CHECKS, CheckResult, check_selector
+from turnout.testing.speed import measure
+
+Item = TypeVar("Item")
+
+new = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Start a plug-in package.")
+
+
+@new.callback()
+def _new() -> None:
+    """Start a plug-in package."""
+
+
+@new.command("selector")
+def selector(
+    name: Annotated[str, typer.Argument(help="Its name: lower case, words joined by -.")],
+    to: Annotated[
+        Path | None, typer.Option("--to", help="The new folder; default: as the name.")
+    ] = None,
+) -> None:
+    """Write a package with a working selector, its entry point and its test.
+
+    Example: [bold]turnout new selector my-method[/]
+    """
+    module = _checked_module(name)
+    folder = Path(name) if to is None else to
+    cls = "".join(word.capitalize() for word in name.split("-"))
+    words = {"name": name, "module": module, "cls": cls, "group": ENTRY_POINT_GROUP}
+    files = {
+        "pyproject.toml": _template_text("pyproject").format_map(words),
+        f"{module}.py": _selector_source(name, module, cls),
+        f"test_{module}.py": _template_text("test").format_map(words),
+    }
+    try:
+        folder.mkdir(parents=True)
+        for file, text in files.items():
+            (folder / file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        fix = "choose another folder with --to"
+        raise OutputError(f"{folder} cannot be written: {error}; {fix}.") from error
+    console.print(f"[green]Written:[/] {', '.join(files)} in {escape(str(folder))}.")
+    console.print(
+        f"Next: cd {folder}; turnout check {module}:{cls}; python -m pytest; pip install -e .; "
+        f"turnout compare random {name}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _checked_module(name: str) -> str:
+    """Return the module of a selector, or refuse its name."""
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        raise InvalidInput(
+            f"NAME must be lower-case words joined by '-', such as my-method, got {name!r}.",
+            field="NAME",
+        )
+    module = name.replace("-", "_")
+    if name in list_selectors() or importlib.util.find_spec(module) is not None:
+        raise InvalidInput(
+            f"NAME {name!r} is taken by a selector or a module: choose another.", field="NAME"
+        )
+    return module
+
+
+def _template_text(name: str) -> str:
+    return resources.files("turnout.cli").joinpath(f"templates/{name}.txt").read_text("utf-8")
+
+
+def _selector_source(name: str, module: str, cls: str) -> str:
+    """Return the template with its placeholders filled in."""
+    text = inspect.getsource(_template)
+    replaced = {
+        "NAME: one line in words. Copy this file, it is a working selector.": (
+            f"{name}: one line in words. Fill in what follows."
+        ),
+        '; above it belongs ``@register("name")``': "",
+        "class Template(": f"class {cls}(",
+        "tests/test_name.py": f"test_{module}.py",
+    }
+    for before, after in replaced.items():
+        text = text.replace(before, after)
+    return text
+
+
+def check(
+    selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
+    as_json: AsJson = False,
+) -> None:
+    """Run the seventeen checks of the contract on a selector; exit code 1 if one fails.
+
+    Examples: [bold]turnout check e3cs[/] or [bold]turnout check mypackage.mymodule:MySelector[/]
+    """
+    make(selector)  # a bad name or bad defaults are reported before anything runs
+    results: list[CheckResult] = []
+    for rule in _tracked(CHECKS, f"checking {selector}", as_json):
+        results += check_selector(lambda: make(selector), checks=[rule])
+    verdicts = table(f"Contract of {selector}", "#", "check", "result", "seconds", numbers=("#",))
+    for result in results:
+        verdict = "[green]passed[/]" if result.passed else "[red]failed[/]"
+        verdict += f" {escape(result.message)}"
+        verdicts.add_row(str(result.number), result.name, verdict, f"{result.seconds:.2f}")
+    rows = [asdict(result) | {"seconds": round(result.seconds, 3)} for result in results]
+    show(verdicts, rows, as_json)
+    if not all(result.passed for result in results):
+        raise typer.Exit(1)
+
+
+def bench(
+    selectors: Annotated[
+        list[str] | None, typer.Argument(help="Names or module:Class; all by default.")
+    ] = None,
+    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 100_000,
+    cohort: Annotated[int, typer.Option(min=1, help="Clients chosen per round.")] = 100,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds timed per selector.")] = 9,
+    as_json: AsJson = False,
+) -> None:
+    """Time select and observe; the floor is the time of one random vector and its partition.
+
+    Example: [bold]turnout bench e3cs oort --clients 1000000[/]
+    """
+    wanted = selectors or list(list_selectors())
+    instances = [make(name) for name in wanted]  # bad names are reported before anything runs
+    rows: list[dict[str, Any]] = []
+    for name, selector in _tracked(list(zip(wanted, instances, strict=True)), "timing", as_json):
+        speed = measure(selector, clients, cohort, repeats)
+        rows.append(
+            {
+                "selector": name,
+                "n_clients": speed.n_clients,
+                "round_ms": 1e3 * speed.round_s,
+                "floor_ms": 1e3 * speed.floor_s,
+                "ratio": speed.ratio,
+                "bytes_per_client": speed.bytes_per_client,
+            }
+        )
+    headings = ("selector", "ms per round", "ms floor", "ratio", "bytes/client")
+    form = "{selector}|{round_ms:.2f}|{floor_ms:.2f}|{ratio:.1f}x|{bytes_per_client:.0f}"
+    cells = (form.format_map(row).split("|") for row in rows)
+    show(text_table(f"{clients:,} clients, cohort {cohort}", headings, cells), rows, as_json)
+
+
+def _tracked(items: Sequence[Item], what: str, quiet: bool) -> Iterable[Item]:
+    """Return the items, with a progress bar while they are worked on."""
+    return track(items, what, console=console, transient=True, disable=quiet)

@@ -1,0 +1,392 @@
+"""Commands on run folders: ``turnout show``, ``export``, ``report``, ``audit`` and ``merge``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.markup import escape
+
+from turnout.cli import output
+from turnout.cli.output import AsJson, console, fitted, note, print_json, table, text_table
+from turnout.cli.scores import (
+    Baseline,
+    MetricKeys,
+    named_metrics,
+    print_across,
+    print_scores,
+    score_row,
+)
+from turnout.core.errors import InvalidInput, OutputError
+from turnout.core.files import write_atomically
+from turnout.core.names import import_extra, shortened
+from turnout.core.require import choice
+from turnout.report import Report, Row, write_report
+from turnout.report.charts import draw_results
+from turnout.report.figure import WIDTHS
+from turnout.report.live import LiveView, live_views
+from turnout.results import Results, WorldGroup, open_runs, read_cells
+from turnout.results import merge as join
+from turnout.results.files import CONFIG
+from turnout.results.groups import differences
+from turnout.results.metric import Facts, Metric
+from turnout.results.metrics import Guarantee, guarantee
+from turnout.results.results import FRAMES
+from turnout.results.scores import known_label
+from turnout.results.tables import latex_table, usual_metrics
+
+RunFolders = Annotated[
+    list[Path],
+    typer.Argument(metavar="RUN...", help="Run folders, single cells, or folders above them."),
+]
+
+#: Reasons for missing answers that are printed; JSON has all.
+_MOST_REASONS = 15
+#: Characters of a client's name in the table.
+_WIDEST_NAME = 22
+
+
+def show(
+    runs: RunFolders,
+    metrics: MetricKeys = None,
+    baseline: Baseline = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what is in run folders: means over seeds, and differences paired by seed.
+
+    A folder may be half finished. Runs of different worlds get a table each. Of a live run, it
+    also shows which clients were late, failed or silent, and why.
+
+    Example: [bold]turnout show runs/demo --metrics success_ratio,cep --baseline random[/]
+    """
+    wanted = named_metrics(metrics)
+    results = opened(runs, baseline)
+    if as_json:
+        keys = [metric.key for metric in wanted] or list(results.metrics)
+        print_json([row for world in results.worlds for row in _rows(world, keys, baseline)])
+        return
+    for world in results.worlds:
+        known = _baseline(world, baseline)
+        title = f"{world.settings.experiment}: {world.title}"
+        for view in live_views(world):
+            _print_live(view)
+        print_scores(world.scores, title, usual_metrics(world), wanted, known)
+    if len(results.worlds) > 1:
+        text = "; ".join(differences(results.worlds))
+        console.print(f"The worlds differ: {text}.", highlight=False, markup=False)
+        print_across(results.across, wanted or usual_metrics(results.worlds[0]), baseline)
+
+
+def opened(runs: list[Path], baseline: str | None = None) -> Results:
+    """Return the results in folders, and print what is wrong with them.
+
+    Args:
+        runs: The folders.
+        baseline: A label that must be among theirs.
+    """
+    results = open_runs(*runs)
+    if baseline is not None:
+        known_label(baseline, results.labels)
+    for problem in results.problems:
+        note(str(problem), soft_wrap=True)
+    return results
+
+
+def _baseline(world: WorldGroup, baseline: str | None) -> str | None:
+    """Return the baseline if the world has it; None stands for its first selector."""
+    return baseline if baseline in world.scores.labels else None
+
+
+def _rows(world: WorldGroup, keys: list[str], baseline: str | None) -> list[dict[str, Any]]:
+    scores = world.scores
+    first = _baseline(world, baseline) or scores.labels[0]
+    place: dict[str, Any] = {
+        "experiment": world.settings.experiment,
+        "world": world.settings.world_id,
+    }
+    rows = {label: place | score_row(scores, label, keys, first) for label in scores.labels}
+    for view in live_views(world):
+        rows[view.label].setdefault("live", []).append(view.to_json())
+    return list(rows.values())
+
+
+def _print_live(view: LiveView) -> None:
+    """Print a live run: an overview, its clients by name, and why some gave no answer."""
+    console.print(f"[bold]{escape(view.name)}[/]", highlight=False)
+    for fact in view.facts:
+        remark = f" ({fact.remark})" if fact.remark else ""
+        console.print(f"  {fact.title}: {fact.text}{remark}", highlight=False, markup=False)
+    if view.void:
+        console.print(f"  Void, with too few answers: rounds {view.void}", highlight=False)
+    for alert in view.alerts:
+        text = f"  Alert after round {alert.round}, {alert.kind}: {alert.text}"
+        console.print(text, highlight=False, markup=False)
+    names = [escape(shortened(row.name, _WIDEST_NAME)) for row in view.rows]
+    console.print("Clients, most trouble first", style="italic")
+    for part in fitted(("client", names), view.headings, [row.cells for row in view.rows]):
+        console.print(part)
+    if view.complaints:
+        lines = [
+            [one.client, one.what, f"{one.times:,}", str(one.last), one.reason]
+            for one in view.complaints[:_MOST_REASONS]
+        ]
+        headings = ["client", "what", "times", "last in round", "reason"]
+        console.print(text_table("Late, failed and silent", headings, lines))
+        n_more = len(view.run.complaints) - _MOST_REASONS
+        if n_more > 0:
+            console.print(f"and {n_more} more; --json has all", style="dim")
+    if view.fairness:
+        console.print(view.fairness, style="dim", highlight=False, markup=False)
+
+
+def export(
+    runs: RunFolders,
+    csv: Annotated[bool, typer.Option("--csv", help="Tidy tables as CSV.")] = False,
+    parquet: Annotated[bool, typer.Option("--parquet", help="Tidy tables as Parquet.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="A table for a paper.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Figures for a paper.")] = False,
+    metrics: MetricKeys = None,
+    baseline: Baseline = None,
+    width: Annotated[
+        str, typer.Option("--width", help="Columns of the page that a figure fills: one or two.")
+    ] = "two",
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the files go.")] = Path("export"),
+    as_json: AsJson = False,
+) -> None:
+    """Write tables and figures of run folders.
+
+    CSV and Parquet have a table each of cells, rounds and choices. LaTeX marks the best of each
+    column, and what is not different from it; with --baseline it has differences too. Figures show
+    accuracy by round and by time, and metrics against everything that was swept.
+
+    Example: [bold]turnout export runs/demo --latex --metrics success_ratio,cep --out paper[/]
+    """
+    wanted = named_metrics(metrics)
+    columns = choice("--width", width, tuple(WIDTHS))
+    if not (csv or parquet or latex or pdf):
+        raise InvalidInput("nothing to write: give --csv, --parquet, --latex or --pdf.")
+    results = opened(runs, baseline)
+    _make(out)
+    written = _frames(results, out, "csv") if csv else []
+    written += _frames(results, out, "parquet") if parquet else []
+    written += _tables(results, out, wanted, baseline) if latex else []
+    written += draw_results(results, out, columns, metrics=wanted) if pdf else []
+    if as_json:
+        print_json([str(path) for path in written])
+    else:
+        console.print(f"Wrote {', '.join(map(str, written))}.", highlight=False, soft_wrap=True)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fault = error.strerror or error
+        raise OutputError(f"cannot make {folder} ({fault}): choose another --out.") from error
+
+
+def _frames(results: Results, out: Path, form: str) -> list[Path]:
+    if form == "parquet":
+        import_extra("pyarrow", "Parquet needs pyarrow: pip install 'turnout[frames]'.")
+    paths = []
+    for name in FRAMES:
+        frame, path = results.to_frame(name), out / f"{name}.{form}"
+        if form == "csv":
+            write_atomically(path, frame.to_csv(index=False).encode())
+        else:
+            frame.to_parquet(path, index=False)
+        paths.append(path)
+    return paths
+
+
+def _tables(
+    results: Results, out: Path, wanted: Sequence[Metric[Facts]], baseline: str | None
+) -> list[Path]:
+    """Write the means of each world, and the differences to the baseline if one is given."""
+    paths = []
+    for number, world in enumerate(results.worlds, start=1):
+        place = "" if len(results.worlds) == 1 else f"-{number}"
+        scores, metrics = world.scores, wanted or usual_metrics(world)
+        tables: dict[str, str | None] = {f"table{place}": None}
+        if baseline in scores.labels:
+            tables[f"differences{place}"] = baseline
+        for name, compared_with in tables.items():
+            text = latex_table(scores, metrics, world.title, name, compared_with)
+            write_atomically(out / f"{name}.tex", text.encode())
+            paths.append(out / f"{name}.tex")
+    return paths
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Experiment folders or cell folders.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The file to write; default: report.html in the run folder, or in the working "
+            "directory for a single cell or several folders.",
+        ),
+    ] = None,
+    allow_mixed: Annotated[
+        bool,
+        typer.Option(
+            "--allow-mixed",
+            help="Give each world a section if worlds differ. A sweep does not need this.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write one HTML page that shows runs side by side; the page needs no network.
+
+    Example: [bold]turnout report runs/demo --out demo.html[/]
+    """
+    # A page inside a cell would be one of its files, and differ between equal cells.
+    is_one = len(runs) == 1 and not (runs[0] / CONFIG).exists()
+    folder = runs[0] if is_one else Path()
+    written = write_report(runs, out or folder / "report.html", allow_mixed=allow_mixed)
+    for problem in written.problems:
+        typer.echo(f"warning: {problem}", err=True)
+    if as_json:
+        print_json(_encoded(written))
+        return
+    size = written.path.stat().st_size / 1e6
+    labels = {row.name for _, row in written.rows}
+    worlds = {world_id for world_id, _ in written.rows}
+    where = f" in {len(worlds)} worlds" if len(worlds) > 1 else ""
+    typer.echo(f"{len(labels)} selectors{where}, {written.n_cells} cells.")
+    typer.echo(f"Wrote {written.path} ({size:.1f} MB).")
+
+
+def _encoded(written: Report) -> dict[str, Any]:
+    return {
+        "report": str(written.path),
+        "n_cells": written.n_cells,
+        "rows": [
+            {"world": world, "selector": row.name, "n_seeds": row.n_seeds} | _estimates(row)
+            for world, row in written.rows
+        ],
+        "problems": [problem._asdict() for problem in written.problems],
+    }
+
+
+def _estimates(row: Row) -> dict[str, Any]:
+    return {
+        key: {
+            "mean": estimate.mean,
+            "half_width": estimate.half_width if math.isfinite(estimate.half_width) else None,
+            "best": key in row.best,
+        }
+        for key, estimate in row.estimates.items()
+    }
+
+
+def merge(
+    out: Annotated[Path, typer.Argument(help="The folder to fill; it may hold some runs already.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Run folders of the same experiment, or folders that contain them."),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Join run folders of the same experiment, such as the shards of a grid.
+
+    Nothing is written if a folder belongs to another experiment, runs were made by different
+    versions, one is damaged, or two copies of one differ. Runs that are not complete are left out.
+    The command can be repeated.
+
+    Example: [bold]turnout merge runs/all runs/shard-0 runs/shard-1[/]
+    """
+    merged = join.merge(out, folders)
+    if as_json:
+        fields = merged._asdict().items()
+        print_json({name: [str(path) for path in paths] for name, paths in fields})
+        return
+    for path in merged.incomplete:
+        note(f"{path} is not complete and was left out; run its shard again to resume it.")
+    n_added, n_present = len(merged.added), len(merged.present)
+    console.print(f"{out}: {n_added} runs added, {n_present} already present.", highlight=False)
+
+
+#: Clients that the table names; JSON names all.
+_SHOWN = 20
+
+
+def audit(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Experiment folders or cell folders.")
+    ],
+    floor: Annotated[
+        float, typer.Option(help="Share of its fair share that each client should get at least.")
+    ] = 0.5,
+    cap: Annotated[
+        float, typer.Option(help="Multiple of its fair share that each should get at most; or inf.")
+    ] = 2.0,
+    slack: Annotated[
+        float, typer.Option(help="Places that a client may be short or ahead in any window.")
+    ] = 2.0,
+    as_json: AsJson = False,
+) -> None:
+    """Certify runs: name every client that fell short of its floor or exceeded its cap.
+
+    All windows of rounds are checked. The exit code is 1 if a client is named.
+
+    Example: [bold]turnout audit runs/demo --floor 0.5 --cap 2[/]
+    """
+    cells, problems = read_cells(runs)
+    for problem in problems:
+        note(str(problem), "warning")
+    if not cells:
+        raise InvalidInput(f"{', '.join(map(str, runs))}: there is no run to audit.")
+    rows: list[dict[str, Any]] = []
+    for cell in cells:
+        where = {"selector": cell.settings.label, "seed": cell.settings.seed}
+        rows += [where | row for row in _offences(guarantee(cell.run, floor, cap, slack))]
+    columns = ("what", "client", "places", "from round", "to round", "chosen", "fair share")
+    title = f"{len(cells)} runs, floor {floor:g}, cap {cap:g}, slack {slack:g}: "
+    offences = table(
+        title + (f"{len(rows)} offences" if rows else "the guarantee holds"),
+        *("selector", "seed", *columns),
+        numbers=columns[1:],
+    )
+    for row in rows[:_SHOWN]:
+        offences.add_row(*(escape(_written(value)) for value in row.values()))
+    if len(rows) > _SHOWN:
+        offences.caption = f"and {len(rows) - _SHOWN} more; --json names all"
+    output.show(offences, rows, as_json)
+    raise typer.Exit(1 if rows else 0)
+
+
+def _offences(certificate: Guarantee) -> list[dict[str, Any]]:
+    """Return the clients that fell short or were ahead, the worst first."""
+    kinds = (
+        ("short", certificate.is_short, certificate.shortfall, certificate.short_in),
+        ("ahead", certificate.is_ahead, certificate.excess, certificate.ahead_in),
+    )
+    offences = []
+    for what, is_named, places, windows in kinds:
+        clients = np.flatnonzero(is_named)
+        for client in clients[np.argsort(-places[clients], kind="stable")].tolist():
+            first, last = windows[client].tolist()
+            offences.append(
+                {
+                    "what": what,
+                    "client": client,
+                    "places": float(places[client]),
+                    "from_round": first,
+                    "to_round": last,
+                    "chosen": int(certificate.chosen[client]),
+                    "fair_share": float(certificate.share[client]),
+                }
+            )
+    return offences
+
+
+def _written(value: Any) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,199 @@
+"""Tables of scores: means with intervals, paired differences, and what they mean."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from turnout.cli.output import console, fitted, table
+from turnout.results.catalogue import metric_named
+from turnout.results.metric import Facts, Metric
+from turnout.results.scores import Across, Scores
+from turnout.results.statistics import Estimate, Interval
+from turnout.results.tables import (
+    ScoreTable,
+    compared_metrics,
+    difference_table,
+    explanations,
+    mean_table,
+)
+
+MetricKeys = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        help="Keys of metrics, separated by commas: accuracy,cep; default: the usual ones.",
+    ),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option("--baseline", help="Label that others are compared with; default: the first."),
+]
+
+#: On a narrower terminal, only the columns that fit side by side are shown.
+_WIDE = 100
+
+_MARKS = (
+    "Bold: best by more than chance; ≈: best mean, or a difference to it that may be chance. "
+    "*: more than chance (paired t-test, 5 %, Holm's correction for the selectors compared).",
+)
+_ACROSS = (
+    "IQM: inter-quartile mean, over the middle half of all runs. P: chance that a run is better, "
+    "mean over worlds. 95 % bootstrap intervals in brackets; with several worlds P above 0.5 in "
+    "the whole interval is an improvement."
+)
+
+#: How marked cells are printed.
+_STYLES = {
+    "": "{}",
+    "best": "[bold green]{}[/]",
+    "leading": "{} ≈",
+    "tied": "{} ≈",
+    "clear": "{}*",
+}
+
+
+def named_metrics(keys: str | None) -> list[Metric[Facts]]:
+    """Return the metrics of the option ``--metrics``; none if it was not given."""
+    return [metric_named(key.strip()) for key in (keys or "").split(",") if key.strip()]
+
+
+def print_scores(
+    scores: Scores,
+    title: str,
+    usual: Sequence[Metric[Facts]],
+    wanted: Sequence[Metric[Facts]] = (),
+    baseline: str | None = None,
+) -> None:
+    """Print the tables of scores, and what a reader must know about them.
+
+    A narrow terminal shows the usual columns that fit side by side, and the names of the
+    others. It shows all columns that the user asked for.
+
+    Args:
+        scores: The numbers.
+        title: What the scores belong to.
+        usual: The columns by default.
+        wanted: The columns that the user asked for.
+        baseline: The selector that the others are compared with; default: the first.
+    """
+    metrics = list(wanted or usual)
+    if not wanted and console.width < _WIDE:
+        metrics = _that_fit(scores, metrics)
+    n_seeds = max(scores.n_seeds(label) for label in scores.labels)
+    seeds = "1 seed" if n_seeds == 1 else f"{n_seeds} seeds (mean ± 95 % interval)"
+    _print_table(f"{title}, {seeds}", mean_table(scores, metrics))
+    has_others = len(scores.labels) > 1
+    if has_others:
+        first = scores.labels[0] if baseline is None else baseline
+        compared = list(wanted) or compared_metrics(metrics)
+        steps = difference_table(scores, compared, first)
+        _print_table(f"Difference to {first}, paired by seed", steps)
+    lines = [*(_MARKS if has_others and n_seeds > 1 else ()), *explanations(scores, metrics)]
+    hidden = [metric.short for metric in usual if not wanted and metric not in metrics]
+    if hidden:
+        lines.append(f"Not shown: {'; '.join(hidden)}. Widen the terminal, or give --metrics.")
+    console.print("\n".join(lines), style="dim", highlight=False, markup=False)
+
+
+def _that_fit(scores: Scores, metrics: Sequence[Metric[Facts]]) -> list[Metric[Facts]]:
+    """Return the most telling of the metrics whose columns fit side by side.
+
+    The first metric of each kind comes first: what was learned, how fast, how fairly, by how many
+    answers. Of times to a target, the highest target comes first.
+    """
+    kinds: dict[tuple[str, bool], list[Metric[Facts]]] = {}
+    for metric in metrics:
+        kind = kinds.setdefault((metric.group, metric.is_time_to), [])
+        kind.insert(0 if metric.is_time_to else len(kind), metric)
+    chosen: list[Metric[Facts]] = []
+    for metric in (each for row in itertools.zip_longest(*kinds.values()) for each in row):
+        trial = [each for each in metrics if each in chosen or each == metric]
+        if metric is not None and len(_drawn(mean_table(scores, trial))) == 1:
+            chosen = trial
+    return chosen
+
+
+def print_across(across: Across, metrics: Sequence[Metric[Facts]], baseline: str | None) -> None:
+    """Print the selectors that all worlds have, over these worlds.
+
+    Args:
+        across: The worlds.
+        metrics: The first of them that can be ranked and that all runs have is what counts.
+        baseline: The selector that the others are compared with; default: the first.
+    """
+    if baseline is not None and baseline not in across.labels:
+        return
+    for metric in metrics:
+        reached = (
+            scores.n_reached(label, metric) for scores in across.worlds for label in across.labels
+        )
+        if across.labels and metric.better != "neither" and all(reached):
+            _print_over_worlds(across, metric, baseline)
+            return
+
+
+def _print_over_worlds(across: Across, metric: Metric[Facts], baseline: str | None) -> None:
+    first = across.labels[0] if baseline is None else baseline
+    middle = across.interquartile_mean(metric.key)
+    better = across.probability_of_improvement(metric.key, first)
+    headings = (f"{metric.short}, IQM", f"P(better than {first})")
+    n_worlds = len(across.worlds)
+    rows = table(f"Over {n_worlds} worlds", "selector", *headings, numbers=headings)
+    for label in across.labels:
+        chance = _interval(better[label], ".2f") if label in better else "-"
+        rows.add_row(escape(label), _interval(middle[label], metric.form), chance)
+    console.print(rows)
+    console.print(_ACROSS, style="dim", highlight=False)
+
+
+def _interval(interval: Interval, form: str) -> str:
+    value, low, high = (format(number, form) for number in interval)
+    return value if math.isnan(interval.low) else f"{value} \\[{low}, {high}]"
+
+
+def numbers(estimate: Estimate) -> dict[str, float | int | None]:
+    """Return an estimate for JSON; what is not defined is null."""
+    parts = {"mean": estimate.mean, "sd": estimate.deviation, "ci95": estimate.half_width}
+    finite = {name: value if value == value else None for name, value in parts.items()}
+    return {**finite, "n": estimate.n}
+
+
+def score_row(scores: Scores, label: str, keys: Sequence[str], baseline: str) -> dict[str, Any]:
+    """Return all numbers of a selector for JSON.
+
+    Args:
+        scores: The numbers.
+        label: The selector.
+        keys: Keys of the metrics.
+        baseline: Whom it is compared with.
+    """
+    means, steps = {}, {}
+    for key in keys:
+        reached = {"reached": scores.n_reached(label, key)} if metric_named(key).run_length else {}
+        means[key] = numbers(scores.estimate(key)[label]) | reached
+        if label != baseline:
+            step = scores.difference(key, baseline)[label]
+            steps[key] = {**numbers(step.estimate), "p": step.p_value}
+    return {"label": label, "metrics": means, "difference": steps}
+
+
+def _print_table(title: str, content: ScoreTable) -> None:
+    console.print(title, style="italic", highlight=False, markup=False)
+    console.print(*_drawn(content))
+
+
+def _drawn(content: ScoreTable) -> list[Table]:
+    """Return the tables of some columns: one if they fit side by side."""
+    cells = [
+        [_STYLES[entry.mark].format(escape(entry.text)) for entry in entries]
+        for _, entries in content.rows
+    ]
+    labels = [escape(label) for label, _ in content.rows]
+    return fitted(("selector", labels), content.headings, cells)

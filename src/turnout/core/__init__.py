@@ -1,0 +1,1 @@
+"""The contract and what it stands on: values, checks, selectors, randomness, names and files."""

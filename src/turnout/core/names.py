@@ -1,0 +1,115 @@
+"""Names that users write: objects by path, suggestions for wrong names, short forms."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from turnout.core.errors import InvalidInput, MissingExtra
+from turnout.core.moved import current_path
+
+__all__ = [
+    "NO_PLUGINS_VARIABLE",
+    "import_extra",
+    "import_object",
+    "may_use_plugins",
+    "nearest",
+    "shortened",
+]
+
+#: If this environment variable is set, only turnout's own code is imported by name.
+NO_PLUGINS_VARIABLE = "TURNOUT_NO_PLUGINS"
+
+
+def import_extra(module: str, advice: str) -> Any:
+    """Return a module that not every installation has.
+
+    Args:
+        module: The name of the module.
+        advice: What needs it and how to install it.
+
+    Raises:
+        MissingExtra: It is not installed; the message is the advice.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(advice) from error
+
+
+def may_use_plugins() -> bool:
+    """Return whether code that is not turnout's may be imported by name."""
+    return not os.environ.get(NO_PLUGINS_VARIABLE)
+
+
+def import_object(path: str) -> Any:
+    """Return what ``"package.module:Name"`` names; ``Outer.Inner`` may stand for the name.
+
+    Args:
+        path: The module and the name inside it.
+
+    Returns:
+        The class, function or other object.
+
+    Raises:
+        InvalidInput: The module cannot be imported, has no such name, or is a plug-in where those
+            are not allowed.
+    """
+    module_name, _, names = path.partition(":")
+    if module_name.partition(".")[0] != "turnout" and not may_use_plugins():
+        raise InvalidInput(
+            f"path {path!r} is code of {module_name!r}, which --no-plugins (or the variable "
+            f"{NO_PLUGINS_VARIABLE}) keeps from being imported: read it, then leave that out."
+        )
+    try:
+        target = importlib.import_module(current_path(module_name))
+        for name in names.split("."):
+            target = getattr(target, name)
+    except Exception as error:  # whatever somebody else's module raises
+        raise InvalidInput(
+            f"path {path!r} cannot be imported: {error}. Write package.module:Name."
+        ) from error
+    return target
+
+
+def nearest(word: object, options: Iterable[str]) -> str:
+    """Return the end of a message about a word that is not one of the options.
+
+    Args:
+        word: What was written.
+        options: What could have been meant.
+
+    Returns:
+        The nearest option as a question, if one is near, and all options, in quotes if any of
+        them has a comma.
+
+    >>> nearest("UCB_CS", ["oort", "ucb-cs"])
+    " Did you mean 'ucb-cs'? Known: oort, ucb-cs."
+    >>> nearest("both", ["iid", "iid, FedAvg"])
+    " Known: 'iid', 'iid, FedAvg'."
+    """
+    options = tuple(options)
+    spellings = (str(word).lower().replace("_", "-"), str(word))
+    close = [match for text in spellings for match in difflib.get_close_matches(text, options, n=1)]
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    has_comma = any("," in option for option in options)
+    return f"{hint} Known: {', '.join(map(repr, options) if has_comma else options) or 'none'}."
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the text, cut and marked by an ellipsis if it is long.
+
+    Args:
+        text: Any text.
+        most: The largest number of characters to return.
+
+    Returns:
+        At most ``most`` characters.
+
+    >>> shortened("a long name", 7)
+    'a long…'
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,102 @@
+"""Checks of single values: each raises ``InvalidInput`` naming the field, the value and the fix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from numbers import Integral, Real
+from typing import Any, TypeVar
+
+from turnout.core.errors import InvalidInput
+
+_Choice = TypeVar("_Choice", bound=str)
+
+#: The largest integer that counts, of a seed or anything else.
+LARGEST_INTEGER = 2**128
+
+#: Characters of a value that a message shows.
+_MOST_SHOWN = 200
+
+
+def integer(field: str, value: Any, *, minimum: int, maximum: int = LARGEST_INTEGER) -> int:
+    """Return ``value`` as an int inside [minimum, maximum]."""
+    if type(value) is int and minimum <= value <= maximum:  # the common case, without the ABCs
+        return value
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not (is_integer and minimum <= value <= maximum):
+        upper = "" if maximum == LARGEST_INTEGER else f" and <= {maximum}"
+        got = shown(value)
+        raise InvalidInput(
+            f"{field} must be an integer >= {minimum}{upper}, got {got}.", field=field
+        )
+    return int(value)
+
+
+def number(
+    field: str,
+    value: Any,
+    *,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    above: float | None = None,
+    below: float | None = None,
+) -> float:
+    """Return ``value`` as a finite float in [minimum, maximum]; ``above`` and ``below`` exclude."""
+    is_real = type(value) is float or (isinstance(value, Real) and not isinstance(value, bool))
+    is_inside = is_real and _is_finite(value) and minimum <= value <= maximum
+    if is_inside and (above is None or value > above) and (below is None or value < below):
+        return float(value)
+    lower = f"> {above}" if above is not None else f">= {minimum}"
+    upper = f" and < {below}" if below is not None else f" and <= {maximum}"
+    upper = "" if upper == " and <= inf" else upper
+    domain = "a finite number" if lower == ">= -inf" else f"a finite number {lower}{upper}"
+    raise InvalidInput(f"{field} must be {domain}, got {shown(value)}.", field=field)
+
+
+def fraction(field: str, value: Any) -> float:
+    """Return ``value`` as a float inside [0, 1]."""
+    return number(field, value, minimum=0.0, maximum=1.0)
+
+
+def boolean(field: str, value: Any) -> bool:
+    """Return ``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{field} must be True or False, got {shown(value)}.", field=field)
+    return value
+
+
+def choice(field: str, value: _Choice, options: Collection[str]) -> _Choice:
+    """Return ``value`` if it is one of ``options``."""
+    if not isinstance(value, str) or value not in options:
+        allowed = ", ".join(repr(option) for option in options)
+        raise InvalidInput(f"{field} must be one of {allowed}, got {shown(value)}.", field=field)
+    return value
+
+
+def mapping(field: str, value: Any, of: str) -> None:
+    """Raise unless ``value`` is a mapping; ``of`` says what it maps."""
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"{field} must map {of}, got {shown(value)}.", field=field)
+
+
+def instance(field: str, value: Any, kind: type) -> None:
+    """Raise unless ``value`` is an instance of a class."""
+    if not isinstance(value, kind):
+        got = shown(value)
+        raise InvalidInput(f"{field} must be of class {kind.__name__}, got {got}.", field=field)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
+
+
+def shown(value: Any) -> str:
+    """Return how a value reads in a message, at most 200 characters."""
+    try:
+        text = repr(value)
+    except Exception:  # a huge integer, or an object whose repr fails
+        return f"a value of type {type(value).__name__} that cannot be shown"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

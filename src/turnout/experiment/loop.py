@@ -1,0 +1,397 @@
+"""The round loop: a generator of records, without I/O.
+
+One round::
+
+    environment.context(t)      -> who is available, and the columns the selector asked for
+    selector.poll(ctx, rng)     -> None, or clients whose loss it wants to see first
+    selector.select(ctx, rng)   -> who takes part
+    environment.fate(t)         -> durations and survivals of all clients, indexed by the chosen
+    policy.close(...)           -> statuses and the length of the round
+    participants.work(...)      -> those who completed report losses, or train a model for them
+    selector.observe(...)       -> learn
+    participants.measure(t)     -> how good the model is, if there is one
+    yield RoundRecord           -> the caller writes, plots, stops
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol, Self
+
+import numpy as np
+
+from turnout.core import require
+from turnout.core.bounds import Bounds
+from turnout.core.errors import InvalidInput, MissingColumn
+from turnout.core.selector import Selector
+from turnout.core.types import (
+    Array,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Outcome,
+    RoundContext,
+    Selection,
+    Status,
+)
+from turnout.experiment.engine import RoundEngine
+from turnout.results.run import RoundRow
+from turnout.worlds import Closed, Environment, Fate, FixedDeadline, History, Observed, RoundPolicy
+
+# --------------------------------------------------------------------------------------------------
+# What clients hold, answer and do in a round: losses of the world, or training of a real model.
+# --------------------------------------------------------------------------------------------------
+
+_NONE: Mapping[str, FloatArray] = MappingProxyType({})
+
+
+class Work(Protocol):
+    """What the chosen clients did; arrays are aligned with the selection."""
+
+    @property
+    def is_broken(self) -> BoolArray | None:
+        """(s,) who answered with something that cannot be used: they count as failed."""
+
+    @property
+    def metrics(self) -> Mapping[str, FloatArray]:
+        """(s,) each: what clients reported, NaN for those who did not."""
+
+
+class Participants(Protocol):
+    """The clients' side of the round loop.
+
+    In each round the loop asks ``polled_loss`` if the selector polls, then ``work`` for the chosen,
+    then ``measure``. What ``state`` returns is all that is needed to continue behind a round.
+    """
+
+    @property
+    def columns(self) -> Mapping[str, Array]:
+        """(n,) or (n, d) each: what the server knows of their data; replaces the world's."""
+
+    @property
+    def workload(self) -> FloatArray | None:
+        """(n,) local work in a round relative to the mean client's; None = the same for all."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing more to do: the run ends here."""
+
+    def reset(self) -> None:
+        """Start afresh; called before the first round."""
+
+    def polled_loss(
+        self, round: int, clients: IntArray, data: Literal["all", "mini-batch"]
+    ) -> FloatArray:
+        """Return the loss of some clients, without any work; NaN for no answer.
+
+        Args:
+            round: The round.
+            clients: Who is asked.
+            data: What they evaluate the model on.
+        """
+
+    def work(self, selection: Selection, is_completed: BoolArray) -> Work:
+        """Let those who completed do the work of a round; the others do nothing at all.
+
+        Args:
+            selection: Who was chosen.
+            is_completed: (s,) who completes in time.
+        """
+
+    def measure(self, round: int, is_last: bool) -> Mapping[str, float]:
+        """Return what was measured at the end of a round, by name; empty if nothing was.
+
+        Args:
+            round: The round.
+            is_last: Whether the run ends with it.
+        """
+
+    def state(self) -> dict[str, Array]:
+        """Return what has changed since ``reset``, as arrays."""
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Continue from a saved state.
+
+        Args:
+            state: What ``state`` returned.
+        """
+
+
+class _Reports(NamedTuple):
+    metrics: Mapping[str, FloatArray]
+    is_broken: BoolArray | None = None
+
+
+class Simulated:
+    """Clients that train nothing: they report the synthetic losses of their environment.
+
+    Args:
+        environment: The environment.
+        wanted: The metrics to report.
+    """
+
+    columns: Mapping[str, Array] = MappingProxyType({})
+    workload: FloatArray | None = None
+    is_done = False
+
+    def __init__(self, environment: Environment, wanted: frozenset[str]) -> None:
+        self._environment = environment
+        self._wanted = wanted
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+    def polled_loss(
+        self, round: int, clients: IntArray, data: Literal["all", "mini-batch"]
+    ) -> FloatArray:
+        """Return the world's synthetic loss."""
+        loss: FloatArray = self._environment.polled_loss(round, data)[clients]
+        return loss
+
+    def work(self, selection: Selection, is_completed: BoolArray) -> _Reports:
+        """Return the world's metrics; only those who completed report them."""
+        if not self._wanted:
+            return _Reports(_NONE)
+        everyone = self._environment.metrics(selection.round)
+        return _Reports(
+            {
+                name: np.where(is_completed, values[selection.clients], np.nan)
+                for name, values in everyone.items()
+                if name in self._wanted
+            }
+        )
+
+    def measure(self, round: int, is_last: bool) -> Mapping[str, float]:
+        """Nothing is measured."""
+        return _NOTHING
+
+    def state(self) -> dict[str, Array]:
+        """Nothing changes."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Nothing to restore."""
+
+
+_NOTHING: Mapping[str, float] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One round as a simulation sees it: what the server knew, what it did, what happened.
+
+    Attributes:
+        context: What the selector knew.
+        selection: Whom it chose.
+        outcome: What happened to them.
+        length_s: Seconds that the round took.
+        spent: (s,) seconds that each chosen device worked.
+        fate: (n,) what would have happened to everyone.
+        measured: What was measured after the round, such as accuracy; empty without training.
+    """
+
+    context: RoundContext
+    selection: Selection
+    outcome: Outcome
+    length_s: float
+    spent: FloatArray
+    fate: Fate
+    measured: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+
+    @property
+    def round(self) -> int:
+        """The round, from 0."""
+        return self.context.round
+
+    @property
+    def in_time(self) -> BoolArray:
+        """(n,) who was available and would have answered before the deadline."""
+        ready = self.fate.survived & self.context.available
+        return ready & (self.fate.duration <= self.context.deadline)
+
+    @property
+    def row(self) -> RoundRow:
+        """What is kept of the round."""
+        return RoundRow(
+            self.selection.clients,
+            self.outcome.status,
+            self.outcome.duration,
+            self.spent,
+            self.selection.probability,
+            self.length_s,
+            self.context.available,
+            self.measured,
+        )
+
+
+class Progress:
+    """What the loop itself remembers between rounds; save it beside the selector to resume.
+
+    Args:
+        n_clients: The number of clients of the environment.
+    """
+
+    def __init__(self, n_clients: int) -> None:
+        self.history = History.fresh(n_clients)
+        self.observed = Observed()
+        self.observed.reset(n_clients)
+
+    def state(self) -> dict[str, Array]:
+        """Return a copy of everything, as arrays."""
+        return {
+            f"{name}.{key}": value
+            for name in ("history", "observed")
+            for key, value in getattr(self, name).state().items()
+        }
+
+    @classmethod
+    def from_state(cls, n_clients: int, state: Mapping[str, Array]) -> Self:
+        """Return the progress that ``state()`` saved.
+
+        Args:
+            n_clients: The number of clients of the environment.
+            state: What ``state()`` returned.
+        """
+        progress = cls(n_clients)
+        for name in ("history", "observed"):
+            part = {
+                key.removeprefix(f"{name}."): value
+                for key, value in state.items()
+                if key.startswith(f"{name}.")
+            }
+            getattr(progress, name).load_state(part)
+        return progress
+
+
+def rounds(
+    selector: Selector,
+    environment: Environment,
+    *,
+    cohort_size: int,
+    n_rounds: int,
+    seed: int | None = None,
+    policy: RoundPolicy | None = None,
+    start: int = 0,
+    progress: Progress | None = None,
+    participants: Participants | None = None,
+    bounds: Bounds | None = None,
+) -> Iterator[RoundRecord]:
+    """Run rounds and yield the record of each.
+
+    Selector, participants, progress and bounds are up to date whenever a record is yielded. Saved
+    together, they resume to the same run, bit for bit.
+
+    Args:
+        selector: Who chooses.
+        environment: Who is available, how long clients take and whether they fail.
+        cohort_size: How many clients to choose, at most the number of clients.
+        n_rounds: The number of rounds, with those before ``start``.
+        seed: The seed of the selector; None takes that of the environment.
+        policy: When a round ends; None waits for everyone.
+        start: The first round. 0 prepares selector and participants afresh; a later one continues
+            with their state as it is.
+        progress: What the loop remembers of the rounds before ``start``. Environments and policies
+            that look back need it.
+        participants: Who does the clients' work: a ``turnout.training.Federation`` trains a model.
+            None reports the synthetic losses of the environment. The run ends early when they are
+            done.
+        bounds: Limits on what clients claim, for worlds with liars; None passes on everything.
+
+    Yields:
+        The records of rounds ``start`` .. ``n_rounds - 1``.
+    """
+    require.integer("cohort_size", cohort_size, minimum=1)
+    if cohort_size > environment.n_clients:
+        raise InvalidInput(
+            f"cohort_size must be at most n_clients = {environment.n_clients}, got {cohort_size}."
+        )
+    require.integer("n_rounds", n_rounds, minimum=0)
+    require.integer("start", start, minimum=0)
+    seed = environment.seed if seed is None else require.integer("seed", seed, minimum=0)
+    policy = FixedDeadline() if policy is None else policy
+    if start > 0 and progress is None and (environment.uses_history or policy.uses_observed):
+        raise InvalidInput(
+            f"start = {start} needs progress=: this world or policy depends on earlier rounds. "
+            "Save progress.state() beside the selector and pass Progress.from_state(n, state)."
+        )
+    progress = Progress(environment.n_clients) if progress is None else progress
+    if participants is None:
+        participants = Simulated(environment, selector.needs_metrics)
+    _check_columns(selector, environment, participants)
+    engine = RoundEngine(
+        selector,
+        policy,
+        cohort_size=cohort_size,
+        seed=seed,
+        bounds=bounds,
+        observed=progress.observed,
+    )
+    if start == 0:
+        engine.resize(environment.n_clients)
+        participants.reset()
+    return _go(engine, environment, participants, progress.history, range(start, n_rounds))
+
+
+def _go(
+    engine: RoundEngine,
+    environment: Environment,
+    participants: Participants,
+    history: History,
+    numbers: range,
+) -> Iterator[RoundRecord]:
+    """Yield the records of the rounds with these numbers."""
+    own = {name: x for name, x in participants.columns.items() if name in engine.wanted}
+    columns, workload = engine.wanted.difference(own), participants.workload
+    for t in numbers:
+        if participants.is_done:
+            return
+        size, deadline = engine.terms()
+        ctx = environment.context(
+            t, size, history, columns=columns, deadline=deadline, workload=workload
+        )
+        if own:
+            ctx = dataclasses.replace(ctx, columns={**ctx.columns, **own})
+        ctx = engine.bounded(ctx)
+        polled = engine.poll(ctx)
+        if polled is not None:
+            loss = participants.polled_loss(t, polled, engine.selector.poll_data)
+            ctx = engine.with_losses(ctx, polled, environment.claimed(loss, polled))
+        selection = engine.select(ctx)
+        chosen = selection.clients
+        fate = environment.fate(t, history, workload=workload)
+        closed = engine.close(fate.duration[chosen], fate.survived[chosen], fate.reports_failure)
+        closed, outcome = _worked(environment, participants, selection, closed)
+        outcome = engine.learn(selection, closed, outcome, deadline)
+        history.record(chosen)
+        measured = participants.measure(t, t == numbers[-1])
+        yield RoundRecord(ctx, selection, outcome, closed.length_s, closed.spent, fate, measured)
+
+
+def _worked(
+    environment: Environment, participants: Participants, selection: Selection, closed: Closed
+) -> tuple[Closed, Outcome]:
+    """Let the clients work; return how the round ended and what they claim."""
+    work = participants.work(selection, np.equal(closed.status, Status.COMPLETED))
+    if work.is_broken is not None and work.is_broken.any():
+        failed = np.where(work.is_broken, np.int8(Status.FAILED), closed.status)
+        closed = closed._replace(status=failed)
+    claimed = {
+        name: environment.claimed(values, selection.clients)
+        for name, values in work.metrics.items()
+    }
+    return closed, Outcome(closed.status, closed.duration, claimed)
+
+
+def _check_columns(
+    selector: Selector, environment: Environment, participants: Participants
+) -> None:
+    provided = environment.columns.union(participants.columns)
+    missing = sorted(selector.needs_columns - provided)
+    if missing:
+        raise MissingColumn(
+            f"{type(selector).__name__} needs the column {missing[0]!r}, and this environment has: "
+            f"{', '.join(sorted(provided))}. Timing LinearContextual() fills 'context'."
+        )

@@ -1,0 +1,492 @@
+"""What drives a session: ``Live`` plays its rounds over a port, ``HostRun`` adds the run's files.
+
+A framework derives its own run from ``HostRun`` and adds only what is its own: how it aggregates,
+and how its model is saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from turnout.core.errors import OutputError, StateFileError
+from turnout.core.files import UNREADABLE
+from turnout.core.rng import Purpose, stream
+from turnout.core.types import Array, FloatArray
+from turnout.experiment.codec import encode
+from turnout.live import clock
+from turnout.live.checkpoint import Checkpoint, check_settings, read_checkpoint, write_checkpoint
+from turnout.live.members import PendingRequests, Request
+from turnout.live.records import Records
+from turnout.live.reports import number
+from turnout.live.round import IN_TRAINING, ClosedRound, Cohort, Reject
+from turnout.live.session import Session
+from turnout.live.transport import (
+    Address,
+    AskColumns,
+    AskIdentity,
+    AskLoss,
+    Kind,
+    Port,
+    Question,
+    Reply,
+    Ticket,
+    log,
+)
+
+#: An unanswered question for an identity stays open for this many times its deadline.
+_OPEN_FOR = 10.0
+_IDENTITY = AskIdentity()
+#: Shortest sleep: rounding must not keep a round from its end.
+_SHORTEST_S = 1e-3
+
+
+class Sent(NamedTuple):
+    """Requests that were sent together."""
+
+    waiting: dict[Ticket, Address]
+    refused: list[Address]
+    at: float  #: on ``clock.now()``
+
+
+class Transport:
+    """Sends requests and collects replies over a port.
+
+    Args:
+        port: The connection to the clients.
+        pending: Where requests without a reply are kept.
+        poll_s: Seconds between two looks for replies.
+    """
+
+    def __init__(self, port: Port, pending: PendingRequests, poll_s: float) -> None:
+        self.port, self.pending, self.poll_s = port, pending, poll_s
+
+    def ask(self, addresses: Sequence[Address], question: Question, *, ttl: float) -> Sent:
+        """Send a question; ``collect`` or ``late_replies`` returns the answers."""
+        at = clock.now()
+        tickets = self.port.ask(addresses, question, ttl) if addresses else []
+        return self._sent(addresses, tickets, question, at, ttl)
+
+    def send(self, addresses: Sequence[Address], payloads: Sequence[Any], *, ttl: float) -> Sent:
+        """Send work; ``collect`` or ``late_replies`` returns the answers."""
+        at = clock.now()
+        tickets = self.port.send(addresses, payloads, ttl) if addresses else []
+        return self._sent(addresses, tickets, None, at, ttl)
+
+    def collect(
+        self,
+        sent: Sent,
+        seconds: float,
+        receive: Callable[[Address, Reply], object],
+        until: Callable[[], float] | None = None,
+    ) -> float:
+        """Wait for the replies, and return how long it took.
+
+        It ends when every client has replied, after ``seconds``, or at the time that ``until``
+        returns for the replies so far. The last look is at the end, so no reply in time is missed.
+        """
+        for address in sent.refused:
+            receive(address, Reply(Kind.REFUSED, 0.0, reason="the message was refused"))
+        waiting = dict(sent.waiting)
+        end, at = seconds, 0.0
+        while waiting:
+            at = min(clock.now() - sent.at, end)
+            for ticket, reply in self.port.poll(waiting):
+                receive(waiting.pop(ticket), reply._replace(seconds=at))
+                del self.pending.open[ticket]
+            end = min(seconds, until() if until else seconds)
+            if at >= end or not waiting:
+                break
+            clock.sleep(min(self.poll_s, max(end - at, _SHORTEST_S)))
+        return at
+
+    def late_replies(self) -> list[tuple[Request, Reply]]:
+        """Return the replies that came too late to be collected; forget expired requests."""
+        expired = self.pending.expire()
+        if expired:
+            self.port.cancel(expired)
+        replies = self.port.poll(self.pending.open) if self.pending.open else []
+        return [(self.pending.open.pop(ticket), reply) for ticket, reply in replies]
+
+    def _sent(
+        self,
+        addresses: Sequence[Address],
+        tickets: Sequence[Ticket | None],
+        question: Question | None,
+        at: float,
+        ttl: float,
+    ) -> Sent:
+        expires = clock.now() + ttl
+        sent = Sent({}, [], at)
+        for address, ticket in zip(addresses, tickets, strict=True):
+            if ticket is None:
+                sent.refused.append(address)
+            else:
+                sent.waiting[ticket] = address
+                self.pending.open[ticket] = Request(address, question, expires)
+        if sent.refused:
+            log.warning("%d of %d messages were refused", len(sent.refused), len(addresses))
+        return sent
+
+
+class Live:
+    """Plays the rounds of a session: waits for clients, asks them, sends them work.
+
+    Args:
+        session: Selects and learns.
+        port: The connection to the clients.
+        records: Writes the open round; None writes none.
+    """
+
+    def __init__(self, session: Session, port: Port, records: Records | None = None) -> None:
+        self.session, self.port, self.records = session, port, records
+        pending, poll_s = session.members.pending, session.settings.poll_s
+        self.transport = Transport(port, pending, poll_s)
+        self._has_gathered = False
+        self._has_waited = False  # in vain
+        self._asked: set[Address] = set()
+
+    def gather(self, n_wanted: int) -> None:
+        """Wait until enough clients are connected, but not forever and not twice in vain.
+
+        Before the first round it also waits until all connected clients have identified themselves
+        and no more connect, so that the order of the roster does not depend on who was faster. Each
+        sign of life restarts the timeout ``wait_for_clients_s``. Later rounds do not wait for
+        newcomers: they are asked in the background.
+
+        Args:
+            n_wanted: Clients that should be connected.
+        """
+        self.session.begin()
+        with self.session.spans.part("wait"):
+            self._gather(n_wanted)
+
+    def _gather(self, n_wanted: int) -> None:
+        members, settings = self.session.members, self.session.settings
+        is_first, self._has_gathered = not self._has_gathered, True
+        patience = settings.start_s if is_first else settings.wait_for_clients_s
+        started = news_at = clock.now()
+        before = None
+        while True:
+            looked_at = clock.now()
+            self._meet(waits=is_first)
+            seen = (members.connected, len(members.unknown))
+            is_news, before = seen != before, seen
+            news_at = looked_at if is_news else news_at
+            waited, quiet = clock.now() - started, clock.now() - news_at
+            is_complete = not (members.unknown or is_news) or quiet >= settings.wait_for_clients_s
+            is_settled, n_there = not is_first or is_complete, members.n_connected
+            if is_settled and (n_there >= n_wanted or (self._has_waited and n_there > 0)):
+                members.bind()
+                if np.count_nonzero(members.selectable()) >= settings.quorum.min_free:
+                    break
+            if waited >= patience:
+                log.warning(
+                    "%d of %d clients are connected after %g s: continuing with the free ones",
+                    *(n_there, n_wanted, patience),
+                )
+                break
+            clock.sleep(settings.poll_s)
+        self.session.sync(members.connected)
+        self._has_waited = n_there < n_wanted
+
+    def choose(self, model: Any = None) -> Cohort:
+        """Ask clients for what the selector needs to know, and open the next round.
+
+        Args:
+            model: The model that polled clients evaluate.
+        """
+        session = self.session
+        with session.spans.part("ask"):
+            self._ask_all(model)
+        cohort = session.open()
+        log.info(
+            "round %d: %d of %d free clients selected",
+            *(cohort.round + 1, len(cohort.ids), cohort.n_free),
+        )
+        if self.records is not None and session.world is None:
+            self.records.write_cohort(cohort, session.members)
+        return cohort
+
+    def train(
+        self, cohort: Cohort, payloads: Sequence[Any], reject: Reject | None = None
+    ) -> ClosedRound:
+        """Send the cohort its work, wait as long as the policy says, and end the round.
+
+        Args:
+            cohort: The clients of the round.
+            payloads: The work of each, in the order of the cohort.
+            reject: Returns which answers cannot be used together with the others; they count as
+                failed.
+        """
+        session = self.session
+        client_at = dict(zip(cohort.addresses, cohort.ids, strict=True))
+        asked = [i for i, is_asked in enumerate(cohort.is_asked) if is_asked]
+        seconds = session.settings.limit_s if session.world is not None else cohort.deadline
+        ttl = seconds if session.world is not None else session.busy_s(seconds)
+        addresses = [cohort.addresses[i] for i in asked]
+        with session.spans.part("train"):
+            sent = self.transport.send(addresses, [payloads[i] for i in asked], ttl=ttl)
+            length = self.transport.collect(
+                sent,
+                seconds,
+                lambda address, reply: self._receive(client_at[address], reply),
+                session.closes_at,
+            )
+        is_missing = session.world is None and session.is_waiting
+        there = self.port.present() if is_missing else cohort.addresses
+        return session.close(there, length, reject)
+
+    def evaluators(self, number: int, size_of: Callable[[int], int]) -> list[Address]:
+        """Return free clients for an evaluation after a round, drawn by the seed.
+
+        Args:
+            number: The round, counted from 1.
+            size_of: Returns how many of this many clients evaluate.
+        """
+        members, connected = self.session.members, set(self.port.present())
+        free = members.addresses_of(np.flatnonzero(members.selectable()))
+        there = [address for address in free if address in connected]
+        rng = stream(self.session.settings.seed, Purpose.EVAL, number)
+        drawn = rng.permutation(len(there))[: size_of(len(there))]
+        return [there[i] for i in np.sort(drawn)]
+
+    def exchange(
+        self, addresses: Sequence[Address], payloads: Sequence[Any], seconds: float
+    ) -> dict[Address, Reply]:
+        """Send messages outside of a round, and return the replies in time.
+
+        Args:
+            addresses: The receivers.
+            payloads: The messages, in their order.
+            seconds: How long to wait.
+        """
+        replies: dict[Address, Reply] = {}
+        sent = self.transport.send(addresses, payloads, ttl=self.session.busy_s(seconds))
+        self.transport.collect(sent, seconds, replies.__setitem__)
+        return replies
+
+    def _receive(self, client: Hashable, reply: Reply) -> None:
+        is_first = self.session.receive(client, reply)
+        if is_first and self.records is not None and self.session.world is None:
+            self.records.write_reply(client, reply)
+
+    def _meet(self, *, waits: bool) -> None:
+        """Process late replies, look who is connected, and ask newcomers for their identity."""
+        session, members, ask_s = self.session, self.session.members, self.session.settings.ask_s
+        for request, reply in self.transport.late_replies():
+            if request.question == _IDENTITY:
+                session.identify(request.address, reply)
+        members.update(self.port.present())
+        busy = members.pending.busy
+        unknown = [address for address in members.unknown if address not in busy]
+        new = [address for address in unknown if address not in self._asked]
+        waited_for = new if waits else []
+        ttl = _OPEN_FOR * ask_s
+        self._asked.update(unknown)
+        others = [address for address in unknown if address not in waited_for]
+        self.transport.ask(others, _IDENTITY, ttl=ttl)
+        if new:
+            log.info("asking %d new nodes for their identity", len(new))
+        sent = self.transport.ask(waited_for, _IDENTITY, ttl=ttl)
+        self.transport.collect(sent, ask_s, session.identify)
+
+    def _ask_all(self, model: Any) -> None:
+        """Ask for what the selector needs to know before it chooses."""
+        session, members = self.session, self.session.members
+        wanted = session.wanted_columns
+        if wanted and session.world is None:
+            last = frozenset(members.addresses_of(members.present_of(session.journal.last)))
+            self._ask_columns(members.changing(wanted), AskColumns(session.round, last))
+        polled = session.to_poll()
+        if polled:
+            question = AskLoss(session.round, session.selector.poll_data, model)
+            session.receive_losses(polled, *self._losses(polled, question))
+
+    def _ask_columns(self, addresses: Sequence[Address], question: AskColumns) -> None:
+        def receive(address: Address, reply: Reply) -> None:
+            if reply.kind is Kind.ANSWERED:
+                self.session.update_columns(address, reply)
+
+        seconds = self.session.settings.ask_s
+        sent = self.transport.ask(addresses, question, ttl=seconds)
+        self.transport.collect(sent, seconds, receive)
+
+    def _losses(self, polled: Sequence[Address], question: AskLoss) -> tuple[FloatArray, int]:
+        """Return (d,) the losses of the model, NaN = no answer, and how many clients failed."""
+        replies: dict[Address, Reply] = {}
+        seconds = self.session.settings.ask_s
+        sent = self.transport.ask(polled, question, ttl=seconds)
+        self.transport.collect(sent, seconds, replies.__setitem__)
+        nothing = Reply()
+        losses = [number(replies.get(address, nothing).metrics, "loss") for address in polled]
+        failed = [reply for reply in replies.values() if reply.kind in (Kind.FAILED, Kind.LOST)]
+        return np.array(losses, dtype=np.float64), len(failed)
+
+
+class HostRun:
+    """One run in a framework: rounds over its port, with checkpoint and records if wanted.
+
+    Args:
+        session: Selects and learns.
+        port: The connection to the clients.
+        kind: The framework, as checkpoint and records call it.
+        n_rounds: How many rounds there will be.
+        versions: Versions of the framework, for the records.
+    """
+
+    def __init__(
+        self, session: Session, port: Port, kind: str, n_rounds: int, versions: Mapping[str, str]
+    ) -> None:
+        self.session, self.journal = session, session.journal
+        settings, world, selector = session.settings, session.world, session.selector
+        self._kind = f"turnout-{kind}"
+        self._identity: dict[str, Any] = {}  # what a checkpoint belongs to
+        self._config: dict[str, Any] = {}
+        if settings.records is not None or settings.followers:
+            self._config = settings.config(kind, selector, world, n_rounds)
+        self._records: Records | None = None
+        if settings.records is not None:
+            classes = None if world is None else world.classes
+            rate = selector.guaranteed_rate()
+            self._records = Records(settings.records, self._config, classes, rate, versions)
+        self.live = Live(session, port, self._records)
+        self._cohort: Cohort | None = None
+        self._result: ClosedRound | None = None  # of the last round
+
+    def saved_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return what the framework saves: plain data, and arrays by names without a slash."""
+        return {}, {}
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Continue from what ``saved_state`` returned.
+
+        Args:
+            saved: The checkpoint; the framework's part is ``host`` and ``host_arrays``.
+        """
+
+    def resume(self, host: Mapping[str, Any]) -> int:
+        """Start, or resume from the checkpoint if there is one; return the rounds that are done.
+
+        Args:
+            host: What the framework adds to the settings that a checkpoint belongs to.
+        """
+        settings, n_done = self.session.settings, 0
+        if settings.checkpoint is not None:
+            path = Path(settings.checkpoint)
+            self._identity = settings.identity(self.session.selector, host)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            n_done = self._resume(path) if path.exists() else 0
+        self.session.start(self._config)
+        if self._records is not None:
+            self._records.open(self.journal, resumed=n_done > 0)
+        return n_done
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """End followers with the block; record the error that stopped the run, if there was one."""
+        try:
+            yield
+        except BaseException as error:  # an interrupt by the operator is a reason, too
+            if self._records is not None:
+                self._records.fail(self.journal, error)
+            raise
+        finally:
+            self.session.end()
+
+    def choose(self, n_wanted: int, model: Any) -> tuple[Address, ...]:
+        """Return the clients of the next round.
+
+        Args:
+            n_wanted: Clients that should be connected.
+            model: The model that polled clients evaluate.
+        """
+        self._result = None
+        self.live.gather(n_wanted)
+        self._cohort = self.live.choose(model)
+        return self._cohort.addresses
+
+    def train(self, payloads: Sequence[Any], reject: Reject | None = None) -> ClosedRound:
+        """Send the cohort its work, wait for it, and return how the round ended.
+
+        Args:
+            payloads: The work of each client, in the order of the cohort; empty if it is empty.
+            reject: Returns which answers cannot be used together with the others.
+        """
+        if self._cohort is None or not self._cohort.ids:
+            self._result = self.session.close()
+        else:
+            self._result = self.live.train(self._cohort, payloads, reject)
+        return self._result
+
+    def end_round(self, metrics: Mapping[str, Any] | None = None) -> None:
+        """Save the last round; raise if too many in a row had too few answers.
+
+        Args:
+            metrics: The aggregated metrics of the training; None if there are none.
+        """
+        self.journal.note(IN_TRAINING, self.journal.n_rounds, metrics)
+        # Answers come before the checkpoint: a round that is not saved is played and written again.
+        if self._records is not None and self._result is not None:
+            self._records.write_answers(self._result, self.session.members.roster)
+        self.save()
+        self.write()
+        self.session.spans.finish()
+        self.session.check_quorum()
+
+    def save(self) -> None:
+        """Write the checkpoint, if one is wanted.
+
+        Raises:
+            OutputError: It cannot be written; the checkpoint before is unchanged.
+        """
+        path = self.session.settings.checkpoint
+        if path is None:
+            return
+        host, arrays = self.saved_state()
+        with self.session.spans.part("save"):
+            whole = replace(self.session.state(self._identity), host=host, host_arrays=arrays)
+            try:
+                write_checkpoint(path, whole, self._kind)
+            except OSError as error:
+                raise OutputError(
+                    f"{path} cannot be written: {error.strerror or error}. The checkpoint before "
+                    "it is complete: make room, or make the folder writable, and restart."
+                ) from error
+
+    def write(self) -> None:
+        """Write the numbers of the last round to the records, again if they have changed."""
+        if self._records is not None:
+            self._records.add(self.journal)
+
+    def finish(self) -> None:
+        """Write the end of the run."""
+        if self._records is not None:
+            self._records.finish(self.journal)
+
+    def _resume(self, path: Path) -> int:
+        """Continue after the last round that was saved."""
+        saved = read_checkpoint(path, self._kind)
+        try:
+            # The file may be older than a parameter of the selector.
+            younger = encode(self.session.selector.default_parameters())
+            parameters = {**younger, **saved.settings["parameters"]}
+            settings = {**saved.settings, "parameters": parameters}
+            change = check_settings(path, settings, self._identity)
+            if change is not None:
+                log.warning("from now on, settings differ from before: %s", change)
+            self.session.load(saved)
+            self.restore(saved)
+        except StateFileError as error:
+            raise StateFileError(f"{path}: {error}") from error
+        except UNREADABLE as error:
+            raise StateFileError(
+                f"{path} is damaged ({type(error).__name__}: {error}); delete it to start again."
+            ) from error
+        log.info("resuming after round %d, saved in %s", saved.rounds_done, path)
+        return saved.rounds_done

@@ -1,0 +1,465 @@
+"""The inner strategy: what it sees, how it takes every chosen node, and how its state is saved.
+
+Flower's strategies sample by ``fraction_train`` and wait for ``min_train_nodes`` and
+``min_available_nodes``. While they prepare a round, these are set to take every node in sight, and
+restored afterwards. ``min_available_nodes`` keeps a meaning: the first round waits for this many
+nodes, as long as ``start_s`` allows.
+
+Everything that a strategy changed since it was made is saved with the checkpoint, also changes to
+the configurations of ``start``: numbers, texts, arrays, Flower's records, lists and dictionaries of
+them, and objects with ``state_dict``. Settings that never changed are not saved, so they may differ
+between two runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Bulyan, Strategy
+from flwr.supercore.logger import FLOWER_LOGGER
+
+from turnout.core.errors import InvalidInput, StateFileError, TurnoutError
+from turnout.core.plain import CONTAINERS, CannotEncode, Codec, Rule
+from turnout.core.types import Array
+from turnout.live.transport import log
+
+#: Kind of an object that is restored by its own ``load_state_dict``.
+_STATE = "state"
+
+#: The methods of a strategy that Flower's loop calls.
+HOOKS = (
+    "configure_train",
+    "aggregate_train",
+    "configure_evaluate",
+    "aggregate_evaluate",
+    "summary",
+)
+
+#: Attributes by which Flower's strategies sample and wait, and what makes them take everyone.
+_EVERYONE: Mapping[str, float] = {
+    "fraction_train": 1.0,
+    "min_train_nodes": 0,
+    "min_available_nodes": 0,
+}
+_EVERYONE_EVALUATED: Mapping[str, float] = {
+    **_EVERYONE,
+    "fraction_evaluate": 1.0,
+    "min_evaluate_nodes": 0,
+}
+
+#: A strategy asks for the nodes once or twice; one that asks more often is waiting.
+_MOST_LOOKS = 6
+#: Sends messages with a timeout, and returns the replies.
+Exchange = Callable[[list[Message], float | None], Iterable[Message]]
+
+
+class UnsuitableStrategy(TurnoutError, RuntimeError):
+    """The inner strategy samples by itself, waits for nodes or needs other numbers."""
+
+
+def name_of(strategy: Strategy) -> str:
+    """Return the class of a strategy, with those inside it.
+
+    A wrapped one reads ``DifferentialPrivacyServerSideFixedClipping(FedAvg)``.
+    """
+    names = [type(layer).__name__ for layer in layers(strategy)]
+    return "(".join(names) + ")" * (len(names) - 1)
+
+
+def layers(strategy: Strategy) -> list[Strategy]:
+    """Return a strategy and the strategies it wraps, the outermost first."""
+    found: list[Strategy] = []
+    ahead = [strategy]
+    while ahead:
+        layer = ahead.pop(0)
+        if any(layer is one for one in found):
+            continue
+        found.append(layer)
+        ahead += [value for value in vars(layer).values() if isinstance(value, Strategy)]
+    return found
+
+
+@contextmanager
+def taking_everyone(strategy: Strategy, *, evaluate: bool = False) -> Iterator[None]:
+    """Let a strategy take every node it sees, for as long as the context is open."""
+    wanted = _EVERYONE_EVALUATED if evaluate else _EVERYONE
+    with ExitStack() as stack:
+        for layer in layers(strategy):
+            changed = {name: value for name, value in wanted.items() if hasattr(layer, name)}
+            for name, value in changed.items():
+                stack.callback(setattr, layer, name, getattr(layer, name))
+                setattr(layer, name, value)
+        yield
+
+
+@contextmanager
+def standing_in(
+    strategy: Strategy, hooks: Mapping[str, Callable[..., Any]]
+) -> Iterator[Callable[..., Any]]:
+    """Put hooks in the place of a strategy's own, and yield its loop."""
+    own = vars(strategy)
+    with ExitStack() as stack:
+        for name, hook in hooks.items():
+            if name in own:
+                stack.callback(own.__setitem__, name, own[name])
+            else:
+                stack.callback(own.pop, name)
+            own[name] = hook
+        yield strategy.start
+
+
+def evaluates(strategy: Strategy) -> bool:
+    """Return whether a strategy evaluates on clients at all."""
+    return _setting(strategy, "fraction_evaluate", 1.0) != 0.0
+
+
+def evaluation_size(strategy: Strategy, n_nodes: int) -> int:
+    """Return how many of the nodes a strategy evaluates on."""
+    fraction = _setting(strategy, "fraction_evaluate", 1.0)
+    at_least = int(_setting(strategy, "min_evaluate_nodes", 0))
+    return min(n_nodes, max(int(n_nodes * fraction), at_least))
+
+
+def first_wait(strategy: Strategy, cohort_size: int) -> int:
+    """Return how many nodes the first round waits for."""
+    return max(cohort_size, int(_setting(strategy, "min_available_nodes", 0)))
+
+
+def sampling_settings(strategy: Strategy) -> str:
+    """Return the attributes that look like sampling or waiting, for an error message."""
+    words = ("fraction", "sample", "min_", "num_", "per_round", "clients", "nodes")
+    found = {
+        f"{name} = {value!r}": None
+        for layer in layers(strategy)
+        for name, value in vars(layer).items()
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and any(word in name for word in words)
+        and name not in _EVERYONE_EVALUATED
+    }
+    return ", ".join(found) or "its configure_train"
+
+
+def check_numbers(strategy: Strategy, cohort_size: int, select_size: int) -> None:
+    """Refuse a cohort that the strategy, or one inside it, cannot work with."""
+    for layer in layers(strategy):
+        own, name = vars(layer), type(layer).__name__
+        if own.get("fraction_train") == 0.0:
+            raise InvalidInput(
+                f"fraction_train is 0.0 in {name}, which switches training off: leave it at 1.0; "
+                "cohort_size decides how many nodes train."
+            )
+        sampled = own.get("num_sampled_clients")
+        if sampled is not None and sampled != cohort_size:
+            raise InvalidInput(
+                f"num_sampled_clients is {sampled} in {name} and cohort_size is {cohort_size}: the "
+                "noise is made for num_sampled_clients answers; set both to the same number."
+            )
+        if own.get("accountant") is not None and sampled != select_size:
+            raise InvalidInput(
+                f"num_sampled_clients is {sampled} in {name}, but the policy selects {select_size} "
+                "nodes: privacy accounting allows no over-selection; use a policy without it."
+            )
+        _check_robust(layer, own, name, cohort_size)
+
+
+def _check_robust(layer: Strategy, own: Mapping[str, Any], name: str, cohort_size: int) -> None:
+    malicious, kept = own.get("num_malicious_nodes"), own.get("num_nodes_to_select")
+    if malicious is not None:
+        is_bulyan = isinstance(layer, Bulyan)
+        needed = 4 * malicious + 3 if is_bulyan else 2 * malicious + 3 if malicious else 1
+        if cohort_size < needed:
+            raise InvalidInput(
+                f"cohort_size must be at least {needed} for {name} with num_malicious_nodes = "
+                f"{malicious}, got {cohort_size}."
+            )
+    if kept is not None and kept > cohort_size:
+        raise InvalidInput(
+            f"num_nodes_to_select is {kept} in {name} and cohort_size is {cohort_size}: it cannot "
+            "keep more than answer."
+        )
+
+
+def refuse_waiting(strategy: Strategy) -> None:
+    """Raise: the strategy keeps looking for nodes that will not come."""
+    raise UnsuitableStrategy(
+        f"{name_of(strategy)} waits for more nodes than were chosen, and would wait forever: look "
+        f"at {sampling_settings(strategy)}. It must take all nodes that grid.get_node_ids() shows; "
+        "cohort_size decides how many these are."
+    )
+
+
+def refuse_sampling(strategy: Strategy, n_chosen: int, n_messages: int, n_hit: int) -> None:
+    """Raise: the strategy does not write to exactly the chosen nodes."""
+    raise UnsuitableStrategy(
+        f"{name_of(strategy)} samples by itself: {n_chosen} nodes were chosen, and it wrote "
+        f"{n_messages} messages, to {n_hit} of them. Look at {sampling_settings(strategy)}: "
+        "configure_train must write one message to every node that grid.get_node_ids() shows."
+    )
+
+
+def _setting(strategy: Strategy, name: str, default: float) -> float:
+    for layer in layers(strategy):
+        value = getattr(layer, name, None)
+        if isinstance(value, int | float):
+            return float(value)
+    return default
+
+
+def _passed_on(name: str) -> Any:
+    """Return a method that calls the method of this name of the wrapped grid."""
+
+    def method(self: _Delegate, *arguments: Any, **named: Any) -> Any:
+        return getattr(self._grid, name)(*arguments, **named)
+
+    return method
+
+
+class _Delegate(Grid):
+    """Passes everything on to another grid; ``Grid`` is abstract, so its methods are named here."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    run: Any = property(lambda self: self._grid.run)
+    set_run = _passed_on("set_run")
+    create_message = _passed_on("create_message")
+    get_node_ids = _passed_on("get_node_ids")
+    get_nodes = _passed_on("get_nodes")
+    push_messages = _passed_on("push_messages")
+    pull_messages = _passed_on("pull_messages")
+    send_and_receive = _passed_on("send_and_receive")
+
+
+class GridView(_Delegate):
+    """Shows some nodes only; ``on_waiting`` is called when a strategy keeps asking for more."""
+
+    def __init__(self, grid: Grid, nodes: Sequence[int], on_waiting: Callable[[], None]) -> None:
+        super().__init__(grid)
+        self._nodes = list(nodes)
+        self._on_waiting = on_waiting
+        self._looks = 0
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes of the view."""
+        self._looks += 1
+        if self._looks > _MOST_LOOKS:
+            self._on_waiting()
+        return list(self._nodes)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Return what the grid knows of the nodes of the view."""
+        shown = set(self.get_node_ids())
+        return [node for node in self._grid.get_nodes() if node.node_id in shown]
+
+
+class LoopGrid(_Delegate):
+    """The grid that Flower's loop works with; turnout sends and receives."""
+
+    def __init__(self, grid: Grid, exchange: Exchange) -> None:
+        super().__init__(grid)
+        self._exchange = exchange
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send the messages of a round and return the replies that count."""
+        return self._exchange(list(messages), timeout)
+
+
+@contextmanager
+def numbering(n_before: int, n_rounds: int) -> Iterator[None]:
+    """Count the rounds in Flower's log from the start, also after a restart."""
+
+    def renumber(record: logging.LogRecord) -> bool:
+        if record.msg == "[ROUND %s/%s]" and isinstance(record.args, tuple):
+            record.args = (cast(int, record.args[0]) + n_before, n_rounds)
+        return True
+
+    FLOWER_LOGGER.addFilter(renumber)
+    try:
+        yield
+    finally:
+        FLOWER_LOGGER.removeFilter(renumber)
+
+
+@runtime_checkable
+class _HasState(Protocol):
+    """An object that gives its state and takes it back, such as an optimiser."""
+
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state: Any) -> Any: ...
+
+
+class InnerState:
+    """Remembers how a strategy was made, so that it can save what has changed.
+
+    Args:
+        strategy: The inner strategy, with those inside it.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._owners: dict[str, Strategy | ConfigRecord] = {
+            str(number): layer for number, layer in enumerate(layers(strategy))
+        }
+        self._unsaved: set[str] = set()
+        self._before = self._everything()
+
+    def watch(self, name: str, config: ConfigRecord) -> None:
+        """Remember a configuration as it was given: strategies may change it later."""
+        self._owners[name] = config
+        self._before = {
+            key: value for key, value in self._before.items() if not key.startswith(f"{name}.")
+        } | self._values_of(name, config)
+
+    def changed(self) -> tuple[dict[str, Any], list[Array]]:
+        """Return what has changed: plain data by attribute, and the arrays it refers to."""
+        now = self._everything()
+        plain: dict[str, Any] = {name: None for name in self._before if name not in now}
+        arrays: list[Array] = []
+        for name, (value, parts) in now.items():
+            if name not in self._before or not _is_same(self._before[name], (value, parts)):
+                plain[name] = {"value": value, "first": len(arrays), "count": len(parts)}
+                arrays += parts
+        return plain, arrays
+
+    def restore(self, plain: Mapping[str, Any], arrays: list[Array]) -> None:
+        """Restore saved attributes, and remove those that were removed."""
+        for name, saved in plain.items():
+            key, _, attribute = name.partition(".")
+            owner = self._owners[key]
+            values: MutableMapping[str, Any] = (
+                owner if isinstance(owner, ConfigRecord) else vars(owner)
+            )
+            if saved is None:
+                values.pop(attribute, None)
+                continue
+            parts = arrays[saved["first"] : saved["first"] + saved["count"]]
+            decode, plain_value = _codec(parts).decode, saved["value"]
+            if not isinstance(plain_value, dict) or plain_value.get("kind") != _STATE:
+                values[attribute] = decode(plain_value)
+            elif attribute in values:
+                values[attribute].load_state_dict(decode(plain_value["of"]))
+            else:
+                raise StateFileError(
+                    f"it has the state of {type(owner).__name__}.{attribute}, and there is no such "
+                    "object here: make it in the constructor of the strategy."
+                )
+
+    def _everything(self) -> dict[str, tuple[Any, list[Array]]]:
+        attributes: dict[str, tuple[Any, list[Array]]] = {}
+        for name, owner in self._owners.items():
+            attributes |= self._values_of(name, owner)
+        return attributes
+
+    def _values_of(
+        self, name: str, owner: Strategy | ConfigRecord
+    ) -> dict[str, tuple[Any, list[Array]]]:
+        encoded = {}
+        values = owner if isinstance(owner, ConfigRecord) else vars(owner)
+        for attribute, value in values.items():
+            if _is_fixed(value):
+                continue
+            parts: list[Array] = []
+            try:
+                encoded[f"{name}.{attribute}"] = (_codec(parts).encode(value), parts)
+            except CannotEncode as error:
+                self._warn(type(owner).__name__, attribute, error)
+        return encoded
+
+    def _warn(self, owner: str, attribute: str, error: CannotEncode) -> None:
+        name = f"{owner}.{attribute}"
+        if name not in self._unsaved:
+            self._unsaved.add(name)
+            log.warning(
+                "%s holds a %s, which the checkpoint does not save: a restart loses it",
+                *(name, error),
+            )
+
+
+def encode_arrays(record: ArrayRecord, parts: list[Array]) -> list[list[Any]]:
+    """Return the description of a record; the bytes of its arrays are added to ``parts``."""
+    table = []
+    for key, array in record.items():
+        table.append([key, array.dtype, list(array.shape), array.stype, len(parts)])
+        parts.append(np.frombuffer(array.data, dtype=np.uint8))
+    return table
+
+
+def decode_arrays(table: list[list[Any]], parts: list[Array]) -> ArrayRecord:
+    """Return the record that ``encode_arrays`` described, byte for byte, if it can be read."""
+    arrays = {
+        key: FlowerArray(dtype=dtype, shape=tuple(shape), stype=stype, data=parts[i].tobytes())
+        for key, dtype, shape, stype, i in table
+    }
+    for array in arrays.values():
+        if array.stype == "numpy.ndarray":
+            array.numpy()
+    return ArrayRecord(arrays)
+
+
+def _is_fixed(value: Any) -> bool:
+    """Return whether a value is part of the program and not of the learned state."""
+    if isinstance(value, Strategy | ModuleType | type | os.PathLike):
+        return True
+    return callable(value) and not hasattr(value, "state_dict")
+
+
+def _codec(parts: list[Array]) -> Codec:
+    """Return the codec that puts arrays and bytes into ``parts``, beside the plain data."""
+
+    def put(array: Array) -> int:
+        parts.append(array)
+        return len(parts) - 1
+
+    return Codec(
+        Rule(float, lambda value, _: float(value)),  # NumPy's float64 is one, too
+        Rule(
+            (np.ndarray, np.generic),
+            lambda value, _: put(np.array(value)),
+            lambda of, _: np.array(parts[of]),
+            "array",
+        ),
+        Rule(
+            bytes,
+            lambda value, _: put(np.frombuffer(value, dtype=np.uint8)),
+            lambda of, _: parts[of].tobytes(),
+            "bytes",
+        ),
+        Rule(
+            ArrayRecord,
+            lambda record, _: encode_arrays(record, parts),
+            lambda of, _: decode_arrays(of, parts),
+            "arrays",
+        ),
+        _of_dict(MetricRecord, "metrics"),
+        _of_dict(ConfigRecord, "config"),
+        *CONTAINERS,
+        Rule(_HasState, lambda value, walk: walk(value.state_dict()), kind=_STATE),
+    )
+
+
+def _of_dict(cls: type[MetricRecord | ConfigRecord], kind: str) -> Rule:
+    return Rule(cls, lambda record, walk: walk(dict(record)), lambda of, walk: cls(walk(of)), kind)
+
+
+def _is_same(before: tuple[Any, list[Array]], now: tuple[Any, list[Array]]) -> bool:
+    if before[0] != now[0] or len(before[1]) != len(now[1]):
+        return False
+    return all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        for a, b in zip(before[1], now[1], strict=True)
+    )

@@ -1,0 +1,448 @@
+"""A Flower strategy that lets a selector choose the nodes and leaves the rest to another strategy.
+
+Flower's own loop runs. Around it, nodes get stable ids, the selector chooses, and the round policy
+says when a round is over. Every chosen node ends as completed, late, failed or silent, and a
+checkpoint is written. The inner strategy sees a grid with exactly the chosen nodes, and only
+replies that it can use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import flwr
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore.logger import FLOWER_LOGGER
+
+from turnout.core import require
+from turnout.core.errors import InvalidInput
+from turnout.core.roster import Roster
+from turnout.core.selector import Selector
+from turnout.core.types import Array
+from turnout.experiment import Run
+from turnout.live.checkpoint import Checkpoint
+from turnout.live.driver import HostRun
+from turnout.live.flower import inner as within
+from turnout.live.flower.inner import (
+    GridView,
+    InnerState,
+    LoopGrid,
+    UnsuitableStrategy,
+    decode_arrays,
+    encode_arrays,
+    numbering,
+)
+from turnout.live.flower.transport import (
+    FlowerHints,
+    FlowerPort,
+    ReplyRules,
+    form_of_arrays,
+    is_training,
+    mark_training,
+)
+from turnout.live.round import BY_CLIENTS, BY_SERVER, HISTORIES
+from turnout.live.session import Session
+from turnout.live.settings import LONGEST_S, LiveSettings
+from turnout.live.transport import Reply, log
+from turnout.live.world import VirtualWorld, World
+from turnout.worlds import Environment, FixedDeadline, RoundPolicy
+
+log.parent = FLOWER_LOGGER  # a session logs like Flower itself
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class SelectingStrategy(Strategy):
+    """Selects nodes by a selector; arrays, aggregation and evaluation are the inner strategy's.
+
+    The first five settings are also plain arguments. Every other setting may be given in
+    ``settings`` or by its name: ``SelectingStrategy(..., quorum=Quorum(min_answers=3))``.
+
+    Args:
+        inner: A strategy of ``flwr.serverapp.strategy``, for example ``FedAvg()``.
+        selector: A selector, or its name.
+        cohort_size: How many answers a round should get.
+        policy: When a round ends; None ends it at the timeout of ``start``.
+        seed: The seed of the selection, from 0.
+        checkpoint: A file that is written after each round; ``start`` resumes from it.
+        records: A folder for ``turnout report``.
+        settings: All settings of the run; arguments replace single ones.
+        roster: Clients of an earlier run; None starts with none.
+        world: Simulates time, availability and failures; None uses the real ones.
+        **options: Other fields of ``turnout.live.LiveSettings``, by name.
+    """
+
+    def __init__(
+        self,
+        inner: Strategy,
+        selector: Selector | str,
+        *,
+        cohort_size: int,
+        policy: RoundPolicy | None = None,
+        seed: int | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        records: str | os.PathLike[str] | None = None,
+        settings: LiveSettings | None = None,
+        roster: Roster | None = None,
+        world: World | Environment | None = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(inner, Strategy) or isinstance(inner, SelectingStrategy):
+            raise InvalidInput(
+                f"inner must be a strategy of flwr.serverapp.strategy, got {inner!r}; the older "
+                "ones of flwr.server.strategy cannot be wrapped.",
+                field="inner",
+            )
+        if world is not None and roster is not None:
+            raise InvalidInput(
+                "roster and world exclude each other: the world has its own ids.", field="roster"
+            )
+        plain = {"policy": policy, "seed": seed, "checkpoint": checkpoint, "records": records}
+        options |= {name: value for name, value in plain.items() if value is not None}
+        given = LiveSettings.of({"cohort_size": cohort_size, **options}, settings)
+        self.inner = inner
+        self.settings, self.selector = given.for_selector(selector)
+        self._given_roster = roster
+        self._world = VirtualWorld(world) if isinstance(world, Environment) else world
+        chosen = (self.settings.policy or FixedDeadline()).select_size(cohort_size)
+        within.check_numbers(inner, cohort_size, chosen)
+        self._inner_state = None if self.settings.checkpoint is None else InnerState(inner)
+        # The hooks of the inner strategy, before others stand in for them.
+        self._own = {name: getattr(inner, name) for name in within.HOOKS}
+        self._run: FlowerRun | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the inner strategy that this one does not have."""
+        if "inner" not in vars(self) or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.inner, name)
+
+    @property
+    def run(self) -> Run:
+        """The rounds so far, in columns."""
+        return self._running.journal.run
+
+    @property
+    def roster(self) -> Roster:
+        """The clients, by stable id."""
+        return self._running.session.members.roster
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds that are complete, including those before a restart."""
+        return 0 if self._run is None else self._run.journal.n_rounds
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = LONGEST_S,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        **more: Any,
+    ) -> Result:
+        """Run, or resume from the checkpoint, until ``num_rounds`` rounds are done in total."""
+        run = self._open(grid, num_rounds, timeout)
+        train_config = ConfigRecord() if train_config is None else train_config
+        evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
+        configs = {"train_config": train_config, "evaluate_config": evaluate_config}
+        loop_grid = LoopGrid(grid, run.exchange)
+        with ExitStack() as stack:
+            stack.enter_context(run.running())
+            run.begin(initial_arrays, configs)
+            if run.offset and not run.is_evaluated:
+                self._evaluate_again(run, evaluate_config, loop_grid)
+            stack.enter_context(numbering(run.offset, num_rounds))
+            loop = super().start
+            if type(self.inner).start is not Strategy.start:  # it has its own loop
+                hooks = {name: getattr(self, name) for name in within.HOOKS}
+                loop = stack.enter_context(within.standing_in(self.inner, hooks))
+            result = loop(
+                grid=loop_grid,
+                initial_arrays=run.arrays,
+                num_rounds=max(0, num_rounds - run.offset),
+                timeout=timeout,
+                **configs,
+                evaluate_fn=None if evaluate_fn is None else run.watched(evaluate_fn),
+                **more,
+            )
+            run.complete(result)
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Let the selector choose, and the inner strategy write to the chosen."""
+        run = self._running
+        nodes = run.select(arrays, within.first_wait(self.inner, self.settings.cohort_size))
+        if not nodes:
+            return []
+        view = GridView(grid, nodes, lambda: within.refuse_waiting(self.inner))
+        with within.taking_everyone(self.inner):
+            written = list(self._own["configure_train"](run.round, arrays, config, view))
+        messages = {message.metadata.dst_node_id: message for message in written}
+        if len(written) != len(nodes) or messages.keys() != set(nodes):
+            n_hit = len(messages.keys() & set(nodes))
+            within.refuse_sampling(self.inner, len(nodes), len(written), n_hit)
+        ordered = [messages[node] for node in nodes]
+        mark_training(ordered)
+        return ordered
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Let the inner strategy aggregate the usable replies, then save the round."""
+        return self._running.close_round(replies, self._own["aggregate_train"])
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Let the inner strategy evaluate on free nodes, as many as it wants and there are."""
+        run = self._running
+        if not within.evaluates(self.inner):
+            return []
+        number, size_of = run.evaluated, partial(within.evaluation_size, self.inner)
+        nodes = cast(list[int], run.live.evaluators(number, size_of))
+        if not nodes:
+            return []
+        view = GridView(grid, nodes, lambda: within.refuse_waiting(self.inner))
+        with within.taking_everyone(self.inner, evaluate=True):
+            made = list(self._own["configure_evaluate"](number, arrays, config, view))
+        place = {node: i for i, node in enumerate(nodes)}  # one order, one sum of floats
+        return sorted(made, key=lambda one: place.get(one.metadata.dst_node_id, len(nodes)))
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Let the inner strategy aggregate the evaluations that can be used."""
+        run = self._running
+        usable = run.usable_evaluations(replies)
+        metrics = self._own["aggregate_evaluate"](run.evaluated, usable) if usable else None
+        run.note_evaluation(metrics)
+        return metrics
+
+    def summary(self) -> None:
+        """Log the selector and the round policy, then the inner strategy's summary."""
+        log.info("\t├──> Selection:")
+        log.info("\t│\t├── Selector: %r", self.selector)
+        log.info("\t│\t├── Cohort size: %d", self.settings.cohort_size)
+        log.info("\t│\t├── Round policy: %r", self.settings.policy)
+        log.info("\t│\t└── Inner strategy: %s", within.name_of(self.inner))
+        self._own["summary"]()
+
+    @property
+    def _running(self) -> FlowerRun:
+        if self._run is None:
+            raise InvalidInput(
+                "SelectingStrategy has not been started: it must be the outermost strategy, and "
+                "its own start(grid=..., ...) must be called. Put DP and other wrappers inside it."
+            )
+        return self._run
+
+    def _open(self, grid: Grid, num_rounds: int, timeout: float | None) -> FlowerRun:
+        limit = self.settings.limit_s
+        if timeout is not None:
+            require.number("timeout", timeout, above=0.0)
+            # The default of limit_s must not cut a longer timeout short.
+            limit = timeout if limit == LONGEST_S else min(timeout, limit)
+        require.integer("num_rounds", num_rounds, minimum=0)
+        self._run = FlowerRun(self, grid, limit, num_rounds)
+        return self._run
+
+    def _evaluate_again(self, run: FlowerRun, config: ConfigRecord, grid: LoopGrid) -> None:
+        """Evaluate the model of the last round: the run was stopped before the result was saved."""
+        log.info("evaluating the model of round %d again", run.offset)
+        run.live.gather(1)
+        messages = self.configure_evaluate(run.offset, run.arrays, config, grid)
+        self.aggregate_evaluate(run.offset, grid.send_and_receive(messages))
+
+
+class FlowerRun(HostRun):
+    """One call of ``start``: what the strategy's hooks call, in Flower's order.
+
+    Args:
+        strategy: The strategy that was started.
+        grid: Flower's grid.
+        limit_s: Seconds after which a round ends at the latest.
+        n_rounds: Rounds in total.
+    """
+
+    def __init__(
+        self, strategy: SelectingStrategy, grid: Grid, limit_s: float, n_rounds: int
+    ) -> None:
+        self._inner, self._inner_state = strategy.inner, strategy._inner_state
+        self.arrays = ArrayRecord()  #: the model
+        self.offset = 0  #: rounds that were done before
+        self.is_evaluated = True  #: whether the last of them was evaluated
+        self._rules = ReplyRules.of(strategy.inner)
+        session = Session(
+            replace(strategy.settings, limit_s=limit_s),
+            strategy.selector,
+            roster=strategy._given_roster,
+            world=strategy._world,
+            weight_key=self._rules.weight_key,
+            counts_once=self._rules.counts_once,
+            hints=FlowerHints(),
+        )
+        port = FlowerPort(grid, self._rules)
+        super().__init__(session, port, "flower", n_rounds, {"flwr": flwr.__version__})
+
+    @property
+    def round(self) -> int:
+        """The round being trained, from 1 as Flower counts."""
+        return self.evaluated + (self._result is None)
+
+    @property
+    def evaluated(self) -> int:
+        """The round being evaluated: the last that was trained."""
+        return self.journal.n_rounds
+
+    def begin(self, initial_arrays: ArrayRecord, configs: dict[str, ConfigRecord]) -> None:
+        """Start, or resume from the checkpoint if there is one."""
+        self.arrays = initial_arrays
+        model = [[key, list(shape), kind] for key, shape, kind in form_of_arrays(initial_arrays)]
+        if self._inner_state is not None:
+            for name, config in configs.items():
+                self._inner_state.watch(name, config)
+        self.offset = self.resume({"strategy": within.name_of(self._inner), "model": model})
+
+    def select(self, arrays: ArrayRecord, n_first: int) -> list[int]:
+        """Return the nodes that train in the next round."""
+        self.arrays = arrays
+        world, cohort_size = self.session.world, self.session.settings.cohort_size
+        n_wanted = cohort_size if self.journal.n_rounds else n_first
+        nodes = self.choose(len(world.ids) if world is not None else n_wanted, arrays)
+        return cast(list[int], list(nodes))
+
+    def exchange(self, messages: list[Message], timeout: float | None) -> list[Message]:
+        """Send what Flower's loop wants to send, and return the replies that count."""
+        work = [message for message in messages if is_training(message)]
+        replies = self._train(work) if work else []
+        others = [message for message in messages if not is_training(message)]
+        if others:
+            seconds = self.session.settings.evaluate_s or self.session.exchange_s
+            nodes = [message.metadata.dst_node_id for message in others]
+            answers = self.live.exchange(nodes, others, seconds)
+            contents = [answers[node].content for node in nodes if node in answers]
+            replies += [content for content in contents if content is not None]
+        return replies
+
+    def close_round(
+        self,
+        replies: Iterable[Message],
+        aggregate: Callable[[int, list[Message]], tuple[ArrayRecord | None, MetricRecord | None]],
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate the usable replies, then save the round."""
+        if self.session.is_open:
+            raise UnsuitableStrategy(
+                f"{type(self._inner).__name__}.start must send the messages of configure_train by "
+                "grid.send_and_receive(messages): deadlines and outcomes depend on it."
+            )
+        if self._result is None:
+            self._result = self.session.close()
+        usable = list(replies)
+        with self.session.spans.part("aggregate"):
+            arrays, metrics = aggregate(self.round, usable) if usable else (None, None)
+        if arrays is not None:
+            self.arrays = arrays
+        self.is_evaluated = False
+        self.end_round(metrics)
+        return arrays, metrics
+
+    def usable_evaluations(self, messages: Iterable[Message]) -> list[Message]:
+        """Return the evaluations that the inner strategy can use."""
+        sound = [message for message in messages if not message.has_error()]
+        checked = [self._rules.check(message, train=False) for message in sound]
+        usable = [reply for reply in checked if reply.reason is None]
+        rejected = self._rules.rejected(usable, sent=None, needed=())
+        for fault in [reply.reason for reply in checked if reply.reason] + [*rejected.values()]:
+            log.warning("an evaluation was dropped, %s", fault)
+        return [reply.content for i, reply in enumerate(usable) if i not in rejected]
+
+    def note_evaluation(self, metrics: MetricRecord | None) -> None:
+        """Store the result of the clients' evaluation."""
+        if self.journal.note(BY_CLIENTS, self.evaluated, metrics):
+            self.write()
+
+    def watched(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
+        """Return the server's evaluation with stored results and rounds counted from the start.
+
+        After a restart, Flower's loop evaluates the first model as always. That is the model of the
+        last round, which is evaluated again only if its result was not saved.
+        """
+        is_done = self.is_evaluated
+
+        def evaluate(loop_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            server_round = loop_round + self.offset
+            if self.offset and loop_round == 0 and is_done:
+                saved = self.journal.metrics[BY_SERVER].get(server_round)
+                return None if saved is None else MetricRecord(dict(saved))
+            metrics = evaluate_fn(server_round, arrays)
+            if self.journal.note(BY_SERVER, server_round, metrics) and server_round:
+                self.write()
+            return metrics
+
+        return evaluate
+
+    def complete(self, result: Any) -> None:
+        """Write the end of the run, and put all rounds into Flower's result."""
+        if not self.is_evaluated:
+            self.is_evaluated = True
+            self.save()
+        self.finish()
+        if isinstance(result, Result):
+            for name in HISTORIES:
+                rounds = sorted(self.journal.metrics[name].items())
+                setattr(result, name, {t: MetricRecord(dict(metrics)) for t, metrics in rounds})
+            result.arrays = result.arrays or self.arrays
+
+    def saved_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the model, the state of the inner strategy, and whether it was evaluated."""
+        changed = ({}, []) if self._inner_state is None else self._inner_state.changed()
+        inner, inner_parts = changed
+        parts: list[Array] = []
+        host = {
+            "is_evaluated": self.is_evaluated,
+            "model": encode_arrays(self.arrays, parts),
+            "inner": inner,
+            "counts": [len(parts), len(inner_parts)],
+        }
+        arrays = {f"model.{i}": part for i, part in enumerate(parts)}
+        return host, arrays | {f"inner.{i}": part for i, part in enumerate(inner_parts)}
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Continue with the saved model and the saved state of the inner strategy."""
+        n_model, n_inner = saved.host["counts"]
+        arrays = saved.host_arrays
+        if self._inner_state is not None:
+            inner_arrays = [arrays[f"inner.{i}"] for i in range(n_inner)]
+            self._inner_state.restore(saved.host["inner"], inner_arrays)
+        model_parts = [arrays[f"model.{i}"] for i in range(n_model)]
+        self.arrays = decode_arrays(saved.host["model"], model_parts)
+        self.is_evaluated = saved.host["is_evaluated"]
+
+    def _train(self, messages: list[Message]) -> list[Message]:
+        cohort = self._cohort
+        by_node = {message.metadata.dst_node_id: message for message in messages}
+        if cohort is None or not self.session.is_open or by_node.keys() != set(cohort.addresses):
+            raise UnsuitableStrategy(
+                f"{type(self._inner).__name__}.start must send all messages of configure_train at "
+                "once and once, by grid.send_and_receive(messages)."
+            )
+        payloads = [by_node[cast(int, node)] for node in cohort.addresses]
+        result = self.train(payloads, self._rejected)
+        answers = zip(result.answers, result.weights, strict=True)
+        return [self._rules.weighted(message, weight) for message, weight in answers]
+
+    def _rejected(self, replies: Sequence[Reply]) -> dict[int, str]:
+        needed = self.session.needed_metrics
+        return self._rules.rejected(replies, sent=self.arrays, needed=needed)

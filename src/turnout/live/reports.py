@@ -1,0 +1,309 @@
+"""What clients report in a round: how the selector sees it, what is missing, what fits together."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from turnout.core.bounds import JUMP
+from turnout.core.errors import MissingColumn, StateFileError
+from turnout.core.selector import Selector
+from turnout.core.types import LARGEST_REPORT, Array, FloatArray, IntArray, Outcome, Status
+from turnout.live.client import DURATION, NUM_EXAMPLES, metric_key
+from turnout.live.members import Columns
+from turnout.live.settings import LiveSettings, MissingMetric
+from turnout.live.transport import Reply, log
+from turnout.live.world import World
+from turnout.worlds import Closed
+
+#: Names among what was seen: the weight for averaging, a polled loss, any answer at all.
+_WEIGHT, _POLLED, _ANSWER = "weight", "polled-loss", "answer"
+#: The column that answers fill, too.
+_SIZE = "num_samples"
+
+#: Key, shape and kind of each array, in order.
+ArrayForm: TypeAlias = tuple[tuple[str, tuple[int, ...], str], ...]
+#: Whatever else must be equal, such as the name of a record, and the arrays.
+Form: TypeAlias = tuple[Hashable, ArrayForm]
+
+_Item = TypeVar("_Item", bound=Hashable)
+
+
+class Hints:
+    """The ends of error messages: what to change, without a full stop. Frameworks override them."""
+
+    def columns(self, names: Sequence[str]) -> str:
+        """Return how clients fill columns."""
+        return f"let clients send {', '.join(names)} with their identity"
+
+    def metrics(self, keys: Mapping[str, str]) -> str:
+        """Return how clients report metrics; ``keys`` has the key of each."""
+        return f"let clients report {', '.join(map(repr, keys.values()))} with their answers"
+
+    def weight(self, key: str) -> str:
+        """Return how clients report the weight of their answers."""
+        return f"let clients report {key!r} with their answers"
+
+    def loss(self) -> str:
+        """Return how clients answer a poll."""
+        return "let clients answer the question for their loss"
+
+
+class Reports:
+    """Reads durations and metrics from replies, or from the world that simulates them.
+
+    Args:
+        settings: The keys of metrics, and whose durations count.
+        selector: Says which columns and metrics are needed.
+        world: The virtual world, if there is one.
+        weight_key: The key of the weight that the aggregation needs; None if it needs none.
+        hints: How clients provide what is missing.
+    """
+
+    def __init__(
+        self,
+        settings: LiveSettings,
+        selector: Selector,
+        world: World | None,
+        weight_key: str | None,
+        hints: Hints,
+    ) -> None:
+        self._settings, self._selector, self._world = settings, selector, world
+        self._hints, self.weight_key = hints, weight_key
+        self.seen: set[str] = set()  #: what clients have reported at least once
+        #: Whether the world makes up what clients report.
+        self.is_virtual = world is not None and world.metrics(0) is not None
+        names = () if self.is_virtual else sorted(selector.needs_metrics)
+        #: The metrics that clients must report, and their keys.
+        self.needed = {name: metric_key(name, settings.metric_keys) for name in names}
+
+    def check_columns(self, columns: Columns) -> None:
+        """Raise if a needed column is empty; the message names everything that clients must send.
+
+        The number of examples may come with the first answers, if the selector wants answers.
+        """
+        missing = columns.missing(self._selector.needs_columns)
+        if self._may_wait():
+            missing = [name for name in missing if name != _SIZE]
+        if not missing:
+            return
+        names = " and ".join(f"the column {name!r}" for name in missing)
+        more = [self._hints.columns(missing)]
+        if self._selector.polls:
+            more.append(self._hints.loss())
+        if self.needed:
+            more.append(self._hints.metrics(self.needed))
+        raise MissingColumn(
+            f"the selector needs {names}, and no client has sent it: {'. Also: '.join(more)}."
+        )
+
+    def columns(self, columns: Columns, wanted: Collection[str]) -> dict[str, FloatArray]:
+        """Return the columns for a context; the number of examples may be unknown at first."""
+        filled = columns.take(wanted)
+        if _SIZE in self._selector.needs_columns and self._may_wait():
+            filled.setdefault(_SIZE, columns.unknown())
+        return filled
+
+    def check_poll(self, losses: FloatArray, n_failed: int) -> None:
+        """Raise if all polled clients have failed and no client ever answered a poll."""
+        if not np.isnan(losses).all():
+            self.seen.add(_POLLED)
+        elif losses.size and n_failed == losses.size and _POLLED not in self.seen:
+            raise MissingMetric(
+                f"{type(self._selector).__name__} polls clients for their loss, and no client "
+                f"answers: {self._hints.loss()}."
+            )
+
+    def check(self, answers: Collection[Reply]) -> None:
+        """Raise if no answer so far has a metric that is needed; the message names all of them."""
+        weight = {} if self.weight_key is None else {_WEIGHT: self.weight_key}
+        wanted = self.needed | weight
+        self.seen |= {
+            name for name, key in wanted.items() if any(key in reply.metrics for reply in answers)
+        } | ({_ANSWER} if answers else set())
+        missing = {name: key for name, key in wanted.items() if name not in self.seen}
+        if not answers or not missing:
+            return
+        parts = []
+        lacking = {name: key for name, key in missing.items() if name != _WEIGHT}
+        if lacking:
+            names = " and ".join(map(repr, lacking.values()))
+            who = type(self._selector).__name__
+            parts.append(
+                f"{who} needs {names}, and no reply has it: {self._hints.metrics(lacking)}."
+            )
+        if _WEIGHT in missing:
+            key = missing[_WEIGHT]
+            parts.append(
+                f"the inner strategy needs {key!r}, and no reply has it: {self._hints.weight(key)}."
+            )
+        raise MissingMetric(" ".join(parts))
+
+    def outcome(
+        self, t: int, clients: IntArray, closed: Closed, answers: Mapping[int, Reply]
+    ) -> tuple[FloatArray, Outcome]:
+        """Return (s,) durations to record, and the outcome; only clients in time report metrics.
+
+        Args:
+            t: The round.
+            clients: (s,) who was chosen.
+            closed: How the round ended for them.
+            answers: The usable replies, by position.
+        """
+        in_time = closed.status == Status.COMPLETED
+        sound = {i: reply.metrics for i, reply in answers.items() if in_time[i]}
+        duration = closed.duration.copy()
+        if self._settings.durations == "client" and self._world is None:
+            for i, metrics in sound.items():
+                own = number(metrics, DURATION)
+                duration[i] = own if own >= 0.0 else duration[i]
+        if self.is_virtual and self._world is not None:
+            reported = {
+                name: np.where(in_time, values[clients], math.nan)
+                for name, values in (self._world.metrics(t) or {}).items()
+                if name in self._selector.needs_metrics
+            }
+        else:
+            reported = {name: np.full(clients.size, math.nan) for name in self.needed}
+            for name, key in self.needed.items():
+                for i, metrics in sound.items():
+                    reported[name][i] = number(metrics, key)
+        return duration, Outcome.from_reports(closed.status, duration, reported)
+
+    def fill_sizes(self, columns: Columns, answers: Iterable[tuple[int, Reply]]) -> None:
+        """Fill the number of examples from answers, for clients that have not reported it before.
+
+        Args:
+            columns: What clients reported about themselves.
+            answers: Client indices and their replies.
+        """
+        for client, reply in answers:
+            size = number(reply.metrics, NUM_EXAMPLES)
+            if not math.isnan(size) and not columns.knows(_SIZE, client):
+                columns.put(client, {_SIZE: size})
+
+    def known_weight(self, columns: Columns, client: int) -> float:
+        """Return the weight that follows from a client's columns; NaN if none does."""
+        counts_examples = self.weight_key == NUM_EXAMPLES
+        return columns.number(_SIZE, client) if counts_examples else math.nan
+
+    def _may_wait(self) -> bool:
+        """Return whether the number of examples may still come with the first answers."""
+        wants_answers = bool(self._selector.needs_metrics) or self._selector.polls
+        return wants_answers and self._world is None and _ANSWER not in self.seen
+
+
+class FirstClaims:
+    """The weights that clients first claimed for their answers: numbers of examples, or of steps.
+
+    The model is averaged by these weights. A client that claims 140 and later 10^9 would take it
+    over. A weight of up to three times the first claim is believed, because data may grow.
+    """
+
+    def __init__(self) -> None:
+        self._first = np.zeros(0)
+        self._warned: set[int] = set()
+
+    def believed(
+        self, client: int, claim: float, known: float = math.nan, name: Hashable = None
+    ) -> float:
+        """Return the weight of an answer.
+
+        Args:
+            client: The client's index.
+            claim: The weight that it claims.
+            known: The weight that follows from what it reported before; NaN if there is none.
+            name: Its stable id, for the log.
+        """
+        self.grow(client + 1)
+        if math.isnan(self._first[client]):
+            self._first[client] = known if known > 0.0 else claim
+        most = JUMP * float(self._first[client])
+        if not claim > most or most <= 0.0:
+            return claim
+        if client not in self._warned:
+            self._warned.add(client)
+            log.warning(
+                "client %r claims the weight %g and claimed %g before: its weight is %g",
+                *(client if name is None else name, claim, self._first[client], most),
+            )
+        return most
+
+    def grow(self, n_clients: int) -> None:
+        """Make room for more clients."""
+        more = max(0, n_clients - self._first.size)
+        self._first = np.pad(self._first, (0, more), constant_values=np.nan)
+
+    def state(self) -> dict[str, Array]:
+        """Return the first claims."""
+        return {"examples": self._first}
+
+    def load_state(self, state: Mapping[str, Array], n_clients: int) -> None:
+        """Continue from saved claims; earlier versions saved none."""
+        first = state.get("examples", np.zeros(0))
+        if first.dtype != np.float64 or first.ndim != 1 or first.size > n_clients:
+            raise StateFileError(f"claims must be numbers of {n_clients} clients.")
+        self._first = np.array(first)
+        self.grow(n_clients)
+
+
+def number(metrics: Mapping[str, Any], key: str) -> float:
+    """Return one number that a client sent; NaN if it is missing or impossible."""
+    value = metrics.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    try:
+        amount = float(value)
+    except OverflowError:
+        return math.nan
+    return amount if abs(amount) <= LARGEST_REPORT else math.nan
+
+
+def other_forms(forms: Sequence[Form], model: ArrayForm) -> dict[int, str]:
+    """Return which answers have another form than the others, by position, and why.
+
+    The form of the model that was sent out is the right one if any answer has it; otherwise the
+    most common form is.
+
+    Args:
+        forms: The form of each answer.
+        model: The form of the arrays that were sent out.
+    """
+    if not forms:
+        return {}
+    usual = most_common([form for form in forms if form[1] == model] or forms)
+    reason = "its arrays have other keys, shapes or types than those of the others"
+    return {i: reason for i, form in enumerate(forms) if form != usual}
+
+
+def most_common(items: Sequence[_Item]) -> _Item:
+    """Return the item that occurs most often, the earliest of equals.
+
+    Args:
+        items: At least one.
+
+    >>> most_common(["b", "a", "a", "b"])
+    'b'
+    """
+    return Counter(items).most_common(1)[0][0]
+
+
+def loss_report_hint(keys: Mapping[str, str], reply: str, module: str, owner: str) -> str:
+    """Return how a client uses a ``LossReport``, or how you name keys of your own.
+
+    Args:
+        keys: The key of each metric, by its name.
+        reply: What the client sends, with ``report.metrics()`` in it.
+        module: Where ``LossReport`` is imported from.
+        owner: The class that takes ``metric_keys``.
+    """
+    own = ", ".join(f"{name!r}: ..." for name in keys)
+    return (
+        "on the client, make report = LossReport() before the training, call report.add(loss, "
+        f"n=len(batch)) for each mini-batch, and {reply}; it is in {module}. Or name keys of your "
+        f"own: {owner}(..., metric_keys={{{own}}})"
+    )

@@ -1,0 +1,125 @@
+"""What a session needs of a framework: who is connected, requests out, replies in.
+
+A framework implements ``Port``, and ``Transport`` in ``turnout.live.driver`` sends and collects
+over it. A reply belongs to the request it answers, never to its claimed sender.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+log = logging.getLogger("turnout.live")
+
+#: Where a client can be reached at the moment: a text or an integer that JSON can hold.
+Address: TypeAlias = Hashable
+#: A port's name for a request that it has sent.
+Ticket: TypeAlias = str
+
+
+class Kind(Enum):
+    """What came of a request.
+
+    | kind | what happened | status of a chosen client |
+    |---|---|---|
+    | ANSWERED | a usable answer | completed, or late |
+    | FAILED | the client says that it failed, or its answer cannot be used | failed |
+    | GARBLED | an answer that cannot be read | failed |
+    | LOST | the framework says that no answer will come | silent |
+    | REFUSED | the framework did not send the request | silent |
+
+    A client without any reply is late if it is still connected, and silent otherwise.
+    """
+
+    ANSWERED = "answered"
+    FAILED = "failed"
+    GARBLED = "garbled"
+    LOST = "lost"
+    REFUSED = "refused"
+
+
+class Reply(NamedTuple):
+    """What came of a request to a client.
+
+    Attributes:
+        kind: What came of it.
+        seconds: Seconds after sending, as the server measured them.
+        metrics: Numbers that came with it, as the client sent them.
+        reason: Why it is no answer, in one line; None if it is one.
+        content: The answer itself. A session does not open it, except for an ``Identity``.
+        weight: The weight that it claims in the average; NaN if it claims none.
+        form: What must be equal for answers to be aggregated, as the framework describes it.
+    """
+
+    kind: Kind = Kind.ANSWERED
+    seconds: float = math.nan
+    metrics: Mapping[str, Any] = MappingProxyType({})
+    reason: str | None = None
+    content: Any = None
+    weight: float = math.nan
+    form: Any = None
+
+
+class Identity(NamedTuple):
+    """The identity that a client claims.
+
+    Attributes:
+        id: The stable id, as the client sent it.
+        every_round: Columns that change from round to round and must be asked for.
+    """
+
+    id: Any
+    every_round: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class AskIdentity:
+    """Asks for an ``Identity`` as the content of the reply, and fixed columns as its metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskColumns:
+    """Asks for the columns that change; they are the metrics of the reply."""
+
+    round: int  #: from 0
+    took_part: frozenset[Address]  #: who was chosen in the round before
+
+
+@dataclass(frozen=True, slots=True)
+class AskLoss:
+    """Asks for the loss of a model; it is the metric ``loss`` of the reply."""
+
+    round: int
+    data: Literal["all", "mini-batch"]
+    model: Any
+
+
+Question: TypeAlias = AskIdentity | AskColumns | AskLoss
+
+
+class Port(Protocol):
+    """The connection to the clients. No method blocks: replies are fetched by ``poll``."""
+
+    def present(self) -> Iterable[Address]:
+        """Return who is connected."""
+
+    def ask(
+        self, addresses: Sequence[Address], question: Question, ttl: float
+    ) -> Sequence[Ticket | None]:
+        """Send a question that expires after ``ttl`` seconds; None = refused."""
+
+    def send(
+        self, addresses: Sequence[Address], payloads: Sequence[Any], ttl: float
+    ) -> Sequence[Ticket | None]:
+        """Send each client its work, which expires after ``ttl`` seconds; None = refused."""
+
+    def poll(self, tickets: Collection[Ticket]) -> Sequence[tuple[Ticket, Reply]]:
+        """Return the replies that have come for these since the last call, at most one each."""
+
+    def cancel(self, tickets: Collection[Ticket]) -> None:
+        """Forget these requests."""

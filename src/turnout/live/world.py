@@ -1,0 +1,217 @@
+"""Virtual worlds for simulations with a framework: fates and durations without any sleeping.
+
+The simulation of a framework keeps every node online and has no clock but the machine's. With a
+world, the environment decides who is available, who crashes and how long everyone takes. The server
+knows before it sends anything how the round will end, so only clients that complete get work; the
+others cost nothing. Reports of clients are real, and so are errors that they raise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from turnout.core import require
+from turnout.core.arrays import check_column
+from turnout.core.errors import InvalidInput
+from turnout.core.types import Array, FloatArray, IntArray, RoundContext
+from turnout.experiment.config import class_names, world_table
+from turnout.worlds import Environment, Fate, History
+
+
+class World(ABC):
+    """Availability, durations and failures of all clients, in virtual time.
+
+    Clients are matched by stable id. Work goes only to chosen clients that answer in virtual time,
+    so no client sleeps or trains in vain.
+    """
+
+    @property
+    @abstractmethod
+    def ids(self) -> Sequence[str | int]:
+        """The stable ids in the order of the world's clients; they become the roster."""
+
+    @property
+    def world_id(self) -> str:
+        """A name that is equal for runs in the same world, for the report."""
+        return "virtual"
+
+    @property
+    def classes(self) -> IntArray | None:
+        """(n,) the class of each client for the report, None if there are no classes."""
+        return None
+
+    @property
+    def class_names(self) -> dict[str, Any] | None:
+        """The names of the classes in the report."""
+        return None
+
+    @abstractmethod
+    def context(
+        self, round: int, cohort_size: int, columns: Collection[str], deadline: float
+    ) -> RoundContext:
+        """Return what the server knows before it chooses, over all clients."""
+
+    @abstractmethod
+    def fate(self, round: int) -> Fate:
+        """Return what would happen to every client."""
+
+    def metrics(self, round: int) -> Mapping[str, FloatArray] | None:
+        """Return (n,) what clients report, or None for what they really report."""
+        return None
+
+    def polled_loss(self, round: int, poll_data: Literal["all", "mini-batch"]) -> FloatArray | None:
+        """Return (n,) the answers to a poll, or None to ask the clients."""
+        return None
+
+    @abstractmethod
+    def record(self, chosen: IntArray) -> None:
+        """Record who was chosen, after each round."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Array]:
+        """Return what the world remembers, for the checkpoint."""
+
+    @abstractmethod
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Continue from what ``state()`` returned."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the world as plain data, for the run's record."""
+        return {}
+
+
+class VirtualWorld(World):
+    """Plays an environment to a session, round by round, as ``turnout.simulate`` would.
+
+    Args:
+        environment: Decides who is available, how long clients take and whether they fail.
+        ids: The stable ids of the clients, in the order of the environment; None takes 0 to n - 1,
+            the partition ids of Flower's simulation.
+        columns: Facts about the clients that replace what the environment would make up, such as
+            the real ``num_samples``.
+        synthetic_losses: Whether the selector sees the environment's losses in place of the
+            reported ones.
+
+    >>> from turnout.worlds import e3cs_world
+    >>> world = VirtualWorld(e3cs_world(n_clients=3, seed=1))
+    >>> world.ids, world.fate(0).survived.shape
+    ((0, 1, 2), (3,))
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        ids: Iterable[str | int] | None = None,
+        *,
+        columns: Mapping[str, Array] | None = None,
+        synthetic_losses: bool = False,
+    ) -> None:
+        if not isinstance(environment, Environment):
+            raise InvalidInput(
+                "environment must be a turnout.worlds.Environment, got "
+                f"{type(environment).__name__}; e3cs_world(n_clients) makes one.",
+                field="environment",
+            )
+        n = environment.n_clients
+        self._ids = _checked_ids(range(n) if ids is None else ids, n)
+        self.environment = environment
+        self.columns = {name: np.asarray(column) for name, column in (columns or {}).items()}
+        for name, column in self.columns.items():
+            check_column(name, column, n)
+        self.synthetic_losses = require.boolean("synthetic_losses", synthetic_losses)
+        self.history = History.fresh(n)
+
+    @property
+    def ids(self) -> tuple[str | int, ...]:
+        """The stable ids, in the order of the environment's clients."""
+        return self._ids
+
+    @property
+    def world_id(self) -> str:
+        """12 hexadecimal digits; worlds with the same ones compare, whatever their seeds."""
+        world = [self.environment.n_clients, self.synthetic_losses, self.describe()]
+        return hashlib.sha256(json.dumps(world, sort_keys=True).encode()).hexdigest()[:12]
+
+    def context(
+        self,
+        round: int,
+        cohort_size: int,
+        columns: Collection[str] = (),
+        deadline: float = math.inf,
+    ) -> RoundContext:
+        """Return what the server knows before it chooses; only the columns asked for."""
+        asked = frozenset(columns)
+        ctx = self.environment.context(
+            round,
+            cohort_size,
+            self.history,
+            columns=asked - self.columns.keys(),
+            deadline=deadline,
+        )
+        known = {name: column for name, column in self.columns.items() if name in asked}
+        return dataclasses.replace(ctx, columns={**ctx.columns, **known})
+
+    def fate(self, round: int) -> Fate:
+        """Return what would happen to every client."""
+        return self.environment.fate(round, self.history)
+
+    def metrics(self, round: int) -> dict[str, FloatArray] | None:
+        """Return the environment's losses, or None: clients report."""
+        return self.environment.metrics(round) if self.synthetic_losses else None
+
+    def polled_loss(self, round: int, poll_data: Literal["all", "mini-batch"]) -> FloatArray | None:
+        """Return the environment's answers to a poll, or None: clients answer."""
+        if not self.synthetic_losses:
+            return None
+        return self.environment.polled_loss(round, poll_data)
+
+    def record(self, chosen: IntArray) -> None:
+        """Remember who was chosen; once per round, after it."""
+        self.history.record(chosen)
+
+    def state(self) -> dict[str, Array]:
+        """Return what the world remembers, for a checkpoint."""
+        return self.history.state()
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Continue from a checkpoint."""
+        self.history.load_state(state)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the world as the run folder keeps it."""
+        return world_table(self.environment)
+
+    @property
+    def classes(self) -> IntArray:
+        """(n,) the class of each client, for the report."""
+        return self.environment.classes
+
+    @property
+    def class_names(self) -> dict[str, Any] | None:
+        """The names of the classes in the report, or None if there is only one."""
+        return class_names(self.environment)
+
+
+def _checked_ids(ids: Iterable[str | int], n_clients: int) -> tuple[str | int, ...]:
+    names = tuple(ids)
+    if len(names) != n_clients:
+        raise InvalidInput(
+            f"ids must name the {n_clients} clients of the environment, got {len(names)}; "
+            f"make the environment with n_clients={len(names)} or name all of them.",
+            field="ids",
+        )
+    for name in names:
+        if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
+            raise InvalidInput(f"ids must be texts or integers, got {name!r}.", field="ids")
+    if len(set(names)) != n_clients:
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidInput(f"ids must be unique, got {twice!r} twice.", field="ids")
+    return names

@@ -1,0 +1,440 @@
+"""A page that follows run folders while they are written. It reads files only, and locks nothing.
+
+>>> from turnout.report.watch import serve
+>>> serve("runs/site")  # doctest: +SKIP
+
+The server answers on loopback only. The page asks for news every second: polling needs no open
+connection, so the page survives a restart of the server and a laptop that slept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path, PurePath
+from threading import Lock
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, quote, urlsplit
+
+import numpy as np
+
+from turnout.core.errors import InvalidInput, TurnoutError
+from turnout.core.require import integer
+from turnout.core.require import number as a_number
+from turnout.core.types import FloatArray
+from turnout.report import report_page
+from turnout.report.figure import Axis, Chart, Line, Panel
+from turnout.report.live import LiveRun, LiveView
+from turnout.report.page import packaged, templates, title_of
+from turnout.report.to_svg import Sketch, sketch
+from turnout.report.watcher import Look, State, Watched, Watcher
+from turnout.results.answers import read_open
+from turnout.results.cell import Cell
+from turnout.results.files import DamagedFile
+from turnout.results.reader import Problem
+
+__all__ = ["WatchServer", "serve"]
+
+#: Seconds without news after which a run counts as stalled.
+STALLED_S = 300.0
+_HOST = "127.0.0.1"
+#: Names under which a browser on this machine, or behind a tunnel to it, may ask.
+_OWN_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+#: Only our own script and style; nothing else is fetched, framed or sent anywhere.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+#: The report has a stricter policy of its own, inside its page.
+_REPORT_POLICY = "frame-ancestors 'none'"
+#: After a slow look, the next one waits this many times as long: the run needs the computer.
+_REST = 5.0
+#: Runs with more clients than this are not shown by client.
+_MOST_CLIENTS = 100_000
+#: Selectors whose curves are drawn, one colour each.
+_MOST_CURVES = 8
+#: Clients of an open round that are listed.
+_MOST_LISTED = 200
+#: Measures that are drawn if a run has them.
+_MEASURES = ("accuracy", "loss")
+_NONE = "\N{EN DASH}"
+
+
+# What the page shows ------------------------------------------------------------------------------
+
+
+class RunRow(NamedTuple):
+    """A run in the table of all."""
+
+    key: str
+    link: str
+    name: str
+    done: int
+    planned: int
+    state: str
+    in_time: str
+    accuracy: str
+
+
+class OpenView(NamedTuple):
+    """The round that is open."""
+
+    number: int  #: from 1
+    since: float | None  #: in seconds since 1970; None = not known
+    deadline: str  #: seconds; empty = there is none
+    clients: list[tuple[str, str]]  #: name and reply; empty = none yet
+    n_heard: int
+
+    @property
+    def listed(self) -> list[tuple[str, str]]:
+        """The clients that are listed."""
+        return self.clients[:_MOST_LISTED]
+
+
+class PageView(NamedTuple):
+    """Everything on the page."""
+
+    title: str
+    state: str  #: name of the state, for the style sheet
+    words: str
+    news_at: float  #: 0 = there was none
+    problems: list[Problem]
+    rows: list[RunRow]  #: empty if there is a single run
+    chosen: str  #: key of the run that is shown in full
+    curves: list[Sketch]
+    opened: OpenView | None
+    detail: LiveView | None
+    has_report: bool
+
+
+def page_view(look: Look, path: str, key: str, stalled_s: float) -> PageView:
+    """Return what the page shows.
+
+    Args:
+        look: The folder as it is now.
+        path: The name of the folder.
+        key: The run that is to be shown in full; if there is none of that name, one is taken.
+        stalled_s: Seconds without news after which a run counts as stalled.
+    """
+    chosen = _chosen(look, key)
+    run = None if chosen is None or chosen.cell is None else _run(chosen.cell)
+    problems = [problem for watched in look.runs.values() for problem in watched.problems]
+    rows = [_row(watched) for watched in look.runs.values()] if len(look.runs) > 1 else []
+    cells = [watched.cell for watched in look.runs.values() if watched.cell is not None]
+    return PageView(
+        title=title_of(cells) or path,
+        state=look.state.name.lower().replace("_", "-"),
+        words=_words(look, path, _progress(chosen, run), stalled_s),
+        news_at=look.news_at,
+        problems=problems,
+        rows=rows,
+        chosen=chosen.key if chosen is not None and rows else "",
+        curves=_curves(list(look.runs.values())) if rows else [],
+        opened=_opened(chosen),
+        detail=None
+        if run is None or chosen is None or chosen.cell is None
+        else _detail(chosen.cell, run),
+        has_report=any(cell.n_rounds for cell in cells),
+    )
+
+
+def _chosen(look: Look, key: str) -> Watched | None:
+    """Return the run to show in full: the one asked for, the only one, or the only that runs."""
+    if key in look.runs:
+        return look.runs[key]
+    runs = list(look.runs.values())
+    running = [watched for watched in runs if not watched.is_over]
+    for candidates in (runs, running):
+        if len(candidates) == 1:
+            return candidates[0]
+    return None
+
+
+def _progress(chosen: Watched | None, run: LiveRun | None) -> str:
+    """Return how far the run is that is shown in full; empty if none is."""
+    if chosen is None or chosen.cell is None:
+        return ""
+    # a live run writes its choices only now and then, but its answers after each round
+    n_done = chosen.cell.n_rounds if run is None or run.is_simulated else run.n_rounds
+    return f"{n_done:,} of {chosen.cell.settings.n_rounds:,} rounds are done"
+
+
+def _words(look: Look, path: str, progress: str, stalled_s: float) -> str:
+    """Return the state in a sentence."""
+    n_over = sum(watched.is_over for watched in look.runs.values())
+    n_failed = sum(watched.has_failed for watched in look.runs.values())
+    several = f"{n_over} of {look.n_planned} runs have ended"
+    far = progress if look.n_planned == 1 and progress else several
+    match look.state:
+        case State.ABSENT:
+            return f"{path} does not exist yet. This page shows it as soon as it does."
+        case State.EMPTY:
+            return f"There is no run in {path} yet. This page shows it as soon as there is."
+        case State.GONE:
+            return f"{path} is gone: it was deleted or moved. This page shows it if it comes back."
+        case State.NO_FOLDER:
+            return f"{path} is not a folder any more."
+        case State.STALLED:
+            return f"No news for more than {stalled_s:g} s: it may have stopped. {far}."
+        case State.FAILED:
+            return f"Ended, {n_failed} of {look.n_planned} runs failed; error.txt says why."
+        case State.ENDED:
+            return f"Ended: {far}."
+        case _:
+            return f"Running: {far}."
+
+
+def _row(watched: Watched) -> RunRow:
+    key, cell = watched.key, watched.cell
+    if cell is None:
+        return RunRow(key, quote(key), key, 0, 1, "not readable", _NONE, _NONE)
+    in_time = _success(cell)
+    accuracy = cell.series.get("accuracy", np.zeros(0))
+    known = accuracy[np.isfinite(accuracy)]
+    state = "failed" if watched.has_failed else "ended" if cell.is_complete else "running"
+    return RunRow(
+        key,
+        quote(key),
+        f"{_where(watched)}{cell.settings.label}, seed {cell.settings.seed}",
+        cell.n_rounds,
+        cell.settings.n_rounds,
+        state,
+        f"{in_time[-1]:.0%}" if np.nansum(cell.series["chosen"]) else _NONE,
+        f"{known[-1]:.4f}" if known.size else _NONE,
+    )
+
+
+def _where(watched: Watched) -> str:
+    """Return the experiment of a run, if there may be several: ``point-1: ``."""
+    above = PurePath(watched.key).parts[:-2]
+    return f"{'/'.join(above)}: " if above else ""
+
+
+def _opened(chosen: Watched | None) -> OpenView | None:
+    """Return the open round of a run that is not over."""
+    if chosen is None or chosen.cell is None or chosen.is_over:
+        return None
+    now = read_open(chosen.cell.path)
+    if now is None:
+        return None
+    clients = [(name, now.heard.get(name, "")) for name in now.names]
+    n_heard = sum(bool(heard) for _, heard in clients)
+    deadline = f"{now.deadline_s:.1f}" if now.deadline_s else ""
+    return OpenView(now.round + 1, now.began_at, deadline, clients, n_heard)
+
+
+def _run(cell: Cell) -> LiveRun | None:
+    """Return a run by client; None while its choices are not known, or with too many clients."""
+    if cell.settings.n_clients > _MOST_CLIENTS:
+        return None
+    try:
+        run = LiveRun.of(cell) if cell.is_live else LiveRun.simulated(cell)
+    except DamagedFile:
+        return None
+    return run if run is not None and run.n_rounds else None
+
+
+def _detail(cell: Cell, run: LiveRun) -> LiveView:
+    measured = [_line(name, 0, cell.series[name]) for name in _MEASURES if name in cell.series]
+    name = f"{run.settings.label}, seed {run.settings.seed}"
+    return LiveView(run, "run", name, run.settings.label, measured)
+
+
+def _line(name: str, colour: int, values: FloatArray) -> Line:
+    return Line(name, colour, np.arange(1, values.size + 1), values)
+
+
+def _curves(runs: list[Watched]) -> list[Sketch]:
+    """Return accuracy, else answers in time, by selector: the mean of its seeds so far."""
+    is_trained = any(each.cell is not None and "accuracy" in each.cell.series for each in runs)
+    by_label: dict[str, list[FloatArray]] = {}
+    for each in runs:
+        if each.cell is None or not each.cell.n_rounds:
+            continue
+        values = each.cell.series.get("accuracy") if is_trained else _success(each.cell)
+        if values is not None:
+            label = f"{_where(each)}{each.cell.settings.label}"
+            by_label.setdefault(label, []).append(values)
+    lines = []
+    for number, (label, columns) in enumerate(list(by_label.items())[:_MOST_CURVES]):
+        shortest = min(column.size for column in columns)
+        mean = np.mean([column[:shortest] for column in columns], axis=0)
+        lines.append(_line(label, number, mean))
+    title = "Accuracy by round" if is_trained else "Answers in time so far"
+    caption = "Mean over the seeds of a selector, up to the round that all of them reached."
+    drawn = sketch(Chart("curves", title, caption, [Panel(lines, Axis("round"))]))
+    return [] if drawn is None else [drawn]
+
+
+def _success(cell: Cell) -> FloatArray:
+    """Return (T,) the share of answers in time so far."""
+    chosen = np.nancumsum(cell.series["chosen"])
+    return np.nancumsum(cell.series["completed"]) / np.maximum(chosen, 1.0)
+
+
+# The server ---------------------------------------------------------------------------------------
+
+
+class WatchServer(ThreadingHTTPServer):
+    """Serves the page that follows a folder.
+
+    Args:
+        path: The folder; it need not exist yet.
+        port: The port on loopback; 0 takes a free one.
+        stalled_s: Seconds without news after which a run counts as stalled.
+
+    Raises:
+        InvalidInput: The path is not a folder, or the port is not available.
+        MissingExtra: If Jinja2 is not installed.
+    """
+
+    daemon_threads = True
+
+    def __init__(
+        self, path: str | os.PathLike[str], port: int = 0, stalled_s: float = STALLED_S
+    ) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise InvalidInput(
+                f"{path} is not a folder: give a run folder, such as runs/NAME.", field="path"
+            )
+        integer("port", port, minimum=0, maximum=65_535)
+        self._watcher = Watcher(self.path, a_number("stalled_s", stalled_s, minimum=0.0))
+        self._templates = templates()
+        self._lock = Lock()
+        self._parts: dict[str, tuple[str, str, str]] = {}  # by run: version, title, content
+        self._next_at = 0.0  # on time.monotonic()
+        self._look = self._watcher.look()
+        try:
+            super().__init__((_HOST, port), _Handler)
+        except OSError as error:
+            raise InvalidInput(
+                f"--port: {port} is not available ({error.strerror or error}): choose another, or "
+                "0 for a free one.",
+                field="port",
+            ) from error
+
+    @property
+    def address(self) -> str:
+        """The address of the page."""
+        return f"http://{_HOST}:{self.server_port}/"
+
+    def page(self) -> str:
+        """Return the page without its content, which the script asks for."""
+        return self._templates.get_template("watch.html").render(path=str(self.path))
+
+    def news(self, key: str, version: str) -> dict[str, Any]:
+        """Return what has changed since a version of the page.
+
+        Args:
+            key: The run that is shown in full.
+            version: The version that the page shows; empty = none yet.
+        """
+        with self._lock:
+            before = time.monotonic()
+            if before >= self._next_at:
+                self._look = self._watcher.look()
+            newest, title, content = self._part(key)
+            after = time.monotonic()
+            self._next_at = max(self._next_at, after + (after - before) * _REST)
+        news: dict[str, Any] = {"version": newest, "now": time.time(), "title": title}
+        return news if version == newest else news | {"html": content}
+
+    def _part(self, key: str) -> tuple[str, str, str]:
+        """Return version, title and content of the page for a run, made anew if it has changed."""
+        version = self._look.version
+        # nothing is kept of older versions, nor for keys that somebody made up
+        self._parts = {run: part for run, part in self._parts.items() if part[0] == version}
+        if key not in self._look.runs:
+            key = ""
+        if key not in self._parts:
+            view = page_view(self._look, str(self.path), key, self._watcher.stalled_s)
+            content = self._templates.get_template("part.html").render(view=view)
+            self._parts[key] = (version, view.title, content)
+        return self._parts[key]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    server: WatchServer
+    server_version, sys_version = "turnout", ""
+
+    def do_GET(self) -> None:
+        """Answer with the page, its style and script, news or the report."""
+        if self._own_name() not in _OWN_NAMES:  # a foreign page whose name points here
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", "Only for this machine.")
+            return
+        asked = urlsplit(self.path)
+        try:
+            match asked.path:
+                case "/":
+                    self._answer(HTTPStatus.OK, "text/html", self.server.page())
+                case "/watch.js":
+                    self._answer(HTTPStatus.OK, "text/javascript", packaged("watch.js"))
+                case "/watch.css":
+                    style = "".join(map(packaged, ("report.css", "live.css", "watch.css")))
+                    self._answer(HTTPStatus.OK, "text/css", style)
+                case "/news":
+                    query = parse_qs(asked.query)
+                    key, version = (query.get(name, [""])[0] for name in ("run", "version"))
+                    news = json.dumps(self.server.news(key, version))
+                    self._answer(HTTPStatus.OK, "application/json", news)
+                case "/report":
+                    report = report_page([self.server.path])
+                    self._answer(HTTPStatus.OK, "text/html", report, _REPORT_POLICY)
+                case _:
+                    self._answer(HTTPStatus.NOT_FOUND, "text/plain", "There is nothing here.")
+        except TurnoutError as error:
+            self._answer(HTTPStatus.CONFLICT, "text/plain", str(error))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing: the terminal is for people."""
+
+    def _own_name(self) -> str:
+        try:
+            return urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        except ValueError:
+            return ""
+
+    def _answer(self, status: HTTPStatus, kind: str, text: str, policy: str = _POLICY) -> None:
+        content = text.encode("utf-8", "replace")
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Length", str(len(content))),
+            ("Content-Security-Policy", policy),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cache-Control", "no-store"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def serve(path: str | os.PathLike[str], port: int = 0, stalled_s: float = STALLED_S) -> None:
+    """Serve the page that follows a folder, until Ctrl-C.
+
+    Args:
+        path: The folder; it need not exist yet.
+        port: The port on loopback; 0 takes a free one.
+        stalled_s: Seconds without news after which a run counts as stalled.
+    """
+    with WatchServer(path, port, stalled_s) as server:
+        run_until_interrupted(server)
+
+
+def run_until_interrupted(server: WatchServer) -> None:
+    """Answer requests until Ctrl-C.
+
+    Args:
+        server: The server.
+    """
+    try:
+        server.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        return

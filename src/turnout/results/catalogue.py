@@ -1,0 +1,508 @@
+"""All metrics of a run. ``summary.json``, tables, report, measures of papers and docs follow it.
+
+To add a metric, add an entry to ``LEARNING`` or ``PARTICIPATION``. An entry with a parameter is a
+function of it: one metric for each accuracy that a run is asked to reach.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from turnout.core.errors import InvalidInput
+from turnout.core.names import nearest
+from turnout.core.types import IntArray
+from turnout.results import metrics
+from turnout.results.metric import Facts, Group, Metric, Table, last_of, number_of
+
+# --------------------------------------------------------------------------------------------------
+# Metrics of learning: how good the trained model is.
+# --------------------------------------------------------------------------------------------------
+
+#: Metrics with a parameter: those of one target accuracy.
+Family = Callable[[float], Iterable[Metric[Facts]]]
+
+_ALL: frozenset[Table] = frozenset({"train", "compare --train", "report"})
+
+
+def to_target(target: float) -> tuple[Metric[Facts], Metric[Facts]]:
+    """Return the metrics of the way to an accuracy: its rounds and its virtual time.
+
+    Args:
+        target: the accuracy, in (0, 1].
+    """
+
+    def rounds(facts: Facts) -> float:
+        return metrics.rounds_to(facts.curve("accuracy"), target)
+
+    def seconds(facts: Facts) -> float:
+        after = rounds(facts)
+        return after if math.isnan(after) else float(np.nancumsum(facts.length_s)[int(after) - 1])
+
+    in_rounds = _learned(
+        key=f"rounds_to_{target:g}",
+        title=f"Rounds to {target:g}",
+        heading=f"rounds to {target:g}",
+        meaning=f"First round after which the accuracy on the test set is at least {target:g}.",
+        unit="rounds",
+        better="lower",
+        decimals=0,
+        tables=frozenset({"train"}),
+        is_time_to=True,
+        run_length="rounds_run",
+        compute=rounds,
+    )
+    in_time = dataclasses.replace(
+        in_rounds,
+        key=f"time_to_{target:g}_s",
+        title=f"Time to {target:g}",
+        heading=f"time to {target:g}",
+        meaning=f"Virtual time until the accuracy on the test set is at least {target:g}.",
+        unit="s",
+        decimals=1,
+        run_length="total_time_s",
+        compute=seconds,
+    )
+    return in_rounds, in_time
+
+
+def _learned(*, key: str, **fields: Any) -> Metric[Facts]:
+    """Return a metric of training; by default it is the last value of its curve, and in no table.
+
+    Args:
+        key: Its name, which is that of the curve too.
+        **fields: The other fields of the metric.
+    """
+    usual: dict[str, Any] = {
+        "group": "learning",
+        "needs": "training",
+        "tables": frozenset(),
+        "compute": last_of(key),
+    }
+    return Metric(key=key, **usual | fields)
+
+
+#: In the order in which they are written and shown; a function is a metric with a parameter.
+LEARNING: tuple[Metric[Facts] | Family, ...] = (
+    _learned(
+        key="accuracy",
+        title="Accuracy",
+        heading="accuracy",
+        meaning="Share of the test set that the global model gets right.",
+        better="higher",
+        decimals=4,
+        tables=_ALL,
+    ),
+    _learned(
+        key="loss",
+        title="Loss",
+        heading="loss",
+        meaning="Mean loss of the global model on the test set.",
+        better="lower",
+        decimals=3,
+        tables=_ALL,
+    ),
+    _learned(
+        key="holdout_accuracy",
+        title="Hold-out accuracy",
+        meaning="Share of the examples that all clients hold out that the model gets right.",
+        detail="Clients keep these examples out of training; E3CS is tested on them.",
+        needs="hold-out",
+        better="higher",
+        decimals=4,
+        tables=frozenset({"train", "report"}),
+    ),
+    _learned(
+        key="holdout_loss",
+        title="Hold-out loss",
+        meaning="Mean loss of the global model on the examples that all clients hold out.",
+        needs="hold-out",
+        better="lower",
+    ),
+    _learned(
+        key="train_loss",
+        title="Training loss",
+        meaning="Mean loss that the clients of a round reported, weighted by their data.",
+        better="lower",
+    ),
+    _learned(
+        key="local_loss",
+        title="Local loss",
+        meaning="Mean loss of the global model on all clients' own examples, weighted by data.",
+        better="lower",
+        tables=frozenset({"train"}),
+    ),
+    _learned(
+        key="jain_of_losses",
+        title="Jain of losses",
+        heading="Jain, losses",
+        meaning="How equal the clients' losses on their own examples are: 1 = all equal.",
+        detail=(
+            "It is Jain's index of the losses (UCB-CS, Eq. (3)): (sum of losses)^2 / (n * sum of "
+            "squared losses). With n clients it is 1/n if one client has all the loss. An equally "
+            "bad model for all clients scores 1, so read it beside the loss."
+        ),
+        better="higher",
+        tables=_ALL,
+    ),
+    _learned(
+        key="worst_accuracy",
+        title="Worst 10 %",
+        heading="worst 10 %",
+        meaning="Mean accuracy of the worst tenth of the clients, each on its own examples.",
+        better="higher",
+        tables=_ALL,
+    ),
+    _learned(
+        key="best_accuracy",
+        title="Best accuracy",
+        meaning="Highest accuracy on the test set that was measured on the way.",
+        better="higher",
+        decimals=4,
+        tables=frozenset({"train"}),
+        compute=lambda facts: max(facts.measured("accuracy").tolist(), default=math.nan),
+    ),
+    to_target,
+    _learned(
+        key="rounds_run",
+        title="Rounds run",
+        meaning="Rounds that were played: fewer than planned if the run stopped at its target.",
+        unit="rounds",
+        decimals=0,
+        tables=frozenset({"train"}),
+        compute=number_of("rounds_run"),
+    ),
+    _learned(
+        key="stopped_at_target",
+        title="Stopped at target",
+        meaning="Whether the run ended early because it had reached its target accuracy.",
+        decimals=0,
+        compute=number_of("stopped_at_target"),
+    ),
+    _learned(
+        key="broken_answers",
+        title="Broken answers",
+        meaning="Answers with a loss or weights that are not finite; they count as failed.",
+        unit="answers",
+        better="lower",
+        decimals=0,
+        compute=number_of("broken_answers"),
+    ),
+)
+
+# --------------------------------------------------------------------------------------------------
+# Metrics of participation, fairness and time: who is chosen, who answers, how long it takes.
+# --------------------------------------------------------------------------------------------------
+
+_fairness: Callable[..., Metric[Facts]] = partial(Metric, group="fairness")
+_time: Callable[..., Metric[Facts]] = partial(Metric, group="time", unit="s", better="lower")
+
+_SIMULATION: frozenset[Table] = frozenset({"simulate", "compare", "report"})
+
+
+def _counts(index: Callable[[IntArray], float]) -> Callable[[Facts], float]:
+    """Return a metric of the selection counts, where they are known."""
+    return lambda facts: math.nan if facts.counts is None else index(facts.counts)
+
+
+def _success_ratio(facts: Facts) -> float:
+    n_chosen = np.nansum(facts.chosen)
+    return float(np.nansum(facts.completed) / n_chosen) if n_chosen else math.nan
+
+
+def _shortfall(facts: Facts) -> float:
+    """Return how far the worst client fell behind half its fair share; NaN if that is not known."""
+    if facts.run is None or not facts.run.knows_available:
+        return math.nan
+    return float(metrics.guarantee(facts.run, floor=0.5, cap=math.inf).shortfall.max())
+
+
+def _minimum_rate(facts: Facts) -> float:
+    if facts.counts is None:
+        return math.nan
+    return metrics.minimum_rate(facts.counts, facts.n_rounds)
+
+
+def _lengths(total: Callable[..., float]) -> Callable[[Facts], float]:
+    """Return a metric of the lengths of rounds, where any is known."""
+
+    def compute(facts: Facts) -> float:
+        lengths = facts.length_s[np.isfinite(facts.length_s)]
+        return float(total(lengths)) if lengths.size else math.nan
+
+    return compute
+
+
+#: In the order in which they are written and shown.
+PARTICIPATION: tuple[Metric[Facts], ...] = (
+    Metric(
+        key="success_ratio",
+        title="Success ratio",
+        heading="success",
+        meaning="Share of the chosen clients that answered in time.",
+        better="higher",
+        decimals=4,
+        tables=_SIMULATION | {"train", "compare --train"},
+        compute=_success_ratio,
+    ),
+    Metric(
+        key="cep",
+        title="CEP",
+        meaning="Cumulative effective participation: how many answers came in time in all.",
+        detail=(
+            "Each chosen client that answers before the round closes adds 1. One that is late, "
+            "fails or stays silent adds 0. The number grows with the rounds and the cohort, so "
+            "compare it only between runs of one length. The success ratio is CEP per choice."
+        ),
+        unit="answers",
+        better="higher",
+        decimals=0,
+        tables=_SIMULATION | {"train"},
+        compute=lambda facts: int(np.nansum(facts.completed)),
+    ),
+    Metric(
+        key="regret",
+        title="Regret",
+        meaning="Answers in time that were missed against the best fixed plan in hindsight.",
+        detail=(
+            "A fixed plan gives each client a chance of being chosen that stays as it is in all "
+            "rounds. The best one can only be found when all outcomes are known. A selector that "
+            "learns comes close to it: its regret per round goes to 0. The plan keeps its own "
+            "fairness quota: selectors with different quotas are measured against different "
+            "plans, and their regrets do not compare."
+        ),
+        unit="answers",
+        decimals=0,
+        tables=frozenset({"simulate", "report"}),
+        compute=last_of("regret"),
+    ),
+    Metric(
+        key="regret_bound",
+        title="Regret bound",
+        meaning="What Theorem 1 of E3CS says the regret stays below on average.",
+        detail="Only E3CS has it, and only in worlds in which every client is always available.",
+        unit="answers",
+        decimals=0,
+        tables=frozenset({"simulate"}),
+        compute=last_of("bound"),
+    ),
+    _fairness(
+        key="jain_of_counts",
+        title="Jain of counts",
+        heading="Jain",
+        meaning="How equally often the clients were chosen: 1 = all equally often.",
+        detail=(
+            "It is Jain's index of the selection counts: (sum of counts)^2 / (n * sum of squared "
+            "counts). Read it as the share of the clients that take part: 0.25 is what one gets "
+            "if a quarter of them is chosen equally often and the others never."
+        ),
+        better="higher",
+        tables=_SIMULATION,
+        compute=_counts(metrics.jain_of_counts),
+    ),
+    _fairness(
+        key="gini_of_counts",
+        title="Gini of counts",
+        heading="Gini",
+        meaning="How unequally often the clients were chosen: 0 = all equally often.",
+        detail=(
+            "It is the Gini coefficient of the selection counts, known from incomes: near 1, a few "
+            "clients get almost every place. It is the area between the Lorenz curve and the line "
+            "of equal shares, doubled."
+        ),
+        better="lower",
+        tables=frozenset({"simulate", "report"}),
+        compute=_counts(metrics.gini_of_counts),
+    ),
+    _fairness(
+        key="minimum_rate",
+        title="Minimum rate",
+        heading="min rate",
+        meaning="Share of the rounds in which the least chosen client took part.",
+        detail=(
+            "0.1 means that each client was chosen in at least every tenth round on average; 0 "
+            "means that a client was never chosen. It cannot be larger than cohort / clients."
+        ),
+        better="higher",
+        tables=_SIMULATION,
+        compute=_minimum_rate,
+    ),
+    _fairness(
+        key="shortfall",
+        title="Shortfall",
+        heading="shortfall",
+        meaning="Places by which the worst client fell behind half its fair share, in any window.",
+        detail=(
+            "The fair share of a round is its places over its available clients. 10 means that in "
+            "some run of consecutive rounds a client got ten places fewer than half of its fair "
+            "share. The selector `guarded` bounds it, and `turnout audit` names the clients."
+        ),
+        unit="places",
+        better="lower",
+        decimals=1,
+        tables=frozenset({"report"}),
+        compute=_shortfall,
+    ),
+    _time(
+        key="round_time_s",
+        title="Round time",
+        heading="round",
+        meaning="Mean length of a round.",
+        decimals=2,
+        tables=_SIMULATION,
+        compute=_lengths(np.mean),
+    ),
+    _time(
+        key="total_time_s",
+        title="Total time",
+        meaning="Length of the whole run.",
+        decimals=0,
+        tables=frozenset({"simulate", "train"}),
+        compute=_lengths(np.sum),
+    ),
+    _time(
+        key="wasted_s",
+        title="Wasted time",
+        meaning="Time that devices spent on answers that did not come in time.",
+        decimals=1,
+        tables=frozenset({"simulate", "report"}),
+        compute=lambda facts: facts.wasted_s,
+    ),
+    _fairness(
+        key="backlog_per_round",
+        title="Backlog per round",
+        meaning="Choices still owed to the client that waits most, per round: 0 = none.",
+        detail=(
+            "The backlog is a queue for every client (RBCS-F, Eq. (6)): it grows by the rate "
+            "that the client is promised in each round, falls by 1 when the client is chosen, and "
+            "never below 0. The number is the longest queue at the end, divided by the rounds. "
+            "Near 0 the promise is kept in the long run; a number that does not fall with longer "
+            "runs means that some client is left behind for good."
+        ),
+        unit="choices",
+        better="lower",
+        tables=frozenset({"simulate"}),
+        compute=lambda facts: facts.last("backlog_max") / max(facts.n_rounds, 1),
+    ),
+    _fairness(
+        key="backlog_rate",
+        title="Backlog rate",
+        meaning="The rate of being chosen at which backlogs are counted.",
+        detail=(
+            "It is the rate that the selector promises to every client, such as beta of RBCS-F; "
+            "0.15 for selectors that promise none."
+        ),
+        tables=frozenset(),
+        compute=number_of("backlog_rate"),
+    ),
+    Metric(
+        key="seconds",
+        title="Computing time",
+        meaning="Real time that the computer took.",
+        group="computing",
+        unit="s",
+        decimals=2,
+        tables=frozenset({"simulate", "train"}),
+        compute=number_of("seconds"),
+    ),
+)
+
+#: What the metrics of a group have in common.
+GROUPS: Mapping[Group, str] = MappingProxyType(
+    {
+        "learning": "How good the trained model is. Curves count with their last measured value.",
+        "participation": "How many of the chosen clients answered in time.",
+        "fairness": "How evenly the choices are spread over the clients.",
+        "time": "Time on the virtual clock of the simulated federation.",
+        "computing": "What the run cost on the computer that ran it.",
+    }
+)
+
+#: The target of metrics that have one, where their keys are listed.
+_EXAMPLE = (0.8,)
+
+#: In the order in which they are written and shown.
+METRICS = (*LEARNING, *PARTICIPATION)
+
+
+def all_metrics(targets: Iterable[float] = ()) -> list[Metric[Facts]]:
+    """Return every metric, in order; those with a parameter once for each target.
+
+    Args:
+        targets: accuracies that the run is asked to reach.
+    """
+    levels = tuple(targets)
+    return [
+        metric
+        for entry in METRICS
+        for metric in ([entry] if isinstance(entry, Metric) else _expanded(entry, levels))
+    ]
+
+
+def shown_in(table: Table, targets: Iterable[float] = ()) -> list[Metric[Facts]]:
+    """Return the metrics that a table shows, in order."""
+    return [metric for metric in all_metrics(targets) if table in metric.tables]
+
+
+def at_targets(targets: Iterable[float]) -> list[Metric[Facts]]:
+    """Return the metrics that have a parameter, once for each target."""
+    levels = tuple(targets)
+    families = [entry for entry in METRICS if not isinstance(entry, Metric)]
+    return [metric for family in families for metric in _expanded(family, levels)]
+
+
+def find(key: str) -> Metric[Facts] | None:
+    """Return a metric by its key; None if there is none.
+
+    Args:
+        key: As in ``summary.json``. A number inside is the target of a metric that has one.
+
+    >>> find("rounds_to_0.85").title
+    'Rounds to 0.85'
+    """
+    target = re.search(r"\d+(\.\d+)?", key)
+    metrics = all_metrics([float(target[0])] if target else [])
+    return next((metric for metric in metrics if metric.key == key), None)
+
+
+def metric_named(key: str) -> Metric[Facts]:
+    """Return a metric by its key.
+
+    Args:
+        key: As in ``summary.json``.
+
+    Raises:
+        InvalidInput: There is none; the message has the nearest key.
+    """
+    metric = find(key)
+    if metric is None:
+        keys = [metric.key for metric in all_metrics(_EXAMPLE)]
+        raise InvalidInput(f"unknown metric {key!r}.{nearest(key, keys)}", field="metric")
+    return metric
+
+
+def summarize(facts: Facts) -> dict[str, float]:
+    """Return the numbers of ``summary.json``; what is not defined is NaN.
+
+    A metric of something that the run does not have is left out.
+
+    Args:
+        facts: what is known about the run.
+    """
+    values = [(metric, metric.compute(facts)) for metric in all_metrics(facts.targets)]
+    return {
+        metric.key: value
+        for metric, value in values
+        if metric.needs is None or metric.needs in facts.has or math.isfinite(value)
+    }
+
+
+def _expanded(family: Family, targets: Iterable[float]) -> list[Metric[Facts]]:
+    return [metric for target in targets for metric in family(target)]

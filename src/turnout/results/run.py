@@ -1,0 +1,445 @@
+"""A whole run in columns, with the metrics a notebook asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.core.errors import InvalidInput
+from turnout.core.notebook import lines_with_curves
+from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Status
+from turnout.results import metrics
+
+# --------------------------------------------------------------------------------------------------
+# The columns of a run: their names and types, and how they are collected round by round.
+# --------------------------------------------------------------------------------------------------
+
+#: Columns with one entry per chosen client, the rounds one after the other.
+PER_CHOICE: Mapping[str, type] = {
+    "clients": np.int64,
+    "status": np.int8,
+    "duration": np.float64,
+    "spent": np.float64,
+    "probability": np.float64,
+}
+#: Columns with one entry per round.
+PER_ROUND: Mapping[str, type] = {"length_s": np.float64, "n_available": np.int64}
+#: The available clients: the bits of all rounds one after the other, and (T + 1,) where each round
+#: starts. A round without bits had the first ``n_available`` clients. Older folders have neither.
+AVAILABLE_BITS, AVAILABLE_AT = "available_bits", "available_at"
+#: How the names of measured columns begin in a file; one entry per round, NaN = not measured.
+MEASURED = "measured."
+
+#: Names of the statuses, by their number.
+STATUSES = tuple(status.name.lower() for status in Status)
+_NOTHING: Mapping[str, float] = MappingProxyType({})
+
+
+class RoundRow(NamedTuple):
+    """One round as it is recorded.
+
+    Attributes:
+        clients: (s,) the chosen.
+        status: (s,) int8 of ``Status``.
+        duration: (s,) seconds, NaN = unknown to the server.
+        spent: (s,) seconds that the device worked.
+        probability: (s,) inclusion probability as reported.
+        length_s: Seconds that the round took.
+        available: (n,) who could be chosen.
+        measured: accuracy, loss, ... after the round; empty without training.
+    """
+
+    clients: IntArray
+    status: Array
+    duration: FloatArray
+    spent: FloatArray
+    probability: FloatArray | None
+    length_s: float
+    available: BoolArray
+    measured: Mapping[str, float] = _NOTHING
+
+
+class Collector:
+    """The rounds of a run in columns that grow; simulations, experiments and Flower all use it."""
+
+    def __init__(self) -> None:
+        self._columns = {name: _Growing(kind) for name, kind in {**PER_CHOICE, **PER_ROUND}.items()}
+        self._offsets = _Growing(np.int64)
+        self._offsets.extend(np.zeros(1))
+        self._available, self._available_at = _Growing(np.uint8), _Growing(np.int64)
+        self._available_at.extend(np.zeros(1))
+        self._knows_available = True
+        #: By round, what was measured in it; an entry may be replaced when more is known.
+        self.measured: list[Mapping[str, float]] = []
+
+    @property
+    def n_rounds(self) -> int:
+        """Rounds collected so far."""
+        return len(self.measured)
+
+    def add(self, row: RoundRow) -> None:
+        """Add a round.
+
+        Args:
+            row: What is recorded of it.
+
+        """
+        chance = row.probability
+        columns = self._columns
+        for name in ("clients", "status", "duration", "spent"):
+            columns[name].extend(getattr(row, name))
+        unknown = np.full(row.clients.size, np.nan)
+        columns["probability"].extend(unknown if chance is None else chance)
+        columns["length_s"].append(row.length_s)
+        n_available = int(np.count_nonzero(row.available))
+        columns["n_available"].append(n_available)
+        if not row.available[:n_available].all():
+            self._available.extend(np.packbits(row.available))
+        self._available_at.append(self._available.size)
+        self._offsets.append(columns["clients"].size)
+        self.measured.append(row.measured)
+
+    def columns(self) -> dict[str, Array]:
+        """Return all columns under their names in ``selections.npz``."""
+        columns = {name: column.values for name, column in self._columns.items()}
+        measured = _measured_columns(self.measured)
+        columns["offsets"] = self._offsets.values
+        if self._knows_available:
+            columns[AVAILABLE_BITS] = self._available.values
+            columns[AVAILABLE_AT] = self._available_at.values
+        return columns | {f"{MEASURED}{name}": values for name, values in measured.items()}
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Array]) -> Self:
+        """Return a collector that continues after saved rounds.
+
+        Args:
+            columns: What ``columns()`` returned, or ``selections.npz`` holds.
+
+        Raises:
+            KeyError: If a column is missing.
+
+        """
+        collector = cls()
+        for name, column in collector._columns.items():
+            column.extend(columns[name])
+        collector._offsets.extend(columns["offsets"][1:])
+        collector._knows_available = AVAILABLE_BITS in columns
+        if collector._knows_available:
+            collector._available.extend(columns[AVAILABLE_BITS])
+            collector._available_at.extend(columns[AVAILABLE_AT][1:])
+        measured = measured_of(columns)
+        collector.measured = [
+            {name: float(values[t]) for name, values in measured.items() if values[t] == values[t]}
+            for t in range(columns["offsets"].size - 1)
+        ]
+        return collector
+
+    def clients_of(self, round: int) -> IntArray:
+        """Return who was chosen in a round.
+
+        Args:
+            round: The round, counted from 0.
+
+        """
+        offsets = self._offsets.values
+        return self._columns["clients"].values[offsets[round] : offsets[round + 1]]
+
+    def lines(
+        self, start: int, stop: int, more: Mapping[str, Array] = MappingProxyType({})
+    ) -> list[str]:
+        """Return the rounds ``start`` .. ``stop - 1`` as JSON lines of ``rounds.jsonl``.
+
+        Args:
+            start: The first round.
+            stop: The round behind the last one.
+            more: Further columns of these rounds, one entry each.
+
+        """
+        n_rounds = stop - start
+        offsets = self._offsets.values[start : stop + 1]
+        sizes = np.diff(offsets)
+        chosen = slice(offsets[0], offsets[-1])
+        status, spent = (self._columns[name].values[chosen] for name in ("status", "spent"))
+        rows = np.repeat(np.arange(n_rounds), sizes)  # the round of each choice
+        counts = np.bincount(rows * len(STATUSES) + status, minlength=n_rounds * len(STATUSES))
+        lost = np.where(status == Status.COMPLETED, 0.0, spent)
+        columns = {
+            "round": np.arange(start, stop),
+            "available": self._columns["n_available"].values[start:stop],
+            "chosen": sizes,
+            **dict(zip(STATUSES, counts.reshape(n_rounds, len(STATUSES)).T, strict=True)),
+            "length_s": self._columns["length_s"].values[start:stop],
+            "wasted_s": np.bincount(rows, lost, minlength=n_rounds),
+            **more,
+        }
+        rounds = [
+            dict(zip(columns, values, strict=True))
+            for values in zip(*(column.tolist() for column in columns.values()), strict=True)
+        ]
+        return [
+            json.dumps(fixed | _without_nan(measured) | fixed, allow_nan=False)
+            for fixed, measured in zip(rounds, self.measured[start:stop], strict=True)
+        ]
+
+
+def measured_of(columns: Mapping[str, Array]) -> dict[str, FloatArray]:
+    """Return the measured columns under their own names.
+
+    Args:
+        columns: Columns as they stand in ``selections.npz``.
+
+    """
+    return {
+        name.removeprefix(MEASURED): values
+        for name, values in columns.items()
+        if name.startswith(MEASURED)
+    }
+
+
+class _Growing:
+    """A column that grows at its end; what it returned earlier does not change."""
+
+    def __init__(self, kind: type) -> None:
+        self.size = 0
+        self._room: Array = np.zeros(64, kind)
+
+    @property
+    def values(self) -> Array:
+        return self._room[: self.size]
+
+    def append(self, value: float) -> None:
+        self._reserve(self.size + 1)
+        self._room[self.size] = value
+        self.size += 1
+
+    def extend(self, values: Array) -> None:
+        size = self.size + values.size
+        self._reserve(size)
+        self._room[self.size : size] = values
+        self.size = size
+
+    def _reserve(self, size: int) -> None:
+        if size > self._room.size:
+            room = np.zeros(max(size, 2 * self._room.size), self._room.dtype)
+            room[: self.size] = self.values
+            self._room = room
+
+
+def _measured_columns(measured: Sequence[Mapping[str, float]]) -> dict[str, FloatArray]:
+    names = dict.fromkeys(name for by_name in measured for name in by_name)
+    return {name: np.array([by_name.get(name, np.nan) for by_name in measured]) for name in names}
+
+
+def _without_nan(measured: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in measured.items()}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Run:
+    """A run in columns: round t holds entries ``offsets[t] .. offsets[t + 1] - 1``.
+
+    Attributes:
+        n_clients: Size of the federation.
+        cohort_size: Answers wanted per round.
+        offsets: (T + 1,) where each round starts.
+        clients: (choices,) the chosen of all rounds, one after the other.
+        status: (choices,) int8 of ``Status``.
+        duration: (choices,) seconds, NaN = unknown to the server.
+        spent: (choices,) seconds that the device worked.
+        probability: (choices,) inclusion probability as reported, NaN = none.
+        length_s: (T,) seconds per round.
+        n_available: (T,) available clients per round.
+        in_time: (T, n) who would have succeeded, if it was kept.
+        measured: (T,) each: accuracy, loss, ... after the round, NaN = not measured; empty without
+            training.
+        available_bits: The available clients, by rounds, for ``available_in``; None = not recorded.
+        available_at: (T + 1,) where the bits of each round start.
+    """
+
+    n_clients: int
+    cohort_size: int
+    offsets: IntArray
+    clients: IntArray
+    status: Array
+    duration: FloatArray
+    spent: FloatArray
+    probability: FloatArray
+    length_s: FloatArray
+    n_available: IntArray
+    in_time: BoolArray | None = None
+    measured: Mapping[str, FloatArray] = field(default_factory=dict)
+    available_bits: Array | None = None
+    available_at: IntArray | None = None
+
+    @classmethod
+    def from_columns(
+        cls,
+        n_clients: int,
+        cohort_size: int,
+        columns: Mapping[str, Array],
+        in_time: BoolArray | None = None,
+    ) -> Self:
+        """Return the run that columns of ``selections.npz`` hold; further columns are left out.
+
+        Args:
+            n_clients: Size of the federation.
+            cohort_size: Answers wanted per round.
+            columns: The columns by name.
+            in_time: (T, n) who would have succeeded in each round, if it was kept.
+
+        Raises:
+            KeyError: If a column is missing.
+
+        """
+        own: dict[str, Any] = {name: columns[name] for name in (*PER_CHOICE, *PER_ROUND)}
+        own |= {"offsets": columns["offsets"], "measured": measured_of(columns)}
+        own |= {name: columns.get(name) for name in (AVAILABLE_BITS, AVAILABLE_AT)}
+        return cls(n_clients, cohort_size, **own, in_time=in_time)
+
+    @property
+    def n_rounds(self) -> int:
+        """T."""
+        return self.offsets.size - 1
+
+    @property
+    def completed(self) -> BoolArray:
+        """(choices,) who answered in time."""
+        return np.equal(self.status, Status.COMPLETED)
+
+    @property
+    def success_ratio(self) -> float:
+        """Share of the chosen that answered in time."""
+        return metrics.success_ratio(self.completed)
+
+    @property
+    def cep(self) -> IntArray:
+        """(T,) cumulative effective participation."""
+        return metrics.cumulative_participation(self.completed, self.offsets)
+
+    @property
+    def counts(self) -> IntArray:
+        """(n,) how often each client was chosen."""
+        return metrics.selection_counts(self.clients, self.n_clients)
+
+    @property
+    def clock_s(self) -> FloatArray:
+        """(T,) virtual time at the end of each round."""
+        return np.cumsum(self.length_s)
+
+    @property
+    def accuracy(self) -> FloatArray:
+        """(T,) accuracy on the test set after each round, NaN where it was not measured."""
+        return self._learned("accuracy")
+
+    @property
+    def loss(self) -> FloatArray:
+        """(T,) loss on the test set after each round, NaN where it was not measured."""
+        return self._learned("loss")
+
+    def rounds_to(self, accuracy: float) -> float:
+        """Return after how many rounds an accuracy was first reached; NaN if it never was."""
+        return metrics.rounds_to(self.accuracy, accuracy)
+
+    def time_to(self, accuracy: float) -> float:
+        """Return the virtual time at which an accuracy was first reached; NaN if it never was."""
+        rounds = self.rounds_to(accuracy)
+        return rounds if np.isnan(rounds) else float(self.clock_s[int(rounds) - 1])
+
+    @property
+    def wasted_s(self) -> float:
+        """Device seconds spent by chosen clients that were not in time."""
+        return metrics.wasted_time(self.status, self.spent)
+
+    def chosen_in(self, round: int) -> IntArray:
+        """Return who was chosen in a round of this run, counted from its first."""
+        return self.clients[self.offsets[round] : self.offsets[round + 1]]
+
+    @property
+    def knows_available(self) -> bool:
+        """Whether ``available_in`` has an answer for every round."""
+        return self.available_bits is not None or bool((self.n_available == self.n_clients).all())
+
+    def available_in(self, round: int) -> BoolArray:
+        """Return (n,) who was available in a round of this run, counted from its first.
+
+        Raises:
+            InvalidInput: Not everyone was, and the record does not say who.
+        """
+        n_available = int(self.n_available[round])
+        if self.available_bits is not None and self.available_at is not None:
+            begin, end = self.available_at[round : round + 2]
+            if end > begin:
+                bits = np.unpackbits(self.available_bits[begin:end])[: self.n_clients]
+                return np.pad(bits, (0, self.n_clients - bits.size)).astype(np.bool_)
+        elif n_available != self.n_clients:
+            raise InvalidInput(
+                f"available clients were not recorded: {n_available} of {self.n_clients} were in "
+                f"round {round}, and an older turnout did not keep who. Run it again."
+            )
+        return np.arange(self.n_clients) < n_available
+
+    def first(self, n_rounds: int) -> Self:
+        """Return the first rounds of this run.
+
+        Args:
+            n_rounds: Rounds to keep.
+        """
+        offsets = self.offsets[: n_rounds + 1]
+        choices: dict[str, Any] = {name: getattr(self, name)[: offsets[-1]] for name in PER_CHOICE}
+        rounds: dict[str, Any] = {name: getattr(self, name)[:n_rounds] for name in PER_ROUND}
+        return dataclasses.replace(
+            self,
+            offsets=offsets,
+            **choices,
+            **rounds,
+            in_time=None if self.in_time is None else self.in_time[:n_rounds],
+            available_at=None if self.available_at is None else self.available_at[: n_rounds + 1],
+            measured={name: values[:n_rounds] for name, values in self.measured.items()},
+        )
+
+    @property
+    def curve(self) -> tuple[str, FloatArray]:
+        """What a small picture of it shows: the accuracy if it trained, else the success so far."""
+        if "accuracy" in self.measured:
+            return "accuracy", self.accuracy
+        return "success so far", self.cep / np.maximum(self.offsets[1:], 1)
+
+    def __repr__(self) -> str:
+        """Return the run in a few lines."""
+        lines = [
+            f"Run: {self.n_rounds:,} rounds, {self.cohort_size:,} of {self.n_clients:,} clients",
+            f"  success ratio {self.success_ratio:.4f}, {self.length_s.sum():,.0f} s virtual time",
+        ]
+        for name, values in self.measured.items():
+            known = values[np.isfinite(values)]
+            if known.size:
+                lines.append(f"  {name} {known[-1]:.4f}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return lines_with_curves(repr(self), dict([self.curve]))
+
+    def backlog(self, rate: float = 0.15) -> metrics.Backlog:
+        """Return the fairness queues of RBCS-F for this record of selections."""
+        return metrics.queue_backlog(self.clients, self.offsets, self.n_clients, rate)
+
+    def regret(self, quota: npt.ArrayLike = 0.0) -> FloatArray:
+        """Return (T,) the regret of the choices made; needs ``keep_fates=True``."""
+        if self.in_time is None:
+            raise InvalidInput("in_time was not kept: simulate with keep_fates=True.")
+        played = metrics.selection_matrix(self.clients, self.offsets, self.n_clients)
+        return metrics.regret(self.in_time, played, self.cohort_size, quota)
+
+    def _learned(self, name: str) -> FloatArray:
+        if name not in self.measured:
+            raise InvalidInput(f"{name} was not measured: train with turnout.train(...).")
+        return self.measured[name]

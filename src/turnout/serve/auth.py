@@ -1,0 +1,239 @@
+"""Access control: bearer tokens with scopes, requests without a token, and the size of bodies.
+
+Until there is a token, only programs on the same machine are served. Once a server had a token,
+every request needs one: a revoked token leaves a row behind. The database stores only digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import secrets
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from fastapi import Depends
+from sqlalchemy import ColumnElement, Connection, String, cast, insert, literal, select, update
+from sqlalchemy.exc import IntegrityError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from turnout.core.errors import InvalidInput
+from turnout.serve.database import FEDERATION, TOKEN, reading
+from turnout.serve.problems import HttpProblem
+
+#: What a token allows; each scope includes those before it.
+SCOPES = ("read", "select", "admin")
+#: The scope of a token that was revoked.
+_REVOKED = "revoked"
+#: Bytes that the body of a request may have.
+MAX_BODY = 64 * 2**20
+#: Headers that proxies add.
+_PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+
+
+class Grant(NamedTuple):
+    """What a caller may do.
+
+    Attributes:
+        scope: One of ``SCOPES``.
+        federation: The name of the only federation it applies to; None: all federations.
+    """
+
+    scope: str
+    federation: str | None = None
+
+    def covers(self, federation: str | None) -> bool:
+        """Return whether it applies to a federation; None: to the whole server."""
+        return self.federation is None or self.federation == federation
+
+
+def make_token(connection: Connection, name: str, scope: str, federation: str | None) -> str:
+    """Make a token and return it; it cannot be read again.
+
+    Args:
+        connection: A writing transaction.
+        name: The name under which it is listed and revoked.
+        scope: One of ``SCOPES``.
+        federation: The only federation it applies to; None: all federations.
+
+    Raises:
+        InvalidInput: There is no such scope or federation, or the name is taken.
+    """
+    if scope not in SCOPES:
+        raise InvalidInput(
+            f"scope must be one of {', '.join(SCOPES)}, got {scope!r}.", field="scope"
+        )
+    number = None
+    if federation is not None:
+        query = select(FEDERATION.c.id).where(FEDERATION.c.name == federation)
+        number = connection.execute(query).scalar()
+        if number is None:
+            raise InvalidInput(f"there is no federation {federation!r}.", field="federation")
+    token = f"turnout_{secrets.token_urlsafe(32)}"
+    values = {"federation_id": number, "name": name, "digest": _digest(token), "scope": scope}
+    try:
+        connection.execute(insert(TOKEN).values(created_at=time.time(), **values))
+    except IntegrityError as error:
+        raise InvalidInput(
+            f"a token called {name!r} exists: choose another name.", field="name"
+        ) from error
+    return token
+
+
+def revoke_token(connection: Connection, name: str, federation: str | None = None) -> bool:
+    """Revoke a token; return whether it existed.
+
+    Args:
+        connection: A writing transaction.
+        name: The name of the token.
+        federation: Revoke it only if it is for this federation; None: in any case.
+    """
+    is_it = TOKEN.c.name == name
+    if federation is not None:
+        number = select(FEDERATION.c.id).where(FEDERATION.c.name == federation).scalar_subquery()
+        is_it &= TOKEN.c.federation_id == number
+    return revoke_tokens(connection, is_it) > 0
+
+
+def revoke_tokens(connection: Connection, which: ColumnElement[bool]) -> int:
+    """Revoke tokens, and return how many there were.
+
+    Their rows stay, so that the server does not open itself when the last token is gone. Their
+    names can be used again.
+
+    Args:
+        connection: A writing transaction.
+        which: A condition on the table of tokens.
+    """
+    query = update(TOKEN).where(which, TOKEN.c.scope != _REVOKED)
+    # No token has such a digest, and no person chooses a digest as a name.
+    nobody = literal("revoked ").concat(cast(TOKEN.c.id, String))
+    values = {"scope": _REVOKED, "name": TOKEN.c.digest, "digest": nobody, "federation_id": None}
+    return connection.execute(query.values(values)).rowcount
+
+
+def list_tokens(connection: Connection) -> list[tuple[str, str, str | None]]:
+    """Return the name, scope and federation of every token."""
+    query = select(TOKEN.c.name, TOKEN.c.scope, FEDERATION.c.name).outerjoin(FEDERATION)
+    query = query.where(TOKEN.c.scope != _REVOKED)
+    return [tuple(row) for row in connection.execute(query.order_by(TOKEN.c.name))]
+
+
+def has_tokens(connection: Connection) -> bool:
+    """Return whether there is, or ever was, a token."""
+    return connection.execute(select(TOKEN.c.id).limit(1)).first() is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine, under an address that other machines cannot reach.
+
+    Args:
+        host: An address or a name, without a port.
+    """
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def needs(scope: str, *, everywhere: bool = False) -> Callable[[Request], Grant]:
+    """Return a dependency of routes that rejects callers without a scope.
+
+    Args:
+        scope: One of ``SCOPES``.
+        everywhere: Whether the scope must apply to all federations, not only to that of the path.
+    """
+
+    def check(request: Request) -> Grant:
+        grant = _grant(request)
+        name = request.path_params.get("name")
+        is_covered = grant.covers(name) or (name is None and not everywhere)
+        if SCOPES.index(grant.scope) >= SCOPES.index(scope) and is_covered:
+            return grant
+        where = "all federations" if name is None else f"the federation {name!r}"
+        raise HttpProblem(
+            "wrong-scope",
+            f"the request needs the scope {scope!r} for {where}, which the token does not have.",
+            fix=f"Use a token with the scope {scope!r}.",
+        )
+
+    return check
+
+
+#: Dependencies of routes that need a scope for the federation in their path.
+READ, SELECT, ADMIN = ([Depends(needs(scope))] for scope in SCOPES)
+
+
+def _grant(request: Request) -> Grant:
+    """Return what the caller may do."""
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise HttpProblem("foreign-origin", "the request comes from a page of another site.")
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    with reading(request.app.state.store.engine) as connection:
+        if kind.lower() == "bearer":
+            query = select(TOKEN.c.scope, TOKEN.c.federation_id, FEDERATION.c.name)
+            is_this = TOKEN.c.digest == _digest(token.strip())
+            row = connection.execute(query.outerjoin(FEDERATION).where(is_this)).one_or_none()
+            if row is not None and (row.federation_id is None or row.name is not None):
+                return Grant(row.scope, row.name)
+        if not has_tokens(connection) and _is_local(request):
+            return Grant("admin")
+    problem = "the token is not known here." if token else "the request needs a token."
+    headers = {"WWW-Authenticate": "Bearer"}
+    raise HttpProblem("unknown-token" if token else "no-token", problem, headers=headers)
+
+
+def _is_local(request: Request) -> bool:
+    """Return whether a request comes from this machine and is addressed to it.
+
+    The name of the host counts too, because a page of another site could let its name point to
+    this machine. A request that a proxy forwards may come from anywhere.
+    """
+    client = request.client
+    if client is None or any(name in request.headers for name in _PROXY_HEADERS):
+        return False
+    return is_loopback(client.host) and is_loopback(request.url.hostname or "")
+
+
+def _digest(token: str) -> str:
+    # 256 random bits need no slow hash.
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class LimitBody:
+    """Middleware that rejects a body as soon as it is known to be too large.
+
+    Args:
+        app: The application behind it.
+        max_body: Bytes that a body may have.
+    """
+
+    def __init__(self, app: ASGIApp, max_body: int) -> None:
+        self.app, self.max_body = app, max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward a request, and count the bytes of its body."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        too_large = f"the body is larger than {self.max_body} bytes."
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > self.max_body:
+            await HttpProblem("too-large", too_large).response()(scope, receive, send)
+            return
+        n_bytes = 0
+
+        async def counted() -> Message:
+            nonlocal n_bytes
+            message = await receive()
+            n_bytes += len(message.get("body", b""))
+            if n_bytes > self.max_body:
+                raise HTTPException(413, too_large)  # FastAPI passes this class on
+            return message
+
+        await self.app(scope, counted, send)

@@ -1,0 +1,396 @@
+"""A federation in memory. Only events change it, so replaying them gives the same federation.
+
+Nothing here checks whether an event may happen: a request is checked before it becomes an event.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import time
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from turnout.core.errors import InvalidInput
+from turnout.core.names import nearest
+from turnout.core.registry import list_selectors, make
+from turnout.core.selector import Selector
+from turnout.core.types import BoolArray, FloatArray, IntArray, Status
+from turnout.experiment.codec import decode_parameter
+from turnout.live import ClosedRound, Cohort, Kind, LiveSettings, Reply, Session, clock
+from turnout.live.checkpoint import Checkpoint, check_settings, checkpoint_bytes, read_checkpoint
+from turnout.live.client import metric_key
+from turnout.live.members import Enrolled
+from turnout.live.monitor import Follower
+from turnout.live.reports import Hints
+from turnout.serve.schemas import (
+    Bits,
+    ClientOutcome,
+    Definition,
+    Enrolment,
+    Outcomes,
+    Terms,
+    Withdrawal,
+)
+from turnout.worlds import Closed, Observed, RoundPolicy
+from turnout.worlds.policies import End
+
+#: The name of the policy that lets the caller decide which clients were in time.
+REPORTED = "reported"
+#: The kind of run in checkpoints of a server.
+CHECKPOINT_KIND = "serve"
+#: The parts of a definition that a checkpoint belongs to.
+_IDENTITY = {"selector", "parameters", "seed", "guard", "cohort_size", "policy", "bounds"}
+_KINDS = {
+    "completed": Kind.ANSWERED,
+    "late": Kind.ANSWERED,
+    "failed": Kind.FAILED,
+    "silent": Kind.LOST,
+}
+_STATUSES = {status.name.lower(): status for status in Status}
+
+# --------------------------------------------------------------------------------------------------
+# Events: everything that can happen to a federation.
+# --------------------------------------------------------------------------------------------------
+
+
+class _Recorded(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class RoundOpened(_Recorded):
+    """A round was opened."""
+
+    round: int
+    terms: Terms
+
+
+class RoundReported(_Recorded):
+    """Outcomes were reported; only new ones are recorded."""
+
+    round: int
+    report: Outcomes
+
+
+class RoundClosed(_Recorded):
+    """A round was closed."""
+
+    round: int
+
+
+class StateImported(_Recorded):
+    """The state was replaced by the snapshot of the same number."""
+
+
+Content = Enrolment | Withdrawal | RoundOpened | RoundReported | RoundClosed | StateImported
+
+
+class Event(NamedTuple):
+    """An entry of the log.
+
+    Attributes:
+        seq: Its number, from 1.
+        at: When it happened, in seconds since 1970.
+        content: What happened.
+    """
+
+    seq: int
+    at: float
+    content: Content
+
+
+# --------------------------------------------------------------------------------------------------
+# The parts of a live session that are special to the server.
+# --------------------------------------------------------------------------------------------------
+
+
+class Reported(RoundPolicy):
+    """The policy ``reported``: the caller sets sizes, deadlines and statuses."""
+
+    def __init__(self) -> None:
+        self.cohort_size: int | None = None
+        self.deadline_s = math.inf
+        #: What was reported of the cohort, in its order; None = nothing.
+        self.outcomes: Sequence[ClientOutcome | None] = ()
+
+    @property
+    def force_stop(self) -> bool:
+        """The server does not stop clients."""
+        return False
+
+    def select_size(self, cohort_size: int, observed: Observed | None = None) -> int:
+        """Return the size that the caller asked for."""
+        return cohort_size if self.cohort_size is None else self.cohort_size
+
+    def deadline(self, observed: Observed | None = None) -> float:
+        """Return the caller's deadline."""
+        return self.deadline_s
+
+    def close(
+        self,
+        duration: FloatArray,
+        survived: BoolArray,
+        observed: Observed | None = None,
+        *,
+        cohort_size: int | None = None,
+        reports_failure: BoolArray | bool = False,
+    ) -> Closed:
+        """Return what the caller reported; a client without a report is late."""
+        status = [Status.LATE if o is None else _STATUSES[o.status] for o in self.outcomes]
+        seconds = as_array([None if o is None else o.seconds for o in self.outcomes])
+        length = float(np.fmax.reduce(seconds, initial=0.0))
+        spent = np.where(np.isnan(seconds), length, seconds)
+        return Closed(np.array(status, dtype=np.int8), seconds, length, spent, False)
+
+    def end(
+        self,
+        duration: FloatArray,
+        survived: BoolArray,
+        cohort_size: int,
+        observed: Observed | None = None,
+    ) -> End:
+        """Wait until every client is reported."""
+        return End(math.inf)
+
+
+class _Hints(Hints):
+    """Tells callers of the API how to provide what a selector needs."""
+
+    def columns(self, names: Sequence[str]) -> str:
+        """Name the request that fills columns."""
+        return f"PUT .../clients with columns {', '.join(names)}"
+
+    def loss(self) -> str:
+        """Name the request that polls."""
+        return "POST .../poll and send the losses with POST .../rounds"
+
+
+class LiveFederation:
+    """The session of a federation, its open round, and the position in the log.
+
+    Args:
+        definition: The body of the request that created it.
+        id: Its number in the database.
+        created_at: When it was created, which tells it from a deleted one of the same number.
+        followers: Observers of its rounds.
+
+    Raises:
+        TurnoutError: The definition has an unknown name or an impossible value.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        id: int = 0,
+        created_at: float = 0.0,
+        followers: Sequence[Follower] = (),
+    ) -> None:
+        self.definition, self.id, self.created_at = definition, id, created_at
+        settings = definition.model_dump(exclude={"name", "selector", "parameters"})
+        self.reported = Reported() if settings["policy"] == REPORTED else None
+        if self.reported is not None:
+            settings["policy"] = self.reported
+        live = LiveSettings.of({**settings, "label": definition.name, "followers": followers})
+        live, self.selector = live.for_selector(_selector(definition))
+        self.selector.check_parameters()
+        self.selector.clone().reset(1)  # finds errors that only a reset shows
+        if self.reported is not None:  # the caller decides when a round ends
+            live = replace(live, limit_s=math.inf)
+        self.members = Enrolled()
+        self.session = Session(live, self.selector, members=self.members, hints=_Hints())
+        self.seq = 0  #: of the last event
+        self.at = 0.0  #: when it happened
+        self.cohort: Cohort | None = None  #: of the open round
+        self.opened_at = 0.0
+        self.outcomes: dict[Hashable, ClientOutcome] = {}  #: reported so far, of the open round
+        self.length_s: float | None = None  #: of the open round, as reported
+        self.result: ClosedRound | None = None  #: the last round that was closed
+        self.replay_s = 0.0  #: the time that replaying from the last snapshot would take
+        self.snapshot_s = 0.0  #: the time that the last snapshot took
+
+    @property
+    def needed_metrics(self) -> list[str]:
+        """The keys of the metrics that the selector learns from."""
+        return [metric_key(name, {}) for name in sorted(self.selector.needs_metrics)]
+
+    def selection_counts(self, status: Status | None = None) -> IntArray:
+        """Return (n,) how often each client was selected, or had this status in the end."""
+        columns = self.session.journal.columns()
+        which = slice(None) if status is None else columns["status"] == status
+        return np.bincount(columns["clients"][which], minlength=len(self.members.roster))
+
+    def apply(self, event: Event) -> None:
+        """Let the next event of the log happen."""
+        started = time.perf_counter()
+        content = event.content
+        with clock.held(event.at):
+            if isinstance(content, Enrolment):
+                columns = {name: as_array(values) for name, values in content.columns.items()}
+                self.members.enrol(content.clients, columns)
+                self.session.sync(())
+            elif isinstance(content, Withdrawal):
+                self.members.withdraw(content.clients)
+            elif isinstance(content, RoundOpened):
+                self._open(content.terms, event.at)
+            elif isinstance(content, RoundReported):
+                self._report(content, event.at)
+            elif isinstance(content, RoundClosed):
+                self._close(event.at)
+        self.seq, self.at = event.seq, event.at
+        self.replay_s += time.perf_counter() - started
+
+    def is_over(self, at: float) -> bool:
+        """Return whether a round is open whose time is over, or whose clients are all reported."""
+        if self.cohort is None:
+            return False
+        if len(self.outcomes) == len(self.cohort.ids):
+            return True
+        return self.reported is None and self._elapsed(at) >= self.session.closes_at()
+
+    def free(self, terms: Terms, at: float) -> BoolArray:
+        """Return (n,) the clients that could be selected under these terms."""
+        with self._under(terms, at):
+            return self.members.selectable()
+
+    def polled(self, terms: Terms, at: float) -> list[Hashable]:
+        """Return the clients whose losses the selector needs before it selects."""
+        with self._under(terms, at):
+            return self.session.to_poll()
+
+    def checkpoint(self) -> Checkpoint:
+        """Return a copy of the state, which later events do not change; no round is open."""
+        with clock.held(self.at):
+            saved = self.session.state(self._identity)
+        arrays = {
+            owner: {name: np.array(values) for name, values in table.items()}
+            for owner, table in saved.arrays.items()
+        }
+        return replace(saved, arrays=arrays)
+
+    def load(self, content: bytes, seq: int, at: float) -> None:
+        """Restore a checkpoint, before any event.
+
+        Args:
+            content: A checkpoint of a federation with the same definition, as a file.
+            seq: The last event in it.
+            at: When that happened.
+
+        Raises:
+            StateFileError: The checkpoint is damaged, or of another federation.
+        """
+        saved = read_checkpoint(content, CHECKPOINT_KIND)
+        check_settings("the checkpoint", saved.settings, self._identity)
+        with clock.held(at):
+            self.session.load(saved)
+        self.seq, self.at, self.replay_s = seq, at, 0.0
+
+    @property
+    def _identity(self) -> Mapping[str, object]:
+        return self.definition.model_dump(mode="json", include=_IDENTITY)
+
+    def _set(self, terms: Terms) -> None:
+        self.members.available = self._available(terms)
+        if self.reported is not None:
+            self.reported.cohort_size = terms.cohort_size
+            self.reported.deadline_s = math.inf if terms.deadline_s is None else terms.deadline_s
+
+    @contextmanager
+    def _under(self, terms: Terms, at: float) -> Iterator[None]:
+        """Assume terms and a time for a while, as if the round was opened."""
+        self._set(terms)
+        try:
+            with clock.held(at):
+                yield
+        finally:
+            self.members.available = None
+
+    def _open(self, terms: Terms, at: float) -> None:
+        self._set(terms)
+        self.session.begin()
+        polled = self.session.to_poll()
+        if polled and terms.losses is not None:
+            losses: dict[Hashable, float | None] = dict(
+                zip(terms.losses.clients, terms.losses.losses, strict=True)
+            )
+            self.session.receive_losses(
+                polled, as_array([losses.get(client) for client in polled]), 0
+            )
+        self.cohort = self.session.open()
+        self.opened_at, self.outcomes, self.length_s = at, {}, None
+
+    def _report(self, content: RoundReported, at: float) -> None:
+        t, report = content.round, content.report
+        is_open = self.cohort is not None and t == self.cohort.round
+        for outcome in report.outcomes:
+            if is_open:
+                self.outcomes[outcome.client] = outcome
+            elapsed = at - self.opened_at if is_open else math.nan
+            seconds = elapsed if outcome.seconds is None else outcome.seconds
+            metrics = {metric_key(name, {}): value for name, value in outcome.metrics.items()}
+            reply = Reply(_KINDS[outcome.status], seconds, metrics, outcome.reason)
+            self.session.receive(outcome.client, reply, round=t)
+        if is_open and report.length_s is not None:
+            self.length_s = report.length_s
+
+    def _close(self, at: float) -> None:
+        assert self.cohort is not None
+        ids = self.cohort.ids
+        length: float | None = None
+        if self.reported is not None:
+            self.reported.outcomes = [self.outcomes.get(client) for client in ids]
+            known = [o.seconds for o in self.outcomes.values() if o.seconds is not None]
+            length = max(known, default=0.0) if self.length_s is None else self.length_s
+        elif len(self.outcomes) < len(ids):
+            length = min(self._elapsed(at), self.session.closes_at())
+        present = [client for client in ids if self.members.is_there(client)]
+        self.result = self.session.close(present, length)
+        self.session.spans.finish()
+        if self.reported is not None:  # the caller decides which clients are free
+            self.members.reserved = {}
+        self.cohort, self.outcomes, self.members.available = None, {}, None
+
+    def _elapsed(self, at: float) -> float:
+        """Return how long the open round has taken so far.
+
+        If a client is reported to have taken a minute, a minute has passed on the caller's clock.
+        """
+        reported = [outcome.seconds or 0.0 for outcome in self.outcomes.values()]
+        return max(at - self.opened_at, *reported, 0.0)
+
+    def _available(self, terms: Terms) -> BoolArray | None:
+        if terms.available is None:
+            return None
+        n = len(self.members.roster)
+        if isinstance(terms.available, Bits):
+            packed = np.frombuffer(base64.b64decode(terms.available.bits), dtype=np.uint8)
+            return np.unpackbits(packed, count=n).astype(np.bool_)
+        mask = np.zeros(n, dtype=np.bool_)
+        mask[self.members.roster.indices(terms.available)] = True
+        return mask
+
+
+def content_of(saved: Checkpoint) -> bytes:
+    """Return a checkpoint as a file."""
+    return checkpoint_bytes(saved, CHECKPOINT_KIND)
+
+
+def as_array(values: object) -> FloatArray:
+    """Return numbers as an array, with NaN for None."""
+    return np.array(values, dtype=np.float64)
+
+
+def _selector(definition: Definition) -> Selector:
+    name, known = definition.selector, list_selectors()
+    if name not in known:  # a path would be imported: it could be any code
+        hint = nearest(name, known)
+        raise InvalidInput(f"selector must be a name, got {name!r}.{hint}", field="selector")
+    parameters = {
+        key: decode_parameter(value, ("parameters", key))
+        for key, value in definition.parameters.items()
+    }
+    return make(name, **parameters)

@@ -1,0 +1,32 @@
+"""Studies made of many runs: the papers' experiments and the arena."""
+
+from turnout.studies.arena import ArenaRun, run_arena
+from turnout.studies.arena_tasks import Arena, ArenaTask, tasks_named
+from turnout.studies.claims import Claim, Finding, Verdict, judge
+from turnout.studies.presets import Preset, Setting, load_preset, preset_names
+from turnout.studies.recommendation import Recommendation, recommend
+from turnout.studies.reproduction import Reproduction, reproduce
+from turnout.studies.results_file import ResultsFile
+from turnout.studies.trials import Trials
+
+__all__ = [
+    "Arena",
+    "ArenaRun",
+    "ArenaTask",
+    "Claim",
+    "Finding",
+    "Preset",
+    "Recommendation",
+    "Reproduction",
+    "ResultsFile",
+    "Setting",
+    "Trials",
+    "Verdict",
+    "judge",
+    "load_preset",
+    "preset_names",
+    "recommend",
+    "reproduce",
+    "run_arena",
+    "tasks_named",
+]

@@ -1,0 +1,240 @@
+"""The arena's tasks, the results that are kept of them, and the runs that are still missing."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from turnout.core.errors import InvalidInput
+from turnout.core.files import DataMissing
+from turnout.core.names import nearest
+from turnout.experiment import Experiment, Variant
+from turnout.results.files import slug
+from turnout.studies.recommendation import unfit
+from turnout.studies.results_file import ResultsFile, by_seeds
+from turnout.studies.trials import SchemeResults, Trials, complete_cells
+
+#: A quick look has this share of the rounds.
+_QUICK = 4
+
+
+@dataclass(frozen=True)
+class ArenaTask:
+    """One of the nine tasks: a world, a policy, data, a partition, a model and a target.
+
+    Args:
+        label: The name of the task.
+        title: A title for people.
+        what: What is special about the task, in a sentence or two.
+        table: The experiment as plain data, without selectors and seeds.
+    """
+
+    label: str
+    title: str
+    what: str
+    table: Mapping[str, Any]
+
+    @property
+    def target(self) -> float:
+        """The accuracy to which runs are timed."""
+        return float(self.table["training"]["target_accuracy"])
+
+    def experiment(
+        self, selectors: Sequence[Any], seeds: Sequence[int], *, is_quick: bool = False
+    ) -> Experiment:
+        """Return the experiment of some selectors.
+
+        Args:
+            selectors: As ``Experiment`` takes them.
+            seeds: The seeds.
+            is_quick: Whether to run only a quarter of the rounds.
+        """
+        table = dict(self.table)
+        if is_quick:
+            table["n_rounds"] //= _QUICK
+        return Experiment(selectors, name=f"arena: {self.label}", seeds=list(seeds), **table)
+
+
+@lru_cache(maxsize=1)
+def _all_tasks() -> tuple[ArenaTask, ...]:
+    file = resources.files("turnout.studies").joinpath("arena_tasks.toml")
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    base = content["base"]
+    tasks = []
+    for entry in content["tasks"]:
+        own = entry.pop("experiment")
+        training = base["training"] | own.get("training", {})
+        tasks.append(ArenaTask(table={**base, **own, "training": training}, **entry))
+    return tuple(tasks)
+
+
+def task_labels() -> tuple[str, ...]:
+    """Return the labels of all tasks, in order."""
+    return tuple(task.label for task in _all_tasks())
+
+
+def tasks_named(labels: Iterable[str] = ()) -> tuple[ArenaTask, ...]:
+    """Return tasks by their labels, in the order of the arena; all tasks if none is named.
+
+    Args:
+        labels: Some of ``task_labels()``.
+
+    Raises:
+        InvalidInput: There is no such task; the message suggests the nearest label.
+    """
+    wanted = tuple(labels)
+    for label in wanted:
+        if label not in task_labels():
+            raise InvalidInput(
+                f"unknown task {label!r}.{nearest(label, task_labels())}", field="task"
+            )
+    return tuple(task for task in _all_tasks() if not wanted or task.label in wanted)
+
+
+class Measures(NamedTuple):
+    """Names of the measures that are kept of a task's runs, see ``turnout.studies.measures``."""
+
+    time: str
+    rounds: str
+    accuracy: str = "final-accuracy"
+    worst_tenth: str = "worst-accuracy"
+    least_share: str = "least-share"
+    wasted: str = "wasted-share"
+    length: str = "total-time"
+
+    @classmethod
+    def of(cls, task: ArenaTask) -> Measures:
+        """Return the measures of a task.
+
+        Args:
+            task: The task. Times are measured to its target.
+        """
+        return cls(f"time-to-{task.target:g}", f"rounds-to-{task.target:g}")
+
+
+class Plan(NamedTuple):
+    """Runs of a task that are still missing.
+
+    Attributes:
+        task: The task.
+        experiment: Selectors that lack the same seeds; None if none of them can run.
+        folder: The run folder.
+        left_out: The reason why each of the other selectors cannot run, by label.
+        missing_data: Which data the task needs, and how to get them; empty if they are there.
+    """
+
+    task: ArenaTask
+    experiment: Experiment | None
+    folder: Path
+    left_out: Mapping[str, str]
+    missing_data: str = ""
+
+
+class Arena:
+    """The kept results of all tasks.
+
+    Args:
+        file: The results; None = no results yet.
+    """
+
+    def __init__(self, file: ResultsFile | None = None) -> None:
+        self.file = ResultsFile("arena") if file is None else file
+
+    @classmethod
+    def read(cls, path: Path) -> Arena:
+        """Return the kept results; none if there is no file yet.
+
+        Args:
+            path: The file.
+        """
+        return cls(ResultsFile.read(path, "arena") if path.exists() else None)
+
+    def lacking(
+        self,
+        tasks: Sequence[ArenaTask],
+        variants: Sequence[Variant],
+        seeds: Sequence[int],
+        out: Path,
+        *,
+        is_quick: bool = False,
+    ) -> list[Plan]:
+        """Return the runs that the results lack, task by task.
+
+        Selectors that lack the same seeds share a plan.
+
+        Args:
+            tasks: The tasks.
+            variants: The selectors.
+            seeds: The seeds.
+            out: Folder of the run folders.
+            is_quick: Whether runs are shortened.
+
+        Raises:
+            ResultsError: The kept results follow another protocol, or belong to a selector with the
+                same label and other parameters.
+        """
+        by_label = {variant.label: variant for variant in variants}
+        plans = []
+        for task in tasks:
+            self.file.check(
+                task.label, 1, task.experiment(variants, seeds, is_quick=is_quick).table()
+            )
+            groups = by_seeds(self.file.missing(task.label, 1, by_label, seeds))
+            for lacking, labels in sorted(groups.items()):
+                own = [by_label[label] for label in labels]
+                whole = task.experiment(own, lacking, is_quick=is_quick)
+                left_out: dict[str, str] = {}
+                missing_data = ""
+                try:
+                    left_out = unfit(whole)
+                except DataMissing as error:
+                    missing_data = str(error)
+                fitting = [variant for variant in own if variant.label not in left_out]
+                experiment = None
+                if fitting and not missing_data:
+                    experiment = task.experiment(fitting, lacking, is_quick=is_quick)
+                folder = out / slug(task.label)
+                plans.append(Plan(task, experiment, folder, left_out, missing_data))
+        return plans
+
+    def keep(self, task: ArenaTask, experiment: Experiment, folder: Path) -> None:
+        """Add the complete runs of a task to the kept results.
+
+        Args:
+            task: The task.
+            experiment: The experiment that was run.
+            folder: Its run folder.
+        """
+        kept = self.trials(task)
+        before = [] if kept is None else list(kept.experiment["selectors"])
+        table = experiment.table()
+        known = {selector["label"] for selector in before}
+        order = before + [new for new in table["selectors"] if new["label"] not in known]
+        schemes = {}
+        for label in experiment.labels:
+            cells = complete_cells(experiment, folder, label, skip_bad=True)
+            if cells:
+                schemes[label] = SchemeResults.from_cells(cells, Measures.of(task))
+        self.file.update(task.label, 1, Trials(table | {"selectors": order}, schemes, {}))
+
+    def trials(self, task: ArenaTask) -> Trials | None:
+        """Return the kept results of a task; None if there are none.
+
+        Args:
+            task: The task.
+        """
+        return self.file.parts.get((task.label, 1))
+
+    def labels(self, tasks: Sequence[ArenaTask]) -> tuple[str, ...]:
+        """Return the selectors that have results in at least one of some tasks, in order.
+
+        Args:
+            tasks: The tasks.
+        """
+        schemes = [kept.schemes for task in tasks if (kept := self.trials(task)) is not None]
+        return tuple(dict.fromkeys(label for group in schemes for label in group))

@@ -1,0 +1,270 @@
+"""Shared parts of the models of a world: the round as they see it, their streams and contracts.
+
+A model is a small frozen dataclass and a pure function of a ``Moment``. It draws from a stream of
+its own. The stream is named by a ``WorldStream`` and a level: 0, or 1 and more for a model that
+wraps another one.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from turnout.core.errors import InvalidInput
+from turnout.core.rng import Purpose, stream
+from turnout.core.stateful import NOT_NEGATIVE, Stateful
+from turnout.core.types import Array, BoolArray, FloatArray, IntArray
+
+
+class WorldStream(IntEnum):
+    """Which model a stream belongs to. The numbers fix the results: only append."""
+
+    AVAILABILITY = 0
+    VOLATILITY = 1
+    TIMING = 2
+    LOSS = 3
+    MINI_BATCH = 4
+    POPULATION = 5
+    CLAIMS = 6
+
+
+#: Distance between the keys of two levels: a wrapper at level 1 uses part + 16, and so on.
+_PARTS_PER_LEVEL = 16
+#: Uses of a model's stream: the second half of its key.
+_BY_ROUND, _FIXED, _BY_BLOCK, _N_USES = range(4)
+#: About how many uniform numbers are drawn at once: as many whole rounds as fit, at least one.
+_BLOCK = 8192
+
+
+class History(Stateful):
+    """Earlier selections, for the few models that depend on them; ``state()`` saves them."""
+
+    state_ranges = MappingProxyType({"n_chosen_": NOT_NEGATIVE})
+
+    @classmethod
+    def fresh(cls, n_clients: int) -> Self:
+        """Return the history before the first round.
+
+        Args:
+            n_clients: Number of clients of the world.
+        """
+        history = cls()
+        history.reset(n_clients)
+        return history
+
+    def reset(self, n_clients: int) -> None:
+        """Forget everything."""
+        super().reset(n_clients)
+        self.n_chosen_ = np.zeros(n_clients, dtype=np.int64)
+        self.took_part_ = np.zeros(n_clients, dtype=np.bool_)
+
+    def record(self, clients: IntArray) -> None:
+        """Add the clients that were chosen in the next round.
+
+        Args:
+            clients: (s,) their indices.
+        """
+        self.n_chosen_[clients] += 1
+        self.took_part_.fill(False)
+        self.took_part_[clients] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One round as a model sees it.
+
+    Args:
+        round: Number of the round, from 0.
+        n_clients: Number of clients of the world.
+        seed: Seed of the world.
+        history: What was selected in earlier rounds.
+        workload: (n,) local work of each client relative to the mean client; None = equal for all.
+    """
+
+    round: int
+    n_clients: int
+    seed: int
+    history: History
+    workload: FloatArray | None = None
+
+    def worked(self, seconds: FloatArray) -> FloatArray:
+        """Return (n,) how long clients compute: the seconds of the mean work times their own work.
+
+        Args:
+            seconds: (n,) what the mean work would take each client.
+        """
+        return seconds if self.workload is None else seconds * self.workload
+
+    def rng(self, part: WorldStream, level: int = 0) -> np.random.Generator:
+        """Return the model's generator of this round.
+
+        Args:
+            part: The model's stream.
+            level: The model's level, 0 if it wraps no other.
+        """
+        return stream(self.seed, Purpose.ENV, self.round, _key(part, level, _BY_ROUND))
+
+    def uniforms(self, part: WorldStream, level: int = 0, *, shape: tuple[int, ...]) -> FloatArray:
+        """Return the model's uniform numbers of this round, read-only.
+
+        Creating a stream costs more than drawing a hundred numbers, so small shapes are drawn for
+        many rounds at once. The numbers depend on the shape, never on earlier calls.
+
+        Args:
+            part: The model's stream.
+            level: The model's level, 0 if it wraps no other.
+            shape: Shape of the array.
+        """
+        # A block holds whole rounds. Its number and shape fix the numbers, so rounds may be asked
+        # for in any order.
+        n_rounds = max(1, _BLOCK // math.prod(shape))
+        draw = _draw_block if n_rounds == 1 else _kept_block
+        block, row = divmod(self.round, n_rounds)
+        key = _key(part, level, _BY_BLOCK)
+        drawn: FloatArray = draw(self.seed, block, key, (n_rounds, *shape))[row]
+        return drawn
+
+
+def fixed_rng(seed: int, part: WorldStream, level: int = 0) -> np.random.Generator:
+    """Return the model's generator for what never changes during a run, such as traits of clients.
+
+    Args:
+        seed: Seed of the world.
+        part: The model's stream.
+        level: The model's level, 0 if it wraps no other.
+    """
+    return stream(seed, Purpose.ENV, 0, _key(part, level, _FIXED))
+
+
+def _key(part: WorldStream, level: int, use: int) -> int:
+    return _N_USES * (part + _PARTS_PER_LEVEL * level) + use
+
+
+def _draw_block(seed: int, block: int, key: int, shape: tuple[int, ...]) -> FloatArray:
+    return frozen(stream(seed, Purpose.ENV, block, key).random(shape))
+
+
+_kept_block = lru_cache(maxsize=64)(_draw_block)
+
+
+def frozen(array: Array) -> Array:
+    """Make an array read-only, so that it can be kept and shared, and return it."""
+    array.setflags(write=False)
+    return array
+
+
+class Fate(NamedTuple):
+    """What would happen to every client in a round, if it were chosen.
+
+    Attributes:
+        survived: (n,) whether the client finishes without a crash.
+        duration: (n,) seconds until the client answers or crashes.
+        reports_failure: Whether a crashed client sends an error; otherwise it sends nothing.
+    """
+
+    survived: BoolArray
+    duration: FloatArray
+    reports_failure: bool
+
+
+class Availability(ABC):
+    """Decides which clients can be chosen in a round."""
+
+    @abstractmethod
+    def available(self, moment: Moment) -> BoolArray:
+        """Return (n,) which clients are available."""
+
+
+class _Wrappable:
+    """A model that may wrap another of its kind, and may depend on earlier selections."""
+
+    @property
+    def uses_history(self) -> bool:
+        """Whether it depends on earlier selections, and so differs between selectors."""
+        return False
+
+    @property
+    def level(self) -> int:
+        """0 for a model that wraps no other, else one more than the inner model's."""
+        return 0
+
+
+class Volatility(_Wrappable, ABC):
+    """Decides which clients survive a round."""
+
+    @abstractmethod
+    def success_rate(self, moment: Moment) -> FloatArray:
+        """Return (n,) the true chance of survival in this round, which no server can know."""
+
+    @abstractmethod
+    def survived(self, moment: Moment) -> BoolArray:
+        """Return (n,) which clients do not crash."""
+
+    def classes(self, n_clients: int) -> IntArray:
+        """Return (n,) the class of each client, all 0 if there are none."""
+        return np.zeros(n_clients, dtype=np.int64)
+
+
+class Timing(_Wrappable, ABC):
+    """Computes how long clients take."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Columns that the model can fill; ``expected_duration`` is always among them."""
+        return frozenset({"expected_duration"})
+
+    @abstractmethod
+    def column(self, name: str, moment: Moment) -> Array:
+        """Return one of ``columns``."""
+
+    @abstractmethod
+    def duration(self, moment: Moment) -> FloatArray:
+        """Return (n,) seconds from selection to answer."""
+
+    def classes(self, n_clients: int) -> IntArray:
+        """Return (n,) the class of each client, all 0 if there are none."""
+        return np.zeros(n_clients, dtype=np.int64)
+
+
+def check_swap(inner: Volatility | Timing) -> None:
+    """Raise ``InvalidInput`` unless the classes of a model can swap.
+
+    Args:
+        inner: The model. It must not depend on earlier selections.
+    """
+    if inner.uses_history:
+        raise InvalidInput(
+            f"inner must not depend on earlier selections, and {type(inner).__name__} does; for "
+            "LinearContextual set cold_start_s = 0.",
+            field="inner",
+        )
+
+
+def swapped(at: int, moment: Moment) -> slice:
+    """Return the order of clients in a round: from the swap on, the last client comes first.
+
+    Args:
+        at: The first round after the swap.
+        moment: The round.
+    """
+    return slice(None, None, -1) if moment.round >= at else slice(None)
+
+
+def equal_classes(n_clients: int, n_classes: int) -> IntArray:
+    """Divide clients into consecutive classes of equal size (they differ by at most one client).
+
+    Args:
+        n_clients: Number of clients.
+        n_classes: Number of classes.
+
+    >>> equal_classes(6, 4).tolist()
+    [0, 0, 1, 2, 2, 3]
+    """
+    return np.arange(n_clients, dtype=np.int64) * n_classes // n_clients

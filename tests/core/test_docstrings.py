@@ -1,0 +1,89 @@
+"""Every public class and function explains its parameters, in an ``Args:`` section.
+
+Values that users read but do not build may explain their fields under ``Attributes:``.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import turnout
+from turnout.core.describe import entries
+from turnout.core.errors import MissingExtra
+
+
+def public_modules(package):
+    """Yield the modules whose ``__all__`` users import from."""
+    for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if info.name.rpartition(".")[2].startswith("_"):
+            continue
+        try:
+            module = importlib.import_module(info.name)
+        except MissingExtra:  # whatever it has tests of its own, which do not run without it
+            continue
+        if hasattr(module, "__all__"):
+            yield module
+        if info.ispkg:
+            yield from public_modules(module)
+
+
+def public_names():
+    """Return {part of the package: {qualified name: class or function}}."""
+    parts = {}
+    for module in (turnout, *public_modules(turnout)):
+        for name in module.__all__:
+            member = getattr(module, name)
+            source = inspect.unwrap(member) if callable(member) else member
+            if inspect.isclass(source) or inspect.isfunction(source):
+                part = source.__module__.split(".")[1]
+                parts.setdefault(part, {})[f"{source.__module__}.{name}"] = member
+    return parts
+
+
+def parameters(member):
+    """Return the names of what a caller passes."""
+    if dataclasses.is_dataclass(member):
+        return {field.name for field in dataclasses.fields(member) if field.init}
+    if hasattr(member, "_fields"):  # a named tuple
+        return set(member._fields)
+    if inspect.isclass(member):
+        member = member.__init__
+        if not getattr(member, "__module__", "").startswith("turnout"):  # object's, or an enum's
+            return set()
+    if hasattr(member, "__signature__"):  # made for a framework; the docstring is for people
+        code = member.__code__
+        n_named = code.co_argcount + code.co_kwonlyargcount
+        return set(code.co_varnames[: n_named + bool(code.co_flags & inspect.CO_VARKEYWORDS)]) - {
+            "self"
+        }
+    return inspect.signature(member).parameters.keys() - {"self"}
+
+
+PARTS = public_names()
+
+
+@pytest.mark.parametrize("part", sorted(PARTS))
+def test_every_parameter_is_explained(part):
+    missing = {
+        name: unexplained
+        for name, member in PARTS[part].items()
+        if (
+            unexplained := parameters(member)
+            - entries(member.__doc__).keys()
+            - entries(member.__doc__, "Attributes").keys()
+        )
+    }
+    assert not missing
+
+
+@pytest.mark.parametrize("part", sorted(PARTS))
+def test_only_parameters_are_explained(part):
+    stale = {
+        name: extra
+        for name, member in PARTS[part].items()
+        if (extra := entries(member.__doc__).keys() - parameters(member))
+    }
+    assert not stale

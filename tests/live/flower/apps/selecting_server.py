@@ -1,0 +1,25 @@
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from tests.live.flower.apps.task import initial_weights
+from turnout.live.flower import SelectingStrategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    num_rounds = int(context.run_config.get("num-server-rounds", 2))
+    arrays = ArrayRecord([initial_weights()])
+
+    strategy = SelectingStrategy(FedAvg(fraction_evaluate=0.5), "e3cs", cohort_size=3)
+
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=arrays,
+        train_config=ConfigRecord({"lr": 0.1}),
+        num_rounds=num_rounds,
+    )
+    np.save("final_model.npy", result.arrays.to_numpy_ndarrays()[0])

@@ -1,9 +1,0 @@
-import pytest
-
-from tests.session.ticking import Ticking
-
-
-@pytest.fixture
-def ticking(monkeypatch):
-    """A clock that moves only when somebody sleeps."""
-    return Ticking.installed(monkeypatch)

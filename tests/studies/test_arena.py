@@ -1,0 +1,250 @@
+"""The arena: tasks that run, results that are kept, verdicts that can fail."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from turnout import InvalidInput, names
+from turnout.cli.app import app
+from turnout.core.files import DataMissing
+from turnout.experiment import run_experiment
+from turnout.experiment.variants import variants_of
+from turnout.studies import run_arena
+from turnout.studies.arena_tables import overall_table, page_of, task_table
+from turnout.studies.arena_tasks import Arena, Measures, task_labels, tasks_named
+from turnout.studies.standings import Side, duels_of, goals_of, overall_of, sentence_of, standings
+from turnout.studies.trials import ResultsError, SchemeResults, Trials
+
+SEEDS = range(6)
+
+
+def kept(**times):
+    """Return an arena in which every task has these times, one per seed, in 1,000 s of runs."""
+    arena = Arena()
+    for task in tasks_named():
+        measures = Measures.of(task)
+        noise = np.random.default_rng(0).normal(0.0, 0.01, len(SEEDS))
+        schemes = {}
+        for label, seconds in times.items():
+            values = np.asarray(seconds, dtype=float) * np.exp(np.roll(noise, len(label)))
+            flat = np.full(len(SEEDS), 0.8) + noise
+            numbers = {
+                measures.time: values,
+                measures.rounds: values,
+                measures.length: np.full(len(SEEDS), 1000.0),
+                measures.accuracy: flat - 0.1 * (1.0 + noise - noise.mean()) * (label == "oort"),
+                measures.worst_tenth: flat,
+                measures.least_share: np.full(len(SEEDS), 0.1 if label == "oort" else 0.7),
+                measures.wasted: np.zeros(len(SEEDS)),
+            }
+            schemes[label] = SchemeResults(tuple(SEEDS), 10, numbers, {}, {})
+        variants = [variant for label in times for variant in variants_of(label)]
+        table = task.experiment(variants, SEEDS).table()
+        arena.file.update(task.label, 1, Trials(table, schemes, {}))
+    return arena
+
+
+def test_nine_tasks_each_an_experiment_that_can_be_made():
+    assert len(task_labels()) == 9
+    for task in tasks_named():
+        experiment = task.experiment(["random", "pace"], [0], is_quick=True)
+        assert experiment.training is not None
+        assert experiment.training.target_accuracy == (task.target,)
+        assert experiment.n_rounds == task.table["n_rounds"] // 4
+
+
+def test_an_unknown_task_is_named_with_the_nearest():
+    with pytest.raises(InvalidInput, match="contexts"):
+        tasks_named(["context"])
+
+
+def test_records_against_random():
+    arena = kept(random=[100.0] * 6, pace=[70.0] * 6, oort=[50.0] * 6, fedcs=[150.0] * 6)
+    tasks = tasks_named()
+    assert [duel.time for duel in duels_of(arena, tasks, "pace")] == [Side.BETTER] * 9
+    assert {duel.accuracy for duel in duels_of(arena, tasks, "pace")} == {Side.LEVEL}
+    assert sentence_of(duels_of(arena, tasks, "pace")) == (
+        "Faster than random in 9 of 9, slower in none; final accuracy lower in none, worst tenth "
+        "lower in none; unfair in none."
+    )
+    oort = sentence_of(duels_of(arena, tasks, "oort"))
+    assert "accuracy lower in 9" in oort
+    assert "unfair in 9" in oort
+    assert "slower in 9" in sentence_of(duels_of(arena, tasks, "fedcs"))
+    overall = overall_of(arena, tasks)
+    assert list(overall) == ["oort", "pace", "random", "fedcs"]
+    assert [own.rank.value for own in overall.values()] == [1.0, 2.0, 3.0, 4.0]
+    assert overall["pace"].ratio.value == pytest.approx(0.7, rel=0.02)
+    assert overall["pace"].ratio.low < 0.7 < overall["pace"].ratio.high + 0.02
+    assert overall["pace"].improvement.value == 1.0
+    assert overall["pace"].gain.value == pytest.approx(0.0)
+    assert tuple(overall["oort"].gain) == pytest.approx((-0.1, -0.1, -0.1), abs=0.002)
+    assert {round(duel.gain, 6) for duel in overall["oort"].duels} == {-0.1}
+    assert len(overall_table(overall).rows) == 4
+
+
+def test_noise_is_level_and_censored_runs_prove_nothing():
+    noisy = [60.0, 140.0, 90.0, 110.0, 70.0, 130.0]
+    never = [math.inf] * 6
+    arena = kept(random=[100.0] * 6, pace=noisy, oort=never)
+    tasks = tasks_named()
+    assert {duel.time for duel in duels_of(arena, tasks, "pace")} == {Side.LEVEL}
+    duels = duels_of(arena, tasks, "oort")
+    assert {duel.time for duel in duels} == {Side.WORSE}  # at least ten times as long
+    assert duels[0].ratio == pytest.approx(10.0, rel=0.05)
+    assert duels[0].n_censored == 6
+    assert "never" in task_table(arena, tasks[0]).rows[2][2]
+    everyone = kept(random=never, pace=[100.0] * 6)
+    assert {duel.time for duel in duels_of(everyone, tasks, "pace")} == {Side.BETTER}
+
+
+def test_the_bar_can_be_cleared_and_missed():
+    tasks = tasks_named()
+    arena = kept(random=[100.0] * 6, pace=[70.0] * 6, oort=[50.0] * 6)
+    assert [goal.is_reached for goal in goals_of(arena, tasks, "pace")] == [True] * 7
+    missed = {goal.says for goal in goals_of(arena, tasks, "oort") if not goal.is_reached}
+    assert len(missed) == 2  # final accuracy and least share; nobody as unfair is faster
+    assert "least share at least 0.5 of fair in every task" in missed
+    slight = kept(random=[100.0] * 6, pace=[90.0] * 6, fedcs=[80.0] * 6)
+    goals = [goal.is_reached for goal in goals_of(slight, tasks, "pace")]
+    assert goals == [True, True, True, True, False, False, True]  # fedcs is as fair, not fairer
+
+
+def test_who_is_faster_and_fairer_dominates_beyond_chance_or_by_the_means():
+    tasks = tasks_named()
+    arena = kept(random=[100.0] * 6, pace=[90.0] * 6, fedcs=[80.0] * 6)
+    for task in tasks:
+        shares = arena.trials(task).schemes["fedcs"].measures
+        shares[Measures.of(task).least_share] += 0.1
+    (_, *_, goal) = goals_of(arena, tasks, "pace")
+    assert goal.is_reached is False
+    assert "beyond chance: fedcs in volatile" in goal.measured
+    noise = np.array([60.0, 140.0, 90.0, 60.0, 70.0, 110.0])
+    unsure = kept(random=[100.0] * 6, pace=[100.0] * 6, fedcs=noise)
+    for task in tasks:
+        shares = unsure.trials(task).schemes["fedcs"].measures
+        shares[Measures.of(task).least_share] += 0.1
+    (_, *_, goal) = goals_of(unsure, tasks, "pace")
+    assert goal.is_reached is None
+    assert "beyond chance: none" in goal.measured
+
+
+def test_a_page_has_record_tasks_and_bar():
+    arena = kept(random=[100.0] * 6, pace=[70.0] * 6)
+    page = page_of(arena, tasks_named(), "pace", "front.png")
+    assert page.startswith("# pace in the arena\n\nFaster than random in 9 of 9")
+    assert page.count("0.70 ▲") >= 1
+    assert "![Time against fairness](front.png)" in page
+
+
+def test_standings_of_the_release_are_of_registered_selectors():
+    found = standings()
+    assert {"random", "pace", "oort"} <= set(found) <= set(names())
+    assert list(found) == sorted(found, key=lambda label: found[label].time[0])
+
+
+def test_kept_results_of_other_parameters_are_refused(tmp_path):
+    arena = kept(random=[100.0] * 6, pace=[70.0] * 6)
+    path = tmp_path / "arena.json"
+    arena.file.write(path)
+    again = Arena.read(path)
+    assert again.lacking(tasks_named(), variants_of("pace"), SEEDS, tmp_path) == []
+    with pytest.raises(ResultsError, match=r"another protocol: pace\.haste is nothing .* and 3"):
+        again.lacking(tasks_named(), variants_of("pace=pace:haste=3"), SEEDS, tmp_path)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The first task, on the embedded digits and short."""
+    (task,) = tasks_named(["volatile"])
+    training = {
+        "source": "digits",
+        "partition": {"kind": "iid"},
+        "model": "logistic",
+        "local": {"epochs": 1, "batch_size": 10, "lr": 0.1},
+        "evaluate_every": 1,
+        "target_accuracy": 0.8,
+    }
+    table = {**task.table, "n_rounds": 8, "n_clients": 20, "cohort_size": 5, "training": training}
+    short = type(task)(task.label, task.title, task.what, table)
+    monkeypatch.setattr("turnout.studies.arena.tasks_named", lambda labels: (short,))
+    return short
+
+
+def test_the_command_keeps_what_it_ran_and_takes_a_plug_in(small, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "arena_entry.py").write_text(
+        "from turnout.selectors import Random\n\n\nclass Mine(Random):\n    pass\n"
+    )
+    words = ["arena", "pace", "rbcs-f", "Mine=arena_entry:Mine", "--seeds", "2", "--jobs", "1"]
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert "Mine: Faster than random in none of 1" in result.output
+    assert "rbcs-f is left out" in result.output  # this world has no context
+    kept_there = json.loads((tmp_path / "runs/arena/arena.json").read_text())
+    assert list(kept_there["parts"][0]["schemes"]) == ["random", "pace", "Mine"]
+    again = CliRunner().invoke(app, [*words, "--json"])
+    content = json.loads(again.stdout)
+    assert content["selectors"]["random"]["time_ratio"]["value"] == 1.0
+    for figure in ("front", "accuracy", "profile"):
+        assert (tmp_path / f"runs/arena/{figure}.png").exists()
+    assert (tmp_path / "runs/arena/mine.md").read_text().startswith("# Mine in the arena")
+
+
+def test_nothing_kept_is_one_clear_line(small, tmp_path):
+    result = CliRunner().invoke(app, ["arena", "--collect", "--out", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "run without --collect" in " ".join(result.output.split())
+
+
+def test_the_python_call_returns_what_the_command_shows(small, tmp_path):
+    notes = []
+    found = run_arena(["pace", "rbcs-f"], seeds=2, out=tmp_path, n_jobs=1, notify=notes.append)
+    assert list(found.arena.trials(small).schemes) == ["random", "pace"]
+    assert len(notes) == 1
+    assert notes[0].startswith("volatile: rbcs-f is left out")
+    assert [len(one.runs) for one in found.ran] == [4]
+    assert set(found.overall) == {"random", "pace"}
+    assert found.write_pages() == {"pace": tmp_path / "pace.md"}
+    again = run_arena(["pace"], seeds=2, out=tmp_path, only_collect=True)
+    assert again.ran == []
+    assert again.overall["pace"].ratio == found.overall["pace"].ratio
+
+
+def test_an_interrupted_task_keeps_its_complete_runs(small, tmp_path):
+    def interrupted(*arguments, **options):
+        run_experiment(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_arena(["pace"], seeds=2, out=tmp_path, n_jobs=1, run=interrupted)
+    kept_there = Arena.read(tmp_path / "arena.json").trials(small)
+    assert list(kept_there.schemes) == ["random", "pace"]
+
+
+def test_missing_data_are_named_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNOUT_DATA", str(tmp_path))
+    words = ["arena", "pace", "--task", "contexts", "--out", str(tmp_path / "runs")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    (line,) = result.output.splitlines()
+    assert line.startswith("error: data are missing for contexts: fashion-mnist is not in")
+    assert "turnout data get fashion-mnist" in line
+    assert not (tmp_path / "runs").exists()
+
+
+def test_tasks_that_need_no_missing_data_are_run(small, tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNOUT_DATA", str(tmp_path))
+    (phones,) = tasks_named(["phones"])
+    monkeypatch.setattr("turnout.studies.arena.tasks_named", lambda labels: (phones, small))
+    notes = []
+    found = run_arena(["pace"], seeds=2, out=tmp_path, n_jobs=1, notify=notes.append)
+    assert len(notes) == 1
+    assert notes[0].startswith("data are missing for phones: ")
+    assert found.arena.trials(phones) is None
+    assert found.arena.trials(small) is not None
+    with pytest.raises(DataMissing, match="data are missing for phones"):
+        run_arena(["pace"], tasks=["phones"], seeds=2, out=tmp_path, n_jobs=1)
