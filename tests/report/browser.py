@@ -70,7 +70,7 @@ def open_page(browser, path, *, width=1280, height=900, mobile=False):
     context.set_default_timeout(TIMEOUT_MS)
     page = context.new_page()
     page.goto(Path(path).resolve().as_uri())
-    wait(page, "document.documentElement.dataset.ready === 'true'")
+    wait(page, "document.documentElement?.dataset.ready === 'true'")
     return page
 
 

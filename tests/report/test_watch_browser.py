@@ -38,7 +38,7 @@ def page(browser, server):
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.set_default_timeout(60_000)
     page.goto(server.address)
-    wait(page, "document.documentElement.dataset.ready === 'true'")
+    wait(page, "document.documentElement?.dataset.ready === 'true'")
     yield page
     page.close()
 
@@ -90,7 +90,7 @@ def test_the_full_report_is_one_press_away(page, tmp_path, ticking):
     LiveFolder(tmp_path / "runs", n_rounds=4).play(4).finish()
     says(page, "Ended")
     page.click("text=Full report")
-    wait(page, "document.documentElement.dataset.ready === 'true'")
+    wait(page, "document.documentElement?.dataset.ready === 'true'")
     assert page.locator(".statuses tbody tr").count() == 12
     assert page.evaluate(FITS)
     assert complaints(page) == []

@@ -47,7 +47,7 @@ def visit(browser):
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("console", lambda said: complaints.append(said.text))
         page.goto(url)
-        page.wait_for_function("() => document.documentElement.dataset.ready === 'true'")
+        page.wait_for_function("() => document.documentElement?.dataset.ready === 'true'")
         return page
 
     yield visit
