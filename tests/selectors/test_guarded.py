@@ -139,12 +139,15 @@ def test_a_reserved_place_is_given_beyond_the_cap_and_forgiven():
 def test_late_feedback_is_charged_to_those_who_were_there():
     selector = recording(floor=0.5, cap=2.0)
     waiting = [select(selector, t, size=1) for t in range(3)]
+    assert [selection.clients.tolist() for selection in waiting] == [[0], [1], [2]]  # at the cap
     selector.grow(12)
+    owed, tokens = selector.owed_[8:].copy(), selector.tokens_[8:].copy()
     for selection in reversed(waiting):
         selector.observe(selection, everyone_answers(selection))
-    assert selector.tokens_[0] == pytest.approx(1.0 - 3 + 2 * 2 / 8 + 2 / 8)  # chosen three times
-    assert selector.owed_[1:8].tolist() == pytest.approx([3 / 16] * 7)
-    assert selector.tokens_[8:].tolist() == [1.0] * 4
+    assert selector.tokens_[:8].tolist() == pytest.approx([0.75, 0.5, 0.25, *[1.0] * 5])
+    assert selector.owed_[:8].tolist() == pytest.approx([1 / 8, 1 / 16, 0.0, *[3 / 16] * 5])
+    assert selector.owed_[8:].tolist() == owed.tolist()
+    assert selector.tokens_[8:].tolist() == tokens.tolist() == [1.0] * 4
 
 
 def test_ties_are_decided_alike_by_poll_and_select():
@@ -267,13 +270,22 @@ def test_a_state_that_does_not_fit_changes_nothing():
         np.testing.assert_array_equal(selector.state()[name], values)
 
 
-def test_a_place_that_was_reserved_twice_before_feedback_is_charged_twice():
+def test_a_place_is_not_reserved_twice_while_feedback_is_missing():
     selector = recording(owed=[6], floor=0.5, cap=2.0)
     waiting = [select(selector, t, size=1) for t in range(2)]
-    assert all(selection.clients.tolist() == [6] for selection in waiting)
+    assert [selection.clients.tolist() for selection in waiting] == [[6], [0]]
     for selection in waiting:
         selector.observe(selection, everyone_answers(selection))
-    assert selector.owed_[6] == pytest.approx(0.99 + 2 / 16 - 2)
+    assert selector.owed_[6] == pytest.approx(0.99 + 2 / 16 - 1)
+
+
+def test_a_place_that_was_reserved_twice_because_of_a_restart_is_charged_once():
+    selector, restarted = (recording(owed=[6], floor=0.5, cap=2.0) for _ in range(2))
+    waiting = [select(selector, 0, size=1), select(restarted, 1, size=1)]
+    assert all(selection.clients.tolist() == [6] for selection in waiting)
+    for selection in waiting:
+        restarted.observe(selection, everyone_answers(selection))
+    assert restarted.owed_[6] == pytest.approx(0.99 + 1 / 16 - 1)  # one of them is forgotten
 
 
 def test_cohorts_may_be_short_because_of_the_cap_or_the_inner_selector():

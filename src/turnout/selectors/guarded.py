@@ -12,31 +12,31 @@ Symbols:    phi = floor, kappa = cap, f_t = size / available of round t. Of a cl
             c, lot_ = who goes first of equals.
 Equations:  (1) q <- max(0, q + phi f_t - x). (2) c <- min(1, c + kappa f_t - x), where a reserved
             place takes c no lower than 0. A place is reserved if q + phi f_t >= 1, and a client is
-            out if c + kappa f_t < 1. Only a reserved place takes q below 0.
-            Over every window of every history, whatever the inner selector and the clients do:
+            out if c + kappa f_t < 1.
+            Over every window of every history, whatever the inner selector and the clients do, and
+            whether feedback comes at once, late, out of order or never:
             (3) X >= phi S - D, D = 1 + phi (n - 1); D = 1 + phi if all n clients are always
             available. (4) X <= kappa S + max(1, q at the start of W): one place more than the
             cap, or what the floor owed it. So X / S is at least phi - e where S >= D / e.
             No selector has a D below phi (n - 1) / 2: offer two clients at a time that are equally
             far behind, and keep back whoever was passed over.
-            Late feedback: of at most L rounds nothing is known yet when one is chosen. Then
-            (5) X >= phi S - (L + 1) (1 + phi (n - 1)) - 4 L, and (6) X <= kappa S +
-            max(1, q at the start of W) + 3 L, in whatever order feedback comes. Where it is late, a
-            charge that leaves max(q, c) = h < 0 takes the lower bound 0 of (1) and (2) down to h.
-            No selector that learns of a round by its feedback alone has less than
-            (L + 1) phi (n - 1) / 2 in (5): offer the two clients above L + 1 times.
+            A restart from a state file forgets rounds: those that were chosen after the latest
+            round whose feedback is in the file. (5) If these are R rounds of W, (3) holds with
+            D + phi R and (4) with R places more.
 Deviations: none.
 Limits:     If more clients are owed a place than there are places, those furthest behind are served
             and the inner selector does not choose. D accounts for this. If too few clients are
             below their cap, the cohort is smaller than asked, even empty. The inner selector only
             learns from its own choices. It is not told what reserved clients do, because its
-            estimates belong to its own draw. If all clients are always available, (5) is far from
-            what was seen: no bound without n is proven for L > 0.
+            estimates belong to its own draw. It learns when feedback comes, and nothing from lost
+            feedback: (3) and (4) are about places, not about what is learned. A round that is
+            chosen and never played counts as played, once a round with a later number is chosen.
+            Rounds need numbers of their own. What is proven about regret is at the end.
 Cost:       O(n) select and observe besides the inner selector's, state 24n bytes, n / 8 bytes in
-            each selection.
+            each selection, and 16n more if an earlier round had no feedback when it was made.
 Checked:    windows recomputed by brute force over random and adversarial histories, feedback at
-            once, late and out of order, and the adversaries of (3) and (5):
-            tests/selectors/test_guarded_histories.py.
+            once, late, out of order and lost, clients that join, restarts, and the adversary of
+            (3), against a slow reference: tests/selectors/test_guarded_histories.py.
 
 Proof of (3). By (1), q after W is at least phi S - X, so it is enough that q <= D. Claim: the q of
 any k clients sum to at most b(k) = d(1) + ... + d(k), d(j) = 1 + phi (n - j); k = 1 is (3). A
@@ -52,25 +52,41 @@ its mean over k + 1 .. k + p by phi, and it does by phi (l + p) / 2. If all n ar
 all are credited alike: whoever is served ahead of a waiting client falls behind it, so it waits
 for at most n - 1 places, in which its q grows by less than phi.
 
-Proof of (4) and (6). Tokens of a round beyond 2 are not counted, so take kappa f <= 2. Let
-h = max(q, c). A charge raises h by at most kappa f - x: what (1) and (2) leave to q or c at least,
-0 or h, is not above h. Let H be h and kappa f - x of the rounds in flight. A choice changes H by
-kappa f - x and a charge never raises it, so X - kappa S <= H at the start of W - H at its end. At
-the start H <= max(1, q) + 2 L. Let W end with a round that chose the client and had kappa f < 1,
-for others do not raise X - kappa S. Then c or q was at least 1 - kappa f, and H after it is >= -L.
+Proof of (4). Tokens of a round beyond 2 are not counted, so take kappa f <= 2. Let h = max(q, c). A
+charge raises h by at most kappa f - x: what (1) and (2) leave to q or c at least, 0, is not above
+h. So X - kappa S <= h at the start of W - h at its end, and at the start h <= max(1, q). Let W end
+with a round that chose the client and had kappa f < 1, for others do not raise X - kappa S. Then c
+or q was at least 1 - kappa f, and h >= 0 after it.
 
-Proof of (5). Let u be q and phi f - phi (if reserved) of the rounds in flight. A charge does not
-raise u. The claim above holds for u with d(j) = 1 + phi L + phi (L + 1) (n - j): whoever is not
-owed a place ends below 1 + phi L, a reserved place takes phi from u, and whoever is served has at
-least the u of a client passed over, less phi L, because each round in flight separates the two by
-phi at most. So the means of d must differ by phi + phi L, and they do. Let v be q and phi f - x of
-the rounds in flight. A choice changes v by phi f - x and a charge never lowers it, so
-phi S - X <= v at the end - v at the start, and v <= u <= (L + 1) (1 + phi (n - 1)). It remains that
-v >= -4 L at the start. Let m rounds in flight have chosen the client. After each choice c and
-kappa f - 1 of these, or q and phi f - 1 of these, sum to at least -L, and charges lower neither
-sum, or leave c = 1. So h >= -L - m, and q less the reserved places in flight is at least -3 L
-where the inner selector's places took q down to h. Where reserved places did, it is at least -L,
-since q + phi f >= 1 at each choice. The inner selector's places in flight are at most L more.
+Late and lost feedback. Charges need who was available and who was chosen, and nothing of the
+outcome. ``select`` remembers its last selection until the feedback comes. If the next round is
+chosen before that, ``select`` charges the remembered round to a copy of the accounts, chooses by
+the copy, and puts it into the new selection. So it sees the accounts as if all feedback had come at
+once, and the proofs above hold word for word. ``observe`` takes the accounts that the selection
+brings and charges its round. Every selection has the number of rounds charged before it. If a later
+one has been observed, its accounts had this round in them, and it is not charged again. A selector
+that learned of its rounds by their feedback alone could not promise this: if of L rounds nothing is
+known, it passes over the same of two clients L + 1 times, and the adversary above makes D at least
+(L + 1) phi (n - 1) / 2.
+
+Proof of (5). The accounts of any selection are those of some rounds, charged in order, of which
+every one was chosen by the accounts of those before it. To these rounds (3) and (4) apply. Of the
+others, each adds at most phi f <= phi to phi S - X, and at most 1 to X - kappa S. They are at most
+R: the rounds that the file does not know, or, if late feedback of the last of them brings them
+back, as many of those that were chosen since. This assumes that the selector is not told of a round
+if it lacks an earlier one that was answered, as it may if the file is older than that answer.
+
+Regret. Let all n clients be available, with k places in each of T rounds and a reward in [0, 1] for
+each place. (6) At most phi k T + n places are reserved: the q sum to at most n at first, a round
+adds phi k, a reserved place takes 1, and no q falls below 0. (7) If there is no cap, the regret
+against the best fixed k clients is at most phi k T + n and the regret of the inner selector in its
+own places: if r places are reserved, at least k - r of the best are offered to it. (8) Every
+selector with (3) has a regret of at least phi k (1 - k / n) T - (n - k) D where k clients always
+earn 1 and the others 0. So a regret that grows with T is the price of any floor, and the reserved
+places cost at most n / (n - k) times the least price. Open: the inner selector's part of (7).
+Regret bounds such as that of E3CS are for a fixed set of clients, and here the set that is offered
+depends on the past. Also open: whether the regret against the best shares between floor and cap
+grows slower than T. So ``regret_bound`` returns None unless floor = 0 and cap = inf.
 """
 
 from __future__ import annotations
@@ -108,8 +124,8 @@ class Guarded(Accounts):
 
     Args:
         inner (name of a selector): The selector that fills the places that are not reserved.
-        floor: Share of its fair share that each client gets at least. 0 reserves nothing, 1 makes
-            everyone equal. Try 0.5 first.
+        floor: Share of its fair share that each client gets at least, up to the places D of (3). 0
+            reserves nothing, 1 makes everyone equal. Try 0.5 first.
         cap: Multiple of its fair share that each client gets at most. Try 2 first; a cap close to 1
             can leave places empty.
         inner_parameters (table or None): Parameters of the inner selector; None keeps its defaults.
@@ -179,11 +195,11 @@ class Guarded(Accounts):
         chance = choice.probability
         if chance is not None:
             chance = np.concatenate((once, chance))[order]
-        return Selection(ctx.round, clients[order], chance, memo)
+        return self._noted(Selection(ctx.round, clients[order], chance, memo))
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Charge the round to everyone who was available, and tell the inner selector its part."""
-        self._charge(selection)
+        self._settle(selection)
         if selection.recall("asked_inner"):
             self._inner.observe(*_part(selection, outcome, ~selection.recall("is_reserved")))
 

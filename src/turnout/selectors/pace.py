@@ -23,20 +23,27 @@ Equations:  (1) V = h m (1 - late_), with times in units of the pool's mean: no 
             population's (turnout.sampling.running): the unknown are typical, and what has changed
             is noticed within tau rounds.
             select: ``guarded``'s reserved places, then the minimum of the objective for the others.
-            observe: Eqs. (1) and (2) of ``guarded``, then Eq. (2) and the means here.
+            observe: Eqs. (1) and (2) of ``guarded``, then Eq. (2) and the means here. Accounts and
+            queues count a round from the next choice on, with or without its feedback.
 Deviations: none.
 Limits:     A late or silent client counts as taking at least as long as the slowest client that
             answered. Nothing more is learned about its time. Predicted times are relative: a heavy
             tail that hits everyone alike is not predicted. A queue is a promise on average. The
-            floor is a promise for every history, by (3) and (4) of ``guarded``.
+            floor is a promise for every history, by (3) of ``guarded``: a client gets at least
+            ``floor`` times its fair share, less at most 1 + floor (n - 1) places, and less at most
+            1 + floor if all clients are always available. Feedback may be late or lost. After a
+            restart with R rounds in flight it may be floor R places less, by (5) there. There is no
+            cap.
 Cost:       O(n log n) select, O(n) observe, state (8 x 11 + 1) n bytes.
-Checked:    the objective against brute force, the means by hand, the guarantee over adversarial
-            histories: tests/selectors/test_pace.py. Time and fairness in nine tasks: turnout arena.
+Checked:    the objective against brute force, the means by hand: tests/selectors/test_pace.py. The
+            guarantee over adversarial histories: tests/selectors/test_guarded_histories.py. Time
+            and fairness in nine tasks: turnout arena.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated
 
 import numpy as np
@@ -66,7 +73,9 @@ class Pace(Accounts):
     """Queues for fairness, predicted times for speed, losses for progress.
 
     Args:
-        floor: Share of its fair share that each client gets at least, for every history. Keep 0.5.
+        floor: Share of its fair share that each client gets at least, in the long run: it may be
+            1 + floor (n - 1) places behind, and 1 + floor if all clients are always available. This
+            holds for every history, also if feedback is late or lost. Keep 0.5.
         share: Share of its fair share that a client's queue asks for, when the moment is good. It
             should be above the floor. Try 0.7 first; 1 makes everyone equal.
         haste: What the mean client's time costs against a place in the queue. 0 ignores times. Keep
@@ -81,6 +90,7 @@ class Pace(Accounts):
     uses_columns = frozenset({"context", "num_samples"})
     needs_metrics = frozenset({"loss_rms"})
     cap = math.inf
+    accounts = (*Accounts.accounts, "queue_")
 
     def __init__(
         self,
@@ -122,7 +132,7 @@ class Pace(Accounts):
         cost = np.maximum(time[others], time[reserved].max(initial=0.0))  # the slowest counts
         gain = self._worth(ctx)
         gain *= self.utility
-        gain += self.queue_
+        gain += self._ledger(ctx.round).accounts["queue_"]
         gain = gain[others]
         chosen = reserved
         if n_places:
@@ -135,16 +145,13 @@ class Pace(Accounts):
         memo = {"base": base[chosen], "time": time[chosen]}
         if "context" in ctx.columns:
             memo["context"] = known_context(ctx, self.dimension)[chosen]
-        return Selection(ctx.round, chosen, memo=memo | self._account_memo(ctx, is_reserved))
+        memo |= self._account_memo(ctx, is_reserved)
+        return self._noted(Selection(ctx.round, chosen, memo=memo))
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
-        """Charge the round, advance the queues, and let every mean fade before it learns."""
-        self._charge(selection)
+        """Charge the round, and let every mean fade before it learns."""
+        self._settle(selection)
         clients = selection.clients
-        was_there = np.unpackbits(selection.recall("available"))[: self.n_clients]
-        self.queue_[: was_there.size] += self.share * float(selection.recall("share")) * was_there
-        self.queue_[clients] -= 1.0
-        np.maximum(self.queue_, 0.0, out=self.queue_)  # Eq. (2)
         for record in (self.pace_, self.answers_, self.loss_):
             fade(record, self.memory)
         add_observations(self.answers_, clients, outcome.completed.astype(np.float64))
@@ -152,6 +159,14 @@ class Pace(Accounts):
         late = outcome.status == Status.LATE
         self.late_ += (float(late.mean()) - self.late_) / self.memory if late.size else 0.0
         self._learn_times(selection, outcome)
+
+    def _charge(self, accounts: Mapping[str, FloatArray], selection: Selection) -> None:
+        """Advance the queues too."""
+        super()._charge(accounts, selection)
+        queue, was_there = accounts["queue_"], self._was_there(selection)
+        queue[: was_there.size] += self.share * float(selection.recall("share")) * was_there
+        queue[selection.clients] -= 1.0
+        np.maximum(queue, 0.0, out=queue)  # Eq. (2)
 
     def _learn_times(self, selection: Selection, outcome: Outcome) -> None:
         """Update the mean time, the regression and the pace of the chosen."""
