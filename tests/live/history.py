@@ -143,6 +143,6 @@ class FakePort:
             return None
         if step.kind in ("failed", "lost", "garbled"):
             return Reply(Kind[step.kind.upper()], reason=f"made {step.kind} for the test")
-        metrics = {"num-examples": client + 1, "loss": 1.0 / (1 + client), "loss-std": 0.1}
-        metrics |= {"loss-rms": 2.0 / (1 + client)}
+        metrics = {"num-examples": client + 1, "loss": 1.0 / (1 + client), "loss_std": 0.1}
+        metrics |= {"loss_rms": 2.0 / (1 + client)}
         return Reply(metrics=metrics, content=(client, payload))

@@ -163,6 +163,15 @@ def test_without_losses_and_context_it_goes_by_time_and_answers():
     assert counts[:5].mean() < counts[5:].mean()
 
 
+def test_losses_that_count_for_nothing_are_not_asked_for():
+    selector = pace(utility=0.0)
+    assert selector.needs_metrics == frozenset()
+    assert pace().needs_metrics == frozenset({"loss_rms"}) == {*pace().optional_metrics}
+    selection = select(selector)
+    selector.observe(selection, outcome(selection, 1.0, loss=[5.0, 7.0]))
+    assert not selector.loss_.any()
+
+
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(data=st.data(), n=st.integers(1, 6), floor=st.sampled_from([0.3, 0.5, 1.0]))
 def test_the_floor_holds_over_every_window_of_hostile_histories(data, n, floor):

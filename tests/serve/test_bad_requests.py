@@ -204,6 +204,17 @@ def test_a_selector_gets_what_it_needs(http):
     assert http.post(where, json={"outcomes": both}).json()["state"] == "closed"
 
 
+def test_pace_can_do_without_losses(http):
+    path = create(http, name="pace", selector="pace")
+    assert http.get(path).json()["needs"]["metrics"] == ["loss_rms"]
+    chosen = http.post(f"{path}/rounds").json()["clients"]
+    plain = [{"client": c, "seconds": 1.0} for c in chosen]
+    assert http.post(f"{path}/rounds/0/outcomes", json={"outcomes": plain}).json()["state"] == (
+        "closed"
+    )
+    assert http.post(f"{path}/rounds").status_code == 201
+
+
 def test_a_missing_column_is_named(http):
     path = create(http, name="rbcs", selector="rbcs-f")
     before = everything(http)

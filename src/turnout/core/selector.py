@@ -67,6 +67,8 @@ class Selector(Stateful, ABC):
     uses_columns: frozenset[str] = frozenset()
     #: Metrics that clients should report. A missing one is NaN and never an error.
     needs_metrics: frozenset[str] = frozenset()
+    #: Those of ``needs_metrics`` that it can do without, each with what it then does.
+    optional_metrics: Mapping[str, str] = MappingProxyType({})
     #: Whether ``select`` may choose fewer clients than it could.
     may_underfill: bool = False
     #: Whether every selection carries the probability with which each client was chosen.

@@ -1,8 +1,7 @@
 """What a client reports about itself, and the keys under which it does so.
 
 Columns are fixed, or they change with every round. Metrics stand under the selector's name of them,
-written with hyphens: ``loss_rms`` is ``loss-rms``. Clients import this module, so it loads nothing
-of the server's side.
+such as ``loss_rms``. Clients import this module, so it loads nothing of the server's side.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from turnout.core.errors import InvalidInput
 
 #: Keys of numbers that clients report beside an answer.
 NUM_EXAMPLES, DURATION = "num-examples", "duration"
+#: How ``LossReport`` of earlier versions wrote its metrics.
+OLD_KEYS = {"loss-std": "loss_std", "loss-rms": "loss_rms"}
 
 #: A value, or a function that returns it when the server asks.
 Given: TypeAlias = Any
@@ -33,7 +34,22 @@ def metric_key(name: str, renamed: Mapping[str, str]) -> str:
         name: The selector's name of the metric.
         renamed: The keys that differ, by name.
     """
-    return renamed.get(name, name.replace("_", "-"))
+    return renamed.get(name, name)
+
+
+def spelling(metrics: Mapping[str, Any], key: str) -> str | None:
+    """Return how a client wrote a key; None if it did not report it.
+
+    Clients of earlier versions wrote hyphens for underscores: ``loss-rms``.
+
+    Args:
+        metrics: What the client reported.
+        key: The key.
+
+    >>> spelling({"loss-rms": 0.5}, "loss_rms")
+    'loss-rms'
+    """
+    return next((one for one in (key, key.replace("_", "-")) if one in metrics), None)
 
 
 class ClientColumns(NamedTuple):
@@ -117,7 +133,7 @@ class LossReport:
     >>> report.add(0.5, n=32)
     >>> report.add(0.7, n=32)
     >>> sorted(report.metrics())
-    ['duration', 'loss', 'loss-rms', 'loss-std']
+    ['duration', 'loss', 'loss_rms', 'loss_std']
 
     Put them into the reply's ``MetricRecord`` beside ``num-examples``. Make the report before the
     training starts: it also measures the time.
@@ -158,14 +174,14 @@ class LossReport:
         self._squares += squares
 
     def metrics(self) -> dict[str, float]:
-        """Return ``loss``, ``loss-std``, ``loss-rms`` and ``duration``; NaN if nothing was added.
+        """Return ``loss``, ``loss_std``, ``loss_rms`` and ``duration``; NaN if nothing was added.
 
         The keys are always the same, because strategies that average metrics need that.
         """
         is_empty = self._batches == 0
         return {
             "loss": math.nan if is_empty else self._mean,
-            "loss-std": math.nan if is_empty else math.sqrt(self._spread / self._batches),
-            "loss-rms": math.nan if is_empty else math.sqrt(self._squares / self._examples),
+            "loss_std": math.nan if is_empty else math.sqrt(self._spread / self._batches),
+            "loss_rms": math.nan if is_empty else math.sqrt(self._squares / self._examples),
             DURATION: time.perf_counter() - self._started,
         }

@@ -13,7 +13,7 @@ from turnout.core.bounds import JUMP
 from turnout.core.errors import MissingColumn, StateFileError
 from turnout.core.selector import Selector
 from turnout.core.types import LARGEST_REPORT, Array, FloatArray, IntArray, Outcome, Status
-from turnout.live.client import DURATION, NUM_EXAMPLES, metric_key
+from turnout.live.client import DURATION, NUM_EXAMPLES, metric_key, spelling
 from turnout.live.members import Columns
 from turnout.live.settings import LiveSettings, MissingMetric
 from turnout.live.transport import Reply, log
@@ -78,8 +78,9 @@ class Reports:
         #: Whether the world makes up what clients report.
         self.is_virtual = world is not None and world.metrics(0) is not None
         names = () if self.is_virtual else sorted(selector.needs_metrics)
-        #: The metrics that clients must report, and their keys.
+        #: The metrics that the selector learns from, and their keys.
         self.needed = {name: metric_key(name, settings.metric_keys) for name in names}
+        self._logged: set[str] = set()  # optional metrics whose lack was logged
 
     def check_columns(self, columns: Columns) -> None:
         """Raise if a needed column is empty; the message names everything that clients must send.
@@ -119,14 +120,24 @@ class Reports:
             )
 
     def check(self, answers: Collection[Reply]) -> None:
-        """Raise if no answer so far has a metric that is needed; the message names all of them."""
+        """Raise if no answer so far has a metric that is needed; the message names all of them.
+
+        If the selector can do without it, the log says once what it then does.
+        """
         weight = {} if self.weight_key is None else {_WEIGHT: self.weight_key}
         wanted = self.needed | weight
-        self.seen |= {
-            name for name, key in wanted.items() if any(key in reply.metrics for reply in answers)
-        } | ({_ANSWER} if answers else set())
+        found = {
+            name: any(spelling(reply.metrics, key) is not None for reply in answers)
+            for name, key in self.needed.items()
+        } | {name: any(key in reply.metrics for reply in answers) for name, key in weight.items()}
+        self.seen |= {name for name, is_found in found.items() if is_found}
+        self.seen |= {_ANSWER} if answers else set()
         missing = {name: key for name, key in wanted.items() if name not in self.seen}
         if not answers or not missing:
+            return
+        for name in missing.keys() & self._selector.optional_metrics.keys():
+            self._log_lack(name, missing.pop(name))
+        if not missing:
             return
         parts = []
         lacking = {name: key for name, key in missing.items() if name != _WEIGHT}
@@ -142,6 +153,15 @@ class Reports:
                 f"the inner strategy needs {key!r}, and no reply has it: {self._hints.weight(key)}."
             )
         raise MissingMetric(" ".join(parts))
+
+    def _log_lack(self, name: str, key: str) -> None:
+        if name not in self._logged:
+            self._logged.add(name)
+            log.warning(
+                "no client reports %r, and %s can do without: %s. To use it, %s.",
+                *(key, type(self._selector).__name__, self._selector.optional_metrics[name]),
+                self._hints.metrics({name: key}),
+            )
 
     def outcome(
         self, t: int, clients: IntArray, closed: Closed, answers: Mapping[int, Reply]
@@ -253,7 +273,7 @@ class FirstClaims:
 
 def number(metrics: Mapping[str, Any], key: str) -> float:
     """Return one number that a client sent; NaN if it is missing or impossible."""
-    value = metrics.get(key)
+    value = metrics.get(spelling(metrics, key) or key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
     try:

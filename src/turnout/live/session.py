@@ -120,7 +120,8 @@ class Session:
     @property
     def needed_metrics(self) -> tuple[str, ...]:
         """The keys of the metrics that every answer must report for the selector."""
-        return tuple(self.reports.needed.values())
+        can_miss = self.selector.optional_metrics
+        return tuple(key for name, key in self.reports.needed.items() if name not in can_miss)
 
     def busy_s(self, seconds: float) -> float:
         """Return for how long a client with this many seconds of work may stay busy."""

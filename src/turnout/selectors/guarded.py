@@ -237,6 +237,11 @@ class Guarded(Accounts):
         return self._chooser.needs_metrics
 
     @property
+    def optional_metrics(self) -> Mapping[str, str]:  # type: ignore[override]  # the inner's
+        """What the inner selector can do without."""
+        return self._chooser.optional_metrics
+
+    @property
     def reports_probability(self) -> bool:  # type: ignore[override]  # the inner selector's
         """A reserved place is certain; for the rest, the inner selector knows or not."""
         return self._chooser.reports_probability

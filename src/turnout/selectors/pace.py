@@ -2,8 +2,9 @@
 
 Paper:      none; the objective and the solver are those of RBCS-F (arXiv:2011.01783, Eq. (21)),
             the loss as utility is that of Oort, the guarantee is that of ``guarded``.
-Setting:    feedback is success, duration and loss of the chosen; uses the columns context (n, d)
-            and num_samples if present; no horizon, no polling; fair by guarantee.
+Setting:    feedback is success and duration of the chosen, and their loss if they report it; uses
+            the columns context (n, d) and num_samples if present; no horizon, no polling; fair by
+            guarantee.
 Idea:       A round is as long as its slowest client. So slow clients cost little when they are
             chosen together, and when their moment is good. Each round minimises
 
@@ -44,6 +45,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated
 
 import numpy as np
@@ -88,7 +90,9 @@ class Pace(Accounts):
     """
 
     uses_columns = frozenset({"context", "num_samples"})
-    needs_metrics = frozenset({"loss_rms"})
+    optional_metrics = MappingProxyType(
+        {"loss_rms": "it goes by times, answers and queues, and all losses count as equal"}
+    )
     cap = math.inf
     accounts = (*Accounts.accounts, "queue_")
 
@@ -108,6 +112,11 @@ class Pace(Accounts):
         self.utility = utility
         self.memory = memory
         self.dimension = dimension
+
+    @property
+    def needs_metrics(self) -> frozenset[str]:  # type: ignore[override]  # depends on a parameter
+        """The loss, unless it counts for nothing."""
+        return frozenset({"loss_rms"} if self.utility > 0.0 else ())
 
     def reset(self, n_clients: int) -> None:
         """Empty queues, and nothing is known of anyone."""
@@ -155,7 +164,8 @@ class Pace(Accounts):
         for record in (self.pace_, self.answers_, self.loss_):
             fade(record, self.memory)
         add_observations(self.answers_, clients, outcome.completed.astype(np.float64))
-        add_observations(self.loss_, clients, outcome.metric("loss_rms"))
+        if self.utility > 0.0:
+            add_observations(self.loss_, clients, outcome.metric("loss_rms"))
         late = outcome.status == Status.LATE
         self.late_ += (float(late.mean()) - self.late_) / self.memory if late.size else 0.0
         self._learn_times(selection, outcome)

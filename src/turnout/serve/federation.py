@@ -24,7 +24,7 @@ from turnout.core.types import BoolArray, FloatArray, IntArray, Status
 from turnout.experiment.codec import decode_parameter
 from turnout.live import ClosedRound, Cohort, Kind, LiveSettings, Reply, Session, clock
 from turnout.live.checkpoint import Checkpoint, check_settings, checkpoint_bytes, read_checkpoint
-from turnout.live.client import metric_key
+from turnout.live.client import NUM_EXAMPLES
 from turnout.live.members import Enrolled
 from turnout.live.monitor import Follower
 from turnout.live.reports import Hints
@@ -215,8 +215,8 @@ class LiveFederation:
 
     @property
     def needed_metrics(self) -> list[str]:
-        """The keys of the metrics that the selector learns from."""
-        return [metric_key(name, {}) for name in sorted(self.selector.needs_metrics)]
+        """The metrics that the selector learns from."""
+        return sorted(self.selector.needs_metrics)
 
     def selection_counts(self, status: Status | None = None) -> IntArray:
         """Return (n,) how often each client was selected, or had this status in the end."""
@@ -331,7 +331,10 @@ class LiveFederation:
                 self.outcomes[outcome.client] = outcome
             elapsed = at - self.opened_at if is_open else math.nan
             seconds = elapsed if outcome.seconds is None else outcome.seconds
-            metrics = {metric_key(name, {}): value for name, value in outcome.metrics.items()}
+            metrics = {
+                NUM_EXAMPLES if name == "num_examples" else name: value
+                for name, value in outcome.metrics.items()
+            }
             reply = Reply(_KINDS[outcome.status], seconds, metrics, outcome.reason)
             self.session.receive(outcome.client, reply, round=t)
         if is_open and report.length_s is not None:

@@ -19,7 +19,7 @@ from sqlalchemy import Row, insert, select, update
 
 from turnout.core.types import Status
 from turnout.live import TooFewAnswers
-from turnout.live.client import metric_key
+from turnout.live.client import spelling
 from turnout.serve.auth import READ, SELECT
 from turnout.serve.database import FEDERATION, ROUND
 from turnout.serve.federation import LiveFederation, RoundClosed, RoundOpened, RoundReported
@@ -411,8 +411,12 @@ def _check_outcome(federation: LiveFederation, outcome: ClientOutcome) -> None:
             field="status",
             fix='Report "completed" with its seconds, or nothing; or use the policy "reported".',
         )
-    sent = {metric_key(name, {}) for name in outcome.metrics}
-    missing = [key for key in federation.needed_metrics if key not in sent]
+    missing = [
+        name
+        for name in federation.needed_metrics
+        if spelling(outcome.metrics, name) is None
+        and name not in federation.selector.optional_metrics
+    ]
     if outcome.status == "completed" and missing:
         raise HttpProblem(
             "missing-metric",

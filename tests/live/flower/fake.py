@@ -160,7 +160,7 @@ def training_app(number, *, describes=True, metrics=None, **described):
     def train(message, context):
         arrays = [array + number for array in message.content["arrays"].to_numpy_ndarrays()]
         found = {"num-examples": number + 1, "loss": 1.0 / (1 + number), "duration": 0.25}
-        found |= {"loss-std": 0.1, "loss-rms": 2.0 / (1 + number), "norm_bit": 1.0}
+        found |= {"loss_std": 0.1, "loss_rms": 2.0 / (1 + number), "norm_bit": 1.0}
         found |= {"train_loss": 0.5}
         content = {
             "arrays": ArrayRecord(arrays),

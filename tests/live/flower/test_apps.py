@@ -215,7 +215,7 @@ def test_a_number_of_examples_that_never_comes_is_named_in_the_second_round(tick
         def __init__(self):
             super().__init__(fraction_evaluate=0.0, weighted_by_key="weight")
 
-    grid = federation(N, num_examples=None, metrics=lambda n, m: {"weight": 1, "loss-rms": 0.5})
+    grid = federation(N, num_examples=None, metrics=lambda n, m: {"weight": 1, "loss_rms": 0.5})
     strategy = selecting(Unweighted(), "oort")
     with pytest.raises(MissingColumn, match="num_examples=len"):
         strategy.start(grid, model(), num_rounds=3)

@@ -127,11 +127,11 @@ def test_mean_spread_and_root_mean_square_of_mini_batches():
     everyone = np.concatenate(batches)
     found = exact.metrics()
     assert found["loss"] == pytest.approx(means.mean(), rel=1e-12)
-    assert found["loss-std"] == pytest.approx(means.std(), rel=1e-12)
-    assert found["loss-rms"] == pytest.approx(np.sqrt(np.square(everyone).mean()), rel=1e-12)
+    assert found["loss_std"] == pytest.approx(means.std(), rel=1e-12)
+    assert found["loss_rms"] == pytest.approx(np.sqrt(np.square(everyone).mean()), rel=1e-12)
     sizes = [batch.size for batch in batches]
     expected = np.sqrt(np.average(np.square(means), weights=sizes))
-    assert rough.metrics()["loss-rms"] == pytest.approx(expected, rel=1e-12)
+    assert rough.metrics()["loss_rms"] == pytest.approx(expected, rel=1e-12)
     assert rough.metrics()["loss"] == pytest.approx(means.mean(), rel=1e-12)
 
 
@@ -153,7 +153,7 @@ def test_a_torch_training_loop_reports_what_a_record_takes():
         optimizer.step()
     record = MetricRecord({"num-examples": 24, **report.metrics()})  # refuses numpy's types
     assert record["loss"] == pytest.approx(np.mean([one.mean() for one in seen]))
-    assert record["loss-rms"] == pytest.approx(np.sqrt(np.square(np.concatenate(seen)).mean()))
+    assert record["loss_rms"] == pytest.approx(np.sqrt(np.square(np.concatenate(seen)).mean()))
     assert record["duration"] > 0.0
 
 
@@ -162,7 +162,7 @@ def test_a_report_of_nothing_has_the_same_keys():
     full.add(1.0)
     empty.add([])
     assert empty.metrics().keys() == full.metrics().keys()
-    assert np.isnan([empty.metrics()[key] for key in ("loss", "loss-std", "loss-rms")]).all()
+    assert np.isnan([empty.metrics()[key] for key in ("loss", "loss_std", "loss_rms")]).all()
 
 
 def test_a_loss_that_is_not_finite_is_reported_as_it_is():

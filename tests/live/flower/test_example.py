@@ -93,7 +93,7 @@ def test_the_task_learns_from_all_clients():
     assert after["loss"] < before["loss"]
     for one, (local, report) in zip(examples, trained, strict=True):
         assert report["loss"] > 0.0
-        assert report["loss-rms"] >= report["loss"] * (1.0 - 1e-6)
+        assert report["loss_rms"] >= report["loss"] * (1.0 - 1e-6)
         assert task.mean_loss(local, one) < task.mean_loss(task.initial_weights(0), one)
 
 

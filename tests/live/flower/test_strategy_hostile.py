@@ -310,11 +310,59 @@ def test_a_metric_that_nobody_reports_is_named_with_the_line_to_add(ticking, tmp
     strategy = selecting(selector="ucb-cs", checkpoint=tmp_path / "run.npz")
     with pytest.raises(MissingMetric) as caught:
         strategy.start(grid, model(), num_rounds=2)
-    assert "UCBCS needs 'loss' and 'loss-std'" in str(caught.value)
+    assert "UCBCS needs 'loss' and 'loss_std'" in str(caught.value)
     assert "report.add(loss, n=len(batch))" in str(caught.value)
     assert "**report.metrics()" in str(caught.value)
     assert "metric_keys={'loss': ..., 'loss_std': ...}" in str(caught.value)
     assert not (tmp_path / "run.npz").exists()
+
+
+@pytest.mark.parametrize("utility", [0.5, 0.0])
+def test_pace_works_with_an_unchanged_client_and_says_what_it_does_without(
+    utility, ticking, logged
+):
+    """A Flower client that knows nothing of turnout: no identity, no losses."""
+    grid = federation(6, describes=False, metrics=lambda number, message: {"num-examples": 1})
+    strategy = selecting(selector=turnout.make("pace", utility=utility))
+    strategy.start(grid, model(), num_rounds=4)
+    assert [len(cohort) for cohort in cohorts(strategy)] == [4] * 4
+    said = [line for line in logged if "loss_rms" in line]
+    assert len(said) == (1 if utility else 0)  # once, and not if losses count for nothing
+    if utility:
+        assert "Pace can do without: it goes by times, answers and queues" in said[0]
+        assert "report = LossReport()" in said[0]
+
+
+def test_a_guarded_pace_can_do_without_losses_too(ticking, logged):
+    grid = federation(6, metrics=lambda number, message: {"num-examples": 1})
+    selector = turnout.make("guarded", inner="pace")
+    selecting(selector=selector).start(grid, model(), num_rounds=2)
+    assert any("Guarded can do without" in line for line in logged)
+
+
+def test_a_client_with_losses_does_not_drive_out_those_without(ticking):
+    """Flower averages replies with the same keys; those of the majority count."""
+
+    def metrics(number, message):
+        return {"num-examples": 1} | ({"loss_rms": 1.0} if number == 0 else {})
+
+    strategy = selecting(selector="pace", cohort_size=6)
+    strategy.start(federation(6, metrics=metrics), model(), num_rounds=2)
+    for t in range(2):
+        assert list(outcomes(strategy, t).values()).count(COMPLETED) == 5
+
+
+def test_clients_of_earlier_versions_wrote_hyphens(ticking):
+    """Old and new clients in one federation: one spelling counts, none is dropped."""
+
+    def metrics(number, message):
+        rms, std = ("loss-rms", "loss-std") if number < 2 else ("loss_rms", "loss_std")
+        return {"num-examples": 1, "loss": 1.0, rms: 1.0 + number, std: 0.5}
+
+    strategy = selecting(selector="oort")
+    result = strategy.start(federation(4, metrics=metrics), model(), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["loss_rms"] == pytest.approx(2.5)
+    assert strategy.selector.utility_.min() > 0.0
 
 
 def test_keys_of_your_own_can_be_named(ticking):

@@ -59,8 +59,8 @@ def test_the_client_of_the_page_trains_and_reports(client):
     context = Context(1, 5, {"partition-id": 3}, RecordDict(), {})
     reply = client(message, context).content
     metrics = reply["metrics"]
-    assert set(metrics) == {"num-examples", "loss", "loss-std", "loss-rms", "duration"}
-    assert 0.0 < metrics["loss"] <= metrics["loss-rms"]
+    assert set(metrics) == {"num-examples", "loss", "loss_std", "loss_rms", "duration"}
+    assert 0.0 < metrics["loss"] <= metrics["loss_rms"]
     assert list(reply["arrays"]) == ["weight", "bias"]
 
 

@@ -70,7 +70,7 @@ def test_accuracy_and_loss_stand_where_the_report_looks(ticking, tmp_path):
         assert line["accuracy"] == pytest.approx(evaluated["eval_acc"])
         assert line["loss"] == pytest.approx(evaluated["eval_loss"])
         trained = result.train_metrics_clientapp[t + 1]
-        assert line["train_loss_rms"] == pytest.approx(trained["loss-rms"])
+        assert line["train_loss_rms"] == pytest.approx(trained["loss_rms"])
 
     def evaluate(server_round, arrays):
         return MetricRecord({"accuracy": 0.1 * server_round, "loss": float("nan"), "all": [1, 2]})

@@ -47,7 +47,7 @@ class Actor(Executor):
         weights = np.array(model.params[KEY], dtype=np.float64)
         loss = float(np.square(weights - number).mean())
         weights = weights + 0.3 * (number - weights) + 0.01 * np.sin(weights * 1e3)
-        metrics = {"loss": loss, "loss-std": 0.1, "loss-rms": loss, "num-examples": 100 * number}
+        metrics = {"loss": loss, "loss_std": 0.1, "loss_rms": loss, "num-examples": 100 * number}
         reply = FLModel(
             params={KEY: weights}, metrics=metrics, meta={"NUM_STEPS_CURRENT_ROUND": number}
         )

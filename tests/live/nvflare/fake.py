@@ -33,7 +33,7 @@ def trained(model, number):
     weights = np.array(model.params["weights"])
     loss = float(np.square(weights - number).mean())
     weights = weights + 0.3 * (number - weights) + 0.01 * np.sin(weights * 1e3)
-    metrics = {"loss": loss, "loss-std": 0.1, "loss-rms": loss, "num-examples": 100 * number}
+    metrics = {"loss": loss, "loss_std": 0.1, "loss_rms": loss, "num-examples": 100 * number}
     meta = {"NUM_STEPS_CURRENT_ROUND": number}
     return FLModel(params={"weights": weights}, metrics=metrics, meta=meta)
 

@@ -188,13 +188,13 @@ def test_odd_metrics_are_left_out_and_the_reply_counts(ticking):
     made = everyone(federation, ticking, num_rounds=2)
     assert set(statuses(made, 1).values()) == {"completed"}
     metrics = made._run.session.journal.metrics["train_metrics_clientapp"][2]
-    assert sorted(metrics) == ["loss", "loss-rms", "loss-std", "num-examples"]
+    assert sorted(metrics) == ["loss", "loss_rms", "loss_std", "num-examples"]
     assert np.isfinite(metrics["loss"])
 
 
 def test_a_boast_is_bounded_for_the_selector_as_in_flower(ticking):
     def boast(reply):
-        reply.metrics |= {"loss": 1e29, "loss-rms": 1e29, "num-examples": 1e29}
+        reply.metrics |= {"loss": 1e29, "loss_rms": 1e29, "num-examples": 1e29}
         return FLModelUtils.to_shareable(reply)
 
     def places(**told):

@@ -41,6 +41,7 @@ from flwr.serverapp.strategy import (
 from google.protobuf.message import Error as ProtobufError  # type: ignore[import-untyped]
 
 from turnout.core.types import LARGEST_REPORT, Array
+from turnout.live.client import OLD_KEYS
 from turnout.live.flower import client as wire
 from turnout.live.flower.inner import layers
 from turnout.live.reports import (
@@ -141,6 +142,9 @@ class ReplyRules:
         if not message.has_content():
             return _dropped("it has no content")
         arrays, measured = message.content.array_records, message.content.metric_records
+        for record in measured.values():  # strategies average what all replies have alike
+            for old in OLD_KEYS.keys() & record.keys():
+                record[OLD_KEYS[old]] = record.pop(old)
         metrics = {k: v for record in reversed(list(measured.values())) for k, v in record.items()}
         fault, forms = _look_at_arrays(arrays) if train else (None, [])
         if fault is None and self.weight_key is not None:
