@@ -43,13 +43,13 @@ CHOOSE = "[Which selector should I use?](../choose.md)"
 NEEDS = """\
 The table assumes default parameters.
 
-- *Columns*: what the server must know about its clients before the round. Columns in brackets are
-  optional. *Metrics*: what clients must report in their replies.
+- *Columns*: what the server must know about its clients before the round. *Metrics*: what clients
+  must report in their replies. Those in brackets are optional.
   [Reference](../reference.md#columns-and-metrics) explains both.
 - *Polls*: some clients evaluate the current model before the selection, on all their examples or on
   a mini-batch.
 - *Promises*: what every client can rely on. For `e3cs` it is a probability in each round, for
-  `guarded` and `rbcs-f` a count over many rounds.
+  `guarded`, `pace` and `rbcs-f` a count over many rounds.
 - *ms*: milliseconds for select and observe at a million clients, where [measured](../speed.md)."""
 
 
@@ -125,7 +125,8 @@ def needs(description: Description) -> str:
     """Return the row of a selector: what it declares, and what a round costs."""
     told = [f"`{name}`" for name in description.needs_columns]
     told += [f"(`{name}`)" for name in description.uses_columns]
-    reported = [f"`{name}`" for name in description.needs_metrics]
+    optional = description.optional_metrics
+    reported = [f"(`{x}`)" if x in optional else f"`{x}`" for x in description.needs_metrics]
     cells = [", ".join(told), ", ".join(reported), description.polls or ""]
     cells += [promise(turnout.make(description.name)), milliseconds(description.name)]
     row = [f"[`{description.name}`]({description.name}.md)", *(cell or "-" for cell in cells)]
@@ -136,8 +137,8 @@ def promise(selector: turnout.Selector) -> str:
     """Return what a selector with its defaults promises to every client."""
     if rate := selector.guaranteed_rate():
         return f"{rate:.0%} of the rounds in the long run"
-    quota = selector.quota_at(0)
-    return f"{quota:.0%} of an equal share" if quota else ""
+    share = selector.promised_share(0)
+    return f"{share:.0%} of an equal share" if share else ""
 
 
 def milliseconds(name: str) -> str:

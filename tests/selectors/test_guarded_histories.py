@@ -121,13 +121,6 @@ class Reference:
         self.c = [1.0] * len(lots)
         self.lots = list(lots)
 
-    def join(self, lots):
-        """More clients, the last ones of ``lots``."""
-        for lot in lots[len(self.q) :]:
-            self.q.append(lot if self.floor > 0.0 else 0.0)
-            self.c.append(1.0)
-            self.lots.append(lot)
-
     def must_serve(self, available, size):
         """Return who is owed a place, at most those furthest behind."""
         share = self.share(available, size)
@@ -177,8 +170,7 @@ def slack_of(n, floor):
 
 def assert_guaranteed(history, floor, cap, slack):
     forgotten = history.n_forgotten
-    if isinstance(history.selector, type(pace(1, 0.5))):
-        cap = math.inf
+    cap = max(cap, history.selector.cap)  # pace has none
     for begin, _, share, places in history.windows():
         assert (places >= floor * share - slack - floor * forgotten - ROUNDING).all()
         if cap < math.inf:
@@ -273,16 +265,18 @@ def test_a_restart_costs_the_places_of_the_rounds_that_it_forgets(
 @settings(fixed, max_examples=200)
 @given(
     data=st.data(),
+    make=st.sampled_from([guarded, guarded, pace]),
     n=st.integers(1, 6),
     late=st.integers(0, 6),
     limits=limits,
     taste=st.sampled_from(TASTES),
 )
 def test_places_are_reserved_as_a_reference_says_that_hears_of_every_round_at_once(
-    data, n, late, limits, taste
+    data, make, n, late, limits, taste
 ):
     floor, cap = limits
-    history = History(guarded(n, floor, cap, taste, seed=n), most_in_flight=late)
+    history = History(make(n, floor, cap, taste, seed=n), most_in_flight=late)
+    cap = history.selector.cap
     play_with_bad_feedback(data, history, late)
     lots = history.selector.lot_.tolist()
     reference = Reference(lots, floor, cap)

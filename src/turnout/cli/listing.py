@@ -42,7 +42,7 @@ def list_selectors(name: Name = None, as_json: AsJson = False) -> None:
             continue
         parameters = ", ".join(parameter.name for parameter in description.parameters)
         about = escape(description.summary) + (f"\n[dim]{parameters}[/]" if parameters else "")
-        needs = ", ".join(description.needs_columns + description.needs_metrics)
+        needs = ", ".join(description.needs_columns + _required(description))
         overview.add_row(f"[bold]{escape(each)}[/]", about, needs)
         rows.append(_plain(description))
     show(overview, rows, as_json)
@@ -63,12 +63,17 @@ def _show_one(description: Description, as_json: bool) -> None:
     console.print(facts, highlight=False)
 
 
+def _required(description: Description) -> tuple[str, ...]:
+    return tuple(m for m in description.needs_metrics if m not in description.optional_metrics)
+
+
 def _facts(description: Description) -> dict[str, str]:
     """Return the rows of the detail view, as markup."""
     needs = {
         "columns": description.needs_columns,
         "columns, where there are any": description.uses_columns,
-        "reports of clients": description.needs_metrics,
+        "reports of clients": _required(description),
+        "reports of clients, where there are any": description.optional_metrics,
         "polls clients for their loss on": (description.polls,) if description.polls else (),
     }
     parameters = [

@@ -116,6 +116,7 @@ class Description:
         needs_columns: Columns that must be in the context.
         uses_columns: Columns that are used when they are there.
         needs_metrics: Metrics that clients should report.
+        optional_metrics: Those of them that it can do without.
         polls: What a polled client evaluates its loss on; None if no client is polled.
         texts: The text under each heading of its docstring, numbered points on lines of their own.
         module: Where its code is.
@@ -127,6 +128,7 @@ class Description:
     needs_columns: tuple[str, ...]
     uses_columns: tuple[str, ...]
     needs_metrics: tuple[str, ...]
+    optional_metrics: tuple[str, ...]
     polls: str | None
     texts: Mapping[str, str]
     module: str
@@ -182,6 +184,7 @@ def describe(name: str) -> Description:
         needs_columns=tuple(sorted(selector.needs_columns)),
         uses_columns=tuple(sorted(selector.uses_columns)),
         needs_metrics=tuple(sorted(selector.needs_metrics)),
+        optional_metrics=tuple(sorted(selector.needs_metrics & selector.optional_metrics.keys())),
         polls=selector.poll_data if selector.polls else None,
         texts={heading: _joined(text) for heading, text in texts.items() if heading in HEADINGS},
         module=cls.__module__,
