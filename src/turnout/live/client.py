@@ -49,7 +49,8 @@ def spelling(metrics: Mapping[str, Any], key: str) -> str | None:
     >>> spelling({"loss-rms": 0.5}, "loss_rms")
     'loss-rms'
     """
-    return next((one for one in (key, key.replace("_", "-")) if one in metrics), None)
+    spellings = (key, key.replace("_", "-"), OLD_KEYS.get(key, key))
+    return next((one for one in spellings if one in metrics), None)
 
 
 class ClientColumns(NamedTuple):

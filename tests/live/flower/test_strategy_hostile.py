@@ -352,14 +352,15 @@ def test_a_client_with_losses_does_not_drive_out_those_without(ticking):
         assert list(outcomes(strategy, t).values()).count(COMPLETED) == 5
 
 
-def test_clients_of_earlier_versions_wrote_hyphens(ticking):
+@pytest.mark.parametrize("own", [{}, {"loss_rms": "loss-rms"}])
+def test_clients_of_earlier_versions_wrote_hyphens(own, ticking):
     """Old and new clients in one federation: one spelling counts, none is dropped."""
 
     def metrics(number, message):
         rms, std = ("loss-rms", "loss-std") if number < 2 else ("loss_rms", "loss_std")
         return {"num-examples": 1, "loss": 1.0, rms: 1.0 + number, std: 0.5}
 
-    strategy = selecting(selector="oort")
+    strategy = selecting(selector="oort", metric_keys=own)
     result = strategy.start(federation(4, metrics=metrics), model(), num_rounds=1)
     assert result.train_metrics_clientapp[1]["loss_rms"] == pytest.approx(2.5)
     assert strategy.selector.utility_.min() > 0.0

@@ -144,7 +144,8 @@ class ReplyRules:
         arrays, measured = message.content.array_records, message.content.metric_records
         for record in measured.values():  # strategies average what all replies have alike
             for old in OLD_KEYS.keys() & record.keys():
-                record[OLD_KEYS[old]] = record.pop(old)
+                value = record.pop(old)
+                record.setdefault(OLD_KEYS[old], value)
         metrics = {k: v for record in reversed(list(measured.values())) for k, v in record.items()}
         fault, forms = _look_at_arrays(arrays) if train else (None, [])
         if fault is None and self.weight_key is not None:
