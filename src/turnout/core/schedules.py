@@ -183,9 +183,7 @@ def at_round(
     if not callable(value):
         return require.number(field, value, minimum=minimum, maximum=maximum)
     if isinstance(value, type) or not isinstance(value, Hashable):
-        raise InvalidInput(
-            f"{field} must be a number or a frozen dataclass, got {value!r}.", field=field
-        )
+        raise require.wrong(field, "be a number or a frozen dataclass", got=repr(value))
     name, number = f"{field} in round {round}", value(round)
     try:
         return require.number(name, number, minimum=minimum, maximum=maximum)
