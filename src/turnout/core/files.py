@@ -8,15 +8,14 @@ import hashlib
 import io
 import math
 import os
+import secrets
 import struct
 import sys
-import tempfile
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -33,11 +32,10 @@ LIMIT_VARIABLE = "TURNOUT_MAX_ARRAY_MB"
 _SMALL, _EXPANSION = 64_000_000, 20
 
 #: How the header of an array is read, by the version of its format.
-_HEADER_READERS: Mapping[tuple[int, int], Callable[[IO[bytes]], tuple[Any, bool, Any]]] = (
-    MappingProxyType(
-        {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    )
-)
+_HEADER_READERS: Mapping[tuple[int, int], Callable[[IO[bytes]], tuple[Any, bool, Any]]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 #: Exceptions that NumPy and the standard library raise for damaged files.
 UNREADABLE: tuple[type[Exception], ...] = (
@@ -149,8 +147,7 @@ def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
 
     """
     buffer = io.BytesIO()
-    by_name: dict[str, Any] = dict(arrays)
-    np.savez(buffer, **by_name)
+    np.savez(buffer, **dict[str, Any](arrays))
     return buffer.getvalue()
 
 
@@ -173,6 +170,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     if not path.parent.is_dir():
         raise StateFileError(f"the folder {path.parent} does not exist: create it first.")
     try:
+        _remove_leftovers(path)
         _write(path, content)
     except OSError as error:
         error.filename, error.filename2 = str(path), None  # a full disk names no file
@@ -180,35 +178,29 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    _remove_leftovers(path)
-    handle, name, lock = _temporary(path)
+    file, name = _temporary(path)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:  # which keeps it locked until it has its name
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
+            if sys.platform == "win32":  # an open file could not be renamed
+                file.close()
+            os.replace(name, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
-    finally:
-        if lock is not None:
-            os.close(lock)
 
 
-def _temporary(path: Path) -> tuple[int, str, int | None]:
-    """Return a new file beside another, its name, and what holds its lock."""
+def _temporary(path: Path) -> tuple[IO[bytes], Path]:
+    """Return a new file beside another, open and locked, and its name."""
     while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
-        if sys.platform == "win32":  # a file with a second handle could not be renamed
-            return handle, name, None
-        lock = os.dup(handle) if try_lock(handle) else None
-        if lock is None or os.path.exists(name):
-            return handle, name, lock
-        os.close(handle)  # another process took it for a leftover before it was locked
-        os.close(lock)
+        name = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+        file = name.open("xb")
+        if sys.platform == "win32" or not try_lock(file.fileno()) or name.exists():
+            return file, name
+        file.close()  # another process took it for a leftover before it was locked
 
 
 def _remove_leftovers(path: Path) -> None:
@@ -258,12 +250,6 @@ else:
         except OSError:
             return None
         return True
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 # The data directory: the folder in which datasets and device traces are looked for.
