@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ FORMAT = 1
 MOST_CLIENTS = 100_000_000
 
 _HEADER = "header"
-_HEADER_KEYS = ("selector", "n_clients", "parameters")
 
 
 def save(selector: Selector, path: str | os.PathLike[str]) -> None:
@@ -86,22 +85,17 @@ def load(
     if into is not None:
         _check_same(path, into, name, parameters, n_clients)
     try:
-        selector = _made(name, parameters, n_clients, state) if into is None else into
+        selector = into
+        if selector is None:
+            _check_imported("selector", name)
+            selector = make(name, **parameters)
+            selector.check_sizes(state, n_clients)
+            selector.reset(n_clients)
         selector.load_state(state)
     except StateFileError as error:
         raise StateFileError(f"{path}: {error}") from error
     except UNREADABLE as error:  # turnout's own errors are among them
         raise StateFileError(f"{path} cannot be restored: {error}") from error
-    return selector
-
-
-def _made(
-    name: str, parameters: Mapping[str, Any], n_clients: int, state: Mapping[str, Array]
-) -> Selector:
-    _check_imported("selector", name)
-    selector = make(name, **parameters)
-    selector.check_sizes(state, n_clients)
-    selector.reset(n_clients)
     return selector
 
 
@@ -112,8 +106,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
         state = read_npz(path)
         header = json.loads(str(state.pop(_HEADER)))
         _check_format(path, header["format"])
-        name, n_clients, parameters = (header[key] for key in _HEADER_KEYS)
-        if not (isinstance(name, str) and isinstance(parameters, dict)):
+        name, n_clients = header["selector"], header["n_clients"]
+        if not (isinstance(name, str) and isinstance(header["parameters"], dict)):
             raise StateFileError(f"{path} has a damaged header; restore it from an earlier save.")
         if n_clients != state["n_clients_"].item() or not isinstance(n_clients, int):
             raise StateFileError(f"{path} says n_clients = {n_clients!r}, its arrays differ.")
