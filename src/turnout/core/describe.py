@@ -206,15 +206,3 @@ def headed_texts(cls: type[Selector]) -> tuple[str, dict[str, str]]:
 def _joined(text: str) -> str:
     """Return text with its lines joined; a line that starts with a number starts a point."""
     return re.sub(r"\s*\n\s*(?!\s|\d+\. )", " ", text).strip()
-
-
-__all__ = [
-    "HEADINGS",
-    "ArgsEntry",
-    "Description",
-    "Parameter",
-    "describe",
-    "entries",
-    "headed_texts",
-    "sections",
-]

@@ -208,13 +208,9 @@ def _remove_leftovers(path: Path) -> None:
     if sys.platform == "win32":
         return
     for left in path.parent.glob(f".{glob.escape(path.name)}.*{TEMPORARY}"):
-        with contextlib.suppress(OSError):
-            handle = os.open(left, os.O_RDWR)
-            try:
-                if try_lock(handle):
-                    left.unlink()
-            finally:
-                os.close(handle)
+        with contextlib.suppress(OSError), left.open("rb+") as file:
+            if try_lock(file.fileno()):
+                left.unlink()
 
 
 if sys.platform == "win32":
@@ -276,19 +272,3 @@ def data_directory(directory: str | Path | None = None) -> str | Path | None:
     if not isinstance(directory, str | Path):
         raise TypeError(f"directory must be a path, got {type(directory).__name__}.")
     return directory
-
-
-__all__ = [
-    "DATA_VARIABLE",
-    "TEMPORARY",
-    "UNREADABLE",
-    "DataMissing",
-    "check_regular",
-    "data_directory",
-    "npz_bytes",
-    "read_bytes",
-    "read_npz",
-    "try_lock",
-    "write_atomically",
-    "write_npz",
-]

@@ -10,8 +10,6 @@ import numpy as np
 
 from turnout.core.types import Array
 
-__all__ = ["lines_with_curves"]
-
 _WIDTH, _HEIGHT, _EDGE = 280, 64, 3
 _MOST_POINTS = 200
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b3589a", "#d99000", "#38a3dd", "#7a7f87", "#948700")
