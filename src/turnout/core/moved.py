@@ -50,14 +50,11 @@ def current_path(module: str) -> str:
     >>> current_path("turnout.schedules")
     'turnout.core.schedules'
     """
-    package, _, rest = module.partition(".")
-    if package != "turnout" or not rest:
-        return module
-    parts = rest.split(".")
-    for length in range(len(parts), 0, -1):
+    package, *parts = module.split(".")
+    for length in range(len(parts), 0, -1) if package == "turnout" else ():
         new = _MOVED.get(".".join(parts[:length]))
         if new is not None:
-            return ".".join(("turnout", new, *parts[length:]))
+            return ".".join((package, new, *parts[length:]))
     return module
 
 

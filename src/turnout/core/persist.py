@@ -75,7 +75,7 @@ def load(
         StateFileError: The file is missing, damaged, too new, too large, or does not fit.
     """
     header, state = _read(Path(path))
-    name, n_clients = header["selector"], header["n_clients"]
+    n_clients = header["n_clients"]
     if n_clients > max_clients:
         raise StateFileError(
             f"{path} is for n_clients = {n_clients}, more than max_clients = {max_clients}: raise "
@@ -83,12 +83,12 @@ def load(
         )
     parameters = {key: _decode(key, value) for key, value in header["parameters"].items()}
     if into is not None:
-        _check_same(path, into, name, parameters, n_clients)
+        _check_same(Path(path), into, header | {"parameters": parameters})
     try:
         selector = into
         if selector is None:
-            _check_imported("selector", name)
-            selector = make(name, **parameters)
+            _check_imported("selector", header["selector"])
+            selector = make(header["selector"], **parameters)
             selector.check_sizes(state, n_clients)
             selector.reset(n_clients)
         selector.load_state(state)
@@ -130,14 +130,8 @@ def _check_format(path: Path, version: Any) -> None:
         )
 
 
-def _check_same(
-    path: str | os.PathLike[str],
-    selector: Selector,
-    name: str,
-    parameters: dict[str, Any],
-    n_clients: int,
-) -> None:
-    own = name_of(type(selector))
+def _check_same(path: Path, selector: Selector, header: dict[str, Any]) -> None:
+    own, name, n_clients = name_of(type(selector)), header["selector"], header["n_clients"]
     if name != own:
         raise StateFileError(f"{path} holds the state of {name!r}, not of {own!r}.")
     if n_clients != selector.n_clients:
@@ -146,7 +140,7 @@ def _check_same(
             "load it on its own and use grow(n_clients)."
         )
     # A parameter that is newer than the file had its default then.
-    then = {**selector.default_parameters(), **parameters}
+    then = selector.default_parameters() | header["parameters"]
     for key, value in selector.parameters.items():
         saved = then.get(key)
         if saved != value:
