@@ -255,13 +255,14 @@ class Swap(Wrapper):
         """As the inner model: nothing is drawn."""
         return self.inner.level
 
-    def order(self, moment: Moment) -> slice:
-        """Return the order of clients in a round.
+    def swapped(self, values: Array, moment: Moment) -> Array:
+        """Return values of all clients, from the other end after the swap.
 
         Args:
+            values: (n, ...) in the order of clients.
             moment: The round.
         """
-        return slice(None, None, -1) if moment.round >= self.at else slice(None)
+        return values[::-1] if moment.round >= self.at else values
 
 
 class Volatility(_Wrappable, ABC):

@@ -241,15 +241,14 @@ class SwappingTimes(Swap, _TimingWrapper):
 
     def column(self, name: str, moment: Moment) -> Array:
         """Return the inner column, from the other end after the swap."""
-        return self.inner.column(name, self._inside(moment))[self.order(moment)]
+        return self.swapped(self.inner.column(name, self._inside(moment)), moment)
 
     def duration(self, moment: Moment) -> FloatArray:
         """Return the inner times, from the other end after the swap."""
-        seconds: FloatArray = self.inner.duration(self._inside(moment))[self.order(moment)]
-        return seconds
+        return self.swapped(self.inner.duration(self._inside(moment)), moment)
 
     def _inside(self, moment: Moment) -> Moment:
         """Return the moment with work in the order of the inner model's clients."""
         if moment.workload is None:
             return moment
-        return replace(moment, workload=moment.workload[self.order(moment)])
+        return replace(moment, workload=self.swapped(moment.workload, moment))

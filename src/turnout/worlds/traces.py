@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -72,12 +73,11 @@ def has_traces(directory: str | Path | None = None) -> bool:
     Args:
         directory: The data directory; None takes the one that ``TURNOUT_DATA`` names.
     """
-    try:
+    with suppress(DataMissing):
         for name in (_DEVICES, *(file for file, _ in _NETWORKS.values())):
             _file(name, directory)
-    except DataMissing:
-        return False
-    return True
+        return True
+    return False
 
 
 def device_speeds(directory: str | Path | None = None) -> FloatArray:

@@ -269,13 +269,11 @@ class Swapping(Swap, _FailureWrapper):
 
     def success_rate(self, moment: Moment) -> FloatArray:
         """Return the inner rates, from the other end after the swap."""
-        rate: FloatArray = self.inner.success_rate(moment)[self.order(moment)]
-        return rate
+        return self.swapped(self.inner.success_rate(moment), moment)
 
     def survived(self, moment: Moment) -> BoolArray:
         """Return the survivors of the inner model, from the other end after the swap."""
-        survived: BoolArray = self.inner.survived(moment)[self.order(moment)]
-        return survived
+        return self.swapped(self.inner.survived(moment), moment)
 
 
 @lru_cache(maxsize=16)
