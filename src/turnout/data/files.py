@@ -29,10 +29,7 @@ _BLOCKS, _BLOCK = 64, 1 << 20
 #: Exceptions that readers raise for damaged files.
 _DAMAGE: tuple[type[Exception], ...] = (
     *(kind for kind in UNREADABLE if kind is not OSError),
-    gzip.BadGzipFile,
-    lzma.LZMAError,
-    pickle.UnpicklingError,
-    tarfile.TarError,
+    *(gzip.BadGzipFile, lzma.LZMAError, pickle.UnpicklingError, tarfile.TarError),
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import io
 import itertools
@@ -16,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -103,9 +102,8 @@ def read_reviews(path: Path) -> Texts:
         path: The file of JSON lines, or the tar archive that holds it.
 
     """
-    with _review_lines(path) as lines:
-        for _, row in _json_rows(lines):
-            yield row["user_id"], [row["text"]]
+    for _, row in _json_rows(_review_lines(path)):
+        yield row["user_id"], [row["text"]]
 
 
 def sentences_of(text: str) -> list[str]:
@@ -160,17 +158,16 @@ def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-@contextlib.contextmanager
-def _review_lines(path: Path) -> Iterator[IO[str]]:
+def _review_lines(path: Path) -> Iterator[str]:
     if path.suffix != ".tar":
         with path.open(encoding="utf-8") as lines:
-            yield lines
+            yield from lines
         return
     with tarfile.open(path) as archive:
         for member in archive:
             file = archive.extractfile(member) if member.name.endswith(_YELP_MEMBER) else None
             if file is not None:
-                yield io.TextIOWrapper(file, encoding="utf-8")
+                yield from io.TextIOWrapper(file, encoding="utf-8")
                 return
     raise ValueError(f"it does not contain {_YELP_MEMBER}")
 

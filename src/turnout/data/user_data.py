@@ -146,9 +146,8 @@ def own_file(path: str, read: Callable[[Path], T]) -> Files[T]:
 
 
 def _is_text(values: Array) -> bool:
-    if values.dtype.kind == "O":  # as data frames hold texts
-        return all(isinstance(value, str) for value in values.flat)
-    return values.dtype.kind == "U"
+    kind = values.dtype.kind  # data frames hold texts as objects
+    return kind == "U" or (kind == "O" and all(isinstance(value, str) for value in values.flat))
 
 
 def _numbered_labels(y: Array, y_test: Array) -> tuple[IntArray, IntArray]:
