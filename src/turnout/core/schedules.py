@@ -155,9 +155,8 @@ class Lemma1:
     def __call__(self, round: int) -> float:
         """Return alpha_t with t = round + 1."""
         growth = (1.0 + (round + 1) * self.context_bound**2 / self.ridge) / self.delta
-        return self.noise * math.sqrt(3.0 * math.log(growth)) + (
-            math.sqrt(self.ridge) * self.coefficient_bound
-        )
+        width = self.noise * math.sqrt(3.0 * math.log(growth))
+        return width + math.sqrt(self.ridge) * self.coefficient_bound
 
 
 def at_round(

@@ -131,8 +131,7 @@ def held_back(group: Array, share: float, rng: np.random.Generator) -> BoolArray
     """
     size = np.bincount(group)
     n_test = np.minimum(np.rint(share * size), size - 1)
-    is_test: BoolArray = rank_within(group, rng) < n_test[group]
-    return is_test
+    return rank_within(group, rng) < np.take(n_test, group)
 
 
 def parts(x: Array, y: Array, is_test: BoolArray) -> tuple[Array, Array, Array, Array]:

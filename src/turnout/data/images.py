@@ -109,13 +109,11 @@ def read_idx(content: bytes) -> Array:
     """
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise ValueError("not an idx file of unsigned bytes")
-    n_dims = content[3]
-    head = 4 + 4 * n_dims
+    head = 4 + 4 * content[3]
     shape = tuple(int(size) for size in np.frombuffer(content[4:head], dtype=">u4"))
-    if len(shape) != n_dims or len(content) - head != math.prod(shape):
-        raise ValueError(
-            f"{len(content) - head} bytes of content, but its head gives the shape {shape}"
-        )
+    n_bytes = len(content) - head
+    if len(shape) != content[3] or n_bytes != math.prod(shape):
+        raise ValueError(f"{n_bytes} bytes of content, but its head gives the shape {shape}")
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
 
 
@@ -236,7 +234,6 @@ def _emnist(path: Path) -> Raw:
 class _ImageSource(CheckedFields, FileSource[Raw]):
     """Images in the data directory. Subclasses explain the settings."""
 
-    files: ClassVar[Files[Raw]]
     n_classes: ClassVar[int]
     shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
     sha256: ClassVar[str] = ""  #: of all pixels and labels as published; empty if unknown
@@ -503,9 +500,8 @@ class ImageFolder(CheckedFields, FileSource[list[_Images]]):
         return [self._images(folder) for folder in folders]
 
     def _images(self, folder: Path) -> _Images:
-        library = import_extra(
-            "PIL.Image", "image-folder needs Pillow: pip install 'turnout[images]'"
-        )
+        advice = "image-folder needs Pillow: pip install 'turnout[images]'"
+        library = import_extra("PIL.Image", advice)
         found = sorted(folder.glob("*/*"))  # in the order of labels, then of names
         files = [file for file in found if file.suffix.lower() in _ENDINGS]
         if not files:

@@ -116,8 +116,7 @@ class PhoneTrace(CheckedFields, Availability):
         phone, start = _assigned(directory, self.same_clock, moment.n_clients, moment.seed)
         length = np.diff(states.offset)[phone]
         minute = (start + int(moment.round * self.round_s // 60)) % length
-        present: BoolArray = states.eligible[states.offset[phone] + minute]
-        return present
+        return np.take(states.eligible, states.offset[phone] + minute)
 
 
 @lru_cache(maxsize=4)

@@ -80,8 +80,7 @@ class AvailabilityFile(CheckedFields, Availability):
         second = moment.round * self.round_s % sessions.period[record]
         at = record * sessions.span + second
         latest = np.searchsorted(sessions.start, at, side="right") - 1
-        is_there: BoolArray = (latest >= 0) & (at < sessions.end[latest])
-        return is_there
+        return (latest >= 0) & (at < np.take(sessions.end, latest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +113,8 @@ class DeviceFile(CheckedFields, Devices):
 
     def _devices(self, n_clients: int, seed: int) -> FloatArray:
         devices = _devices(Path(self.path), _edition(self.path))
-        chosen: FloatArray = devices[_records(len(devices), self.shuffle, n_clients, seed)]
-        return chosen
+        records = _records(len(devices), self.shuffle, n_clients, seed)
+        return np.take(devices, records, axis=0)
 
 
 @lru_cache(maxsize=4)
