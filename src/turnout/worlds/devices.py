@@ -133,9 +133,7 @@ def best_devices(network: Network = "3g-and-fixed", directory: str | Path | None
         network: ``3g-and-fixed`` or ``5g``.
         directory: The data directory; None takes the one that ``TURNOUT_DATA`` names.
     """
-    if has_traces(directory):
-        return TracedDevices(network, directory)
-    return FittedDevices(network)
+    return TracedDevices(network, directory) if has_traces(directory) else FittedDevices(network)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ class LinearContextual(Timing):
         log_base: Base of the logarithm, above 1. The paper does not state it; 2 is Shannon's.
     """
 
+    columns = frozenset({"context", "expected_duration"})  #: both without the noise
+
     training_s: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0)
     cold_start_s: NonNegative = 1.0
     snr: tuple[float, ...] = (1000.0, 100.0, 10.0, 1.0)
@@ -92,11 +94,6 @@ class LinearContextual(Timing):
             low_high = getattr(self, name)
             if len(low_high) != 2 or low_high[0] > low_high[1]:
                 raise InvalidInput(f"{name} must be (lowest, highest), got {low_high}.", field=name)
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """Context and expected duration, both without the noise."""
-        return frozenset({"context", "expected_duration"})
 
     @property
     def uses_history(self) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -27,22 +27,6 @@ from turnout.worlds.devices import Devices
 
 #: FedScale has kilobits per second.
 _KBIT_PER_MBIT = 1000.0
-
-
-class _Sessions(NamedTuple):
-    """When each record is there; sessions of one record after those of the other.
-
-    Attributes:
-        start: (sessions,) seconds, moved by ``span`` from record to record, ascending.
-        end: (sessions,) likewise.
-        period: (records,) seconds after which a record repeats.
-        span: Longer than any record.
-    """
-
-    start: FloatArray
-    end: FloatArray
-    period: FloatArray
-    span: float
 
 
 def _check_path(field: str, path: object) -> None:
@@ -75,12 +59,11 @@ class AvailabilityFile(CheckedFields, Availability):
 
     def available(self, moment: Moment) -> BoolArray:
         """Look up which clients have a session at the time of the round."""
-        sessions = _sessions(Path(self.path), _edition(self.path))
-        record = _records(sessions.period.size, self.shuffle, moment.n_clients, moment.seed)
-        second = moment.round * self.round_s % sessions.period[record]
-        at = record * sessions.span + second
-        latest = np.searchsorted(sessions.start, at, side="right") - 1
-        return (latest >= 0) & (at < np.take(sessions.end, latest))
+        start, end, period, span = _sessions(Path(self.path), _edition(self.path))
+        record = _records(period.size, self.shuffle, moment.n_clients, moment.seed)
+        at = record * span + moment.round * self.round_s % period[record]
+        latest = np.searchsorted(start, at, side="right") - 1
+        return (latest >= 0) & (at < np.take(end, latest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +119,14 @@ def _edition(path: str) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4)
-def _sessions(path: Path, edition: tuple[int, int]) -> _Sessions:
+def _sessions(
+    path: Path, edition: tuple[int, int]
+) -> tuple[FloatArray, FloatArray, FloatArray, float]:
+    """Return when each record is there, the period after which it repeats, and a span.
+
+    Starts and ends are in seconds, the sessions of one record after those of the other. They are
+    moved by the span, which is longer than any record, from record to record, and so ascend.
+    """
     record, start, end, period = _session_rows(path)
     if (end < start).any() or (start < 0.0).any() or (period <= 0.0).any():
         raise InvalidInput(f"{path}: every session must have 0 <= start <= end, in seconds.")
@@ -144,7 +134,7 @@ def _sessions(path: Path, edition: tuple[int, int]) -> _Sessions:
     order = np.lexsort((start, record))
     shift = record[order] * span
     ends = np.maximum.accumulate(end[order] + shift)  # sessions of a client may overlap
-    return _Sessions(frozen(start[order] + shift), frozen(ends), frozen(period), span)
+    return frozen(start[order] + shift), frozen(ends), frozen(period), span
 
 
 def _session_rows(path: Path) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:

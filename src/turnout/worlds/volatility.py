@@ -233,12 +233,9 @@ class Adversary(CheckedFields, _FailureWrapper):
         strength: Chance to fail for a client chosen twice as often as the mean or more, 0 to 1.
     """
 
-    strength: Fraction = 0.8
+    uses_history = True  #: the adversary counts earlier selections
 
-    @property
-    def uses_history(self) -> bool:
-        """Always: the adversary counts earlier selections."""
-        return True
+    strength: Fraction = 0.8
 
     def success_rate(self, moment: Moment) -> FloatArray:
         """Return the inner rate times the chance that the adversary spares the client."""
