@@ -157,9 +157,8 @@ def _names(dataset: Dataset, rows: IntArray, offsets: IntArray) -> tuple[str, ..
         return ()
     group = dataset.group[rows]
     own = group[offsets[:-1]]
-    if not np.array_equal(np.repeat(own, np.diff(offsets)), group):
-        return ()
-    return tuple(dataset.group_names[number] for number in own)
+    is_one = np.array_equal(np.repeat(own, np.diff(offsets)), group)
+    return tuple(dataset.group_names[number] for number in own) if is_one else ()
 
 
 # The division of a dataset, in numbers.
@@ -213,9 +212,7 @@ class Division:
     def sample(self, n_shown: int) -> IntArray:
         """Return at most ``n_shown`` clients, taken evenly from ``order``."""
         n = self.sizes.size
-        if n <= n_shown:
-            return np.arange(n)
-        return self.order[np.arange(n_shown) * n // n_shown]
+        return np.arange(n) if n <= n_shown else self.order[np.arange(n_shown) * n // n_shown]
 
 
 def division(data: FederatedData) -> Division:

@@ -16,6 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from turnout.core import require
 from turnout.core.errors import InvalidInput, TurnoutError
 from turnout.core.files import DATA_VARIABLE, UNREADABLE, DataMissing, data_directory
 from turnout.core.files import read_npz as read_arrays
@@ -130,15 +131,14 @@ class Files(Generic[T]):
         except (DamagedData, DataMissing, UnfitSetting):
             raise
         except _DAMAGE as error:  # InvalidInput is a ValueError
-            raise DamagedData(self._message(path, _described(error).rstrip("."))) from error
+            reason = _described(error).rstrip(".")
+            message = f"{path} cannot be used: {reason}. Correct the file or the setting."
+            if not self.is_own:
+                again = f"Delete it and put it there again. {self.get_it}"
+                message = f"{path} is damaged or not what its name says ({reason}). {again}"
+            raise DamagedData(message) from error
         except OSError as error:
             raise DataMissing(f"{path} cannot be read ({error}). {self.get_it}") from error
-
-    def _message(self, path: Path, reason: str) -> str:
-        if self.is_own:
-            return f"{path} cannot be used: {reason}. Correct the file or the setting."
-        again = f"Delete it and put it there again. {self.get_it}"
-        return f"{path} is damaged or not what its name says ({reason}). {again}"
 
 
 class FileSource(Source, Generic[T]):
@@ -312,11 +312,9 @@ def download(
 
     """
     if name not in DOWNLOADS:
-        raise InvalidInput(
-            f"name must be one of {', '.join(DOWNLOADS)}: the others cannot be downloaded, "
-            f"got {name!r}. 'turnout data list' says how to get them.",
-            field="name",
-        )
+        wanted = f"be one of {', '.join(DOWNLOADS)}: the others cannot be downloaded"
+        got = f"{name!r}. 'turnout data list' says how to get them"
+        raise require.wrong("name", wanted, got=got)
     folder = data_directory(directory)
     if not folder:
         raise InvalidInput(

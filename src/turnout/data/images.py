@@ -41,12 +41,11 @@ def _latin_1(text: str, encoding: str) -> bytes:
     return text.encode("latin-1")
 
 
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
 #: The only names that a pickled CIFAR batch needs; every other is refused.
 _ALLOWED: Mapping[tuple[str, str], Any] = {
-    **{
-        (f"numpy.{core}.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0]
-        for core in ("core", "_core")
-    },
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): _latin_1,

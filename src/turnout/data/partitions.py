@@ -530,8 +530,7 @@ class PowerLaw(CheckedFields, Partition):
         # In logarithms, because u ** (1 / exponent) underflows for small exponents.
         weight = np.exp(log_weight - log_weight.max())
         extra = whole((spare * weight / weight.sum())[None, :], np.array([spare]))
-        sizes: IntArray = self.min_samples + extra[0]
-        return sizes
+        return self.min_samples + extra.ravel()
 
 
 def label_amounts(
