@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePath
 from threading import Lock
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from turnout.report.live import LiveRun, LiveView
 from turnout.report.page import packaged, templates, title_of
 from turnout.report.to_svg import Sketch, sketch
 from turnout.report.watcher import Look, State, Watched, Watcher
-from turnout.results.answers import read_open
+from turnout.results.answers import OpenNow, read_open
 from turnout.results.cell import Cell
 from turnout.results.files import DamagedFile
 from turnout.results.reader import Problem
@@ -56,8 +56,6 @@ _REST = 5.0
 _MOST_CLIENTS = 100_000
 #: Selectors whose curves are drawn, one colour each.
 _MOST_CURVES = 8
-#: Clients of an open round that are listed.
-_MOST_LISTED = 200
 #: Measures that are drawn if a run has them.
 _MEASURES = ("accuracy", "loss")
 _NONE = "\N{EN DASH}"
@@ -66,32 +64,29 @@ _NONE = "\N{EN DASH}"
 # What the page shows ------------------------------------------------------------------------------
 
 
+#: The state in a sentence.
+_WORDS = {
+    State.ABSENT: "{path} does not exist yet. This page shows it as soon as it does.",
+    State.EMPTY: "There is no run in {path} yet. This page shows it as soon as there is.",
+    State.GONE: "{path} is gone: it was deleted or moved. This page shows it if it comes back.",
+    State.NO_FOLDER: "{path} is not a folder any more.",
+    State.STALLED: "No news for more than {stalled_s:g} s: it may have stopped. {far}.",
+    State.FAILED: "Ended, {failed} runs failed; error.txt says why.",
+    State.ENDED: "Ended: {far}.",
+    State.RUNNING: "Running: {far}.",
+}
+
+
 class RunRow(NamedTuple):
     """A run in the table of all."""
 
     key: str
-    link: str
     name: str
     done: int
     planned: int
     state: str
     in_time: str
     accuracy: str
-
-
-class OpenView(NamedTuple):
-    """The round that is open."""
-
-    number: int  #: from 1
-    since: float | None  #: in seconds since 1970; None = not known
-    deadline: str  #: seconds; empty = there is none
-    clients: list[tuple[str, str]]  #: name and reply; empty = none yet
-    n_heard: int
-
-    @property
-    def listed(self) -> list[tuple[str, str]]:
-        """The clients that are listed."""
-        return self.clients[:_MOST_LISTED]
 
 
 class PageView(NamedTuple):
@@ -105,7 +100,7 @@ class PageView(NamedTuple):
     rows: list[RunRow]  #: empty if there is a single run
     chosen: str  #: key of the run that is shown in full
     curves: list[Sketch]
-    opened: OpenView | None
+    opened: OpenNow | None
     detail: LiveView | None
     has_report: bool
 
@@ -116,93 +111,52 @@ def page_view(look: Look, path: str, key: str, stalled_s: float) -> PageView:
     Args:
         look: The folder as it is now.
         path: The name of the folder.
-        key: The run that is to be shown in full; if there is none of that name, one is taken.
+        key: The run that is to be shown in full; if there is none of that name, one is taken: the
+            only one, or the only one that is not over.
         stalled_s: Seconds without news after which a run counts as stalled.
     """
-    chosen = _chosen(look, key)
-    run = None if chosen is None or chosen.cell is None else _run(chosen.cell)
-    problems = [problem for watched in look.runs.values() for problem in watched.problems]
-    rows = [_row(watched) for watched in look.runs.values()] if len(look.runs) > 1 else []
-    cells = [watched.cell for watched in look.runs.values() if watched.cell is not None]
+    runs = list(look.runs.values())
+    running = [watched for watched in runs if not watched.is_over]
+    only = next((those[0] for those in (runs, running) if len(those) == 1), None)
+    shown = look.runs.get(key, only)
+    cell = None if shown is None else shown.cell
+    run = None if cell is None else _run(cell)
+    far = f"{len(runs) - len(running)} of {look.n_planned} runs have ended"
+    if look.n_planned == 1 and cell is not None:
+        # a live run writes its choices only now and then, but its answers after each round
+        n_done = cell.n_rounds if run is None or run.is_simulated else run.n_rounds
+        far = f"{n_done:,} of {cell.settings.n_rounds:,} rounds are done"
+    failed = f"{sum(watched.has_failed for watched in runs)} of {look.n_planned}"
+    cells = [watched.cell for watched in runs if watched.cell is not None]
+    is_one = len(runs) < 2
     return PageView(
         title=title_of(cells) or path,
         state=look.state.name.lower().replace("_", "-"),
-        words=_words(look, path, _progress(chosen, run), stalled_s),
+        words=_WORDS[look.state].format(path=path, far=far, failed=failed, stalled_s=stalled_s),
         news_at=look.news_at,
-        problems=problems,
-        rows=rows,
-        chosen=chosen.key if chosen is not None and rows else "",
-        curves=_curves(list(look.runs.values())) if rows else [],
-        opened=_opened(chosen),
-        detail=None
-        if run is None or chosen is None or chosen.cell is None
-        else _detail(chosen.cell, run),
+        problems=[problem for watched in runs for problem in watched.problems],
+        rows=[] if is_one else [_row(watched) for watched in runs],
+        chosen="" if is_one or shown is None else shown.key,
+        curves=[] if is_one else _curves(runs),
+        opened=read_open(cell.path) if cell is not None and shown in running else None,
+        detail=None if cell is None or run is None else _detail(cell, run),
         has_report=any(cell.n_rounds for cell in cells),
     )
-
-
-def _chosen(look: Look, key: str) -> Watched | None:
-    """Return the run to show in full: the one asked for, the only one, or the only that runs."""
-    if key in look.runs:
-        return look.runs[key]
-    runs = list(look.runs.values())
-    running = [watched for watched in runs if not watched.is_over]
-    for candidates in (runs, running):
-        if len(candidates) == 1:
-            return candidates[0]
-    return None
-
-
-def _progress(chosen: Watched | None, run: LiveRun | None) -> str:
-    """Return how far the run is that is shown in full; empty if none is."""
-    if chosen is None or chosen.cell is None:
-        return ""
-    # a live run writes its choices only now and then, but its answers after each round
-    n_done = chosen.cell.n_rounds if run is None or run.is_simulated else run.n_rounds
-    return f"{n_done:,} of {chosen.cell.settings.n_rounds:,} rounds are done"
-
-
-def _words(look: Look, path: str, progress: str, stalled_s: float) -> str:
-    """Return the state in a sentence."""
-    n_over = sum(watched.is_over for watched in look.runs.values())
-    n_failed = sum(watched.has_failed for watched in look.runs.values())
-    several = f"{n_over} of {look.n_planned} runs have ended"
-    far = progress if look.n_planned == 1 and progress else several
-    match look.state:
-        case State.ABSENT:
-            return f"{path} does not exist yet. This page shows it as soon as it does."
-        case State.EMPTY:
-            return f"There is no run in {path} yet. This page shows it as soon as there is."
-        case State.GONE:
-            return f"{path} is gone: it was deleted or moved. This page shows it if it comes back."
-        case State.NO_FOLDER:
-            return f"{path} is not a folder any more."
-        case State.STALLED:
-            return f"No news for more than {stalled_s:g} s: it may have stopped. {far}."
-        case State.FAILED:
-            return f"Ended, {n_failed} of {look.n_planned} runs failed; error.txt says why."
-        case State.ENDED:
-            return f"Ended: {far}."
-        case _:
-            return f"Running: {far}."
 
 
 def _row(watched: Watched) -> RunRow:
     key, cell = watched.key, watched.cell
     if cell is None:
-        return RunRow(key, quote(key), key, 0, 1, "not readable", _NONE, _NONE)
-    in_time = _success(cell)
+        return RunRow(key, key, 0, 1, "not readable", _NONE, _NONE)
     accuracy = cell.series.get("accuracy", np.zeros(0))
     known = accuracy[np.isfinite(accuracy)]
-    state = "failed" if watched.has_failed else "ended" if cell.is_complete else "running"
     return RunRow(
         key,
-        quote(key),
         f"{_where(watched)}{cell.settings.label}, seed {cell.settings.seed}",
         cell.n_rounds,
         cell.settings.n_rounds,
-        state,
-        f"{in_time[-1]:.0%}" if np.nansum(cell.series["chosen"]) else _NONE,
+        "failed" if watched.has_failed else "ended" if cell.is_complete else "running",
+        f"{_success(cell)[-1]:.0%}" if np.nansum(cell.series["chosen"]) else _NONE,
         f"{known[-1]:.4f}" if known.size else _NONE,
     )
 
@@ -211,19 +165,6 @@ def _where(watched: Watched) -> str:
     """Return the experiment of a run, if there may be several: ``point-1: ``."""
     above = PurePath(watched.key).parts[:-2]
     return f"{'/'.join(above)}: " if above else ""
-
-
-def _opened(chosen: Watched | None) -> OpenView | None:
-    """Return the open round of a run that is not over."""
-    if chosen is None or chosen.cell is None or chosen.is_over:
-        return None
-    now = read_open(chosen.cell.path)
-    if now is None:
-        return None
-    clients = [(name, now.heard.get(name, "")) for name in now.names]
-    n_heard = sum(bool(heard) for _, heard in clients)
-    deadline = f"{now.deadline_s:.1f}" if now.deadline_s else ""
-    return OpenView(now.round + 1, now.began_at, deadline, clients, n_heard)
 
 
 def _run(cell: Cell) -> LiveRun | None:

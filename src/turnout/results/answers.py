@@ -89,6 +89,16 @@ class OpenNow(NamedTuple):
         except ValueError:
             return None
 
+    @property
+    def clients(self) -> list[tuple[str, str]]:
+        """Each chosen client and its reply; empty = none yet."""
+        return [(name, self.heard.get(name, "")) for name in self.names]
+
+    @property
+    def n_heard(self) -> int:
+        """How many of them have replied."""
+        return sum(bool(heard) for _, heard in self.clients)
+
 
 class Notice(NamedTuple):
     """Something that an operator should look at, as ``alerts.jsonl`` has it.
