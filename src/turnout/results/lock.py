@@ -63,7 +63,8 @@ def locked(folder: Path, part: str = "") -> Iterator[tuple[str, ...]]:
         raise OutputError(f"{folder} cannot be written: {error}.") from error
     try:
         left = [_owner_in(path), *_left_by_others(folder, part)]
-        _write(handle, _this_process())
+        os.ftruncate(handle, 0)
+        os.write(handle, _this_process().encode("utf-8", "replace"))
         yield tuple(f"{folder} was left behind by {who}: taken over." for who in left if who)
     finally:
         _release(handle, path)
@@ -113,11 +114,6 @@ def _taken(folder: Path, part: str) -> tuple[int, Path]:
             if os.path.samestat(os.fstat(handle), path.stat()):
                 return handle, path
         os.close(handle)  # its owner deleted it meanwhile
-
-
-def _write(handle: int, owner: str) -> None:
-    os.ftruncate(handle, 0)
-    os.write(handle, owner.encode("utf-8", "replace"))
 
 
 def _release(handle: int, path: Path) -> None:
