@@ -1,7 +1,7 @@
 """All metrics of a run. ``summary.json``, tables, report, measures of papers and docs follow it.
 
-To add a metric, add an entry to ``LEARNING`` or ``PARTICIPATION``. An entry with a parameter is a
-function of it: one metric for each accuracy that a run is asked to reach.
+To add a metric, add an entry to ``LEARNING``, ``PROGRESS`` or ``PARTICIPATION``. ``to_target`` has
+those with a parameter: some for each accuracy that a run is asked to reach.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from turnout.results.metric import Facts, Group, Metric, Table, last_of, number_
 # --------------------------------------------------------------------------------------------------
 # Metrics of learning: how good the trained model is.
 # --------------------------------------------------------------------------------------------------
-
-#: Metrics with a parameter: those of one target accuracy.
-Family = Callable[[float], Iterable[Metric[Facts]]]
 
 _ALL: frozenset[Table] = frozenset({"train", "compare --train", "report"})
 
@@ -89,8 +86,8 @@ def _learned(*, key: str, **fields: Any) -> Metric[Facts]:
     return Metric(key=key, **usual | fields)
 
 
-#: In the order in which they are written and shown; a function is a metric with a parameter.
-LEARNING: tuple[Metric[Facts] | Family, ...] = (
+#: In the order in which they are written and shown.
+LEARNING: tuple[Metric[Facts], ...] = (
     _learned(
         key="accuracy",
         title="Accuracy",
@@ -169,7 +166,10 @@ LEARNING: tuple[Metric[Facts] | Family, ...] = (
         tables=frozenset({"train"}),
         compute=lambda facts: max(facts.measured("accuracy").tolist(), default=math.nan),
     ),
-    to_target,
+)
+
+#: The same, behind the rounds and times to the targets.
+PROGRESS: tuple[Metric[Facts], ...] = (
     _learned(
         key="rounds_run",
         title="Rounds run",
@@ -428,9 +428,6 @@ GROUPS: Mapping[Group, str] = MappingProxyType(
 #: The target of metrics that have one, where their keys are listed.
 _EXAMPLE = (0.8,)
 
-#: In the order in which they are written and shown.
-METRICS = (*LEARNING, *PARTICIPATION)
-
 
 def all_metrics(targets: Iterable[float] = ()) -> list[Metric[Facts]]:
     """Return every metric, in order; those with a parameter once for each target.
@@ -438,12 +435,7 @@ def all_metrics(targets: Iterable[float] = ()) -> list[Metric[Facts]]:
     Args:
         targets: accuracies that the run is asked to reach.
     """
-    levels = tuple(targets)
-    return [
-        metric
-        for entry in METRICS
-        for metric in ([entry] if isinstance(entry, Metric) else _expanded(entry, levels))
-    ]
+    return [*LEARNING, *at_targets(targets), *PROGRESS, *PARTICIPATION]
 
 
 def shown_in(table: Table, targets: Iterable[float] = ()) -> list[Metric[Facts]]:
@@ -453,9 +445,7 @@ def shown_in(table: Table, targets: Iterable[float] = ()) -> list[Metric[Facts]]
 
 def at_targets(targets: Iterable[float]) -> list[Metric[Facts]]:
     """Return the metrics that have a parameter, once for each target."""
-    levels = tuple(targets)
-    families = [entry for entry in METRICS if not isinstance(entry, Metric)]
-    return [metric for family in families for metric in _expanded(family, levels)]
+    return [metric for target in targets for metric in to_target(target)]
 
 
 def find(key: str) -> Metric[Facts] | None:
@@ -502,7 +492,3 @@ def summarize(facts: Facts) -> dict[str, float]:
         for metric, value in values
         if metric.needs is None or metric.needs in facts.has or math.isfinite(value)
     }
-
-
-def _expanded(family: Family, targets: Iterable[float]) -> list[Metric[Facts]]:
-    return [metric for target in targets for metric in family(target)]
