@@ -274,7 +274,8 @@ def _time(world: WorldGroup, order: Order) -> Iterator[Chart]:
 
 
 def _queues(world: WorldGroup, order: Order) -> Iterator[Chart]:
-    rates = {float(cell.summary["backlog_rate"]) for cell in world.cells if _has_rate(cell)}
+    written = (cell.summary.get("backlog_rate") for cell in world.cells)
+    rates = {float(rate) for rate in written if isinstance(rate, int | float)}
     shown = " or ".join(f"{rate:g}" for rate in sorted(rates))
     rate = f"a rate of {shown} choices a round" if rates else "the promised rate"
     caption = f"Choices still owed to a client at {rate}. {_SEEDS}"
@@ -282,10 +283,6 @@ def _queues(world: WorldGroup, order: Order) -> Iterator[Chart]:
     for key, title in (("mean", "Mean backlog"), ("max", "Largest backlog")):
         lines = _over_rounds(world, order, _column(f"backlog_{key}"))
         yield from _lines(f"backlog-{key}", title, caption, lines, unit)
-
-
-def _has_rate(cell: Cell) -> bool:
-    return isinstance(cell.summary.get("backlog_rate"), int | float)
 
 
 # Who is chosen how often --------------------------------------------------------------------------

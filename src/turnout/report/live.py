@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from turnout.core.plain import finite
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Status
 from turnout.report.figure import Axis, Bars, Chart, Guide, Line, Mark, Panel, stacked
 from turnout.report.to_svg import Shape, Sketch, cells, sketch, spelled
@@ -82,13 +83,11 @@ class Shares(NamedTuple):
         free: (n,) rounds in which each client could be chosen.
         chosen: (n,) how often it was chosen.
         fair: (n,) its fair share of the places of these rounds.
-        n_rounds: Rounds of which this is known.
     """
 
     free: IntArray
     chosen: IntArray
     fair: FloatArray
-    n_rounds: int
 
     @property
     def ratio(self) -> FloatArray:
@@ -216,7 +215,7 @@ class LiveRun:
             free += share > 0
         room = (0, len(self.names) - run.n_clients)
         columns = (np.pad(free, room), np.pad(run.counts, room), np.pad(fair, room))
-        return Shares(*columns, run.n_rounds)
+        return Shares(*columns)
 
     @cached_property
     def complaints(self) -> list[Complaint]:
@@ -429,10 +428,17 @@ class LiveView:
     @cached_property
     def map_rows(self) -> list[MapRow]:
         """The status map, client by client."""
-        shown = self._shown[0]
-        table = self.run.seen(shown, self.map_first - 1)
-        names = [self.run.names[client] for client in shown]
-        return [_map_row(name, row, self.map_first) for name, row in zip(names, table, strict=True)]
+        shown, rows = self._shown[0], []
+        for client, row in zip(shown, self.run.seen(shown, self.map_first - 1), strict=True):
+            name, shapes, words = self.run.names[client], [], []
+            for kind, (low, high) in _PLACES.items():
+                at = np.flatnonzero(row == kind)
+                if at.size:
+                    tip = f"{name}, {kind.words}: {spelled(at + self.map_first)}"
+                    shapes.append(Shape(kind.css, cells(row, kind, low, high), tip))
+                    words.append(f"{at.size} {kind.words}")
+            rows.append(MapRow(name, shapes, ", ".join(words) or "never chosen"))
+        return rows
 
     @property
     def headings(self) -> list[str]:
@@ -505,8 +511,8 @@ class LiveView:
             "n_rounds": run.n_rounds,
             "min_answers": run.min_answers,
             "void_rounds": (np.flatnonzero(run.answers.is_void) + 1).tolist(),
-            "wall_s": _known(run.answers.wall_s),
-            "training_s": _known(run.answers.length_s),
+            "wall_s": finite(run.answers.wall_s),
+            "training_s": finite(run.answers.length_s),
             "alerts": [alert._asdict() for alert in run.alerts],
             "clients": clients,
             "complaints": [complaint._asdict() for complaint in run.complaints],
@@ -556,17 +562,6 @@ def _time(title: str, values: FloatArray) -> Fact:
     return Fact(title, seconds(float(np.median(known))), remark)
 
 
-def _map_row(name: str, row: IntArray, first: int) -> MapRow:
-    shapes, words = [], []
-    for kind, (low, high) in _PLACES.items():
-        at = np.flatnonzero(row == kind)
-        if at.size:
-            tip = f"{name}, {kind.words}: {spelled(at + first)}"
-            shapes.append(Shape(kind.css, cells(row, kind, low, high), tip))
-            words.append(f"{at.size} {kind.words}")
-    return MapRow(name, shapes, ", ".join(words) or "never chosen")
-
-
 def _client_cells(run: LiveRun, clients: Sequence[int] | IntArray, usual_s: float) -> list[str]:
     """Return the sums of one or several clients, and their part of their fair shares."""
     counts, shares = run.counts[clients].sum(axis=0), run.shares
@@ -576,10 +571,6 @@ def _client_cells(run: LiveRun, clients: Sequence[int] | IntArray, usual_s: floa
         texts += [f"{shares.free[clients].sum():,}", f"{fair:,.1f}"]
         texts.append(f"{chosen / fair:.0%}" if fair else _NONE)
     return texts
-
-
-def _known(values: FloatArray) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 # Its figures --------------------------------------------------------------------------------------

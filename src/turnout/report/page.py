@@ -173,13 +173,11 @@ def cells_csv(cells: Iterable[Cell]) -> str:
     columns = dict.fromkeys(name for row in rows for name in row)
     writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _written(value) for name, value in row.items()} for row in rows)
+    for row in rows:
+        undefined = {name for name, v in row.items() if isinstance(v, float) and math.isnan(v)}
+        writer.writerow(row | dict.fromkeys(undefined, ""))
     content = base64.b64encode(text.getvalue().encode("utf-8", "replace")).decode("ascii")
     return f"data:text/csv;charset=utf-8;base64,{content}"
-
-
-def _written(value: Any) -> Any:
-    return "" if isinstance(value, float) and math.isnan(value) else value
 
 
 # Tables -------------------------------------------------------------------------------------------

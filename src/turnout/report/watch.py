@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePath
@@ -190,14 +191,16 @@ def _line(name: str, colour: int, values: FloatArray) -> Line:
 
 def _curves(runs: list[Watched]) -> list[Sketch]:
     """Return accuracy, else answers in time, by selector: the mean of its seeds so far."""
-    is_trained = any(each.cell is not None and "accuracy" in each.cell.series for each in runs)
+    started = [
+        (f"{_where(each)}{cell.settings.label}", cell)
+        for each in runs
+        if (cell := each.cell) is not None and cell.n_rounds
+    ]
+    is_trained = any("accuracy" in cell.series for _, cell in started)
     by_label: dict[str, list[FloatArray]] = {}
-    for each in runs:
-        if each.cell is None or not each.cell.n_rounds:
-            continue
-        values = each.cell.series.get("accuracy") if is_trained else _success(each.cell)
+    for label, cell in started:
+        values = cell.series.get("accuracy") if is_trained else _success(cell)
         if values is not None:
-            label = f"{_where(each)}{each.cell.settings.label}"
             by_label.setdefault(label, []).append(values)
     lines = []
     for number, (label, columns) in enumerate(list(by_label.items())[:_MOST_CURVES]):
@@ -375,7 +378,5 @@ def run_until_interrupted(server: WatchServer) -> None:
     Args:
         server: The server.
     """
-    try:
+    with suppress(KeyboardInterrupt):
         server.serve_forever(poll_interval=0.2)
-    except KeyboardInterrupt:
-        return

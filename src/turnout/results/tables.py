@@ -35,14 +35,9 @@ def targets_of(cells: Sequence[Cell]) -> list[float]:
     named = sorted({target for cell in cells for target in cell.settings.targets})
     if named:
         return named[-_MOST_TARGETS:]
-    best = max((_best_accuracy(cell) for cell in cells), default=math.nan)
+    measured = (cell.series.get("accuracy", np.zeros(0)) for cell in cells)
+    best = np.nanmax(np.concatenate([[-math.inf], *measured]))
     return [level for level in _LEVELS if level <= best][-_N_LEVELS:]
-
-
-def _best_accuracy(cell: Cell) -> float:
-    values = cell.series.get("accuracy", np.zeros(0))
-    measured = values[np.isfinite(values)]
-    return float(measured.max()) if measured.size else -math.inf
 
 
 #: The place in a ranking; clear: a difference that is more than chance.
