@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -415,18 +414,13 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
 )
 
 #: What the metrics of a group have in common.
-GROUPS: Mapping[Group, str] = MappingProxyType(
-    {
-        "learning": "How good the trained model is. Curves count with their last measured value.",
-        "participation": "How many of the chosen clients answered in time.",
-        "fairness": "How evenly the choices are spread over the clients.",
-        "time": "Time on the virtual clock of the simulated federation.",
-        "computing": "What the run cost on the computer that ran it.",
-    }
-)
-
-#: The target of metrics that have one, where their keys are listed.
-_EXAMPLE = (0.8,)
+GROUPS: Mapping[Group, str] = {
+    "learning": "How good the trained model is. Curves count with their last measured value.",
+    "participation": "How many of the chosen clients answered in time.",
+    "fairness": "How evenly the choices are spread over the clients.",
+    "time": "Time on the virtual clock of the simulated federation.",
+    "computing": "What the run cost on the computer that ran it.",
+}
 
 
 def all_metrics(targets: Iterable[float] = ()) -> list[Metric[Facts]]:
@@ -473,7 +467,7 @@ def metric_named(key: str) -> Metric[Facts]:
     """
     metric = find(key)
     if metric is None:
-        keys = [metric.key for metric in all_metrics(_EXAMPLE)]
+        keys = [metric.key for metric in all_metrics([0.8])]  # with an example of a target
         raise InvalidInput(f"unknown metric {key!r}.{nearest(key, keys)}", field="metric")
     return metric
 
