@@ -524,12 +524,10 @@ def figures_of(
     choice("width", width, tuple(WIDTHS))
     order = {label: number for number, label in enumerate(results.labels)}
     inches, n_columns = WIDTHS[width], 1 if width == "one" else 2
-    panels = [panel for world in results.worlds for panel in _curve_panels(world, order)]
-    if len(results.worlds) > 1:
-        for number, world in enumerate(results.worlds):
-            for place in (2 * number, 2 * number + 1):
-                title = f"{world.settings.experiment}, world {number + 1}"
-                panels[place] = dataclasses.replace(panels[place], title=title)
+    panels = []
+    for number, world in enumerate(results.worlds, 1):
+        title = f"{world.settings.experiment}, world {number}" if len(results.worlds) > 1 else ""
+        panels += _curve_panels(world, order, title)
     yield Chart("curves", "Learning curves", _SEEDS, panels, n_columns, inches)
     judged_by = {main_metric(world).key for world in results.worlds}
     if len(results.worlds) > 1 and len(judged_by) == 1 and results.across.labels:
@@ -571,7 +569,7 @@ def draw_results(
     ]
 
 
-def _curve_panels(world: WorldGroup, order: Order) -> list[Panel]:
+def _curve_panels(world: WorldGroup, order: Order, title: str) -> list[Panel]:
     """Return what a world is judged by against rounds and against time."""
     metric = main_metric(world)
     is_trained = metric.key == "accuracy"
@@ -580,8 +578,8 @@ def _curve_panels(world: WorldGroup, order: Order) -> list[Panel]:
     scale = _clock_scale(world)
     time = Axis("virtual time", scale.unit, low=0.0)
     return [
-        Panel(_over_rounds(world, order, column), Axis("round", low=0.0), y),
-        Panel(_over_time(world, order, column, scale.size), time, y),
+        Panel(_over_rounds(world, order, column), Axis("round", low=0.0), y, title),
+        Panel(_over_time(world, order, column, scale.size), time, y, title),
     ]
 
 
@@ -600,9 +598,10 @@ def _profile(results: Results, order: Order) -> Chart:
         for label, shares in across.performance_profile(metric.key, levels).items()
     ]
     tau = "\N{GREEK SMALL LETTER TAU}"
-    axes = (Axis(f"{metric.title.lower()} {tau}"), Axis(f"share of runs above {tau}"))
+    x = Axis(f"{metric.title.lower()} {tau}")
+    y = Axis(f"share of runs above {tau}", low=-0.02, high=1.02)
     caption = "Share of runs above each level, mean over worlds."
-    panel = Panel(lines, axes[0], dataclasses.replace(axes[1], low=-0.02, high=1.02))
+    panel = Panel(lines, x, y)
     return Chart("profile", "Performance profile", caption, [panel])
 
 

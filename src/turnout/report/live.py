@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -221,16 +220,14 @@ class LiveRun:
     def complaints(self) -> list[Complaint]:
         """Which clients gave no usable answer, why and how often: the most frequent first."""
         answers = self.answers
-        counted: Counter[tuple[int, int, str]] = Counter()
-        last: dict[tuple[int, int, str], int] = {}
+        rounds: dict[tuple[int, int, str], list[int]] = {}
         for i in np.flatnonzero(answers.status != Status.COMPLETED).tolist():
             reason = answers.reasons.get(i, "no answer in time")
             key = (int(answers.clients[i]), int(answers.status[i]), reason)
-            counted[key] += 1
-            last[key] = int(answers.round_of[i]) + 1
+            rounds.setdefault(key, []).append(int(answers.round_of[i]) + 1)
         found = [
-            Complaint(self.names[key[0]], Seen(key[1]).words, key[2], count, last[key])
-            for key, count in counted.items()
+            Complaint(self.names[client], Seen(status).words, reason, len(those), those[-1])
+            for (client, status, reason), those in rounds.items()
         ]
         return sorted(found, key=lambda one: (-one.times, -one.last, one.client, one.reason))
 

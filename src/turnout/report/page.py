@@ -66,21 +66,18 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
     styles = ["report.css", "live.css"] if any(view["live"] for view in views) else ["report.css"]
     scripts = [_plotly_js(), packaged("report.js")]
     trusted = _needed("markupsafe").Markup  # only for files that turnout and plotly ship
-    return (
-        templates()
-        .get_template("page.html")
-        .render(
-            title=title_of(cells) or "turnout report",
-            policy=_security_policy(scripts),
-            style=trusted("".join(packaged(name) for name in styles)),
-            scripts=[trusted(script) for script in scripts],
-            problems=problems,
-            order=order,
-            sweep=sweep,
-            worlds=views,
-            data=_data({"sweep": sweep} | {view["id"]: view["charts"] for view in views}),
-            cells=cells_csv(cells),
-        )
+    page = templates().get_template("page.html")
+    return page.render(
+        title=title_of(cells) or "turnout report",
+        policy=_security_policy(scripts),
+        style=trusted("".join(packaged(name) for name in styles)),
+        scripts=[trusted(script) for script in scripts],
+        problems=problems,
+        order=order,
+        sweep=sweep,
+        worlds=views,
+        data=_data({"sweep": sweep} | {view["id"]: view["charts"] for view in views}),
+        cells=cells_csv(cells),
     )
 
 

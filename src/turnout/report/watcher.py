@@ -158,16 +158,12 @@ def _print(folder: Path) -> _Print:
     """Return the fingerprint of a folder's files; empty if the folder is gone."""
     try:
         with os.scandir(folder) as entries:
-            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+            shown = [entry for entry in entries if not entry.name.startswith(".")]
+            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in shown]
     except OSError:
         return ()
-    return tuple(
-        sorted(
-            (name, about.st_size, about.st_mtime_ns, stat.S_IFMT(about.st_mode))
-            for name, about in found
-            if not name.startswith(".")
-        )
-    )
+    kinds = ((name, about, stat.S_IFMT(about.st_mode)) for name, about in found)
+    return tuple(sorted((name, a.st_size, a.st_mtime_ns, kind) for name, a, kind in kinds))
 
 
 def _round_ends_at(folder: Path) -> float:
