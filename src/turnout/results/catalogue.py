@@ -69,6 +69,25 @@ def to_target(target: float) -> tuple[Metric[Facts], Metric[Facts]]:
     return in_rounds, in_time
 
 
+def _metric(*, key: str, **fields: Any) -> Metric[Facts]:
+    """Return a metric; by default it is a number from elsewhere, and its title is its key in words.
+
+    Args:
+        key: Its name.
+        **fields: The other fields of the metric.
+    """
+    usual: dict[str, Any] = {
+        "title": key.replace("_", " ").capitalize(),
+        "compute": number_of(key),
+    }
+    return Metric(key=key, **usual | fields)
+
+
+_trained = partial(_metric, group="learning", needs="training", tables=frozenset())
+_fairness = partial(_metric, group="fairness")
+_time = partial(_metric, group="time", unit="s", better="lower")
+
+
 def _learned(*, key: str, **fields: Any) -> Metric[Facts]:
     """Return a metric of training; by default it is the last value of its curve, and in no table.
 
@@ -76,20 +95,13 @@ def _learned(*, key: str, **fields: Any) -> Metric[Facts]:
         key: Its name, which is that of the curve too.
         **fields: The other fields of the metric.
     """
-    usual: dict[str, Any] = {
-        "group": "learning",
-        "needs": "training",
-        "tables": frozenset(),
-        "compute": last_of(key),
-    }
-    return Metric(key=key, **usual | fields)
+    return _trained(key=key, **{"compute": last_of(key)} | fields)
 
 
 #: In the order in which they are written and shown.
 LEARNING: tuple[Metric[Facts], ...] = (
     _learned(
         key="accuracy",
-        title="Accuracy",
         heading="accuracy",
         meaning="Share of the test set that the global model gets right.",
         better="higher",
@@ -98,7 +110,6 @@ LEARNING: tuple[Metric[Facts], ...] = (
     ),
     _learned(
         key="loss",
-        title="Loss",
         heading="loss",
         meaning="Mean loss of the global model on the test set.",
         better="lower",
@@ -130,14 +141,12 @@ LEARNING: tuple[Metric[Facts], ...] = (
     ),
     _learned(
         key="local_loss",
-        title="Local loss",
         meaning="Mean loss of the global model on all clients' own examples, weighted by data.",
         better="lower",
         tables=frozenset({"train"}),
     ),
     _learned(
         key="jain_of_losses",
-        title="Jain of losses",
         heading="Jain, losses",
         meaning="How equal the clients' losses on their own examples are: 1 = all equal.",
         detail=(
@@ -158,7 +167,6 @@ LEARNING: tuple[Metric[Facts], ...] = (
     ),
     _learned(
         key="best_accuracy",
-        title="Best accuracy",
         meaning="Highest accuracy on the test set that was measured on the way.",
         better="higher",
         decimals=4,
@@ -169,39 +177,30 @@ LEARNING: tuple[Metric[Facts], ...] = (
 
 #: The same, behind the rounds and times to the targets.
 PROGRESS: tuple[Metric[Facts], ...] = (
-    _learned(
+    _trained(
         key="rounds_run",
-        title="Rounds run",
         meaning="Rounds that were played: fewer than planned if the run stopped at its target.",
         unit="rounds",
         decimals=0,
         tables=frozenset({"train"}),
-        compute=number_of("rounds_run"),
     ),
-    _learned(
+    _trained(
         key="stopped_at_target",
-        title="Stopped at target",
         meaning="Whether the run ended early because it had reached its target accuracy.",
         decimals=0,
-        compute=number_of("stopped_at_target"),
     ),
-    _learned(
+    _trained(
         key="broken_answers",
-        title="Broken answers",
         meaning="Answers with a loss or weights that are not finite; they count as failed.",
         unit="answers",
         better="lower",
         decimals=0,
-        compute=number_of("broken_answers"),
     ),
 )
 
 # --------------------------------------------------------------------------------------------------
 # Metrics of participation, fairness and time: who is chosen, who answers, how long it takes.
 # --------------------------------------------------------------------------------------------------
-
-_fairness: Callable[..., Metric[Facts]] = partial(Metric, group="fairness")
-_time: Callable[..., Metric[Facts]] = partial(Metric, group="time", unit="s", better="lower")
 
 _SIMULATION: frozenset[Table] = frozenset({"simulate", "compare", "report"})
 
@@ -241,9 +240,8 @@ def _lengths(total: Callable[..., float]) -> Callable[[Facts], float]:
 
 #: In the order in which they are written and shown.
 PARTICIPATION: tuple[Metric[Facts], ...] = (
-    Metric(
+    _metric(
         key="success_ratio",
-        title="Success ratio",
         heading="success",
         meaning="Share of the chosen clients that answered in time.",
         better="higher",
@@ -251,7 +249,7 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         tables=_SIMULATION | {"train", "compare --train"},
         compute=_success_ratio,
     ),
-    Metric(
+    _metric(
         key="cep",
         title="CEP",
         meaning="Cumulative effective participation: how many answers came in time in all.",
@@ -266,9 +264,8 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         tables=_SIMULATION | {"train"},
         compute=lambda facts: int(np.nansum(facts.completed)),
     ),
-    Metric(
+    _metric(
         key="regret",
-        title="Regret",
         meaning="Answers in time that were missed against the best fixed plan in hindsight.",
         detail=(
             "A fixed plan gives each client a chance of being chosen that stays as it is in all "
@@ -282,9 +279,8 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         tables=frozenset({"simulate", "report"}),
         compute=last_of("regret"),
     ),
-    Metric(
+    _metric(
         key="regret_bound",
-        title="Regret bound",
         meaning="What Theorem 1 of E3CS says the regret stays below on average.",
         detail="Only E3CS has it, and only in worlds in which every client is always available.",
         unit="answers",
@@ -294,7 +290,6 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _fairness(
         key="jain_of_counts",
-        title="Jain of counts",
         heading="Jain",
         meaning="How equally often the clients were chosen: 1 = all equally often.",
         detail=(
@@ -308,7 +303,6 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _fairness(
         key="gini_of_counts",
-        title="Gini of counts",
         heading="Gini",
         meaning="How unequally often the clients were chosen: 0 = all equally often.",
         detail=(
@@ -322,7 +316,6 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _fairness(
         key="minimum_rate",
-        title="Minimum rate",
         heading="min rate",
         meaning="Share of the rounds in which the least chosen client took part.",
         detail=(
@@ -335,7 +328,6 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _fairness(
         key="shortfall",
-        title="Shortfall",
         heading="shortfall",
         meaning="Places by which the worst client fell behind half its fair share, in any window.",
         detail=(
@@ -376,7 +368,6 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _fairness(
         key="backlog_per_round",
-        title="Backlog per round",
         meaning="Choices still owed to the client that waits most, per round: 0 = none.",
         detail=(
             "The backlog is a queue for every client (RBCS-F, Eq. (6)): it grows by the rate "
@@ -392,16 +383,14 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _fairness(
         key="backlog_rate",
-        title="Backlog rate",
         meaning="The rate of being chosen at which backlogs are counted.",
         detail=(
             "It is the rate that the selector promises to every client, such as beta of RBCS-F; "
             "0.15 for selectors that promise none."
         ),
         tables=frozenset(),
-        compute=number_of("backlog_rate"),
     ),
-    Metric(
+    _metric(
         key="seconds",
         title="Computing time",
         meaning="Real time that the computer took.",
@@ -409,7 +398,6 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         unit="s",
         decimals=2,
         tables=frozenset({"simulate", "train"}),
-        compute=number_of("seconds"),
     ),
 )
 
