@@ -105,8 +105,7 @@ def _over_rounds(world: WorldGroup, order: Order, column: Column, start: int = 0
         rows = np.array([values[:shortest] for values in columns])
         at = _points(rows, start)
         if at.size:
-            name = variant.name
-            lines.append(Line.over_seeds(name, order[name], at + 1, rows[:, at]))
+            lines.append(Line.over_seeds(variant.name, order[variant.name], at + 1, rows[:, at]))
     return lines
 
 
@@ -133,14 +132,12 @@ def _over_time(world: WorldGroup, order: Order, column: Column, seconds: float) 
         if curves:
             times = np.linspace(0.0, min(float(at[-1]) for at, _ in curves), N_POINTS)
             rows = np.array([_last_known(at, values, times) for at, values in curves])
-            name = variant.name
-            lines.append(Line.over_seeds(name, order[name], times / seconds, rows))
+            lines.append(Line.over_seeds(variant.name, order[variant.name], times / seconds, rows))
     return lines
 
 
 def _last_known(at: FloatArray, values: FloatArray, times: FloatArray) -> FloatArray:
-    latest = np.searchsorted(at, times, side="right") - 1
-    return np.where(latest >= 0, values[np.maximum(latest, 0)], np.nan)
+    return np.concatenate(([np.nan], values))[np.searchsorted(at, times, side="right")]
 
 
 def _clock(cell: Cell) -> FloatArray:
@@ -192,8 +189,7 @@ def _loss_histogram(world: WorldGroup, order: Order) -> Iterator[Chart]:
     lines = []
     for name, values in present.items():
         counts, _ = np.histogram(np.minimum(values, edges[-1]), edges)
-        share = counts / values.size
-        lines.append(Line(name, order[name], edges, share, is_steps=True))
+        lines.append(Line(name, order[name], edges, counts / values.size, is_steps=True))
     caption = (
         "Share of clients by the loss of the final model on their own examples, all seeds. The last"
         " step holds everything above. The Jain index of these losses is in the summary."
@@ -324,9 +320,8 @@ def _classes_of(world: WorldGroup) -> IntArray | None:
     """Return (n,) the class of each client, None without classes or with too many to draw."""
     recorded = [cell.class_of for cell in world.cells]
     class_of = next((classes for classes in recorded if classes is not None), None)
-    if class_of is None:
-        return None
-    return class_of if 2 <= np.unique(class_of).size <= _MOST_CLASSES else None
+    n_classes = 0 if class_of is None else np.unique(class_of).size
+    return class_of if 2 <= n_classes <= _MOST_CLASSES else None
 
 
 def _class_names(world: WorldGroup, classes: IntArray) -> list[str]:
@@ -413,8 +408,8 @@ def _fairness(world: WorldGroup, order: Order) -> Iterator[Chart]:
     for variant in world.variants:
         curves = [_lorenz(counts, share) for counts in _counts(variant) if counts.sum() > 0]
         if curves:
-            name, y = variant.name, np.mean(curves, axis=0)
-            lines.append(Line(name, order[name], share, y))
+            y = np.mean(curves, axis=0)
+            lines.append(Line(variant.name, order[variant.name], share, y))
     if not lines:
         return
     ends = np.array([0, 1])

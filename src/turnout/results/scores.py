@@ -271,8 +271,7 @@ def _steps(
     """Return the differences for the seeds that both have."""
     shared = sorted(ours.keys() & theirs.keys())
     steps: FloatArray = np.array([_step(metric, ours[seed], theirs[seed]) for seed in shared])
-    finite: FloatArray = steps[np.isfinite(steps)]
-    return finite
+    return steps[np.isfinite(steps)]
 
 
 # --------------------------------------------------------------------------------------------------

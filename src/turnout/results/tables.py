@@ -176,15 +176,10 @@ def difference_table(
     shown, columns = [], []
     for metric in metrics:
         steps = scores.difference(metric, baseline)
-        means = scores.estimate(metric).values()
-        scale = metric.scale(mean.mean for mean in means)
+        scale = metric.scale(mean.mean for mean in scores.estimate(metric).values())
         shown.append((metric, scale))
-        columns.append(
-            [
-                _entry(step.estimate, scale, "+")._replace(mark="clear" if step.is_clear else "")
-                for step in steps.values()
-            ]
-        )
+        entries = ((_entry(step.estimate, scale, "+"), step.is_clear) for step in steps.values())
+        columns.append([entry._replace(mark="clear" if clear else "") for entry, clear in entries])
     first = scores.labels[0] if baseline is None else baseline
     return ScoreTable(shown, _rows([name for name in scores.labels if name != first], columns))
 
