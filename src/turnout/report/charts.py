@@ -226,8 +226,7 @@ def _success_in(cell: Cell, window: int) -> FloatArray:
 
 def _moving_sum(values: FloatArray, window: int) -> FloatArray:
     total = np.concatenate((np.zeros(window), np.nancumsum(values)))
-    moving: FloatArray = total[window:] - total[:-window]
-    return moving
+    return total[window:] - total[:-window]
 
 
 def _answers_so_far(cell: Cell) -> FloatArray:

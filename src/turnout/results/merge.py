@@ -131,23 +131,19 @@ def merge(out: str | os.PathLike[str], folders: Iterable[str | os.PathLike[str]]
             locks.enter_context(locked(place))
             for left in place.glob(f"*/.*{TEMPORARY}"):  # by a merge that was killed
                 shutil.rmtree(left)
-        return _join(target, places, sources)
-
-
-def _join(target: Path, places: list[Path], sources: list[_Moved]) -> Merged:
-    there = [(place, place) for place in places if (place / files.EXPERIMENT).exists()]
-    settings = _checked_settings([*there, *sources])
-    cells, incomplete = _checked_cells([*there, *sources])
-    added = {place: cell for place, cell in cells.items() if place != cell}
-    try:
-        for place, table in settings.items():
-            file = place / files.EXPERIMENT
-            if not file.exists() or files.read_json(file) != table:
-                files.write_json(file, table)
-        for place, cell in added.items():
-            _copy(cell, place)
-    except OSError as error:
-        raise OutputError(f"{target} cannot be written: {error}.") from error
+        there = [(place, place) for place in places if (place / files.EXPERIMENT).exists()]
+        settings = _checked_settings([*there, *sources])
+        cells, incomplete = _checked_cells([*there, *sources])
+        added = {place: cell for place, cell in cells.items() if place != cell}
+        try:
+            for place, table in settings.items():
+                file = place / files.EXPERIMENT
+                if not file.exists() or files.read_json(file) != table:
+                    files.write_json(file, table)
+            for place, cell in added.items():
+                _copy(cell, place)
+        except OSError as error:
+            raise OutputError(f"{target} cannot be written: {error}.") from error
     return Merged(
         tuple(added),
         tuple(place for place in cells if place not in added),

@@ -55,8 +55,7 @@ def cumulative_participation(completed: BoolArray, offsets: IntArray) -> IntArra
     """
     answers = arrays.vector("completed", completed, np.bool_)
     so_far = np.concatenate(([0], np.cumsum(answers)))
-    total: IntArray = so_far[arrays.offsets(offsets, answers.size)[1:]]
-    return total
+    return so_far[arrays.offsets(offsets, answers.size)[1:]]
 
 
 def success_ratio(completed: BoolArray) -> float:
@@ -234,8 +233,7 @@ def regret(
             f"played must be numbers in the shape of success, {np.shape(success)}, got "
             f"{given.dtype} of shape {given.shape}."
         )
-    lost: FloatArray = best - np.cumsum(np.sum(given * success, axis=1, dtype=np.float64))
-    return lost
+    return best - np.cumsum(np.sum(given * success, axis=1, dtype=np.float64))
 
 
 class RunningRegret:
@@ -295,8 +293,7 @@ class RunningRegret:
 def _continued(so_far: float | FloatArray, new: Array) -> FloatArray:
     """Return cumulative sums that do not depend on how the rounds were cut into batches."""
     first = np.asarray(so_far, dtype=np.float64)[np.newaxis]
-    total: FloatArray = np.cumsum(np.concatenate((first, new)), axis=0)[1:]
-    return total
+    return np.cumsum(np.concatenate((first, new)), axis=0)[1:]
 
 
 def _largest(gains: FloatArray, k: int) -> FloatArray:
@@ -328,11 +325,9 @@ def theorem1_bound(
     k, n = require.integer("cohort_size", cohort_size, minimum=1), _n_clients(n_clients)
     spare = np.cumsum(k * (1.0 - _quotas(quota, _n_rounds(n_rounds))))  # sum of k - K sigma_t
     if eta is None:
-        best: FloatArray = 2.0 * np.sqrt(spare * n * math.log(n))  # Eq. (24)
-        return best
+        return 2.0 * np.sqrt(spare * n * math.log(n))  # Eq. (24)
     require.number("eta", eta, above=0.0)
-    bound: FloatArray = eta * spare + n / eta * math.log(n)  # Eq. (23)
-    return bound
+    return eta * spare + n / eta * math.log(n)  # Eq. (23)
 
 
 def theorem3_bound(

@@ -374,8 +374,7 @@ def log_ratio(
         bounds: How long the runs of both were.
     """
     ours, theirs = np.minimum(times, bounds[0]), np.minimum(others, bounds[1])
-    ratio: FloatArray = np.log(ours) - np.log(theirs)
-    return ratio
+    return np.log(ours) - np.log(theirs)
 
 
 def all_of(parts: Sequence[Evidence]) -> Evidence:
@@ -428,8 +427,7 @@ def holm(p_values: Iterable[float], planned: int = 0) -> list[float]:
     factors = max(planned, values.size) - np.arange(values.size)
     corrected = np.empty(values.size)
     corrected[order] = np.maximum.accumulate(np.minimum(1.0, factors * values[order]))
-    listed: list[float] = corrected.tolist()
-    return listed
+    return corrected.tolist()
 
 
 def _student_tail(statistic: float, degrees: int) -> float:
