@@ -16,7 +16,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from turnout.core.plain import finite
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Status
 from turnout.report.figure import Axis, Bars, Chart, Guide, Line, Mark, Panel, stacked
 from turnout.report.to_svg import Shape, Sketch, cells, sketch, spelled
@@ -508,8 +507,8 @@ class LiveView:
             "n_rounds": run.n_rounds,
             "min_answers": run.min_answers,
             "void_rounds": (np.flatnonzero(run.answers.is_void) + 1).tolist(),
-            "wall_s": finite(run.answers.wall_s),
-            "training_s": finite(run.answers.length_s),
+            "wall_s": _known(run.answers.wall_s),
+            "training_s": _known(run.answers.length_s),
             "alerts": [alert._asdict() for alert in run.alerts],
             "clients": clients,
             "complaints": [complaint._asdict() for complaint in run.complaints],
@@ -568,6 +567,10 @@ def _client_cells(run: LiveRun, clients: Sequence[int] | IntArray, usual_s: floa
         texts += [f"{shares.free[clients].sum():,}", f"{fair:,.1f}"]
         texts.append(f"{chosen / fair:.0%}" if fair else _NONE)
     return texts
+
+
+def _known(values: FloatArray) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 # Its figures --------------------------------------------------------------------------------------

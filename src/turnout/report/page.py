@@ -257,6 +257,11 @@ class Table(NamedTuple):
     headings: list[Heading]
     rows: list[tuple[str, list[PageCell]]]  #: the name of a selector and its numbers
 
+    @property
+    def has_extra(self) -> bool:
+        """Whether some columns are shown on demand."""
+        return any(heading.is_extra for heading in self.headings)
+
 
 def world_view(world: WorldGroup, id: str, order: Mapping[str, int]) -> dict[str, Any]:
     """Return what the page shows of a world, for its template.

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePath
 from threading import Lock
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import numpy as np
 
@@ -82,6 +82,7 @@ class RunRow(NamedTuple):
     """A run in the table of all."""
 
     key: str
+    link: str
     name: str
     done: int
     planned: int
@@ -148,11 +149,12 @@ def page_view(look: Look, path: str, key: str, stalled_s: float) -> PageView:
 def _row(watched: Watched) -> RunRow:
     key, cell = watched.key, watched.cell
     if cell is None:
-        return RunRow(key, key, 0, 1, "not readable", _NONE, _NONE)
+        return RunRow(key, quote(key), key, 0, 1, "not readable", _NONE, _NONE)
     accuracy = cell.series.get("accuracy", np.zeros(0))
     known = accuracy[np.isfinite(accuracy)]
     return RunRow(
         key,
+        quote(key),
         f"{_where(watched)}{cell.settings.label}, seed {cell.settings.seed}",
         cell.n_rounds,
         cell.settings.n_rounds,
