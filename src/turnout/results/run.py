@@ -38,6 +38,7 @@ AVAILABLE_BITS, AVAILABLE_AT = "available_bits", "available_at"
 #: How the names of measured columns begin in a file; one entry per round, NaN = not measured.
 MEASURED = "measured."
 
+#: All columns that are collected, in the order of ``selections.npz``.
 _COLLECTED: Mapping[str, type] = {
     **PER_CHOICE,
     **PER_ROUND,
