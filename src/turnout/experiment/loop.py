@@ -24,8 +24,9 @@ from typing import Literal, NamedTuple, Protocol, Self
 import numpy as np
 
 from turnout.core import require
+from turnout.core.arrays import UPDATE_METRICS
 from turnout.core.bounds import Bounds
-from turnout.core.errors import InvalidInput, MissingColumn
+from turnout.core.errors import InvalidInput, MissingColumn, MissingMetric
 from turnout.core.selector import Selector
 from turnout.core.types import (
     Array,
@@ -57,7 +58,7 @@ class Work(Protocol):
 
     @property
     def metrics(self) -> Mapping[str, FloatArray]:
-        """(s,) each: what clients reported, NaN for those who did not."""
+        """(s,) or (s, d) each: what clients reported, NaN for those who did not."""
 
 
 class Participants(Protocol):
@@ -65,6 +66,12 @@ class Participants(Protocol):
 
     In each round the loop asks ``polled_loss`` if the selector polls, then ``work`` for the chosen,
     then ``measure``. What ``state`` returns is all that is needed to continue behind a round.
+
+    Two members are optional. ``report(metrics)`` is called once before the first round with what
+    the selector needs: the metrics by name, each with the length of its vectors or None for single
+    numbers. It raises ``MissingMetric`` for what the clients cannot report. ``evaluated`` is a
+    mapping with the scores of the last evaluation of the model, which the selector sees in its
+    context.
     """
 
     @property
@@ -130,16 +137,25 @@ class Simulated:
 
     Args:
         environment: The environment.
-        wanted: The metrics to report.
     """
 
     columns: Mapping[str, Array] = MappingProxyType({})
     workload: FloatArray | None = None
     is_done = False
 
-    def __init__(self, environment: Environment, wanted: frozenset[str]) -> None:
+    def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._wanted = wanted
+        self._wanted = frozenset[str]()
+
+    def report(self, metrics: Mapping[str, int | None]) -> None:
+        """Remember the metrics to report; refuse those that only training provides."""
+        self._wanted = frozenset(metrics)
+        trained = sorted(self._wanted.intersection(UPDATE_METRICS))
+        if trained:
+            raise MissingMetric(
+                f"the selector needs {' and '.join(map(repr, trained))}, which only clients that "
+                "train a model report: use turnout.train(...) or 'turnout compare --train'."
+            )
 
     def reset(self) -> None:
         """Nothing to forget."""
@@ -319,7 +335,7 @@ def rounds(
         )
     progress = Progress(environment.n_clients) if progress is None else progress
     if participants is None:
-        participants = Simulated(environment, selector.needs_metrics)
+        participants = Simulated(environment)
     _check_columns(selector, environment, participants)
     engine = RoundEngine(
         selector,
@@ -329,6 +345,9 @@ def rounds(
         bounds=bounds,
         observed=progress.observed,
     )
+    if hasattr(participants, "report"):
+        sizes = selector.metric_sizes
+        participants.report({name: sizes.get(name) for name in sorted(selector.needs_metrics)})
     if start == 0:
         engine.resize(environment.n_clients)
         participants.reset()
@@ -352,8 +371,9 @@ def _go(
         ctx = environment.context(
             t, size, history, columns=columns, deadline=deadline, workload=workload
         )
-        if own:
-            ctx = dataclasses.replace(ctx, columns={**ctx.columns, **own})
+        evaluated = getattr(participants, "evaluated", _NOTHING)
+        if own or evaluated:
+            ctx = dataclasses.replace(ctx, columns={**ctx.columns, **own}, evaluated=evaluated)
         ctx = engine.bounded(ctx)
         polled = engine.poll(ctx)
         if polled is not None:
@@ -379,7 +399,7 @@ def _worked(
         failed = np.where(work.is_broken, np.int8(Status.FAILED), closed.status)
         closed = closed._replace(status=failed)
     claimed = {
-        name: environment.claimed(values, selection.clients)
+        name: environment.claimed(values.T, selection.clients).T  # the last axis is the clients'
         for name, values in work.metrics.items()
     }
     return closed, Outcome(closed.status, closed.duration, claimed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, get_type_hints
 
 from turnout.core import require
-from turnout.core.domains import BelowOne, Count, Flag, Positive, check_fields, choice
+from turnout.core.domains import BelowOne, Count, Flag, NonNegative, Positive, check_fields, choice
 from turnout.core.errors import InvalidInput
 from turnout.core.names import shortened
 from turnout.core.plain import LATER
@@ -63,6 +63,9 @@ class Training:
             normalisation.
             ``"average"``: they are averaged with the weights, and clients start from the mean.
             ``"local"``: each client keeps its own from round to round and is evaluated with them.
+        label_noise: Scale of the Laplace noise on the column ``label_counts``, how many examples of
+            each label a client says it has. 0 tells the true counts. None: clients tell nothing,
+            and selectors that need the column are refused.
 
     >>> Training(target_accuracy=0.9).target_accuracy
     (0.9,)
@@ -83,6 +86,7 @@ class Training:
     device: str = "cpu"
     code: ClientCode = field(default_factory=ClientCode, metadata=LATER)
     buffers: Annotated[str, choice(*BUFFERS)] = field(default=BUFFERS[0], metadata=LATER)
+    label_noise: NonNegative | None = field(default=0.0, metadata=LATER)
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Training).items():
