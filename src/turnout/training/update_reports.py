@@ -13,8 +13,9 @@ from turnout.core.sketch import FOLD, mixing, signs
 from turnout.core.types import FloatArray
 from turnout.training.base import Trainer
 
-#: Weights that are looked at together, so that no second copy of all models is needed.
-_NUMBERS = 4_000_000
+#: Weights that are looked at together: few enough for a core's cache, and no second copy of all
+#: models is needed.
+_NUMBERS = 250_000
 
 
 class UpdateReports:
@@ -46,8 +47,9 @@ class UpdateReports:
                 f"of this model has {n_bias}: set the number of classes of the selector to it."
             )
         if n_mixed is not None:
-            self._signs = torch.tensor(signs(self._n_weights))
-            self._mixing = torch.tensor(mixing(n_mixed))
+            device = trainer.initial_weights().device
+            self._signs = torch.tensor(signs(self._n_weights), device=device)
+            self._mixing = torch.tensor(mixing(n_mixed), device=device)
 
     def of(self, start: Tensor, models: Tensor) -> dict[str, FloatArray]:
         """Return the reports of clients, (s,) or (s, d) each.
@@ -58,25 +60,27 @@ class UpdateReports:
         """
         if not self.asked:
             return {}
-        n_at_a_time = max(1, _NUMBERS // self._n_weights)
-        parts = [self._part(start, some) for some in torch.split(models, n_at_a_time)]
+        n_at_a_time, n_padding = max(1, _NUMBERS // self._n_weights), -self._n_weights % FOLD
+        memory = models.new_zeros(n_at_a_time, self._n_weights + n_padding)
+        parts = [self._part(start, some, memory) for some in torch.split(models, n_at_a_time)]
         return {
             name: torch.cat([part[name] for part in parts]).double().cpu().numpy()
             for name in self.asked
         }
 
-    def _part(self, start: Tensor, models: Tensor) -> dict[str, Tensor]:
-        update = models[:, : self._n_weights] - start[: self._n_weights]
+    def _part(self, start: Tensor, models: Tensor, memory: Tensor) -> dict[str, Tensor]:
+        n = self._n_weights
+        padded = memory[: len(models)]
+        update = torch.sub(models[:, :n], start[:n], out=padded[:, :n])
         part = {}
         if "update_norm" in self.asked:
             part["update_norm"] = torch.linalg.vector_norm(update, dim=1)
         if self._n_bias is not None:
             part["bias_update"] = update[:, -self._n_bias :].clone()
         if "update_sketch" in self.asked:
-            update.mul_(self._signs.to(update.device))
-            padded = torch.nn.functional.pad(update, (0, -self._n_weights % FOLD))
+            update.mul_(self._signs)
             folded = padded.view(len(models), -1, FOLD).sum(dim=1).double()
-            part["update_sketch"] = folded @ self._mixing.to(update.device)
+            part["update_sketch"] = folded @ self._mixing
         return part
 
 
