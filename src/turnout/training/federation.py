@@ -109,6 +109,10 @@ class Federation:
         self.is_done = False
         self._train_loss = math.nan
         self._scores: ClientScores | None = None
+        self._moments = {
+            name: self.weights[: self.trainer.n_weights - self.trainer.n_buffers].clone().zero_()
+            for name in self.training.server.moments
+        }
         keeps_own = self.training.buffers == "local" and self.trainer.n_buffers > 0
         self._kept = KeptBuffers(self.trainer) if keeps_own else None
 
@@ -136,13 +140,7 @@ class Federation:
             is_sound = np.isfinite(_possible(updates.loss))
             for name, values in self._updates.of(self.weights, updates.weights).items():
                 reported[name][np.flatnonzero(is_completed)[is_sound]] = values[is_sound]
-            chance = selection.probability
-            self._aggregate(
-                updates,
-                is_sound,
-                None if chance is None else chance[is_completed],
-                selection.times[is_completed],
-            )
+            self._aggregate(updates, is_sound, selection, is_completed)
             is_broken[is_completed] = ~is_sound
             self.n_broken += int(np.sum(~is_sound))
             for name in names:
@@ -213,6 +211,7 @@ class Federation:
             "is_done": np.array(self.is_done),
             "evaluated": np.array([self.evaluated.get(name, np.nan) for name in _EVALUATED]),
         }
+        state |= {f"server.{name}": x.cpu().numpy() for name, x in self._moments.items()}
         return state if self._kept is None else state | {"buffers": self._kept.values.cpu().numpy()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
@@ -230,6 +229,7 @@ class Federation:
 
         self.reset()
         self.weights = saved("weights", self.weights)
+        self._moments = {name: saved(f"server.{name}", x) for name, x in self._moments.items()}
         if self._kept is not None:
             self._kept.values = saved("buffers", self._kept.values)
         self.n_broken, self.is_done = int(state["n_broken"]), bool(state["is_done"])
@@ -241,23 +241,26 @@ class Federation:
         self,
         updates: Updates,
         is_sound: BoolArray,
-        probability: FloatArray | None,
-        times: IntArray,
+        selection: Selection,
+        is_completed: BoolArray,
     ) -> None:
-        examples = updates.num_examples[is_sound]
+        used = np.flatnonzero(is_completed)[is_sound]
+        examples, chance = updates.num_examples[is_sound], selection.probability
         coefficients = np.zeros(is_sound.size)
         coefficients[is_sound] = self.training.aggregation.coefficients(
             examples,
-            None if probability is None else probability[is_sound],
+            None if chance is None else chance[used],
             int(self.data.num_samples.sum()),
-            times[is_sound],
+            selection.times[used],
         )
-        n_buffers, server_lr = self.trainer.n_buffers, self.training.server_lr
-        new = aggregate(self.weights, updates.weights, coefficients, server_lr)
-        if n_buffers and coefficients.any():  # moments are no step: their mean is a whole one
-            share = coefficients / coefficients.sum()
-            ours, theirs = self.weights[-n_buffers:], updates.weights[:, -n_buffers:]
-            new[-n_buffers:] = aggregate(ours, theirs, share)
+        n, weights = self.trainer.n_weights - self.trainer.n_buffers, self.weights
+        new = aggregate(weights, updates.weights, coefficients, self.training.server_lr)
+        if coefficients.any():
+            server = self.training.server
+            new[:n] = server.step(weights[:n], new[:n], self._moments, selection.round)
+            if self.trainer.n_buffers:  # running moments are no step: their mean is a whole one
+                share = coefficients / coefficients.sum()
+                new[n:] = aggregate(weights[n:], updates.weights[:, n:], share)
         self.weights = new
         if is_sound.any():
             self._train_loss = float(np.average(updates.loss[is_sound], weights=examples))

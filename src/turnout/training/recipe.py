@@ -15,6 +15,7 @@ from turnout.data import ClientCode, Digits, Dirichlet, Partition, Source
 from turnout.training.aggregate import Aggregation, MeanReturned
 from turnout.training.local import LocalWork
 from turnout.training.models import Mlp, Model
+from turnout.training.server import ServerOptimizer, TakeMean
 
 #: The class of each trainer, imported only when something is trained. The first is the default.
 TRAINERS: Mapping[str, str] = {
@@ -32,7 +33,7 @@ OBSERVATION = frozenset(
 )
 
 #: What a recipe is made of, beside plain values.
-_PARTS = (Source, Partition, Model, LocalWork, Aggregation, ClientCode)
+_PARTS = (Source, Partition, Model, LocalWork, Aggregation, ClientCode, ServerOptimizer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class Training:
             normalisation.
             ``"average"``: they are averaged with the weights, and clients start from the mean.
             ``"local"``: each client keeps its own from round to round and is evaluated with them.
+        server: What the server does with the aggregated model: take it, or treat it as a step of
+            momentum, Adam or Yogi.
         label_noise: Scale of the Laplace noise on the column ``label_counts``, how many examples of
             each label a client says it has. 0 tells the true counts. None: clients tell nothing,
             and selectors that need the column are refused.
@@ -86,6 +89,7 @@ class Training:
     device: str = "cpu"
     code: ClientCode = field(default_factory=ClientCode, metadata=LATER)
     buffers: Annotated[str, choice(*BUFFERS)] = field(default=BUFFERS[0], metadata=LATER)
+    server: ServerOptimizer = field(default_factory=TakeMean, metadata=LATER)
     label_noise: NonNegative | None = field(default=0.0, metadata=LATER)
 
     def __post_init__(self) -> None:
