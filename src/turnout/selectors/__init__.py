@@ -1,5 +1,6 @@
 """The selectors, one algorithm per file. A new file needs one import line here."""
 
+from turnout.selectors.afl import AFL
 from turnout.selectors.cpow_d import CPowD
 from turnout.selectors.data_weighted import DataWeighted
 from turnout.selectors.dirichlet import Dirichlet
@@ -8,6 +9,7 @@ from turnout.selectors.fedcs import FedCS
 from turnout.selectors.guarded import Guarded
 from turnout.selectors.k_linucb import KLinUCB
 from turnout.selectors.nccb import NCCB
+from turnout.selectors.ocs import OCS
 from turnout.selectors.oort import Oort
 from turnout.selectors.pace import Pace
 from turnout.selectors.pow_d import PowD
@@ -18,8 +20,10 @@ from turnout.selectors.rpow_d import RPowD
 from turnout.selectors.ucb_cs import UCBCS
 
 __all__ = [
+    "AFL",
     "E3CS",
     "NCCB",
+    "OCS",
     "RBCSF",
     "UCBCS",
     "CPowD",
