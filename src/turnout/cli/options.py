@@ -418,6 +418,9 @@ class TrainingOptions:
     evaluate_every: int | None = _of_training(
         "--evaluate-every", "Rounds between two evaluations on the test set; default: 1.", min=1
     )
+    participants: str | None = _of_training(
+        "--participants", "module:Name of your own subclass of turnout.training.Federation."
+    )
     device: str | None = _of_training("--device", "cpu (default), cuda, cuda:1, mps ...")
     trainer: str | None = _of_training(
         "--trainer", "fast (default), or reference: one client after the other."

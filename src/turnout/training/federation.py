@@ -81,12 +81,25 @@ class Federation:
                 f"data has {self.data.n_clients} clients, but n_clients is {n_clients}.",
                 field="data",
             )
-        self.trainer = _trainer(training, self.data, seed)
+        self.trainer = self.make_trainer(seed)
         self.columns: Mapping[str, Array] = _columns(self.data, training.label_noise, seed)
         seen = examples_seen(self.data.num_samples, training.local.batch_size, self.trainer.steps)
         self.workload: FloatArray = seen / seen.mean()
         self.report({})
         self.reset()
+
+    def make_trainer(self, seed: int) -> Trainer:
+        """Return what trains and evaluates models; override it for local work of your own.
+
+        Args:
+            seed: Fixes the first model and every mini-batch.
+        """
+        importlib.import_module("turnout.training.modules")  # says what to install without PyTorch
+        recipe = self.training
+        trainer: Trainer = import_object(TRAINERS[recipe.trainer])(
+            self.data, recipe.model, recipe.local, seed, recipe.device
+        )
+        return trainer
 
     def report(self, metrics: Mapping[str, int | None]) -> None:
         """Say what the selector needs beside losses; nothing else is computed.
@@ -266,12 +279,25 @@ class Federation:
             self._train_loss = float(np.average(updates.loss[is_sound], weights=examples))
 
 
-def _trainer(training: Training, data: FederatedData, seed: int) -> Trainer:
-    importlib.import_module("turnout.training.modules")  # says what to install without PyTorch
-    trainer: Trainer = import_object(TRAINERS[training.trainer])(
-        data, training.model, training.local, seed, training.device
-    )
-    return trainer
+def federation_of(
+    training: Training, n_clients: int, seed: int = 0, *, data: FederatedData | None = None
+) -> Federation:
+    """Return the participants of a recipe: a ``Federation``, or your own subclass of it.
+
+    Args:
+        training: The recipe.
+        n_clients: Number of clients.
+        seed: As in ``Federation``.
+        data: As in ``Federation``.
+    """
+    kind = import_object(training.participants) if training.participants else Federation
+    if not (isinstance(kind, type) and issubclass(kind, Federation)):
+        raise InvalidInput(
+            f"participants must name a subclass of turnout.training.Federation, but "
+            f"{training.participants} is {require.shown(kind)}.",
+            field="participants",
+        )
+    return kind(training, n_clients, seed, data=data)
 
 
 def _federated(training: Training, n_clients: int, seed: int) -> FederatedData:

@@ -66,6 +66,8 @@ class Training:
             ``"local"``: each client keeps its own from round to round and is evaluated with them.
         server: What the server does with the aggregated model: take it, or treat it as a step of
             momentum, Adam or Yogi.
+        participants: Your own subclass of ``turnout.training.Federation``, as ``"module:Name"``. It
+            may change what clients do, report or remember. Empty: the class itself.
         label_noise: Scale of the Laplace noise on the column ``label_counts``, how many examples of
             each label a client says it has. 0 tells the true counts. None: clients tell nothing,
             and selectors that need the column are refused.
@@ -90,6 +92,7 @@ class Training:
     code: ClientCode = field(default_factory=ClientCode, metadata=LATER)
     buffers: Annotated[str, choice(*BUFFERS)] = field(default=BUFFERS[0], metadata=LATER)
     server: ServerOptimizer = field(default_factory=TakeMean, metadata=LATER)
+    participants: str = field(default="", metadata=LATER)
     label_noise: NonNegative | None = field(default=0.0, metadata=LATER)
 
     def __post_init__(self) -> None:
@@ -104,6 +107,11 @@ class Training:
         if self.stop_at_target and not self.target_accuracy:
             raise InvalidInput(
                 "stop_at_target needs a target_accuracy, such as 0.9.", field="stop_at_target"
+            )
+        if not isinstance(self.participants, str) or self.participants.count(":") > 1:
+            raise InvalidInput(
+                f"participants must be 'module:Name', got {self.participants!r}.",
+                field="participants",
             )
         if not isinstance(self.device, str) or not self.device:
             raise InvalidInput(
