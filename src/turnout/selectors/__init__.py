@@ -17,6 +17,7 @@ from turnout.selectors.random import Random
 from turnout.selectors.rbcs_f import RBCSF
 from turnout.selectors.round_robin import RoundRobin
 from turnout.selectors.rpow_d import RPowD
+from turnout.selectors.tifl import TiFL
 from turnout.selectors.ucb_cs import UCBCS
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "RPowD",
     "Random",
     "RoundRobin",
+    "TiFL",
 ]
