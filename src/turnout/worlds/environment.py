@@ -372,13 +372,8 @@ def rbcs_f_world(n_clients: int = 40, seed: int = 0, log_base: float = 2.0) -> E
         seed: Seed of the world.
         log_base: Base of the logarithm in 1 / log(1 + SNR), which the paper does not state.
     """
-    return Environment(
-        n_clients,
-        seed,
-        availability=Bernoulli(0.8),
-        volatility=Reliable(),
-        timing=LinearContextual(log_base=log_base),
-    )
+    times = LinearContextual(log_base=log_base)
+    return Environment(n_clients, seed, Bernoulli(0.8), Reliable(), times)
 
 
 class NamedWorld(NamedTuple):
