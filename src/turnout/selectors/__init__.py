@@ -7,6 +7,7 @@ from turnout.selectors.dirichlet import Dirichlet
 from turnout.selectors.e3cs import E3CS
 from turnout.selectors.fedcs import FedCS
 from turnout.selectors.guarded import Guarded
+from turnout.selectors.hics_fl import HiCSFL
 from turnout.selectors.k_linucb import KLinUCB
 from turnout.selectors.nccb import NCCB
 from turnout.selectors.ocs import OCS
@@ -32,6 +33,7 @@ __all__ = [
     "Dirichlet",
     "FedCS",
     "Guarded",
+    "HiCSFL",
     "KLinUCB",
     "Oort",
     "Pace",
