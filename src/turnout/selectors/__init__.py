@@ -1,6 +1,7 @@
 """The selectors, one algorithm per file. A new file needs one import line here."""
 
 from turnout.selectors.afl import AFL
+from turnout.selectors.clustered import Clustered
 from turnout.selectors.cpow_d import CPowD
 from turnout.selectors.data_weighted import DataWeighted
 from turnout.selectors.dirichlet import Dirichlet
@@ -29,6 +30,7 @@ __all__ = [
     "RBCSF",
     "UCBCS",
     "CPowD",
+    "Clustered",
     "DataWeighted",
     "Dirichlet",
     "FedCS",
