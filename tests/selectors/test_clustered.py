@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
@@ -53,6 +53,8 @@ def test_by_hand():
 def test_urns_of_algorithm_1_are_those_of_the_slow_one(sizes, data):
     m = data.draw(st.integers(1, len(sizes)))
     amount = m * np.array(sizes) / sum(sizes)
+    parts = sorted(m * size % sum(sizes) for size in sizes)
+    assume(len(set(parts)) == len(parts))  # which of two equals comes first is left to rounding
     assert_same(urns_of(amount, m), clustered_slow.by_size(sizes, m))
 
 
