@@ -14,9 +14,12 @@ import turnout
 from turnout.core.describe import entries
 from turnout.core.errors import MissingExtra
 
+#: Modules without ``__all__`` whose public names are explained all the same.
+INSIDE = {f"turnout.core.{name}" for name in ("describe", "files", "names", "notebook", "plain")}
+
 
 def public_modules(package):
-    """Yield the modules whose ``__all__`` users import from."""
+    """Yield the modules whose ``__all__`` users import from, and those of ``INSIDE``."""
     for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         if info.name.rpartition(".")[2].startswith("_"):
             continue
@@ -24,17 +27,28 @@ def public_modules(package):
             module = importlib.import_module(info.name)
         except MissingExtra:  # whatever it has tests of its own, which do not run without it
             continue
-        if hasattr(module, "__all__"):
+        if hasattr(module, "__all__") or info.name in INSIDE:
             yield module
         if info.ispkg:
             yield from public_modules(module)
+
+
+def names_of(module):
+    """Return the public names of a module: those that it lists, or else those that it defines."""
+    if hasattr(module, "__all__"):
+        return module.__all__
+    return [
+        name
+        for name, member in vars(module).items()
+        if not name.startswith("_") and getattr(member, "__module__", "") == module.__name__
+    ]
 
 
 def public_names():
     """Return {part of the package: {qualified name: class or function}}."""
     parts = {}
     for module in (turnout, *public_modules(turnout)):
-        for name in module.__all__:
+        for name in names_of(module):
             member = getattr(module, name)
             source = inspect.unwrap(member) if callable(member) else member
             if inspect.isclass(source) or inspect.isfunction(source):

@@ -45,9 +45,9 @@ from turnout.experiment.codec import FAMILIES, SCHEDULES, decode, decode_paramet
 from turnout.experiment.config import class_names, line_of, world_of
 from turnout.results import metrics
 from turnout.results.files import cell_folder, slug
+from turnout.results.metrics import RunningRegret
 from turnout.results.settings import first_difference, versions
 from turnout.results.statistics import student_quantile
-from turnout.results.writer import RunningRegret
 from turnout.worlds import WORLDS, Environment, Population, e3cs_world, rbcs_f_world
 
 HOWTO = Path(__file__).parents[2] / "docs" / "howto" / "experiments.md"

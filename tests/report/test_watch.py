@@ -94,7 +94,7 @@ def test_the_open_round_its_cohort_and_what_was_heard(tmp_path, ticking):
     live = LiveFolder(tmp_path / "runs", n_rounds=7, names=[HOSTILE]).play(6)
     chosen = live.choose()
     text, view = part_of(tmp_path / "runs")
-    assert view.opened.number == 7
+    assert view.opened.round + 1 == 7
     assert [name for name, _ in view.opened.clients] == list(chosen.ids)
     assert view.opened.n_heard == 0
     assert "Round 7 is open" in text

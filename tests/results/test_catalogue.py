@@ -35,7 +35,7 @@ SMALL = ("--rounds", "4", "--clients", "12", "--cohort", "2")
 
 @pytest.fixture
 def _one_more(monkeypatch, tmp_path):
-    monkeypatch.setattr(catalogue, "METRICS", (*catalogue.METRICS, MADE_UP))
+    monkeypatch.setattr(catalogue, "PARTICIPATION", (*catalogue.PARTICIPATION, MADE_UP))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "_width", 140)  # COLUMNS may have been read before
 
@@ -87,7 +87,7 @@ def test_an_old_run_without_a_newer_number_is_still_shown(monkeypatch, tmp_path)
     monkeypatch.chdir(tmp_path)
     printed("compare", "random", "fedcs", *SMALL, "--seeds", "1", "--jobs", "1", "--out", "r")
     assert "idle_share" not in read_cell("r/fedcs/seed-0").summary
-    monkeypatch.setattr(catalogue, "METRICS", (*catalogue.METRICS, MADE_UP))
+    monkeypatch.setattr(catalogue, "PARTICIPATION", (*catalogue.PARTICIPATION, MADE_UP))
     again = ("compare", "random", "fedcs", *SMALL, "--seeds", "1", "--jobs", "1", "--out", "r")
     measure = measure_named("idle-share")
     computed = measure.compute(read_cell("r/fedcs/seed-0"))

@@ -199,6 +199,19 @@ def test_draws_with_replacement_keep_their_multiplicity():
     assert selection.times.tolist() == [1, 3]
 
 
+class Vectors(Recording):
+    needs_metrics = frozenset({"update_sketch"})
+    metric_sizes = {"update_sketch": 4}  # noqa: RUF012
+    optional_metrics = {"update_sketch": "nothing"}  # noqa: RUF012
+
+
+def test_declarations_are_those_of_the_inner_selector():
+    selector = guarded(inner="tests.selectors.test_guarded:Vectors", floor=0.5, cap=2.0)
+    assert selector.needs_metrics == {"update_sketch"}
+    assert selector.metric_sizes == {"update_sketch": 4}
+    assert selector.optional_metrics == {"update_sketch": "nothing"}
+
+
 def test_promises_are_those_of_floor_and_inner_selector():
     assert guarded(inner="e3cs", floor=0.2).quota_at(0) == 0.5
     assert guarded(inner="e3cs", floor=0.8).quota_at(0) == 0.8

@@ -40,7 +40,7 @@ from turnout.experiment.variants import parse_parameters, parse_spec
 from turnout.results import Results
 from turnout.results.callbacks import Callback, MLflow, TensorBoard, WandB
 from turnout.results.files import ERROR, cell_folder
-from turnout.training import Aggregation, LocalWork, Model, Training
+from turnout.training import Aggregation, LocalWork, Model, ServerOptimizer, Training
 from turnout.worlds import WORLDS
 
 
@@ -374,6 +374,7 @@ _TEXTS: Mapping[str, tuple[str, type, str]] = {
     "partition": ("--partition", Partition, "dirichlet:alpha=0.5"),
     "model": ("--model", Model, "mlp"),
     "aggregation": ("--aggregation", Aggregation, "mean-returned"),
+    "server": ("--server", ServerOptimizer, "take-mean"),
     "local": ("--local", LocalWork, "epochs=5, batch_size=10, lr=0.05"),
 }
 
@@ -399,6 +400,7 @@ class TrainingOptions:
         f"weight_decay. Default: {_TEXTS['local'][2]}.",
     )
     aggregation: str | None = _of_family("aggregation")
+    server: str | None = _of_family("server")
     buffers: str | None = _of_training(
         "--buffers",
         "Running moments of batch normalisation: average (default), or local: each client "
@@ -415,6 +417,9 @@ class TrainingOptions:
     )
     evaluate_every: int | None = _of_training(
         "--evaluate-every", "Rounds between two evaluations on the test set; default: 1.", min=1
+    )
+    participants: str | None = _of_training(
+        "--participants", "module:Name of your own subclass of turnout.training.Federation."
     )
     device: str | None = _of_training("--device", "cpu (default), cuda, cuda:1, mps ...")
     trainer: str | None = _of_training(

@@ -23,7 +23,11 @@ BoolArray = npt.NDArray[np.bool_]
 LARGEST_REPORT = 1e30
 
 #: Metrics that cannot be negative; every other metric only has to be a number.
-NON_NEGATIVE_METRICS = frozenset({"loss", "loss_std", "loss_rms"})
+NON_NEGATIVE_METRICS = frozenset({"loss", "loss_std", "loss_rms", "update_norm"})
+
+#: What clients report of their updates, where the selector asks for it: the length, a random
+#: projection (``turnout.core.sketch``), and the change of the last bias, one number per class.
+UPDATE_METRICS = ("update_norm", "update_sketch", "bias_update")
 
 #: Largest value of the columns that hold amounts; they cannot be negative, NaN means unknown.
 COLUMN_LIMITS: Mapping[str, float] = MappingProxyType(
@@ -174,18 +178,31 @@ def statuses(values: Any) -> Array:
     return array.astype(np.int8, copy=False)
 
 
-def reports(name: str, values: Any, size: int, *, non_negative: bool) -> FloatArray:
-    """Return reported numbers (s,) as floats; impossible ones are refused.
+def reports(
+    name: str, values: Any, size: int, *, non_negative: bool, may_be_vectors: bool = False
+) -> FloatArray:
+    """Return reported numbers (s,), or vectors (s, d), as floats; impossible ones are refused.
+
+    A vector is one report: with a NaN in it, all of it counts as not reported.
 
     Args:
         name: Field that an error names.
         values: The numbers, NaN = not reported.
         size: s, number of clients.
         non_negative: Whether negative numbers are impossible.
+        may_be_vectors: Whether a client may report several numbers.
     """
-    array = vector(name, values, np.float64, size)
+    array = as_array(name, values)
+    is_matrix = array.ndim == 2 and array.dtype.kind in "fiu" and array.shape[0] == size
+    if may_be_vectors and is_matrix:
+        array = array.astype(np.float64, copy=False)
+        is_partial = np.isnan(array).any(axis=1, keepdims=True)
+        if is_partial.any():
+            array = np.where(is_partial, np.nan, array)
+    else:
+        array = vector(name, values, np.float64, size)
     least = 0.0 if non_negative else -LARGEST_REPORT
-    if size == 0 or (array.min() >= least and array.max() <= LARGEST_REPORT):
+    if array.size == 0 or (array.min() >= least and array.max() <= LARGEST_REPORT):
         return array  # the common case: everything reported and possible
     impossible = np.abs(array) > LARGEST_REPORT
     if non_negative:
@@ -200,14 +217,17 @@ def reports(name: str, values: Any, size: int, *, non_negative: bool) -> FloatAr
     return array
 
 
-def contained(name: str, values: Any, size: int, *, non_negative: bool) -> FloatArray:
-    """Return untrusted numbers (s,) as floats; impossible ones become NaN.
+def contained(
+    name: str, values: Any, size: int, *, non_negative: bool, width: int | None = None
+) -> FloatArray:
+    """Return untrusted numbers (s,), or vectors (s, width), as floats; impossible ones become NaN.
 
     Args:
         name: Field that an error names.
         values: What the clients sent, of any type.
         size: s, number of clients.
         non_negative: Whether negative numbers are impossible.
+        width: Numbers of each vector; None if a report is one number.
     """
     if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable):
         raise InvalidInput(
@@ -219,12 +239,24 @@ def contained(name: str, values: Any, size: int, *, non_negative: bool) -> Float
         raise InvalidInput(
             f"{name} must hold one report per chosen client: {size}, got {len(sent)}.", field=name
         )
-    array = np.array([_as_float(value) for value in sent], dtype=np.float64)
+    read = [_as_float(value) if width is None else _as_row(value, width) for value in sent]
+    array = np.array(read, dtype=np.float64).reshape((size,) if width is None else (size, width))
     impossible = ~(np.abs(array) <= LARGEST_REPORT)
     if non_negative:
         impossible |= array < 0.0
-    array[impossible] = np.nan
+    array[impossible if width is None else impossible.any(axis=1)] = np.nan
     return array
+
+
+def _as_row(value: Any, width: int) -> FloatArray:
+    """Return a vector that a client sent; all NaN if it is none of this length."""
+    try:
+        row = np.asarray(value)
+        if row.shape == (width,) and row.dtype.kind in "fiu":
+            return row.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    return np.full(width, np.nan)
 
 
 def _as_float(value: Any) -> float:

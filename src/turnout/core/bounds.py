@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout.core.arrays import NON_NEGATIVE_METRICS
+from turnout.core.arrays import UPDATE_METRICS
 from turnout.core.domains import Flag
 from turnout.core.stateful import Range, Stateful
 from turnout.core.types import (
@@ -49,7 +49,7 @@ JUMP = 3.0
 FEWEST = 5
 
 #: Reports that are bounded, each with a row of ``reported_``.
-REPORTS = (*sorted(NON_NEGATIVE_METRICS), "polled_loss")
+REPORTS = ("loss", "loss_rms", "loss_std", "polled_loss")
 #: Columns of times that clients claim.
 TIMES = ("expected_duration", "upload_duration", "download_duration")
 #: Columns of several numbers per client. Only the selector knows what they mean.
@@ -64,8 +64,8 @@ class Bounds(Stateful):
             change it would try out which size is chosen most.
         samples: Whether ``num_samples`` is bounded by the others'. A claim of 1e30 examples would
             take every place of a selector that weighs by data.
-        losses: Whether losses and their spread are bounded by the others'. One huge loss would rank
-            first forever, or drown all differences.
+        losses: Whether losses, their spread and the size of updates are bounded by the others'. One
+            huge loss would rank first forever, or drown all differences.
         history: Whether a loss above the median is at most three times the client's own mean so
             far. Honest losses change slowly, so occasional lies stand out.
         times: Whether times that clients claim are bounded from below by the others', and an
@@ -82,9 +82,11 @@ class Bounds(Stateful):
     [90.0, 100.0, 110.0, 100.0, 95.0, 100.0]
     """
 
+    later_state = frozenset({"norms_"})
     state_ranges = MappingProxyType(
         dict.fromkeys(
-            ("samples_", "seconds_", "reported_"), Range(0.0, LARGEST_REPORT, may_be_nan=True)
+            ("samples_", "seconds_", "reported_", "norms_"),
+            Range(0.0, LARGEST_REPORT, may_be_nan=True),
         )
     )
 
@@ -111,6 +113,7 @@ class Bounds(Stateful):
         self.samples_ = np.full(n_clients, np.nan)
         self.seconds_ = np.full(n_clients, np.nan)
         self.reported_ = np.full((len(REPORTS), n_clients), np.nan)
+        self.norms_ = np.full((len(UPDATE_METRICS), n_clients), np.nan)
 
     def columns(self, ctx: RoundContext) -> RoundContext:
         """Return the context with believable columns, and remember the first claims.
@@ -154,10 +157,11 @@ class Bounds(Stateful):
         """
         timed = outcome.completed & ~np.isnan(outcome.duration)
         _average(self.seconds_, selection.clients[timed], outcome.duration[timed])
-        metrics = {
-            name: self._report(name, selection.clients, values) if name in REPORTS else values
-            for name, values in outcome.metrics.items()
-        }
+        metrics = dict(outcome.metrics)
+        for name in metrics.keys() & REPORTS:
+            metrics[name] = self._report(name, selection.clients, metrics[name])
+        for name in metrics.keys() & UPDATE_METRICS:
+            metrics[name] = self._update(name, selection.clients, metrics[name])
         return dataclasses.replace(outcome, metrics=metrics)
 
     def _sizes(self, claim: Array) -> Array:
@@ -178,7 +182,20 @@ class Bounds(Stateful):
         return believed
 
     def _report(self, name: str, clients: IntArray, claim: FloatArray) -> FloatArray:
-        mean = self.reported_[REPORTS.index(name)]
+        return self._believed(self.reported_[REPORTS.index(name)], clients, claim)
+
+    def _update(self, name: str, clients: IntArray, claim: FloatArray) -> FloatArray:
+        mean = self.norms_[UPDATE_METRICS.index(name)]
+        if claim.ndim == 1:
+            return self._believed(mean, clients, claim)
+        length = np.minimum(np.linalg.norm(claim, axis=1), LARGEST_REPORT)
+        believed = self._believed(mean, clients, length)
+        factor = np.divide(believed, length, out=np.ones(length.size), where=believed < length)
+        bounded: FloatArray = claim * factor[:, None]
+        return bounded
+
+    def _believed(self, mean: FloatArray, clients: IntArray, claim: FloatArray) -> FloatArray:
+        """Return believable amounts, and follow them in the client's ``mean``, in place."""
         own = mean[clients]
         votes = mean.copy()
         votes[clients] = np.where(np.isnan(own), claim, own)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from turnout.core.domains import Domain, parameter_domains
+from turnout.core.domains import parameter_domains
 from turnout.core.registry import find, make
 from turnout.core.selector import Selector
 
@@ -174,13 +174,15 @@ def describe(name: str) -> Description:
     selector = make(name)
     title, texts = headed_texts(cls)
     explained, domains = entries(cls.__doc__), parameter_domains(cls.__init__)
+    parameters = []
+    for key, default in selector.parameters.items():
+        entry = explained.get(key, ArgsEntry("", ""))
+        allowed = domains[key].words if key in domains else ""  # else as the docstring says
+        parameters.append(Parameter(key, default, allowed or entry.allowed, entry.meaning))
     return Description(
         name=name,
         title=title or cls.__name__,
-        parameters=tuple(
-            _parameter(key, default, domains.get(key), explained.get(key, ArgsEntry("", "")))
-            for key, default in selector.parameters.items()
-        ),
+        parameters=tuple(parameters),
         needs_columns=tuple(sorted(selector.needs_columns)),
         uses_columns=tuple(sorted(selector.uses_columns)),
         needs_metrics=tuple(sorted(selector.needs_metrics)),
@@ -189,12 +191,6 @@ def describe(name: str) -> Description:
         texts={heading: _joined(text) for heading, text in texts.items() if heading in HEADINGS},
         module=cls.__module__,
     )
-
-
-def _parameter(name: str, default: Any, domain: Domain | None, entry: ArgsEntry) -> Parameter:
-    """Return a parameter; the docstring says what is allowed if the type hint does not."""
-    allowed = domain.words if domain is not None and domain.words else entry.allowed
-    return Parameter(name, default, allowed, entry.meaning)
 
 
 def headed_texts(cls: type[Selector]) -> tuple[str, dict[str, str]]:
@@ -213,15 +209,3 @@ def headed_texts(cls: type[Selector]) -> tuple[str, dict[str, str]]:
 def _joined(text: str) -> str:
     """Return text with its lines joined; a line that starts with a number starts a point."""
     return re.sub(r"\s*\n\s*(?!\s|\d+\. )", " ", text).strip()
-
-
-__all__ = [
-    "HEADINGS",
-    "ArgsEntry",
-    "Description",
-    "Parameter",
-    "describe",
-    "entries",
-    "headed_texts",
-    "sections",
-]

@@ -19,7 +19,6 @@ from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from turnout.core import require
-from turnout.core.errors import InvalidInput
 
 #: Takes the name of a parameter and its value, and raises if the value is not allowed.
 Check = Callable[[str, Any], object]
@@ -101,7 +100,7 @@ def several(items: str, item: Domain, at_least: int = 0) -> Domain:
         listed = tuple(values) if is_list else ()
         if not is_list or len(listed) < at_least:
             wanted = f"a list of {items}" if not at_least else f"a list of at least one of {items}"
-            raise InvalidInput(f"{name} must be {wanted}, got {require.shown(values)}.", field=name)
+            raise require.wrong(name, f"be {wanted}", values)
         return tuple(item.check(name, value) for value in listed)
 
     return Domain(check, f"list of {items}", converts=True)

@@ -46,6 +46,10 @@ class MissingColumn(TurnoutError, KeyError):
         return str(self.args[0])
 
 
+class MissingMetric(TurnoutError, RuntimeError):
+    """A selector needs a metric that no client reports."""
+
+
 class MissingPoll(TurnoutError, RuntimeError):
     """A polling selector was asked to select before its candidates were polled."""
 

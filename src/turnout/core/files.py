@@ -8,15 +8,14 @@ import hashlib
 import io
 import math
 import os
+import secrets
 import struct
 import sys
-import tempfile
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -33,11 +32,10 @@ LIMIT_VARIABLE = "TURNOUT_MAX_ARRAY_MB"
 _SMALL, _EXPANSION = 64_000_000, 20
 
 #: How the header of an array is read, by the version of its format.
-_HEADER_READERS: Mapping[tuple[int, int], Callable[[IO[bytes]], tuple[Any, bool, Any]]] = (
-    MappingProxyType(
-        {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    )
-)
+_HEADER_READERS: Mapping[tuple[int, int], Callable[[IO[bytes]], tuple[Any, bool, Any]]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 #: Exceptions that NumPy and the standard library raise for damaged files.
 UNREADABLE: tuple[type[Exception], ...] = (
@@ -149,8 +147,7 @@ def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
 
     """
     buffer = io.BytesIO()
-    by_name: dict[str, Any] = dict(arrays)
-    np.savez(buffer, **by_name)
+    np.savez(buffer, **dict[str, Any](arrays))
     return buffer.getvalue()
 
 
@@ -173,6 +170,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     if not path.parent.is_dir():
         raise StateFileError(f"the folder {path.parent} does not exist: create it first.")
     try:
+        _remove_leftovers(path)
         _write(path, content)
     except OSError as error:
         error.filename, error.filename2 = str(path), None  # a full disk names no file
@@ -180,35 +178,29 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    _remove_leftovers(path)
-    handle, name, lock = _temporary(path)
+    file, name = _temporary(path)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:  # which keeps it locked until it has its name
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
+            if sys.platform == "win32":  # an open file could not be renamed
+                file.close()
+            os.replace(name, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
-    finally:
-        if lock is not None:
-            os.close(lock)
 
 
-def _temporary(path: Path) -> tuple[int, str, int | None]:
-    """Return a new file beside another, its name, and what holds its lock."""
+def _temporary(path: Path) -> tuple[IO[bytes], Path]:
+    """Return a new file beside another, open and locked, and its name."""
     while True:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
-        if sys.platform == "win32":  # a file with a second handle could not be renamed
-            return handle, name, None
-        lock = os.dup(handle) if try_lock(handle) else None
-        if lock is None or os.path.exists(name):
-            return handle, name, lock
-        os.close(handle)  # another process took it for a leftover before it was locked
-        os.close(lock)
+        name = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+        file = name.open("xb")
+        if sys.platform == "win32" or not try_lock(file.fileno()) or name.exists():
+            return file, name
+        file.close()  # another process took it for a leftover before it was locked
 
 
 def _remove_leftovers(path: Path) -> None:
@@ -216,13 +208,9 @@ def _remove_leftovers(path: Path) -> None:
     if sys.platform == "win32":
         return
     for left in path.parent.glob(f".{glob.escape(path.name)}.*{TEMPORARY}"):
-        with contextlib.suppress(OSError):
-            handle = os.open(left, os.O_RDWR)
-            try:
-                if try_lock(handle):
-                    left.unlink()
-            finally:
-                os.close(handle)
+        with contextlib.suppress(OSError), left.open("rb+") as file:
+            if try_lock(file.fileno()):
+                left.unlink()
 
 
 if sys.platform == "win32":
@@ -260,12 +248,6 @@ else:
         return True
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 # The data directory: the folder in which datasets and device traces are looked for.
 #
 # It is an argument of each reader, or the environment variable ``TURNOUT_DATA``.
@@ -290,19 +272,3 @@ def data_directory(directory: str | Path | None = None) -> str | Path | None:
     if not isinstance(directory, str | Path):
         raise TypeError(f"directory must be a path, got {type(directory).__name__}.")
     return directory
-
-
-__all__ = [
-    "DATA_VARIABLE",
-    "TEMPORARY",
-    "UNREADABLE",
-    "DataMissing",
-    "check_regular",
-    "data_directory",
-    "npz_bytes",
-    "read_bytes",
-    "read_npz",
-    "try_lock",
-    "write_atomically",
-    "write_npz",
-]

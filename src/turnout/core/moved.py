@@ -13,14 +13,15 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+#: Modules that had the same name one level higher.
+_INTO_CORE = (
+    *("arrays", "bounds", "domains", "errors", "persist", "registry", "require", "rng", "roster"),
+    *("schedules", "selector", "stateful", "types"),
+)
 #: Old path to new path, without the leading ``turnout.``; a longer path is matched first.
-_MOVED = {
+_MOVED = {name: f"core.{name}" for name in _INTO_CORE} | {
     "arena": "studies.arena",
-    "arrays": "core.arrays",
-    "bounds": "core.bounds",
-    "domains": "core.domains",
     "environments": "worlds",
-    "errors": "core.errors",
     "estimators": "sampling",
     "estimators.clusters": "sampling.linear",
     "estimators.fading": "sampling.running",
@@ -31,23 +32,14 @@ _MOVED = {
     "integrations": "live",
     "metrics": "results.metrics",
     "papers": "studies",
-    "persist": "core.persist",
     "policies": "worlds.policies",
-    "registry": "core.registry",
     "remote": "serve.client",
     "remote.selector": "serve.client",
-    "require": "core.require",
-    "rng": "core.rng",
-    "roster": "core.roster",
     "runs": "results",
-    "schedules": "core.schedules",
-    "selector": "core.selector",
     "session": "live",
     "simulation": "experiment",
     "statistics": "results.statistics",
-    "stateful": "core.stateful",
     "training.callbacks": "results.callbacks",
-    "types": "core.types",
     "watch": "report.watch",
 }
 
@@ -58,39 +50,30 @@ def current_path(module: str) -> str:
     >>> current_path("turnout.schedules")
     'turnout.core.schedules'
     """
-    package, _, rest = module.partition(".")
-    if package != "turnout" or not rest:
-        return module
-    parts = rest.split(".")
-    for length in range(len(parts), 0, -1):
+    package, *parts = module.split(".")
+    for length in range(len(parts), 0, -1) if package == "turnout" else ():
         new = _MOVED.get(".".join(parts[:length]))
         if new is not None:
-            return ".".join(("turnout", new, *parts[length:]))
+            return ".".join((package, new, *parts[length:]))
     return module
 
 
-class _Alias(Loader):
-    """Hands out a module that is imported under its new path."""
+class _OldPaths(MetaPathFinder, Loader):
+    """Finds old paths, and hands out the modules that are imported under their new ones."""
 
-    def __init__(self, new: str) -> None:
-        self._new = new
-        self._spec: ModuleSpec | None = None
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(self._new)
-        self._spec = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # importlib replaced it by the spec of the old path
-
-
-class _OldPaths(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        new = current_path(fullname)
-        return None if new == fullname else ModuleSpec(fullname, _Alias(new))
+        return None if current_path(fullname) == fullname else ModuleSpec(fullname, self)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(current_path(spec.name))
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        old = module.__spec__  # importlib replaced that of the new path
+        module.__spec__ = old and old.loader_state
 
 
 def keep_old_paths() -> None:

@@ -11,15 +11,6 @@ from typing import Any
 from turnout.core.errors import InvalidInput, MissingExtra
 from turnout.core.moved import current_path
 
-__all__ = [
-    "NO_PLUGINS_VARIABLE",
-    "import_extra",
-    "import_object",
-    "may_use_plugins",
-    "nearest",
-    "shortened",
-]
-
 #: If this environment variable is set, only turnout's own code is imported by name.
 NO_PLUGINS_VARIABLE = "TURNOUT_NO_PLUGINS"
 

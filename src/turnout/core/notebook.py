@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
+from itertools import cycle
 
 import numpy as np
 
 from turnout.core.types import Array
-
-__all__ = ["lines_with_curves"]
 
 _WIDTH, _HEIGHT, _EDGE = 280, 64, 3
 _MOST_POINTS = 200
@@ -41,18 +40,16 @@ def _picture(curves: Mapping[str, Array]) -> str:
     low, high = together.min(axis=0), together.max(axis=0)
     span = np.where(high > low, high - low, 1.0)
     room = np.array([_WIDTH, _HEIGHT]) - 2 * _EDGE
-    lines = []
-    for number, (name, points) in enumerate(curves.items()):
+    lines, colours = [], dict(zip(curves, cycle(_COLOURS), strict=False))
+    for name, points in curves.items():
         x, y = (((points - low) / span) * room + _EDGE).T
         path = " ".join(f"{a:.1f},{_HEIGHT - b:.1f}" for a, b in zip(x, y, strict=True))
-        colour = _COLOURS[number % len(_COLOURS)]
         lines.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5">'
+            f'<polyline points="{path}" fill="none" stroke="{colours[name]}" stroke-width="1.5">'
             f"<title>{escape(name)}</title></polyline>"
         )
     names = ", ".join(
-        f'<span style="color:{_COLOURS[number % len(_COLOURS)]}">{escape(name)}</span>'
-        for number, name in enumerate(curves)
+        f'<span style="color:{colour}">{escape(name)}</span>' for name, colour in colours.items()
     )
     return (
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">{"".join(lines)}</svg>'

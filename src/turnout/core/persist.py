@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ FORMAT = 1
 MOST_CLIENTS = 100_000_000
 
 _HEADER = "header"
-_HEADER_KEYS = ("selector", "n_clients", "parameters")
 
 
 def save(selector: Selector, path: str | os.PathLike[str]) -> None:
@@ -76,7 +75,7 @@ def load(
         StateFileError: The file is missing, damaged, too new, too large, or does not fit.
     """
     header, state = _read(Path(path))
-    name, n_clients = header["selector"], header["n_clients"]
+    n_clients = header["n_clients"]
     if n_clients > max_clients:
         raise StateFileError(
             f"{path} is for n_clients = {n_clients}, more than max_clients = {max_clients}: raise "
@@ -84,24 +83,19 @@ def load(
         )
     parameters = {key: _decode(key, value) for key, value in header["parameters"].items()}
     if into is not None:
-        _check_same(path, into, name, parameters, n_clients)
+        _check_same(Path(path), into, header | {"parameters": parameters})
     try:
-        selector = _made(name, parameters, n_clients, state) if into is None else into
+        selector = into
+        if selector is None:
+            _check_imported("selector", header["selector"])
+            selector = make(header["selector"], **parameters)
+            selector.check_sizes(state, n_clients)
+            selector.reset(n_clients)
         selector.load_state(state)
     except StateFileError as error:
         raise StateFileError(f"{path}: {error}") from error
     except UNREADABLE as error:  # turnout's own errors are among them
         raise StateFileError(f"{path} cannot be restored: {error}") from error
-    return selector
-
-
-def _made(
-    name: str, parameters: Mapping[str, Any], n_clients: int, state: Mapping[str, Array]
-) -> Selector:
-    _check_imported("selector", name)
-    selector = make(name, **parameters)
-    selector.check_sizes(state, n_clients)
-    selector.reset(n_clients)
     return selector
 
 
@@ -112,8 +106,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
         state = read_npz(path)
         header = json.loads(str(state.pop(_HEADER)))
         _check_format(path, header["format"])
-        name, n_clients, parameters = (header[key] for key in _HEADER_KEYS)
-        if not (isinstance(name, str) and isinstance(parameters, dict)):
+        name, n_clients = header["selector"], header["n_clients"]
+        if not (isinstance(name, str) and isinstance(header["parameters"], dict)):
             raise StateFileError(f"{path} has a damaged header; restore it from an earlier save.")
         if n_clients != state["n_clients_"].item() or not isinstance(n_clients, int):
             raise StateFileError(f"{path} says n_clients = {n_clients!r}, its arrays differ.")
@@ -136,14 +130,8 @@ def _check_format(path: Path, version: Any) -> None:
         )
 
 
-def _check_same(
-    path: str | os.PathLike[str],
-    selector: Selector,
-    name: str,
-    parameters: dict[str, Any],
-    n_clients: int,
-) -> None:
-    own = name_of(type(selector))
+def _check_same(path: Path, selector: Selector, header: dict[str, Any]) -> None:
+    own, name, n_clients = name_of(type(selector)), header["selector"], header["n_clients"]
     if name != own:
         raise StateFileError(f"{path} holds the state of {name!r}, not of {own!r}.")
     if n_clients != selector.n_clients:
@@ -152,7 +140,7 @@ def _check_same(
             "load it on its own and use grow(n_clients)."
         )
     # A parameter that is newer than the file had its default then.
-    then = {**selector.default_parameters(), **parameters}
+    then = selector.default_parameters() | header["parameters"]
     for key, value in selector.parameters.items():
         saved = then.get(key)
         if saved != value:

@@ -14,8 +14,6 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-__all__ = ["CONTAINERS", "LATER", "CannotEncode", "Codec", "Record", "Rule", "finite"]
-
 #: Metadata of a field that a dataclass got later. It is written to configurations only where it is
 #: set, so that older experiments keep their digest.
 LATER: Mapping[str, bool] = MappingProxyType({"is_later": True})

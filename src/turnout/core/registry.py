@@ -58,10 +58,9 @@ def name_of(cls: type[Selector]) -> str:
     Args:
         cls: A class of selectors.
     """
-    for name, registered in (_registered | _plugins).items():
-        if registered is cls:
-            return name
-    return f"{cls.__module__}:{cls.__qualname__}"
+    known = (_registered | _plugins).items()
+    path = f"{cls.__module__}:{cls.__qualname__}"
+    return next((name for name, registered in known if registered is cls), path)
 
 
 def find(name: str) -> type[Selector]:

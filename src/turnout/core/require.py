@@ -18,6 +18,11 @@ LARGEST_INTEGER = 2**128
 _MOST_SHOWN = 200
 
 
+def wrong(field: str, wanted: str, value: Any = None, *, got: str = "") -> InvalidInput:
+    """Return the error of a field that must be or do something; ``got`` describes the value."""
+    return InvalidInput(f"{field} must {wanted}, got {got or shown(value)}.", field=field)
+
+
 def integer(field: str, value: Any, *, minimum: int, maximum: int = LARGEST_INTEGER) -> int:
     """Return ``value`` as an int inside [minimum, maximum]."""
     if type(value) is int and minimum <= value <= maximum:  # the common case, without the ABCs
@@ -25,10 +30,7 @@ def integer(field: str, value: Any, *, minimum: int, maximum: int = LARGEST_INTE
     is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not (is_integer and minimum <= value <= maximum):
         upper = "" if maximum == LARGEST_INTEGER else f" and <= {maximum}"
-        got = shown(value)
-        raise InvalidInput(
-            f"{field} must be an integer >= {minimum}{upper}, got {got}.", field=field
-        )
+        raise wrong(field, f"be an integer >= {minimum}{upper}", value)
     return int(value)
 
 
@@ -49,8 +51,8 @@ def number(
     lower = f"> {above}" if above is not None else f">= {minimum}"
     upper = f" and < {below}" if below is not None else f" and <= {maximum}"
     upper = "" if upper == " and <= inf" else upper
-    domain = "a finite number" if lower == ">= -inf" else f"a finite number {lower}{upper}"
-    raise InvalidInput(f"{field} must be {domain}, got {shown(value)}.", field=field)
+    limits = "" if lower == ">= -inf" else f" {lower}{upper}"
+    raise wrong(field, f"be a finite number{limits}", value)
 
 
 def fraction(field: str, value: Any) -> float:
@@ -61,29 +63,27 @@ def fraction(field: str, value: Any) -> float:
 def boolean(field: str, value: Any) -> bool:
     """Return ``value`` if it is True or False."""
     if not isinstance(value, bool):
-        raise InvalidInput(f"{field} must be True or False, got {shown(value)}.", field=field)
+        raise wrong(field, "be True or False", value)
     return value
 
 
 def choice(field: str, value: _Choice, options: Collection[str]) -> _Choice:
     """Return ``value`` if it is one of ``options``."""
     if not isinstance(value, str) or value not in options:
-        allowed = ", ".join(repr(option) for option in options)
-        raise InvalidInput(f"{field} must be one of {allowed}, got {shown(value)}.", field=field)
+        raise wrong(field, f"be one of {', '.join(map(repr, options))}", value)
     return value
 
 
 def mapping(field: str, value: Any, of: str) -> None:
     """Raise unless ``value`` is a mapping; ``of`` says what it maps."""
     if not isinstance(value, Mapping):
-        raise InvalidInput(f"{field} must map {of}, got {shown(value)}.", field=field)
+        raise wrong(field, f"map {of}", value)
 
 
 def instance(field: str, value: Any, kind: type) -> None:
     """Raise unless ``value`` is an instance of a class."""
     if not isinstance(value, kind):
-        got = shown(value)
-        raise InvalidInput(f"{field} must be of class {kind.__name__}, got {got}.", field=field)
+        raise wrong(field, f"be of class {kind.__name__}", value)
 
 
 def _is_finite(value: Any) -> bool:

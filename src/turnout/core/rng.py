@@ -26,6 +26,8 @@ class Purpose(IntEnum):
     SELECT = 4
     TRAIN = 5
     EVAL = 6
+    SKETCH = 7
+    LABELS = 8
 
 
 _PURPOSES = frozenset(Purpose)

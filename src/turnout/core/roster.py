@@ -193,14 +193,12 @@ class Roster:
             present = [require.boolean("present", flag) for flag in content["present"]]
             for gone, kept in content.get("merged", ()):
                 roster.merge(_decode(kept), _decode(gone))
+            if len(present) != len(roster):
+                raise ValueError(f"{len(roster)} ids but {len(present)} presence flags")
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, InvalidInput):
                 raise
             raise InvalidInput(f"roster JSON is damaged: {error}.") from error
-        if len(present) != len(roster):
-            raise InvalidInput(
-                f"roster JSON is damaged: {len(roster)} ids but {len(present)} presence flags."
-            )
         roster._present = present
         return roster
 

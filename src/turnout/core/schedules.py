@@ -155,9 +155,8 @@ class Lemma1:
     def __call__(self, round: int) -> float:
         """Return alpha_t with t = round + 1."""
         growth = (1.0 + (round + 1) * self.context_bound**2 / self.ridge) / self.delta
-        return self.noise * math.sqrt(3.0 * math.log(growth)) + (
-            math.sqrt(self.ridge) * self.coefficient_bound
-        )
+        width = self.noise * math.sqrt(3.0 * math.log(growth))
+        return width + math.sqrt(self.ridge) * self.coefficient_bound
 
 
 def at_round(
@@ -183,9 +182,7 @@ def at_round(
     if not callable(value):
         return require.number(field, value, minimum=minimum, maximum=maximum)
     if isinstance(value, type) or not isinstance(value, Hashable):
-        raise InvalidInput(
-            f"{field} must be a number or a frozen dataclass, got {value!r}.", field=field
-        )
+        raise require.wrong(field, "be a number or a frozen dataclass", got=repr(value))
     name, number = f"{field} in round {round}", value(round)
     try:
         return require.number(name, number, minimum=minimum, maximum=maximum)

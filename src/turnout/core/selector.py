@@ -17,7 +17,8 @@ The rules, all of them tested by ``turnout.testing.check_selector``:
    another class, is refused.
 3. Randomness is an argument. No seeds in constructors, no global numpy.
 4. Clients are indices 0 .. n-1; ``Roster`` maps ids to them. No Python loop over clients.
-5. Missing is NaN, and a selector survives it.
+5. Missing is NaN, and a selector survives it. Reports may hold NaN, a state never does: leave out
+   what is NaN in ``observe``, and keep "never reported" as a finite number.
 6. Learned attributes end in ``_``; save, load, clone and grow follow from that.
 
 A complete learner, "stay with the clients that answered last time"::
@@ -41,7 +42,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -49,9 +50,20 @@ from turnout.core import require
 from turnout.core.errors import InvalidInput, MissingColumn
 from turnout.core.rng import Purpose, stream
 from turnout.core.stateful import Stateful
-from turnout.core.types import FloatArray, IntArray, Outcome, PollData, RoundContext, Selection
+from turnout.core.types import (
+    Array,
+    FloatArray,
+    IntArray,
+    Outcome,
+    PollData,
+    RoundContext,
+    Selection,
+)
 
 __all__ = ["Selector"]
+
+#: Makes a column for n clients.
+ColumnMaker: TypeAlias = Callable[[int, np.random.Generator], Array]
 
 
 class Selector(Stateful, ABC):
@@ -65,10 +77,15 @@ class Selector(Stateful, ABC):
     needs_columns: frozenset[str] = frozenset()
     #: Columns that are used if the context has them.
     uses_columns: frozenset[str] = frozenset()
-    #: Metrics that clients should report. A missing one is NaN and never an error.
+    #: Metrics that clients should report. A missing report is NaN and never an error.
     needs_metrics: frozenset[str] = frozenset()
     #: Those of ``needs_metrics`` that it can do without, each with what it then does.
     optional_metrics: Mapping[str, str] = MappingProxyType({})
+    #: How many numbers a report has, for metrics that are vectors: ``{"update_sketch": 64}``.
+    metric_sizes: Mapping[str, int] = MappingProxyType({})
+    #: Columns of the checks for names that they do not know: the number of columns of an (n, d)
+    #: array, or a function of n and a generator that returns the whole array.
+    check_columns: ClassVar[Mapping[str, int | ColumnMaker]] = MappingProxyType({})
     #: Whether ``select`` may choose fewer clients than it could.
     may_underfill: bool = False
     #: Whether every selection carries the probability with which each client was chosen.
@@ -239,6 +256,13 @@ def _guard_outcome(method: Callable[..., None]) -> Callable[..., None]:
                 f"clients must be < {self.n_clients}, got {clients[-1]}: this selection belongs to "
                 "a larger federation; use grow(n_clients) first."
             )
+        for name, size in self.metric_sizes.items():
+            shape = outcome.metric(name, size).shape[1:]
+            if shape != (size,):
+                raise InvalidInput(
+                    f"metrics[{name!r}] must be vectors of {size} numbers for "
+                    f"{type(self).__name__}, got {shape[0] if shape else 'single'} numbers."
+                )
         selection.origin.check(self)
         method(self, selection, outcome)
         selection.origin.note(self)

@@ -51,6 +51,8 @@ __all__ = [
 PollData = Literal["all", "mini-batch"]
 
 _NOTHING: Mapping[str, Array] = MappingProxyType({})
+_NO_SIZES: Mapping[str, int] = MappingProxyType({})
+_NOT_EVALUATED: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class RoundContext:
         columns: What is known of each client, by name: (n,) or (n, d), NaN where it is unknown.
         polled: The clients that ``poll`` asked for; None if no client was polled.
         polled_loss: What they answered, NaN for no answer.
+        evaluated: How good the global model was when it was last evaluated, such as ``accuracy``
+            and ``loss``; empty if no evaluation was made.
 
     Attributes:
         pool: The indices of the available clients.
@@ -81,6 +85,7 @@ class RoundContext:
     columns: Mapping[str, Array] = field(default_factory=lambda: _NOTHING)
     polled: IntArray | None = None
     polled_loss: FloatArray | None = None
+    evaluated: Mapping[str, float] = field(default_factory=lambda: _NOT_EVALUATED)
     pool: IntArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -93,6 +98,7 @@ class RoundContext:
         require.mapping("columns", self.columns, "names to arrays")
         for name, column in self.columns.items():
             check_column(name, column, n)
+        require.mapping("evaluated", self.evaluated, "names to numbers")
         _store(self, "available", available)
         _store(self, "pool", np.flatnonzero(available))
         if (self.polled is None) != (self.polled_loss is None):
@@ -111,7 +117,7 @@ class RoundContext:
 
     def __reduce__(self) -> tuple[Any, ...]:
         known = (self.available, self.deadline, dict(self.columns), self.polled, self.polled_loss)
-        return type(self), (self.round, self.cohort_size, *known)
+        return type(self), (self.round, self.cohort_size, *known, dict(self.evaluated))
 
     @property
     def n_clients(self) -> int:
@@ -297,7 +303,7 @@ class Outcome:
     Args:
         status: (s,) how each client ended, a ``Status``.
         duration: (s,) seconds that each took, NaN if unknown.
-        metrics: What clients reported, by name: (s,) each, NaN for no report.
+        metrics: What clients reported, by name: (s,) or (s, d) each, NaN for no report.
 
     >>> outcome = Outcome(status=[0, 2], duration=[1.5, float("nan")], metrics={"loss": [0.7, 0]})
     >>> outcome.completed.tolist()
@@ -315,7 +321,13 @@ class Outcome:
         _store(self, "duration", duration)
         require.mapping("metrics", self.metrics, "names to arrays")
         checked = {
-            name: reports(name, values, status.size, non_negative=name in NON_NEGATIVE_METRICS)
+            name: reports(
+                name,
+                values,
+                status.size,
+                non_negative=name in NON_NEGATIVE_METRICS,
+                may_be_vectors=True,
+            )
             for name, values in self.metrics.items()
         }
         _store(self, "metrics", MappingProxyType(checked))
@@ -325,7 +337,11 @@ class Outcome:
 
     @classmethod
     def from_reports(
-        cls, status: Any, duration: Any, metrics: Mapping[str, Any] | None = None
+        cls,
+        status: Any,
+        duration: Any,
+        metrics: Mapping[str, Any] | None = None,
+        sizes: Mapping[str, int] = _NO_SIZES,
     ) -> Outcome:
         """Build an outcome from untrusted reports: what cannot be true counts as not reported.
 
@@ -333,13 +349,21 @@ class Outcome:
             status: (s,) how each client ended, as the server saw it.
             duration: (s,) seconds, as reported.
             metrics: What clients reported, by name: (s,) each, of any type.
+            sizes: How many numbers a report has, for metrics that are vectors. A vector of another
+                length counts as not reported.
 
         >>> Outcome.from_reports([0, 0], [2.0, -1.0], {"loss": [float("inf"), "x"]}).metrics["loss"]
         array([nan, nan])
         """
         status = statuses(status)
         clean = {
-            name: contained(name, values, status.size, non_negative=name in NON_NEGATIVE_METRICS)
+            name: contained(
+                name,
+                values,
+                status.size,
+                non_negative=name in NON_NEGATIVE_METRICS,
+                width=sizes.get(name),
+            )
             for name, values in (metrics or {}).items()
         }
         seconds = contained("duration", duration, status.size, non_negative=True)
@@ -350,14 +374,18 @@ class Outcome:
         """(s,) which clients answered in time."""
         return np.equal(self.status, Status.COMPLETED)
 
-    def metric(self, name: str) -> FloatArray:
+    def metric(self, name: str, size: int | None = None) -> FloatArray:
         """Return a metric; all NaN if no client reported it.
 
         Args:
             name: Its name in ``metrics``.
+            size: d, for a metric of vectors (s, d); None for one number per client.
         """
         values = self.metrics.get(name)
-        return np.full(self.status.size, np.nan) if values is None else values
+        if values is None:
+            shape = (self.status.size,) if size is None else (self.status.size, size)
+            return np.full(shape, np.nan)
+        return values
 
 
 def _store(instance: object, name: str, value: object) -> None:

@@ -77,38 +77,27 @@ class Dataset:
             x, y = (as_array(f"{name}{end}", getattr(self, f"{name}{end}")) for name in "xy")
             _check_examples(f"x{end}", x, f"y{end}", y, self.n_classes)
             x = x.astype(np.float32, copy=False) if x.dtype.kind == "f" else x
+            y = y.astype(np.int64 if y.ndim == 1 else np.int32, copy=False)
             object.__setattr__(self, f"x{end}", x)
-            object.__setattr__(self, f"y{end}", _stored(y))
+            object.__setattr__(self, f"y{end}", y)
         if self.y.shape[0] == 0:
-            raise InvalidInput("x must hold at least one training example, got none.", field="x")
+            raise require.wrong("x", "hold at least one training example", got="none")
         if self.x_test.shape[1:] != self.x.shape[1:] or self.y_test.ndim != self.y.ndim:
-            raise InvalidInput(
-                f"x_test must hold examples of the shape of x, {self.x.shape[1:]}, "
-                f"got {self.x_test.shape[1:]}.",
-                field="x_test",
-            )
+            wanted = f"hold examples of the shape of x, {self.x.shape[1:]}"
+            raise require.wrong("x_test", wanted, got=f"{self.x_test.shape[1:]}")
         if self.group is not None:
             object.__setattr__(self, "group", self._checked_group(as_array("group", self.group)))
         if self.words and len(self.words) != self.n_classes:
-            raise InvalidInput(
-                f"words must name all {self.n_classes} classes, got {len(self.words)}.",
-                field="words",
-            )
+            raise require.wrong("words", f"name all {self.n_classes} classes", len(self.words))
 
     def _checked_group(self, group: Array) -> IntArray:
         n = self.y.shape[0]
         if group.dtype.kind not in "iu" or group.shape != (n,) or group.min() < 0:
-            raise InvalidInput(
-                f"group must hold the number of a group, from 0, for each of the {n} examples, "
-                f"got shape {group.shape} of {group.dtype}.",
-                field="group",
-            )
+            wanted = f"hold the number of a group, from 0, for each of the {n} examples"
+            raise require.wrong("group", wanted, got=f"shape {group.shape} of {group.dtype}")
         if self.group_names and group.max() >= len(self.group_names):
-            raise InvalidInput(
-                f"group_names must name every group up to {group.max()}, "
-                f"got {len(self.group_names)} names.",
-                field="group_names",
-            )
+            wanted = f"name every group up to {group.max()}"
+            raise require.wrong("group_names", wanted, got=f"{len(self.group_names)} names")
         return group.astype(np.int64, copy=False)
 
     @property
@@ -219,9 +208,7 @@ class FederatedData:
     @property
     def share(self) -> FloatArray:
         """(n,) share of all training examples, p_k of the papers."""
-        counts = self.num_samples
-        share: FloatArray = counts / counts.sum()
-        return share
+        return self.num_samples / int(self.offsets[-1])
 
     @property
     def example_shape(self) -> tuple[int, ...]:
@@ -237,11 +224,9 @@ class FederatedData:
     def label_counts(self) -> IntArray:
         """(n, classes) how many training labels of each kind a client has; words for texts."""
         client = np.repeat(np.arange(self.n_clients), self.num_samples)
-        key = client[:, None] * self.n_classes + self.y.reshape(client.size, -1)
-        counts = np.bincount(
-            key[self.y.reshape(client.size, -1) != PADDING],
-            minlength=self.n_clients * self.n_classes,
-        )
+        labels = self.y.reshape(client.size, -1)
+        key = (client[:, None] * self.n_classes + labels)[labels != PADDING]
+        counts = np.bincount(key, minlength=self.n_clients * self.n_classes)
         return counts.reshape(self.n_clients, self.n_classes)
 
     def __repr__(self) -> str:
@@ -266,35 +251,15 @@ def _check_examples(x_name: str, x: Array, y_name: str, y: Array, n_classes: int
             field=x_name,
         )
     if y.dtype.kind not in "iu" or y.ndim not in (1, 2) or len(y) != len(x):
-        raise InvalidInput(
-            f"{y_name} must hold an integer label for each of the {len(x)} examples of {x_name}, "
-            f"got shape {y.shape} of {y.dtype}.",
-            field=y_name,
-        )
-    if y.ndim == 2 and y.shape != x.shape:
-        raise InvalidInput(
-            f"{y_name} must have the shape of {x_name}, {x.shape}, got {y.shape}.", field=y_name
-        )
-    if y.ndim == 2 and (
-        x.dtype.kind == "f" or x.min(initial=0) < 0 or x.max(initial=0) >= n_classes
-    ):
-        raise InvalidInput(
-            f"{x_name} must hold word numbers inside 0 .. {n_classes - 1} (n_classes is "
-            f"{n_classes}).",
-            field=x_name,
-        )
-    least = 0 if y.ndim == 1 else PADDING
-    if y.size and (y.min() < least or y.max() >= n_classes):
-        raise InvalidInput(
-            f"{y_name} must be inside 0 .. {n_classes - 1} (n_classes is {n_classes}), "
-            f"got {y.min()} .. {y.max()}.",
-            field=y_name,
-        )
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        raise InvalidInput(
-            f"{x_name} must be finite, got NaN or infinity: clean the data first.", field=x_name
-        )
-
-
-def _stored(y: Array) -> IntArray:
-    return y.astype(np.int64 if y.ndim == 1 else np.int32, copy=False)
+        wanted = f"hold an integer label for each of the {len(x)} examples of {x_name}"
+        raise require.wrong(y_name, wanted, got=f"shape {y.shape} of {y.dtype}")
+    is_text, is_float = y.ndim == 2, x.dtype.kind == "f"
+    if is_text and y.shape != x.shape:
+        raise require.wrong(y_name, f"have the shape of {x_name}, {x.shape}", y.shape)
+    inside = f"inside 0 .. {n_classes - 1} (n_classes is {n_classes})"
+    if is_text and (is_float or x.min(initial=0) < 0 or x.max(initial=0) >= n_classes):
+        raise InvalidInput(f"{x_name} must hold word numbers {inside}.", field=x_name)
+    if y.size and (y.min() < (PADDING if is_text else 0) or y.max() >= n_classes):
+        raise require.wrong(y_name, f"be {inside}", got=f"{y.min()} .. {y.max()}")
+    if is_float and not np.isfinite(x).all():
+        raise require.wrong(x_name, "be finite", got="NaN or infinity: clean the data first")

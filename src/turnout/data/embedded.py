@@ -40,8 +40,7 @@ class Digits(CheckedFields, Source):
         x = digits.images.astype(np.uint8)[:, None]
         y = digits.target.astype(np.int64)
         is_test = held_back(y, self.test_share, Draw.CONTENT.rng(seed))
-        kept = ~is_test
-        return Dataset("digits", x[kept], y[kept], x[is_test], y[is_test], 10, scale=1.0 / 16.0)
+        return Dataset("digits", *parts(x, y, is_test), 10, scale=1.0 / 16.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +95,8 @@ class Synthetic(CheckedFields, Source):
             x[part] = drawn
             y[part] = _labels(drawn, owner, weight, bias)
         is_test = held_back(client, self.test_share, rng)
-        kept = ~is_test
         name = f"synthetic({self.alpha:g}, {self.beta:g})"
-        return Dataset(
-            name, x[kept], y[kept], x[is_test], y[is_test], self.n_classes, group=client[kept]
-        )
+        return Dataset(name, *parts(x, y, is_test), self.n_classes, group=client[~is_test])
 
 
 def client_sizes(n_clients: int, rng: np.random.Generator) -> IntArray:
@@ -135,5 +131,16 @@ def held_back(group: Array, share: float, rng: np.random.Generator) -> BoolArray
     """
     size = np.bincount(group)
     n_test = np.minimum(np.rint(share * size), size - 1)
-    is_test: BoolArray = rank_within(group, rng) < n_test[group]
-    return is_test
+    return rank_within(group, rng) < np.take(n_test, group)
+
+
+def parts(x: Array, y: Array, is_test: BoolArray) -> tuple[Array, Array, Array, Array]:
+    """Return x and y of the training examples, then those of the test examples.
+
+    Args:
+        x: (N, ...) all examples.
+        y: (N, ...) their labels.
+        is_test: (N,) which examples are for the test.
+
+    """
+    return x[~is_test], y[~is_test], x[is_test], y[is_test]

@@ -69,9 +69,7 @@ class SimHash:
     def __post_init__(self) -> None:
         check_fields(self)
         if isinstance(self.stop_words, str):
-            raise InvalidInput(
-                f"stop_words must be a set of words, got {self.stop_words!r}.", field="stop_words"
-            )
+            raise require.wrong("stop_words", "be a set of words", got=repr(self.stop_words))
 
     def of_text(self, text: str) -> BitArray:
         """Return the code of a text: its lower-case words, weighted by frequency.
@@ -121,8 +119,7 @@ class SimHash:
 
 def signed_sum(hashes: Array, weights: FloatArray) -> FloatArray:
     """Return (bits,) the sum of +w_i where token i has bit 1 and -w_i where it has 0, Eq. (6)."""
-    column = weights[:, None]
-    total: FloatArray = np.where(hashes == 1, column, -column).sum(axis=0)
+    total: FloatArray = np.where(hashes == 1, weights[:, None], -weights[:, None]).sum(axis=0)
     return total
 
 
@@ -213,9 +210,10 @@ class PStableLSH:
         if values.shape[-1] != self.dimension:
             raise InvalidInput(f"vectors must have length {self.dimension}, got {values.shape}.")
         values = values.astype(np.float64, copy=False)
-        if not (np.abs(values) <= LARGEST_REPORT).all():
-            bad = values[~(np.abs(values) <= LARGEST_REPORT)][0]
-            raise InvalidInput(f"vectors must be finite and at most {LARGEST_REPORT:g}, got {bad}.")
+        bad = values[~(np.abs(values) <= LARGEST_REPORT)]
+        if bad.size:
+            limit = f"{LARGEST_REPORT:g}"
+            raise InvalidInput(f"vectors must be finite and at most {limit}, got {bad[0]}.")
         return values
 
 
@@ -241,11 +239,8 @@ def _check_stop_words(field: str, stop_words: Any) -> None:
     else:
         is_known = all(isinstance(word, str) for word in stop_words)
     if not is_known:
-        raise InvalidInput(
-            f"{field} must be 'english' or a list of words, for example ['the', 'of'], got "
-            f"{stop_words!r}.",
-            field=field,
-        )
+        wanted = "be 'english' or a list of words, for example ['the', 'of']"
+        raise require.wrong(field, wanted, got=repr(stop_words))
 
 
 #: "english" or a list of words.

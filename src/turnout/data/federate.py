@@ -11,8 +11,9 @@ from turnout.core import require
 from turnout.core.errors import InvalidInput
 from turnout.core.types import Array, FloatArray, IntArray
 from turnout.data.base import Dataset, Draw, FederatedData, Partition, Source
+from turnout.data.embedded import held_back
 from turnout.data.features import ClientCode, mean_codes, mean_vectors, word_codes
-from turnout.data.partitions import offsets_of, rank_within
+from turnout.data.partitions import offsets_of
 
 _CODE = ClientCode()
 
@@ -125,9 +126,9 @@ def _split(
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Return training rows and hold-out rows with their offsets."""
     size = np.diff(offsets)
-    n_held = np.minimum(np.rint(share * size).astype(np.int64), size - 1)
     client = np.repeat(np.arange(size.size), size)
-    is_held = rank_within(client, Draw.HOLD_OUT.rng(seed)) < n_held[client]
+    is_held = held_back(client, share, Draw.HOLD_OUT.rng(seed))
+    n_held = np.bincount(client[is_held], minlength=size.size)
     return rows[~is_held], offsets_of(size - n_held), rows[is_held], offsets_of(n_held)
 
 
@@ -156,9 +157,8 @@ def _names(dataset: Dataset, rows: IntArray, offsets: IntArray) -> tuple[str, ..
         return ()
     group = dataset.group[rows]
     own = group[offsets[:-1]]
-    if not np.array_equal(np.repeat(own, np.diff(offsets)), group):
-        return ()
-    return tuple(dataset.group_names[number] for number in own)
+    is_one = np.array_equal(np.repeat(own, np.diff(offsets)), group)
+    return tuple(dataset.group_names[number] for number in own) if is_one else ()
 
 
 # The division of a dataset, in numbers.
@@ -212,9 +212,7 @@ class Division:
     def sample(self, n_shown: int) -> IntArray:
         """Return at most ``n_shown`` clients, taken evenly from ``order``."""
         n = self.sizes.size
-        if n <= n_shown:
-            return np.arange(n)
-        return self.order[np.arange(n_shown) * n // n_shown]
+        return np.arange(n) if n <= n_shown else self.order[np.arange(n_shown) * n // n_shown]
 
 
 def division(data: FederatedData) -> Division:

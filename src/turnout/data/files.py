@@ -8,6 +8,7 @@ import hashlib
 import lzma
 import pickle
 import tarfile
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from turnout.core import require
 from turnout.core.errors import InvalidInput, TurnoutError
 from turnout.core.files import DATA_VARIABLE, UNREADABLE, DataMissing, data_directory
 from turnout.core.files import read_npz as read_arrays
 from turnout.core.names import import_extra
-from turnout.core.types import Array
+from turnout.core.types import Array, IntArray
+from turnout.data.base import Dataset, Source
 
 #: A file has changed if its size or one of this many blocks, of this many bytes, has changed.
 _BLOCKS, _BLOCK = 64, 1 << 20
@@ -27,10 +30,7 @@ _BLOCKS, _BLOCK = 64, 1 << 20
 #: Exceptions that readers raise for damaged files.
 _DAMAGE: tuple[type[Exception], ...] = (
     *(kind for kind in UNREADABLE if kind is not OSError),
-    gzip.BadGzipFile,
-    lzma.LZMAError,
-    pickle.UnpicklingError,
-    tarfile.TarError,
+    *(gzip.BadGzipFile, lzma.LZMAError, pickle.UnpicklingError, tarfile.TarError),
 )
 
 
@@ -55,19 +55,16 @@ def content_id(path: Path) -> str:
     """
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            digest.update(f"{file.relative_to(path)}:{file.stat().st_size}:".encode())
-            _add_content(digest, file)
+        if not file.is_file():
+            continue
+        size = file.stat().st_size
+        digest.update(f"{file.relative_to(path)}:{size}:".encode())
+        n_blocks = min(_BLOCKS, -(-size // _BLOCK))
+        with file.open("rb") as content:
+            for i in range(n_blocks):
+                content.seek(i * max(0, size - _BLOCK) // max(1, n_blocks - 1))
+                digest.update(content.read(_BLOCK))
     return digest.hexdigest()[:16]
-
-
-def _add_content(digest: hashlib._Hash, file: Path) -> None:
-    size = file.stat().st_size
-    n_blocks = min(_BLOCKS, -(-size // _BLOCK))
-    with file.open("rb") as content:
-        for i in range(n_blocks):
-            content.seek(i * max(0, size - _BLOCK) // max(1, n_blocks - 1))
-            digest.update(content.read(_BLOCK))
 
 
 #: First bytes of a zip archive, which an npz file is.
@@ -134,15 +131,39 @@ class Files(Generic[T]):
         except (DamagedData, DataMissing, UnfitSetting):
             raise
         except _DAMAGE as error:  # InvalidInput is a ValueError
-            raise DamagedData(self._message(path, _described(error).rstrip("."))) from error
+            reason = _described(error).rstrip(".")
+            message = f"{path} cannot be used: {reason}. Correct the file or the setting."
+            if not self.is_own:
+                again = f"Delete it and put it there again. {self.get_it}"
+                message = f"{path} is damaged or not what its name says ({reason}). {again}"
+            raise DamagedData(message) from error
         except OSError as error:
             raise DataMissing(f"{path} cannot be read ({error}). {self.get_it}") from error
 
-    def _message(self, path: Path, reason: str) -> str:
-        if self.is_own:
-            return f"{path} cannot be used: {reason}. Correct the file or the setting."
-        again = f"Delete it and put it there again. {self.get_it}"
-        return f"{path} is damaged or not what its name says ({reason}). {again}"
+
+class FileSource(Source, Generic[T]):
+    """A source that reads files. A subclass turns their content into a dataset."""
+
+    directory: str | None
+
+    @property
+    @abstractmethod
+    def files(self) -> Files[T]:
+        """The files that may hold the data."""
+
+    @abstractmethod
+    def dataset(self, path: Path, content: T, seed: int) -> Dataset:
+        """Return the dataset; any error is one of the file."""
+
+    def find(self) -> Path:
+        """Return the file or folder of the data."""
+        return self.files.find(self.directory)
+
+    def load(self, seed: int) -> Dataset:
+        """Read the files."""
+        path, content = self.files.read(self.directory)
+        with self.files.reading(path):
+            return self.dataset(path, content, seed)
 
 
 @contextlib.contextmanager
@@ -200,12 +221,19 @@ def read_npz(path: Path, owner: str | None = None) -> Raw:
                 "with csv-file"
             )
     names = ["x_train", "y_train", "x_test", "y_test", *([f"{owner}_train"] if owner else [])]
-    arrays = read_arrays(path, names)
-    x, y, x_test, y_test = (arrays[name] for name in names[:4])
-    if owner is None:
-        return Raw(x, y, x_test, y_test)
-    keys, number = np.unique(arrays[f"{owner}_train"], return_inverse=True)
-    return Raw(x, y, x_test, y_test, number, tuple(str(key) for key in keys))
+    x, y, x_test, y_test, *owners = read_arrays(path, names).values()
+    return Raw(x, y, x_test, y_test, *(numbered(owners[0]) if owners else ()))
+
+
+def numbered(values: Array) -> tuple[IntArray, tuple[str, ...]]:
+    """Return the number of each value, and the name behind each number, in alphabetical order.
+
+    Args:
+        values: Names, or anything that can be sorted.
+
+    """
+    names, number = np.unique(values, return_inverse=True)
+    return number, tuple(str(name) for name in names)
 
 
 # Downloads of published files with pooch. A file is checked before it gets its name, so a file that
@@ -284,11 +312,9 @@ def download(
 
     """
     if name not in DOWNLOADS:
-        raise InvalidInput(
-            f"name must be one of {', '.join(DOWNLOADS)}: the others cannot be downloaded, "
-            f"got {name!r}. 'turnout data list' says how to get them.",
-            field="name",
-        )
+        wanted = f"be one of {', '.join(DOWNLOADS)}: the others cannot be downloaded"
+        got = f"{name!r}. 'turnout data list' says how to get them"
+        raise require.wrong("name", wanted, got=got)
     folder = data_directory(directory)
     if not folder:
         raise InvalidInput(

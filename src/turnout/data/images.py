@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from turnout.core.domains import CheckedFields, Count, Flag, choice
 from turnout.core.names import import_extra
 from turnout.core.types import Array
-from turnout.data.base import Dataset, Draw, Source
-from turnout.data.embedded import TestShare, held_back
-from turnout.data.files import DamagedData, Files, Raw, part_named, read_npz
-from turnout.data.user_data import Arrays, OwnPath, numbered, pixels
+from turnout.data.base import Dataset, Draw
+from turnout.data.embedded import TestShare, held_back, parts
+from turnout.data.files import DamagedData, Files, FileSource, Raw, numbered, part_named, read_npz
+from turnout.data.user_data import Arrays, OwnPath, pixels
 
 _CIFAR_TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 _CIFAR_TEST = ("test_batch",)
@@ -41,12 +41,11 @@ def _latin_1(text: str, encoding: str) -> bytes:
     return text.encode("latin-1")
 
 
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
 #: The only names that a pickled CIFAR batch needs; every other is refused.
 _ALLOWED: Mapping[tuple[str, str], Any] = {
-    **{
-        (f"numpy.{core}.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0]
-        for core in ("core", "_core")
-    },
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): _latin_1,
@@ -64,10 +63,12 @@ def read_idx_folder(folder: Path, train: str, test: str) -> Raw:
     """
 
     def content(name: str) -> bytes:
-        path = folder / name
-        return (
-            path.read_bytes() if path.exists() else gzip.decompress(_compressed(path).read_bytes())
-        )
+        plain, packed = folder / name, folder / f"{name}.gz"
+        if plain.exists():
+            return plain.read_bytes()
+        if packed.exists():
+            return gzip.decompress(packed.read_bytes())
+        raise ValueError(f"neither {plain.name} nor {packed.name} exists")
 
     return _idx_set(content, train, test)
 
@@ -86,13 +87,6 @@ def read_idx_zip(path: Path, train: str, test: str) -> Raw:
         return _idx_set(
             lambda name: gzip.decompress(archive.read(members[f"{name}.gz"])), train, test
         )
-
-
-def _compressed(path: Path) -> Path:
-    compressed = path.with_name(f"{path.name}.gz")
-    if not compressed.exists():
-        raise ValueError(f"neither {path.name} nor {compressed.name} exists")
-    return compressed
 
 
 def _idx_set(content: Callable[[str], bytes], train: str, test: str) -> Raw:
@@ -114,13 +108,11 @@ def read_idx(content: bytes) -> Array:
     """
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise ValueError("not an idx file of unsigned bytes")
-    n_dims = content[3]
-    head = 4 + 4 * n_dims
+    head = 4 + 4 * content[3]
     shape = tuple(int(size) for size in np.frombuffer(content[4:head], dtype=">u4"))
-    if len(shape) != n_dims or len(content) - head != math.prod(shape):
-        raise ValueError(
-            f"{len(content) - head} bytes of content, but its head gives the shape {shape}"
-        )
+    n_bytes = len(content) - head
+    if len(shape) != content[3] or n_bytes != math.prod(shape):
+        raise ValueError(f"{n_bytes} bytes of content, but its head gives the shape {shape}")
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
 
 
@@ -131,14 +123,7 @@ def read_cifar(path: Path) -> Raw:
         path: The folder with the batches, or the archive as published.
 
     """
-    if path.is_dir():
-        batches = dict(_folder_batches(path))
-    else:
-        with gzip.open(path) as stream:
-            with tarfile.open(fileobj=stream) as archive:
-                batches = dict(_archive_batches(archive))
-            while stream.read(_READ_BYTES):  # the checksum is at the end
-                pass
+    batches = dict(_folder_batches(path) if path.is_dir() else _archive_batches(path))
     train, test = ([batches[name] for name in names] for names in (_CIFAR_TRAIN, _CIFAR_TEST))
     return Raw(*_joined(train), *_joined(test))
 
@@ -149,25 +134,30 @@ def _joined(batches: list[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 
 def _folder_batches(folder: Path) -> Iterator[tuple[str, tuple[Array, Array]]]:
-    for name in (*_CIFAR_TRAIN, *_CIFAR_TEST):
-        binary = folder / f"{name}.bin"
-        is_binary = binary.exists()
-        with part_named(binary.name if is_binary else name) as file:
-            content = (folder / file).read_bytes()
-            batch = _binary_batch(content) if is_binary else _pickled_batch(content)
-        yield name, batch
+    for stem in _CIFAR_TRAIN + _CIFAR_TEST:
+        binary = f"{stem}.bin"
+        with part_named(binary if (folder / binary).exists() else stem) as name:
+            batch = _batch(name, (folder / name).read_bytes())
+        yield stem, batch
 
 
-def _archive_batches(archive: tarfile.TarFile) -> Iterator[tuple[str, tuple[Array, Array]]]:
-    for member in archive:
-        name = member.name.rpartition("/")[2]
-        stem = name.removesuffix(".bin")
-        file = archive.extractfile(member) if stem in _CIFAR_TRAIN + _CIFAR_TEST else None
-        if file is not None:
-            with part_named(name):
-                read = _binary_batch if name.endswith(".bin") else _pickled_batch
-                batch = read(file.read())
-            yield stem, batch
+def _archive_batches(path: Path) -> Iterator[tuple[str, tuple[Array, Array]]]:
+    with gzip.open(path) as stream:
+        with tarfile.open(fileobj=stream) as archive:
+            for member in archive:
+                name = member.name.rpartition("/")[2]
+                stem = name.removesuffix(".bin")
+                file = archive.extractfile(member) if stem in _CIFAR_TRAIN + _CIFAR_TEST else None
+                if file is not None:
+                    with part_named(name):
+                        batch = _batch(name, file.read())
+                    yield stem, batch
+        while stream.read(_READ_BYTES):  # the checksum is at the end
+            pass
+
+
+def _batch(name: str, content: bytes) -> tuple[Array, Array]:
+    return _binary_batch(content) if name.endswith(".bin") else _pickled_batch(content)
 
 
 def _binary_batch(content: bytes) -> tuple[Array, Array]:
@@ -230,27 +220,19 @@ _fashion = partial(read_idx_folder, train="train", test="t10k")
 _letters = {"train": "emnist-letters-train", "test": "emnist-letters-test"}
 
 
-def _emnist(raw: Raw) -> Raw:
+def _emnist(path: Path) -> Raw:
     """Transpose the images, which are stored by column, and number the letters from 0."""
+    raw = read_idx_folder(path, **_letters) if path.is_dir() else read_idx_zip(path, **_letters)
     upright = raw._replace(x=raw.x.swapaxes(1, 2), x_test=raw.x_test.swapaxes(1, 2))
     if min(raw.y.min(), raw.y_test.min()) < 1:
         raise ValueError("the labels of EMNIST Letters start at 1, and there is a 0")
     return upright._replace(y=raw.y - 1, y_test=raw.y_test - 1)
 
 
-def _emnist_folder(path: Path) -> Raw:
-    return _emnist(read_idx_folder(path, **_letters))
-
-
-def _emnist_zip(path: Path) -> Raw:
-    return _emnist(read_idx_zip(path, **_letters))
-
-
 @dataclass(frozen=True, slots=True)
-class _ImageSource(CheckedFields, Source):
+class _ImageSource(CheckedFields, FileSource[Raw]):
     """Images in the data directory. Subclasses explain the settings."""
 
-    files: ClassVar[Files[Raw]]
     n_classes: ClassVar[int]
     shape: ClassVar[tuple[int, int, int]] = (1, 28, 28)
     sha256: ClassVar[str] = ""  #: of all pixels and labels as published; empty if unknown
@@ -259,30 +241,15 @@ class _ImageSource(CheckedFields, Source):
     standardise: Flag = True
     verify: Flag = True
 
-    def find(self) -> Path:
-        """Return the file or folder of the images."""
-        return self.files.find(self.directory)
-
-    def load(self, seed: int) -> Dataset:
-        """Read the images."""
-        path, raw = self.files.read(self.directory)
-        with self.files.reading(path):
-            x, x_test = (_planes(part, self.shape) for part in (raw.x, raw.x_test))
-            if self.verify and self.sha256:
-                self._check_content(path, (x, raw.y, x_test, raw.y_test))
-            scale, shift = _standard(x) if self.standardise else (1.0 / 255.0, 0.0)
-            return Dataset(
-                name=self.files.name,
-                x=x,
-                y=raw.y,
-                x_test=x_test,
-                y_test=raw.y_test,
-                n_classes=self.n_classes,
-                scale=scale,
-                shift=shift,
-                group=raw.owner,
-                group_names=raw.owner_names,
-            )
+    def dataset(self, path: Path, content: Raw, seed: int) -> Dataset:
+        """Return the images."""
+        x, x_test = (_planes(part, self.shape) for part in (content.x, content.x_test))
+        examples = (x, content.y, x_test, content.y_test)
+        if self.verify and self.sha256:
+            self._check_content(path, examples)
+        scaling = _standard(x) if self.standardise else (1.0 / 255.0, 0.0)
+        owners = (content.owner, content.owner_names)
+        return Dataset(self.files.name, *examples, self.n_classes, *scaling, *owners)
 
     def _check_content(self, path: Path, parts: tuple[Array, ...]) -> None:
         digest = hashlib.sha256()
@@ -364,9 +331,9 @@ class EmnistLetters(_ImageSource):
         "emnist-letters",
         {
             "emnist-letters.npz": read_npz,
-            "emnist-letters/gzip.zip": _emnist_zip,
-            "emnist-letters": _emnist_folder,
-            "EMNIST/raw": _emnist_folder,
+            "emnist-letters/gzip.zip": _emnist,
+            "emnist-letters": _emnist,
+            "EMNIST/raw": _emnist,
         },
         "Get it with 'turnout data get emnist-letters', or put the publisher's gzip.zip as it is, "
         "or its four files emnist-letters-*-ubyte.gz, into the folder emnist-letters.",
@@ -402,26 +369,27 @@ class Femnist(_ImageSource):
 
     def load(self, seed: int) -> Dataset:
         """Read the images of the chosen classes."""
-        dataset = _ImageSource.load(self, seed)
+        images = _ImageSource.load(self, seed)
         if self.classes == "all":
-            return dataset
+            return images
         is_digits = self.classes == "digits"
-        kept, kept_test = ((y < 10) == is_digits for y in (dataset.y, dataset.y_test))
-        assert dataset.group is not None
+        first, n_classes = (0, 10) if is_digits else (10, 26)
+        kept, kept_test = ((y < 10) == is_digits for y in (images.y, images.y_test))
+        assert images.group is not None
         return replace(
-            dataset,
+            images,
             name=f"femnist-{self.classes}",
-            x=dataset.x[kept],
-            y=_merged(dataset.y[kept]),
-            x_test=dataset.x_test[kept_test],
-            y_test=_merged(dataset.y_test[kept_test]),
-            n_classes=10 if is_digits else 26,
-            group=dataset.group[kept],
+            x=images.x[kept],
+            y=(images.y[kept] - first) % n_classes,  # capitals and small letters merged
+            x_test=images.x_test[kept_test],
+            y_test=(images.y_test[kept_test] - first) % n_classes,
+            n_classes=n_classes,
+            group=images.group[kept],
         )
 
 
 @dataclass(frozen=True, slots=True)
-class EmnistLettersFeatures(Source):
+class EmnistLettersFeatures(FileSource[Raw]):
     """EMNIST Letters as 20 shape features per image: NOT the images, and so named in results.
 
     124,800 + 20,800 examples, 26 classes. Features are standardised with the mean and the
@@ -440,23 +408,15 @@ class EmnistLettersFeatures(Source):
 
     directory: str | None = None
 
-    def find(self) -> Path:
-        """Return the file of the features."""
-        return self.files.find(self.directory)
-
-    def load(self, seed: int) -> Dataset:
-        """Read and standardise the features."""
-        path, raw = self.files.read(self.directory)
-        with self.files.reading(path):
-            if raw.x.ndim != 2 or raw.x_test.ndim != 2:
-                raise ValueError(f"features of shape {raw.x.shape}, not (N, features)")
-            mean = raw.x.mean(axis=0, dtype=np.float64)
-            deviation = raw.x.std(axis=0, dtype=np.float64)
-            deviation = np.where(deviation > 0.0, deviation, 1.0)
-            x, x_test = (
-                ((part - mean) / deviation).astype(np.float32) for part in (raw.x, raw.x_test)
-            )
-            return Dataset(self.files.name, x, raw.y, x_test, raw.y_test, n_classes=26)
+    def dataset(self, path: Path, content: Raw, seed: int) -> Dataset:
+        """Return the standardised features."""
+        x, y, x_test, y_test, *_ = content
+        if x.ndim != 2 or x_test.ndim != 2:
+            raise ValueError(f"features of shape {x.shape}, not (N, features)")
+        mean, deviation = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+        deviation = np.where(deviation > 0.0, deviation, 1.0)
+        x, x_test = (((part - mean) / deviation).astype(np.float32) for part in (x, x_test))
+        return Dataset(self.files.name, x, y, x_test, y_test, n_classes=26)
 
 
 def _planes(x: Array, shape: tuple[int, int, int]) -> Array:
@@ -482,25 +442,17 @@ def _standard(x: Array) -> tuple[float, float]:
     return 1.0 / deviation, -float(mean) / deviation
 
 
-def _merged(y: Array) -> Array:
-    """Return digits from 0, and letters from 0 with capitals and small letters merged."""
-    return np.where(y < 10, y, (y - 10) % 26)
-
-
 # The user's own images, in one folder per label.
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 
 
-class _Images(NamedTuple):
-    """Images, and the folder of each: its label."""
-
-    x: Array
-    label: Array
+#: Images, and the folder of each: its label.
+_Images = tuple[Array, Array]
 
 
 @dataclass(frozen=True, slots=True)
-class ImageFolder(CheckedFields, Source):
+class ImageFolder(CheckedFields, FileSource[list[_Images]]):
     """Your own images: path=folder with a folder for each label.
 
     The files are ``path/label/name.png``. Or there are two parts, ``path/train/label/name.png`` and
@@ -529,22 +481,15 @@ class ImageFolder(CheckedFields, Source):
         fix = "Give the path of a folder that exists."
         return Files(Path(self.path).name, {self.path: self._read}, fix, is_own=True)
 
-    def find(self) -> Path:
-        """Return the folder."""
-        return self.files.find(self.directory)
-
-    def load(self, seed: int) -> Dataset:
-        """Read all images."""
-        path, parts = self.files.read(self.directory)
-        if len(parts) == 1:
-            images = parts[0]
-            label, _ = numbered(images.label)
-            is_test = held_back(label, self.test_share, Draw.CONTENT.rng(seed))
-            parts = [_Images(images.x[rows], images.label[rows]) for rows in (~is_test, is_test)]
-        with self.files.reading(path):
-            train, test = parts
-            own = Arrays(train.x, train.label, test.x, test.label, scale=1 / 255, name=path.name)
-            return own.load(seed)
+    def dataset(self, path: Path, content: list[_Images], seed: int) -> Dataset:
+        """Return all images."""
+        (x, y), *test = content
+        if test:
+            examples = (x, y, *test[0])
+        else:
+            is_test = held_back(numbered(y)[0], self.test_share, Draw.CONTENT.rng(seed))
+            examples = parts(x, y, is_test)
+        return Arrays(*examples, scale=1 / 255, name=path.name).load(seed)
 
     def _read(self, path: Path) -> list[_Images]:
         if not path.is_dir():
@@ -554,10 +499,10 @@ class ImageFolder(CheckedFields, Source):
         return [self._images(folder) for folder in folders]
 
     def _images(self, folder: Path) -> _Images:
-        library = import_extra(
-            "PIL.Image", "image-folder needs Pillow: pip install 'turnout[images]'"
-        )
-        files = list(_image_files(folder))
+        advice = "image-folder needs Pillow: pip install 'turnout[images]'"
+        library = import_extra("PIL.Image", advice)
+        found = sorted(folder.glob("*/*"))  # in the order of labels, then of names
+        files = [file for file in found if file.suffix.lower() in _ENDINGS]
         if not files:
             raise ValueError(f"no images in {folder.name}/<label>/: put a folder for each label in")
         images = [self._image(library, file) for file in files]
@@ -567,7 +512,7 @@ class ImageFolder(CheckedFields, Source):
                     f"{file.relative_to(folder)} has shape {image.shape}, but "
                     f"{files[0].relative_to(folder)} has {images[0].shape}: set size=32 or another"
                 )
-        return _Images(np.stack(images), np.array([file.parent.name for file in files]))
+        return np.stack(images), np.array([file.parent.name for file in files])
 
     def _image(self, library: Any, file: Path) -> Array:
         with part_named(f"{file.parent.name}/{file.name}"):
@@ -577,8 +522,3 @@ class ImageFolder(CheckedFields, Source):
             except OSError as error:  # of Pillow, for a file that is no image
                 raise ValueError(str(error)) from error
             return pixels(image if self.size is None else image.resize((self.size, self.size)))
-
-
-def _image_files(folder: Path) -> Iterator[Path]:
-    for label in sorted(part for part in folder.iterdir() if part.is_dir()):
-        yield from sorted(file for file in label.iterdir() if file.suffix.lower() in _ENDINGS)

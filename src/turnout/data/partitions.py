@@ -56,11 +56,8 @@ def rank_within(group: Array, rng: np.random.Generator) -> IntArray:
     """
     order = np.lexsort((rng.random(group.size), group))
     ordered = group[order]
-    is_first = np.concatenate(([True], ordered[1:] != ordered[:-1]))[: group.size]
-    start = np.flatnonzero(is_first)
-    place = np.arange(group.size) - np.repeat(start, np.diff(start, append=group.size))
     rank = np.empty(group.size, dtype=np.int64)
-    rank[order] = place
+    rank[order] = np.arange(group.size) - np.searchsorted(ordered, ordered)
     return rank
 
 
@@ -105,16 +102,11 @@ def deal(pool: IntArray, counts: IntArray, rng: np.random.Generator) -> IntArray
         order = rng.permutation(pool)
         last = int(np.searchsorted(ends, start, side="right"))  # the client that continues here
         held = dealt[int(ends[last] - counts[last]) : start]
-        if held.size:
-            order = _first_others(order, held, int(ends[last]) - start)
+        if held.size:  # what it lacks comes first, from rows that it does not hold yet
+            first = np.flatnonzero(~np.isin(order, held))[: int(ends[last]) - start]
+            order = np.concatenate((order[first], np.delete(order, first)))
         dealt[start : start + pool.size] = order[: total - start]
     return dealt
-
-
-def _first_others(order: IntArray, held: IntArray, n_first: int) -> IntArray:
-    """Move ``n_first`` rows that are not in ``held`` to the front; the rest keeps its order."""
-    first = np.flatnonzero(~np.isin(order, held))[:n_first]
-    return np.concatenate((order[first], np.delete(order, first)))
 
 
 def deal_labels(labels: IntArray, counts: IntArray, rng: np.random.Generator) -> IntArray:
@@ -128,12 +120,9 @@ def deal_labels(labels: IntArray, counts: IntArray, rng: np.random.Generator) ->
         rng: Draws the order.
 
     """
-    rows, owners = [], []
-    for label in range(counts.shape[1]):
-        wanted = counts[:, label]
-        if wanted.any():
-            rows.append(deal(np.flatnonzero(labels == label), wanted, rng))
-            owners.append(np.repeat(np.arange(wanted.size), wanted))
+    wanted = [(label, column) for label, column in enumerate(counts.T) if column.any()]
+    rows = [deal(np.flatnonzero(labels == label), column, rng) for label, column in wanted]
+    owners = [np.repeat(np.arange(column.size), column) for _, column in wanted]
     return np.concatenate(rows)[np.argsort(np.concatenate(owners), kind="stable")]
 
 
@@ -210,9 +199,8 @@ class PrimaryLabel(CheckedFields, Partition):
 
     def assign(self, dataset: Dataset, n_clients: int, rng: np.random.Generator) -> Assignment:
         """Draw the labels, then the number of examples of each label, then the examples."""
-        labels = labels_of(dataset, self)
+        labels, of_label = labels_of(dataset, self)
         size = examples_each(self.samples, labels.size, n_clients)
-        of_label = np.bincount(labels, minlength=dataset.n_classes)
         occurring = np.flatnonzero(of_label)
         primary = occurring[rng.integers(occurring.size, size=n_clients)]
         n_primary = round(self.share * size)
@@ -254,7 +242,7 @@ class Shards(CheckedFields, Partition):
 
     def assign(self, dataset: Dataset, n_clients: int, rng: np.random.Generator) -> Assignment:
         """Give out shuffled shards."""
-        labels = labels_of(dataset, self)
+        labels, _ = labels_of(dataset, self)
         n_shards = n_clients * self.per_client
         if n_shards > labels.size:
             raise InvalidInput(
@@ -315,10 +303,7 @@ class Natural(Partition):
         shuffled = rng.permutation(large)
         if self.choose == "largest":
             shuffled = shuffled[np.argsort(-size[shuffled], kind="stable")]
-        chosen = np.sort(shuffled[:n_clients])
-        return self._rows(dataset.group, chosen, rng)
-
-    def _rows(self, group: IntArray, chosen: IntArray, rng: np.random.Generator) -> Assignment:
+        group, chosen = dataset.group, np.sort(shuffled[:n_clients])
         rows = np.flatnonzero(np.isin(group, chosen))
         if self.max_samples is not None:
             rows = rows[rank_within(group[rows], rng) < self.max_samples]
@@ -326,8 +311,10 @@ class Natural(Partition):
         return rows, np.append(np.searchsorted(group[rows], chosen), rows.size)
 
 
-def labels_of(dataset: Dataset, partition: Partition) -> IntArray:
-    """Return (N,) the labels. A text is refused: it has a label at each position.
+def labels_of(dataset: Dataset, partition: Partition) -> tuple[IntArray, IntArray]:
+    """Return (N,) the labels and (C,) how many there are of each.
+
+    A text is refused: it has a label at each position.
 
     Args:
         dataset: The examples.
@@ -339,7 +326,7 @@ def labels_of(dataset: Dataset, partition: Partition) -> IntArray:
             f"{type(partition).__name__} divides by label, and {dataset.name} is text with a label "
             "at each word. Use Natural, Iid or PowerLaw without alpha."
         )
-    return dataset.y
+    return dataset.y, np.bincount(dataset.y, minlength=dataset.n_classes)
 
 
 def examples_each(samples: int | None, n_rows: int, n_clients: int) -> int:
@@ -366,15 +353,14 @@ def _others(
     of_label: IntArray, primary: IntArray, n_drawn: int, rng: np.random.Generator
 ) -> IntArray:
     """Draw without replacement from the other labels' examples; return the counts by label."""
-    clients = np.arange(primary.size)
     counts = np.zeros((primary.size, of_label.size), dtype=np.int64)
     left = np.full(primary.size, n_drawn)
     remaining = of_label.sum() - of_label[primary]
-    for label in range(of_label.size):
-        here = np.where(primary == label, 0, of_label[label])
+    for label, size in enumerate(of_label):
+        here = np.where(primary == label, 0, size)
         remaining = remaining - here
-        counts[clients, label] = rng.hypergeometric(here, remaining, left)
-        left = left - counts[clients, label]
+        counts[:, label] = rng.hypergeometric(here, remaining, left)
+        left = left - counts[:, label]
     return counts
 
 
@@ -399,17 +385,14 @@ class LabelOrder(CheckedFields, Partition):
 
     def assign(self, dataset: Dataset, n_clients: int, rng: np.random.Generator) -> Assignment:
         """Give out a part by label and the rest at random."""
-        labels = labels_of(dataset, self)
+        labels, _ = labels_of(dataset, self)
         order = rng.permutation(labels.size)
         ordered, others = np.split(order, [round(self.share * labels.size)])
         ordered = ordered[np.argsort(labels[ordered], kind="stable")]
-        owner = np.concatenate([_owners(part.size, n_clients) for part in (ordered, others)])
+        sizes = [np.diff(equal_offsets(part.size, n_clients)) for part in (ordered, others)]
+        owner = np.repeat(np.tile(np.arange(n_clients), 2), np.concatenate(sizes))
         rows = np.concatenate((ordered, others))[np.argsort(owner, kind="stable")]
         return rows, np.searchsorted(np.sort(owner), np.arange(n_clients + 1))
-
-
-def _owners(n_rows: int, n_clients: int) -> IntArray:
-    return np.repeat(np.arange(n_clients), np.diff(equal_offsets(n_rows, n_clients)))
 
 
 #: How often unequal sizes are drawn before the partition gives up.
@@ -463,8 +446,7 @@ class Dirichlet(Partition):
 
     def assign(self, dataset: Dataset, n_clients: int, rng: np.random.Generator) -> Assignment:
         """Draw proportions, then the examples."""
-        labels = labels_of(dataset, self)
-        of_label = np.bincount(labels, minlength=dataset.n_classes)
+        labels, of_label = labels_of(dataset, self)
         if not self.equal_sizes:
             counts = self._unequal(of_label, n_clients, rng)
             return deal_labels(labels, counts, rng), offsets_of(counts.sum(axis=1))
@@ -475,10 +457,6 @@ class Dirichlet(Partition):
             counts = whole(fitted(amounts, of_label), sizes)
             return deal_once(labels, counts, rng), offsets_of(sizes)
         counts = whole(amounts, sizes)
-        self._check_room(counts, of_label)
-        return deal_labels(labels, counts, rng), offsets_of(sizes)
-
-    def _check_room(self, counts: IntArray, of_label: IntArray) -> None:
         if (counts > of_label).any():
             label = int(np.argmax((counts - of_label).max(axis=0)))
             raise InvalidInput(
@@ -486,6 +464,7 @@ class Dirichlet(Partition):
                 f"but there are only {of_label[label]}. Lower samples (now {self.samples}) or "
                 "raise alpha."
             )
+        return deal_labels(labels, counts, rng), offsets_of(sizes)
 
     def _unequal(self, of_label: IntArray, n_clients: int, rng: np.random.Generator) -> IntArray:
         occurring = np.flatnonzero(of_label)
@@ -528,8 +507,7 @@ class PowerLaw(CheckedFields, Partition):
         sizes = self.sizes(n_rows, n_clients, rng)
         if self.alpha is None:
             return rng.permutation(n_rows), offsets_of(sizes)
-        labels = labels_of(dataset, self)
-        of_label = np.bincount(labels, minlength=dataset.n_classes)
+        labels, of_label = labels_of(dataset, self)
         amounts = label_amounts(of_label, self.alpha, sizes, rng)
         return deal_once(labels, whole(fitted(amounts, of_label), sizes), rng), offsets_of(sizes)
 
@@ -548,13 +526,11 @@ class PowerLaw(CheckedFields, Partition):
                 f"min_samples: {n_clients} clients x {self.min_samples} are more than the {n_rows} "
                 "examples, so a client would have no data. Lower min_samples or n_clients."
             )
-        weight = rng.random(n_clients)
-        log_weight = -np.log1p(-weight) / self.exponent  # of 1 / u ** (1 / exponent)
+        log_weight = -np.log1p(-rng.random(n_clients)) / self.exponent  # of 1 / u ** (1 / exponent)
         # In logarithms, because u ** (1 / exponent) underflows for small exponents.
         weight = np.exp(log_weight - log_weight.max())
         extra = whole((spare * weight / weight.sum())[None, :], np.array([spare]))
-        sizes: IntArray = self.min_samples + extra[0]
-        return sizes
+        return self.min_samples + extra.ravel()
 
 
 def label_amounts(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import io
 import itertools
@@ -16,17 +15,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from turnout.core import require
 from turnout.core.domains import CheckedFields, Count, Flag, check_fields, integer
-from turnout.core.errors import InvalidInput
 from turnout.core.types import Array, BoolArray, IntArray
 from turnout.data.base import PADDING, Dataset, Draw, Source
-from turnout.data.embedded import TestShare, held_back
+from turnout.data.embedded import TestShare, held_back, parts
 from turnout.data.features import StopWords, stop_words_of
 from turnout.data.files import Files, UnfitSetting
+from turnout.data.partitions import offsets_of
 from turnout.data.user_data import OwnPath, own_file
 
 # Readers of texts by author: JSON lines, StackExchange's Posts.xml, Yelp's reviews. Each reader
@@ -102,9 +102,8 @@ def read_reviews(path: Path) -> Texts:
         path: The file of JSON lines, or the tar archive that holds it.
 
     """
-    with _review_lines(path) as lines:
-        for _, row in _json_rows(lines):
-            yield row["user_id"], [row["text"]]
+    for _, row in _json_rows(_review_lines(path)):
+        yield row["user_id"], [row["text"]]
 
 
 def sentences_of(text: str) -> list[str]:
@@ -159,17 +158,16 @@ def _json_rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-@contextlib.contextmanager
-def _review_lines(path: Path) -> Iterator[IO[str]]:
+def _review_lines(path: Path) -> Iterator[str]:
     if path.suffix != ".tar":
         with path.open(encoding="utf-8") as lines:
-            yield lines
+            yield from lines
         return
     with tarfile.open(path) as archive:
         for member in archive:
             file = archive.extractfile(member) if member.name.endswith(_YELP_MEMBER) else None
             if file is not None:
-                yield io.TextIOWrapper(file, encoding="utf-8")
+                yield from io.TextIOWrapper(file, encoding="utf-8")
                 return
     raise ValueError(f"it does not contain {_YELP_MEMBER}")
 
@@ -235,7 +233,7 @@ def tokenised(texts: Iterable[tuple[str, Sequence[str]]], left_out: Collection[s
     """
     number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     author_number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    end = number[_BREAK]
+    end = number[_BREAK]  # 0, which no sentence keeps
     pieces, n_words, authors = [], [], []
     for author, sentences in texts:
         tokens = _WORD.findall("\n".join(sentences).lower())
@@ -247,20 +245,13 @@ def tokenised(texts: Iterable[tuple[str, Sequence[str]]], left_out: Collection[s
         raise ValueError("there are no texts")
     stream = np.concatenate(pieces)
     author = np.repeat(np.array(authors), n_words)[stream == end]
-    types = tuple(number)
+    sentence = np.cumsum(stream == end) - (stream == end)
     unwanted = [number[word.lower()] for word in left_out if word.lower() in number]
-    return _sentences(stream, author, unwanted)._replace(types=types, authors=tuple(author_number))
-
-
-def _sentences(stream: Array, author: IntArray, unwanted: list[int]) -> Corpus:
-    """Cut a stream of word numbers into sentences; 0 ends a sentence."""
-    sentence = np.cumsum(stream == 0) - (stream == 0)
-    kept = ~np.isin(stream, [0, *unwanted])
+    kept = ~np.isin(stream, [end, *unwanted])
     size = np.bincount(sentence[kept], minlength=author.size)
     is_long = size >= 2
-    words = stream[kept & is_long[sentence]]
-    offsets = np.concatenate(([0], np.cumsum(size[is_long])))
-    return Corpus(words, offsets, author[is_long], (), ())
+    words, offsets = stream[kept & is_long[sentence]], offsets_of(size[is_long])
+    return Corpus(words, offsets, author[is_long], tuple(number), tuple(author_number))
 
 
 def vocabulary(corpus: Corpus, is_test: BoolArray, size: int) -> tuple[tuple[str, ...], Array]:
@@ -302,8 +293,7 @@ def sequences(corpus: Corpus, number: Array, length: int, predict_unknown: bool)
     n_labels = np.diff(corpus.offsets) - 1
     n_parts = -(-n_labels // length)
     sentence = np.repeat(np.arange(n_labels.size), n_parts)
-    first = np.concatenate(([0], np.cumsum(n_parts)))[:-1]
-    part = np.arange(sentence.size) - np.repeat(first, n_parts)
+    part = np.arange(sentence.size) - np.repeat(offsets_of(n_parts)[:-1], n_parts)
     start = corpus.offsets[sentence] + part * length
     n_here = np.minimum(length, n_labels[sentence] - part * length)
     after_end = np.zeros(length + 1, np.int32)  # the last sequences read past the end
@@ -330,7 +320,7 @@ def _cut(
     return x[kept], y[kept], kept
 
 
-_JSONL = 'The file has a line {"client": name, "sentences": [...]} for each '
+_JSONL = 'The file has a line {"client": name, "sentences": [...]} for each'
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,15 +358,11 @@ class _TextSource(CheckedFields, Source):
         words, number = vocabulary(corpus, is_test, self.vocabulary)
         cut = sequences(corpus, number, self.length, self.predict_unknown)
         for_test = is_test[cut.sentence]
-        kept = ~for_test
         return Dataset(
-            name=self.files.name,
-            x=cut.x[kept],
-            y=cut.y[kept],
-            x_test=cut.x[for_test],
-            y_test=cut.y[for_test],
+            self.files.name,
+            *parts(cut.x, cut.y, for_test),
             n_classes=len(words),
-            group=corpus.author[cut.sentence[kept]],
+            group=corpus.author[cut.sentence[~for_test]],
             group_names=corpus.authors,
             words=words,
         )
@@ -396,11 +382,11 @@ class BlogAuthors(_TextSource):
 
     """
 
-    @property
-    def files(self) -> Files[Texts]:
-        """The files that may hold the texts."""
-        get_it = _JSONL + "author; the corpus is by Schler, Koppel, Argamon and Pennebaker (2006)."
-        return Files("blog-authors", {"blog-authors.jsonl": read_jsonl}, get_it)
+    files: ClassVar[Files[Texts]] = Files(
+        "blog-authors",
+        {"blog-authors.jsonl": read_jsonl},
+        f"{_JSONL} author; the corpus is by Schler, Koppel, Argamon and Pennebaker (2006).",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,11 +403,9 @@ class Shakespeare(_TextSource):
 
     """
 
-    @property
-    def files(self) -> Files[Texts]:
-        """The files that may hold the texts."""
-        get_it = _JSONL + "role."
-        return Files("shakespeare", {"shakespeare.jsonl": read_jsonl}, get_it)
+    files: ClassVar[Files[Texts]] = Files(
+        "shakespeare", {"shakespeare.jsonl": read_jsonl}, f"{_JSONL} role."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,10 +458,8 @@ class StackExchange(_TextSource):
     def __post_init__(self) -> None:
         check_fields(self)
         if not isinstance(self.site, str) or not self.site or Path(self.site).name != self.site:
-            raise InvalidInput(
-                f"site must be the name of a site such as 'superuser.com', got {self.site!r}.",
-                field="site",
-            )
+            wanted = "be the name of a site such as 'superuser.com'"
+            raise require.wrong("site", wanted, got=repr(self.site))
 
     @property
     def files(self) -> Files[Texts]:
@@ -513,9 +495,8 @@ class Yelp(_TextSource):
     def files(self) -> Files[Texts]:
         """The files that may hold the dump."""
         read = partial(prolific, read=read_reviews, min_texts=self.min_texts, split=sentences_of)
-        member = "yelp_academic_dataset_review.json"
         return Files(
             "yelp",
-            {member: read, f"yelp/{member}": read, "yelp_dataset.tar": read},
+            {_YELP_MEMBER: read, f"yelp/{_YELP_MEMBER}": read, "yelp_dataset.tar": read},
             "Ask for the Yelp Open Dataset at yelp.com/dataset.",
         )

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
 import numpy as np
 
+from turnout.core import require
 from turnout.core.arrays import as_array
 from turnout.core.domains import CheckedFields, Finite, Flag, check_fields
 from turnout.core.errors import InvalidInput
 from turnout.core.names import import_object, nearest
-from turnout.core.types import Array, BoolArray, IntArray
+from turnout.core.types import Array, IntArray
 from turnout.data.base import Dataset, Draw, Source
-from turnout.data.embedded import TestShare, held_back
-from turnout.data.files import Files, Raw, read_npz
+from turnout.data.embedded import TestShare, held_back, parts
+from turnout.data.files import Files, FileSource, Raw, numbered, read_npz
 
 T = TypeVar("T")
 
 
 def _check_path(field: str, path: object) -> None:
     if not isinstance(path, str | Path) or not str(path):
-        raise InvalidInput(
-            f"{field} must be set to a file, for example {field}=data.npz, got {path!r}.",
-            field=field,
-        )
+        wanted = f"be set to a file, for example {field}=data.npz"
+        raise require.wrong(field, wanted, got=repr(path))
 
 
 #: The path of the user's own file, not empty.
@@ -81,27 +80,17 @@ class Arrays(Source):
         y, y_test = _numbered_labels(as_array("y", self.y), as_array("y_test", self.y_test))
         words = (self.x, self.x_test) if y.ndim == 2 else ()
         largest = max(np.max(part, initial=0) for part in (y, y_test, *words))
-        n_classes = int(largest) + 1 if self.n_classes is None else self.n_classes
-        group = None if self.group is None else np.asarray(self.group)
-        group_names: tuple[str, ...] = ()
-        if group is not None and _is_text(group):
-            group, group_names = numbered(group)
+        n = int(largest) + 1 if self.n_classes is None else self.n_classes
+        group, names = self.group, tuple[str, ...]()
+        if group is not None and _is_text(np.asarray(group)):
+            group, names = numbered(np.asarray(group))
         return Dataset(
-            self.name,
-            as_array("x", self.x),
-            y,
-            as_array("x_test", self.x_test),
-            y_test,
-            n_classes,
-            self.scale,
-            self.shift,
-            group=group,
-            group_names=group_names,
+            self.name, self.x, y, self.x_test, y_test, n, self.scale, self.shift, group, names
         )
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayFile(CheckedFields, Source):
+class ArrayFile(CheckedFields, FileSource[Raw]):
     """Your own arrays in a file: path=data.npz.
 
     The file holds the arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``, of the form that
@@ -130,26 +119,12 @@ class ArrayFile(CheckedFields, Source):
         """The user's file."""
         return own_file(self.path, partial(read_npz, owner=self.group))
 
-    def find(self) -> Path:
-        """Return the file."""
-        return self.files.find(self.directory)
-
-    def load(self, seed: int) -> Dataset:
-        """Read the arrays."""
-        path, raw = self.files.read(self.directory)
-        with self.files.reading(path):
-            own = Arrays(
-                raw.x,
-                raw.y,
-                raw.x_test,
-                raw.y_test,
-                self.n_classes,
-                self.scale,
-                self.shift,
-                raw.owner,
-                path.stem,
-            )
-            return replace(own.load(seed), group_names=raw.owner_names)
+    def dataset(self, path: Path, content: Raw, seed: int) -> Dataset:
+        """Return the arrays."""
+        x, y, x_test, y_test, owner, names = content
+        settings = (self.n_classes, self.scale, self.shift)
+        own = Arrays(x, y, x_test, y_test, *settings, owner, path.stem)
+        return replace(own.load(seed), group_names=names)
 
 
 def own_file(path: str, read: Callable[[Path], T]) -> Files[T]:
@@ -170,21 +145,9 @@ def own_file(path: str, read: Callable[[Path], T]) -> Files[T]:
     return Files(Path(path).stem, {path: read_file}, fix, is_own=True)
 
 
-def numbered(values: Array) -> tuple[IntArray, tuple[str, ...]]:
-    """Return the number of each value, and the name behind each number, in alphabetical order.
-
-    Args:
-        values: Names, or anything that can be sorted.
-
-    """
-    names, number = np.unique(values, return_inverse=True)
-    return number, tuple(str(name) for name in names)
-
-
 def _is_text(values: Array) -> bool:
-    if values.dtype.kind == "O":  # as data frames hold texts
-        return all(isinstance(value, str) for value in values.flat)
-    return values.dtype.kind == "U"
+    kind = values.dtype.kind  # data frames hold texts as objects
+    return kind == "U" or (kind == "O" and all(isinstance(value, str) for value in values.flat))
 
 
 def _numbered_labels(y: Array, y_test: Array) -> tuple[IntArray, IntArray]:
@@ -194,11 +157,9 @@ def _numbered_labels(y: Array, y_test: Array) -> tuple[IntArray, IntArray]:
         return number[: y.size], number[y.size :]
     for name, labels in (("y", y), ("y_test", y_test)):
         if labels.dtype.kind not in "iu":
-            raise InvalidInput(
-                f"{name} must hold integer labels from 0, or names in both y and y_test, got an "
-                f"array of {labels.dtype}. Write {name}.astype(int) or {name}.astype(str).",
-                field=name,
-            )
+            wanted = "hold integer labels from 0, or names in both y and y_test"
+            fix = f"Write {name}.astype(int) or {name}.astype(str)"
+            raise require.wrong(name, wanted, got=f"an array of {labels.dtype}. {fix}")
     return y, y_test
 
 
@@ -212,7 +173,7 @@ _Columns = dict[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
-class CsvFile(Source):
+class CsvFile(FileSource[_Columns]):
     """Your own table: path=data.csv,label=species.
 
     The first line has the headings. Each other line is an example. Every column that no setting
@@ -244,58 +205,38 @@ class CsvFile(Source):
     def __post_init__(self) -> None:
         check_fields(self)
         names: object = self.ignore
-        object.__setattr__(
-            self, "ignore", (names,) if isinstance(names, str) else tuple(self.ignore)
-        )
+        ignore = (names,) if isinstance(names, str) else tuple(self.ignore)
+        object.__setattr__(self, "ignore", ignore)
 
     @property
     def files(self) -> Files[_Columns]:
         """The user's file."""
         return own_file(self.path, _read_columns)
 
-    def find(self) -> Path:
-        """Return the file."""
-        return self.files.find(self.directory)
-
-    def load(self, seed: int) -> Dataset:
-        """Read the table."""
-        path, columns = self.files.read(self.directory)
-        with self.files.reading(path):
-            self._check_names(columns)
-            x = self._features(columns)
-            label = _sorted_labels(columns[self.label])
-            is_test = self._is_test(columns, label, seed)
-            if self.standardise:
-                x = _standardised(x, x[~is_test])
-            group = None if self.group is None else columns[self.group][~is_test]
-            own = Arrays(
-                x[~is_test],
-                label[~is_test],
-                x[is_test],
-                label[is_test],
-                group=group,
-                name=path.stem,
-            )
-            return own.load(seed)
-
-    def _check_names(self, columns: _Columns) -> None:
-        settings = {"label": self.label, "group": self.group, "test": self.test}
-        wanted = [*settings.items(), *(("ignore", name) for name in self.ignore)]
-        for setting, name in wanted:
-            if name is not None and name not in columns:
-                raise ValueError(f"{setting}={name} is no column.{nearest(name, columns)}")
+    def dataset(self, path: Path, content: _Columns, seed: int) -> Dataset:
+        """Return the table."""
+        x = self._features(content)
+        label = _sorted_labels(content[self.label])
+        if self.test is None:
+            is_test = held_back(label, self.test_share, Draw.CONTENT.rng(seed))
+        else:
+            is_test = np.isin(np.char.lower(np.char.strip(content[self.test])), _YES)
+        if self.standardise:
+            x = _standardised(x, x[~is_test])
+        group = None if self.group is None else content[self.group][~is_test]
+        return Arrays(*parts(x, label, is_test), group=group, name=path.stem).load(seed)
 
     def _features(self, columns: _Columns) -> Array:
-        others = {self.label, self.group, self.test, *self.ignore}
+        named = [("label", self.label), ("group", self.group), ("test", self.test)]
+        named += [("ignore", name) for name in self.ignore]
+        for setting, name in named:
+            if name is not None and name not in columns:
+                raise ValueError(f"{setting}={name} is no column.{nearest(name, columns)}")
+        others = {name for _, name in named}
         features = [_numbers(name, texts) for name, texts in columns.items() if name not in others]
         if not features:
             raise ValueError("it has no column of features")
         return np.stack(features, axis=1)
-
-    def _is_test(self, columns: _Columns, label: Array, seed: int) -> BoolArray:
-        if self.test is None:
-            return held_back(label, self.test_share, Draw.CONTENT.rng(seed))
-        return np.isin(np.char.lower(np.char.strip(columns[self.test])), _YES)
 
 
 def _read_columns(path: Path) -> _Columns:
@@ -393,16 +334,8 @@ def from_examples(
         raise InvalidInput(f"x and y must name parts of an example, got {x!r} and {y!r}.")
     x_train, y_train, *owner = _columns("train", train, (x, y, group))
     x_test, y_test = _columns("test", test, (x, y))
-    return Arrays(
-        x_train,
-        y_train,
-        x_test,
-        y_test,
-        scale=scale,
-        shift=shift,
-        group=owner[0] if owner else None,
-        name=name,
-    )
+    owners = owner[0] if owner else None
+    return Arrays(x_train, y_train, x_test, y_test, None, scale, shift, owners, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,7 +365,7 @@ class Examples(Source):
     def __post_init__(self) -> None:
         check_fields(self)
         if not isinstance(self.path, str) or len(self.path.split(":")) != 2:
-            raise InvalidInput(f"path must be 'module:function', got {self.path!r}.", field="path")
+            raise require.wrong("path", "be 'module:function'", got=repr(self.path))
 
     def load(self, seed: int) -> Dataset:
         """Call the function and collect what it returns."""
@@ -445,17 +378,9 @@ class Examples(Source):
                 f"path {self.path!r} must return (train, test): {type(error).__name__}: {error}.",
                 field="path",
             ) from error
-        own = from_examples(
-            train,
-            test,
-            x=self.x,
-            y=self.y,
-            group=self.group,
-            scale=self.scale,
-            shift=self.shift,
-            name=self.path.partition(":")[2],
-        )
-        return own.load(seed)
+        settings = asdict(self)
+        name = settings.pop("path").partition(":")[2]
+        return from_examples(train, test, name=name, **settings).load(seed)
 
 
 def pixels(image: Any) -> Array:
@@ -473,11 +398,9 @@ def _columns(which: str, examples: Collection, parts: tuple[Part | None, ...]) -
     try:
         places = range(len(examples))
     except TypeError as error:
-        raise InvalidInput(
-            f"{which} must have a length, as a list or a map-style dataset has, got "
-            f"{type(examples).__name__}: collect a stream with list(...) first.",
-            field=which,
-        ) from error
+        wanted = "have a length, as a list or a map-style dataset has"
+        got = f"{type(examples).__name__}: collect a stream with list(...) first"
+        raise require.wrong(which, wanted, got=got) from error
     columns: list[list[Any]] = [[] for part in parts if part is not None]
     for place in places:
         example = _example(which, examples, place)

@@ -74,6 +74,7 @@ FAMILIES: dict[type, dict[str, type]] = {
     data.Partition: _family(data.Partition, data),
     training.Model: _family(training.Model, training),
     training.Aggregation: _family(training.Aggregation, training),
+    training.ServerOptimizer: _family(training.ServerOptimizer, training),
     data.ClientCode: {"client-code": data.ClientCode},
     training.LocalWork: {"local-work": training.LocalWork},
     training.PerClient: {"per-client": training.PerClient},

@@ -23,6 +23,7 @@ from turnout.experiment.codec import ConfigError, Key, decode, encode, key_of
 from turnout.experiment.variants import Variant, variants_of
 from turnout.results.files import slug
 from turnout.training import Federation, Training
+from turnout.training.federation import federation_of
 from turnout.training.recipe import OBSERVATION
 from turnout.worlds import WORLDS, Environment, FixedDeadline, RoundPolicy, named_world
 
@@ -361,7 +362,7 @@ class Experiment:
         """Return the clients that train in one seed's world, None without training."""
         if self.training is None:
             return None
-        return Federation(self.training, self.n_clients, seed, data=data)
+        return federation_of(self.training, self.n_clients, seed, data=data)
 
 
 def _checked_bounds(bounds: Any) -> dict[str, bool] | None:

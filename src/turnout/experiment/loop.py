@@ -45,8 +45,6 @@ from turnout.worlds import Closed, Environment, Fate, FixedDeadline, History, Ob
 # What clients hold, answer and do in a round: losses of the world, or training of a real model.
 # --------------------------------------------------------------------------------------------------
 
-_NONE: Mapping[str, FloatArray] = MappingProxyType({})
-
 
 class Work(Protocol):
     """What the chosen clients did; arrays are aligned with the selection."""
@@ -57,7 +55,7 @@ class Work(Protocol):
 
     @property
     def metrics(self) -> Mapping[str, FloatArray]:
-        """(s,) each: what clients reported, NaN for those who did not."""
+        """(s,) or (s, d) each: what clients reported, NaN for those who did not."""
 
 
 class Participants(Protocol):
@@ -65,6 +63,12 @@ class Participants(Protocol):
 
     In each round the loop asks ``polled_loss`` if the selector polls, then ``work`` for the chosen,
     then ``measure``. What ``state`` returns is all that is needed to continue behind a round.
+
+    Two members are optional. ``report(metrics)`` is called once before the first round with what
+    the selector needs: the metrics by name, each with the length of its vectors or None for single
+    numbers. It raises ``MissingMetric`` for what the clients cannot report. ``evaluated`` is a
+    mapping with the scores of the last evaluation of the model, which the selector sees in its
+    context.
     """
 
     @property
@@ -130,16 +134,19 @@ class Simulated:
 
     Args:
         environment: The environment.
-        wanted: The metrics to report.
     """
 
     columns: Mapping[str, Array] = MappingProxyType({})
     workload: FloatArray | None = None
     is_done = False
 
-    def __init__(self, environment: Environment, wanted: frozenset[str]) -> None:
+    def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._wanted = wanted
+        self._wanted: Mapping[str, int | None] = {}
+
+    def report(self, metrics: Mapping[str, int | None]) -> None:
+        """Remember the metrics to report; the world's are synthetic, unknown ones are missing."""
+        self._wanted = metrics
 
     def reset(self) -> None:
         """Nothing to forget."""
@@ -153,14 +160,11 @@ class Simulated:
 
     def work(self, selection: Selection, is_completed: BoolArray) -> _Reports:
         """Return the world's metrics; only those who completed report them."""
-        if not self._wanted:
-            return _Reports(_NONE)
-        everyone = self._environment.metrics(selection.round)
+        everyone = self._environment.reports(selection.round, selection.clients, self._wanted)
         return _Reports(
             {
-                name: np.where(is_completed, values[selection.clients], np.nan)
+                name: np.where(is_completed, values.T, np.nan).T  # the last axis is the clients'
                 for name, values in everyone.items()
-                if name in self._wanted
             }
         )
 
@@ -319,7 +323,7 @@ def rounds(
         )
     progress = Progress(environment.n_clients) if progress is None else progress
     if participants is None:
-        participants = Simulated(environment, selector.needs_metrics)
+        participants = Simulated(environment)
     _check_columns(selector, environment, participants)
     engine = RoundEngine(
         selector,
@@ -329,6 +333,9 @@ def rounds(
         bounds=bounds,
         observed=progress.observed,
     )
+    if hasattr(participants, "report"):
+        sizes = selector.metric_sizes
+        participants.report({name: sizes.get(name) for name in sorted(selector.needs_metrics)})
     if start == 0:
         engine.resize(environment.n_clients)
         participants.reset()
@@ -352,8 +359,9 @@ def _go(
         ctx = environment.context(
             t, size, history, columns=columns, deadline=deadline, workload=workload
         )
-        if own:
-            ctx = dataclasses.replace(ctx, columns={**ctx.columns, **own})
+        evaluated = getattr(participants, "evaluated", _NOTHING)
+        if own or evaluated:
+            ctx = dataclasses.replace(ctx, columns={**ctx.columns, **own}, evaluated=evaluated)
         ctx = engine.bounded(ctx)
         polled = engine.poll(ctx)
         if polled is not None:
@@ -379,7 +387,7 @@ def _worked(
         failed = np.where(work.is_broken, np.int8(Status.FAILED), closed.status)
         closed = closed._replace(status=failed)
     claimed = {
-        name: environment.claimed(values, selection.clients)
+        name: environment.claimed(values.T, selection.clients).T  # the last axis is the clients'
         for name, values in work.metrics.items()
     }
     return closed, Outcome(closed.status, closed.duration, claimed)

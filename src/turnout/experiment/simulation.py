@@ -151,7 +151,7 @@ def train(
     >>> run.accuracy.shape
     (3,)
     """
-    from turnout.training import Federation  # heavier than a run without training should be
+    from turnout.training.federation import federation_of  # heavier than a run without training
 
     chooser = make(selector) if isinstance(selector, str) else selector
     world = environment_of(environment, seed)
@@ -163,7 +163,7 @@ def train(
         n_rounds=n_rounds,
         seed=number,
         policy=policy,
-        participants=Federation(training, world.n_clients, number),
+        participants=federation_of(training, world.n_clients, number),
     )
     settings = {"selector": repr(chooser), "training": repr(training), "seed": number}
     with contextlib.closing(with_callbacks(records, callbacks, settings)) as all_records:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from turnout.core import require
 from turnout.core.errors import InvalidInput
+from turnout.core.sketch import SKETCH_SEED, flat_update, sketch
 
 #: Keys of numbers that clients report beside an answer.
 NUM_EXAMPLES, DURATION = "num-examples", "duration"
@@ -51,6 +52,42 @@ def spelling(metrics: Mapping[str, Any], key: str) -> str | None:
     """
     spellings = (key, key.replace("_", "-"), OLD_KEYS.get(key, key))
     return next((one for one in spellings if one in metrics), None)
+
+
+def seed_key(key: str) -> str:
+    """Return the key under which clients say of which seed a sketch is.
+
+    Args:
+        key: The key of the sketch.
+    """
+    return f"{key}_seed"
+
+
+def update_report(
+    before: Iterable[Any], after: Iterable[Any], *, size: int = 64, seed: int = SKETCH_SEED
+) -> dict[str, float | list[float]]:
+    """Return ``update_norm`` and ``update_sketch`` of a client's update, for its reply.
+
+    The same arrays give the same numbers on every client, so the server can compare updates without
+    holding them. Sketches are those of ``turnout.core.sketch``.
+
+    Args:
+        before: The arrays of the model that the client received, in order.
+        after: The arrays of the model that it trained, in the same order.
+        size: The length of the sketch, as the selector needs it.
+        seed: The seed of the sketch, the same for everyone.
+
+    >>> report = update_report([np.zeros(3)], [np.array([3.0, 4.0, 0.0])], size=2)
+    >>> report["update_norm"], len(report["update_sketch"])
+    (5.0, 2)
+    """
+    update = flat_update(before, after)
+    key = metric_key("update_sketch", {})
+    return {
+        metric_key("update_norm", {}): float(np.linalg.norm(update)),
+        key: sketch(update, size, seed).tolist(),
+        seed_key(key): float(seed),
+    }
 
 
 class ClientColumns(NamedTuple):

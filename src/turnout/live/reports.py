@@ -9,11 +9,13 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from turnout.core.arrays import UPDATE_METRICS
 from turnout.core.bounds import JUMP
 from turnout.core.errors import MissingColumn, StateFileError
 from turnout.core.selector import Selector
+from turnout.core.sketch import SKETCH_SEED
 from turnout.core.types import LARGEST_REPORT, Array, FloatArray, IntArray, Outcome, Status
-from turnout.live.client import DURATION, NUM_EXAMPLES, metric_key, spelling
+from turnout.live.client import DURATION, NUM_EXAMPLES, metric_key, seed_key, spelling
 from turnout.live.members import Columns
 from turnout.live.settings import LiveSettings, MissingMetric
 from turnout.live.transport import Reply, log
@@ -127,7 +129,7 @@ class Reports:
         weight = {} if self.weight_key is None else {_WEIGHT: self.weight_key}
         wanted = self.needed | weight
         found = {
-            name: any(spelling(reply.metrics, key) is not None for reply in answers)
+            name: any(self._has(reply.metrics, name, key) for reply in answers)
             for name, key in self.needed.items()
         } | {name: any(key in reply.metrics for reply in answers) for name, key in weight.items()}
         self.seen |= {name for name, is_found in found.items() if is_found}
@@ -142,10 +144,12 @@ class Reports:
         parts = []
         lacking = {name: key for name, key in missing.items() if name != _WEIGHT}
         if lacking:
-            names = " and ".join(map(repr, lacking.values()))
+            names = " and ".join(self._wanted(name, key) for name, key in lacking.items())
             who = type(self._selector).__name__
+            sent = [self._sent(key, answers) for key in lacking.values()]
             parts.append(
-                f"{who} needs {names}, and no reply has it: {self._hints.metrics(lacking)}."
+                f"{who} needs {names}, and no reply has it{''.join(sent)}: "
+                f"{self._hints.metrics(lacking)}."
             )
         if _WEIGHT in missing:
             key = missing[_WEIGHT]
@@ -181,6 +185,7 @@ class Reports:
             for i, metrics in sound.items():
                 own = number(metrics, DURATION)
                 duration[i] = own if own >= 0.0 else duration[i]
+        reported: dict[str, Any]
         if self.is_virtual and self._world is not None:
             reported = {
                 name: np.where(in_time, values[clients], math.nan)
@@ -188,11 +193,45 @@ class Reports:
                 if name in self._selector.needs_metrics
             }
         else:
-            reported = {name: np.full(clients.size, math.nan) for name in self.needed}
-            for name, key in self.needed.items():
-                for i, metrics in sound.items():
-                    reported[name][i] = number(metrics, key)
-        return duration, Outcome.from_reports(closed.status, duration, reported)
+            reported = {
+                name: [self._report(sound.get(i, {}), name, key) for i in range(clients.size)]
+                for name, key in self.needed.items()
+            }
+        sizes = self._selector.metric_sizes
+        return duration, Outcome.from_reports(closed.status, duration, reported, sizes)
+
+    def _report(self, metrics: Mapping[str, Any], name: str, key: str) -> Any:
+        """Return what a client reported; NaN for a number or a vector that does not fit."""
+        if name not in self._selector.metric_sizes:
+            return number(metrics, key)
+        written = spelling(metrics, key)
+        return metrics[written] if written and self._has(metrics, name, key) else math.nan
+
+    def _has(self, metrics: Mapping[str, Any], name: str, key: str) -> bool:
+        """Return whether a client reported a metric, with the length and seed that are needed."""
+        size, written = self._selector.metric_sizes.get(name), spelling(metrics, key)
+        if size is None or written is None:
+            return written is not None
+        seed = metrics.get(seed_key(written), SKETCH_SEED)
+        return bool(np.shape(metrics[written]) == (size,) and seed == SKETCH_SEED)
+
+    def _wanted(self, name: str, key: str) -> str:
+        """Return what clients must report, for an error."""
+        size = self._selector.metric_sizes.get(name)
+        if size is None:
+            return repr(key)
+        seed = f" of seed {SKETCH_SEED}" if name == "update_sketch" else ""
+        return f"{key!r}{seed} with {size} numbers"
+
+    @staticmethod
+    def _sent(key: str, answers: Collection[Reply]) -> str:
+        """Return what a client sent in the place of the metric; empty if no client sent any."""
+        for metrics in (reply.metrics for reply in answers):
+            if key in metrics:
+                seed = metrics.get(seed_key(key))
+                of_seed = "" if seed is None else f" of seed {seed:g}"
+                return f" (one has {key!r}{of_seed} with {np.size(metrics[key])} numbers)"
+        return ""
 
     def fill_sizes(self, columns: Columns, answers: Iterable[tuple[int, Reply]]) -> None:
         """Fill the number of examples from answers, for clients that have not reported it before.
@@ -322,8 +361,18 @@ def loss_report_hint(keys: Mapping[str, str], reply: str, module: str, owner: st
         owner: The class that takes ``metric_keys``.
     """
     own = ", ".join(f"{name!r}: ..." for name in keys)
+    steps = []
+    if keys.keys() - UPDATE_METRICS:
+        steps.append(
+            "make report = LossReport() before the training, call report.add(loss, n=len(batch)) "
+            f"for each mini-batch, and {reply}"
+        )
+    if keys.keys() & UPDATE_METRICS:
+        steps.append(
+            "add update_report(before, after, size=...) of the arrays before and after the "
+            "training to the metrics of the reply"
+        )
     return (
-        "on the client, make report = LossReport() before the training, call report.add(loss, "
-        f"n=len(batch)) for each mini-batch, and {reply}; it is in {module}. Or name keys of your "
-        f"own: {owner}(..., metric_keys={{{own}}})"
+        f"on the client, {', and '.join(steps)}; it is in {module}. Or name keys of your own: "
+        f"{owner}(..., metric_keys={{{own}}})"
     )

@@ -27,6 +27,7 @@ from turnout.core.domains import (
     check_fields,
 )
 from turnout.core.errors import InvalidInput, TurnoutError
+from turnout.core.errors import MissingMetric as MissingMetric
 from turnout.core.names import nearest
 from turnout.core.registry import make, name_of
 from turnout.core.selector import Selector
@@ -40,10 +41,6 @@ from turnout.worlds import FixedDeadline, RoundPolicy
 
 #: Seconds of a round if neither the policy nor the framework sets a limit.
 LONGEST_S = 3600.0
-
-
-class MissingMetric(TurnoutError, RuntimeError):
-    """Clients do not report a metric that the selector learns from."""
 
 
 class TooFewAnswers(TurnoutError, RuntimeError):

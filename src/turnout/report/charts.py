@@ -105,8 +105,7 @@ def _over_rounds(world: WorldGroup, order: Order, column: Column, start: int = 0
         rows = np.array([values[:shortest] for values in columns])
         at = _points(rows, start)
         if at.size:
-            name = variant.name
-            lines.append(Line.over_seeds(name, order[name], at + 1, rows[:, at]))
+            lines.append(Line.over_seeds(variant.name, order[variant.name], at + 1, rows[:, at]))
     return lines
 
 
@@ -133,14 +132,12 @@ def _over_time(world: WorldGroup, order: Order, column: Column, seconds: float) 
         if curves:
             times = np.linspace(0.0, min(float(at[-1]) for at, _ in curves), N_POINTS)
             rows = np.array([_last_known(at, values, times) for at, values in curves])
-            name = variant.name
-            lines.append(Line.over_seeds(name, order[name], times / seconds, rows))
+            lines.append(Line.over_seeds(variant.name, order[variant.name], times / seconds, rows))
     return lines
 
 
 def _last_known(at: FloatArray, values: FloatArray, times: FloatArray) -> FloatArray:
-    latest = np.searchsorted(at, times, side="right") - 1
-    return np.where(latest >= 0, values[np.maximum(latest, 0)], np.nan)
+    return np.concatenate(([np.nan], values))[np.searchsorted(at, times, side="right")]
 
 
 def _clock(cell: Cell) -> FloatArray:
@@ -192,8 +189,7 @@ def _loss_histogram(world: WorldGroup, order: Order) -> Iterator[Chart]:
     lines = []
     for name, values in present.items():
         counts, _ = np.histogram(np.minimum(values, edges[-1]), edges)
-        share = counts / values.size
-        lines.append(Line(name, order[name], edges, share, is_steps=True))
+        lines.append(Line(name, order[name], edges, counts / values.size, is_steps=True))
     caption = (
         "Share of clients by the loss of the final model on their own examples, all seeds. The last"
         " step holds everything above. The Jain index of these losses is in the summary."
@@ -230,8 +226,7 @@ def _success_in(cell: Cell, window: int) -> FloatArray:
 
 def _moving_sum(values: FloatArray, window: int) -> FloatArray:
     total = np.concatenate((np.zeros(window), np.nancumsum(values)))
-    moving: FloatArray = total[window:] - total[:-window]
-    return moving
+    return total[window:] - total[:-window]
 
 
 def _answers_so_far(cell: Cell) -> FloatArray:
@@ -274,7 +269,8 @@ def _time(world: WorldGroup, order: Order) -> Iterator[Chart]:
 
 
 def _queues(world: WorldGroup, order: Order) -> Iterator[Chart]:
-    rates = {float(cell.summary["backlog_rate"]) for cell in world.cells if _has_rate(cell)}
+    written = (cell.summary.get("backlog_rate") for cell in world.cells)
+    rates = {float(rate) for rate in written if isinstance(rate, int | float)}
     shown = " or ".join(f"{rate:g}" for rate in sorted(rates))
     rate = f"a rate of {shown} choices a round" if rates else "the promised rate"
     caption = f"Choices still owed to a client at {rate}. {_SEEDS}"
@@ -282,10 +278,6 @@ def _queues(world: WorldGroup, order: Order) -> Iterator[Chart]:
     for key, title in (("mean", "Mean backlog"), ("max", "Largest backlog")):
         lines = _over_rounds(world, order, _column(f"backlog_{key}"))
         yield from _lines(f"backlog-{key}", title, caption, lines, unit)
-
-
-def _has_rate(cell: Cell) -> bool:
-    return isinstance(cell.summary.get("backlog_rate"), int | float)
 
 
 # Who is chosen how often --------------------------------------------------------------------------
@@ -327,9 +319,8 @@ def _classes_of(world: WorldGroup) -> IntArray | None:
     """Return (n,) the class of each client, None without classes or with too many to draw."""
     recorded = [cell.class_of for cell in world.cells]
     class_of = next((classes for classes in recorded if classes is not None), None)
-    if class_of is None:
-        return None
-    return class_of if 2 <= np.unique(class_of).size <= _MOST_CLASSES else None
+    n_classes = 0 if class_of is None else np.unique(class_of).size
+    return class_of if 2 <= n_classes <= _MOST_CLASSES else None
 
 
 def _class_names(world: WorldGroup, classes: IntArray) -> list[str]:
@@ -416,8 +407,8 @@ def _fairness(world: WorldGroup, order: Order) -> Iterator[Chart]:
     for variant in world.variants:
         curves = [_lorenz(counts, share) for counts in _counts(variant) if counts.sum() > 0]
         if curves:
-            name, y = variant.name, np.mean(curves, axis=0)
-            lines.append(Line(name, order[name], share, y))
+            y = np.mean(curves, axis=0)
+            lines.append(Line(variant.name, order[variant.name], share, y))
     if not lines:
         return
     ends = np.array([0, 1])
@@ -527,12 +518,10 @@ def figures_of(
     choice("width", width, tuple(WIDTHS))
     order = {label: number for number, label in enumerate(results.labels)}
     inches, n_columns = WIDTHS[width], 1 if width == "one" else 2
-    panels = [panel for world in results.worlds for panel in _curve_panels(world, order)]
-    if len(results.worlds) > 1:
-        for number, world in enumerate(results.worlds):
-            for place in (2 * number, 2 * number + 1):
-                title = f"{world.settings.experiment}, world {number + 1}"
-                panels[place] = dataclasses.replace(panels[place], title=title)
+    panels = []
+    for number, world in enumerate(results.worlds, 1):
+        title = f"{world.settings.experiment}, world {number}" if len(results.worlds) > 1 else ""
+        panels += _curve_panels(world, order, title)
     yield Chart("curves", "Learning curves", _SEEDS, panels, n_columns, inches)
     judged_by = {main_metric(world).key for world in results.worlds}
     if len(results.worlds) > 1 and len(judged_by) == 1 and results.across.labels:
@@ -574,7 +563,7 @@ def draw_results(
     ]
 
 
-def _curve_panels(world: WorldGroup, order: Order) -> list[Panel]:
+def _curve_panels(world: WorldGroup, order: Order, title: str) -> list[Panel]:
     """Return what a world is judged by against rounds and against time."""
     metric = main_metric(world)
     is_trained = metric.key == "accuracy"
@@ -583,8 +572,8 @@ def _curve_panels(world: WorldGroup, order: Order) -> list[Panel]:
     scale = _clock_scale(world)
     time = Axis("virtual time", scale.unit, low=0.0)
     return [
-        Panel(_over_rounds(world, order, column), Axis("round", low=0.0), y),
-        Panel(_over_time(world, order, column, scale.size), time, y),
+        Panel(_over_rounds(world, order, column), Axis("round", low=0.0), y, title),
+        Panel(_over_time(world, order, column, scale.size), time, y, title),
     ]
 
 
@@ -603,9 +592,10 @@ def _profile(results: Results, order: Order) -> Chart:
         for label, shares in across.performance_profile(metric.key, levels).items()
     ]
     tau = "\N{GREEK SMALL LETTER TAU}"
-    axes = (Axis(f"{metric.title.lower()} {tau}"), Axis(f"share of runs above {tau}"))
+    x = Axis(f"{metric.title.lower()} {tau}")
+    y = Axis(f"share of runs above {tau}", low=-0.02, high=1.02)
     caption = "Share of runs above each level, mean over worlds."
-    panel = Panel(lines, axes[0], dataclasses.replace(axes[1], low=-0.02, high=1.02))
+    panel = Panel(lines, x, y)
     return Chart("profile", "Performance profile", caption, [panel])
 
 

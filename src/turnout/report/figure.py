@@ -93,16 +93,9 @@ class Line:
             x: (k,) places.
             values: (seeds, k) the values of each seed; NaN = unknown.
         """
-        is_known = np.isfinite(values)
-        n_known = is_known.sum(axis=0)
-        total = np.where(is_known, values, 0.0).sum(axis=0)
-        mean = np.where(n_known > 0, total / np.maximum(n_known, 1), np.nan)
-        if len(values) == 1:
-            return cls(name, colour, x, mean)
-        low = np.where(is_known, values, np.inf).min(axis=0, initial=np.inf)
-        high = np.where(is_known, values, -np.inf).max(axis=0, initial=-np.inf)
-        low, high = (np.where(n_known > 0, end, np.nan) for end in (low, high))
-        return cls(name, colour, x, mean, low, high)
+        known = np.ma.masked_invalid(values)
+        mean, low, high = (f(axis=0).filled(np.nan) for f in (known.mean, known.min, known.max))
+        return cls(name, colour, x, mean, *((low, high) if len(values) > 1 else ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -82,13 +81,11 @@ class Shares(NamedTuple):
         free: (n,) rounds in which each client could be chosen.
         chosen: (n,) how often it was chosen.
         fair: (n,) its fair share of the places of these rounds.
-        n_rounds: Rounds of which this is known.
     """
 
     free: IntArray
     chosen: IntArray
     fair: FloatArray
-    n_rounds: int
 
     @property
     def ratio(self) -> FloatArray:
@@ -216,22 +213,20 @@ class LiveRun:
             free += share > 0
         room = (0, len(self.names) - run.n_clients)
         columns = (np.pad(free, room), np.pad(run.counts, room), np.pad(fair, room))
-        return Shares(*columns, run.n_rounds)
+        return Shares(*columns)
 
     @cached_property
     def complaints(self) -> list[Complaint]:
         """Which clients gave no usable answer, why and how often: the most frequent first."""
         answers = self.answers
-        counted: Counter[tuple[int, int, str]] = Counter()
-        last: dict[tuple[int, int, str], int] = {}
+        rounds: dict[tuple[int, int, str], list[int]] = {}
         for i in np.flatnonzero(answers.status != Status.COMPLETED).tolist():
             reason = answers.reasons.get(i, "no answer in time")
             key = (int(answers.clients[i]), int(answers.status[i]), reason)
-            counted[key] += 1
-            last[key] = int(answers.round_of[i]) + 1
+            rounds.setdefault(key, []).append(int(answers.round_of[i]) + 1)
         found = [
-            Complaint(self.names[key[0]], Seen(key[1]).words, key[2], count, last[key])
-            for key, count in counted.items()
+            Complaint(self.names[client], Seen(status).words, reason, len(those), those[-1])
+            for (client, status, reason), those in rounds.items()
         ]
         return sorted(found, key=lambda one: (-one.times, -one.last, one.client, one.reason))
 
@@ -429,10 +424,17 @@ class LiveView:
     @cached_property
     def map_rows(self) -> list[MapRow]:
         """The status map, client by client."""
-        shown = self._shown[0]
-        table = self.run.seen(shown, self.map_first - 1)
-        names = [self.run.names[client] for client in shown]
-        return [_map_row(name, row, self.map_first) for name, row in zip(names, table, strict=True)]
+        shown, rows = self._shown[0], []
+        for client, row in zip(shown, self.run.seen(shown, self.map_first - 1), strict=True):
+            name, shapes, words = self.run.names[client], [], []
+            for kind, (low, high) in _PLACES.items():
+                at = np.flatnonzero(row == kind)
+                if at.size:
+                    tip = f"{name}, {kind.words}: {spelled(at + self.map_first)}"
+                    shapes.append(Shape(kind.css, cells(row, kind, low, high), tip))
+                    words.append(f"{at.size} {kind.words}")
+            rows.append(MapRow(name, shapes, ", ".join(words) or "never chosen"))
+        return rows
 
     @property
     def headings(self) -> list[str]:
@@ -554,17 +556,6 @@ def _time(title: str, values: FloatArray) -> Fact:
     longest = int(np.nanargmax(values))
     remark = f"longest {seconds(float(values[longest]))} in round {longest + 1:,}"
     return Fact(title, seconds(float(np.median(known))), remark)
-
-
-def _map_row(name: str, row: IntArray, first: int) -> MapRow:
-    shapes, words = [], []
-    for kind, (low, high) in _PLACES.items():
-        at = np.flatnonzero(row == kind)
-        if at.size:
-            tip = f"{name}, {kind.words}: {spelled(at + first)}"
-            shapes.append(Shape(kind.css, cells(row, kind, low, high), tip))
-            words.append(f"{at.size} {kind.words}")
-    return MapRow(name, shapes, ", ".join(words) or "never chosen")
 
 
 def _client_cells(run: LiveRun, clients: Sequence[int] | IntArray, usual_s: float) -> list[str]:

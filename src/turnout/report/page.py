@@ -15,9 +15,9 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnout.core.names import import_extra, shortened
-from turnout.report.charts import Section, sections, world_charts
+from turnout.report.charts import sections, world_charts
 from turnout.report.figure import Chart
-from turnout.report.live import LiveView, live_views
+from turnout.report.live import live_views
 from turnout.report.to_plotly import plotly_chart, plotly_maps
 from turnout.results.catalogue import shown_in
 from turnout.results.cell import Cell
@@ -63,24 +63,21 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
     order = {name: number for number, name in enumerate(names)}
     views = [world_view(world, f"w{number}", order) for number, world in enumerate(worlds)]
     sweep = list(world_charts(worlds, order))
-    styles = ["report.css", "live.css"] if any(view.live for view in views) else ["report.css"]
+    styles = ["report.css", "live.css"] if any(view["live"] for view in views) else ["report.css"]
     scripts = [_plotly_js(), packaged("report.js")]
     trusted = _needed("markupsafe").Markup  # only for files that turnout and plotly ship
-    return (
-        templates()
-        .get_template("page.html")
-        .render(
-            title=title_of(cells) or "turnout report",
-            policy=_security_policy(scripts),
-            style=trusted("".join(packaged(name) for name in styles)),
-            scripts=[trusted(script) for script in scripts],
-            problems=problems,
-            order=order,
-            sweep=sweep,
-            worlds=views,
-            data=_data({"sweep": sweep} | {view.id: view.charts for view in views}),
-            cells=cells_csv(cells),
-        )
+    page = templates().get_template("page.html")
+    return page.render(
+        title=title_of(cells) or "turnout report",
+        policy=_security_policy(scripts),
+        style=trusted("".join(packaged(name) for name in styles)),
+        scripts=[trusted(script) for script in scripts],
+        problems=problems,
+        order=order,
+        sweep=sweep,
+        worlds=views,
+        data=_data({"sweep": sweep} | {view["id"]: view["charts"] for view in views}),
+        cells=cells_csv(cells),
     )
 
 
@@ -173,13 +170,11 @@ def cells_csv(cells: Iterable[Cell]) -> str:
     columns = dict.fromkeys(name for row in rows for name in row)
     writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _written(value) for name, value in row.items()} for row in rows)
+    for row in rows:
+        undefined = {name for name, v in row.items() if isinstance(v, float) and math.isnan(v)}
+        writer.writerow(row | dict.fromkeys(undefined, ""))
     content = base64.b64encode(text.getvalue().encode("utf-8", "replace")).decode("ascii")
     return f"data:text/csv;charset=utf-8;base64,{content}"
-
-
-def _written(value: Any) -> Any:
-    return "" if isinstance(value, float) and math.isnan(value) else value
 
 
 # Tables -------------------------------------------------------------------------------------------
@@ -244,7 +239,6 @@ class PageCell(NamedTuple):
     margin: str = ""  #: half the confidence interval
     remark: str = ""  #: such as "best" or "2 of 5 seeds"
     kind: str = ""  #: class of the style sheet: best, tied or clear
-    is_extra: bool = False  #: shown on demand
 
 
 class Heading(NamedTuple):
@@ -269,61 +263,35 @@ class Table(NamedTuple):
         return any(heading.is_extra for heading in self.headings)
 
 
-@dataclass(frozen=True, slots=True)
-class WorldView:
-    """Everything that is shown of one world."""
-
-    id: str  #: of the element in the page
-    point: str  #: of a sweep; empty without one
-    sentence: str
-    live: list[LiveView]  #: its live runs, for their operators; empty for simulations
-    summary: Table
-    targets: Table | None  #: None without any accuracy
-    differences: Table | None  #: to the first selector; None if it is alone
-    sections: list[Section]
-    variants: list[list[str]]  #: selector, method, parameters, cohort size, seeds
-    versions: Mapping[str, int]  #: how many cells were written by which versions
-    settings: str  #: as JSON
-    caution: str  #: about few seeds; empty with enough
-
-    @property
-    def charts(self) -> list[Chart]:
-        """The charts of all sections."""
-        return [chart for section in self.sections for chart in section.charts]
-
-
-def world_view(world: WorldGroup, id: str, order: Mapping[str, int]) -> WorldView:
-    """Return what the page shows of a world.
+def world_view(world: WorldGroup, id: str, order: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the page shows of a world, for its template.
 
     Args:
         world: The cells that compare.
         id: The name of the world's element in the page.
         order: The number of each selector.
     """
-    scores, usual = world.scores, usual_metrics(world)
-    reported = suitable(world, shown_in("report"))
+    scores, usual, drawn = world.scores, usual_metrics(world), sections(world, order)
+    # the digests of files differ by selector
     versions = Counter(
-        json.dumps(_without_files(cell.versions), sort_keys=True) for cell in world.cells
+        pairs({name: value for name, value in sorted(cell.versions.items()) if name != "files"})
+        for cell in world.cells
     )
-    return WorldView(
-        id=id,
-        point=point_name(world),
-        sentence=describe(world),
-        live=live_views(world, id) if world.is_live else [],
-        summary=_summary_table(scores, reported, usual),
-        targets=target_table(scores, [metric for metric in usual if metric.is_time_to]),
-        differences=_difference_table(scores, usual),
-        sections=sections(world, order),
-        variants=[_variant_row(variant) for variant in world.variants],
-        versions={pairs(json.loads(text)): n_cells for text, n_cells in versions.items()},
-        settings=json.dumps(_settings(world), indent=2),
-        caution=scores.caution,
-    )
-
-
-def _without_files(versions: Mapping[str, Any]) -> dict[str, Any]:
-    """Return versions without the digests of files, which differ by selector."""
-    return {name: value for name, value in versions.items() if name != "files"}
+    return {
+        "id": id,
+        "point": point_name(world),  # of a sweep; empty without one
+        "sentence": describe(world),
+        "live": live_views(world, id),  # for operators; empty for simulations
+        "summary": _summary_table(scores, suitable(world, shown_in("report")), usual),
+        "targets": target_table(scores, [metric for metric in usual if metric.is_time_to]),
+        "differences": _difference_table(scores, usual),
+        "sections": drawn,
+        "charts": [chart for section in drawn for chart in section.charts],
+        "variants": [_variant_row(variant) for variant in world.variants],
+        "versions": versions,
+        "settings": json.dumps(_settings(world), indent=2),
+        "caution": scores.caution,
+    }
 
 
 def target_table(scores: Scores, metrics: Sequence[Metric[Facts]]) -> Table | None:
@@ -344,10 +312,14 @@ def _summary_table(
 ) -> Table:
     """Return the means over seeds; columns that are not usual are shown on demand."""
     shown = [m for m in reported if any(scores.n_reached(n, m) for n in scores.labels)]
-    table = _table("Summary table", mean_table(scores, shown), usual)
+    table, keys = _table("Summary table", mean_table(scores, shown)), {m.key for m in usual}
+    headings = [
+        heading._replace(is_extra=metric.key not in keys)
+        for metric, heading in zip(shown, table.headings, strict=True)
+    ]
     for label, entries in table.rows:
         entries.insert(0, PageCell(str(scores.n_seeds(label))))
-    return table._replace(headings=[Heading("Seeds"), *table.headings])
+    return table._replace(headings=[Heading("Seeds"), *headings])
 
 
 def _difference_table(scores: Scores, metrics: Sequence[Metric[Facts]]) -> Table | None:
@@ -358,31 +330,23 @@ def _difference_table(scores: Scores, metrics: Sequence[Metric[Facts]]) -> Table
     return _table(f"Difference to {scores.labels[0]}", difference_table(scores, compared))
 
 
-def _table(
-    label: str, content: ScoreTable, usual: Collection[Metric[Facts]] | None = None
-) -> Table:
-    keys = (
-        {metric.key for metric, _ in content.columns} if usual is None else {m.key for m in usual}
-    )
+def _table(label: str, content: ScoreTable) -> Table:
     headings = [
-        Heading(metric.titled(scale), metric.meaning, metric.direction, metric.key not in keys)
+        Heading(metric.titled(scale), metric.meaning, metric.direction)
         for metric, scale in content.columns
     ]
-    rows = [
-        (name, [_entry(*pair) for pair in zip(entries, headings, strict=True)])
-        for name, entries in content.rows
-    ]
+    rows = [(name, [_entry(entry) for entry in entries]) for name, entries in content.rows]
     return Table(label, headings, rows)
 
 
-def _entry(number: Entry, heading: Heading) -> PageCell:
+def _entry(number: Entry) -> PageCell:
     """Return a number for the page; where seeds are missing, say how many there are."""
     text = _NONE if number.mean == "-" else number.mean.replace("-", _MINUS)
     kind, mark = _MARKS[number.mark]
     seeds = f"{number.reached} seeds" if number.reached else ""
     star = "*" if number.mark == "clear" else ""
     remark = ", ".join(filter(None, (mark, seeds)))
-    return PageCell(f"{text}{star}", number.margin, remark, kind, heading.is_extra)
+    return PageCell(f"{text}{star}", number.margin, remark, kind)
 
 
 def _variant_row(variant: VariantCells) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from functools import singledispatch
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,8 @@ _ROLES: Mapping[str, dict[str, Any]] = {
     "reference": {"linestyle": "--", "linewidth": 0.8},
     "points": {"linestyle": ""},
 }
+#: Returns places of a mark as numbers.
+_At = Callable[[Any], FloatArray]
 #: Inches of a character of a tick; texts that do not fit are turned.
 _TICK_CHARACTER = 0.06
 #: Size of the names beside points.
@@ -164,7 +166,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         if _is_at_words(mark):
             width = _SPREAD / len(side_by_side)
             shift = (side_by_side.index(mark) - (len(side_by_side) - 1) / 2) * width
-        _draw(mark, axes, _Place(words, shift, width))
+        _draw(mark, axes, partial(_places, words, shift), width)
     if words:
         axes.set_xticks(range(len(words)), [_escaped(word) for word in words])
         axes.set_xlim(-0.5, len(words) - 0.5)
@@ -234,17 +236,11 @@ def _common(box: Sequence[float], other: Sequence[float]) -> float:
     return max(0.0, wide) * max(0.0, tall)
 
 
-class _Place:
-    """Where a mark stands: at words it is shifted aside, so that marks do not hide each other."""
-
-    def __init__(self, words: Sequence[str], shift: float, width: float) -> None:
-        self._words, self._shift, self.width = words, shift, width
-
-    def at(self, x: Any) -> FloatArray:
-        """Return places as numbers."""
-        if not self._words:
-            return np.asarray(x, dtype=np.float64)
-        return np.array([self._words.index(word) + self._shift for word in x])
+def _places(words: Sequence[str], shift: float, x: Any) -> FloatArray:
+    """Return places as numbers; words are shifted aside, so that marks do not hide each other."""
+    if not words:
+        return np.asarray(x, dtype=np.float64)
+    return np.array([words.index(word) + shift for word in x])
 
 
 def _is_at_words(mark: Any) -> bool:
@@ -260,35 +256,35 @@ def _style(colour: Colour, styles: Sequence[Any]) -> Any:
 
 
 @singledispatch
-def _draw(mark: Any, axes: Axes, place: _Place) -> None:
+def _draw(mark: Any, axes: Axes, at: _At, width: float) -> None:
     raise TypeError(f"{type(mark).__name__} is not a mark of a chart.")
 
 
 @_draw.register(Line)
-def _(mark: Line, axes: Axes, place: _Place) -> None:
-    colour, at, is_known = hex_of(mark.colour), place.at(mark.x), np.isfinite(mark.y)
+def _(mark: Line, axes: Axes, at: _At, width: float) -> None:
+    colour, x, is_known = hex_of(mark.colour), at(mark.x), np.isfinite(mark.y)
     how: dict[str, Any] = {"color": colour, "label": _escaped(mark.name), "alpha": mark.opacity}
     how |= {"linestyle": _style(mark.colour, _LINES), **_ROLES[mark.role]}
     how |= {"linewidth": 2.4} if mark.is_bold else {}
     if mark.is_steps:
-        axes.stairs(mark.y, at, baseline=None, **how | {"linestyle": "-", "linewidth": 1.0})
+        axes.stairs(mark.y, x, baseline=None, **how | {"linestyle": "-", "linewidth": 1.0})
         return
     if mark.size:
         how |= {"marker": _style(mark.colour, _MARKERS), "markersize": mark.size}
-    at, y = at[is_known], mark.y[is_known]
-    axes.plot(at, y, **how)
+    x, y = x[is_known], mark.y[is_known]
+    axes.plot(x, y, **how)
     if mark.low is not None and mark.high is not None:
         low, high = mark.low[is_known], mark.high[is_known]
         if mark.role == "points":
-            axes.vlines(at, low, high, color=colour, linewidth=1.0)
+            axes.vlines(x, low, high, color=colour, linewidth=1.0)
         else:
-            axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
     if mark.x_range is not None:
         axes.hlines(y, *mark.x_range, color=colour, linewidth=1.0, alpha=0.6)
 
 
 @_draw.register(Bars)
-def _(mark: Bars, axes: Axes, place: _Place) -> None:
+def _(mark: Bars, axes: Axes, at: _At, width: float) -> None:
     how: dict[str, Any] = {
         "color": hex_of(mark.colour),
         "label": _escaped(mark.name),
@@ -297,28 +293,28 @@ def _(mark: Bars, axes: Axes, place: _Place) -> None:
     if np.ndim(mark.width):  # a histogram, whose bars touch
         how |= {"edgecolor": "white", "linewidth": 0.4}
     base = 0.0 if mark.base is None else mark.base
-    at, height = place.at(mark.x), np.nan_to_num(mark.y)
-    axes.bar(at, height, mark.width * place.width, base, **how)
+    x, height = at(mark.x), np.nan_to_num(mark.y)
+    axes.bar(x, height, mark.width * width, base, **how)
     if mark.margin is not None:
         whisker: dict[str, Any] = {"fmt": "none", "ecolor": "black", "elinewidth": 0.8}
-        axes.errorbar(at, height, np.nan_to_num(mark.margin), capsize=1.5, **whisker)
+        axes.errorbar(x, height, np.nan_to_num(mark.margin), capsize=1.5, **whisker)
 
 
 @_draw.register(Boxes)
-def _(mark: Boxes, axes: Axes, place: _Place) -> None:
+def _(mark: Boxes, axes: Axes, at: _At, width: float) -> None:
     names = ("whislo", "q1", "med", "q3", "whishi")
     stats = [dict(zip(names, cuts, strict=True)) for cuts in mark.cuts.tolist()]
     thin = {"linewidth": 0.8}
     box = {"facecolor": hex_of(mark.colour), "alpha": 0.6, **thin}
     how: dict[str, Any] = {"boxprops": box, "medianprops": {"color": "black"}}
     how |= {"whiskerprops": thin, "capprops": thin, "patch_artist": True, "showfliers": False}
-    how["widths"] = 0.6 if place.width == 1.0 else 0.85 * place.width
-    made = axes.bxp(stats, positions=place.at(mark.x), manage_ticks=False, **how)
+    how["widths"] = 0.6 if width == 1.0 else 0.85 * width
+    made = axes.bxp(stats, positions=at(mark.x), manage_ticks=False, **how)
     made["boxes"][0].set_label(_escaped(mark.name))
 
 
 @_draw.register(Heatmap)
-def _(mark: Heatmap, axes: Axes, place: _Place) -> None:
+def _(mark: Heatmap, axes: Axes, at: _At, width: float) -> None:
     low, high = mark.ends
     n_rows, n_columns = mark.values.shape
     x: Array = np.arange(n_columns) if mark.x is None else mark.x
@@ -334,7 +330,7 @@ def _(mark: Heatmap, axes: Axes, place: _Place) -> None:
 
 
 @_draw.register(Guide)
-def _(mark: Guide, axes: Axes, place: _Place) -> None:
+def _(mark: Guide, axes: Axes, at: _At, width: float) -> None:
     how: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": _DASHES[mark.dash]}
     (axes.axvline if mark.axis == "x" else axes.axhline)(mark.at, **how)
 

@@ -74,7 +74,8 @@ def plotly_chart(chart: Chart) -> dict[str, Any]:
                 layout[f"xaxis{name}"] |= {"domain": [left, right], "anchor": f"y{name}"}
                 layout[f"yaxis{name}"] |= {"domain": [bottom, top], "anchor": f"x{name}"}
                 layout["annotations"].append(_title(panel.title, (left + right) / 2, top))
-            layout["shapes"] += [_shape(mark, name) for mark in panel.marks if _is_guide(mark)]
+            guides = (mark for mark in panel.marks if isinstance(mark, Guide))
+            layout["shapes"] += [_shape(mark, name) for mark in guides]
     layout |= _modes(chart)
     return {"traces": traces, "layout": {key: value for key, value in layout.items() if value}}
 
@@ -125,9 +126,8 @@ def _domains(row: Sequence[Panel]) -> Iterator[tuple[float, float]]:
 
 def _panel_traces(panel: Panel) -> list[Trace]:
     """Return the traces of a panel: bands lie below all lines."""
-    found = [
-        trace for mark in panel.marks if not _is_guide(mark) for trace in _traces(mark, panel.y)
-    ]
+    marks = (mark for mark in panel.marks if not isinstance(mark, Guide))
+    found = [trace for mark in marks for trace in _traces(mark, panel.y)]
     return sorted(found, key=lambda trace: trace["meta"]["role"] != "band")
 
 
@@ -153,11 +153,7 @@ def _title(text: str, x: float, y: float) -> dict[str, Any]:
     return {"text": label(text, 60), "showarrow": False, **place}
 
 
-def _is_guide(mark: Any) -> bool:
-    return isinstance(mark, Guide)
-
-
-def _shape(mark: Any, name: str) -> dict[str, Any]:
+def _shape(mark: Guide, name: str) -> dict[str, Any]:
     along = {"x": "y", "y": "x"}[mark.axis]
     ends = {f"{mark.axis}0": mark.at, f"{mark.axis}1": mark.at, f"{along}0": 0, f"{along}1": 1}
     refs = {f"{mark.axis}ref": f"{mark.axis}{name}", f"{along}ref": f"{along}{name} domain"}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePath
@@ -31,7 +32,7 @@ from turnout.report.live import LiveRun, LiveView
 from turnout.report.page import packaged, templates, title_of
 from turnout.report.to_svg import Sketch, sketch
 from turnout.report.watcher import Look, State, Watched, Watcher
-from turnout.results.answers import read_open
+from turnout.results.answers import OpenNow, read_open
 from turnout.results.cell import Cell
 from turnout.results.files import DamagedFile
 from turnout.results.reader import Problem
@@ -56,14 +57,25 @@ _REST = 5.0
 _MOST_CLIENTS = 100_000
 #: Selectors whose curves are drawn, one colour each.
 _MOST_CURVES = 8
-#: Clients of an open round that are listed.
-_MOST_LISTED = 200
 #: Measures that are drawn if a run has them.
 _MEASURES = ("accuracy", "loss")
 _NONE = "\N{EN DASH}"
 
 
 # What the page shows ------------------------------------------------------------------------------
+
+
+#: The state in a sentence.
+_WORDS = {
+    State.ABSENT: "{path} does not exist yet. This page shows it as soon as it does.",
+    State.EMPTY: "There is no run in {path} yet. This page shows it as soon as there is.",
+    State.GONE: "{path} is gone: it was deleted or moved. This page shows it if it comes back.",
+    State.NO_FOLDER: "{path} is not a folder any more.",
+    State.STALLED: "No news for more than {stalled_s:g} s: it may have stopped. {far}.",
+    State.FAILED: "Ended, {failed} runs failed; error.txt says why.",
+    State.ENDED: "Ended: {far}.",
+    State.RUNNING: "Running: {far}.",
+}
 
 
 class RunRow(NamedTuple):
@@ -79,21 +91,6 @@ class RunRow(NamedTuple):
     accuracy: str
 
 
-class OpenView(NamedTuple):
-    """The round that is open."""
-
-    number: int  #: from 1
-    since: float | None  #: in seconds since 1970; None = not known
-    deadline: str  #: seconds; empty = there is none
-    clients: list[tuple[str, str]]  #: name and reply; empty = none yet
-    n_heard: int
-
-    @property
-    def listed(self) -> list[tuple[str, str]]:
-        """The clients that are listed."""
-        return self.clients[:_MOST_LISTED]
-
-
 class PageView(NamedTuple):
     """Everything on the page."""
 
@@ -105,7 +102,7 @@ class PageView(NamedTuple):
     rows: list[RunRow]  #: empty if there is a single run
     chosen: str  #: key of the run that is shown in full
     curves: list[Sketch]
-    opened: OpenView | None
+    opened: OpenNow | None
     detail: LiveView | None
     has_report: bool
 
@@ -116,93 +113,53 @@ def page_view(look: Look, path: str, key: str, stalled_s: float) -> PageView:
     Args:
         look: The folder as it is now.
         path: The name of the folder.
-        key: The run that is to be shown in full; if there is none of that name, one is taken.
+        key: The run that is to be shown in full; if there is none of that name, one is taken: the
+            only one, or the only one that is not over.
         stalled_s: Seconds without news after which a run counts as stalled.
     """
-    chosen = _chosen(look, key)
-    run = None if chosen is None or chosen.cell is None else _run(chosen.cell)
-    problems = [problem for watched in look.runs.values() for problem in watched.problems]
-    rows = [_row(watched) for watched in look.runs.values()] if len(look.runs) > 1 else []
-    cells = [watched.cell for watched in look.runs.values() if watched.cell is not None]
+    runs = list(look.runs.values())
+    running = [watched for watched in runs if not watched.is_over]
+    only = next((those[0] for those in (runs, running) if len(those) == 1), None)
+    shown = look.runs.get(key, only)
+    cell = None if shown is None else shown.cell
+    run = None if cell is None else _run(cell)
+    far = f"{len(runs) - len(running)} of {look.n_planned} runs have ended"
+    if look.n_planned == 1 and cell is not None:
+        # a live run writes its choices only now and then, but its answers after each round
+        n_done = cell.n_rounds if run is None or run.is_simulated else run.n_rounds
+        far = f"{n_done:,} of {cell.settings.n_rounds:,} rounds are done"
+    failed = f"{sum(watched.has_failed for watched in runs)} of {look.n_planned}"
+    cells = [watched.cell for watched in runs if watched.cell is not None]
+    is_one = len(runs) < 2
     return PageView(
         title=title_of(cells) or path,
         state=look.state.name.lower().replace("_", "-"),
-        words=_words(look, path, _progress(chosen, run), stalled_s),
+        words=_WORDS[look.state].format(path=path, far=far, failed=failed, stalled_s=stalled_s),
         news_at=look.news_at,
-        problems=problems,
-        rows=rows,
-        chosen=chosen.key if chosen is not None and rows else "",
-        curves=_curves(list(look.runs.values())) if rows else [],
-        opened=_opened(chosen),
-        detail=None
-        if run is None or chosen is None or chosen.cell is None
-        else _detail(chosen.cell, run),
+        problems=[problem for watched in runs for problem in watched.problems],
+        rows=[] if is_one else [_row(watched) for watched in runs],
+        chosen="" if is_one or shown is None else shown.key,
+        curves=[] if is_one else _curves(runs),
+        opened=read_open(cell.path) if cell is not None and shown in running else None,
+        detail=None if cell is None or run is None else _detail(cell, run),
         has_report=any(cell.n_rounds for cell in cells),
     )
-
-
-def _chosen(look: Look, key: str) -> Watched | None:
-    """Return the run to show in full: the one asked for, the only one, or the only that runs."""
-    if key in look.runs:
-        return look.runs[key]
-    runs = list(look.runs.values())
-    running = [watched for watched in runs if not watched.is_over]
-    for candidates in (runs, running):
-        if len(candidates) == 1:
-            return candidates[0]
-    return None
-
-
-def _progress(chosen: Watched | None, run: LiveRun | None) -> str:
-    """Return how far the run is that is shown in full; empty if none is."""
-    if chosen is None or chosen.cell is None:
-        return ""
-    # a live run writes its choices only now and then, but its answers after each round
-    n_done = chosen.cell.n_rounds if run is None or run.is_simulated else run.n_rounds
-    return f"{n_done:,} of {chosen.cell.settings.n_rounds:,} rounds are done"
-
-
-def _words(look: Look, path: str, progress: str, stalled_s: float) -> str:
-    """Return the state in a sentence."""
-    n_over = sum(watched.is_over for watched in look.runs.values())
-    n_failed = sum(watched.has_failed for watched in look.runs.values())
-    several = f"{n_over} of {look.n_planned} runs have ended"
-    far = progress if look.n_planned == 1 and progress else several
-    match look.state:
-        case State.ABSENT:
-            return f"{path} does not exist yet. This page shows it as soon as it does."
-        case State.EMPTY:
-            return f"There is no run in {path} yet. This page shows it as soon as there is."
-        case State.GONE:
-            return f"{path} is gone: it was deleted or moved. This page shows it if it comes back."
-        case State.NO_FOLDER:
-            return f"{path} is not a folder any more."
-        case State.STALLED:
-            return f"No news for more than {stalled_s:g} s: it may have stopped. {far}."
-        case State.FAILED:
-            return f"Ended, {n_failed} of {look.n_planned} runs failed; error.txt says why."
-        case State.ENDED:
-            return f"Ended: {far}."
-        case _:
-            return f"Running: {far}."
 
 
 def _row(watched: Watched) -> RunRow:
     key, cell = watched.key, watched.cell
     if cell is None:
         return RunRow(key, quote(key), key, 0, 1, "not readable", _NONE, _NONE)
-    in_time = _success(cell)
     accuracy = cell.series.get("accuracy", np.zeros(0))
     known = accuracy[np.isfinite(accuracy)]
-    state = "failed" if watched.has_failed else "ended" if cell.is_complete else "running"
     return RunRow(
         key,
         quote(key),
         f"{_where(watched)}{cell.settings.label}, seed {cell.settings.seed}",
         cell.n_rounds,
         cell.settings.n_rounds,
-        state,
-        f"{in_time[-1]:.0%}" if np.nansum(cell.series["chosen"]) else _NONE,
+        "failed" if watched.has_failed else "ended" if cell.is_complete else "running",
+        f"{_success(cell)[-1]:.0%}" if np.nansum(cell.series["chosen"]) else _NONE,
         f"{known[-1]:.4f}" if known.size else _NONE,
     )
 
@@ -211,19 +168,6 @@ def _where(watched: Watched) -> str:
     """Return the experiment of a run, if there may be several: ``point-1: ``."""
     above = PurePath(watched.key).parts[:-2]
     return f"{'/'.join(above)}: " if above else ""
-
-
-def _opened(chosen: Watched | None) -> OpenView | None:
-    """Return the open round of a run that is not over."""
-    if chosen is None or chosen.cell is None or chosen.is_over:
-        return None
-    now = read_open(chosen.cell.path)
-    if now is None:
-        return None
-    clients = [(name, now.heard.get(name, "")) for name in now.names]
-    n_heard = sum(bool(heard) for _, heard in clients)
-    deadline = f"{now.deadline_s:.1f}" if now.deadline_s else ""
-    return OpenView(now.round + 1, now.began_at, deadline, clients, n_heard)
 
 
 def _run(cell: Cell) -> LiveRun | None:
@@ -249,14 +193,16 @@ def _line(name: str, colour: int, values: FloatArray) -> Line:
 
 def _curves(runs: list[Watched]) -> list[Sketch]:
     """Return accuracy, else answers in time, by selector: the mean of its seeds so far."""
-    is_trained = any(each.cell is not None and "accuracy" in each.cell.series for each in runs)
+    started = [
+        (f"{_where(each)}{cell.settings.label}", cell)
+        for each in runs
+        if (cell := each.cell) is not None and cell.n_rounds
+    ]
+    is_trained = any("accuracy" in cell.series for _, cell in started)
     by_label: dict[str, list[FloatArray]] = {}
-    for each in runs:
-        if each.cell is None or not each.cell.n_rounds:
-            continue
-        values = each.cell.series.get("accuracy") if is_trained else _success(each.cell)
+    for label, cell in started:
+        values = cell.series.get("accuracy") if is_trained else _success(cell)
         if values is not None:
-            label = f"{_where(each)}{each.cell.settings.label}"
             by_label.setdefault(label, []).append(values)
     lines = []
     for number, (label, columns) in enumerate(list(by_label.items())[:_MOST_CURVES]):
@@ -434,7 +380,5 @@ def run_until_interrupted(server: WatchServer) -> None:
     Args:
         server: The server.
     """
-    try:
+    with suppress(KeyboardInterrupt):
         server.serve_forever(poll_interval=0.2)
-    except KeyboardInterrupt:
-        return

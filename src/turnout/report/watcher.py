@@ -16,7 +16,7 @@ from typing import NamedTuple
 from turnout.results import files
 from turnout.results.answers import read_open
 from turnout.results.cell import Cell
-from turnout.results.files import DamagedFile
+from turnout.results.groups import plan_of
 from turnout.results.reader import Problem, cell_folders, read_cells
 
 #: Name, size, time of change and kind of each file of a folder.
@@ -96,7 +96,8 @@ class Watcher:
     def look(self) -> Look:
         """Return the runs as they are now."""
         if not self.path.is_dir():
-            return _nothing(self._state_without_folder())
+            was_there = State.GONE if self._was_there else State.ABSENT
+            return _nothing(State.NO_FOLDER if self.path.exists() else was_there)
         self._was_there = True
         try:
             found = {
@@ -115,11 +116,6 @@ class Watcher:
         digest = hashlib.sha256(repr((state, n_planned, prints)).encode()).hexdigest()
         return Look(state, runs, n_planned, news_at, digest[:16])
 
-    def _state_without_folder(self) -> State:
-        if self.path.exists():
-            return State.NO_FOLDER
-        return State.GONE if self._was_there else State.ABSENT
-
     def _plan(self, folders: Iterable[Path]) -> tuple[list[str], int]:
         """Return the selectors of the experiments that are watched, in order, and all runs."""
         n_found = Counter(folder.parent.parent for folder in folders)
@@ -127,7 +123,7 @@ class Watcher:
         n_planned = 0
         for experiment, n_there in n_found.items():
             is_whole = experiment == self.path or self.path in experiment.parents
-            listed, n_runs = _plan(experiment) if is_whole else ([], 0)
+            listed, n_runs = plan_of(experiment) if is_whole else ([], 0)
             labels += listed
             n_planned += max(n_runs, n_there)
         return list(dict.fromkeys(labels)), n_planned
@@ -162,16 +158,12 @@ def _print(folder: Path) -> _Print:
     """Return the fingerprint of a folder's files; empty if the folder is gone."""
     try:
         with os.scandir(folder) as entries:
-            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
+            shown = [entry for entry in entries if not entry.name.startswith(".")]
+            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in shown]
     except OSError:
         return ()
-    return tuple(
-        sorted(
-            (name, about.st_size, about.st_mtime_ns, stat.S_IFMT(about.st_mode))
-            for name, about in found
-            if not name.startswith(".")
-        )
-    )
+    kinds = ((name, about, stat.S_IFMT(about.st_mode)) for name, about in found)
+    return tuple(sorted((name, a.st_size, a.st_mtime_ns, kind) for name, a, kind in kinds))
 
 
 def _round_ends_at(folder: Path) -> float:
@@ -180,19 +172,6 @@ def _round_ends_at(folder: Path) -> float:
     if opened is None or opened.deadline_s is None or opened.began_at is None:
         return 0.0
     return opened.began_at + opened.deadline_s
-
-
-def _plan(path: Path) -> tuple[list[str], int]:
-    """Return the selectors of an experiment in order, and how many runs it has; none for others."""
-    try:
-        table = files.read_json(path / files.EXPERIMENT)
-    except DamagedFile:
-        return [], 0
-    selectors, seeds = table.get("selectors"), table.get("seeds")
-    if not (isinstance(selectors, list) and isinstance(seeds, list)):
-        return [], 0
-    labels = [str(one.get("label")) for one in selectors if isinstance(one, dict)]
-    return labels, len(selectors) * len(seeds)
 
 
 def _ordered(runs: list[Watched], labels: list[str]) -> dict[str, Watched]:

@@ -89,6 +89,16 @@ class OpenNow(NamedTuple):
         except ValueError:
             return None
 
+    @property
+    def clients(self) -> list[tuple[str, str]]:
+        """Each chosen client and its reply; empty = none yet."""
+        return [(name, self.heard.get(name, "")) for name in self.names]
+
+    @property
+    def n_heard(self) -> int:
+        """How many of them have replied."""
+        return sum(bool(heard) for _, heard in self.clients)
+
 
 class Notice(NamedTuple):
     """Something that an operator should look at, as ``alerts.jsonl`` has it.
@@ -122,8 +132,8 @@ def read_answers(folder: Path) -> Answers | None:
     rows = [
         (t, _index(index, entry.get("id")), STATUSES.index(entry["status"]), entry)
         for t, line in enumerate(rounds)
-        for entry in _objects(line.get("chosen"))
-        if entry.get("status") in STATUSES
+        for entry in _listed(line.get("chosen"))
+        if isinstance(entry, dict) and entry.get("status") in STATUSES
     ]
     reasons = {
         i: name_of(entry["reason"], _LONGEST_REASON)
@@ -207,9 +217,7 @@ def name_of(client: Any, longest: int = _LONGEST_NAME) -> str:
         longest: Characters that are kept.
     """
     text = client if isinstance(client, str) else json.dumps(_key(client), default=str)
-    printable = "".join(
-        each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text
-    )
+    printable = "".join(each if each.isprintable() else _UNPRINTABLE for each in text)
     return shortened(printable, longest)
 
 
@@ -236,10 +244,6 @@ def _index(index: dict[Any, int], client: Any) -> int:
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [entry for entry in _listed(value) if isinstance(entry, dict)]
 
 
 def _column(values: Iterable[Any]) -> FloatArray:

@@ -1,7 +1,7 @@
 """All metrics of a run. ``summary.json``, tables, report, measures of papers and docs follow it.
 
-To add a metric, add an entry to ``LEARNING`` or ``PARTICIPATION``. An entry with a parameter is a
-function of it: one metric for each accuracy that a run is asked to reach.
+To add a metric, add an entry to ``LEARNING``, ``PROGRESS`` or ``PARTICIPATION``. ``to_target`` has
+those with a parameter: some for each accuracy that a run is asked to reach.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,9 +24,6 @@ from turnout.results.metric import Facts, Group, Metric, Table, last_of, number_
 # --------------------------------------------------------------------------------------------------
 # Metrics of learning: how good the trained model is.
 # --------------------------------------------------------------------------------------------------
-
-#: Metrics with a parameter: those of one target accuracy.
-Family = Callable[[float], Iterable[Metric[Facts]]]
 
 _ALL: frozenset[Table] = frozenset({"train", "compare --train", "report"})
 
@@ -73,6 +69,25 @@ def to_target(target: float) -> tuple[Metric[Facts], Metric[Facts]]:
     return in_rounds, in_time
 
 
+def _metric(*, key: str, **fields: Any) -> Metric[Facts]:
+    """Return a metric; by default it is a number from elsewhere, and its title is its key in words.
+
+    Args:
+        key: Its name.
+        **fields: The other fields of the metric.
+    """
+    usual: dict[str, Any] = {
+        "title": key.replace("_", " ").capitalize(),
+        "compute": number_of(key),
+    }
+    return Metric(key=key, **usual | fields)
+
+
+_trained = partial(_metric, group="learning", needs="training", tables=frozenset())
+_fairness = partial(_metric, group="fairness")
+_time = partial(_metric, group="time", unit="s", better="lower")
+
+
 def _learned(*, key: str, **fields: Any) -> Metric[Facts]:
     """Return a metric of training; by default it is the last value of its curve, and in no table.
 
@@ -80,20 +95,13 @@ def _learned(*, key: str, **fields: Any) -> Metric[Facts]:
         key: Its name, which is that of the curve too.
         **fields: The other fields of the metric.
     """
-    usual: dict[str, Any] = {
-        "group": "learning",
-        "needs": "training",
-        "tables": frozenset(),
-        "compute": last_of(key),
-    }
-    return Metric(key=key, **usual | fields)
+    return _trained(key=key, **{"compute": last_of(key)} | fields)
 
 
-#: In the order in which they are written and shown; a function is a metric with a parameter.
-LEARNING: tuple[Metric[Facts] | Family, ...] = (
+#: In the order in which they are written and shown.
+LEARNING: tuple[Metric[Facts], ...] = (
     _learned(
         key="accuracy",
-        title="Accuracy",
         heading="accuracy",
         meaning="Share of the test set that the global model gets right.",
         better="higher",
@@ -102,7 +110,6 @@ LEARNING: tuple[Metric[Facts] | Family, ...] = (
     ),
     _learned(
         key="loss",
-        title="Loss",
         heading="loss",
         meaning="Mean loss of the global model on the test set.",
         better="lower",
@@ -134,14 +141,12 @@ LEARNING: tuple[Metric[Facts] | Family, ...] = (
     ),
     _learned(
         key="local_loss",
-        title="Local loss",
         meaning="Mean loss of the global model on all clients' own examples, weighted by data.",
         better="lower",
         tables=frozenset({"train"}),
     ),
     _learned(
         key="jain_of_losses",
-        title="Jain of losses",
         heading="Jain, losses",
         meaning="How equal the clients' losses on their own examples are: 1 = all equal.",
         detail=(
@@ -162,47 +167,40 @@ LEARNING: tuple[Metric[Facts] | Family, ...] = (
     ),
     _learned(
         key="best_accuracy",
-        title="Best accuracy",
         meaning="Highest accuracy on the test set that was measured on the way.",
         better="higher",
         decimals=4,
         tables=frozenset({"train"}),
         compute=lambda facts: max(facts.measured("accuracy").tolist(), default=math.nan),
     ),
-    to_target,
-    _learned(
+)
+
+#: The same, behind the rounds and times to the targets.
+PROGRESS: tuple[Metric[Facts], ...] = (
+    _trained(
         key="rounds_run",
-        title="Rounds run",
         meaning="Rounds that were played: fewer than planned if the run stopped at its target.",
         unit="rounds",
         decimals=0,
         tables=frozenset({"train"}),
-        compute=number_of("rounds_run"),
     ),
-    _learned(
+    _trained(
         key="stopped_at_target",
-        title="Stopped at target",
         meaning="Whether the run ended early because it had reached its target accuracy.",
         decimals=0,
-        compute=number_of("stopped_at_target"),
     ),
-    _learned(
+    _trained(
         key="broken_answers",
-        title="Broken answers",
         meaning="Answers with a loss or weights that are not finite; they count as failed.",
         unit="answers",
         better="lower",
         decimals=0,
-        compute=number_of("broken_answers"),
     ),
 )
 
 # --------------------------------------------------------------------------------------------------
 # Metrics of participation, fairness and time: who is chosen, who answers, how long it takes.
 # --------------------------------------------------------------------------------------------------
-
-_fairness: Callable[..., Metric[Facts]] = partial(Metric, group="fairness")
-_time: Callable[..., Metric[Facts]] = partial(Metric, group="time", unit="s", better="lower")
 
 _SIMULATION: frozenset[Table] = frozenset({"simulate", "compare", "report"})
 
@@ -242,9 +240,8 @@ def _lengths(total: Callable[..., float]) -> Callable[[Facts], float]:
 
 #: In the order in which they are written and shown.
 PARTICIPATION: tuple[Metric[Facts], ...] = (
-    Metric(
+    _metric(
         key="success_ratio",
-        title="Success ratio",
         heading="success",
         meaning="Share of the chosen clients that answered in time.",
         better="higher",
@@ -252,7 +249,7 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         tables=_SIMULATION | {"train", "compare --train"},
         compute=_success_ratio,
     ),
-    Metric(
+    _metric(
         key="cep",
         title="CEP",
         meaning="Cumulative effective participation: how many answers came in time in all.",
@@ -267,9 +264,8 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         tables=_SIMULATION | {"train"},
         compute=lambda facts: int(np.nansum(facts.completed)),
     ),
-    Metric(
+    _metric(
         key="regret",
-        title="Regret",
         meaning="Answers in time that were missed against the best fixed plan in hindsight.",
         detail=(
             "A fixed plan gives each client a chance of being chosen that stays as it is in all "
@@ -283,9 +279,8 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         tables=frozenset({"simulate", "report"}),
         compute=last_of("regret"),
     ),
-    Metric(
+    _metric(
         key="regret_bound",
-        title="Regret bound",
         meaning="What Theorem 1 of E3CS says the regret stays below on average.",
         detail="Only E3CS has it, and only in worlds in which every client is always available.",
         unit="answers",
@@ -295,7 +290,6 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _fairness(
         key="jain_of_counts",
-        title="Jain of counts",
         heading="Jain",
         meaning="How equally often the clients were chosen: 1 = all equally often.",
         detail=(
@@ -309,7 +303,6 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _fairness(
         key="gini_of_counts",
-        title="Gini of counts",
         heading="Gini",
         meaning="How unequally often the clients were chosen: 0 = all equally often.",
         detail=(
@@ -323,7 +316,6 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _fairness(
         key="minimum_rate",
-        title="Minimum rate",
         heading="min rate",
         meaning="Share of the rounds in which the least chosen client took part.",
         detail=(
@@ -336,7 +328,6 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _fairness(
         key="shortfall",
-        title="Shortfall",
         heading="shortfall",
         meaning="Places by which the worst client fell behind half its fair share, in any window.",
         detail=(
@@ -377,7 +368,6 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _fairness(
         key="backlog_per_round",
-        title="Backlog per round",
         meaning="Choices still owed to the client that waits most, per round: 0 = none.",
         detail=(
             "The backlog is a queue for every client (RBCS-F, Eq. (6)): it grows by the rate "
@@ -393,16 +383,14 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _fairness(
         key="backlog_rate",
-        title="Backlog rate",
         meaning="The rate of being chosen at which backlogs are counted.",
         detail=(
             "It is the rate that the selector promises to every client, such as beta of RBCS-F; "
             "0.15 for selectors that promise none."
         ),
         tables=frozenset(),
-        compute=number_of("backlog_rate"),
     ),
-    Metric(
+    _metric(
         key="seconds",
         title="Computing time",
         meaning="Real time that the computer took.",
@@ -410,26 +398,17 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         unit="s",
         decimals=2,
         tables=frozenset({"simulate", "train"}),
-        compute=number_of("seconds"),
     ),
 )
 
 #: What the metrics of a group have in common.
-GROUPS: Mapping[Group, str] = MappingProxyType(
-    {
-        "learning": "How good the trained model is. Curves count with their last measured value.",
-        "participation": "How many of the chosen clients answered in time.",
-        "fairness": "How evenly the choices are spread over the clients.",
-        "time": "Time on the virtual clock of the simulated federation.",
-        "computing": "What the run cost on the computer that ran it.",
-    }
-)
-
-#: The target of metrics that have one, where their keys are listed.
-_EXAMPLE = (0.8,)
-
-#: In the order in which they are written and shown.
-METRICS = (*LEARNING, *PARTICIPATION)
+GROUPS: Mapping[Group, str] = {
+    "learning": "How good the trained model is. Curves count with their last measured value.",
+    "participation": "How many of the chosen clients answered in time.",
+    "fairness": "How evenly the choices are spread over the clients.",
+    "time": "Time on the virtual clock of the simulated federation.",
+    "computing": "What the run cost on the computer that ran it.",
+}
 
 
 def all_metrics(targets: Iterable[float] = ()) -> list[Metric[Facts]]:
@@ -438,12 +417,7 @@ def all_metrics(targets: Iterable[float] = ()) -> list[Metric[Facts]]:
     Args:
         targets: accuracies that the run is asked to reach.
     """
-    levels = tuple(targets)
-    return [
-        metric
-        for entry in METRICS
-        for metric in ([entry] if isinstance(entry, Metric) else _expanded(entry, levels))
-    ]
+    return [*LEARNING, *at_targets(targets), *PROGRESS, *PARTICIPATION]
 
 
 def shown_in(table: Table, targets: Iterable[float] = ()) -> list[Metric[Facts]]:
@@ -453,9 +427,7 @@ def shown_in(table: Table, targets: Iterable[float] = ()) -> list[Metric[Facts]]
 
 def at_targets(targets: Iterable[float]) -> list[Metric[Facts]]:
     """Return the metrics that have a parameter, once for each target."""
-    levels = tuple(targets)
-    families = [entry for entry in METRICS if not isinstance(entry, Metric)]
-    return [metric for family in families for metric in _expanded(family, levels)]
+    return [metric for target in targets for metric in to_target(target)]
 
 
 def find(key: str) -> Metric[Facts] | None:
@@ -483,7 +455,7 @@ def metric_named(key: str) -> Metric[Facts]:
     """
     metric = find(key)
     if metric is None:
-        keys = [metric.key for metric in all_metrics(_EXAMPLE)]
+        keys = [metric.key for metric in all_metrics([0.8])]  # with an example of a target
         raise InvalidInput(f"unknown metric {key!r}.{nearest(key, keys)}", field="metric")
     return metric
 
@@ -502,7 +474,3 @@ def summarize(facts: Facts) -> dict[str, float]:
         for metric, value in values
         if metric.needs is None or metric.needs in facts.has or math.isfinite(value)
     }
-
-
-def _expanded(family: Family, targets: Iterable[float]) -> list[Metric[Facts]]:
-    return [metric for target in targets for metric in family(target)]

@@ -198,19 +198,24 @@ def _identity(cell: Cell) -> tuple[str, str]:
 def _listed_labels(cells: Iterable[Cell]) -> dict[str, int]:
     """Return the rank of each label in the experiments that the cells belong to."""
     experiments = dict.fromkeys(cell.path.resolve().parent.parent for cell in cells)
-    labels = dict.fromkeys(label for folder in experiments for label in _labels(folder))
+    labels = dict.fromkeys(label for folder in experiments for label in plan_of(folder)[0])
     return {label: rank for rank, label in enumerate(labels)}
 
 
-def _labels(experiment: Path) -> list[str]:
-    """Return the labels that an experiment lists; none where its file does not tell."""
+def plan_of(experiment: Path) -> tuple[list[str], int]:
+    """Return the labels that an experiment lists, and how many runs it has.
+
+    Args:
+        experiment: Its folder; one whose file does not tell has none.
+    """
     try:
-        selectors = read_json(experiment / EXPERIMENT).get("selectors")
+        table = read_json(experiment / EXPERIMENT)
     except DamagedFile:
-        return []
-    tables = selectors if isinstance(selectors, list) else []
-    labels = [table.get("label") for table in tables if isinstance(table, dict)]
-    return [label for label in labels if isinstance(label, str)]
+        return [], 0
+    listed = (table.get(key) for key in ("selectors", "seeds"))
+    selectors, seeds = (value if isinstance(value, list) else [] for value in listed)
+    labels = [one.get("label") for one in selectors if isinstance(one, dict)]
+    return [label for label in labels if isinstance(label, str)], len(selectors) * len(seeds)
 
 
 def _variants(cells: Iterable[Cell], ranks: Mapping[str, int]) -> list[VariantCells]:
@@ -239,54 +244,46 @@ def _place(variant: VariantCells, ranks: Mapping[str, int]) -> tuple[int, list[t
 
 def _remarks(world: WorldGroup) -> list[Problem]:
     """Return what a reader must know about the comparison itself."""
-    seeds = _by_value(world, lambda variant: ", ".join(map(str, variant.seeds)))
-    sizes = _by_value(world, lambda variant: f"{variant.cells[0].settings.cohort_size:,}")
-    differing = {
-        "the selectors were not run with the same seeds, so means are not paired": seeds,
-        "the selectors ask for different numbers of clients per round": sizes,
+    remarks, cells = [], world.cells
+    differing: dict[str, Callable[[VariantCells], str]] = {
+        "the selectors were not run with the same seeds, so means are not paired": (
+            lambda variant: ", ".join(map(str, variant.seeds))
+        ),
+        "the selectors ask for different numbers of clients per round": (
+            lambda variant: f"{variant.cells[0].settings.cohort_size:,}"
+        ),
     }
-    remarks = [f"{text} ({_spelled(by)})." for text, by in differing.items() if len(by) > 1]
+    for text, value_of in differing.items():
+        names: dict[str, list[str]] = {}
+        for variant in world.variants:
+            names.setdefault(value_of(variant), []).append(variant.name)
+        if len(names) > 1:
+            spelled = "; ".join(f"{', '.join(those)}: {value}" for value, those in names.items())
+            remarks.append(f"{text} ({spelled}).")
     if world.is_partial:
         remarks.append(
             f"no cell is complete yet: everything is shown up to round {world.n_rounds} of "
-            f"{world.settings.n_rounds}, which all {len(world.cells)} started cells reached."
+            f"{world.settings.n_rounds}, which all {len(cells)} started cells reached."
         )
-    remarks += _training_remarks(world)
-    written_by = {str(cell.versions.get("turnout")) for cell in world.cells}
-    if len(written_by) > 1:
-        text = "the cells were written by different versions of turnout"
-        remarks.append(f"{text}: {', '.join(sorted(written_by))}.")
-    return [Problem("note", "", remark) for remark in remarks]
-
-
-def _training_remarks(world: WorldGroup) -> list[str]:
-    remarks = []
-    n_stopped = sum(cell.has_stopped for cell in world.cells)
+    n_stopped = sum(cell.has_stopped for cell in cells)
     if n_stopped:
         remarks.append(
-            f"{n_stopped} of {len(world.cells)} runs stopped at their target before round "
+            f"{n_stopped} of {len(cells)} runs stopped at their target before round "
             f"{world.settings.n_rounds}: curves end with the selector's first run to stop, and "
             "totals such as CEP are of unequal lengths."
         )
     broken = {
-        variant.name: sum(int(count) for count in counts)
+        variant.name: sum(max(0, int(c.summary.get("broken_answers", 0))) for c in variant.cells)
         for variant in world.variants
-        if (counts := [n for c in variant.cells if (n := c.summary.get("broken_answers", 0)) > 0])
     }
-    if broken:
+    if any(broken.values()):
+        counts = ", ".join(f"{name}: {count:,}" for name, count in broken.items() if count)
         remarks.append(
             "some clients trained to a loss or weights that are not finite; their answers count as "
-            f"failed ({', '.join(f'{name}: {count:,}' for name, count in broken.items())})."
+            f"failed ({counts})."
         )
-    return remarks
-
-
-def _by_value(world: WorldGroup, value: Callable[[VariantCells], str]) -> dict[str, list[str]]:
-    names: dict[str, list[str]] = {}
-    for variant in world.variants:
-        names.setdefault(value(variant), []).append(variant.name)
-    return names
-
-
-def _spelled(by_value: Mapping[str, list[str]]) -> str:
-    return "; ".join(f"{', '.join(names)}: {value}" for value, names in by_value.items())
+    written_by = {str(cell.versions.get("turnout")) for cell in cells}
+    if len(written_by) > 1:
+        text = "the cells were written by different versions of turnout"
+        remarks.append(f"{text}: {', '.join(sorted(written_by))}.")
+    return [Problem("note", "", remark) for remark in remarks]

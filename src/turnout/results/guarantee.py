@@ -118,20 +118,28 @@ def guarantee(run: Recorded, floor: float = 0.5, cap: float = 2.0, slack: float 
     if not (isinstance(cap, float) and cap == math.inf):
         require.number("cap", cap, minimum=1.0)
     require.number("slack", slack, minimum=0.0)
-    short, ahead = _Worst(run.n_clients), _Worst(run.n_clients)
-    total, counts = np.zeros(run.n_clients), np.zeros(run.n_clients, dtype=np.int64)
+    n = run.n_clients
+    total, counts = np.zeros(n), np.zeros(n, dtype=np.int64)
+    # the sums of the open windows and where they start, the largest sums and their windows: of the
+    # shortfalls in the first row, of the excesses in the second
+    sums, starts = np.zeros((2, n)), np.zeros((2, n), dtype=np.int64)
+    worst, windows = np.zeros((2, n)), np.zeros((2, n, 2), dtype=np.int64)
     for t in range(run.n_rounds):
         clients, share = run.chosen_in(t), fair_share(run, t)
-        chosen = np.zeros(run.n_clients)
+        chosen = np.zeros(n)
         chosen[clients] = 1.0
-        short.add(t, floor * share - chosen)
-        ahead.add(t, chosen - np.multiply(cap, share, where=share > 0, out=np.zeros(share.size)))
+        sums[0] += floor * share - chosen
+        sums[1] += chosen - np.multiply(cap, share, where=share > 0, out=np.zeros(n))
+        is_over = sums <= 0.0
+        sums[is_over] = 0.0
+        starts[is_over] = t + 1
+        is_worse = sums > worst
+        worst[is_worse] = sums[is_worse]
+        windows[is_worse, 0] = starts[is_worse]
+        windows[is_worse, 1] = t
         total += share
         counts[clients] += 1
-    return Guarantee(
-        *(floor, cap, slack, total, counts),
-        *(short.worst, ahead.worst, short.window, ahead.window),
-    )
+    return Guarantee(floor, cap, slack, total, counts, *worst, *windows)
 
 
 def fair_share(run: Recorded, round: int) -> FloatArray:
@@ -145,24 +153,3 @@ def fair_share(run: Recorded, round: int) -> FloatArray:
     n_available = max(1, int(np.count_nonzero(available)))
     n_places = min(max(run.cohort_size, run.chosen_in(round).size), n_available)
     return np.where(available, n_places / n_available, 0.0)
-
-
-class _Worst:
-    """The largest sum over any window so far, by client, and the window."""
-
-    def __init__(self, n_clients: int) -> None:
-        self.worst = np.zeros(n_clients)
-        self.window = np.zeros((n_clients, 2), dtype=np.int64)
-        self._sum = np.zeros(n_clients)
-        self._start = np.zeros(n_clients, dtype=np.int64)
-
-    def add(self, round: int, change: FloatArray) -> None:
-        """Add a round."""
-        self._sum += change
-        is_over = self._sum <= 0.0
-        self._sum[is_over] = 0.0
-        self._start[is_over] = round + 1
-        is_worse = self._sum > self.worst
-        self.worst[is_worse] = self._sum[is_worse]
-        self.window[is_worse, 0] = self._start[is_worse]
-        self.window[is_worse, 1] = round

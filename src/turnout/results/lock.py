@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
 
 from turnout.core.errors import OutputError
 from turnout.core.files import try_lock
@@ -59,50 +58,27 @@ def locked(folder: Path, part: str = "") -> Iterator[tuple[str, ...]]:
     check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        own = _Lock(folder, part)
+        handle, path = _taken(folder, part)
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {error}.") from error
     try:
-        with own:
-            left = [own.left_by, *_left_by_others(folder, part)]
-            own.sign()
-            yield tuple(f"{folder} was left behind by {who}: taken over." for who in left if who)
+        left = [_owner_in(path), *_left_by_others(folder, part)]
+        os.ftruncate(handle, 0)
+        os.write(handle, _this_process().encode("utf-8", "replace"))
+        yield tuple(f"{folder} was left behind by {who}: taken over." for who in left if who)
     finally:
+        _release(handle, path)
         if is_new:
             with contextlib.suppress(OSError):  # something was written
                 folder.rmdir()
 
 
-class _Lock:
-    """A lock file that this process holds."""
-
-    def __init__(self, folder: Path, part: str) -> None:
-        infix = f"-{part.replace('/', '-of-')}" if part else ""
-        self._path = folder / f"{_PREFIX}{infix}{_SUFFIX}"
-        handle = _taken(self._path)
-        if handle is None:
-            raise FolderInUse(folder, _owner_in(self._path))
-        self._handle = handle
-        self.left_by = _owner_in(self._path)  #: who held it before and did not give it back
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.ftruncate(self._handle, 0)
-        with contextlib.suppress(OSError):  # Windows deletes no open file
-            self._path.unlink()
-        os.close(self._handle)
-
-    def sign(self) -> None:
-        """Write who holds it."""
-        program = Path(sys.argv[0])
-        name = program.parent.name if program.name == "__main__.py" else program.name
-        command = shlex.join([name, *sys.argv[1:]])
-        now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        owner = f"process {os.getpid()} on {socket.gethostname()} since {now} ({command})"
-        os.ftruncate(self._handle, 0)
-        os.write(self._handle, owner.encode("utf-8", "replace"))
+def _this_process() -> str:
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    command = shlex.join([name, *sys.argv[1:]])
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"process {os.getpid()} on {socket.gethostname()} since {now} ({command})"
 
 
 def _left_by_others(folder: Path, part: str) -> list[str]:
@@ -113,8 +89,9 @@ def _left_by_others(folder: Path, part: str) -> list[str]:
         other = path.name[len(_PREFIX) : -len(_SUFFIX)].lstrip("-").replace("-of-", "/")
         if other == part or (part and other.partition("/")[2] == count):
             continue
-        with _Lock(folder, other) as lock:
-            left.append(lock.left_by)
+        handle, _ = _taken(folder, other)
+        left.append(_owner_in(path))
+        _release(handle, path)
     return left
 
 
@@ -124,14 +101,23 @@ def _owner_in(path: Path) -> str:
     return ""
 
 
-def _taken(path: Path) -> int | None:
-    """Return the open lock file if no other process holds it."""
+def _taken(folder: Path, part: str) -> tuple[int, Path]:
+    """Return the open lock file of a part and its path; raise if another process holds it."""
+    infix = f"-{part.replace('/', '-of-')}" if part else ""
+    path = folder / f"{_PREFIX}{infix}{_SUFFIX}"
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         if try_lock(handle) is False:
             os.close(handle)
-            return None
+            raise FolderInUse(folder, _owner_in(path))
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), path.stat()):
-                return handle
+                return handle, path
         os.close(handle)  # its owner deleted it meanwhile
+
+
+def _release(handle: int, path: Path) -> None:
+    os.ftruncate(handle, 0)
+    with contextlib.suppress(OSError):  # Windows deletes no open file
+        path.unlink()
+    os.close(handle)

@@ -81,6 +81,8 @@ _CIRCUMSTANCES = frozenset({files.VERSIONS, files.PROGRESS})
 #: What a summary says about them.
 _SECONDS = "seconds"
 
+#: The folder of an experiment, and where it goes.
+_Moved = tuple[Path, Path]
 #: By name of a version: the first cell that has one, and its value.
 _MadeBy = dict[str, tuple[Path, Any]]
 
@@ -97,13 +99,6 @@ class Merged(NamedTuple):
     added: tuple[Path, ...]
     present: tuple[Path, ...]
     incomplete: tuple[Path, ...]
-
-
-class _Experiment(NamedTuple):
-    """An experiment in a folder, and where it goes."""
-
-    root: Path
-    place: Path
 
 
 def merge(out: str | os.PathLike[str], folders: Iterable[str | os.PathLike[str]]) -> Merged:
@@ -126,33 +121,29 @@ def merge(out: str | os.PathLike[str], folders: Iterable[str | os.PathLike[str]]
     target, given = Path(out), [Path(folder) for folder in folders]
     _check_apart(target, given)
     sources = [
-        _Experiment(root, target / root.relative_to(folder))
+        (root, target / root.relative_to(folder))
         for folder in given
         for root in _experiments(folder)
     ]
-    places = list(dict.fromkeys(source.place for source in sources))
+    places = list(dict.fromkeys(place for _, place in sources))
     with contextlib.ExitStack() as locks:
         for place in places:
             locks.enter_context(locked(place))
             for left in place.glob(f"*/.*{TEMPORARY}"):  # by a merge that was killed
                 shutil.rmtree(left)
-        return _join(target, places, sources)
-
-
-def _join(target: Path, places: list[Path], sources: list[_Experiment]) -> Merged:
-    there = [_Experiment(place, place) for place in places if (place / files.EXPERIMENT).exists()]
-    settings = _checked_settings([*there, *sources])
-    cells, incomplete = _checked_cells([*there, *sources])
-    added = {place: cell for place, cell in cells.items() if place != cell}
-    try:
-        for place, table in settings.items():
-            file = place / files.EXPERIMENT
-            if not file.exists() or files.read_json(file) != table:
-                files.write_json(file, table)
-        for place, cell in added.items():
-            _copy(cell, place)
-    except OSError as error:
-        raise OutputError(f"{target} cannot be written: {error}.") from error
+        there = [(place, place) for place in places if (place / files.EXPERIMENT).exists()]
+        settings = _checked_settings([*there, *sources])
+        cells, incomplete = _checked_cells([*there, *sources])
+        added = {place: cell for place, cell in cells.items() if place != cell}
+        try:
+            for place, table in settings.items():
+                file = place / files.EXPERIMENT
+                if not file.exists() or files.read_json(file) != table:
+                    files.write_json(file, table)
+            for place, cell in added.items():
+                _copy(cell, place)
+        except OSError as error:
+            raise OutputError(f"{target} cannot be written: {error}.") from error
     return Merged(
         tuple(added),
         tuple(place for place in cells if place not in added),
@@ -181,7 +172,7 @@ def _experiments(folder: Path) -> list[Path]:
     return roots
 
 
-def _checked_settings(experiments: Iterable[_Experiment]) -> dict[Path, dict[str, Any]]:
+def _checked_settings(experiments: Iterable[_Moved]) -> dict[Path, dict[str, Any]]:
     """Return the experiment of each place; raise if one that goes there has other settings."""
     first: dict[Path, Path] = {}
     tables: dict[Path, dict[str, Any]] = {}
@@ -196,7 +187,7 @@ def _checked_settings(experiments: Iterable[_Experiment]) -> dict[Path, dict[str
 
 
 def _checked_cells(
-    experiments: Iterable[_Experiment],
+    experiments: Iterable[_Moved],
 ) -> tuple[dict[Path, Path], dict[Path, Path]]:
     """Return the complete cells and the others by place; raise if one is damaged or not equal."""
     complete: dict[Path, Path] = {}
@@ -241,20 +232,15 @@ def _check_equal(first: Path, second: Path) -> None:
     """Raise if two copies of a cell came out differently."""
     names = {path.name for cell in (first, second) for path in cell.iterdir()} - _CIRCUMSTANCES
     for name in sorted(names):
+        difference = None
         if name.endswith(".json"):
-            difference = _difference(name, first, second)
-        else:
-            is_equal = files.digest_of(first / name) == files.digest_of(second / name)
-            difference = None if is_equal else f"{name} of {first} is not that of {second}"
+            tables = (files.read_json(cell / name) for cell in (first, second))
+            there, here = ({**table, _SECONDS: None} for table in tables)
+            difference = first_difference(there, here, saved_in=str(first), wanted_by=str(second))
+        elif files.digest_of(first / name) != files.digest_of(second / name):
+            difference = f"{name} of {first} is not that of {second}"
         if difference is not None:
             raise FolderError(f"two copies of a run differ: {difference}. Delete the wrong one.")
-
-
-def _difference(name: str, first: Path, second: Path) -> str | None:
-    there, here = (files.read_json(folder / name) for folder in (first, second))
-    there.pop(_SECONDS, None)
-    here.pop(_SECONDS, None)
-    return first_difference(there, here, saved_in=str(first), wanted_by=str(second))
 
 
 def _copy(cell: Path, place: Path) -> None:

@@ -7,6 +7,7 @@ one after the other, and ``offsets`` (T + 1,), where each round starts.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -54,8 +55,7 @@ def cumulative_participation(completed: BoolArray, offsets: IntArray) -> IntArra
     """
     answers = arrays.vector("completed", completed, np.bool_)
     so_far = np.concatenate(([0], np.cumsum(answers)))
-    total: IntArray = so_far[arrays.offsets(offsets, answers.size)[1:]]
-    return total
+    return so_far[arrays.offsets(offsets, answers.size)[1:]]
 
 
 def success_ratio(completed: BoolArray) -> float:
@@ -208,19 +208,8 @@ def best_fixed_participation(
         raise InvalidInput("success must be a matrix of True and False, rounds x clients.")
     n_rounds, n = matrix.shape
     share = _quotas(quota, n_rounds)
-    k = min(require.integer("cohort_size", cohort_size, minimum=1), n)
-    sigma = share * k / n
-    spare = k * (1.0 - share)  # k - K sigma_t
-    reserved = np.cumsum(sigma * matrix.sum(axis=1))
-    # p <= 1 in every round: q <= (1 - sigma_t) / (k - K sigma_t), tightest at the least sigma_t
-    with np.errstate(divide="ignore", invalid="ignore"):
-        cap = np.minimum.accumulate(np.where(spare > 0.0, (1.0 - sigma) / spare, 1.0))
-    gains = np.cumsum(spare[:, np.newaxis] * matrix, axis=0)
-    ranked = -np.sort(-gains, axis=1)
-    left = 1.0 - cap[:, np.newaxis] * np.arange(n)
-    best_q = np.clip(left, 0.0, cap[:, np.newaxis])
-    best: FloatArray = reserved + np.einsum("tn,tn->t", best_q, ranked)
-    return best
+    k = require.integer("cohort_size", cohort_size, minimum=1)
+    return RunningRegret(n, k).add(matrix, np.zeros(n_rounds), share)
 
 
 def regret(
@@ -244,8 +233,74 @@ def regret(
             f"played must be numbers in the shape of success, {np.shape(success)}, got "
             f"{given.dtype} of shape {given.shape}."
         )
-    lost: FloatArray = best - np.cumsum(np.sum(given * success, axis=1, dtype=np.float64))
-    return lost
+    return best - np.cumsum(np.sum(given * success, axis=1, dtype=np.float64))
+
+
+class RunningRegret:
+    """E3CS Definition 2, a few rounds at a time, without keeping the fate of every client.
+
+    What it remembers is the size of one round: how often each client would have succeeded, weighted
+    by what the round had to give beyond the quota.
+
+    Args:
+        n_clients: Size of the federation.
+        cohort_size: Answers wanted per round.
+    """
+
+    def __init__(self, n_clients: int, cohort_size: int) -> None:
+        self._n = n_clients
+        self._k = min(cohort_size, n_clients)
+        self._gains = np.zeros(n_clients)
+        self._scalars = np.array([0.0, np.inf, 0.0])  # by quota, cap of q, gained
+
+    def add(self, success: BoolArray, gained: Array, quota: FloatArray) -> FloatArray:
+        """Return (B,) the regret after each of B new rounds.
+
+        Args:
+            success: (B, n) who would have succeeded.
+            gained: (B,) how many of the chosen would have succeeded.
+            quota: (B,) share of the cohort that is given by equal chances, sigma_t K / k.
+        """
+        n, k = self._n, self._k
+        sigma = quota * k / n
+        spare = k * (1.0 - quota)  # k - K sigma_t
+        reserved = _continued(self._scalars[0], sigma * success.sum(axis=1))
+        # p <= 1 in every round: q <= (1 - sigma_t) / (k - K sigma_t), tightest at the least sigma_t
+        limit = np.ones(spare.size)
+        np.divide(1.0 - sigma, spare, out=limit, where=spare > 0.0)
+        cap = np.minimum.accumulate(np.minimum(limit, self._scalars[1]))
+        gains = _continued(self._gains, spare[:, np.newaxis] * success)
+        best_q = np.clip(1.0 - cap[:, np.newaxis] * np.arange(k), 0.0, cap[:, np.newaxis])
+        best = np.einsum("tk,tk->t", best_q, _largest(gains, k))
+        total = _continued(self._scalars[2], gained)
+        self._gains, self._scalars = gains[-1], np.array([reserved[-1], cap[-1], total[-1]])
+        regret: FloatArray = reserved + best - total
+        return regret
+
+    def state(self) -> dict[str, Array]:
+        """Return everything remembered, as arrays."""
+        return {"gains": self._gains.copy(), "scalars": self._scalars.copy()}
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Continue from what ``state()`` saved.
+
+        Args:
+            state: What it returned.
+        """
+        self._gains, self._scalars = (np.array(state[name]) for name in ("gains", "scalars"))
+
+
+def _continued(so_far: float | FloatArray, new: Array) -> FloatArray:
+    """Return cumulative sums that do not depend on how the rounds were cut into batches."""
+    first = np.asarray(so_far, dtype=np.float64)[np.newaxis]
+    return np.cumsum(np.concatenate((first, new)), axis=0)[1:]
+
+
+def _largest(gains: FloatArray, k: int) -> FloatArray:
+    """Return the k largest of each row, the largest first; q is 0 for everyone else."""
+    if k < gains.shape[1]:
+        gains = np.partition(gains, gains.shape[1] - k, axis=1)[:, -k:]
+    return -np.sort(-gains, axis=1)
 
 
 def theorem1_bound(
@@ -270,11 +325,9 @@ def theorem1_bound(
     k, n = require.integer("cohort_size", cohort_size, minimum=1), _n_clients(n_clients)
     spare = np.cumsum(k * (1.0 - _quotas(quota, _n_rounds(n_rounds))))  # sum of k - K sigma_t
     if eta is None:
-        best: FloatArray = 2.0 * np.sqrt(spare * n * math.log(n))  # Eq. (24)
-        return best
+        return 2.0 * np.sqrt(spare * n * math.log(n))  # Eq. (24)
     require.number("eta", eta, above=0.0)
-    bound: FloatArray = eta * spare + n / eta * math.log(n)  # Eq. (23)
-    return bound
+    return eta * spare + n / eta * math.log(n)  # Eq. (23)
 
 
 def theorem3_bound(

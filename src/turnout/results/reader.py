@@ -276,8 +276,5 @@ def _plausible(cell: Cell) -> Cell:
 
 
 def _limited(columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    limited = {}
-    for name, values in columns.items():
-        numbers = values.astype(np.float64)
-        limited[name] = np.where(np.abs(numbers) <= _LARGEST, numbers, np.nan)
-    return limited
+    numbers = {name: values.astype(np.float64) for name, values in columns.items()}
+    return {name: np.where(np.abs(n) <= _LARGEST, n, np.nan) for name, n in numbers.items()}

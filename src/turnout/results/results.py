@@ -36,26 +36,6 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------------------------------------------
 
 
-def frame_of(cells: Iterable[Cell], table: str) -> pandas.DataFrame:
-    """Return a tidy table of cells.
-
-    Every row says which cell it is of: ``experiment``, ``world``, ``label`` and ``seed``.
-
-    Args:
-        cells: The cells, as they were read.
-        table: ``cells``, ``rounds`` or ``choices``.
-
-    Raises:
-        InvalidInput: There is no such table.
-        MissingExtra: pandas is not installed.
-    """
-    if table not in FRAMES:
-        raise InvalidInput(f"unknown table {table!r}.{nearest(table, FRAMES)}", field="table")
-    pandas = import_extra("pandas", "Data frames need pandas: pip install 'turnout[frames]'.")
-    parts = [pandas.DataFrame({**_identity(cell), **FRAMES[table](cell)}) for cell in cells]
-    return pandas.concat(parts, ignore_index=True)
-
-
 def _identity(cell: Cell) -> dict[str, Any]:
     settings = cell.settings
     return {
@@ -305,6 +285,8 @@ class Results:
     def to_frame(self, table: str = "cells") -> pandas.DataFrame:
         """Return a tidy table, one row for each cell, round or choice.
 
+        Every row says which cell it is of: ``experiment``, ``world``, ``label`` and ``seed``.
+
         Args:
             table: ``cells``, ``rounds`` or ``choices``.
 
@@ -312,7 +294,11 @@ class Results:
             InvalidInput: There is no such table.
             MissingExtra: pandas is not installed.
         """
-        return frame_of(self.cells, table)
+        if table not in FRAMES:
+            raise InvalidInput(f"unknown table {table!r}.{nearest(table, FRAMES)}", field="table")
+        pandas = import_extra("pandas", "Data frames need pandas: pip install 'turnout[frames]'.")
+        columns = ({**_identity(cell), **FRAMES[table](cell)} for cell in self.cells)
+        return pandas.concat(map(pandas.DataFrame, columns), ignore_index=True)
 
     def __repr__(self) -> str:
         """Return the runs and the first number of each selector, in a few lines."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from turnout.core.errors import InvalidInput
 from turnout.core.notebook import lines_with_curves
+from turnout.core.plain import finite
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Status
 from turnout.results import metrics
 
@@ -37,6 +37,15 @@ PER_ROUND: Mapping[str, type] = {"length_s": np.float64, "n_available": np.int64
 AVAILABLE_BITS, AVAILABLE_AT = "available_bits", "available_at"
 #: How the names of measured columns begin in a file; one entry per round, NaN = not measured.
 MEASURED = "measured."
+
+#: All columns that are collected, in the order of ``selections.npz``.
+_COLLECTED: Mapping[str, type] = {
+    **PER_CHOICE,
+    **PER_ROUND,
+    "offsets": np.int64,
+    AVAILABLE_BITS: np.uint8,
+    AVAILABLE_AT: np.int64,
+}
 
 #: Names of the statuses, by their number.
 STATUSES = tuple(status.name.lower() for status in Status)
@@ -71,12 +80,9 @@ class Collector:
     """The rounds of a run in columns that grow; simulations, experiments and Flower all use it."""
 
     def __init__(self) -> None:
-        self._columns = {name: _Growing(kind) for name, kind in {**PER_CHOICE, **PER_ROUND}.items()}
-        self._offsets = _Growing(np.int64)
-        self._offsets.extend(np.zeros(1))
-        self._available, self._available_at = _Growing(np.uint8), _Growing(np.int64)
-        self._available_at.extend(np.zeros(1))
-        self._knows_available = True
+        self._columns = {name: _Growing(kind) for name, kind in _COLLECTED.items()}
+        for starts in ("offsets", AVAILABLE_AT):
+            self._columns[starts].append(0)
         #: By round, what was measured in it; an entry may be replaced when more is known.
         self.measured: list[Mapping[str, float]] = []
 
@@ -92,30 +98,28 @@ class Collector:
             row: What is recorded of it.
 
         """
-        chance = row.probability
         columns = self._columns
-        for name in ("clients", "status", "duration", "spent"):
-            columns[name].extend(getattr(row, name))
         unknown = np.full(row.clients.size, np.nan)
-        columns["probability"].extend(unknown if chance is None else chance)
-        columns["length_s"].append(row.length_s)
+        for name in PER_CHOICE:
+            values = getattr(row, name)
+            columns[name].extend(unknown if values is None else values)
         n_available = int(np.count_nonzero(row.available))
+        columns["length_s"].append(row.length_s)
         columns["n_available"].append(n_available)
-        if not row.available[:n_available].all():
-            self._available.extend(np.packbits(row.available))
-        self._available_at.append(self._available.size)
-        self._offsets.append(columns["clients"].size)
+        columns["offsets"].append(columns["clients"].size)
+        if AVAILABLE_BITS in columns:
+            if not row.available[:n_available].all():
+                columns[AVAILABLE_BITS].extend(np.packbits(row.available))
+            columns[AVAILABLE_AT].append(columns[AVAILABLE_BITS].size)
         self.measured.append(row.measured)
 
     def columns(self) -> dict[str, Array]:
         """Return all columns under their names in ``selections.npz``."""
         columns = {name: column.values for name, column in self._columns.items()}
-        measured = _measured_columns(self.measured)
-        columns["offsets"] = self._offsets.values
-        if self._knows_available:
-            columns[AVAILABLE_BITS] = self._available.values
-            columns[AVAILABLE_AT] = self._available_at.values
-        return columns | {f"{MEASURED}{name}": values for name, values in measured.items()}
+        for name in dict.fromkeys(name for by_name in self.measured for name in by_name):
+            values = [by_name.get(name, np.nan) for by_name in self.measured]
+            columns[f"{MEASURED}{name}"] = np.array(values)
+        return columns
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Array]) -> Self:
@@ -129,13 +133,10 @@ class Collector:
 
         """
         collector = cls()
+        if AVAILABLE_BITS not in columns:  # an older turnout wrote them
+            del collector._columns[AVAILABLE_BITS], collector._columns[AVAILABLE_AT]
         for name, column in collector._columns.items():
-            column.extend(columns[name])
-        collector._offsets.extend(columns["offsets"][1:])
-        collector._knows_available = AVAILABLE_BITS in columns
-        if collector._knows_available:
-            collector._available.extend(columns[AVAILABLE_BITS])
-            collector._available_at.extend(columns[AVAILABLE_AT][1:])
+            column.extend(columns[name][column.size :])
         measured = measured_of(columns)
         collector.measured = [
             {name: float(values[t]) for name, values in measured.items() if values[t] == values[t]}
@@ -150,7 +151,7 @@ class Collector:
             round: The round, counted from 0.
 
         """
-        offsets = self._offsets.values
+        offsets = self._columns["offsets"].values
         return self._columns["clients"].values[offsets[round] : offsets[round + 1]]
 
     def lines(
@@ -165,7 +166,7 @@ class Collector:
 
         """
         n_rounds = stop - start
-        offsets = self._offsets.values[start : stop + 1]
+        offsets = self._columns["offsets"].values[start : stop + 1]
         sizes = np.diff(offsets)
         chosen = slice(offsets[0], offsets[-1])
         status, spent = (self._columns[name].values[chosen] for name in ("status", "spent"))
@@ -186,7 +187,7 @@ class Collector:
             for values in zip(*(column.tolist() for column in columns.values()), strict=True)
         ]
         return [
-            json.dumps(fixed | _without_nan(measured) | fixed, allow_nan=False)
+            json.dumps(fixed | finite(measured) | fixed, allow_nan=False)
             for fixed, measured in zip(rounds, self.measured[start:stop], strict=True)
         ]
 
@@ -232,15 +233,6 @@ class _Growing:
             room = np.zeros(max(size, 2 * self._room.size), self._room.dtype)
             room[: self.size] = self.values
             self._room = room
-
-
-def _measured_columns(measured: Sequence[Mapping[str, float]]) -> dict[str, FloatArray]:
-    names = dict.fromkeys(name for by_name in measured for name in by_name)
-    return {name: np.array([by_name.get(name, np.nan) for by_name in measured]) for name in names}
-
-
-def _without_nan(measured: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in measured.items()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)

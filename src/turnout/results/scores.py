@@ -173,7 +173,8 @@ class Scores:
             for label, ours in self.runs.items()
             if label != baseline
         }
-        corrected = holm(_p_value(step) for step in steps.values())
+        tests = (above(step) for step in steps.values())
+        corrected = holm(min(1.0, 2.0 * min(e.speaks_for, e.speaks_against)) for e in tests)
         return {
             label: Difference(estimate(step), p_value)
             for (label, step), p_value in zip(steps.items(), corrected, strict=True)
@@ -270,13 +271,7 @@ def _steps(
     """Return the differences for the seeds that both have."""
     shared = sorted(ours.keys() & theirs.keys())
     steps: FloatArray = np.array([_step(metric, ours[seed], theirs[seed]) for seed in shared])
-    finite: FloatArray = steps[np.isfinite(steps)]
-    return finite
-
-
-def _p_value(differences: FloatArray) -> float:
-    evidence = above(differences)
-    return min(1.0, 2.0 * min(evidence.speaks_for, evidence.speaks_against))
+    return steps[np.isfinite(steps)]
 
 
 # --------------------------------------------------------------------------------------------------
@@ -316,11 +311,12 @@ class Across:
             metric: The key of a metric that has a better direction.
             baseline: The label of a selector.
         """
-        ranked = _ranked(metric)
-        theirs = self._tasks(known_label(baseline, self.labels), ranked)
+        ranked, sign = _ranked(metric)
+        tasks = {label: self._tasks(label, ranked, sign) for label in self.labels}
+        theirs = tasks[known_label(baseline, tasks)]
         return {
-            label: probability_of_improvement(*_higher(ranked, self._tasks(label, ranked), theirs))
-            for label in self.labels
+            label: probability_of_improvement(ours, theirs)
+            for label, ours in tasks.items()
             if label != baseline
         }
 
@@ -331,15 +327,15 @@ class Across:
             metric: The key of a metric that has a better direction.
             levels: (k,) the levels.
         """
-        ranked = _ranked(metric)
-        profiles = {}
-        for label in self.labels:
-            tasks, (asked,) = _higher(ranked, self._tasks(label, ranked), [levels])
-            profiles[label] = performance_profile(tasks, asked)
-        return profiles
+        ranked, sign = _ranked(metric)
+        return {
+            label: performance_profile(self._tasks(label, ranked, sign), sign * levels)
+            for label in self.labels
+        }
 
-    def _tasks(self, label: str, metric: Metric[Facts]) -> list[FloatArray]:
-        tasks = [np.array([*scores.values(label, metric).values()]) for scores in self.worlds]
+    def _tasks(self, label: str, metric: Metric[Facts], sign: float = 1.0) -> list[FloatArray]:
+        numbers = ([*scores.values(label, metric).values()] for scores in self.worlds)
+        tasks = [sign * np.array(values) for values in numbers]
         if not all(task.size for task in tasks):
             raise InvalidInput(
                 f"metric {metric.key!r} has no number for {label} in one of the worlds: choose "
@@ -349,19 +345,12 @@ class Across:
         return tasks
 
 
-def _ranked(key: str) -> Metric[Facts]:
+def _ranked(key: str) -> tuple[Metric[Facts], float]:
+    """Return a metric and the sign with which its higher numbers are better."""
     metric = metric_named(key)
     if metric.better == "neither":
         raise InvalidInput(
             f"metric {key!r} has no better direction: choose one that has, such as accuracy.",
             field="metric",
         )
-    return metric
-
-
-def _higher(
-    metric: Metric[Facts], ours: Sequence[FloatArray], theirs: Sequence[FloatArray]
-) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Return numbers of which the higher are better."""
-    sign = 1.0 if metric.better == "higher" else -1.0
-    return [sign * values for values in ours], [sign * values for values in theirs]
+    return metric, 1.0 if metric.better == "higher" else -1.0

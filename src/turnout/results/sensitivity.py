@@ -120,9 +120,11 @@ def world_panels(worlds: Sequence[WorldGroup], metric: Metric[Facts]) -> Iterato
             if len(by_place) < 2:
                 continue
             names = dict.fromkeys(v.name for world in by_place.values() for v in world.variants)
-            responses = (
-                _response(name, dict(_with_variant(name, by_place)), metric) for name in names
+            runs = (
+                {at: (w, v) for at, w in by_place.items() for v in w.variants if v.name == name}
+                for name in names
             )
+            responses = (_response(*one, metric) for one in zip(names, runs, strict=True))
             shown = tuple(each for each in responses if each.values.size and len(each.places) > 1)
             if shown:
                 yield Sensitivity(key, where, metric, shown)
@@ -159,27 +161,15 @@ def swept_settings(world: WorldGroup) -> dict[str, Any]:
         return {}
 
 
-def _with_variant(
-    name: str, worlds: Mapping[Any, WorldGroup]
-) -> Iterator[tuple[Any, tuple[WorldGroup, VariantCells]]]:
-    for place, world in worlds.items():
-        for variant in world.variants:
-            if variant.name == name:
-                yield place, (world, variant)
-
-
 def _response(
     name: str, runs: Mapping[Any, tuple[WorldGroup, VariantCells]], metric: Metric[Facts]
 ) -> Response:
     """Return the numbers of the seeds that every value was run with."""
-    numbers = [world.scores.values(variant.name, metric) for world, variant in runs.values()]
-    order = list(range(len(runs)))
-    if all(map(_is_number, runs)):
-        order.sort(key=[*runs].__getitem__)
+    places = sorted(runs) if all(map(_is_number, runs)) else list(runs)
+    numbers = [world.scores.values(v.name, metric) for world, v in (runs[at] for at in places)]
     seeds = sorted(set.intersection(*(set(each) for each in numbers)))
-    values = np.array([[numbers[i][seed] for i in order] for seed in seeds], dtype=np.float64)
-    label = next(iter(runs.values()))[1].name
-    return Response(name, label, tuple([*runs][i] for i in order), values)
+    values = np.array([[each[seed] for each in numbers] for seed in seeds], dtype=np.float64)
+    return Response(name, next(iter(runs.values()))[1].name, tuple(places), values)
 
 
 def _method(variant: VariantCells) -> str:

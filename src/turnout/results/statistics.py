@@ -235,19 +235,15 @@ def _bootstrapped(statistic: Callable[..., Any], samples: Sequence[FloatArray]) 
     value = float(statistic(*samples))
     if min(sample.size for sample in samples) < 2:
         return Interval(value, math.nan, math.nan)
-    interval = (
-        _scipy_stats()
-        .bootstrap(
-            samples,
-            lambda *drawn, axis: statistic(*drawn),
-            n_resamples=_N_RESAMPLES,
-            confidence_level=CONFIDENCE,
-            method="percentile",
-            random_state=np.random.default_rng(_SEED),
-        )
-        .confidence_interval
+    resampled = _scipy_stats().bootstrap(
+        samples,
+        lambda *drawn, axis: statistic(*drawn),
+        n_resamples=_N_RESAMPLES,
+        confidence_level=CONFIDENCE,
+        method="percentile",
+        random_state=np.random.default_rng(_SEED),
     )
-    return Interval(value, float(interval.low), float(interval.high))
+    return Interval(value, *map(float, resampled.confidence_interval))
 
 
 def _scipy_stats() -> Any:
@@ -378,8 +374,7 @@ def log_ratio(
         bounds: How long the runs of both were.
     """
     ours, theirs = np.minimum(times, bounds[0]), np.minimum(others, bounds[1])
-    ratio: FloatArray = np.log(ours) - np.log(theirs)
-    return ratio
+    return np.log(ours) - np.log(theirs)
 
 
 def all_of(parts: Sequence[Evidence]) -> Evidence:
@@ -427,14 +422,12 @@ def holm(p_values: Iterable[float], planned: int = 0) -> list[float]:
     >>> holm([0.01, 0.04], planned=3)
     [0.03, 0.08]
     """
-    values = list(p_values)
-    n_all = max(planned, len(values))
-    corrected = [0.0] * len(values)
-    largest = 0.0
-    for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
-        largest = max(largest, min(1.0, (n_all - rank) * values[index]))
-        corrected[index] = largest
-    return corrected
+    values = np.array(list(p_values))
+    order = np.argsort(values, kind="stable")
+    factors = max(planned, values.size) - np.arange(values.size)
+    corrected = np.empty(values.size)
+    corrected[order] = np.maximum.accumulate(np.minimum(1.0, factors * values[order]))
+    return corrected.tolist()
 
 
 def _student_tail(statistic: float, degrees: int) -> float:

@@ -35,14 +35,9 @@ def targets_of(cells: Sequence[Cell]) -> list[float]:
     named = sorted({target for cell in cells for target in cell.settings.targets})
     if named:
         return named[-_MOST_TARGETS:]
-    best = max((_best_accuracy(cell) for cell in cells), default=math.nan)
+    measured = (cell.series.get("accuracy", np.zeros(0)) for cell in cells)
+    best = np.nanmax(np.concatenate([[-math.inf], *measured]))
     return [level for level in _LEVELS if level <= best][-_N_LEVELS:]
-
-
-def _best_accuracy(cell: Cell) -> float:
-    values = cell.series.get("accuracy", np.zeros(0))
-    measured = values[np.isfinite(values)]
-    return float(measured.max()) if measured.size else -math.inf
 
 
 #: The place in a ranking; clear: a difference that is more than chance.
@@ -181,15 +176,10 @@ def difference_table(
     shown, columns = [], []
     for metric in metrics:
         steps = scores.difference(metric, baseline)
-        means = scores.estimate(metric).values()
-        scale = metric.scale(mean.mean for mean in means)
+        scale = metric.scale(mean.mean for mean in scores.estimate(metric).values())
         shown.append((metric, scale))
-        columns.append(
-            [
-                _entry(step.estimate, scale, "+")._replace(mark="clear" if step.is_clear else "")
-                for step in steps.values()
-            ]
-        )
+        entries = ((_entry(step.estimate, scale, "+"), step.is_clear) for step in steps.values())
+        columns.append([entry._replace(mark="clear" if clear else "") for entry, clear in entries])
     first = scores.labels[0] if baseline is None else baseline
     return ScoreTable(shown, _rows([name for name in scores.labels if name != first], columns))
 

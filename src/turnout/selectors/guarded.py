@@ -242,6 +242,11 @@ class Guarded(Accounts):
         return self._chooser.optional_metrics
 
     @property
+    def metric_sizes(self) -> Mapping[str, int]:  # type: ignore[override]  # the inner's
+        """How long the vectors are that the inner selector learns from."""
+        return self._chooser.metric_sizes
+
+    @property
     def reports_probability(self) -> bool:  # type: ignore[override]  # the inner selector's
         """A reserved place is certain; for the rest, the inner selector knows or not."""
         return self._chooser.reports_probability

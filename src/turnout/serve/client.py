@@ -269,6 +269,7 @@ class Remote(Selector):
     uses_columns = _of_server("uses_columns")
     needs_metrics = _of_server("needs_metrics")
     optional_metrics = _of_server("optional_metrics")
+    metric_sizes = _of_server("metric_sizes")
     reports_probability = _of_server("reports_probability")
     poll_data = _of_server("poll_data")
     may_underfill = _of_server("may_underfill")

@@ -127,7 +127,7 @@ def _expect_only_declared_columns(subject: Subject, toy: ToyFederation) -> None:
             f"columns {sorted(columns.looked_at)} are used but not declared: add them to "
             "needs_columns or uses_columns.",
         )
-        selector.observe(selection, toy.outcome(selection, selector.needs_metrics))
+        selector.observe(selection, toy.feedback(selector, selection))
 
 
 def _expect_missing_is_named(subject: Subject, toy: ToyFederation) -> None:
@@ -161,8 +161,9 @@ def _expect_only_declared_metrics(subject: Subject, toy: ToyFederation) -> None:
     selector = subject.ready(12)
     for t in range(6):
         _, selection = toy.choose(selector, t)
-        full = toy.outcome(selection, selector.needs_metrics | {*METRICS})
-        declared = {name: full.metric(name) for name in selector.needs_metrics}
+        sizes = selector.metric_sizes
+        full = toy.outcome(selection, selector.needs_metrics | {*METRICS}, sizes)
+        declared = {name: full.metric(name, sizes.get(name)) for name in selector.needs_metrics}
         other = twin(selector)
         selector.observe(selection, full)
         other.observe(selection, Outcome(full.status, full.duration, declared))

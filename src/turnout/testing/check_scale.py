@@ -19,7 +19,7 @@ from turnout.core.registry import make
 from turnout.core.rng import Purpose, stream
 from turnout.core.selector import Selector
 from turnout.core.types import BoolArray, Outcome, RoundContext, Selection, Status
-from turnout.testing.harness import METRICS, Subject, ToyFederation, contract, expect
+from turnout.testing.harness import Subject, ToyFederation, contract, expect
 
 #: Clients and cohort of the loop detector.
 MANY_CLIENTS, MANY_CHOSEN = 100_000, 100
@@ -162,16 +162,16 @@ class DyingFederation(ToyFederation):
         polled, loss = ctx.answers()
         return ctx.with_answers(polled, np.where(self.dying[polled], np.nan, loss))
 
-    def outcome(self, selection: Selection, metrics: Iterable[str] = METRICS) -> Outcome:
+    def outcome(self, selection: Selection, *args: Any, **kwargs: Any) -> Outcome:
         """Return what happened; the dead were silent."""
-        outcome = super().outcome(selection, metrics)
+        outcome = super().outcome(selection, *args, **kwargs)
         if selection.round < DEATH:
             return outcome
         dead = self.dying[selection.clients]
         return Outcome(
             np.where(dead, np.int8(Status.SILENT), outcome.status),
             np.where(dead, np.nan, outcome.duration),
-            {name: np.where(dead, np.nan, values) for name, values in outcome.metrics.items()},
+            {name: np.where(dead, np.nan, values.T).T for name, values in outcome.metrics.items()},
         )
 
 

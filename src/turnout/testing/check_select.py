@@ -55,7 +55,7 @@ def _whole_round(
         ctx = dataclasses.replace(ctx, polled=polled, polled_loss=answers)
     selection = selector.select(ctx, stream(0, Purpose.SELECT, t))
     expect_valid(selector, ctx, selection)
-    selector.observe(selection, toy.outcome(selection, selector.needs_metrics))
+    selector.observe(selection, toy.feedback(selector, selection))
 
 
 @contract
@@ -168,7 +168,7 @@ def check_inputs_untouched(subject: Subject) -> None:
         with doing("poll and select with read-only inputs (copy an input before changing it)"):
             selector.poll(ctx, stream(0, Purpose.POLL, t))
             selection = selector.select(ctx, stream(0, Purpose.SELECT, t))
-        outcome = toy.outcome(selection, selector.needs_metrics)
+        outcome = toy.feedback(selector, selection)
         inputs = [*_arrays(ctx), *_arrays(selection), *_arrays(outcome)]
         _freeze(inputs)
         with doing(

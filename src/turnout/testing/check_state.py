@@ -35,8 +35,11 @@ def _reports(status: Status, duration: float, metric: float | None) -> Callable[
     """Return a function that gives every chosen client the same report."""
 
     def report(selector: Selector, size: int) -> Outcome:
-        names = selector.needs_metrics | {*METRICS}
-        values = {} if metric is None else {name: np.full(size, metric) for name in names}
+        names, sizes = selector.needs_metrics | {*METRICS}, selector.metric_sizes
+        values = {
+            name: np.full((size, sizes[name]) if name in sizes else size, metric)
+            for name in (() if metric is None else names)
+        }
         return Outcome(np.full(size, status, dtype=np.int8), np.full(size, duration), values)
 
     return report
@@ -129,7 +132,7 @@ def check_late_feedback(subject: Subject) -> None:
 def _observe_late(
     selector: Selector, observer: Selector, selection: Selection, toy: ToyFederation
 ) -> None:
-    outcome = toy.outcome(selection, selector.needs_metrics)
+    outcome = toy.feedback(selector, selection)
     with doing(f"late feedback of round {selection.round}"):
         selector.observe(selection, outcome)
         expect_finite(selector)
@@ -214,7 +217,7 @@ def check_long_run(subject: Subject) -> None:
     for t in range(n_rounds):
         ctx: RoundContext = toy.ask(selector, toy.context(selector, t), poll)
         selection = selector.select(ctx, choose)
-        selector.observe(selection, toy.outcome(selection, selector.needs_metrics))
+        selector.observe(selection, toy.feedback(selector, selection))
         if t + 1 == n_early:
             expect_finite(selector)
             early = _footprint(vars(selector))

@@ -175,6 +175,6 @@ def _counts(subject: Subject, toy: ToyFederation, repeats: int) -> FloatArray:
         selector.prepare(toy.n_clients, seed=i)
         for t, ctx in enumerate(contexts):
             selection = selector.select(toy.ask(selector, ctx, poll), choose)
-            selector.observe(selection, toy.outcome(selection, selector.needs_metrics))
+            selector.observe(selection, toy.feedback(selector, selection))
             count[t, selection.clients] += 1.0
     return count

@@ -10,13 +10,14 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from turnout.core import require
 from turnout.core.rng import Purpose, stream
-from turnout.core.selector import Selector
+from turnout.core.selector import ColumnMaker, Selector
 from turnout.core.types import (
     Array,
     BoolArray,
@@ -293,6 +294,8 @@ SHARE_OF_LOSS = {"loss": 1.0, "loss_std": 0.1, "loss_rms": math.hypot(1.0, 0.1)}
 
 _N_BITS = 64
 
+_NO_SIZES: Mapping[str, int] = MappingProxyType({})
+
 
 class ToyFate(NamedTuple):
     """What happens to each client that is chosen in a round.
@@ -319,9 +322,11 @@ class ToyFederation:
     """Clients with fixed qualities, and with outcomes that are drawn anew in every round.
 
     It has the columns ``num_samples``, ``features`` (64 bits), ``context`` (3 numbers),
-    ``expected_duration``, ``upload_duration``, ``download_duration`` and ``success_rate``. Any
-    other column that a selector declares holds a fixed number from [0, 1) per client, and any
-    other metric equals the loss.
+    ``expected_duration``, ``upload_duration``, ``download_duration``, ``success_rate`` and
+    ``label_counts`` (10 numbers). Any other column that a selector declares is made as its
+    ``check_columns`` says, or holds a fixed number from [0, 1) per client. Any other metric equals
+    the loss. Metrics that are vectors are long and unlike for good clients, short and alike for all
+    others.
 
     Args:
         n_clients: Number of clients.
@@ -366,12 +371,15 @@ class ToyFederation:
             self._fates[key] = ToyFate(*(_read_only(values[self.labels]) for values in drawn))
         return self._fates[key]
 
-    def column(self, name: str, round: int) -> Array:
-        """Return a column as it is before a round; only ``context`` changes from round to round."""
+    def column(self, name: str, round: int, made: int | ColumnMaker | None = None) -> Array:
+        """Return a column as it is before a round; only ``context`` changes from round to round.
+
+        ``made`` is the entry of the selector's ``check_columns``.
+        """
         if name == "context":
             return self.fate(round).context
         if name not in self._columns:
-            self._columns[name] = _read_only(self._fixed_column(name)[self.labels])
+            self._columns[name] = _read_only(self._fixed_column(name, made)[self.labels])
         return self._columns[name]
 
     def context(self, selector: Selector, round: int, **changes: Any) -> RoundContext:
@@ -384,7 +392,10 @@ class ToyFederation:
             "cohort_size": self.cohort_size,
             "available": self.fate(round).available,
             "deadline": DEADLINE,
-            "columns": {name: self.column(name, round) for name in declared},
+            "columns": {
+                name: self.column(name, round, selector.check_columns.get(name))
+                for name in declared
+            },
         }
         return RoundContext(round=round, **(settings | changes))
 
@@ -404,12 +415,29 @@ class ToyFederation:
         ctx = self.ask(selector, ctx, stream(seed, Purpose.POLL, round))
         return ctx, selector.select(ctx, stream(seed, Purpose.SELECT, round))
 
-    def outcome(self, selection: Selection, metrics: Iterable[str] = METRICS) -> Outcome:
-        """Return what happened to the chosen clients, with the named metrics."""
+    def outcome(
+        self,
+        selection: Selection,
+        metrics: Iterable[str] = METRICS,
+        sizes: Mapping[str, int] = _NO_SIZES,
+    ) -> Outcome:
+        """Return what happened to the chosen clients, with the named metrics.
+
+        ``sizes`` are the selector's ``metric_sizes``.
+        """
         fate, chosen = self.fate(selection.round), selection.clients
         loss = fate.loss[chosen]
-        reports = {name: SHARE_OF_LOSS.get(name, 1.0) * loss for name in metrics}
+        reports = {
+            name: SHARE_OF_LOSS.get(name, 1.0) * loss
+            if name not in sizes
+            else loss[:, None] * self._directions(sizes[name])[self.labels[chosen]]
+            for name in metrics
+        }
         return Outcome(fate.status[chosen], fate.duration[chosen], reports)
+
+    def feedback(self, selector: Selector, selection: Selection) -> Outcome:
+        """Return what happened to the chosen clients, with the metrics that a selector needs."""
+        return self.outcome(selection, selector.needs_metrics, selector.metric_sizes)
 
     def play(
         self, selector: Selector, rounds: Iterable[int], *, seed: int = 0, **changes: Any
@@ -418,7 +446,7 @@ class ToyFederation:
         selections = []
         for t in rounds:
             _, selection = self.choose(selector, t, seed=seed, **changes)
-            selector.observe(selection, self.outcome(selection, selector.needs_metrics))
+            selector.observe(selection, self.feedback(selector, selection))
             selections.append(selection)
         return selections
 
@@ -438,11 +466,13 @@ class ToyFederation:
         reported = np.where(reports, loss, np.nan)
         return ToyFate(available, status.astype(np.int8), duration, reported, polled_loss, context)
 
-    def _fixed_column(self, name: str) -> Array:
+    def _fixed_column(self, name: str, made: int | ColumnMaker | None) -> Array:
         if name == "features":
             return self._bits()
         if name == "success_rate":
             return self._success_rate()
+        if name == "label_counts":
+            return np.rint(50.0 * np.maximum(self._directions(10), 0.0))
         values: Array
         if name == "num_samples":
             values = np.rint(100.0 * self._jitter[1]).astype(np.int64)
@@ -451,7 +481,9 @@ class ToyFederation:
             values = share * (self._mean_context() @ SECONDS)
         else:
             rng = stream(self.seed, Purpose.INIT, zlib.crc32(name.encode()))
-            values = rng.random(self.n_clients)
+            if callable(made):
+                return np.array(made(self.n_clients, rng))
+            values = rng.random(self.n_clients if made is None else (self.n_clients, made))
         return values
 
     def _success_rate(self) -> FloatArray:
@@ -461,6 +493,12 @@ class ToyFederation:
     def _mean_context(self) -> FloatArray:
         work, transfer = np.where(self._good, [[0.5], [0.3]], [[2.0], [1.5]]) * self._jitter[3]
         return np.column_stack((work, np.full(self.n_clients, 0.5), transfer))
+
+    def _directions(self, size: int) -> FloatArray:
+        """Return (n, size) vectors: those of good clients differ, those of all others hardly do."""
+        rng = stream(self.seed, Purpose.INIT, size)
+        common, own = rng.standard_normal(size), rng.standard_normal((self.n_clients, size))
+        return np.where(self._good[:, None], own, common + 0.05 * own)
 
     def _bits(self) -> Array:
         """Return codes: all good clients have similar ones, and so have all others."""

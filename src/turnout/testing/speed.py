@@ -119,6 +119,7 @@ def warm_columns(selector: Selector, n_clients: int) -> dict[str, Array]:
         "context": lambda: rng.uniform(0.5, 10.0, (n_clients, 3)),
         "expected_duration": lambda: rng.uniform(0.5, 30.0, n_clients),
         "success_rate": lambda: rng.random(n_clients),
+        "label_counts": lambda: rng.integers(0, 50, (n_clients, 10)).astype(np.float64),
     }
     wanted = selector.needs_columns | selector.uses_columns
     return {name: make() for name, make in makers.items() if name in wanted}
@@ -148,7 +149,11 @@ def play_round(
     selection = selector.select(ctx, stream(0, Purpose.SELECT, t))
     taken += time.perf_counter() - start
     s = selection.clients.size
-    metrics = {name: rng.random(s) for name in selector.needs_metrics}
+    sizes = selector.metric_sizes
+    metrics = {
+        name: rng.random((s, sizes[name]) if name in sizes else s)
+        for name in sorted(selector.needs_metrics)
+    }
     status = (rng.random(s) < 0.3).astype(np.int8)
     outcome = Outcome(status, rng.uniform(1.0, 30.0, s), metrics)
     start = time.perf_counter()

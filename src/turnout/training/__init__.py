@@ -21,6 +21,7 @@ from turnout.training.models import (
     StackedLstm,
 )
 from turnout.training.recipe import Training
+from turnout.training.server import FedAdam, FedYogi, ServerMomentum, ServerOptimizer, TakeMean
 
 __all__ = [
     "Aggregation",
@@ -29,6 +30,8 @@ __all__ = [
     "Custom",
     "EmnistCnn",
     "FashionCnn",
+    "FedAdam",
+    "FedYogi",
     "Federation",
     "InverseProbability",
     "KeepGlobal",
@@ -40,7 +43,10 @@ __all__ = [
     "ModelScores",
     "PerClient",
     "Ready",
+    "ServerMomentum",
+    "ServerOptimizer",
     "StackedLstm",
+    "TakeMean",
     "Trainer",
     "Training",
     "Updates",

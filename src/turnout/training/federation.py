@@ -19,6 +19,7 @@ from turnout.core import require
 from turnout.core.arrays import LARGEST_REPORT
 from turnout.core.errors import InvalidInput
 from turnout.core.names import import_object
+from turnout.core.rng import Purpose, stream
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, PollData, Selection
 from turnout.data import FederatedData, federate
 from turnout.results import metrics
@@ -32,13 +33,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+#: Scores of the model that a selector sees, in the order in which a state keeps them.
+_EVALUATED = ("accuracy", "loss")
+
+
 class Trained(NamedTuple):
     """What the chosen clients did in a round; arrays are in the order of the selection.
 
     Args:
         is_broken: (s,) which clients trained to a loss or weights that are not finite. They count
             as failed.
-        metrics: The reports by name, (s,) each; NaN for clients that did not train.
+        metrics: The reports by name, (s,) or (s, d) each; NaN for clients that did not train.
 
     """
 
@@ -76,19 +81,51 @@ class Federation:
                 f"data has {self.data.n_clients} clients, but n_clients is {n_clients}.",
                 field="data",
             )
-        self.trainer = _trainer(training, self.data, seed)
-        self.columns: Mapping[str, Array] = _columns(self.data)
+        self.trainer = self.make_trainer(seed)
+        self.columns: Mapping[str, Array] = _columns(self.data, training.label_noise, seed)
         seen = examples_seen(self.data.num_samples, training.local.batch_size, self.trainer.steps)
         self.workload: FloatArray = seen / seen.mean()
+        self.report({})
         self.reset()
+
+    def make_trainer(self, seed: int) -> Trainer:
+        """Return what trains and evaluates models; override it for local work of your own.
+
+        Args:
+            seed: Fixes the first model and every mini-batch.
+        """
+        importlib.import_module("turnout.training.modules")  # says what to install without PyTorch
+        recipe = self.training
+        trainer: Trainer = import_object(TRAINERS[recipe.trainer])(
+            self.data, recipe.model, recipe.local, seed, recipe.device
+        )
+        return trainer
+
+    def report(self, metrics: Mapping[str, int | None]) -> None:
+        """Say what the selector needs beside losses; nothing else is computed.
+
+        Args:
+            metrics: The length of the vectors of each metric; None for single numbers.
+
+        Raises:
+            MissingMetric: The selector asks for a vector of another length than the model has.
+        """
+        from turnout.training.update_reports import UpdateReports
+
+        self._updates = UpdateReports(self.trainer, metrics)
 
     def reset(self) -> None:
         """Go back to the first global model."""
         self.weights: torch.Tensor = self.trainer.initial_weights()
+        self.evaluated: dict[str, float] = {}  #: the scores of the last evaluation
         self.n_broken = 0  #: answers so far that could not be used
         self.is_done = False
         self._train_loss = math.nan
         self._scores: ClientScores | None = None
+        self._moments = {
+            name: self.weights[: self.trainer.n_weights - self.trainer.n_buffers].clone().zero_()
+            for name in self.training.server.moments
+        }
         keeps_own = self.training.buffers == "local" and self.trainer.n_buffers > 0
         self._kept = KeptBuffers(self.trainer) if keeps_own else None
 
@@ -105,19 +142,18 @@ class Federation:
         is_broken = np.zeros(is_completed.size, dtype=np.bool_)
         names = ("loss", "loss_std", "loss_rms")
         reported = {name: np.full(is_completed.size, np.nan) for name in names}
+        for name, size in self._updates.asked.items():
+            shape = (is_completed.size,) if size is None else (is_completed.size, size)
+            reported[name] = np.full(shape, np.nan)
         self._train_loss = math.nan
         if is_completed.any():
             self._scores = None
             clients = selection.clients[is_completed]
             updates = self._clients.train(self.weights, clients, selection.round)
             is_sound = np.isfinite(_possible(updates.loss))
-            chance = selection.probability
-            self._aggregate(
-                updates,
-                is_sound,
-                None if chance is None else chance[is_completed],
-                selection.times[is_completed],
-            )
+            for name, values in self._updates.of(self.weights, updates.weights).items():
+                reported[name][np.flatnonzero(is_completed)[is_sound]] = values[is_sound]
+            self._aggregate(updates, is_sound, selection, is_completed)
             is_broken[is_completed] = ~is_sound
             self.n_broken += int(np.sum(~is_sound))
             for name in names:
@@ -138,6 +174,7 @@ class Federation:
         if is_last or (round + 1) % training.evaluate_every == 0:
             scores = self.trainer.test(self.weights)
             values |= {"accuracy": scores.accuracy, "loss": scores.loss}
+            self.evaluated = {name: values[name] for name in _EVALUATED}
             if self.data.has_holdout:
                 pooled = self.trainer.test_holdout(self.weights)
                 values |= {"holdout_accuracy": pooled.accuracy, "holdout_loss": pooled.loss}
@@ -185,7 +222,9 @@ class Federation:
             "weights": self.weights.cpu().numpy(),
             "n_broken": np.array(self.n_broken),
             "is_done": np.array(self.is_done),
+            "evaluated": np.array([self.evaluated.get(name, np.nan) for name in _EVALUATED]),
         }
+        state |= {f"server.{name}": x.cpu().numpy() for name, x in self._moments.items()}
         return state if self._kept is None else state | {"buffers": self._kept.values.cpu().numpy()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
@@ -203,42 +242,62 @@ class Federation:
 
         self.reset()
         self.weights = saved("weights", self.weights)
+        self._moments = {name: saved(f"server.{name}", x) for name, x in self._moments.items()}
         if self._kept is not None:
             self._kept.values = saved("buffers", self._kept.values)
         self.n_broken, self.is_done = int(state["n_broken"]), bool(state["is_done"])
+        scores = state.get("evaluated", np.full(len(_EVALUATED), np.nan))  # 0.1 saved none
+        known = zip(_EVALUATED, scores.tolist(), strict=True)
+        self.evaluated = {name: value for name, value in known if not math.isnan(value)}
 
     def _aggregate(
         self,
         updates: Updates,
         is_sound: BoolArray,
-        probability: FloatArray | None,
-        times: IntArray,
+        selection: Selection,
+        is_completed: BoolArray,
     ) -> None:
-        examples = updates.num_examples[is_sound]
+        used = np.flatnonzero(is_completed)[is_sound]
+        examples, chance = updates.num_examples[is_sound], selection.probability
         coefficients = np.zeros(is_sound.size)
         coefficients[is_sound] = self.training.aggregation.coefficients(
             examples,
-            None if probability is None else probability[is_sound],
+            None if chance is None else chance[used],
             int(self.data.num_samples.sum()),
-            times[is_sound],
+            selection.times[used],
         )
-        n_buffers, server_lr = self.trainer.n_buffers, self.training.server_lr
-        new = aggregate(self.weights, updates.weights, coefficients, server_lr)
-        if n_buffers and coefficients.any():  # moments are no step: their mean is a whole one
-            share = coefficients / coefficients.sum()
-            ours, theirs = self.weights[-n_buffers:], updates.weights[:, -n_buffers:]
-            new[-n_buffers:] = aggregate(ours, theirs, share)
+        n, weights = self.trainer.n_weights - self.trainer.n_buffers, self.weights
+        new = aggregate(weights, updates.weights, coefficients, self.training.server_lr)
+        if coefficients.any():
+            server = self.training.server
+            new[:n] = server.step(weights[:n], new[:n], self._moments, selection.round)
+            if self.trainer.n_buffers:  # running moments are no step: their mean is a whole one
+                share = coefficients / coefficients.sum()
+                new[n:] = aggregate(weights[n:], updates.weights[:, n:], share)
         self.weights = new
         if is_sound.any():
             self._train_loss = float(np.average(updates.loss[is_sound], weights=examples))
 
 
-def _trainer(training: Training, data: FederatedData, seed: int) -> Trainer:
-    importlib.import_module("turnout.training.modules")  # says what to install without PyTorch
-    trainer: Trainer = import_object(TRAINERS[training.trainer])(
-        data, training.model, training.local, seed, training.device
-    )
-    return trainer
+def federation_of(
+    training: Training, n_clients: int, seed: int = 0, *, data: FederatedData | None = None
+) -> Federation:
+    """Return the participants of a recipe: a ``Federation``, or your own subclass of it.
+
+    Args:
+        training: The recipe.
+        n_clients: Number of clients.
+        seed: As in ``Federation``.
+        data: As in ``Federation``.
+    """
+    kind = import_object(training.participants) if training.participants else Federation
+    if not (isinstance(kind, type) and issubclass(kind, Federation)):
+        raise InvalidInput(
+            f"participants must name a subclass of turnout.training.Federation, but "
+            f"{training.participants} is {require.shown(kind)}.",
+            field="participants",
+        )
+    return kind(training, n_clients, seed, data=data)
 
 
 def _federated(training: Training, n_clients: int, seed: int) -> FederatedData:
@@ -265,9 +324,29 @@ def forget_data() -> None:
     _kept.cache_clear()
 
 
-def _columns(data: FederatedData) -> dict[str, Array]:
+def _columns(data: FederatedData, label_noise: float | None, seed: int) -> dict[str, Array]:
     columns: dict[str, Array] = {"num_samples": data.num_samples}
-    return columns if data.features is None else columns | {"features": data.features}
+    if data.features is not None:
+        columns["features"] = data.features
+    if label_noise is not None and not data.is_text:
+        columns["label_counts"] = label_counts(data, label_noise, seed)
+    return columns
+
+
+def label_counts(data: FederatedData, noise: float = 0.0, seed: int = 0) -> FloatArray:
+    """Return (n, classes) how many examples of each label a client says it has.
+
+    Args:
+        data: The examples of all clients.
+        noise: Scale of the Laplace noise that clients add to each count; counts stay >= 0.
+        seed: Draws the noise.
+    """
+    owner = np.repeat(np.arange(data.n_clients), data.num_samples)
+    places = owner * data.n_classes + data.y
+    counts = np.bincount(places, minlength=data.n_clients * data.n_classes).astype(np.float64)
+    if noise:
+        counts += stream(seed, Purpose.LABELS).laplace(scale=noise, size=counts.size)
+    return np.maximum(counts, 0.0).reshape(data.n_clients, data.n_classes)
 
 
 def _possible(values: FloatArray) -> FloatArray:

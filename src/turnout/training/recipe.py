@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, get_type_hints
 
 from turnout.core import require
-from turnout.core.domains import BelowOne, Count, Flag, Positive, check_fields, choice
+from turnout.core.domains import BelowOne, Count, Flag, NonNegative, Positive, check_fields, choice
 from turnout.core.errors import InvalidInput
 from turnout.core.names import shortened
 from turnout.core.plain import LATER
@@ -15,6 +15,7 @@ from turnout.data import ClientCode, Digits, Dirichlet, Partition, Source
 from turnout.training.aggregate import Aggregation, MeanReturned
 from turnout.training.local import LocalWork
 from turnout.training.models import Mlp, Model
+from turnout.training.server import ServerOptimizer, TakeMean
 
 #: The class of each trainer, imported only when something is trained. The first is the default.
 TRAINERS: Mapping[str, str] = {
@@ -32,7 +33,7 @@ OBSERVATION = frozenset(
 )
 
 #: What a recipe is made of, beside plain values.
-_PARTS = (Source, Partition, Model, LocalWork, Aggregation, ClientCode)
+_PARTS = (Source, Partition, Model, LocalWork, Aggregation, ClientCode, ServerOptimizer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,13 @@ class Training:
             normalisation.
             ``"average"``: they are averaged with the weights, and clients start from the mean.
             ``"local"``: each client keeps its own from round to round and is evaluated with them.
+        server: What the server does with the aggregated model: take it, or treat it as a step of
+            momentum, Adam or Yogi.
+        participants: Your own subclass of ``turnout.training.Federation``, as ``"module:Name"``. It
+            may change what clients do, report or remember. Empty: the class itself.
+        label_noise: Scale of the Laplace noise on the column ``label_counts``, how many examples of
+            each label a client says it has. 0 tells the true counts. None: clients tell nothing,
+            and selectors that need the column are refused.
 
     >>> Training(target_accuracy=0.9).target_accuracy
     (0.9,)
@@ -83,6 +91,9 @@ class Training:
     device: str = "cpu"
     code: ClientCode = field(default_factory=ClientCode, metadata=LATER)
     buffers: Annotated[str, choice(*BUFFERS)] = field(default=BUFFERS[0], metadata=LATER)
+    server: ServerOptimizer = field(default_factory=TakeMean, metadata=LATER)
+    participants: str = field(default="", metadata=LATER)
+    label_noise: NonNegative | None = field(default=0.0, metadata=LATER)
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(Training).items():
@@ -96,6 +107,11 @@ class Training:
         if self.stop_at_target and not self.target_accuracy:
             raise InvalidInput(
                 "stop_at_target needs a target_accuracy, such as 0.9.", field="stop_at_target"
+            )
+        if not isinstance(self.participants, str) or self.participants.count(":") > 1:
+            raise InvalidInput(
+                f"participants must be 'module:Name', got {self.participants!r}.",
+                field="participants",
             )
         if not isinstance(self.device, str) or not self.device:
             raise InvalidInput(

@@ -17,7 +17,7 @@ from turnout.core.domains import CheckedFields, Fraction, Positive, check_fields
 from turnout.core.errors import InvalidInput
 from turnout.core.files import data_directory
 from turnout.core.types import BoolArray, FloatArray, IntArray
-from turnout.worlds.base import Availability, Moment, WorldStream, fixed_rng, frozen
+from turnout.worlds.base import Availability, Moment, WorldStream, constant, fixed_rng, frozen
 from turnout.worlds.traces import MINUTES_PER_DAY, phone_states
 
 _DAY_S = 86_400.0
@@ -29,7 +29,7 @@ class Always(Availability):
 
     def available(self, moment: Moment) -> BoolArray:
         """Return all True."""
-        return _everyone(moment.n_clients)
+        return constant(True, moment.n_clients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,7 @@ class PhoneTrace(CheckedFields, Availability):
         phone, start = _assigned(directory, self.same_clock, moment.n_clients, moment.seed)
         length = np.diff(states.offset)[phone]
         minute = (start + int(moment.round * self.round_s // 60)) % length
-        present: BoolArray = states.eligible[states.offset[phone] + minute]
-        return present
-
-
-@lru_cache(maxsize=4)
-def _everyone(n_clients: int) -> BoolArray:
-    return frozen(np.ones(n_clients, dtype=np.bool_))
+        return np.take(states.eligible, states.offset[phone] + minute)
 
 
 @lru_cache(maxsize=4)

@@ -17,6 +17,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from turnout.core import require
+from turnout.core.domains import check_fields
 from turnout.core.errors import InvalidInput
 from turnout.core.rng import Purpose, stream
 from turnout.core.stateful import NOT_NEGATIVE, Stateful
@@ -160,6 +162,17 @@ def frozen(array: Array) -> Array:
     return array
 
 
+@lru_cache(maxsize=8, typed=True)
+def constant(value: float | bool, n_clients: int) -> Array:
+    """Return (n,) the same value for every client, read-only.
+
+    Args:
+        value: A number or a truth value, which sets the type of the array.
+        n_clients: Number of clients.
+    """
+    return frozen(np.full(n_clients, value))
+
+
 class Fate(NamedTuple):
     """What would happen to every client in a round, if it were chosen.
 
@@ -195,6 +208,62 @@ class _Wrappable:
         """0 for a model that wraps no other, else one more than the inner model's."""
         return 0
 
+    def classes(self, n_clients: int) -> IntArray:
+        """Return (n,) the class of each client, all 0 if there are none."""
+        return np.zeros(n_clients, dtype=np.int64)
+
+
+class Wrapper(_Wrappable):
+    """A model that changes another of its kind."""
+
+    inner: _Wrappable
+
+    @property
+    def uses_history(self) -> bool:
+        """As the inner model."""
+        return self.inner.uses_history
+
+    @property
+    def level(self) -> int:
+        """One more than the inner model's."""
+        return self.inner.level + 1
+
+    def classes(self, n_clients: int) -> IntArray:
+        """As the inner model."""
+        return self.inner.classes(n_clients)
+
+
+class Swap(Wrapper):
+    """A model whose classes swap: from a round on, the last client comes first."""
+
+    at: int
+
+    def __post_init__(self) -> None:
+        """Check that the classes can swap: the inner model does not depend on selections."""
+        check_fields(self)
+        kind = Volatility if isinstance(self, Volatility) else Timing
+        require.instance("inner", self.inner, kind)
+        if self.inner.uses_history:
+            raise InvalidInput(
+                f"inner must not depend on earlier selections, and {type(self.inner).__name__} "
+                "does; for LinearContextual set cold_start_s = 0.",
+                field="inner",
+            )
+
+    @property
+    def level(self) -> int:
+        """As the inner model: nothing is drawn."""
+        return self.inner.level
+
+    def swapped(self, values: Array, moment: Moment) -> Array:
+        """Return values of all clients, from the other end after the swap.
+
+        Args:
+            values: (n, ...) in the order of clients.
+            moment: The round.
+        """
+        return values[::-1] if moment.round >= self.at else values
+
 
 class Volatility(_Wrappable, ABC):
     """Decides which clients survive a round."""
@@ -206,10 +275,6 @@ class Volatility(_Wrappable, ABC):
     @abstractmethod
     def survived(self, moment: Moment) -> BoolArray:
         """Return (n,) which clients do not crash."""
-
-    def classes(self, n_clients: int) -> IntArray:
-        """Return (n,) the class of each client, all 0 if there are none."""
-        return np.zeros(n_clients, dtype=np.int64)
 
 
 class Timing(_Wrappable, ABC):
@@ -227,34 +292,6 @@ class Timing(_Wrappable, ABC):
     @abstractmethod
     def duration(self, moment: Moment) -> FloatArray:
         """Return (n,) seconds from selection to answer."""
-
-    def classes(self, n_clients: int) -> IntArray:
-        """Return (n,) the class of each client, all 0 if there are none."""
-        return np.zeros(n_clients, dtype=np.int64)
-
-
-def check_swap(inner: Volatility | Timing) -> None:
-    """Raise ``InvalidInput`` unless the classes of a model can swap.
-
-    Args:
-        inner: The model. It must not depend on earlier selections.
-    """
-    if inner.uses_history:
-        raise InvalidInput(
-            f"inner must not depend on earlier selections, and {type(inner).__name__} does; for "
-            "LinearContextual set cold_start_s = 0.",
-            field="inner",
-        )
-
-
-def swapped(at: int, moment: Moment) -> slice:
-    """Return the order of clients in a round: from the swap on, the last client comes first.
-
-    Args:
-        at: The first round after the swap.
-        moment: The round.
-    """
-    return slice(None, None, -1) if moment.round >= at else slice(None)
 
 
 def equal_classes(n_clients: int, n_classes: int) -> IntArray:

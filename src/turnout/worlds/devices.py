@@ -112,8 +112,7 @@ class TracedDevices(CheckedFields, Devices):
     def expected_s_per_mbit(self, n_clients: int, seed: int) -> FloatArray:
         """Return the mean over each client's trace."""
         trace = self._clients(n_clients, seed)[1]
-        mean: FloatArray = bandwidth(self.network, self.directory).mean_s_per_mbit[trace]
-        return mean
+        return np.take(bandwidth(self.network, self.directory).mean_s_per_mbit, trace)
 
     def s_per_mbit(self, moment: Moment) -> FloatArray:
         """Look up everyone's bandwidth at the time of the round."""
@@ -121,8 +120,7 @@ class TracedDevices(CheckedFields, Devices):
         _, trace, start = self._clients(moment.n_clients, moment.seed)
         length = np.diff(traces.offset)[trace]
         minute = (start + int(moment.round * self.round_s // 60)) % length
-        mbps: FloatArray = traces.mbps[traces.offset[trace] + minute]
-        return 1.0 / mbps
+        return 1.0 / np.take(traces.mbps, traces.offset[trace] + minute)
 
     def _clients(self, n_clients: int, seed: int) -> tuple[FloatArray, IntArray, IntArray]:
         return _traced_clients(self.network, data_directory(self.directory), n_clients, seed)
@@ -135,9 +133,7 @@ def best_devices(network: Network = "3g-and-fixed", directory: str | Path | None
         network: ``3g-and-fixed`` or ``5g``.
         directory: The data directory; None takes the one that ``TURNOUT_DATA`` names.
     """
-    if has_traces(directory):
-        return TracedDevices(network, directory)
-    return FittedDevices(network)
+    return TracedDevices(network, directory) if has_traces(directory) else FittedDevices(network)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,13 @@ from turnout.core.errors import InvalidInput
 from turnout.core.types import Array, FloatArray, IntArray
 from turnout.worlds.base import (
     Moment,
+    Swap,
     Timing,
     WorldStream,
-    check_swap,
+    Wrapper,
+    constant,
     equal_classes,
     frozen,
-    swapped,
 )
 
 
@@ -44,7 +45,7 @@ class FixedTime(CheckedFields, Timing):
 
     def duration(self, moment: Moment) -> FloatArray:
         """Return the fixed time."""
-        return _constant(self.seconds, moment.n_clients)
+        return constant(self.seconds, moment.n_clients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class LinearContextual(Timing):
         model_mbit: M, size of the model in megabits, >= 0.
         log_base: Base of the logarithm, above 1. The paper does not state it; 2 is Shannon's.
     """
+
+    columns = frozenset({"context", "expected_duration"})  #: both without the noise
 
     training_s: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0)
     cold_start_s: NonNegative = 1.0
@@ -91,11 +94,6 @@ class LinearContextual(Timing):
             low_high = getattr(self, name)
             if len(low_high) != 2 or low_high[0] > low_high[1]:
                 raise InvalidInput(f"{name} must be (lowest, highest), got {low_high}.", field=name)
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """Context and expected duration, both without the noise."""
-        return frozenset({"context", "expected_duration"})
 
     @property
     def uses_history(self) -> bool:
@@ -140,11 +138,6 @@ class LinearContextual(Timing):
         theta = self.coefficients(moment.n_clients)
         expected: FloatArray = np.einsum("nd,nd->n", cost, theta)
         return expected
-
-
-@lru_cache(maxsize=4)
-def _constant(seconds: float, n_clients: int) -> FloatArray:
-    return frozen(np.full(n_clients, seconds))
 
 
 @lru_cache(maxsize=4)
@@ -194,33 +187,19 @@ class LogNormal(CheckedFields, Noise):
 
 
 @dataclass(frozen=True, slots=True)
-class _TimingWrapper(Timing):
+class _TimingWrapper(Wrapper, Timing):
     """Changes the times of another model."""
 
     inner: Timing = field(default_factory=FixedTime)
-
-    @property
-    def level(self) -> int:
-        """One more than the inner model's."""
-        return self.inner.level + 1
 
     @property
     def columns(self) -> frozenset[str]:
         """As the inner model."""
         return self.inner.columns
 
-    @property
-    def uses_history(self) -> bool:
-        """As the inner model."""
-        return self.inner.uses_history
-
     def column(self, name: str, moment: Moment) -> Array:
         """As the inner model."""
         return self.inner.column(name, moment)
-
-    def classes(self, n_clients: int) -> IntArray:
-        """As the inner model."""
-        return self.inner.classes(n_clients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +222,7 @@ class HeavyTail(_TimingWrapper):
 
 
 @dataclass(frozen=True, slots=True)
-class SwappingTimes(_TimingWrapper):
+class SwappingTimes(Swap, _TimingWrapper):
     """Times whose classes swap: from a round on, client i is as fast as client n - 1 - i before.
 
     The classes are those before the swap.
@@ -257,27 +236,16 @@ class SwappingTimes(_TimingWrapper):
     inner: Timing = field(default_factory=lambda: LinearContextual(cold_start_s=0.0))
     at: Index = 250
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require.instance("inner", self.inner, Timing)
-        check_swap(self.inner)
-
-    @property
-    def level(self) -> int:
-        """As the inner model: nothing is drawn."""
-        return self.inner.level
-
     def column(self, name: str, moment: Moment) -> Array:
         """Return the inner column, from the other end after the swap."""
-        return self.inner.column(name, self._inside(moment))[swapped(self.at, moment)]
+        return self.swapped(self.inner.column(name, self._inside(moment)), moment)
 
     def duration(self, moment: Moment) -> FloatArray:
         """Return the inner times, from the other end after the swap."""
-        seconds: FloatArray = self.inner.duration(self._inside(moment))[swapped(self.at, moment)]
-        return seconds
+        return self.swapped(self.inner.duration(self._inside(moment)), moment)
 
     def _inside(self, moment: Moment) -> Moment:
         """Return the moment with work in the order of the inner model's clients."""
         if moment.workload is None:
             return moment
-        return replace(moment, workload=moment.workload[swapped(self.at, moment)])
+        return replace(moment, workload=self.swapped(moment.workload, moment))

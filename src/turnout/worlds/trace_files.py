@@ -12,11 +12,13 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 
+from turnout.core import require
 from turnout.core.domains import CheckedFields, Flag, Positive
 from turnout.core.errors import InvalidInput
 from turnout.core.types import BoolArray, FloatArray, IntArray
@@ -27,28 +29,10 @@ from turnout.worlds.devices import Devices
 _KBIT_PER_MBIT = 1000.0
 
 
-class _Sessions(NamedTuple):
-    """When each record is there; sessions of one record after those of the other.
-
-    Attributes:
-        start: (sessions,) seconds, moved by ``span`` from record to record, ascending.
-        end: (sessions,) likewise.
-        period: (records,) seconds after which a record repeats.
-        span: Longer than any record.
-    """
-
-    start: FloatArray
-    end: FloatArray
-    period: FloatArray
-    span: float
-
-
 def _check_path(field: str, path: object) -> None:
     if not isinstance(path, str) or not path:
-        raise InvalidInput(
-            f"{field} must be set to a file, for example {field}=mine.csv, got {path!r}.",
-            field=field,
-        )
+        wanted = f"be set to a file, for example {field}=mine.csv"
+        raise require.wrong(field, wanted, got=repr(path))
 
 
 _OwnPath = Annotated[str, _check_path]
@@ -75,13 +59,11 @@ class AvailabilityFile(CheckedFields, Availability):
 
     def available(self, moment: Moment) -> BoolArray:
         """Look up which clients have a session at the time of the round."""
-        sessions = _sessions(Path(self.path), _edition(self.path))
-        record = _records(sessions.period.size, self.shuffle, moment.n_clients, moment.seed)
-        second = moment.round * self.round_s % sessions.period[record]
-        at = record * sessions.span + second
-        latest = np.searchsorted(sessions.start, at, side="right") - 1
-        is_there: BoolArray = (latest >= 0) & (at < sessions.end[latest])
-        return is_there
+        start, end, period, span = _sessions(Path(self.path), _edition(self.path))
+        record = _records(period.size, self.shuffle, moment.n_clients, moment.seed)
+        at = record * span + moment.round * self.round_s % period[record]
+        latest = np.searchsorted(start, at, side="right") - 1
+        return (latest >= 0) & (at < np.take(end, latest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +96,8 @@ class DeviceFile(CheckedFields, Devices):
 
     def _devices(self, n_clients: int, seed: int) -> FloatArray:
         devices = _devices(Path(self.path), _edition(self.path))
-        chosen: FloatArray = devices[_records(len(devices), self.shuffle, n_clients, seed)]
-        return chosen
+        records = _records(len(devices), self.shuffle, n_clients, seed)
+        return np.take(devices, records, axis=0)
 
 
 @lru_cache(maxsize=4)
@@ -137,7 +119,14 @@ def _edition(path: str) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4)
-def _sessions(path: Path, edition: tuple[int, int]) -> _Sessions:
+def _sessions(
+    path: Path, edition: tuple[int, int]
+) -> tuple[FloatArray, FloatArray, FloatArray, float]:
+    """Return when each record is there, the period after which it repeats, and a span.
+
+    Starts and ends are in seconds, the sessions of one record after those of the other. They are
+    moved by the span, which is longer than any record, from record to record, and so ascend.
+    """
     record, start, end, period = _session_rows(path)
     if (end < start).any() or (start < 0.0).any() or (period <= 0.0).any():
         raise InvalidInput(f"{path}: every session must have 0 <= start <= end, in seconds.")
@@ -145,22 +134,21 @@ def _sessions(path: Path, edition: tuple[int, int]) -> _Sessions:
     order = np.lexsort((start, record))
     shift = record[order] * span
     ends = np.maximum.accumulate(end[order] + shift)  # sessions of a client may overlap
-    return _Sessions(frozen(start[order] + shift), frozen(ends), frozen(period), span)
+    return frozen(start[order] + shift), frozen(ends), frozen(period), span
 
 
 def _session_rows(path: Path) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
     """Return record, start and end of each session, and the period of each record."""
     if path.suffix == ".csv":
-        client, start, end = _columns(path, "client", "start", "end")
-        number = {name: place for place, name in enumerate(dict.fromkeys(client))}
-        record = np.array([number[name] for name in client])
-        seconds = _numbers(path, "start", start), _numbers(path, "end", end)
-        return record, *seconds, np.full(len(number), seconds[1].max())
-    traces = list(_pickled(path, "client_behave_trace", "active", "inactive", "finish_time"))
+        table = _columns(path, "client", "start", "end")
+        number = {name: place for place, name in enumerate(dict.fromkeys(table["client"]))}
+        record = np.array([number[name] for name in table["client"]])
+        start, end = _numbers(path, table, "start"), _numbers(path, table, "end")
+        return record, start, end, np.full(len(number), end.max())
+    traces = _pickled(path, "client_behave_trace", "active", "inactive", "finish_time")
     pairs = [list(zip(trace["active"], trace["inactive"], strict=False)) for trace in traces]
     record = np.repeat(np.arange(len(traces)), [len(sessions) for sessions in pairs])
-    rows = np.array([pair for sessions in pairs for pair in sessions], dtype=np.float64)
-    rows = rows.reshape(-1, 2)
+    rows = np.array(list(chain(*pairs)), dtype=np.float64).reshape(-1, 2)
     is_whole = rows[:, 1] >= rows[:, 0]
     period = np.array([trace["finish_time"] for trace in traces], dtype=np.float64)
     return record[is_whole], rows[is_whole, 0], rows[is_whole, 1], period
@@ -170,13 +158,10 @@ def _session_rows(path: Path) -> tuple[IntArray, FloatArray, FloatArray, FloatAr
 def _devices(path: Path, edition: tuple[int, int]) -> FloatArray:
     """Return (devices, 2): speed relative to the median, bandwidth in Mbit/s."""
     if path.suffix == ".csv":
-        texts = _columns(path, "speed", "bandwidth")
-        speed, mbps = (
-            _numbers(path, name, column)
-            for name, column in zip(("speed", "bandwidth"), texts, strict=True)
-        )
+        table = _columns(path, "speed", "bandwidth")
+        speed, mbps = (_numbers(path, table, name) for name in table)
     else:
-        rows = list(_pickled(path, "client_device_capacity", "computation", "communication"))
+        rows = _pickled(path, "client_device_capacity", "computation", "communication")
         speed = 1.0 / np.array([row["computation"] for row in rows], dtype=np.float64)
         mbps = np.array([row["communication"] for row in rows], dtype=np.float64) / _KBIT_PER_MBIT
     if not ((speed > 0.0) & (mbps > 0.0) & np.isfinite(speed)).all():
@@ -184,7 +169,7 @@ def _devices(path: Path, edition: tuple[int, int]) -> FloatArray:
     return frozen(np.stack((speed / np.median(speed), mbps), axis=1))
 
 
-def _columns(path: Path, *names: str) -> list[list[str]]:
+def _columns(path: Path, *names: str) -> dict[str, list[str]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
@@ -196,12 +181,12 @@ def _columns(path: Path, *names: str) -> list[list[str]]:
             "in every line.",
             field="path",
         )
-    return [[row[name] for row in rows] for name in names]
+    return {name: [row[name] for row in rows] for name in names}
 
 
-def _numbers(path: Path, name: str, texts: list[str]) -> FloatArray:
+def _numbers(path: Path, table: Mapping[str, list[str]], name: str) -> FloatArray:
     try:
-        return np.array([float(text) for text in texts])
+        return np.array([float(text) for text in table[name]])
     except ValueError as error:
         raise InvalidInput(f"{path}: column {name} must hold numbers: {error}.") from error
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -39,11 +39,6 @@ _DEVICES = "ai_benchmark_devices.csv"
 _PHONES = "extrasensory_phone_state.npz"
 
 _Rows = tuple[Array, FloatArray, FloatArray]  # trace, second, Mbit/s
-
-
-class _Network(NamedTuple):
-    file: str
-    rows: Callable[[Path], _Rows]
 
 
 class PhoneStates(NamedTuple):
@@ -78,12 +73,11 @@ def has_traces(directory: str | Path | None = None) -> bool:
     Args:
         directory: The data directory; None takes the one that ``TURNOUT_DATA`` names.
     """
-    try:
-        for name in (_DEVICES, *(network.file for network in _NETWORKS.values())):
+    with suppress(DataMissing):
+        for name in (_DEVICES, *(file for file, _ in _NETWORKS.values())):
             _file(name, directory)
-    except DataMissing:
-        return False
-    return True
+        return True
+    return False
 
 
 def device_speeds(directory: str | Path | None = None) -> FloatArray:
@@ -115,7 +109,7 @@ def bandwidth(network: str = "3g-and-fixed", directory: str | Path | None = None
         directory: The data directory; None takes the one that ``TURNOUT_DATA`` names.
     """
     require.choice("network", network, _NETWORKS)
-    return _bandwidth(network, _file(_NETWORKS[network].file, directory))
+    return _bandwidth(network, _file(_NETWORKS[network][0], directory))
 
 
 def _file(name: str, directory: str | Path | None) -> Path:
@@ -177,7 +171,8 @@ def _minutes(second: IntArray, start: IntArray, n_rows: IntArray) -> IntArray:
 
 @lru_cache(maxsize=4)
 def _bandwidth(network: str, path: Path) -> Bandwidth:
-    trace, second, mbps = _NETWORKS[network].rows(path)
+    _, rows = _NETWORKS[network]
+    trace, second, mbps = rows(path)
     start, n_rows = _segments(trace)
     window = (second - np.repeat(second[start], n_rows)) // WINDOW_S
     is_first = np.diff(window, prepend=-1.0) != 0.0
@@ -203,12 +198,11 @@ def _fast_rows(path: Path) -> _Rows:
     return columns["trace"][kept], columns["sec"][kept].astype(np.float64), mbps
 
 
-_NETWORKS: Mapping[str, _Network] = MappingProxyType(
-    {
-        "3g-and-fixed": _Network("bandwidth_3g_and_fixed.npz", _slow_rows),
-        "5g": _Network("bandwidth_5g_ucc.npz", _fast_rows),
-    }
-)
+#: The file of each network, and what reads its rows.
+_NETWORKS: Mapping[str, tuple[str, Callable[[Path], _Rows]]] = {
+    "3g-and-fixed": ("bandwidth_3g_and_fixed.npz", _slow_rows),
+    "5g": ("bandwidth_5g_ucc.npz", _fast_rows),
+}
 
 
 def _segments(owner: Array) -> tuple[IntArray, IntArray]:

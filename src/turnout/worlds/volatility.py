@@ -13,13 +13,11 @@ from typing import Annotated
 
 import numpy as np
 
-from turnout.core import require
 from turnout.core.domains import (
     CheckedFields,
     Count,
     Fraction,
     Index,
-    check_fields,
     integer,
     number,
     several,
@@ -27,20 +25,21 @@ from turnout.core.domains import (
 from turnout.core.types import BoolArray, FloatArray, IntArray
 from turnout.worlds.base import (
     Moment,
+    Swap,
     Volatility,
     WorldStream,
-    check_swap,
+    Wrapper,
+    constant,
     equal_classes,
     fixed_rng,
     frozen,
-    swapped,
 )
 
 # Sticky two-state chains model spells of failure. Rounds can be requested in any order.
 
 
 def chain_state(
-    moment: Moment, rate: FloatArray, stickiness: float, model: Volatility, level: int
+    moment: Moment, rate: FloatArray, stickiness: float, model: Volatility
 ) -> BoolArray:
     """Return the state of each chain in a round.
 
@@ -53,7 +52,6 @@ def chain_state(
         rate: (c,) long-run share of rounds in which each chain is True.
         stickiness: Chance that a chain keeps its state for another round instead of drawing anew.
         model: The model that the chains belong to.
-        level: The model's level, 0 if it wraps no other.
     """
     last = _last_answer(model, moment.n_clients, moment.seed)
     last_round, last_state = last[0]
@@ -64,7 +62,7 @@ def chain_state(
             state[is_open] = last_state[is_open]
             break
         at = Moment(round, moment.n_clients, moment.seed, moment.history)
-        keep, chance = at.uniforms(WorldStream.VOLATILITY, level, shape=(2, rate.size))
+        keep, chance = at.uniforms(WorldStream.VOLATILITY, model.level, shape=(2, rate.size))
         draws = is_open & (keep >= stickiness) if round else is_open
         state[draws] = chance[draws] < rate[draws]
         is_open &= ~draws
@@ -94,11 +92,11 @@ class Reliable(Volatility):
 
     def success_rate(self, moment: Moment) -> FloatArray:
         """Return all ones."""
-        return _rates((1.0,), moment.n_clients)
+        return constant(1.0, moment.n_clients)
 
     def survived(self, moment: Moment) -> BoolArray:
         """Return all True."""
-        return _nobody_fails(moment.n_clients)
+        return constant(True, moment.n_clients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,28 +143,14 @@ class Markov(ByClass):
     def survived(self, moment: Moment) -> BoolArray:
         """Return the state of each chain."""
         rate = _rates(self.rates, moment.n_clients)
-        return chain_state(moment, rate, self.stickiness, self, self.level)
+        return chain_state(moment, rate, self.stickiness, self)
 
 
 @dataclass(frozen=True, slots=True)
-class _FailureWrapper(Volatility):
+class _FailureWrapper(Wrapper, Volatility):
     """Adds failures to another model."""
 
     inner: Volatility = field(default_factory=ByClass)
-
-    @property
-    def level(self) -> int:
-        """One more than the inner model's."""
-        return self.inner.level + 1
-
-    @property
-    def uses_history(self) -> bool:
-        """As the inner model."""
-        return self.inner.uses_history
-
-    def classes(self, n_clients: int) -> IntArray:
-        """As the inner model."""
-        return self.inner.classes(n_clients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +215,7 @@ class Outages(CheckedFields, _FailureWrapper):
     def survived(self, moment: Moment) -> BoolArray:
         """Fail whole groups."""
         up_rate = _rates((1.0 - self.rate,), self.n_groups)
-        is_up = chain_state(moment, up_rate, self.stickiness, self, self.level)
+        is_up = chain_state(moment, up_rate, self.stickiness, self)
         return self.inner.survived(moment) & np.resize(is_up, moment.n_clients)
 
 
@@ -249,12 +233,9 @@ class Adversary(CheckedFields, _FailureWrapper):
         strength: Chance to fail for a client chosen twice as often as the mean or more, 0 to 1.
     """
 
-    strength: Fraction = 0.8
+    uses_history = True  #: the adversary counts earlier selections
 
-    @property
-    def uses_history(self) -> bool:
-        """Always: the adversary counts earlier selections."""
-        return True
+    strength: Fraction = 0.8
 
     def success_rate(self, moment: Moment) -> FloatArray:
         """Return the inner rate times the chance that the adversary spares the client."""
@@ -273,7 +254,7 @@ class Adversary(CheckedFields, _FailureWrapper):
 
 
 @dataclass(frozen=True, slots=True)
-class Swapping(_FailureWrapper):
+class Swapping(Swap, _FailureWrapper):
     """Survival whose classes swap: from a round on, client i fares like client n - 1 - i before.
 
     Args:
@@ -283,35 +264,18 @@ class Swapping(_FailureWrapper):
 
     at: Index = 250
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        require.instance("inner", self.inner, Volatility)
-        check_swap(self.inner)
-
-    @property
-    def level(self) -> int:
-        """As the inner model: nothing is drawn."""
-        return self.inner.level
-
     def success_rate(self, moment: Moment) -> FloatArray:
         """Return the inner rates, from the other end after the swap."""
-        rate: FloatArray = self.inner.success_rate(moment)[swapped(self.at, moment)]
-        return rate
+        return self.swapped(self.inner.success_rate(moment), moment)
 
     def survived(self, moment: Moment) -> BoolArray:
         """Return the survivors of the inner model, from the other end after the swap."""
-        survived: BoolArray = self.inner.survived(moment)[swapped(self.at, moment)]
-        return survived
+        return self.swapped(self.inner.survived(moment), moment)
 
 
 @lru_cache(maxsize=16)
 def _rates(rates: tuple[float, ...], n_clients: int) -> FloatArray:
     return frozen(np.array(rates)[equal_classes(n_clients, len(rates))])
-
-
-@lru_cache(maxsize=4)
-def _nobody_fails(n_clients: int) -> BoolArray:
-    return frozen(np.ones(n_clients, dtype=np.bool_))
 
 
 @lru_cache(maxsize=16)

@@ -21,9 +21,16 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from turnout.core.errors import InvalidInput
-from turnout.live.client import ClientColumns, Given, LossReport, column_values, numbers
+from turnout.live.client import (
+    ClientColumns,
+    Given,
+    LossReport,
+    column_values,
+    numbers,
+    update_report,
+)
 
-__all__ = ["LossReport", "describe"]  # apps import both from here
+__all__ = ["LossReport", "describe", "update_report"]  # apps import them from here
 
 #: Actions of the query handlers that ``describe`` registers.
 DESCRIBE, COLUMNS, LOSS = "turnout_describe", "turnout_columns", "turnout_loss"

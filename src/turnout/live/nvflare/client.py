@@ -30,9 +30,16 @@ from nvflare import client as flare
 from nvflare.app_common.abstract.fl_model import FLModel
 
 from turnout.core.errors import InvalidInput
-from turnout.live.client import ClientColumns, Given, LossReport, column_values, numbers
+from turnout.live.client import (
+    ClientColumns,
+    Given,
+    LossReport,
+    column_values,
+    numbers,
+    update_report,
+)
 
-__all__ = ["Describe", "LossReport"]  # scripts import both from here
+__all__ = ["Describe", "LossReport", "update_report"]  # scripts import them from here
 
 #: The key in ``FLModel.meta`` of our questions and answers.
 MARK = "turnout"

@@ -33,6 +33,7 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 
 from turnout.core.types import LARGEST_REPORT
 from turnout.live import clock
+from turnout.live.members import MOST_NUMBERS
 from turnout.live.nvflare import client as wire
 from turnout.live.reports import ArrayForm, Hints, loss_report_hint
 from turnout.live.transport import (
@@ -400,17 +401,19 @@ def is_finite(params: Mapping[str, Any]) -> bool:
 
 
 def plain_metrics(metrics: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the metrics of a client that are finite numbers; the rest is left out."""
+    """Return the metrics of a client that are finite numbers or lists; the rest is left out."""
     plain: dict[str, Any] = {}
     for name, value in (metrics or {}).items():
         if not isinstance(name, str) or isinstance(value, str | bytes | Mapping):
             continue
         try:
-            number = float(value)
+            numbers = np.asarray(value, dtype=np.float64)
         except (TypeError, ValueError, OverflowError, RuntimeError):
             continue
-        if math.isfinite(number) and abs(number) <= LARGEST_REPORT:
-            plain[name] = number
+        is_one = numbers.size == 1 and not isinstance(value, list | tuple)
+        fits = is_one or (numbers.ndim == 1 and 0 < numbers.size <= MOST_NUMBERS)
+        if fits and (np.abs(numbers) <= LARGEST_REPORT).all():
+            plain[name] = numbers.item() if is_one else numbers.tolist()
     return plain
 
 
