@@ -41,10 +41,15 @@ _LESS_IS_BETTER = frozenset({"global-loss", "round-time-s"})
 
 
 class ControlVerdict(StrEnum):
-    """How a method did against a bar."""
+    """How a method did against a bar.
+
+    *wins*: it is better by more than the margin. *short*: it is better, but perhaps by less than
+    the margin. *loses*: the rival is better. *undecided*: the difference may be chance.
+    """
 
     WINS = "wins"
-    NOT = "no win"
+    SHORT = "short"
+    UNDECIDED = "undecided"
     LOSES = "loses"
 
 
@@ -144,8 +149,9 @@ class Finding(NamedTuple):
         low: Lower end of its 95 % interval.
         high: Upper end of it.
         by_seed: The effect of each seed.
-        wins: One-sided p-value of a win.
-        loses: One-sided p-value of a loss: the rival is better.
+        wins: One-sided p-value of "better by more than the margin".
+        better: One-sided p-value of "better".
+        loses: One-sided p-value of "worse".
         is_bound: Whether the rival did not reach the accuracy with some seeds, so that a ratio is
             an upper bound.
     """
@@ -156,6 +162,7 @@ class Finding(NamedTuple):
     high: float
     by_seed: FloatArray
     wins: float
+    better: float
     loses: float
     is_bound: bool
 
@@ -254,13 +261,20 @@ def verdicts(findings: Sequence[Finding]) -> list[ControlVerdict]:
     Args:
         findings: What was measured for the bars of all controls.
     """
-    p_values = holm(2.0 * min(found.wins, found.loses) for found in findings)
+    beyond = holm(2.0 * found.wins for found in findings)
+    apart = holm(2.0 * min(found.better, found.loses) for found in findings)
     return [
-        ControlVerdict.NOT
-        if p_value > LEVEL
-        else (ControlVerdict.WINS if found.wins < found.loses else ControlVerdict.LOSES)
-        for found, p_value in zip(findings, p_values, strict=True)
+        _verdict(found, is_beyond=wins <= LEVEL, is_apart=differs <= LEVEL)
+        for found, wins, differs in zip(findings, beyond, apart, strict=True)
     ]
+
+
+def _verdict(found: Finding, *, is_beyond: bool, is_apart: bool) -> ControlVerdict:
+    if is_beyond:
+        return ControlVerdict.WINS
+    if not is_apart:
+        return ControlVerdict.UNDECIDED
+    return ControlVerdict.SHORT if found.better < found.loses else ControlVerdict.LOSES
 
 
 def _judged(bar: Bar, scheme: str, trials: Trials) -> Finding:
@@ -268,16 +282,16 @@ def _judged(bar: Bar, scheme: str, trials: Trials) -> Finding:
     if not bar.is_ratio:
         effect = ours - theirs
         gain = -effect if bar.less_is_better else effect
-        wins, loses = above(gain, bar.margin).speaks_for, above(gain).speaks_against
-        return Finding(bar, *_interval(estimate(effect)), effect, wins, loses, False)
+        wins, apart = above(gain, bar.margin).speaks_for, above(gain)
+        return Finding(bar, *_interval(estimate(effect)), effect, wins, *apart[:2], False)
     lengths = trials.lengths(scheme, bar.rival, bar.measure)
     ratio = log_ratio(ours, theirs, lengths)
     swapped = lengths[1], lengths[0]
     wins = later(theirs, ours, swapped, 1.0 / bar.margin).speaks_for
-    loses = later(theirs, ours, swapped).speaks_against
+    apart = later(theirs, ours, swapped)
     middle, low, high = (math.exp(end) for end in _interval(estimate(ratio)))
     is_bound = bool(np.isinf(theirs).any())
-    return Finding(bar, middle, low, high, np.exp(ratio), wins, loses, is_bound)
+    return Finding(bar, middle, low, high, np.exp(ratio), wins, *apart[:2], is_bound)
 
 
 def _interval(found: Estimate) -> tuple[float, float, float]:
