@@ -1,7 +1,7 @@
 """What the controls need beside the package's own worlds: data, rivals and a measure.
 
-Everything here uses the plug-in points that users have: a source, a partition and selectors, named
-by their paths in ``controls.toml``.
+Everything here uses the plug-in points that users have. ``controls.toml`` names sources, partitions,
+populations and selectors by their paths.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from turnout.core.domains import CheckedFields, Count, Fraction, NonNegative, integer
 from turnout.core.selector import Selector
-from turnout.core.types import FloatArray, IntArray, Outcome, RoundContext, Selection
+from turnout.core.types import Array, FloatArray, IntArray, Outcome, RoundContext, Selection
 from turnout.data.base import Assignment, Dataset, Draw, Partition, Source
 from turnout.data.partitions import equal_offsets, labels_of
 from turnout.experiment import Cell
@@ -23,6 +23,8 @@ from turnout.results.metric import Metric
 from turnout.sampling import top_m
 from turnout.selectors.rbcs_f import RBCSF
 from turnout.studies.measures import MEASURES
+from turnout.worlds import Population
+from turnout.worlds.base import WorldStream, fixed_rng
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,33 @@ class Redundant(CheckedFields, Partition):
             for wanted in holds_common
         ]
         return np.concatenate(rows), equal_offsets(n_clients * self.samples, n_clients)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs(Population):
+    """Clients whose loss is high where exactly one of their first two bits is set.
+
+    No linear function of the bits says so. The other bits are drawn at random and mean nothing.
+
+    Args:
+        samples: Number of examples of every client.
+        tail: As for ``Population``.
+        level_spread: Half of the distance between the logarithms of the two loss levels, >= 0.
+        n_features: Number of bits; at least 2 are needed.
+        feature_strength: Has no effect here.
+
+    """
+
+    def loss_level(self, n_clients: int, seed: int) -> FloatArray:
+        """Return the higher or the lower level."""
+        bits = self.features(n_clients, seed)
+        is_odd = bits[:, 0] != bits[:, 1]
+        return np.exp(self.level_spread * np.where(is_odd, 1.0, -1.0))
+
+    def features(self, n_clients: int, seed: int) -> Array:
+        """Return random bits."""
+        rng = fixed_rng(seed, WorldStream.POPULATION, level=2)
+        return rng.integers(2, size=(n_clients, self.n_features), dtype=np.uint8)
 
 
 class MeanSuccess(Selector):
