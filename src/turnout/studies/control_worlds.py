@@ -1,7 +1,7 @@
 """What the controls need beside the package's own worlds: data, rivals and a measure.
 
-Everything here uses the plug-in points that users have. ``controls.toml`` names sources, partitions,
-populations and selectors by their paths.
+Everything here uses the plug-in points that users have: ``controls.toml`` names the source, the
+partition, the population and the selectors by their paths.
 """
 
 from __future__ import annotations
