@@ -21,6 +21,7 @@ from turnout.report.to_matplotlib import write_figure
 from turnout.results.statistics import estimate
 from turnout.studies.controls import (
     SEEDS,
+    Bar,
     Control,
     ControlVerdict,
     Finding,
@@ -29,7 +30,6 @@ from turnout.studies.controls import (
     run_controls,
     verdicts,
 )
-from turnout.studies.measures import measure_named
 from turnout.studies.results_file import ResultsFile
 from turnout.studies.trials import Trials
 
@@ -42,6 +42,9 @@ FIGURE = ROOT / "docs" / "assets" / "controls.png"
 
 #: Colour of the method, and of its rivals.
 OURS, THEIRS = 0, "#888888"
+
+#: Ticks of the axes of time.
+SECONDS = (300.0, 500.0, 1000.0, 3000.0)
 
 HEAD = """\
 # When does it help?
@@ -60,14 +63,14 @@ We wrote each bar (measure, rival, margin) into `studies/controls.toml` and comm
 minus rival with its 95 % interval, paired by seed; for times it is the ratio. **wins**: better by
 more than the margin. *short*: better, but perhaps by less than the margin. **loses**: the rival is
 better. *undecided*: the difference may be chance. Verdicts are corrected for the {n_bars} bars
-(Holm).
+(Holm), intervals are not. So an effect may be undecided although its interval excludes 0, or 1 x.
 """
 
 CAPTION = """\
 ![Every scheme in every control, seed by seed](assets/controls.png)
 
 *Each panel is a control: dots are seeds, bars are 95 % intervals of the mean, and the method is
-blue. A run that never reached its accuracy counts with its length.*
+blue. A run that never reached its accuracy stands at the longest time of its panel.*
 """
 
 TAIL = """\
@@ -126,13 +129,14 @@ def table(found: Mapping[str, list[Finding]]) -> list[str]:
         found: What was measured, by control.
     """
     judged_ = iter(verdicts([one for several in found.values() for one in several]))
-    lines = ["| method | it assumes | world | against | effect (95 %) | n | verdict |"]
-    lines += ["|---|---|---|---|---|---|---|"]
+    lines = ["| method | it assumes | world | against | bar | effect (95 %) | n | verdict |"]
+    lines += ["|---|---|---|---|---|---|---|---|"]
     for control in controls_named():
         for place, one in enumerate(found[control.label]):
             first = [f"[`{control.method}`](selectors/{control.method}.md)", control.assumes]
             cells = [*first, control.title] if place == 0 else ["", "", ""]
-            cells += [f"{one.bar.rival}, {_named(one)}", _effect(one), str(one.n_seeds)]
+            cells += [f"{one.bar.rival}, {_named(one.bar)}", _margin(one.bar), _effect(one)]
+            cells += [str(one.n_seeds)]
             lines.append(f"| {' | '.join([*cells, _shown(next(judged_))])} |")
     return lines
 
@@ -147,11 +151,18 @@ _NAMES = {
 }
 
 
-def _named(found: Finding) -> str:
-    measure = found.bar.measure
-    if found.bar.is_ratio:
-        return f"time to {float(measure.removeprefix('time-to-')):.0%}"
-    return _NAMES[measure]
+def _named(bar: Bar) -> str:
+    if bar.is_ratio:
+        return f"seconds to {100 * float(bar.measure.removeprefix('time-to-')):.0f} %"
+    return _NAMES[bar.measure]
+
+
+def _margin(bar: Bar) -> str:
+    if bar.is_ratio:
+        return f"below {bar.margin:g} x"
+    if bar.less_is_better:
+        return f"below {0.0 - bar.margin:g}"
+    return f"above {bar.margin:g}"
 
 
 def _effect(found: Finding) -> str:
@@ -183,11 +194,10 @@ def figure(results: ResultsFile) -> Chart:
 
 
 def _panel(control: Control, trials: Trials) -> Panel:
-    measure = control.bars[0].measure
-    labels = list(reversed(trials.labels))
+    bar, labels = control.bars[0], list(reversed(trials.labels))
     marks: list[Mark] = []
     for place, label in enumerate(labels):
-        values = _values(control, trials, label)
+        values = _values(bar, trials, label)
         colour = OURS if label == control.scheme else THEIRS
         mean, half = estimate(values).mean, estimate(values).half_width
         ends = np.array([[mean - half], [mean + half]])
@@ -195,21 +205,28 @@ def _panel(control: Control, trials: Trials) -> Panel:
         marks.append(Line("", colour, values, rows, role="points", size=3.0, opacity=0.45))
         middle, row = np.array([mean]), np.array([float(place)])
         marks.append(Line("", colour, middle, row, role="points", size=6.5, x_range=ends))
+    side = "left" if bar.less_is_better else "right"
     ticks = {float(place): label for place, label in enumerate(labels)}
-    metric = measure_named(measure)
-    title = f"{control.method}: {control.title.lower()}"
-    x, y = (
-        Axis(_NAMES.get(measure, metric.title)),
+    return Panel(
+        marks,
+        Axis(
+            f"{_named(bar)} ({side} is better)",
+            is_log=bar.is_ratio,
+            ticks={second: f"{second:,.0f}" for second in SECONDS} if bar.is_ratio else {},
+        ),
         Axis(low=-0.6, high=len(labels) - 0.4, ticks=ticks),
+        f"{control.method}: {control.title.lower()}",
+        height=1.45,
     )
-    return Panel(marks, x, y, title, height=1.45)
 
 
-def _values(control: Control, trials: Trials, label: str) -> FloatArray:
-    values = trials.values(label, control.bars[0].measure)
-    if not control.bars[0].is_ratio:
+def _values(bar: Bar, trials: Trials, label: str) -> FloatArray:
+    """Return the measure of each seed; a time that was never reached is the longest run's."""
+    values = trials.values(label, bar.measure)
+    if not bar.is_ratio:
         return values
-    return np.minimum(values, trials.values(label, "total-time"))
+    longest = max(float(trials.values(other, "total-time").max()) for other in trials.labels)
+    return np.minimum(values, longest)
 
 
 def page(results: ResultsFile, sets: Mapping[str, Any]) -> str:
