@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -43,19 +44,25 @@ FIGURE = ROOT / "docs" / "assets" / "controls.png"
 #: Colour of the method, and of its rivals.
 OURS, THEIRS = 0, "#888888"
 
+#: Characters in a line of prose.
+WIDTH = 120
+
 #: Ticks of the axes of time.
 SECONDS = (300.0, 500.0, 1000.0, 3000.0)
 
-HEAD = """\
+TITLE = """\
 # When does it help?
 
 <!-- Made by docs/build_when.py from results/controls.json and results/properties.json. -->
+"""
 
+INTRODUCTION = """\
 A selector that gains nothing on some data may be wrong, or what it assumes may not hold there. Each
 world below is small, and the assumption of one method holds in it by design. {summary} Where a
 method gains nothing in [our runs of the papers](papers/index.md), look at the data first. The last
-section says what to look for, and how much of it public data have.
+section says what to look for, and how much of it public data have."""
 
+HEAD = """\
 ## In worlds made for them
 
 We wrote each bar (measure, rival, margin) into `studies/controls.toml` and committed it before the
@@ -97,13 +104,16 @@ class Numbers:
         Args:
             name: The data.
             key: The property.
-            form: How it is written; ``points`` writes hundredths.
+            form: How it is written; ``points`` writes hundredths, ``share`` percents.
         """
         return _written(float(np.mean(self._sets[name]["values"][key])), form)
 
 
 def _written(value: float, form: str) -> str:
-    return f"{100 * value:+.1f}" if form == "points" else f"{value:{form}}"
+    """Return a number; a share that is explained is at least 0, whatever a bad fit gives."""
+    if form == "points":
+        return f"{100 * value:+.1f}"
+    return f"{100 * max(value, 0.0):.0f} %" if form == "share" else f"{value:{form}}"
 
 
 def kept_gap(path: Path, above: tuple[str, str], below: tuple[str, str]) -> str:
@@ -241,8 +251,9 @@ def page(results: ResultsFile, sets: Mapping[str, Any]) -> str:
         for control in controls_named()
     }
     n_bars = sum(len(several) for several in found.values())
-    head = HEAD.format(n=len(SEEDS), n_bars=n_bars, summary=summary(found))
-    lines = [head, *table(found), "", CAPTION, "The worlds:", "", *worlds(), ""]
+    head = HEAD.format(n=len(SEEDS), n_bars=n_bars)
+    start = _wrapped(INTRODUCTION.format(summary=summary(found)))
+    lines = [TITLE, start, "", head, *table(found), "", CAPTION, "The worlds:", "", *worlds(), ""]
     lines += ["## What to look for in your federation", ""]
     lines += [*paragraphs(Numbers(sets), found), TAIL]
     return "\n".join(lines)
@@ -284,6 +295,7 @@ def paragraphs(number: Numbers, found: Mapping[str, list[Finding]]) -> list[str]
 
     authors = kept_gap(NCCB, ("iid", "Random"), ("authors", "Random"))
     roles = kept_gap(NCCB, ("roles, iid", "Random"), ("roles", "Random"))
+    slow = kept_gap(RESULTS, ("rbcs-f", "Random"), ("rbcs-f", "FedCS(3)"))
     fair = [
         kept_gap(RBCS_F, (setting, "random"), (setting, "FedCS(3)"))
         for setting in ("gamma_1 = 1", "gamma_1 = 0.1")
@@ -302,12 +314,12 @@ as with batteries and data plans.""",
         f"""\
 **[`rbcs-f`](selectors/rbcs-f.md)**: does a context tell more about times than the client's own
 mean, and does it cost accuracy to leave slow clients out? The mean of each client explains
-{number("RBCS-F's world", "client", ".0%")} of the variance of times in the paper's world, and the
-context {number("RBCS-F's world", "context", ".0%")}. For recorded devices and networks the
-client's mean alone explains {number("recorded devices", "client", ".0%")}. Leaving the slow out
-costs {effect("rbcs-f", "FedCS(3)", "points").lstrip("+")} points in the control, where they hold
-labels of their own. On Fashion-MNIST as in the paper it costs {fair[0].lstrip("+")} points
-(gamma_1 = 1) and {fair[1].lstrip("+")} (0.1): there, labels have nothing to do with speed. The
+{number("RBCS-F's world", "client", "share")} of the variance of times in the paper's world, and the
+context {number("RBCS-F's world", "context", "share")}. For recorded devices and networks the
+client's mean alone explains {number("recorded devices", "client", "share")}. Random selection
+minus FedCS(3), which leaves the slow out, is {slow} points of accuracy in the control, where the
+slow hold labels of their own. On Fashion-MNIST as in the paper it is {fair[0]} (gamma_1 = 1) and
+{fair[1]} (0.1): there, labels have nothing to do with speed. The
 lead over random in time misses our bar, because rounds are shorter but more of them are needed.""",
         f"""\
 **[`ucb-cs`](selectors/ucb-cs.md)**: how much do losses differ between clients, and does a loss
@@ -330,9 +342,9 @@ loss: the same rule without speed is slower, but not by as much as we asked for.
         f"""\
 **[`k-linucb`](selectors/k-linucb.md)**: which share of the variance of utility does a linear fit
 on the features explain, for clients that it has not seen? It is
-{number("control of k-LinUCB", "explained by features", ".0%")} in the control,
-{number("blog authors", "explained by features", ".0%")} for blog authors and
-{number("roles of Shakespeare", "explained by features", ".0%")} for the roles of Shakespeare
+{number("control of k-LinUCB", "explained by features", "share")} in the control,
+{number("blog authors", "explained by features", "share")} for blog authors and
+{number("roles of Shakespeare", "explained by features", "share")} for the roles of Shakespeare
 (codes of 64 bits). Near 0, features cannot help.""",
         f"""\
 **[`nccb`](selectors/nccb.md)**: check the same share, and what unlike clients cost. Random
@@ -340,13 +352,17 @@ selection on iid data minus the same by author is
 {number("control of NCCB, iid", "cost of unlike clients", "points")} points of accuracy in the
 control, but {authors} for blog authors and {roles} for the roles of Shakespeare: unlike clients
 cost nothing there. In the control of dialects the codes explain
-{number("control of NCCB", "explained by features", ".0%")} of the utility, so a linear fit is
+{number("control of NCCB", "explained by features", "share")} of the utility, so a linear fit is
 enough, and `k-linucb` did no worse. Where utility is no sum of features, NCCB leads it by
 {effect("nccb-pairs", "k-LinUCB", ".2f")}. The lead is not larger because `k-linucb` needs only one
 good code: every code of bits is a corner of a cube, and a linear function can single out any
 corner.""",
     ]
-    return [line for text in texts for line in (" ".join(text.split()), "")]
+    return [line for text in texts for line in (_wrapped(text), "")]
+
+
+def _wrapped(text: str) -> str:
+    return fill(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def main() -> None:
