@@ -340,14 +340,17 @@ control and {number("Fashion-MNIST, alpha 0.3", "utility spread")} on Fashion-MN
 If the useful clients are the slow ones, Oort must choose between the two. Speed adds less than
 loss: the same rule without speed is slower, but not by as much as we asked for.""",
         f"""\
-**[`k-linucb`](selectors/k-linucb.md)**: which share of the variance of utility does a linear fit
-on the features explain, for clients that it has not seen? It is
-{number("control of k-LinUCB", "explained by features", "share")} in the control,
-{number("blog authors", "explained by features", "share")} for blog authors and
-{number("roles of Shakespeare", "explained by features", "share")} for the roles of Shakespeare
-(codes of 64 bits). Near 0, features cannot help.""",
+**[`k-linucb`](selectors/k-linucb.md)**: do utilities differ, and which share of their variance does
+a linear fit on the features explain, for clients that it has not seen? The standard deviation of
+utility over its mean is {number("control of k-LinUCB", "utility spread")} in the control,
+{number("blog authors", "utility spread")} for blog authors and
+{number("roles of Shakespeare", "utility spread")} for the roles of Shakespeare. Features explain
+{number("control of k-LinUCB", "explained by features", "share")},
+{number("blog authors", "explained by features", "share")} and
+{number("roles of Shakespeare", "explained by features", "share")} of the variance (codes of 64 bits
+for the texts). Near 0 in either, features cannot help.""",
         f"""\
-**[`nccb`](selectors/nccb.md)**: check the same share, and what unlike clients cost. Random
+**[`nccb`](selectors/nccb.md)**: check the same two numbers, and what unlike clients cost. Random
 selection on iid data minus the same by author is
 {number("control of NCCB, iid", "cost of unlike clients", "points")} points of accuracy in the
 control, but {authors} for blog authors and {roles} for the roles of Shakespeare: unlike clients
