@@ -47,6 +47,9 @@ OURS, THEIRS = 0, "#888888"
 #: Characters in a line of prose.
 WIDTH = 120
 
+#: Columns of the table.
+COLUMNS = ("method", "it assumes", "world", "measure", "against", "bar", "effect", "n", "verdict")
+
 #: Ticks of the axes of time.
 SECONDS = (300.0, 500.0, 1000.0, 3000.0)
 
@@ -67,10 +70,14 @@ HEAD = """\
 
 We wrote each bar (measure, rival, margin) into `studies/controls.toml` and committed it before the
 {n} seeds that decide were run. Worlds and margins were found with other seeds. *Effect* is method
-minus rival with its 95 % interval, paired by seed; for times it is the ratio. **wins**: better by
-more than the margin. *short*: better, but perhaps by less than the margin. **loses**: the rival is
-better. *undecided*: the difference may be chance. Verdicts are corrected for the {n_bars} bars
-(Holm), intervals are not. So an effect may be undecided although its interval excludes 0, or 1 x.
+minus rival with its 95 % interval, paired by seed; for times to an accuracy it is the ratio.
+*Replies* are per place of a cohort, *accuracy* and *global loss* are final, and *utility* is that
+of the chosen clients: 0 is the mean of all clients, 1 is the best cohort.
+
+**wins**: better by more than the margin. *short*: better, but perhaps by less than the margin.
+**loses**: the rival is better. *undecided*: the difference may be chance. Verdicts are corrected for
+the {n_bars} bars (Holm), intervals are not. So an effect may be undecided although its interval
+excludes 0, or 1 x.
 """
 
 CAPTION = """\
@@ -139,25 +146,24 @@ def table(found: Mapping[str, list[Finding]]) -> list[str]:
         found: What was measured, by control.
     """
     judged_ = iter(verdicts([one for several in found.values() for one in several]))
-    lines = ["| method | it assumes | world | against | bar | effect (95 %) | n | verdict |"]
-    lines += ["|---|---|---|---|---|---|---|---|"]
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for control in controls_named():
         for place, one in enumerate(found[control.label]):
             first = [f"[`{control.method}`](selectors/{control.method}.md)", control.assumes]
             cells = [*first, control.title] if place == 0 else ["", "", ""]
-            cells += [f"{one.bar.rival}, {_named(one.bar)}", _margin(one.bar), _effect(one)]
-            cells += [str(one.n_seeds)]
+            numbers = [one.bar.rival, _margin(one.bar), _effect(one), str(one.n_seeds)]
+            cells += [_named(one.bar), *(text.replace(" ", "&nbsp;") for text in numbers)]
             lines.append(f"| {' | '.join([*cells, _shown(next(judged_))])} |")
     return lines
 
 
 #: Short names of measures.
 _NAMES = {
-    "success-ratio": "replies per place",
-    "final-accuracy": "final accuracy",
-    "global-loss": "final global loss",
+    "success-ratio": "replies",
+    "final-accuracy": "accuracy",
+    "global-loss": "global loss",
     "round-time-s": "seconds per round",
-    "chosen-utility": "utility of the chosen",
+    "chosen-utility": "utility",
 }
 
 
@@ -169,18 +175,16 @@ def _named(bar: Bar) -> str:
 
 def _margin(bar: Bar) -> str:
     if bar.is_ratio:
-        return f"below {bar.margin:g} x"
-    if bar.less_is_better:
-        return f"below {0.0 - bar.margin:g}"
-    return f"above {bar.margin:g}"
+        return f"< {bar.margin:g} x"
+    return f"< {0.0 - bar.margin:g}" if bar.less_is_better else f"> {bar.margin:g}"
 
 
 def _effect(found: Finding) -> str:
     ends = (found.effect, found.low, found.high)
     if found.bar.is_ratio:
         text = "{:.2f} x ({:.2f} to {:.2f})".format(*ends)
-        return f"at most {text}" if found.is_bound else text
-    return "{:+.3f} ({:+.3f} to {:+.3f})".format(*ends)
+        return f"<= {text}" if found.is_bound else text
+    return "{:.3f} ({:.3f} to {:.3f})".format(*ends)
 
 
 def _shown(verdict: ControlVerdict) -> str:
@@ -308,9 +312,9 @@ paper's world, and the rates in the first fifth of the rounds correlate with the
 {number("E3CS's world", "lasts")}: every bandit works there. Recorded phones differ less
 ({number("phones", "spread")}), and their rates change ({number("phones", "lasts")}). Change alone
 is no reason to prefer E3CS. In the world that switches, UCB1, which assumes fixed rates, is better
-by {effect("e3cs-switch", "UCB1", ".3f").lstrip("-")}: it keeps trying clients with a short record,
-and a short record changes fast. E3CS pays off where clients fail *because* they are chosen often,
-as with batteries and data plans.""",
+by {effect("e3cs-switch", "UCB1", ".3f").lstrip("-")}. One reason: it keeps trying clients with a
+short record, and a short record changes fast. E3CS pays off where clients fail *because* they are
+chosen often, as with batteries and data plans.""",
         f"""\
 **[`rbcs-f`](selectors/rbcs-f.md)**: does a context tell more about times than the client's own
 mean, and does it cost accuracy to leave slow clients out? The mean of each client explains
@@ -320,7 +324,7 @@ client's mean alone explains {number("recorded devices", "client", "share")}. Ra
 minus FedCS(3), which leaves the slow out, is {slow} points of accuracy in the control, where the
 slow hold labels of their own. On Fashion-MNIST as in the paper it is {fair[0]} (gamma_1 = 1) and
 {fair[1]} (0.1): there, labels have nothing to do with speed. The
-lead over random in time misses our bar, because rounds are shorter but more of them are needed.""",
+lead over random in time is not certain: rounds are shorter, but more of them are needed.""",
         f"""\
 **[`ucb-cs`](selectors/ucb-cs.md)**: how much do losses differ between clients, and does a loss
 still hold when the client is seen again, n / m rounds later? The standard deviation over the mean
@@ -338,7 +342,7 @@ order of the clients stays. That is enough to mislead the same index without a d
 standard deviation of utility over its mean is {number("control of Oort", "utility spread")} in the
 control and {number("Fashion-MNIST, alpha 0.3", "utility spread")} on Fashion-MNIST with alpha 0.3.
 If the useful clients are the slow ones, Oort must choose between the two. Speed adds less than
-loss: the same rule without speed is slower, but not by as much as we asked for.""",
+loss: the same rule without speed takes longer, but ten seeds do not make that certain.""",
         f"""\
 **[`k-linucb`](selectors/k-linucb.md)**: do utilities differ, and which share of their variance does
 a linear fit on the features explain, for clients that it has not seen? The standard deviation of
@@ -357,7 +361,7 @@ control, but {authors} for blog authors and {roles} for the roles of Shakespeare
 cost nothing there. In the control of dialects the codes explain
 {number("control of NCCB", "explained by features", "share")} of the utility, so a linear fit is
 enough, and `k-linucb` did no worse. Where utility is no sum of features, NCCB leads it by
-{effect("nccb-pairs", "k-LinUCB", ".2f")}. The lead is not larger because `k-linucb` needs only one
+{effect("nccb-pairs", "k-LinUCB", ".2f")}. The lead is no larger since `k-linucb` needs only one
 good code: every code of bits is a corner of a cube, and a linear function can single out any
 corner.""",
     ]
