@@ -75,8 +75,8 @@ minus rival with its 95 % interval, paired by seed; for times to an accuracy it 
 of the chosen clients: 0 is the mean of all clients, 1 is the best cohort.
 
 **wins**: better by more than the margin. *short*: better, but perhaps by less than the margin.
-**loses**: the rival is better. *undecided*: the difference may be chance. Verdicts are corrected for
-the {n_bars} bars (Holm), intervals are not. So an effect may be undecided although its interval
+**loses**: the rival is better. *undecided*: the difference may be chance. Verdicts are corrected
+for the {n_bars} bars (Holm), intervals are not. So an effect may be undecided although its interval
 excludes 0, or 1 x.
 """
 
@@ -145,7 +145,7 @@ def table(found: Mapping[str, list[Finding]]) -> list[str]:
     Args:
         found: What was measured, by control.
     """
-    judged_ = iter(verdicts([one for several in found.values() for one in several]))
+    marks = iter(verdicts([one for several in found.values() for one in several]))
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for control in controls_named():
         for place, one in enumerate(found[control.label]):
@@ -153,7 +153,7 @@ def table(found: Mapping[str, list[Finding]]) -> list[str]:
             cells = [*first, control.title] if place == 0 else ["", "", ""]
             numbers = [one.bar.rival, _margin(one.bar), _effect(one), str(one.n_seeds)]
             cells += [_named(one.bar), *(text.replace(" ", "&nbsp;") for text in numbers)]
-            lines.append(f"| {' | '.join([*cells, _shown(next(judged_))])} |")
+            lines.append(f"| {' | '.join([*cells, _shown(next(marks))])} |")
     return lines
 
 
@@ -269,10 +269,10 @@ def summary(found: Mapping[str, list[Finding]]) -> str:
     Args:
         found: What was measured, by control.
     """
-    judged_ = verdicts([one for several in found.values() for one in several])
+    all_verdicts = verdicts([one for several in found.values() for one in several])
     named = [(control, one) for control in controls_named() for one in found[control.label]]
     beaten: dict[str, list[bool]] = {}
-    for (control, one), verdict in zip(named, judged_, strict=True):
+    for (control, one), verdict in zip(named, all_verdicts, strict=True):
         if one.bar.rival == "Random":
             beaten.setdefault(control.method, []).append(verdict == ControlVerdict.WINS)
     winners = [f"`{method}`" for method, won in beaten.items() if all(won)]
