@@ -48,7 +48,7 @@ OURS, THEIRS = 0, "#888888"
 WIDTH = 120
 
 #: Columns of the table.
-COLUMNS = ("method", "it assumes", "world", "measure", "against", "bar", "effect", "n", "verdict")
+COLUMNS = ("method", "it assumes", "world", "bar", "effect", "n", "verdict")
 
 #: Ticks of the axes of time.
 SECONDS = (300.0, 500.0, 1000.0, 3000.0)
@@ -68,11 +68,12 @@ section says what to look for, and how much of it public data have."""
 HEAD = """\
 ## In worlds made for them
 
-We wrote each bar (measure, rival, margin) into `studies/controls.toml` and committed it before the
-{n} seeds that decide were run. Worlds and margins were found with other seeds. *Effect* is method
-minus rival with its 95 % interval, paired by seed; for times to an accuracy it is the ratio.
-*Replies* are per place of a cohort, *accuracy* and *global loss* are final, and *utility* is that
-of the chosen clients: 0 is the mean of all clients, 1 is the best cohort.
+We wrote each bar into `studies/controls.toml` and committed it before the {n} seeds that decide
+were run: *replies: Random + 0.01* asks for 0.01 more replies than with random selection. Worlds and
+margins were found with other seeds. *Effect* is method minus rival with its 95 % interval, paired
+by seed; for times to an accuracy it is the ratio. *Replies* are per place of a cohort, *accuracy*
+and *global loss* are final, and *utility* is that of the chosen clients: 0 is the mean of all
+clients, 1 is the best cohort.
 
 **wins**: better by more than the margin. *short*: better, but perhaps by less than the margin.
 **loses**: the rival is better. *undecided*: the difference may be chance. Verdicts are corrected
@@ -151,8 +152,7 @@ def table(found: Mapping[str, list[Finding]]) -> list[str]:
         for place, one in enumerate(found[control.label]):
             first = [f"[`{control.method}`](selectors/{control.method}.md)", control.assumes]
             cells = [*first, control.title] if place == 0 else ["", "", ""]
-            numbers = [one.bar.rival, _margin(one.bar), _effect(one), str(one.n_seeds)]
-            cells += [_named(one.bar), *(text.replace(" ", "&nbsp;") for text in numbers)]
+            cells += [_limit(one.bar), _effect(one).replace(" ", "&nbsp;"), str(one.n_seeds)]
             lines.append(f"| {' | '.join([*cells, _shown(next(marks))])} |")
     return lines
 
@@ -173,10 +173,13 @@ def _named(bar: Bar) -> str:
     return _NAMES[bar.measure]
 
 
-def _margin(bar: Bar) -> str:
+def _limit(bar: Bar) -> str:
+    """Return what the method must be better than."""
     if bar.is_ratio:
-        return f"< {bar.margin:g} x"
-    return f"< {0.0 - bar.margin:g}" if bar.less_is_better else f"> {bar.margin:g}"
+        return f"{_named(bar)}: {bar.margin:g} x {bar.rival}"
+    sign = "-" if bar.less_is_better else "+"
+    margin = f" {sign} {bar.margin:g}" if bar.margin else ""
+    return f"{_named(bar)}: {bar.rival}{margin}"
 
 
 def _effect(found: Finding) -> str:
