@@ -182,6 +182,8 @@ def test_redundant_clients_hold_the_common_labels_only():
     common = data.label_counts[:, :2].sum(axis=1)
     assert sorted(common) == [0] * 6 + [30] * 14
     assert data.num_samples.tolist() == [30] * 20
+    with pytest.raises(InvalidInput, match="samples is 900, but digits has only"):
+        federate(Digits(), Redundant(samples=900), n_clients=20, seed=0)
 
 
 def test_pairs_are_not_linear():
@@ -190,6 +192,8 @@ def test_pairs_are_not_linear():
     assert properties.explained_share(bits, level) < 0.05
     both = np.column_stack([bits, bits[:, 0] ^ bits[:, 1]])
     assert properties.explained_share(both, level) > 0.95
+    with pytest.raises(InvalidInput, match="n_features"):
+        Pairs(n_features=1)
 
 
 def test_mean_success_finds_the_reliable_in_a_world_that_stays():

@@ -13,6 +13,7 @@ from typing import Annotated
 import numpy as np
 
 from turnout.core.domains import CheckedFields, Count, Fraction, NonNegative, integer
+from turnout.core.errors import InvalidInput
 from turnout.core.selector import Selector
 from turnout.core.types import Array, FloatArray, IntArray, Outcome, RoundContext, Selection
 from turnout.data.base import Assignment, Dataset, Draw, Partition, Source
@@ -119,6 +120,13 @@ class Redundant(CheckedFields, Partition):
         """Draw who holds common labels, then the examples."""
         is_common = labels_of(dataset, self) < self.common
         holds_common = rng.permutation(n_clients) < round(self.share * n_clients)
+        fewest = min(np.count_nonzero(is_common), np.count_nonzero(~is_common))
+        if self.samples > fewest:
+            raise InvalidInput(
+                f"samples is {self.samples}, but {dataset.name} has only {fewest} examples of the "
+                f"common or of the other labels; lower samples, or change common ({self.common}).",
+                field="samples",
+            )
         rows = [
             rng.choice(np.flatnonzero(is_common == wanted), self.samples, replace=False)
             for wanted in holds_common
@@ -136,10 +144,12 @@ class Pairs(Population):
         samples: Number of examples of every client.
         tail: As for ``Population``.
         level_spread: Half of the distance between the logarithms of the two loss levels, >= 0.
-        n_features: Number of bits; at least 2 are needed.
+        n_features: Number of bits, at least 2.
         feature_strength: Has no effect here.
 
     """
+
+    n_features: Annotated[int, integer(2)] = 8
 
     def loss_level(self, n_clients: int, seed: int) -> FloatArray:
         """Return the higher or the lower level."""
