@@ -14,7 +14,7 @@ DEPLOYMENT ?= tests/live/flower tests/live/nvflare
 SOURCES := $(shell find src -name '*.py')
 STEPS   := $(patsubst examples/%.py,build/tutorial/%.md,$(wildcard examples/[0-9][0-9]_*.py))
 
-.PHONY: demo test quick long deployment check bench peers docs dist papers choose reliability arena audit golden browser database clean
+.PHONY: demo test quick long deployment check bench peers docs dist papers choose controls reliability arena audit golden browser database clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -51,6 +51,7 @@ check: $(READY)  ## ruff, mypy strict, import-linter
 	$(BIN)/python docs/build_reliability.py --check
 	$(BIN)/python docs/build_arena.py --check
 	$(BIN)/python docs/build_choose.py --check
+	$(BIN)/python docs/build_when.py --check
 
 bench: $(READY)  ## speed: selectors at 1e3 .. 1e6 clients, the loop, training, Flower; as tables
 	$(BIN)/python benchmarks/speed.py
@@ -83,6 +84,9 @@ papers: $(READY)  ## pages and figures of docs/papers, from results/*.json
 
 choose: $(READY)  ## measure the tables of docs/choose.md again: results/choose.json and its page
 	$(BIN)/python docs/build_choose.py --run
+
+controls: $(READY)  ## each method in a world made for it: results/controls.json and docs/when.md; ten minutes
+	OMP_NUM_THREADS=1 $(BIN)/python docs/build_when.py --run
 
 reliability: long  ## what faults and hostile clients do: results and their page; resumes where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reliability.py

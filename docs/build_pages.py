@@ -40,6 +40,7 @@ grow, but nearly every round has a slow client, so rounds are longer. Made by
 `python benchmarks/guaranteed_rate.py`."""
 
 CHOOSE = "[Which selector should I use?](../choose.md)"
+WHEN = "[When does it help?](../when.md)"
 NEEDS = """\
 The table assumes default parameters.
 
@@ -73,7 +74,7 @@ def page(description: Description) -> str:
         if more := MORE.get((description.name, heading)):
             lines += more()
     source = description.module.replace(".", "/")
-    lines += [f"Try it: `{description.command}`", ""]
+    lines += [f"{WHEN} Try it: `{description.command}`", ""]
     lines += [f"Source: `{source}.py`. This page is generated from it.", ""]
     return "\n".join(lines)
 

@@ -1,8 +1,9 @@
-"""Studies made of many runs: the papers' experiments and the arena."""
+"""Studies made of many runs: the papers' experiments, the arena and positive controls."""
 
 from turnout.studies.arena import ArenaRun, run_arena
 from turnout.studies.arena_tasks import Arena, ArenaTask, tasks_named
 from turnout.studies.claims import Claim, Finding, Verdict, judge
+from turnout.studies.controls import Control, controls_named, run_control
 from turnout.studies.presets import Preset, Setting, load_preset, preset_names
 from turnout.studies.recommendation import Recommendation, recommend
 from turnout.studies.reproduction import Reproduction, reproduce
@@ -14,6 +15,7 @@ __all__ = [
     "ArenaRun",
     "ArenaTask",
     "Claim",
+    "Control",
     "Finding",
     "Preset",
     "Recommendation",
@@ -22,11 +24,13 @@ __all__ = [
     "Setting",
     "Trials",
     "Verdict",
+    "controls_named",
     "judge",
     "load_preset",
     "preset_names",
     "recommend",
     "reproduce",
     "run_arena",
+    "run_control",
     "tasks_named",
 ]
