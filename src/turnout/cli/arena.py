@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from turnout.cli.options import GridOptions, exit_on_problems, run_shown, with_groups
+from turnout.cli.options import GridOptions, exit_on_problems, run_shown
 from turnout.cli.output import AsJson, console, fitted, note, print_json
 from turnout.core.errors import InvalidInput
 from turnout.report.to_matplotlib import require_matplotlib
@@ -21,38 +21,19 @@ from turnout.studies.paper_tables import TextTable
 from turnout.studies.recommendation import BASELINE
 from turnout.studies.standings import sentence_of
 
+_TASKS = f"One of {', '.join(task_labels())}; default: all whose data are there."
 
-@with_groups
+
 def arena(
+    selectors: list[str] | None = None,
     *,
-    selectors: Annotated[
-        list[str] | None,
-        typer.Argument(help="Selectors, written as for compare; default: all built-in ones."),
-    ] = None,
-    task: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task",
-            help=f"One of {', '.join(task_labels())}; default: all whose data are there.",
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Runs per selector and task.")] = 5,
-    first_seed: Annotated[
-        int, typer.Option("--first-seed", min=0, help="First seed; tuning uses 100 and above.")
-    ] = 0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A quarter of the rounds, for a first look.")
-    ] = False,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the run folders.")] = Path(
-        "runs/arena"
-    ),
-    results: Annotated[
-        Path | None,
-        typer.Option("--results", help="Folder of arena.json; default: as --out."),
-    ] = None,
-    collect: Annotated[
-        bool, typer.Option("--collect", help="Run nothing: show the kept results.")
-    ] = False,
+    task: Annotated[list[str] | None, typer.Option(help=_TASKS)] = None,
+    seeds: Annotated[int, typer.Option(min=2)] = 5,
+    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    quick: bool = False,
+    out: Path = Path("runs/arena"),
+    results: Path | None = None,
+    collect: bool = False,
     computing: GridOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -62,6 +43,18 @@ def arena(
     give package.module:Class.
 
     Example: [bold]turnout arena random pace --task contexts --seeds 3[/]
+
+    Args:
+        selectors: Selectors, written as for compare; default: all built-in ones.
+        task: The tasks.
+        seeds: Runs per selector and task.
+        first_seed: First seed; tuning uses 100 and above.
+        quick: A quarter of the rounds, for a first look.
+        out: Folder of the run folders.
+        results: Folder of arena.json; default: as --out.
+        collect: Run nothing: show the kept results.
+        computing: How the runs are computed.
+        as_json: For programs.
     """
     require_matplotlib()
     running = computing.for_run()

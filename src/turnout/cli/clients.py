@@ -23,20 +23,10 @@ _SHOWN = 200
 
 
 def clients(
-    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint of a live run.")],
-    renames: Annotated[
-        list[str] | None,
-        typer.Option("--rename", metavar="OLD=NEW", help="Rename a client; repeatable."),
-    ] = None,
-    merges: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--merge",
-            metavar="KEPT,GONE",
-            help="Merge two clients. The result keeps the index and the learned state of the first "
-            "and the rounds of both; repeatable.",
-        ),
-    ] = None,
+    checkpoint: Path,
+    *,
+    renames: Annotated[list[str] | None, typer.Option("--rename", metavar="OLD=NEW")] = None,
+    merges: Annotated[list[str] | None, typer.Option("--merge", metavar="KEPT,GONE")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the clients of a checkpoint, or change their ids while the run is stopped.
@@ -45,6 +35,13 @@ def clients(
     are applied before merges.
 
     Example: [bold]turnout clients run.npz --rename phone-7=phone-seven --merge tablet,tablet-2[/]
+
+    Args:
+        checkpoint: The checkpoint of a live run.
+        renames: Rename a client; repeatable.
+        merges: Merge two clients. The result keeps the index and the learned state of the first
+            and the rounds of both; repeatable.
+        as_json: For programs.
     """
     saved = read_checkpoint(checkpoint)
     changed = saved

@@ -24,7 +24,6 @@ from turnout.cli.options import (
     run_shown,
     settings_of,
     sizes_of,
-    with_groups,
 )
 from turnout.cli.output import AsJson, console, print_json
 from turnout.cli.scores import (
@@ -46,57 +45,30 @@ from turnout.results.catalogue import all_metrics, at_targets, shown_in
 from turnout.results.metric import Facts, Metric
 from turnout.results.scores import known_label
 
-Selectors = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="name, name:key=value,... or label=name:key=value,...; names are those of turnout "
-        "list. A list of values, e3cs:quota=\\[0,0.5], is a selector for each."
-    ),
-]
-Config = Annotated[
-    Path | None, typer.Option("--config", help="An experiment as TOML, instead of selectors.")
-]
-SweepTexts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--sweep",
-        help="key=\\[value,...]: an experiment for each value, such as "
-        "training.partition.alpha=\\[0.1,1]; may be given several times.",
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before more than 1,000 runs.")]
-
 #: What is wrong when there is something to train with, and nothing to train.
 _NOT_TRAINED = "options of training were given without --train."
 
-Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="Runs per selector; default: 5.")]
 
-
-@with_groups
 def compare(
+    selectors: list[str] | None = None,
     *,
-    selectors: Selectors = None,
-    train: Annotated[
-        bool, typer.Option("--train", help="Train a real model; see Training below.")
-    ] = False,
+    train: bool = False,
     training: TrainingOptions,
     stop_at_target: StopAtTarget = False,
     federation: WorldOptions,
-    seeds: Seeds = None,
-    sweep: SweepTexts = None,
-    config: Config = None,
+    seeds: Annotated[int | None, typer.Option(min=1)] = None,
+    sweep: list[str] | None = None,
+    config: Path | None = None,
     out: Out = None,
     computing: GridOptions,
     track: Track = None,
-    yes: Yes = False,
+    yes: bool = False,
     metrics: MetricKeys = None,
     baseline: Baseline = None,
-    figures: Annotated[
-        Path | None, typer.Option("--figures", help="Folder for figures: PDF, SVG and PNG.")
-    ] = None,
+    figures: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run selectors in the same simulated federations and compare them, seed by seed.
+    r"""Run selectors in the same simulated federations and compare them, seed by seed.
 
     An interrupted comparison resumes when the same command is given again. With
     more selectors, seeds or rounds and the same --out, only what is missing is run: [bold]turnout
@@ -106,6 +78,26 @@ def compare(
     --world given several times and --sweep make a grid of experiments, each in a folder of its own.
 
     Example: [bold]turnout compare random e3cs E3CS-0.8=e3cs:quota=0.8 --rounds 300 --seeds 3[/]
+
+    Args:
+        selectors: name, name:key=value,... or label=name:key=value,...; names are those of turnout
+            list. A list of values, e3cs:quota=\[0,0.5], is a selector for each.
+        train: Train a real model; see Training below.
+        training: What is trained.
+        stop_at_target: Whether a run ends when it reaches the highest target.
+        federation: Which world, and how large.
+        seeds: Runs per selector; default: 5.
+        sweep: key=\[value,...]: an experiment for each value, such as
+            training.partition.alpha=\[0.1,1]; may be given several times.
+        config: An experiment as TOML, instead of selectors.
+        out: The run folder.
+        computing: How the runs are computed.
+        track: Trackers that follow the runs.
+        yes: Do not ask before more than 1,000 runs.
+        metrics: What the tables show.
+        baseline: The selector that the others are compared with.
+        figures: Folder for figures: PDF, SVG and PNG.
+        as_json: For programs.
     """
     recipe = recipe_options(training, stop_at_target)
     if config is None:

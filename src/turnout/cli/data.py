@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from turnout.cli.app import documented
 from turnout.cli.data_figure import draw_division
 from turnout.cli.output import AsJson, console, print_json, show, table
 from turnout.core.errors import InvalidInput
@@ -29,10 +30,6 @@ app = typer.Typer(
 
 #: Number of clients if neither the user nor the data sets it.
 _DEFAULT_CLIENTS = 20
-
-_SourceArgument = Annotated[
-    str, typer.Argument(help="A name from [bold]turnout data list[/], or name:key=value,...")
-]
 
 
 @app.command("list")
@@ -89,40 +86,20 @@ def get(
         console.print(f"[green]complete[/] {escape(str(path))}", highlight=False)
 
 
+_WAYS = f"{', '.join(FAMILIES[Partition])}. Default: natural if the data has owners, otherwise iid."
+
+
 @app.command("show")
+@documented
 def show_partition(
-    source: _SourceArgument,
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            "--partition",
-            help=f"{', '.join(FAMILIES[Partition])}. Default: natural if the data has owners, "
-            "otherwise iid.",
-        ),
-    ] = None,
-    param: Annotated[
-        list[str] | None,
-        typer.Option("--param", help="key=value of the partition; may be repeated."),
-    ] = None,
-    clients: Annotated[
-        int | None,
-        typer.Option(
-            "--clients", min=1, help="Number of clients. Default: 20, or one for each owner."
-        ),
-    ] = None,
-    hold_out: Annotated[
-        float,
-        typer.Option(
-            "--hold-out",
-            help="Share of its examples that each client keeps for evaluation, from 0 to below 1.",
-        ),
-    ] = 0.0,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Number that fixes all random draws.")
-    ] = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Also write a figure: .png, .pdf or .svg.")
-    ] = None,
+    source: str,
+    *,
+    partition: Annotated[str | None, typer.Option(help=_WAYS)] = None,
+    param: list[str] | None = None,
+    clients: Annotated[int | None, typer.Option(min=1)] = None,
+    hold_out: float = 0.0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    out: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which examples each client gets when a dataset is divided.
@@ -130,6 +107,16 @@ def show_partition(
     SOURCE is a name from [bold]turnout data list[/], or name:key=value,... with its settings.
 
     Example: [bold]turnout data show digits --partition dirichlet --param alpha=0.3 --clients 20[/]
+
+    Args:
+        source: A name from [bold]turnout data list[/], or name:key=value,...
+        partition: How the data are divided.
+        param: key=value of the partition; may be repeated.
+        clients: Number of clients. Default: 20, or one for each owner.
+        hold_out: Share of its examples that each client keeps for evaluation, from 0 to below 1.
+        seed: Number that fixes all random draws.
+        out: Also write a figure: .png, .pdf or .svg.
+        as_json: For programs.
     """
     origin: Source = _decoded(source, [], Source)
     dataset = origin.load(seed)

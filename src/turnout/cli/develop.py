@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 from rich.progress import track
 
+from turnout.cli.app import documented
 from turnout.cli.output import AsJson, console, show, table, text_table
 from turnout.core.errors import InvalidInput, OutputError
 from turnout.core.registry import ENTRY_POINT_GROUP, list_selectors, make
@@ -33,15 +34,15 @@ def _new() -> None:
 
 
 @new.command("selector")
-def selector(
-    name: Annotated[str, typer.Argument(help="Its name: lower case, words joined by -.")],
-    to: Annotated[
-        Path | None, typer.Option("--to", help="The new folder; default: as the name.")
-    ] = None,
-) -> None:
+@documented
+def selector(name: str, *, to: Path | None = None) -> None:
     """Write a package with a working selector, its entry point and its test.
 
     Example: [bold]turnout new selector my-method[/]
+
+    Args:
+        name: Its name: lower case, words joined by -.
+        to: The new folder; default: as the name.
     """
     module = _checked_module(name)
     folder = Path(name) if to is None else to
@@ -104,13 +105,14 @@ def _selector_source(name: str, module: str, cls: str) -> str:
     return text
 
 
-def check(
-    selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
-    as_json: AsJson = False,
-) -> None:
+def check(selector: str, *, as_json: AsJson = False) -> None:
     """Run the seventeen checks of the contract on a selector; exit code 1 if one fails.
 
     Examples: [bold]turnout check e3cs[/] or [bold]turnout check mypackage.mymodule:MySelector[/]
+
+    Args:
+        selector: A name from turnout list, or module:Class.
+        as_json: For programs.
     """
     make(selector)  # a bad name or bad defaults are reported before anything runs
     results: list[CheckResult] = []
@@ -128,17 +130,23 @@ def check(
 
 
 def bench(
-    selectors: Annotated[
-        list[str] | None, typer.Argument(help="Names or module:Class; all by default.")
-    ] = None,
-    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 100_000,
-    cohort: Annotated[int, typer.Option(min=1, help="Clients chosen per round.")] = 100,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds timed per selector.")] = 9,
+    selectors: list[str] | None = None,
+    *,
+    clients: Annotated[int, typer.Option(min=1)] = 100_000,
+    cohort: Annotated[int, typer.Option(min=1)] = 100,
+    repeats: Annotated[int, typer.Option(min=1)] = 9,
     as_json: AsJson = False,
 ) -> None:
     """Time select and observe; the floor is the time of one random vector and its partition.
 
     Example: [bold]turnout bench e3cs oort --clients 1000000[/]
+
+    Args:
+        selectors: Names or module:Class; all by default.
+        clients: Number of clients.
+        cohort: Clients chosen per round.
+        repeats: Rounds timed per selector.
+        as_json: For programs.
     """
     wanted = selectors or list(list_selectors())
     instances = [make(name) for name in wanted]  # bad names are reported before anything runs

@@ -18,16 +18,17 @@ from turnout.core.errors import TurnoutError
 #: Longer lines are hard to read.
 _WIDEST = 100
 
-Name = Annotated[
-    str | None,
-    typer.Argument(help="A selector to show in detail; without it all are listed.", metavar="NAME"),
-]
 
-
-def list_selectors(name: Name = None, as_json: AsJson = False) -> None:
+def list_selectors(
+    name: Annotated[str | None, typer.Argument(metavar="NAME")] = None, *, as_json: AsJson = False
+) -> None:
     """Show all selectors, or one of them in detail: parameters, needs, limits and an example.
 
     Examples: [bold]turnout list[/] or [bold]turnout list e3cs[/]
+
+    Args:
+        name: A selector to show in detail; without it all are listed.
+        as_json: For programs.
     """
     if name is not None:
         _show_one(describe(name), as_json)

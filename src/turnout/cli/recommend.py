@@ -10,7 +10,6 @@ import typer
 from rich.markup import escape
 
 from turnout.cli.options import (
-    Fresh,
     Jobs,
     Out,
     TrainingOptions,
@@ -19,7 +18,6 @@ from turnout.cli.options import (
     recipe_options,
     run_shown,
     settings_of,
-    with_groups,
 )
 from turnout.cli.output import AsJson, console, print_json, text_table
 from turnout.cli.scores import print_scores, score_row
@@ -31,36 +29,18 @@ from turnout.studies.recommendation import BASELINE, UNKNOWN, needs_of
 from turnout.studies.standings import Standing, standings
 
 
-@with_groups
 def recommend(
+    selectors: list[str] | None = None,
     *,
-    selectors: Annotated[
-        list[str] | None,
-        typer.Argument(help="Candidates, written as for compare; default: all that fit."),
-    ] = None,
-    train: Annotated[bool, typer.Option("--train", help="Train a real model.")] = False,
+    train: bool = False,
     training: TrainingOptions,
     federation: WorldOptions,
-    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Runs per selector.")] = 5,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric",
-            help="Key of the metric to judge by; default: accuracy, or success_ratio without "
-            "--train.",
-        ),
-    ] = None,
-    without: Annotated[
-        str,
-        typer.Option(
-            "--without",
-            help="What your server will not have: columns, reports of clients, poll; separated by "
-            "commas.",
-        ),
-    ] = UNKNOWN,
+    seeds: Annotated[int, typer.Option(min=2)] = 5,
+    metric: str | None = None,
+    without: str = UNKNOWN,
     out: Out = None,
     jobs: Jobs = None,
-    fresh: Fresh = False,
+    fresh: bool = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the selectors that fit a world, rank them, and recommend one.
@@ -70,6 +50,20 @@ def recommend(
     that needs least. Give the same command again to resume an interrupted run.
 
     Example: [bold]turnout recommend --world e3cs --rounds 100 --without success_rate,poll[/]
+
+    Args:
+        selectors: Candidates, written as for compare; default: all that fit.
+        train: Train a real model.
+        training: What is trained.
+        federation: Which world, and how large.
+        seeds: Runs per selector.
+        metric: Key of the metric to judge by; default: accuracy, or success_ratio without --train.
+        without: What your server will not have: columns, reports of clients, poll; separated by
+            commas.
+        out: The run folder.
+        jobs: Runs at the same time.
+        fresh: Run everything again, also what the folder holds already.
+        as_json: For programs.
     """
     recipe = recipe_options(training)
     if recipe and not train:

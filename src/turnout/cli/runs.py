@@ -39,10 +39,7 @@ from turnout.results.results import FRAMES
 from turnout.results.scores import known_label
 from turnout.results.tables import latex_table, usual_metrics
 
-RunFolders = Annotated[
-    list[Path],
-    typer.Argument(metavar="RUN...", help="Run folders, single cells, or folders above them."),
-]
+RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...")]
 
 #: Reasons for missing answers that are printed; JSON has all.
 _MOST_REASONS = 15
@@ -52,6 +49,7 @@ _WIDEST_NAME = 22
 
 def show(
     runs: RunFolders,
+    *,
     metrics: MetricKeys = None,
     baseline: Baseline = None,
     as_json: AsJson = False,
@@ -62,6 +60,12 @@ def show(
     also shows which clients were late, failed or silent, and why.
 
     Example: [bold]turnout show runs/demo --metrics success_ratio,cep --baseline random[/]
+
+    Args:
+        runs: Run folders, single cells, or folders above them.
+        metrics: What the tables show.
+        baseline: The selector that the others are compared with.
+        as_json: For programs.
     """
     wanted = named_metrics(metrics)
     results = opened(runs, baseline)
@@ -145,16 +149,15 @@ def _print_live(view: LiveView) -> None:
 
 def export(
     runs: RunFolders,
-    csv: Annotated[bool, typer.Option("--csv", help="Tidy tables as CSV.")] = False,
-    parquet: Annotated[bool, typer.Option("--parquet", help="Tidy tables as Parquet.")] = False,
-    latex: Annotated[bool, typer.Option("--latex", help="A table for a paper.")] = False,
-    pdf: Annotated[bool, typer.Option("--pdf", help="Figures for a paper.")] = False,
+    *,
+    csv: bool = False,
+    parquet: bool = False,
+    latex: bool = False,
+    pdf: bool = False,
     metrics: MetricKeys = None,
     baseline: Baseline = None,
-    width: Annotated[
-        str, typer.Option("--width", help="Columns of the page that a figure fills: one or two.")
-    ] = "two",
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the files go.")] = Path("export"),
+    width: str = "two",
+    out: Annotated[Path, typer.Option("--out", "-o")] = Path("export"),
     as_json: AsJson = False,
 ) -> None:
     """Write tables and figures of run folders.
@@ -164,6 +167,18 @@ def export(
     accuracy by round and by time, and metrics against everything that was swept.
 
     Example: [bold]turnout export runs/demo --latex --metrics success_ratio,cep --out paper[/]
+
+    Args:
+        runs: Run folders, single cells, or folders above them.
+        csv: Tidy tables as CSV.
+        parquet: Tidy tables as Parquet.
+        latex: A table for a paper.
+        pdf: Figures for a paper.
+        metrics: What the tables and figures show.
+        baseline: The selector that the others are compared with.
+        width: Columns of the page that a figure fills: one or two.
+        out: Where the files go.
+        as_json: For programs.
     """
     wanted = named_metrics(metrics)
     columns = choice("--width", width, tuple(WIDTHS))
@@ -222,30 +237,22 @@ def _tables(
 
 
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Experiment folders or cell folders.")
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The file to write; default: report.html in the run folder, or in the working "
-            "directory for a single cell or several folders.",
-        ),
-    ] = None,
-    allow_mixed: Annotated[
-        bool,
-        typer.Option(
-            "--allow-mixed",
-            help="Give each world a section if worlds differ. A sweep does not need this.",
-        ),
-    ] = False,
+    runs: RunFolders,
+    *,
+    out: Annotated[Path | None, typer.Option("--out", "-o")] = None,
+    allow_mixed: bool = False,
     as_json: AsJson = False,
 ) -> None:
     """Write one HTML page that shows runs side by side; the page needs no network.
 
     Example: [bold]turnout report runs/demo --out demo.html[/]
+
+    Args:
+        runs: Experiment folders or cell folders.
+        out: The file to write; default: report.html in the run folder, or in the working
+            directory for a single cell or several folders.
+        allow_mixed: Give each world a section if worlds differ. A sweep does not need this.
+        as_json: For programs.
     """
     # A page inside a cell would be one of its files, and differ between equal cells.
     is_one = len(runs) == 1 and not (runs[0] / CONFIG).exists()
@@ -287,14 +294,7 @@ def _estimates(row: Row) -> dict[str, Any]:
     }
 
 
-def merge(
-    out: Annotated[Path, typer.Argument(help="The folder to fill; it may hold some runs already.")],
-    folders: Annotated[
-        list[Path],
-        typer.Argument(help="Run folders of the same experiment, or folders that contain them."),
-    ],
-    as_json: AsJson = False,
-) -> None:
+def merge(out: Path, folders: list[Path], *, as_json: AsJson = False) -> None:
     """Join run folders of the same experiment, such as the shards of a grid.
 
     Nothing is written if a folder belongs to another experiment, runs were made by different
@@ -302,6 +302,11 @@ def merge(
     The command can be repeated.
 
     Example: [bold]turnout merge runs/all runs/shard-0 runs/shard-1[/]
+
+    Args:
+        out: The folder to fill; it may hold some runs already.
+        folders: Run folders of the same experiment, or folders that contain them.
+        as_json: For programs.
     """
     merged = join.merge(out, folders)
     if as_json:
@@ -319,18 +324,11 @@ _SHOWN = 20
 
 
 def audit(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Experiment folders or cell folders.")
-    ],
-    floor: Annotated[
-        float, typer.Option(help="Share of its fair share that each client should get at least.")
-    ] = 0.5,
-    cap: Annotated[
-        float, typer.Option(help="Multiple of its fair share that each should get at most; or inf.")
-    ] = 2.0,
-    slack: Annotated[
-        float, typer.Option(help="Places that a client may be short or ahead in any window.")
-    ] = 2.0,
+    runs: RunFolders,
+    *,
+    floor: float = 0.5,
+    cap: float = 2.0,
+    slack: float = 2.0,
     as_json: AsJson = False,
 ) -> None:
     """Certify runs: name every client that fell short of its floor or exceeded its cap.
@@ -338,6 +336,13 @@ def audit(
     All windows of rounds are checked. The exit code is 1 if a client is named.
 
     Example: [bold]turnout audit runs/demo --floor 0.5 --cap 2[/]
+
+    Args:
+        runs: Experiment folders or cell folders.
+        floor: Share of its fair share that each client should get at least.
+        cap: Multiple of its fair share that each should get at most; or inf.
+        slack: Places that a client may be short or ahead in any window.
+        as_json: For programs.
     """
     cells, problems = read_cells(runs)
     for problem in problems:

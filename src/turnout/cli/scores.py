@@ -27,13 +27,11 @@ from turnout.results.tables import (
 MetricKeys = Annotated[
     str | None,
     typer.Option(
-        "--metrics",
-        help="Keys of metrics, separated by commas: accuracy,cep; default: the usual ones.",
+        help="Keys of metrics, separated by commas: accuracy,cep; default: the usual ones."
     ),
 ]
 Baseline = Annotated[
-    str | None,
-    typer.Option("--baseline", help="Label that others are compared with; default: the first."),
+    str | None, typer.Option(help="Label that others are compared with; default: the first.")
 ]
 
 #: On a narrower terminal, only the columns that fit side by side are shown.

@@ -29,16 +29,17 @@ _PARTS: dict[str, type] = {
     "losses": environments.SyntheticLoss,
 }
 
-Kind = Annotated[
-    str | None,
-    typer.Argument(help="A kind to show in detail; without it all are listed.", metavar="KIND"),
-]
 
-
-def worlds(kind: Kind = None, as_json: AsJson = False) -> None:
+def worlds(
+    kind: Annotated[str | None, typer.Argument(metavar="KIND")] = None, *, as_json: AsJson = False
+) -> None:
     """Show the worlds and the kinds of their parts, or one kind: fields, meaning, example.
 
     Examples: [bold]turnout worlds[/] or [bold]turnout worlds markov[/]
+
+    Args:
+        kind: A kind to show in detail; without it all are listed.
+        as_json: For programs.
     """
     kinds = ((part, *each) for part, base in _PARTS.items() for each in FAMILIES[base].items())
     rows = [_row(part, name, cls) for part, name, cls in kinds]
