@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.util
 import io
+import itertools
 import re
 import sys
 import tokenize
@@ -28,6 +29,16 @@ _ALGORITHMS = ("selectors", "sampling")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+def sources_of(experiment: Experiment, variant: Variant) -> dict[str, dict[str, str]]:
+    """Return the digests of everything that a cell is made of, for ``versions.json``.
+
+    Args:
+        experiment: The experiment of the cell.
+        variant: The selector.
+    """
+    return {"code": code_of(experiment, variant), "files": files_of(experiment, variant)}
+
+
 def code_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
     """Return the digest of every file outside of turnout that a cell depends on, by short name.
 
@@ -44,13 +55,9 @@ def code_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
     """
     table = experiment.table()
     parts = [table["world"], table["policy"], table.get("training")]
-    modules = _modules([variant.name, variant.parameters, *parts])
-    return {
-        name: digest
-        for module in sorted(modules)
-        if not _is_ours(module)
-        for name, digest in sorted(_digests(module).items())
-    }
+    modules = itertools.filterfalse(_is_ours, _modules([variant.name, variant.parameters, *parts]))
+    digests = (sorted(_digests(module).items()) for module in sorted(modules))
+    return dict(itertools.chain.from_iterable(digests))
 
 
 def files_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
@@ -142,9 +149,7 @@ def _digests(module: str) -> dict[str, str]:
     is_package = start.name == "__init__.py"
     base = start.parents[module.count(".") + is_package]
     package = f"{module.partition('.')[0]}/" if base.name in _INSTALLED else ""
-    contents = _reached(
-        base, {start, *_files(base, module)}, lambda name: name.startswith(package) or not package
-    )
+    contents = _reached(base, {start, *_files(base, module)}, lambda name: name.startswith(package))
     return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
@@ -158,12 +163,10 @@ def _reached(
         file = waiting.pop()
         place = file.relative_to(base)
         contents[place.as_posix()] = content = file.read_bytes()
-        imported = {beside for name in _imports(content, place) for beside in _files(base, name)}
-        waiting |= {
-            beside
-            for beside in imported
-            if (short := beside.relative_to(base).as_posix()) not in contents and is_wanted(short)
-        }
+        for beside in (file for name in _imports(content, place) for file in _files(base, name)):
+            short = beside.relative_to(base).as_posix()
+            if short not in contents and is_wanted(short):
+                waiting.add(beside)
     return contents
 
 

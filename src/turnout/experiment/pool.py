@@ -89,16 +89,15 @@ def _run_here(
     """Run all cells in this process, one after the other."""
     n_rounds = tasks[0].experiment.n_rounds if tasks else 0
     results: list[CellResult] = []
+
+    def advance(done: int, measured: Mapping[str, float]) -> None:
+        total = len(results) * n_rounds + done
+        progress(Advance(total, len(tasks) * n_rounds, len(results), len(tasks), measured))
+
     for task in tasks:
-        before = len(results)
-
-        def advance(done: int, measured: Mapping[str, float], before: int = before) -> None:
-            total = before * n_rounds + done
-            progress(Advance(total, len(tasks) * n_rounds, before, len(tasks), measured))
-
         own = () if callbacks is None else callbacks(task.variant.label, task.seed)
         results.append(run_cell(task, advance, own))
-        advance(0, {}, len(results))
+        advance(0, {})
     return results
 
 
@@ -145,10 +144,9 @@ class Watch:
 
     def show(self) -> None:
         """Report the progress of the cells."""
-        n_rounds = self._tasks[0].experiment.n_rounds
+        n_rounds, n_cells = self._tasks[0].experiment.n_rounds, len(self._tasks)
         running = sum(min(self._rounds(task.path), n_rounds) for task in self.missing())
         total = len(self.done) * n_rounds + running
-        n_cells = len(self._tasks)
         self._progress(Advance(total, n_cells * n_rounds, len(self.done), n_cells))
 
     def _rounds(self, cell: Path) -> int:
@@ -182,12 +180,7 @@ def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None
     context = get_context("spawn")
     lifeline, held = context.Pipe(duplex=False)
     stopping = context.Event()
-    pool = ProcessPoolExecutor(
-        n_processes,
-        mp_context=context,
-        initializer=_end_with_parent,
-        initargs=(lifeline, stopping),
-    )
+    pool = ProcessPoolExecutor(n_processes, context, _end_with_parent, (lifeline, stopping))
     try:
         futures = {pool.submit(run_cell, task): task for task in tasks}
         waiting: set[Future[CellResult]] = set(futures)
@@ -211,16 +204,14 @@ def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None
 @contextlib.contextmanager
 def _single_threaded_children() -> Iterator[None]:
     """Set what numerical libraries read when a child process starts; leave it as it was after."""
-    before = {name: os.environ.get(name) for name in SINGLE_THREADED}
+    before = {name: os.environ[name] for name in SINGLE_THREADED if name in os.environ}
     os.environ.update(dict.fromkeys(SINGLE_THREADED, "1"))
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in SINGLE_THREADED:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def _end_with_parent(lifeline: Connection, stopping: Event) -> None:

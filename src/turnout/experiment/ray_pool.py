@@ -26,7 +26,7 @@ from turnout.core.files import write_atomically
 from turnout.core.names import import_extra
 from turnout.data import FederatedData
 from turnout.experiment.cell import CellTask, run_cell
-from turnout.experiment.code import code_of, files_of
+from turnout.experiment.code import sources_of
 from turnout.experiment.pool import LOOK_EVERY_S, MOST_DEATHS, SINGLE_THREADED, Show, Watch
 from turnout.results import files
 from turnout.results.files import PREVIOUS, drop_previous, keep_previous
@@ -125,10 +125,11 @@ class _Dispatcher:
                 self._ray.cancel(parcels, force=True)
 
     def _send(self, task: CellTask) -> None:
+        recipe = task.experiment.training
         remote = self._ray.remote(work).options(
             name=f"{task.variant.label}, seed {task.seed}",
             num_cpus=1,
-            num_gpus=_n_gpus(task),
+            num_gpus=int(recipe is not None and recipe.device.startswith("cuda")),
             max_retries=0,  # Ray would start from the beginning
             runtime_env={"env_vars": dict.fromkeys(SINGLE_THREADED, "1")},
         )
@@ -137,52 +138,36 @@ class _Dispatcher:
 
     def _data_of(self, task: CellTask) -> Any:
         """Return a reference to the data of the cell's seed, which its selectors share."""
-        if task.experiment.training is None:
-            return None
         if task.seed not in self._data:
+            federation = task.experiment.federation(task.seed)
+            if federation is None:
+                return None
             seeds = {left.seed for left in self._watch.missing()}
             self._data = {seed: data for seed, data in self._data.items() if seed in seeds}
-            federation = task.experiment.federation(task.seed)
-            assert federation is not None
             self._data[task.seed] = self._ray.put(federation.data)
         return self._data[task.seed]
 
     def _take(self, parcels: Any) -> None:
         """Take in the next parcel of a worker, or what there is instead."""
-        task, is_going_on = self._running[parcels], False
+        task = self._running.pop(parcels)
         try:
             parcel: Parcel = self._ray.get(next(parcels))
         except self._ray.exceptions.RayTaskError as error:
             self._watch.fail(task, f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError:
-            self._lose(task)
+            self._losses[task.path] += 1
+            if self._losses[task.path] < MOST_DEATHS:
+                self._waiting.appendleft(task)  # try again elsewhere
+            else:
+                self._watch.fail(task, _LOST)
         else:
-            is_going_on = self._keep(parcel, task)
-        del self._running[parcels]
-        if is_going_on:
-            self._running[parcels] = task  # at the end: the others come first now
-
-    def _lose(self, task: CellTask) -> None:
-        """Try again elsewhere, unless it is hopeless."""
-        self._losses[task.path] += 1
-        if self._losses[task.path] < MOST_DEATHS:
-            self._waiting.appendleft(task)
-        else:
-            self._watch.fail(task, _LOST)
-
-    def _keep(self, parcel: Parcel, task: CellTask) -> bool:
-        """Write a parcel; return whether there will be more."""
-        unpack(parcel.pieces, task.path)
-        if any(piece.name == files.PROGRESS for piece in parcel.pieces):
-            del self._losses[task.path]
-        if parcel.result is not None:
-            self._watch.done[task.path] = parcel.result
-        return parcel.result is None
-
-
-def _n_gpus(task: CellTask) -> int:
-    training = task.experiment.training
-    return int(training is not None and training.device.startswith("cuda"))
+            unpack(parcel.pieces, task.path)
+            if any(piece.name == files.PROGRESS for piece in parcel.pieces):
+                del self._losses[task.path]
+            if parcel.result is None:
+                self._running[parcels] = task  # at the end: the others come first now
+            else:
+                self._watch.done[task.path] = parcel.result
 
 
 def _ray() -> Any:
@@ -287,8 +272,7 @@ def work(task: CellTask, data: FederatedData | None, held: Mapping[str, bytes]) 
         for file, content in held.items():
             (folder / file).write_bytes(content)
         here = versions(*(["torch"] if "torch" in task.versions else []))
-        here["code"] = code_of(task.experiment, task.variant)
-        here["files"] = files_of(task.experiment, task.variant)
+        here |= sources_of(task.experiment, task.variant)
         _check_versions(task.versions, here)
         packer = _Packer(folder)
         parcels: SimpleQueue[Parcel | None] = SimpleQueue()
