@@ -19,7 +19,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -45,7 +45,7 @@ from turnout.worlds import Closed, Environment, Fate, FixedDeadline, History, Ob
 # What clients hold, answer and do in a round: losses of the world, or training of a real model.
 # --------------------------------------------------------------------------------------------------
 
-_NONE: Mapping[str, FloatArray] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Work(Protocol):
@@ -64,23 +64,28 @@ class Participants(Protocol):
     """The clients' side of the round loop.
 
     In each round the loop asks ``polled_loss`` if the selector polls, then ``work`` for the chosen,
-    then ``measure``. What ``state`` returns is all that is needed to continue behind a round.
+    then ``measure``. What ``state`` returns is all that is needed to continue behind a round. A
+    class below this one has clients without data and without a model, unless it says otherwise.
     """
 
     @property
     def columns(self) -> Mapping[str, Array]:
         """(n,) or (n, d) each: what the server knows of their data; replaces the world's."""
+        return _NOTHING
 
     @property
     def workload(self) -> FloatArray | None:
         """(n,) local work in a round relative to the mean client's; None = the same for all."""
+        return None
 
     @property
     def is_done(self) -> bool:
         """Whether there is nothing more to do: the run ends here."""
+        return False
 
     def reset(self) -> None:
         """Start afresh; called before the first round."""
+        return
 
     def polled_loss(
         self, round: int, clients: IntArray, data: Literal["all", "mini-batch"]
@@ -108,9 +113,11 @@ class Participants(Protocol):
             round: The round.
             is_last: Whether the run ends with it.
         """
+        return _NOTHING
 
     def state(self) -> dict[str, Array]:
         """Return what has changed since ``reset``, as arrays."""
+        return {}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Continue from a saved state.
@@ -118,6 +125,7 @@ class Participants(Protocol):
         Args:
             state: What ``state`` returned.
         """
+        return
 
 
 class _Reports(NamedTuple):
@@ -125,7 +133,7 @@ class _Reports(NamedTuple):
     is_broken: BoolArray | None = None
 
 
-class Simulated:
+class Simulated(Participants):
     """Clients that train nothing: they report the synthetic losses of their environment.
 
     Args:
@@ -133,16 +141,9 @@ class Simulated:
         wanted: The metrics to report.
     """
 
-    columns: Mapping[str, Array] = MappingProxyType({})
-    workload: FloatArray | None = None
-    is_done = False
-
     def __init__(self, environment: Environment, wanted: frozenset[str]) -> None:
         self._environment = environment
         self._wanted = wanted
-
-    def reset(self) -> None:
-        """Nothing to forget."""
 
     def polled_loss(
         self, round: int, clients: IntArray, data: Literal["all", "mini-batch"]
@@ -154,29 +155,10 @@ class Simulated:
     def work(self, selection: Selection, is_completed: BoolArray) -> _Reports:
         """Return the world's metrics; only those who completed report them."""
         if not self._wanted:
-            return _Reports(_NONE)
+            return _Reports(_NOTHING)
         everyone = self._environment.metrics(selection.round)
-        return _Reports(
-            {
-                name: np.where(is_completed, values[selection.clients], np.nan)
-                for name, values in everyone.items()
-                if name in self._wanted
-            }
-        )
-
-    def measure(self, round: int, is_last: bool) -> Mapping[str, float]:
-        """Nothing is measured."""
-        return _NOTHING
-
-    def state(self) -> dict[str, Array]:
-        """Nothing changes."""
-        return {}
-
-    def load_state(self, state: Mapping[str, Array]) -> None:
-        """Nothing to restore."""
-
-
-_NOTHING: Mapping[str, float] = MappingProxyType({})
+        own = {name: x[selection.clients] for name, x in everyone.items() if name in self._wanted}
+        return _Reports({name: np.where(is_completed, x, np.nan) for name, x in own.items()})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing import get_context, parent_process
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import MappingProxyType
@@ -178,9 +177,8 @@ def _run_in_processes(
 def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None:
     """Run some cells; those whose process dies stay missing."""
     context = get_context("spawn")
-    lifeline, held = context.Pipe(duplex=False)
     stopping = context.Event()
-    pool = ProcessPoolExecutor(n_processes, context, _end_with_parent, (lifeline, stopping))
+    pool = ProcessPoolExecutor(n_processes, context, _end_with_parent, (stopping,))
     try:
         futures = {pool.submit(run_cell, task): task for task in tasks}
         waiting: set[Future[CellResult]] = set(futures)
@@ -197,8 +195,6 @@ def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        held.close()
-        lifeline.close()
 
 
 @contextlib.contextmanager
@@ -214,21 +210,21 @@ def _single_threaded_children() -> Iterator[None]:
         os.environ.update(before)
 
 
-def _end_with_parent(lifeline: Connection, stopping: Event) -> None:
+def _end_with_parent(stopping: Event) -> None:
     """Stop the cell of a worker when the parent says so; end at once when the parent has died.
 
     Another process may have taken over the folder of a dead parent, so the worker must not write.
     Ctrl-C reaches the workers too, but the parent decides.
 
     Args:
-        lifeline: The end of a pipe whose other end only the parent holds.
         stopping: Set by the parent when cells are to save a checkpoint and stop.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
 
     def follow() -> None:
-        with contextlib.suppress(EOFError, OSError):
-            lifeline.recv_bytes()
+        if parent is not None:
+            parent.join()
         os._exit(_INTERRUPTED)
 
     def stop() -> None:

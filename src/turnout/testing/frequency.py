@@ -6,8 +6,6 @@ deviations of a normal variable. It holds for every probability, also where few 
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from turnout.core.rng import Purpose, stream
@@ -84,10 +82,8 @@ def _expect_frequencies(selector: Selector, ctx: RoundContext, repeats: int) -> 
 def _is_off(hits: FloatArray, p: FloatArray) -> BoolArray:
     """Return which clients were hit too often or too rarely."""
     repeats = hits.shape[0]
-    off = np.abs(hits.sum(axis=0) - repeats * p)
     allowed = np.where(p >= 1.0 - ROUNDING, 0.5, margin(repeats * p * (1.0 - p)))
-    is_off: BoolArray = off > allowed
-    return is_off
+    return np.asarray(np.abs(hits.sum(axis=0) - repeats * p) > allowed)
 
 
 def _expect_no_tilt(hits: FloatArray, p: FloatArray) -> None:
@@ -149,7 +145,7 @@ def _expect_equal_chances(subject: Subject) -> None:
     for i in range(repeats):
         selector.prepare(n, seed=i)
         polled = selector.poll(ctx, poll)
-        asked = ctx if polled is None else _with_equal_answers(ctx, polled)
+        asked = ctx if polled is None else ctx.with_answers(polled, np.ones(len(polled)))
         count[selector.select(asked, choose).clients] += 1.0
     p = count.mean() / repeats
     is_odd = np.abs(count - repeats * p) > margin(np.array(repeats * p * (1.0 - p)))
@@ -158,10 +154,6 @@ def _expect_equal_chances(subject: Subject) -> None:
         f"equal clients must have equal chances, but over {repeats} fresh states they were chosen "
         f"{count.astype(int).tolist()} times: break ties at random, not by index.",
     )
-
-
-def _with_equal_answers(ctx: RoundContext, polled: Array) -> RoundContext:
-    return dataclasses.replace(ctx, polled=polled, polled_loss=np.ones(len(polled)))
 
 
 def _counts(subject: Subject, toy: ToyFederation, repeats: int) -> FloatArray:
