@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 import turnout
+from turnout.cli.output import errors
 from turnout.core.describe import entries
 from turnout.core.errors import InvalidInput, OutputError, TurnoutError
 from turnout.core.files import DATA_VARIABLE
@@ -147,8 +147,7 @@ def _end(message: str, exit_code: int, debug: bool) -> None:
     """Print the error that is being handled, and end."""
     if debug:
         traceback.print_exc()
-    text = f"[bold red]error:[/] {escape(message)}"
-    Console(stderr=True).print(text, highlight=False, soft_wrap=True)
+    errors.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True)
     sys.exit(exit_code)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ from rich.markup import escape
 from turnout.cli.options import GridOptions, exit_on_problems, run_shown
 from turnout.cli.output import AsJson, console, fitted, note, print_json
 from turnout.core.errors import InvalidInput
+from turnout.core.plain import finite
 from turnout.report.to_matplotlib import require_matplotlib
 from turnout.studies import ArenaRun, run_arena
 from turnout.studies.arena_tables import duels_table, overall_table, task_table
@@ -85,47 +85,34 @@ def arena(
     _print_table(overall_table(found.overall))
     for label, own in found.overall.items():
         if label != BASELINE:
-            console.print(f"[bold]{label}[/]: {sentence_of(own.duels)}", highlight=False)
+            console.print(f"[bold]{label}[/]: {sentence_of(own.duels)}")
     made = f"Figures: {', '.join(map(str, drawn))}"
-    if pages:
-        made += f". Pages: {', '.join(map(str, pages.values()))}"
-    console.print(f"Kept in {found.path}. {made}", highlight=False)
+    made += f". Pages: {', '.join(map(str, pages.values()))}" if pages else ""
+    console.print(f"Kept in {found.path}. {made}")
 
 
 def _print_table(text: TextTable) -> None:
     """Print a table that is not empty, in parts if the terminal is narrow."""
-    if not text.rows:
-        return
-    first, *headings = text.headings
-    rows = [[escape(cell) for cell in row] for row in text.rows]
-    console.print(f"\n{escape(text.title)}", highlight=False)
-    for part in fitted((first, [row[0] for row in rows]), headings, [row[1:] for row in rows]):
-        console.print(part)
+    if text.rows:
+        rows = [[escape(cell) for cell in row] for row in text.rows]
+        console.print(f"\n{escape(text.title)}")
+        console.print(*fitted(text.headings, rows))
 
 
 def _content(found: ArenaRun, written: list[Path]) -> dict[str, Any]:
-    """Return everything for JSON."""
-    return {
-        "results": str(found.path),
-        "files": [str(file) for file in written],
-        "selectors": {
-            label: {
-                "time_ratio": _known(own.ratio._asdict()),
-                "chance_to_be_faster": _known(own.improvement._asdict()),
-                "mean_rank": _known(own.rank._asdict()),
-                "least_share": own.least_share,
-                "record": sentence_of(own.duels),
-                "tasks": {duel.task.label: _known(duel._asdict()) for duel in own.duels},
-            }
-            for label, own in found.overall.items()
-        },
+    """Return everything for JSON; an unknown number, such as an end of an interval, is null."""
+    selectors: dict[str, dict[str, Any]] = {
+        label: {
+            "time_ratio": own.ratio._asdict(),
+            "chance_to_be_faster": own.improvement._asdict(),
+            "mean_rank": own.rank._asdict(),
+            "least_share": own.least_share,
+            "record": sentence_of(own.duels),
+            "tasks": {duel.task.label: duel._asdict() for duel in own.duels},
+        }
+        for label, own in found.overall.items()
     }
-
-
-def _known(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as JSON holds it: an unknown number, such as an end of an interval, is null."""
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in row.items()
-        if name != "task"
-    }
+    for row in (row for own in selectors.values() for row in own["tasks"].values()):
+        del row["task"]
+    files = [str(file) for file in written]
+    return {"results": str(found.path), "files": files, "selectors": finite(selectors)}

@@ -130,7 +130,7 @@ def compare(
             print_scores(each.scores, title, _usual(point.experiment), wanted, baseline)
         if len(grids) > 1:
             print_across(results.across, wanted or _usual(plan.base), baseline)
-        console.print(f"Run folder: {folder}", highlight=False)
+        console.print(f"Run folder: {folder}")
     if figures is not None and shard is None and results.worlds:
         draw_results(results, figures, formats=FORMATS)
     exit_on_problems(results)

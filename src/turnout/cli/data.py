@@ -83,7 +83,7 @@ def get(
     Example: [bold]turnout --data-dir data data get fashion-mnist[/]
     """
     for path in download(name, show_progress=console.is_terminal):
-        console.print(f"[green]complete[/] {escape(str(path))}", highlight=False)
+        console.print(f"[green]complete[/] {escape(str(path))}")
 
 
 _WAYS = f"{', '.join(FAMILIES[Partition])}. Default: natural if the data has owners, otherwise iid."
@@ -132,7 +132,7 @@ def show_partition(
     if out is not None:
         draw_division(data, out, f"{data.name}, {_described(way)}, {n_clients} clients")
         if not as_json:
-            console.print(f"Figure: {out}", highlight=False)
+            console.print(f"Figure: {out}")
 
 
 def _decoded(text: str, more: list[str], base: type) -> Any:
@@ -204,12 +204,10 @@ def print_division(data: FederatedData, summary: Division, title: str) -> None:
     console.print(_lines(data, summary, shown, title))
     if not data.is_text:
         legend = "  ".join(f"{shade} to {step:.0%}" for step, shade in steps[1:])
-        console.print(f"[dim]Share of a label among the client's: {legend}[/]", highlight=False)
+        console.print(f"[dim]Share of a label among the client's: {legend}[/]")
     if shown.size < data.n_clients:
         number = f"{shown.size} of {data.n_clients} clients"
-        console.print(
-            f"[dim]{number}: evenly, ordered by {summary.ordered_by}.[/]", highlight=False
-        )
+        console.print(f"[dim]{number}: evenly, ordered by {summary.ordered_by}.[/]")
     console.print(_numbers(data, summary))
 
 

@@ -60,11 +60,11 @@ def selector(name: str, *, to: Path | None = None) -> None:
     except OSError as error:
         fix = "choose another folder with --to"
         raise OutputError(f"{folder} cannot be written: {error}; {fix}.") from error
-    console.print(f"[green]Written:[/] {', '.join(files)} in {escape(str(folder))}.")
+    written = f"[green]Written:[/] {', '.join(files)} in {escape(str(folder))}."
+    console.print(written, highlight=True)
     console.print(
         f"Next: cd {folder}; turnout check {module}:{cls}; python -m pytest; pip install -e .; "
         f"turnout compare random {name}",
-        highlight=False,
         markup=False,
         soft_wrap=True,
     )

@@ -60,8 +60,8 @@ def _show_one(description: Description, as_json: bool) -> None:
     facts.add_column(max_width=_WIDEST, overflow="fold")
     for label, text in _facts(description).items():
         facts.add_row(label, text.replace("``", "") + "\n")
-    console.print(f"[bold]{escape(description.title)}[/]\n", highlight=False)
-    console.print(facts, highlight=False)
+    console.print(f"[bold]{escape(description.title)}[/]\n")
+    console.print(facts)
 
 
 def _facts(description: Description) -> dict[str, str]:

@@ -13,11 +13,10 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 from click import get_current_context
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from turnout.cli.output import console, note, print_json
+from turnout.cli.output import console, errors, note, print_json
 from turnout.core.errors import InvalidInput
 from turnout.core.require import choice
 from turnout.data import Partition, Source
@@ -133,7 +132,6 @@ def print_shard(shard: Shard, folder: Path, grids: Sequence[Results], as_json: b
         f"Shard {shard}: {n_complete} of {n_runs} runs are complete in {folder}. When all "
         "shards are, turnout merge joins their folders; without --shard this command shows the "
         "results.",
-        highlight=False,
     )
 
 
@@ -166,7 +164,7 @@ def run_shown(
             results = run_experiment(experiment, folder, progress=advance, **options)
     except KeyboardInterrupt:
         advice = " The same command resumes from here." if is_kept else ""
-        Console(stderr=True).print(f"Interrupted.{advice}", soft_wrap=True)
+        errors.print(f"Interrupted.{advice}", soft_wrap=True)
         raise typer.Exit(_INTERRUPTED) from None
     for text in results.notes:
         note(text)
@@ -179,11 +177,10 @@ def exit_on_problems(*results: Results) -> None:
     Runs with a result that needs a remark are named too. The traceback of an error is in a file,
     which is named; with ``--debug`` it is shown.
     """
-    errors = Console(stderr=True)
     for run in (run for each in results for run in (*each.remarks, *each.failed)):
         kind = "[yellow]note:[/]" if run.summary else f"[bold red]{run.status}:[/]"
         text = escape(f"{run.label}, seed {run.seed}: {run.message}")
-        errors.print(f"{kind} {text}", highlight=False)
+        errors.print(f"{kind} {text}")
         traceback = run.path / ERROR
         if not run.summary and traceback.exists():
             typer.echo(f"traceback: {traceback}", err=True)

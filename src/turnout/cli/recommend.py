@@ -93,18 +93,17 @@ def recommend(
 
 def _print(found: Recommendation) -> None:
     for label, reason in found.left_out.items():
-        console.print(f"[dim]Left out: {escape(label)}: {escape(reason)}[/]", highlight=False)
-    experiment, ranking, metric = found.experiment, found.ranking, found.metric
-    print_scores(ranking, experiment.title, [metric], [metric], ranking.labels[0])
+        console.print(f"[dim]Left out: {escape(label)}: {escape(reason)}[/]")
+    ranking, metric = found.ranking, found.metric
+    print_scores(ranking, found.experiment.title, [metric], [metric], ranking.labels[0])
     needs = ", ".join(needs_of(found.winner.make())) or "nothing"
-    console.print(f"\n{_sentence(found)} It needs: {needs}.", highlight=False)
+    console.print(f"\n{_sentence(found)} It needs: {needs}.")
     known = _known([found.winner])
     if known and found.winner.name != BASELINE:
-        console.print(f"In the arena: {known[found.winner.label].record}", highlight=False)
-    console.print("\nIn a Flower app (docs/howto/flower-selection.md):", highlight=False)
-    line = _flower_line(found.winner, experiment.cohort_size)
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"\nRun folder: {found.results.folder}", highlight=False)
+        console.print(f"In the arena: {known[found.winner.label].record}")
+    console.print("\nIn a Flower app (docs/howto/flower-selection.md):")
+    console.print(_flower_line(found), markup=False, soft_wrap=True)
+    console.print(f"\nRun folder: {found.results.folder}")
 
 
 def _known(variants: Sequence[Variant]) -> dict[str, Standing]:
@@ -121,12 +120,8 @@ def _print_known(known: Mapping[str, Standing]) -> None:
         time = "1" if label == BASELINE else f"{value:.2f} ({low:.2f} to {high:.2f})"
         unfair = f"{standing.n_unfair} of {standing.n_tasks}"
         rows.append((escape(label), time, f"{standing.least_share:.2f}", unfair))
-    headings = (
-        "selector",
-        f"time to target / {BASELINE}",
-        "least share of fair",
-        "unfair in tasks",
-    )
+    time_to = f"time to target / {BASELINE}"
+    headings = ("selector", time_to, "least share of fair", "unfair in tasks")
     if rows:
         console.print(text_table("In the arena (docs/arena.md)", headings, rows))
 
@@ -146,15 +141,16 @@ def _sentence(found: Recommendation) -> str:
     return f"{take} {best} has the best mean, but the difference may be chance, as for: {others}."
 
 
-def _flower_line(variant: Variant, cohort_size: int) -> str:
-    """Return the lines that use a selector in a Flower app."""
-    values = variant.make().parameters
-    shown = [repr(variant.name), *(f"{name}={values[name]!r}" for name in variant.parameters)]
+def _flower_line(found: Recommendation) -> str:
+    """Return the lines that use the winner in a Flower app."""
+    values = found.winner.make().parameters
+    given = [f"{name}={values[name]!r}" for name in found.winner.parameters]
     return (
         "import turnout\n"
         "from turnout.live.flower import SelectingStrategy\n"
-        f"strategy = SelectingStrategy(FedAvg(), turnout.make({', '.join(shown)}), "
-        f"cohort_size={variant.cohort_size or cohort_size})"
+        f"strategy = SelectingStrategy(FedAvg(), turnout.make("
+        f"{', '.join([repr(found.winner.name), *given])}), "
+        f"cohort_size={found.winner.cohort_size or found.experiment.cohort_size})"
     )
 
 
@@ -170,6 +166,6 @@ def _row(found: Recommendation) -> dict[str, Any]:
         "ranking": [score_row(ranking, each, keys, ranking.labels[0]) for each in ranking.labels],
         "left_out": dict(found.left_out),
         "folder": str(found.results.folder),
-        "flower": _flower_line(found.winner, found.experiment.cohort_size),
+        "flower": _flower_line(found),
         "arena": {label: standing._asdict() for label, standing in known.items()},
     }

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from turnout.cli.options import GridOptions, exit_on_problems, print_shard, run_shown
 from turnout.cli.output import AsJson, console, print_json, table, text_table
@@ -100,14 +100,14 @@ def reproduce(
 
 def _print(study: Reproduction, written: list[Path]) -> None:
     preset = study.preset
-    console.print(f"[bold]{preset.title}[/]: {preset.paper}", highlight=False)
+    console.print(f"[bold]{preset.title}[/]: {preset.paper}")
     for note in preset.notes:
-        console.print(f"  {note}", highlight=False)
+        console.print(f"  {note}")
     for text in study.tables:
         console.print(_rich(text))
-    console.print(count_sentence(study.claims), highlight=False)
+    console.print(count_sentence(study.claims))
     if written:
-        console.print("Figures: " + ", ".join(str(path) for path in written), highlight=False)
+        console.print("Figures: " + ", ".join(str(path) for path in written))
 
 
 def _rich(text: TextTable) -> Table:
@@ -115,13 +115,12 @@ def _rich(text: TextTable) -> Table:
         return text_table(text.title, text.headings, text.rows)
     shown = table(text.title, *text.headings)
     for row in text.rows:
-        shown.add_row(*(_coloured(cell) for cell in row))
+        styles = (
+            next((style for verdict, style in _COLOURS.items() if cell.startswith(verdict)), "")
+            for cell in row
+        )
+        shown.add_row(*map(Text, row, styles))
     return shown
-
-
-def _coloured(cell: str) -> str:
-    colour = next((_COLOURS[verdict] for verdict in Verdict if cell.startswith(verdict)), "")
-    return f"[{colour}]{escape(cell)}[/]" if colour else escape(cell)
 
 
 def _content(study: Reproduction, written: list[Path]) -> dict[str, Any]:
@@ -136,17 +135,7 @@ def _content(study: Reproduction, written: list[Path]) -> dict[str, Any]:
                 "times": times,
                 "n_rounds": results.n_rounds,
                 "schemes": {
-                    label: {
-                        "seeds": list(scheme.seeds),
-                        **{
-                            name: _measured(results.values(label, name), name)
-                            for name in (
-                                *scheme.measures,
-                                *study.preset.relative_measures(setting),
-                            )
-                        },
-                    }
-                    for label, scheme in results.schemes.items()
+                    label: _scheme(study, setting, results, label) for label in results.schemes
                 },
             }
             for (setting, times), results in study.file.parts.items()
@@ -154,6 +143,13 @@ def _content(study: Reproduction, written: list[Path]) -> dict[str, Any]:
         "claims": [_claim(entry) for entry in study.claims],
         "count": count_sentence(study.claims),
     }
+
+
+def _scheme(study: Reproduction, setting: str, results: Any, label: str) -> dict[str, Any]:
+    scheme = results.schemes[label]
+    names = (*scheme.measures, *study.preset.relative_measures(setting))
+    measured = {name: _measured(results.values(label, name), name) for name in names}
+    return {"seeds": list(scheme.seeds), **measured}
 
 
 def _measured(values: FloatArray, name: str) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def print_scores(
     hidden = [metric.short for metric in usual if not wanted and metric not in metrics]
     if hidden:
         lines.append(f"Not shown: {'; '.join(hidden)}. Widen the terminal, or give --metrics.")
-    console.print("\n".join(lines), style="dim", highlight=False, markup=False)
+    console.print("\n".join(lines), style="dim", markup=False)
 
 
 def _that_fit(scores: Scores, metrics: Sequence[Metric[Facts]]) -> list[Metric[Facts]]:
@@ -148,7 +148,7 @@ def _print_over_worlds(across: Across, metric: Metric[Facts], baseline: str | No
         chance = _interval(better[label], ".2f") if label in better else "-"
         rows.add_row(escape(label), _interval(middle[label], metric.form), chance)
     console.print(rows)
-    console.print(_ACROSS, style="dim", highlight=False)
+    console.print(_ACROSS, style="dim")
 
 
 def _interval(interval: Interval, form: str) -> str:
@@ -183,15 +183,14 @@ def score_row(scores: Scores, label: str, keys: Sequence[str], baseline: str) ->
 
 
 def _print_table(title: str, content: ScoreTable) -> None:
-    console.print(title, style="italic", highlight=False, markup=False)
+    console.print(title, style="italic", markup=False)
     console.print(*_drawn(content))
 
 
 def _drawn(content: ScoreTable) -> list[Table]:
     """Return the tables of some columns: one if they fit side by side."""
-    cells = [
-        [_STYLES[entry.mark].format(escape(entry.text)) for entry in entries]
-        for _, entries in content.rows
+    rows = [
+        [escape(label), *(_STYLES[entry.mark].format(escape(entry.text)) for entry in entries)]
+        for label, entries in content.rows
     ]
-    labels = [escape(label) for label, _ in content.rows]
-    return fitted(("selector", labels), content.headings, cells)
+    return fitted(["selector", *content.headings], rows)

@@ -138,4 +138,4 @@ def _run(
     kept = {} if recipe is None else {"folder": str(folder)}
     show(metric_table(title, shown_in(command, targets), row), [row | kept], as_json)
     if out is not None and not as_json:
-        console.print(f"Run folder: {out}", highlight=False)
+        console.print(f"Run folder: {out}")

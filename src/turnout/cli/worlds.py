@@ -87,15 +87,15 @@ def _show_kind(row: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(row)
         return
-    console.print(f"[bold]{row['kind']}[/]: {escape(row['about'])}\n", highlight=False)
+    console.print(f"[bold]{row['kind']}[/]: {escape(row['about'])}\n")
     fields = table("", "field", "default", "meaning")
     for field in row["fields"]:
         meaning = escape(field["meaning"].replace("``", ""))
         fields.add_row(f"[bold]{field['name']}[/]", escape(_toml(field["default"])), meaning)
     if row["fields"]:
         console.print(fields)
-    console.print("In a file for --world:", highlight=False)
-    console.print(f"  {escape(_example(row))}", highlight=False, soft_wrap=True)
+    console.print("In a file for --world:")
+    console.print(f"  {escape(_example(row))}", soft_wrap=True)
 
 
 def _example(row: dict[str, Any]) -> str:
