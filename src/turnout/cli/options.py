@@ -41,7 +41,8 @@ from turnout.worlds import WORLDS
 
 #: Options that several commands have.
 Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Runs at the same time; default: one per processor.")
+    int | None,
+    typer.Option("--jobs", min=1, help="Runs at the same time; default: one per processor."),
 ]
 Out = Annotated[
     Path | None, typer.Option(help="Run folder; default: runs/ and a name made of the settings.")
@@ -80,14 +81,14 @@ class GridOptions:
     """How the runs of a grid are computed.
 
     Args:
-        jobs: Runs at the same time; default: one per processor.
+        n_jobs: Runs at the same time; default: one per processor.
         backend: Where runs are computed: local or ray.
         address: Ray cluster, auto or HOST:PORT; default: Ray started here.
         shard: i/n: only the runs whose number is i modulo n; see merge.
         fresh: Run everything again, also what the folder holds already.
     """
 
-    jobs: Jobs = None
+    n_jobs: Jobs = None
     backend: str = "local"
     address: str | None = None
     shard: str | None = None
@@ -102,15 +103,10 @@ class GridOptions:
         Raises:
             InvalidInput: Trackers were asked for, and several runs at the same time.
         """
-        if track and self.jobs not in (None, 1):
+        if track and self.n_jobs not in (None, 1):
             raise InvalidInput("--track follows one run at a time: give --jobs 1, or leave it out.")
-        return {
-            "n_jobs": 1 if track else self.jobs,
-            "backend": self.backend,
-            "address": self.address,
-            "shard": None if self.shard is None else Shard.parse(self.shard),
-            "fresh": self.fresh,
-        }
+        shard = None if self.shard is None else Shard.parse(self.shard)
+        return {**vars(self), "n_jobs": 1 if track else self.n_jobs, "shard": shard}
 
 
 def print_shard(shard: Shard, folder: Path, grids: Sequence[Results], as_json: bool) -> None:

@@ -72,12 +72,8 @@ def _row(part: str, kind: str, cls: Any) -> dict[str, Any]:
     except InvalidInput:  # it needs the path of a file
         example = encode(cls(path="mine.csv"))
     fields = [
-        {
-            "name": field.name,
-            "default": example.get(field.name),
-            "meaning": meanings[field.name].meaning,
-        }
-        for field in dataclasses.fields(cls)
+        {"name": name, "default": example.get(name), "meaning": meanings[name].meaning}
+        for name in (field.name for field in dataclasses.fields(cls))
     ]
     about = sections(cls.__doc__)[0].replace("``", "")
     return {"part": part, "kind": kind, "about": about, "fields": fields, "example": example}

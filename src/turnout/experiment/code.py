@@ -78,14 +78,15 @@ def files_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
     named = {file for module in modules for file in _files(base, module)[-1:]}
     ours = _reached(base, named, _is_algorithm)
     digests = {name: hashlib.sha256(_bare(content)).hexdigest() for name, content in ours.items()}
-    traces = _values_of("path", experiment.table()["world"])
-    return dict(sorted(digests.items())) | {path: content_id(Path(path)) for path in traces}
+    world = _texts(experiment.table()["world"])
+    traces = {path: content_id(Path(path)) for key, path in world if key == "path"}
+    return dict(sorted(digests.items())) | traces
 
 
 def _modules(settings: Any) -> set[str]:
     """Return the modules that the texts in some settings name."""
     selectors = set(list_selectors())
-    return {module for text in _texts(settings) for module in _named(text, selectors)}
+    return {module for _, text in _texts(settings) for module in _named(text, selectors)}
 
 
 def _is_ours(module: str) -> bool:
@@ -113,22 +114,16 @@ def _bare(content: bytes) -> bytes:
     return "\n".join(line.rstrip() for line in lines if line.strip()).encode()
 
 
-def _values_of(key: str, table: Any) -> Iterator[str]:
-    """Yield the texts of a key, wherever it is in a table."""
-    for name, value in table.items() if isinstance(table, Mapping) else ():
-        if name == key and isinstance(value, str):
-            yield value
-        yield from _values_of(key, value)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield all texts in some settings, each with the key that it belongs to."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _texts(item, name)
+    elif isinstance(value, list | tuple):
         for item in value:
-            yield from _texts(item)
-    elif isinstance(value, str):
-        yield value
+            yield from _texts(item, key)
 
 
 def _named(text: str, selectors: set[str]) -> list[str]:

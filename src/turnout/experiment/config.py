@@ -300,20 +300,12 @@ class Experiment:
 
     def table(self) -> dict[str, Any]:
         """Return the resolved experiment as plain data; ``from_table`` reads it back."""
-        training = {} if self.training is None else {"training": encode(self.training)}
-        bounds = {} if self.bounds is None else {"bounds": dict(self.bounds)}
-        return {
-            "name": self.name,
-            "selectors": [variant.table() for variant in self.selectors],
-            "world": world_table(self.world),
-            "n_clients": self.n_clients,
-            "cohort_size": self.cohort_size,
-            "n_rounds": self.n_rounds,
-            "seeds": list(self.seeds),
-            "policy": encode(self.policy),
-            **training,
-            **bounds,
+        values = {"name": self.name} | {
+            each.name: getattr(self, each.name) for each in fields(self)
         }
+        values["selectors"] = [variant.table() for variant in self.selectors]
+        values["world"] = world_table(self.world)
+        return {name: encode(value) for name, value in values.items() if value is not None}
 
     @property
     def title(self) -> str:

@@ -305,7 +305,7 @@ def _open_folder(experiment: Experiment, root: Path) -> None:
     file = root / files.EXPERIMENT
     saved = files.read_json(file) if file.exists() else {}
     if saved:
-        n_rounds = max(whole["n_rounds"], _number(saved, "n_rounds"))
+        n_rounds = max(whole["n_rounds"], _n_rounds(saved))
         difference = misfit({**saved, "n_rounds": n_rounds}, whole)
         if difference is not None:
             raise FolderError(
@@ -329,7 +329,7 @@ def check_version(tasks: Iterable[CellTask]) -> None:
         FolderError: Such a version made one of them.
     """
     for task in tasks:
-        version = _versions(task).get("turnout", __version__)
+        version = _read(task, files.VERSIONS).get("turnout", __version__)
         if not repeats(version):
             raise FolderError(
                 f"{task.path} was made by turnout {version}, and this is turnout {__version__}, "
@@ -353,9 +353,10 @@ def _prepare(tasks: Sequence[CellTask], *, fresh: bool) -> tuple[list[str], int]
     again: list[str] = []
     n_unmarked = 0
     for task in (task for task in tasks if (task.path / files.CONFIG).exists()):
-        reason = "as asked" if fresh else _outdated(task)
-        is_short = 0 < _n_rounds(task) < task.experiment.n_rounds
-        n_unmarked += bool(not reason and task.versions["code"] and "code" not in _versions(task))
+        saved, n_before = _read(task, files.VERSIONS), _n_rounds(_read(task, files.CONFIG))
+        reason = "as asked" if fresh else _outdated(task, saved, n_before)
+        is_short = 0 < n_before < task.experiment.n_rounds
+        n_unmarked += bool(not reason and task.versions["code"] and "code" not in saved)
         if not fresh and not ((reason or is_short) and _is_same(task)):
             continue  # nothing to do, or the cell itself says what differs
         (task.path / files.SUMMARY).unlink(missing_ok=True)
@@ -386,14 +387,13 @@ def _reuse_notes(
         yield f"{_cells(n_unmarked)} {were} {_OLD_CODE}"
 
 
-def _number(table: Mapping[str, Any], key: str) -> int:
-    value = table.get(key)
-    return value if isinstance(value, int) else 0
+def _n_rounds(table: Mapping[str, Any]) -> int:
+    n_rounds = table.get("n_rounds")
+    return n_rounds if isinstance(n_rounds, int) else 0
 
 
-def _outdated(task: CellTask) -> str:
+def _outdated(task: CellTask, saved: Mapping[str, Any], n_before: int) -> str:
     """Return the reason to run a cell again; empty if there is none."""
-    saved = _versions(task)
     for kind in ("code", "files"):  # older cells lack one or both
         digests, wanted = saved.get(kind), task.versions[kind]
         if not isinstance(digests, dict):
@@ -402,7 +402,7 @@ def _outdated(task: CellTask) -> str:
         changed = [name for name in names if not digests.get(name) == wanted.get(name) != ""]
         if changed:
             return f"{', '.join(changed)} changed"
-    recipe, n_before = task.experiment.training, _n_rounds(task)
+    recipe = task.experiment.training
     if recipe is None or n_before >= task.experiment.n_rounds or recipe.may_go_on_after(n_before):
         return ""
     return f"round {n_before} was measured as the last one"
@@ -416,16 +416,11 @@ def _is_same(task: CellTask) -> bool:
     return config_difference(longer, task) is None
 
 
-def _versions(task: CellTask) -> dict[str, Any]:
+def _read(task: CellTask, name: str) -> dict[str, Any]:
+    """Return a file of a cell; empty if it cannot be read."""
     with contextlib.suppress(DamagedFile):
-        return files.read_json(task.path / files.VERSIONS)
+        return files.read_json(task.path / name)
     return {}
-
-
-def _n_rounds(task: CellTask) -> int:
-    with contextlib.suppress(DamagedFile):
-        return _number(files.read_json(task.path / files.CONFIG), "n_rounds")
-    return 0
 
 
 def _cells(count: int) -> str:

@@ -298,41 +298,38 @@ class _Packer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        held = (path for path in folder.iterdir() if path.name != files.ROUNDS)  # which may be cut
-        self._seen = {path.name: _mark(path) for path in held}
+        self._seen = self._marks()
+        self._seen.pop(files.ROUNDS, None)  # which may be cut
         self._n_logged = 0  # bytes of the log that were sent
         self._sent = time.monotonic()
 
     def pieces(self, is_last: bool = False) -> list[Piece]:
         """Return what is new, if it is time: at a checkpoint, at the end, or after a while."""
-        now = time.monotonic()
-        changed = [path for path in self._folder.iterdir() if self._is_new(path)]
-        is_checkpoint = any(path.name == files.PROGRESS for path in changed)
-        if not (is_checkpoint or is_last) and now - self._sent < _TELL_EVERY_S:
+        now, marks = time.monotonic(), self._marks()
+        changed = [name for name, mark in marks.items() if self._seen.get(name) != mark]
+        is_due = files.PROGRESS in changed or is_last or now - self._sent >= _TELL_EVERY_S
+        if not is_due:
             return []
-        self._sent = now
-        for path in changed:
-            self._seen[path.name] = _mark(path)
+        self._sent, self._seen = now, marks
         # What makes a checkpoint whole, and then a cell, is written last.
-        changed.sort(key=lambda path: (path.name == files.SUMMARY, path.name == files.PROGRESS))
-        return [self._piece(path) for path in changed]
+        changed.sort(key=lambda name: (name == files.SUMMARY, name == files.PROGRESS))
+        return [self._piece(name) for name in changed]
 
-    def _is_new(self, path: Path) -> bool:
-        is_own = path.name.startswith(PREVIOUS)  # the caller keeps what was there before
-        return not is_own and self._seen.get(path.name) != _mark(path)
+    def _marks(self) -> dict[str, tuple[int, int, int]]:
+        """Return what differs after a file was written again, for each file."""
+        found = ((path.name, path.stat()) for path in self._folder.iterdir())
+        return {
+            name: (status.st_ino, status.st_size, status.st_mtime_ns)
+            for name, status in found
+            if not name.startswith(PREVIOUS)  # the caller keeps what was there before
+        }
 
-    def _piece(self, path: Path) -> Piece:
-        content = path.read_bytes()
-        if path.name != files.ROUNDS:
-            return Piece(path.name, 0, content)
+    def _piece(self, name: str) -> Piece:
+        content = (self._folder / name).read_bytes()
+        if name != files.ROUNDS:
+            return Piece(name, 0, content)
         start, self._n_logged = self._n_logged, len(content)
-        return Piece(path.name, start, content[start:])
-
-
-def _mark(path: Path) -> tuple[int, int, int]:
-    """Return what differs after a file was written again."""
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
+        return Piece(name, start, content[start:])
 
 
 def _check_versions(there: Mapping[str, Any], here: Mapping[str, Any]) -> None:

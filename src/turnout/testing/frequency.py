@@ -10,7 +10,7 @@ import numpy as np
 
 from turnout.core.rng import Purpose, stream
 from turnout.core.selector import Selector
-from turnout.core.types import Array, BoolArray, FloatArray, RoundContext
+from turnout.core.types import Array, FloatArray, RoundContext
 from turnout.testing.harness import Subject, ToyFederation, contract, doing, expect, expect_valid
 
 #: How many standard deviations a count may differ from its expectation.
@@ -67,7 +67,8 @@ def _expect_frequencies(selector: Selector, ctx: RoundContext, repeats: int) -> 
     seen = np.flatnonzero(hits.any(axis=0))
     p = reported[seen]
     expect(bool(np.all((p > 0.0) & (p <= 1.0))), "probability is outside (0, 1].")
-    odd = seen[_is_off(hits[:, seen], p)]
+    allowed = np.where(p >= 1.0 - ROUNDING, 0.5, margin(repeats * p * (1.0 - p)))
+    odd = seen[np.abs(hits[:, seen].sum(axis=0) - repeats * p) > allowed]
     details = [
         f"client {i} reported {reported[i]:.4f}, chosen {hits[:, i].mean():.4f}" for i in odd
     ]
@@ -77,13 +78,6 @@ def _expect_frequencies(selector: Selector, ctx: RoundContext, repeats: int) -> 
         f"{'; '.join(details)}. Draw with turnout.sampling.exact_draw, or report None.",
     )
     _expect_no_tilt(hits[:, seen], p)
-
-
-def _is_off(hits: FloatArray, p: FloatArray) -> BoolArray:
-    """Return which clients were hit too often or too rarely."""
-    repeats = hits.shape[0]
-    allowed = np.where(p >= 1.0 - ROUNDING, 0.5, margin(repeats * p * (1.0 - p)))
-    return np.asarray(np.abs(hits.sum(axis=0) - repeats * p) > allowed)
 
 
 def _expect_no_tilt(hits: FloatArray, p: FloatArray) -> None:
