@@ -44,7 +44,13 @@ def selector(name: str, *, to: Path | None = None) -> None:
         name: Its name: lower case, words joined by -.
         to: The new folder; default: as the name.
     """
-    module = _checked_module(name)
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        wanted = "lower-case words joined by '-', such as my-method"
+        raise InvalidInput(f"NAME must be {wanted}, got {name!r}.", field="NAME")
+    module = name.replace("-", "_")
+    if name in list_selectors() or importlib.util.find_spec(module) is not None:
+        problem = "is taken by a selector or a module: choose another"
+        raise InvalidInput(f"NAME {name!r} {problem}.", field="NAME")
     folder = Path(name) if to is None else to
     cls = "".join(word.capitalize() for word in name.split("-"))
     words = {"name": name, "module": module, "cls": cls, "group": ENTRY_POINT_GROUP}
@@ -68,21 +74,6 @@ def selector(name: str, *, to: Path | None = None) -> None:
         markup=False,
         soft_wrap=True,
     )
-
-
-def _checked_module(name: str) -> str:
-    """Return the module of a selector, or refuse its name."""
-    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise InvalidInput(
-            f"NAME must be lower-case words joined by '-', such as my-method, got {name!r}.",
-            field="NAME",
-        )
-    module = name.replace("-", "_")
-    if name in list_selectors() or importlib.util.find_spec(module) is not None:
-        raise InvalidInput(
-            f"NAME {name!r} is taken by a selector or a module: choose another.", field="NAME"
-        )
-    return module
 
 
 def _template_text(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,15 +19,7 @@ from turnout.cli.output import console, errors, note, print_json
 from turnout.core.errors import InvalidInput
 from turnout.core.require import choice
 from turnout.data import Partition, Source
-from turnout.experiment import (
-    Advance,
-    Experiment,
-    Shard,
-    Variant,
-    parse_variant,
-    run_experiment,
-    sweep,
-)
+from turnout.experiment import Advance, Experiment, Shard, run_experiment, sweep
 from turnout.experiment.codec import FAMILIES, ConfigError, decode
 from turnout.experiment.pool import Callbacks
 from turnout.experiment.sweep import joined
@@ -273,15 +264,6 @@ def sizes_of(options: WorldOptions) -> dict[str, int]:
     """Return the sizes that were given, by field of ``Experiment``."""
     sizes = {name: getattr(options, name) for name in ("n_clients", "cohort_size", "n_rounds")}
     return {name: size for name, size in sizes.items() if size is not None}
-
-
-def variant_with(selector: str, parameters: Sequence[str] | None) -> Variant:
-    """Return the variant of a text, with the parameters of ``--param`` put over its own."""
-    variant = parse_variant(selector)
-    changes = parse_parameters(",".join(parameters or []))
-    if not changes:
-        return variant
-    return dataclasses.replace(variant, parameters={**variant.parameters, **changes}, label="")
 
 
 StopAtTarget = Annotated[

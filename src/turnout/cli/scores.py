@@ -133,17 +133,15 @@ def print_across(across: Across, metrics: Sequence[Metric[Facts]], baseline: str
             scores.n_reached(label, metric) for scores in across.worlds for label in across.labels
         )
         if across.labels and metric.better != "neither" and all(reached):
-            _print_over_worlds(across, metric, baseline)
-            return
-
-
-def _print_over_worlds(across: Across, metric: Metric[Facts], baseline: str | None) -> None:
+            break
+    else:
+        return
     first = across.labels[0] if baseline is None else baseline
     middle = across.interquartile_mean(metric.key)
     better = across.probability_of_improvement(metric.key, first)
     headings = (f"{metric.short}, IQM", f"P(better than {first})")
-    n_worlds = len(across.worlds)
-    rows = table(f"Over {n_worlds} worlds", "selector", *headings, numbers=headings)
+    title = f"Over {len(across.worlds)} worlds"
+    rows = table(title, "selector", *headings, numbers=headings)
     for label in across.labels:
         chance = _interval(better[label], ".2f") if label in better else "-"
         rows.add_row(escape(label), _interval(middle[label], metric.form), chance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -22,10 +23,10 @@ from turnout.cli.options import (
     recipe_options,
     run_shown,
     settings_of,
-    variant_with,
 )
 from turnout.cli.output import AsJson, console, metric_table, show
-from turnout.experiment import Experiment
+from turnout.experiment import Experiment, parse_variant
+from turnout.experiment.variants import parse_parameters
 from turnout.results.catalogue import shown_in
 
 Seed = Annotated[int, typer.Option(min=0)]
@@ -109,7 +110,11 @@ def _run(
     temporary folder, which stays only if the run failed, for the sake of its traceback.
     """
     command: Literal["simulate", "train"] = "simulate" if recipe is None else "train"
-    variant = variant_with(selector, param)
+    variant = parse_variant(selector)
+    changes = parse_parameters(",".join(param or []))
+    if changes:  # over the parameters in the text of the selector
+        own = {**variant.parameters, **changes}
+        variant = dataclasses.replace(variant, parameters=own, label="")
     experiment = Experiment([variant], **settings_of(command, [seed], federation, recipe))
     if out is None and recipe is not None:
         out = Path("runs") / f"train-{experiment.digest[:8]}"

@@ -39,7 +39,7 @@ from turnout.core.types import (
 )
 from turnout.experiment.engine import RoundEngine
 from turnout.results.run import RoundRow
-from turnout.worlds import Closed, Environment, Fate, FixedDeadline, History, Observed, RoundPolicy
+from turnout.worlds import Environment, Fate, FixedDeadline, History, Observed, RoundPolicy
 
 # --------------------------------------------------------------------------------------------------
 # What clients hold, answer and do in a round: losses of the world, or training of a real model.
@@ -149,8 +149,7 @@ class Simulated(Participants):
         self, round: int, clients: IntArray, data: Literal["all", "mini-batch"]
     ) -> FloatArray:
         """Return the world's synthetic loss."""
-        loss: FloatArray = self._environment.polled_loss(round, data)[clients]
-        return loss
+        return np.asarray(self._environment.polled_loss(round, data)[clients])
 
     def work(self, selection: Selection, is_completed: BoolArray) -> _Reports:
         """Return the world's metrics; only those who completed report them."""
@@ -302,7 +301,13 @@ def rounds(
     progress = Progress(environment.n_clients) if progress is None else progress
     if participants is None:
         participants = Simulated(environment, selector.needs_metrics)
-    _check_columns(selector, environment, participants)
+    provided = environment.columns.union(participants.columns)
+    missing = sorted(selector.needs_columns - provided)
+    if missing:
+        raise MissingColumn(
+            f"{type(selector).__name__} needs the column {missing[0]!r}, and this environment has: "
+            f"{', '.join(sorted(provided))}. Timing LinearContextual() fills 'context'."
+        )
     engine = RoundEngine(
         selector,
         policy,
@@ -345,35 +350,13 @@ def _go(
         chosen = selection.clients
         fate = environment.fate(t, history, workload=workload)
         closed = engine.close(fate.duration[chosen], fate.survived[chosen], fate.reports_failure)
-        closed, outcome = _worked(environment, participants, selection, closed)
+        work = participants.work(selection, np.equal(closed.status, Status.COMPLETED))
+        if work.is_broken is not None and work.is_broken.any():
+            failed = np.where(work.is_broken, np.int8(Status.FAILED), closed.status)
+            closed = closed._replace(status=failed)
+        claims = {name: environment.claimed(x, chosen) for name, x in work.metrics.items()}
+        outcome = Outcome(closed.status, closed.duration, claims)
         outcome = engine.learn(selection, closed, outcome, deadline)
         history.record(chosen)
         measured = participants.measure(t, t == numbers[-1])
         yield RoundRecord(ctx, selection, outcome, closed.length_s, closed.spent, fate, measured)
-
-
-def _worked(
-    environment: Environment, participants: Participants, selection: Selection, closed: Closed
-) -> tuple[Closed, Outcome]:
-    """Let the clients work; return how the round ended and what they claim."""
-    work = participants.work(selection, np.equal(closed.status, Status.COMPLETED))
-    if work.is_broken is not None and work.is_broken.any():
-        failed = np.where(work.is_broken, np.int8(Status.FAILED), closed.status)
-        closed = closed._replace(status=failed)
-    claimed = {
-        name: environment.claimed(values, selection.clients)
-        for name, values in work.metrics.items()
-    }
-    return closed, Outcome(closed.status, closed.duration, claimed)
-
-
-def _check_columns(
-    selector: Selector, environment: Environment, participants: Participants
-) -> None:
-    provided = environment.columns.union(participants.columns)
-    missing = sorted(selector.needs_columns - provided)
-    if missing:
-        raise MissingColumn(
-            f"{type(selector).__name__} needs the column {missing[0]!r}, and this environment has: "
-            f"{', '.join(sorted(provided))}. Timing LinearContextual() fills 'context'."
-        )

@@ -421,8 +421,11 @@ class ToyFederation:
         return ToyFate(available, status.astype(np.int8), duration, reported, polled_loss, context)
 
     def _fixed_column(self, name: str) -> Array:
-        if name == "features":
-            return self._bits()
+        if name == "features":  # all good clients have similar codes, and so have all others
+            rng = stream(self.seed, Purpose.INIT)
+            code = rng.integers(0, 2, (2, _N_BITS), dtype=np.uint8)
+            is_flipped = rng.random((self.n_clients, _N_BITS)) < 0.05
+            return np.asarray(code[self._good.astype(np.int64)] ^ is_flipped.astype(np.uint8))
         if name == "success_rate":
             return self._success_rate()
         if name == "num_samples":
@@ -439,13 +442,6 @@ class ToyFederation:
     def _mean_context(self) -> FloatArray:
         work, transfer = np.where(self._good, [[0.5], [0.3]], [[2.0], [1.5]]) * self._jitter[3]
         return np.column_stack((work, np.full(self.n_clients, 0.5), transfer))
-
-    def _bits(self) -> Array:
-        """Return codes: all good clients have similar ones, and so have all others."""
-        rng = stream(self.seed, Purpose.INIT)
-        code = rng.integers(0, 2, (2, _N_BITS), dtype=np.uint8)
-        is_flipped = rng.random((self.n_clients, _N_BITS)) < 0.05
-        return np.asarray(code[self._good.astype(np.int64)] ^ is_flipped.astype(np.uint8))
 
 
 def _read_only(values: Array) -> Array:
