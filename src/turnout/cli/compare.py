@@ -45,6 +45,7 @@ from turnout.results.catalogue import all_metrics, at_targets, shown_in
 from turnout.results.metric import Facts, Metric
 from turnout.results.scores import known_label
 
+_NO_SELECTORS = "give selectors, e.g. turnout compare random e3cs, or --config FILE."
 #: What is wrong when there is something to train with, and nothing to train.
 _NOT_TRAINED = "options of training were given without --train."
 
@@ -100,13 +101,9 @@ def compare(
         as_json: For programs.
     """
     recipe = recipe_options(training, stop_at_target)
-    if config is None:
-        plan = _from_options(selectors or [], federation, seeds or 5, train, recipe)
-    elif selectors:
-        raise InvalidInput("--config and selectors exclude each other: give one of them.")
-    else:
-        plan = _from_file(config, federation, seeds, train, recipe)
-    plan = plan.over(_swept(sweep or []))
+    plan = _plan(selectors or [], config, federation, seeds, recipe, train).over(
+        _swept(sweep or [])
+    )
     agreed(plan.n_cells, yes)
     wanted = named_metrics(metrics)
     if baseline is not None:
@@ -161,24 +158,6 @@ def _rows(point: Point, results: Results, baseline: str | None) -> Iterator[dict
         }
 
 
-def _from_options(
-    selectors: Sequence[str],
-    federation: WorldOptions,
-    seeds: int,
-    train: bool,
-    recipe: Mapping[str, Any],
-) -> Sweep:
-    """Return the sweep that the options describe."""
-    if not selectors:
-        raise InvalidInput("give selectors, e.g. turnout compare random e3cs, or --config FILE.")
-    if recipe and not train:
-        raise InvalidInput(_NOT_TRAINED)
-    worlds = federation.world or []
-    first = dataclasses.replace(federation, world=worlds[:1])
-    settings = settings_of("compare", seeds, first, recipe if train else None)
-    return Sweep(Experiment(selectors, **settings), world_axis(worlds))
-
-
 def _swept(texts: Sequence[str]) -> dict[str, Any]:
     """Return the table of ``--sweep``: values by dotted key."""
     table: dict[str, Any] = {}
@@ -195,14 +174,26 @@ def _swept(texts: Sequence[str]) -> dict[str, Any]:
     return table
 
 
-def _from_file(
-    config: Path,
+def _plan(
+    selectors: Sequence[str],
+    config: Path | None,
     federation: WorldOptions,
     seeds: int | None,
-    train: bool,
     recipe: Mapping[str, Any],
+    train: bool,
 ) -> Sweep:
-    """Return the sweep of a file, with the options of the command line in place of its settings."""
+    """Return the sweep that the options describe; if there is a file, they change its settings."""
+    if config is None:
+        if not selectors:
+            raise InvalidInput(_NO_SELECTORS)
+        if recipe and not train:
+            raise InvalidInput(_NOT_TRAINED)
+        worlds = federation.world or []
+        first = dataclasses.replace(federation, world=worlds[:1])
+        settings = settings_of("compare", seeds or 5, first, recipe if train else None)
+        return Sweep(Experiment(selectors, **settings), world_axis(worlds))
+    if selectors:
+        raise InvalidInput("--config and selectors exclude each other: give one of them.")
     if federation.world or federation.deadline is not None:
         raise InvalidInput("--world and --deadline go into the file of --config.")
     sweep = Sweep.from_toml(config)

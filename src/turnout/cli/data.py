@@ -122,7 +122,9 @@ def show_partition(
     dataset = origin.load(seed)
     kind = partition or ("iid" if dataset.group is None else "natural")
     way: Partition = _decoded(kind, param or [], Partition)
-    n_clients = clients or _n_clients(dataset.group, way)
+    n_clients = clients or _DEFAULT_CLIENTS
+    if clients is None and dataset.group is not None and isinstance(way, Natural):
+        n_clients = max(1, int((np.bincount(dataset.group) >= way.min_samples).sum()))
     data = divide(dataset, way, n_clients, seed, hold_out)
     summary = division(data)
     if as_json:
@@ -140,12 +142,6 @@ def _decoded(text: str, more: list[str], base: type) -> Any:
     name, _, inner = text.partition(":")
     settings = parse_parameters(",".join(part for part in (inner, *more) if part))
     return decode({"kind": name, **settings}, base)
-
-
-def _n_clients(group: Any, way: Partition) -> int:
-    if group is None or not isinstance(way, Natural):
-        return _DEFAULT_CLIENTS
-    return max(1, int((np.bincount(group) >= way.min_samples).sum()))
 
 
 def _described(way: Partition) -> str:

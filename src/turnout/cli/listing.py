@@ -77,17 +77,15 @@ def _facts(description: Description) -> dict[str, str]:
         f"{escape(p.meaning)}"
         for p in description.parameters
     ]
+    needed = [f"{what}: {', '.join(those)}" for what, those in needs.items() if those]
     texts = {heading: escape(description.texts.get(heading, "-")) for heading in HEADINGS}
+    n, explained = description.n_deviations, f"python -m pydoc {description.module} explains them"
     return {
         HEADINGS["Idea"]: texts["Idea"],
         "Parameters": "\n\n".join(parameters) or "none",
-        "Needs": "\n".join(f"{what}: {', '.join(those)}" for what, those in needs.items() if those)
-        or "nothing",
+        "Needs": "\n".join(needed) or "nothing",
         HEADINGS["Limits"]: texts["Limits"],
-        "Deviations": f"{description.n_deviations} from the paper; python -m pydoc "
-        f"{description.module} explains them"
-        if description.n_deviations
-        else "none",
+        "Deviations": f"{n} from the paper; {explained}" if n else "none",
         "Paper": texts["Paper"],
         "In Python": escape(description.call),
         "Try it": escape(description.command),

@@ -79,7 +79,17 @@ def run_local(
     n_processes = min(n_jobs, len(tasks))
     if n_processes <= 1:
         return _run_here(tasks, progress, callbacks)
-    return _run_in_processes(tasks, n_processes, progress)
+    forget_data()  # each process loads its own
+    watch = Watch(tasks, progress)
+    with _single_threaded_children():
+        _run_pool(watch, tasks, n_processes)
+        # If a process died, find out which cell killed it, one by one.
+        for n_died, task in enumerate(watch.missing()):
+            if n_died < MOST_DEATHS or watch.has_finished:
+                _run_pool(watch, [task], 1)
+            if task.path not in watch.done:
+                watch.fail(task, _DIED)
+    return watch.results
 
 
 def _run_here(
@@ -156,22 +166,6 @@ class Watch:
             new = log.read()
             self._logged[cell] = (offset + len(new), count + new.count(b"\n"))
         return self._logged.get(cell, (0, 0))[1]
-
-
-def _run_in_processes(
-    tasks: Sequence[CellTask], n_processes: int, progress: Show
-) -> list[CellResult]:
-    """Run all cells in a pool; if a process dies, find out which cell killed it, one by one."""
-    forget_data()  # each process loads its own
-    watch = Watch(tasks, progress)
-    with _single_threaded_children():
-        _run_pool(watch, tasks, n_processes)
-        for n_died, task in enumerate(watch.missing()):
-            if n_died < MOST_DEATHS or watch.has_finished:
-                _run_pool(watch, [task], 1)
-            if task.path not in watch.done:
-                watch.fail(task, _DIED)
-    return watch.results
 
 
 def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None:

@@ -273,7 +273,15 @@ def work(task: CellTask, data: FederatedData | None, held: Mapping[str, bytes]) 
             (folder / file).write_bytes(content)
         here = versions(*(["torch"] if "torch" in task.versions else []))
         here |= sources_of(task.experiment, task.variant)
-        _check_versions(task.versions, here)
+        names = [name for name in SAME_VERSION if name in task.versions]
+        difference = first_difference(
+            {name: task.versions[name] for name in names},
+            {name: here[name] for name in names},
+            saved_in="the caller's process",
+            wanted_by=f"that of node {socket.gethostname()}",
+        )
+        if difference is not None:  # the node would compute other numbers
+            raise InvalidInput(f"{difference}. Install the same version on every node.")
         packer = _Packer(folder)
         parcels: SimpleQueue[Parcel | None] = SimpleQueue()
 
@@ -330,16 +338,3 @@ class _Packer:
             return Piece(name, 0, content)
         start, self._n_logged = self._n_logged, len(content)
         return Piece(name, start, content[start:])
-
-
-def _check_versions(there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raise if a node computes with other versions than the caller has."""
-    names = [name for name in SAME_VERSION if name in there]
-    difference = first_difference(
-        {name: there[name] for name in names},
-        {name: here[name] for name in names},
-        saved_in="the caller's process",
-        wanted_by=f"that of node {socket.gethostname()}",
-    )
-    if difference is not None:
-        raise InvalidInput(f"{difference}. Install the same version on every node.")
