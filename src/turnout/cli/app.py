@@ -135,7 +135,8 @@ def _parameters(owner: Any) -> Iterator[inspect.Parameter]:
             plain = (hint, typer.Option() if is_option else typer.Argument())
             kind, info = get_args(hint) if get_origin(hint) is Annotated else plain
             info = copy.copy(info)
-            info.help = info.help or meanings[name].meaning
+            if meanings:  # python -OO has no docstrings
+                info.help = info.help or meanings[name].meaning
             info.rich_help_panel = info.rich_help_panel or getattr(owner, "help_panel", None)
             if kind is bool and info.default is ...:
                 info.default = f"--{name.replace('_', '-')}"  # without it there is a --no-, too
