@@ -289,13 +289,18 @@ class _Running:
 
     def write(self, records: Iterator[RoundRecord], on_rounds: OnRounds | None) -> None:
         """Run the rounds and write them on the way."""
+        n_rounds = self._task.experiment.n_rounds
+        every = max(self._task.checkpoint_every, n_rounds // _MOST_CHECKPOINTS)
         most = max(1, min(_FLUSH_ROUNDS, _PENDING_ENTRIES // self._n_clients))
         flushed = saved = time.perf_counter()
         for record in records:
             self.writer.add(record.row, record.in_time)
             now, n_done = time.perf_counter(), record.round + 1
-            has_to_stop = _stop.is_set() and n_done < self._task.experiment.n_rounds
-            is_checkpoint = has_to_stop or self._is_checkpoint(n_done, now - saved)
+            has_to_stop = _stop.is_set() and n_done < n_rounds
+            # Every so many rounds; in training also by the clock.
+            is_late = self._federation is not None and now - saved >= _CHECKPOINT_SECONDS
+            is_due = (n_done % every == 0 or is_late) and n_done < n_rounds
+            is_checkpoint = has_to_stop or is_due
             is_full = self.writer.n_pending >= most
             if not (is_checkpoint or is_full) and now - flushed < _FLUSH_SECONDS:
                 continue
@@ -336,13 +341,6 @@ class _Running:
         drop_previous(path)
         files.write_json(path / files.SUMMARY, summary)
         return dict(summary)
-
-    def _is_checkpoint(self, n_done: int, seconds: float) -> bool:
-        """Return whether to save here: every so many rounds, in training also by the clock."""
-        n_rounds = self._task.experiment.n_rounds
-        every = max(self._task.checkpoint_every, n_rounds // _MOST_CHECKPOINTS)
-        is_late = self._federation is not None and seconds >= _CHECKPOINT_SECONDS
-        return (n_done % every == 0 or is_late) and n_done < n_rounds
 
     def _checkpoint(self, more: Mapping[str, Array] = MappingProxyType({})) -> None:
         keep_previous(self._task.path)

@@ -249,12 +249,11 @@ def settings_of(
         others: Further arguments of ``Experiment``.
     """
     n_rounds = require.integer("n_rounds", n_rounds, minimum=0)
-    usual_rounds = 0 if training is None else N_TRAINED_ROUNDS
     return {
         "world": read_world(world),
         "training": training,
         "policy": FixedDeadline() if deadline is None else FixedDeadline(deadline),
-        "n_rounds": n_rounds or usual_rounds,
+        "n_rounds": n_rounds or (0 if training is None else N_TRAINED_ROUNDS),
         **others,
     }
 
