@@ -88,7 +88,7 @@ def _command(found: Any, name: str, heading: str) -> Any:
     """Return a function or an application as a command of click, under a heading of the help."""
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False, rich_markup_mode="rich")
-        found.command(name, rich_help_panel=heading)(documented(function))
+        found.command(name, rich_help_panel=heading)(function)
         return typer.main.get_command(found)
     group = typer.main.get_group(found)
     group.name, group.rich_help_panel = name, heading

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from turnout.cli.app import documented
 from turnout.cli.options import GridOptions, exit_on_problems, run_shown
 from turnout.cli.output import AsJson, console, fitted, note, print_json
 from turnout.core.errors import InvalidInput
@@ -24,6 +25,7 @@ from turnout.studies.standings import sentence_of
 _TASKS = f"One of {', '.join(task_labels())}; default: all whose data are there."
 
 
+@documented
 def arena(
     selectors: list[str] | None = None,
     *,

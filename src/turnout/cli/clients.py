@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from turnout.cli.app import documented
 from turnout.cli.output import AsJson, note, show, table
 from turnout.core.errors import InvalidInput, OutputError
 from turnout.core.files import read_bytes, write_atomically
@@ -22,6 +23,7 @@ from turnout.results.answers import name_of
 _SHOWN = 200
 
 
+@documented
 def clients(
     checkpoint: Path,
     *,

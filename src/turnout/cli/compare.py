@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from turnout.cli.app import documented
 from turnout.cli.options import (
     GridOptions,
     Out,
@@ -50,6 +51,7 @@ _NO_SELECTORS = "give selectors, e.g. turnout compare random e3cs, or --config F
 _NOT_TRAINED = "options of training were given without --train."
 
 
+@documented
 def compare(
     selectors: list[str] | None = None,
     *,

@@ -96,6 +96,7 @@ def _selector_source(name: str, module: str, cls: str) -> str:
     return text
 
 
+@documented
 def check(selector: str, *, as_json: AsJson = False) -> None:
     """Run the seventeen checks of the contract on a selector; exit code 1 if one fails.
 
@@ -120,6 +121,7 @@ def check(selector: str, *, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+@documented
 def bench(
     selectors: list[str] | None = None,
     *,

@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from turnout.cli.app import documented
 from turnout.cli.output import AsJson, console, print_json, show, table
 from turnout.core import registry
 from turnout.core.describe import HEADINGS, Description, describe
@@ -19,6 +20,7 @@ from turnout.core.errors import TurnoutError
 _WIDEST = 100
 
 
+@documented
 def list_selectors(
     name: Annotated[str | None, typer.Argument(metavar="NAME")] = None, *, as_json: AsJson = False
 ) -> None:

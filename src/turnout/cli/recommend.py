@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from turnout.cli.app import documented
 from turnout.cli.options import (
     Jobs,
     Out,
@@ -29,6 +30,7 @@ from turnout.studies.recommendation import BASELINE, UNKNOWN, needs_of
 from turnout.studies.standings import Standing, standings
 
 
+@documented
 def recommend(
     selectors: list[str] | None = None,
     *,

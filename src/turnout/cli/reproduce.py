@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from turnout.cli.app import documented
 from turnout.cli.options import GridOptions, exit_on_problems, print_shard, run_shown
 from turnout.cli.output import AsJson, console, print_json, table, text_table
 from turnout.cli.scores import numbers
@@ -28,6 +29,7 @@ from turnout.studies.paper_tables import Judged, TextTable, count_sentence
 _COLOURS = {Verdict.HOLDS: "green", Verdict.UNDECIDED: "yellow", Verdict.FAILS: "bold red"}
 
 
+@documented
 def reproduce(
     paper: Annotated[str, typer.Argument(help=f"One of {', '.join(preset_names())}.")],
     more: Annotated[list[int] | None, typer.Argument(hidden=True)] = None,

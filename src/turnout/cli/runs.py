@@ -12,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from turnout.cli import output
+from turnout.cli.app import documented
 from turnout.cli.output import AsJson, console, fitted, note, print_json, table, text_table
 from turnout.cli.scores import (
     Baseline,
@@ -47,6 +48,7 @@ _MOST_REASONS = 15
 _WIDEST_NAME = 22
 
 
+@documented
 def show(
     runs: RunFolders,
     *,
@@ -143,6 +145,7 @@ def _print_live(view: LiveView) -> None:
         console.print(view.fairness, style="dim", markup=False)
 
 
+@documented
 def export(
     runs: RunFolders,
     *,
@@ -224,6 +227,7 @@ def _tables(
     return paths
 
 
+@documented
 def report(
     runs: RunFolders,
     *,
@@ -271,6 +275,7 @@ def _encoded(written: Report) -> dict[str, Any]:
     return {**head, "rows": rows, "problems": problems}
 
 
+@documented
 def merge(out: Path, folders: list[Path], *, as_json: AsJson = False) -> None:
     """Join run folders of the same experiment, such as the shards of a grid.
 
@@ -300,6 +305,7 @@ def merge(out: Path, folders: list[Path], *, as_json: AsJson = False) -> None:
 _SHOWN = 20
 
 
+@documented
 def audit(
     runs: RunFolders,
     *,

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from turnout.cli.app import documented
 from turnout.cli.options import (
     Out,
     StopAtTarget,
@@ -32,6 +33,7 @@ from turnout.results.catalogue import shown_in
 Seed = Annotated[int, typer.Option(min=0)]
 
 
+@documented
 def simulate(
     selector: str,
     *,
@@ -58,6 +60,7 @@ def simulate(
     _run(selector, param, federation, seed, out, fresh, as_json)
 
 
+@documented
 def train(
     selector: str,
     *,

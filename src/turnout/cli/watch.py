@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from turnout.cli.app import documented
 from turnout.report.watch import STALLED_S, WatchServer, run_until_interrupted
 
 
+@documented
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN")],
     *,

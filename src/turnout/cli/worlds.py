@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from turnout import worlds as environments
+from turnout.cli.app import documented
 from turnout.cli.output import AsJson, console, print_json, show, table
 from turnout.core.describe import entries, sections
 from turnout.core.errors import InvalidInput
@@ -30,6 +31,7 @@ _PARTS: dict[str, type] = {
 }
 
 
+@documented
 def worlds(
     kind: Annotated[str | None, typer.Argument(metavar="KIND")] = None, *, as_json: AsJson = False
 ) -> None:
