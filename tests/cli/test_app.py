@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from turnout.cli import app
@@ -31,6 +33,15 @@ def test_each_command_has_help(name: str) -> None:
     shown = CliRunner().invoke(app, [name, "--help"])
     assert shown.exit_code == 0, shown.output
     assert f"turnout {name}" in shown.stdout.replace("root", "turnout")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_docstring_explains_each_argument_and_option(name: str) -> None:
+    commands: Any = get_command(app)
+    command = commands.get_command(None, name)
+    for each in (command, *getattr(command, "commands", {}).values()):
+        assert all(option.help or option.hidden for option in each.params)
+        assert "Args:" not in (each.help or "")
 
 
 def test_an_unknown_command_is_an_error() -> None:

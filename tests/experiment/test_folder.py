@@ -11,7 +11,7 @@ import pytest
 import turnout
 from turnout.core.errors import StateFileError
 from turnout.experiment import Advance, Experiment, FolderError, run_experiment
-from turnout.experiment import grid as grid_module
+from turnout.experiment import code as code_module
 from turnout.experiment.code import _bare, code_of, files_of
 from turnout.results.files import cell_folder, read_json, write_json
 from turnout.selectors import Random
@@ -167,7 +167,7 @@ def test_an_edited_built_in_selector_is_run_again(tmp_path, monkeypatch):
     assert "turnout/selectors/random.py" in files_of(by_path, by_path.selectors[0])
     run_experiment(made, tmp_path, n_jobs=1)
     monkeypatch.setattr(
-        grid_module,
+        code_module,
         "files_of",
         lambda *task: (
             {**files_of(*task)}

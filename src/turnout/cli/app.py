@@ -5,56 +5,46 @@ The module of a command is imported when the command runs, or when its help is s
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import errno
+import functools
+import inspect
 import os
 import sys
 import traceback
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 import turnout
+from turnout.cli.output import errors
+from turnout.core.describe import entries
 from turnout.core.errors import InvalidInput, OutputError, TurnoutError
 from turnout.core.files import DATA_VARIABLE
 from turnout.core.names import NO_PLUGINS_VARIABLE
 
-#: The headings of ``turnout --help``, and the commands below each: ``module:function``, where the
-#: function may be a typer application with commands of its own.
+#: The headings of ``turnout --help``, and below each the module of every command. Its function has
+#: the name of the command, or the name behind the colon; it may be a typer application with
+#: commands of its own.
 _COMMANDS = {
-    "Run": {
-        "simulate": "simulate:simulate",
-        "train": "simulate:train",
-        "compare": "compare:compare",
-        "merge": "runs:merge",
-    },
+    "Run": {"simulate": "simulate", "train": "simulate", "compare": "compare", "merge": "runs"},
     "Look": {
         "list": "listing:list_selectors",
-        "worlds": "worlds:worlds",
+        "worlds": "worlds",
         "data": "data:app",
-        "show": "runs:show",
-        "report": "runs:report",
-        "export": "runs:export",
-        "audit": "runs:audit",
+        "show": "runs",
+        "report": "runs",
+        "export": "runs",
+        "audit": "runs",
     },
-    "Study": {
-        "recommend": "recommend:recommend",
-        "arena": "arena:arena",
-        "reproduce": "reproduce:reproduce",
-    },
-    "Operate": {
-        "watch": "watch:watch",
-        "clients": "clients:clients",
-        "serve": "serve:app",
-    },
-    "Develop": {
-        "new": "develop:new",
-        "check": "develop:check",
-        "bench": "develop:bench",
-    },
+    "Study": {"recommend": "recommend", "arena": "arena", "reproduce": "reproduce"},
+    "Operate": {"watch": "watch", "clients": "clients", "serve": "serve:app"},
+    "Develop": {"new": "develop", "check": "develop", "bench": "develop"},
 }
 
 
@@ -66,23 +56,17 @@ class _Commands(typer.core.TyperGroup):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        # Typer looks here for the name that was meant; ``get_command`` returns the command.
-        names: dict[str, Any] = {}
-        for commands in _COMMANDS.values():
-            names |= dict.fromkeys(commands)
-        self.commands = names
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands, heading by heading."""
-        return list(self.commands)
+        # Typer lists these names and looks for the one that was meant; ``get_command`` returns the
+        # command.
+        names = (name for commands in _COMMANDS.values() for name in commands)
+        super().__init__(**options | {"commands": dict.fromkeys(names)})
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Import a command; return None if there is no such command."""
         for heading, commands in _COMMANDS.items():
             if cmd_name in commands:
                 module, _, function = commands[cmd_name].partition(":")
-                found = getattr(import_module(f"turnout.cli.{module}"), function)
+                found = getattr(import_module(f"turnout.cli.{module}"), function or cmd_name)
                 return _command(found, cmd_name, heading)
         return None
 
@@ -111,12 +95,60 @@ def _command(found: Any, name: str, heading: str) -> Any:
     return group
 
 
+def documented(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a function as typer takes it, with what its signature and its docstring say.
+
+    Parameters before ``*`` are arguments of the command, those after it are options. A parameter
+    that is a dataclass stands for the options of its fields. The section ``Args`` of the docstring
+    is the help of each; ``Annotated`` holds what else typer has to know, such as a limit.
+
+    Args:
+        function: The function.
+    """
+    kinds = get_type_hints(function).items()
+    groups: dict[str, Any] = {name: kind for name, kind in kinds if dataclasses.is_dataclass(kind)}
+    parameters = list(_parameters(function))
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        for name, group in groups.items():
+            fields = [field.name for field in dataclasses.fields(group)]
+            values[name] = group(**{field: values.pop(field) for field in fields})
+        function(**values)
+
+    command.__doc__ = (inspect.getdoc(function) or "").partition("\n\nArgs:\n")[0]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def _parameters(owner: Any) -> Iterator[inspect.Parameter]:
+    """Yield the arguments and options of a function, or of a dataclass."""
+    hints, meanings = get_type_hints(owner, include_extras=True), entries(owner.__doc__)
+    for name, parameter in inspect.signature(owner).parameters.items():
+        hint = hints[name]
+        if dataclasses.is_dataclass(hint):
+            yield from _parameters(hint)
+            continue
+        if hint is not typer.Context:
+            is_option = isinstance(owner, type) or parameter.kind is parameter.KEYWORD_ONLY
+            plain = (hint, typer.Option() if is_option else typer.Argument())
+            kind, info = get_args(hint) if get_origin(hint) is Annotated else plain
+            info = copy.copy(info)
+            if meanings:  # python -OO has no docstrings
+                info.help = info.help or meanings[name].meaning
+            info.rich_help_panel = info.rich_help_panel or getattr(owner, "help_panel", None)
+            if kind is bool and info.default is ...:
+                info.default = f"--{name.replace('_', '-')}"  # without it there is a --no-, too
+            hint = Annotated[kind, info]
+        yield parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hint)
+
+
 def _end(message: str, exit_code: int, debug: bool) -> None:
     """Print the error that is being handled, and end."""
     if debug:
         traceback.print_exc()
-    text = f"[bold red]error:[/] {escape(message)}"
-    Console(stderr=True).print(text, highlight=False, soft_wrap=True)
+    errors.print(f"[bold red]error:[/] {escape(message)}", soft_wrap=True)
     sys.exit(exit_code)
 
 
@@ -126,7 +158,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_show_locals=False,
-    help="Client selection for federated learning. Start with [bold]turnout list[/].",
 )
 
 
@@ -137,26 +168,25 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
+@documented
 def _main(
     context: typer.Context,
-    version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
-    ] = False,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(help="Folder of datasets and device traces; default: TURNOUT_DATA."),
-    ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    no_plugins: Annotated[
-        bool,
-        typer.Option(
-            "--no-plugins",
-            help="Import only code of turnout. Without this option, a configuration is a program: "
-            "what it names as module:Class is imported and run, also from the working directory.",
-        ),
-    ] = False,
+    *,
+    version: Annotated[bool, typer.Option(callback=_show_version, is_eager=True)] = False,
+    data_dir: Path | None = None,
+    debug: bool = False,
+    no_plugins: bool = False,
 ) -> None:
+    """Client selection for federated learning. Start with [bold]turnout list[/].
+
+    Args:
+        context: What was called.
+        version: Show the version.
+        data_dir: Folder of datasets and device traces; default: TURNOUT_DATA.
+        debug: Show the traceback of an error.
+        no_plugins: Import only code of turnout. Without this option, a configuration is a program:
+            what it names as module:Class is imported and run, also from the working directory.
+    """
     if no_plugins:
         os.environ[NO_PLUGINS_VARIABLE] = "1"  # worker processes inherit it
     if data_dir is not None:

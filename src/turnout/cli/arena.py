@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from turnout.cli.options import GridOptions, exit_on_problems, run_shown, with_groups
+from turnout.cli.app import documented
+from turnout.cli.options import GridOptions, exit_on_problems, run_shown
 from turnout.cli.output import AsJson, console, fitted, note, print_json
 from turnout.core.errors import InvalidInput
+from turnout.core.plain import finite
 from turnout.report.to_matplotlib import require_matplotlib
 from turnout.studies import ArenaRun, run_arena
 from turnout.studies.arena_tables import duels_table, overall_table, task_table
@@ -21,38 +22,20 @@ from turnout.studies.paper_tables import TextTable
 from turnout.studies.recommendation import BASELINE
 from turnout.studies.standings import sentence_of
 
+_TASKS = f"One of {', '.join(task_labels())}; default: all whose data are there."
 
-@with_groups
+
+@documented
 def arena(
+    selectors: list[str] | None = None,
     *,
-    selectors: Annotated[
-        list[str] | None,
-        typer.Argument(help="Selectors, written as for compare; default: all built-in ones."),
-    ] = None,
-    task: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--task",
-            help=f"One of {', '.join(task_labels())}; default: all whose data are there.",
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Runs per selector and task.")] = 5,
-    first_seed: Annotated[
-        int, typer.Option("--first-seed", min=0, help="First seed; tuning uses 100 and above.")
-    ] = 0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A quarter of the rounds, for a first look.")
-    ] = False,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the run folders.")] = Path(
-        "runs/arena"
-    ),
-    results: Annotated[
-        Path | None,
-        typer.Option("--results", help="Folder of arena.json; default: as --out."),
-    ] = None,
-    collect: Annotated[
-        bool, typer.Option("--collect", help="Run nothing: show the kept results.")
-    ] = False,
+    task: Annotated[list[str] | None, typer.Option(help=_TASKS)] = None,
+    seeds: Annotated[int, typer.Option(min=2)] = 5,
+    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    quick: bool = False,
+    out: Path = Path("runs/arena"),
+    results: Path | None = None,
+    collect: bool = False,
     computing: GridOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -62,6 +45,18 @@ def arena(
     give package.module:Class.
 
     Example: [bold]turnout arena random pace --task contexts --seeds 3[/]
+
+    Args:
+        selectors: Selectors, written as for compare; default: all built-in ones.
+        task: The tasks.
+        seeds: Runs per selector and task.
+        first_seed: First seed; tuning uses 100 and above.
+        quick: A quarter of the rounds, for a first look.
+        out: Folder of the run folders.
+        results: Folder of arena.json; default: as --out.
+        collect: Run nothing: show the kept results.
+        computing: How the runs are computed.
+        as_json: For programs.
     """
     require_matplotlib()
     running = computing.for_run()
@@ -92,47 +87,34 @@ def arena(
     _print_table(overall_table(found.overall))
     for label, own in found.overall.items():
         if label != BASELINE:
-            console.print(f"[bold]{label}[/]: {sentence_of(own.duels)}", highlight=False)
+            console.print(f"[bold]{label}[/]: {sentence_of(own.duels)}")
     made = f"Figures: {', '.join(map(str, drawn))}"
-    if pages:
-        made += f". Pages: {', '.join(map(str, pages.values()))}"
-    console.print(f"Kept in {found.path}. {made}", highlight=False)
+    made += f". Pages: {', '.join(map(str, pages.values()))}" if pages else ""
+    console.print(f"Kept in {found.path}. {made}")
 
 
 def _print_table(text: TextTable) -> None:
     """Print a table that is not empty, in parts if the terminal is narrow."""
-    if not text.rows:
-        return
-    first, *headings = text.headings
-    rows = [[escape(cell) for cell in row] for row in text.rows]
-    console.print(f"\n{escape(text.title)}", highlight=False)
-    for part in fitted((first, [row[0] for row in rows]), headings, [row[1:] for row in rows]):
-        console.print(part)
+    if text.rows:
+        rows = [[escape(cell) for cell in row] for row in text.rows]
+        console.print(f"\n{escape(text.title)}")
+        console.print(*fitted(text.headings, rows))
 
 
 def _content(found: ArenaRun, written: list[Path]) -> dict[str, Any]:
-    """Return everything for JSON."""
-    return {
-        "results": str(found.path),
-        "files": [str(file) for file in written],
-        "selectors": {
-            label: {
-                "time_ratio": _known(own.ratio._asdict()),
-                "chance_to_be_faster": _known(own.improvement._asdict()),
-                "mean_rank": _known(own.rank._asdict()),
-                "least_share": own.least_share,
-                "record": sentence_of(own.duels),
-                "tasks": {duel.task.label: _known(duel._asdict()) for duel in own.duels},
-            }
-            for label, own in found.overall.items()
-        },
+    """Return everything for JSON; an unknown number, such as an end of an interval, is null."""
+    selectors: dict[str, dict[str, Any]] = {
+        label: {
+            "time_ratio": own.ratio._asdict(),
+            "chance_to_be_faster": own.improvement._asdict(),
+            "mean_rank": own.rank._asdict(),
+            "least_share": own.least_share,
+            "record": sentence_of(own.duels),
+            "tasks": {duel.task.label: duel._asdict() for duel in own.duels},
+        }
+        for label, own in found.overall.items()
     }
-
-
-def _known(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as JSON holds it: an unknown number, such as an end of an interval, is null."""
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in row.items()
-        if name != "task"
-    }
+    for row in (row for own in selectors.values() for row in own["tasks"].values()):
+        del row["task"]
+    files = [str(file) for file in written]
+    return {"results": str(found.path), "files": files, "selectors": finite(selectors)}

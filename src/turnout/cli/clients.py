@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+from turnout.cli.app import documented
 from turnout.cli.output import AsJson, note, show, table
 from turnout.core.errors import InvalidInput, OutputError
 from turnout.core.files import read_bytes, write_atomically
@@ -22,21 +23,12 @@ from turnout.results.answers import name_of
 _SHOWN = 200
 
 
+@documented
 def clients(
-    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint of a live run.")],
-    renames: Annotated[
-        list[str] | None,
-        typer.Option("--rename", metavar="OLD=NEW", help="Rename a client; repeatable."),
-    ] = None,
-    merges: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--merge",
-            metavar="KEPT,GONE",
-            help="Merge two clients. The result keeps the index and the learned state of the first "
-            "and the rounds of both; repeatable.",
-        ),
-    ] = None,
+    checkpoint: Path,
+    *,
+    renames: Annotated[list[str] | None, typer.Option("--rename", metavar="OLD=NEW")] = None,
+    merges: Annotated[list[str] | None, typer.Option("--merge", metavar="KEPT,GONE")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the clients of a checkpoint, or change their ids while the run is stopped.
@@ -45,12 +37,20 @@ def clients(
     are applied before merges.
 
     Example: [bold]turnout clients run.npz --rename phone-7=phone-seven --merge tablet,tablet-2[/]
+
+    Args:
+        checkpoint: The checkpoint of a live run.
+        renames: Rename a client; repeatable.
+        merges: Merge two clients. The result keeps the index and the learned state of the first
+            and the rounds of both; repeatable.
+        as_json: For programs.
     """
     saved = read_checkpoint(checkpoint)
     changed = saved
     for text in renames or ():
         old, new = _pair(changed, text, "=", "--rename")
-        changed = rename(changed, old, _like(old, new))
+        is_number = isinstance(old, int) and new.lstrip("-").isdecimal()
+        changed = rename(changed, old, int(new) if is_number else new)
     for text in merges or ():
         kept, gone = _pair(changed, text, ",", "--merge")
         changed = merge(changed, kept, find(changed, gone))
@@ -66,7 +66,8 @@ def _pair(saved: Checkpoint, text: str, sign: str, option: str) -> tuple[Hashabl
     splits = [(sign.join(parts[:i]), sign.join(parts[i:])) for i in range(1, len(parts))]
     if not splits:
         raise InvalidInput(f"{option} needs two ids with {sign!r} between them, got {text!r}.")
-    known = list(_known(saved, splits))
+    ids = {str(client.id) for client in clients_of(saved)}
+    known = [(find(saved, first), rest) for first, rest in splits if first in ids]
     if len(known) == 1:
         return known[0]
     if known:
@@ -74,33 +75,17 @@ def _pair(saved: Checkpoint, text: str, sign: str, option: str) -> tuple[Hashabl
     return find(saved, splits[0][0]), splits[0][1]
 
 
-def _known(saved: Checkpoint, splits: Sequence[tuple[str, str]]) -> Iterator[tuple[Hashable, str]]:
-    ids = {str(client.id) for client in clients_of(saved)}
-    for first, rest in splits:
-        if first in ids:
-            yield find(saved, first), rest
-
-
-def _like(old: Hashable, new: str) -> Hashable:
-    """Return a new id, as an integer if the old one is and the text can be one."""
-    return int(new) if isinstance(old, int) and new.lstrip("-").isdecimal() else new
-
-
 def _replace(path: Path, changed: Checkpoint) -> Path:
     """Write the checkpoint, and keep the old one as a backup."""
-    backup = next(name for name in _backups(path) if not name.exists())
+    endings = itertools.chain([".bak"], (f".bak{number}" for number in itertools.count(2)))
+    backups = (path.with_name(f"{path.name}{ending}") for ending in endings)
+    backup = next(name for name in backups if not name.exists())
     try:
         write_atomically(backup, read_bytes(path))
         write_checkpoint(path, changed, changed.kind)
     except OSError as error:
         raise OutputError(f"{path} cannot be changed: {error.strerror}.") from error
     return backup
-
-
-def _backups(path: Path) -> Iterator[Path]:
-    yield path.with_name(f"{path.name}.bak")
-    for number in itertools.count(2):
-        yield path.with_name(f"{path.name}.bak{number}")
 
 
 def _show(found: Sequence[Client], as_json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from turnout.cli.app import documented
 from turnout.cli.options import (
     GridOptions,
     Out,
@@ -24,7 +25,6 @@ from turnout.cli.options import (
     run_shown,
     settings_of,
     sizes_of,
-    with_groups,
 )
 from turnout.cli.output import AsJson, console, print_json
 from turnout.cli.scores import (
@@ -46,57 +46,32 @@ from turnout.results.catalogue import all_metrics, at_targets, shown_in
 from turnout.results.metric import Facts, Metric
 from turnout.results.scores import known_label
 
-Selectors = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="name, name:key=value,... or label=name:key=value,...; names are those of turnout "
-        "list. A list of values, e3cs:quota=\\[0,0.5], is a selector for each."
-    ),
-]
-Config = Annotated[
-    Path | None, typer.Option("--config", help="An experiment as TOML, instead of selectors.")
-]
-SweepTexts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--sweep",
-        help="key=\\[value,...]: an experiment for each value, such as "
-        "training.partition.alpha=\\[0.1,1]; may be given several times.",
-    ),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before more than 1,000 runs.")]
-
+_NO_SELECTORS = "give selectors, e.g. turnout compare random e3cs, or --config FILE."
 #: What is wrong when there is something to train with, and nothing to train.
 _NOT_TRAINED = "options of training were given without --train."
 
-Seeds = Annotated[int | None, typer.Option("--seeds", min=1, help="Runs per selector; default: 5.")]
 
-
-@with_groups
+@documented
 def compare(
+    selectors: list[str] | None = None,
     *,
-    selectors: Selectors = None,
-    train: Annotated[
-        bool, typer.Option("--train", help="Train a real model; see Training below.")
-    ] = False,
+    train: bool = False,
     training: TrainingOptions,
     stop_at_target: StopAtTarget = False,
     federation: WorldOptions,
-    seeds: Seeds = None,
-    sweep: SweepTexts = None,
-    config: Config = None,
+    seeds: Annotated[int | None, typer.Option(min=1)] = None,
+    sweep: list[str] | None = None,
+    config: Path | None = None,
     out: Out = None,
     computing: GridOptions,
     track: Track = None,
-    yes: Yes = False,
+    yes: bool = False,
     metrics: MetricKeys = None,
     baseline: Baseline = None,
-    figures: Annotated[
-        Path | None, typer.Option("--figures", help="Folder for figures: PDF, SVG and PNG.")
-    ] = None,
+    figures: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run selectors in the same simulated federations and compare them, seed by seed.
+    r"""Run selectors in the same simulated federations and compare them, seed by seed.
 
     An interrupted comparison resumes when the same command is given again. With
     more selectors, seeds or rounds and the same --out, only what is missing is run: [bold]turnout
@@ -106,15 +81,31 @@ def compare(
     --world given several times and --sweep make a grid of experiments, each in a folder of its own.
 
     Example: [bold]turnout compare random e3cs E3CS-0.8=e3cs:quota=0.8 --rounds 300 --seeds 3[/]
+
+    Args:
+        selectors: name, name:key=value,... or label=name:key=value,...; names are those of turnout
+            list. A list of values, e3cs:quota=\[0,0.5], is a selector for each.
+        train: Train a real model; see Training below.
+        training: What is trained.
+        stop_at_target: Whether a run ends when it reaches the highest target.
+        federation: Which world, and how large.
+        seeds: Runs per selector; default: 5.
+        sweep: key=\[value,...]: an experiment for each value, such as
+            training.partition.alpha=\[0.1,1]; may be given several times.
+        config: An experiment as TOML, instead of selectors.
+        out: The run folder.
+        computing: How the runs are computed.
+        track: Trackers that follow the runs.
+        yes: Do not ask before more than 1,000 runs.
+        metrics: What the tables show.
+        baseline: The selector that the others are compared with.
+        figures: Folder for figures: PDF, SVG and PNG.
+        as_json: For programs.
     """
     recipe = recipe_options(training, stop_at_target)
-    if config is None:
-        plan = _from_options(selectors or [], federation, seeds or 5, train, recipe)
-    elif selectors:
-        raise InvalidInput("--config and selectors exclude each other: give one of them.")
-    else:
-        plan = _from_file(config, federation, seeds, train, recipe)
-    plan = plan.over(_swept(sweep or []))
+    plan = _plan(selectors or [], config, federation, seeds, recipe, train).over(
+        _swept(sweep or [])
+    )
     agreed(plan.n_cells, yes)
     wanted = named_metrics(metrics)
     if baseline is not None:
@@ -138,7 +129,7 @@ def compare(
             print_scores(each.scores, title, _usual(point.experiment), wanted, baseline)
         if len(grids) > 1:
             print_across(results.across, wanted or _usual(plan.base), baseline)
-        console.print(f"Run folder: {folder}", highlight=False)
+        console.print(f"Run folder: {folder}")
     if figures is not None and shard is None and results.worlds:
         draw_results(results, figures, formats=FORMATS)
     exit_on_problems(results)
@@ -169,24 +160,6 @@ def _rows(point: Point, results: Results, baseline: str | None) -> Iterator[dict
         }
 
 
-def _from_options(
-    selectors: Sequence[str],
-    federation: WorldOptions,
-    seeds: int,
-    train: bool,
-    recipe: Mapping[str, Any],
-) -> Sweep:
-    """Return the sweep that the options describe."""
-    if not selectors:
-        raise InvalidInput("give selectors, e.g. turnout compare random e3cs, or --config FILE.")
-    if recipe and not train:
-        raise InvalidInput(_NOT_TRAINED)
-    worlds = federation.world or []
-    first = dataclasses.replace(federation, world=worlds[:1])
-    settings = settings_of("compare", seeds, first, recipe if train else None)
-    return Sweep(Experiment(selectors, **settings), world_axis(worlds))
-
-
 def _swept(texts: Sequence[str]) -> dict[str, Any]:
     """Return the table of ``--sweep``: values by dotted key."""
     table: dict[str, Any] = {}
@@ -203,14 +176,26 @@ def _swept(texts: Sequence[str]) -> dict[str, Any]:
     return table
 
 
-def _from_file(
-    config: Path,
+def _plan(
+    selectors: Sequence[str],
+    config: Path | None,
     federation: WorldOptions,
     seeds: int | None,
-    train: bool,
     recipe: Mapping[str, Any],
+    train: bool,
 ) -> Sweep:
-    """Return the sweep of a file, with the options of the command line in place of its settings."""
+    """Return the sweep that the options describe; if there is a file, they change its settings."""
+    if config is None:
+        if not selectors:
+            raise InvalidInput(_NO_SELECTORS)
+        if recipe and not train:
+            raise InvalidInput(_NOT_TRAINED)
+        worlds = federation.world or []
+        first = dataclasses.replace(federation, world=worlds[:1])
+        settings = settings_of("compare", seeds or 5, first, recipe if train else None)
+        return Sweep(Experiment(selectors, **settings), world_axis(worlds))
+    if selectors:
+        raise InvalidInput("--config and selectors exclude each other: give one of them.")
     if federation.world or federation.deadline is not None:
         raise InvalidInput("--world and --deadline go into the file of --config.")
     sweep = Sweep.from_toml(config)

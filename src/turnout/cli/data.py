@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from turnout.cli.app import documented
 from turnout.cli.data_figure import draw_division
 from turnout.cli.output import AsJson, console, print_json, show, table
 from turnout.core.errors import InvalidInput
@@ -29,10 +30,6 @@ app = typer.Typer(
 
 #: Number of clients if neither the user nor the data sets it.
 _DEFAULT_CLIENTS = 20
-
-_SourceArgument = Annotated[
-    str, typer.Argument(help="A name from [bold]turnout data list[/], or name:key=value,...")
-]
 
 
 @app.command("list")
@@ -86,43 +83,23 @@ def get(
     Example: [bold]turnout --data-dir data data get fashion-mnist[/]
     """
     for path in download(name, show_progress=console.is_terminal):
-        console.print(f"[green]complete[/] {escape(str(path))}", highlight=False)
+        console.print(f"[green]complete[/] {escape(str(path))}")
+
+
+_WAYS = f"{', '.join(FAMILIES[Partition])}. Default: natural if the data has owners, otherwise iid."
 
 
 @app.command("show")
+@documented
 def show_partition(
-    source: _SourceArgument,
-    partition: Annotated[
-        str | None,
-        typer.Option(
-            "--partition",
-            help=f"{', '.join(FAMILIES[Partition])}. Default: natural if the data has owners, "
-            "otherwise iid.",
-        ),
-    ] = None,
-    param: Annotated[
-        list[str] | None,
-        typer.Option("--param", help="key=value of the partition; may be repeated."),
-    ] = None,
-    clients: Annotated[
-        int | None,
-        typer.Option(
-            "--clients", min=1, help="Number of clients. Default: 20, or one for each owner."
-        ),
-    ] = None,
-    hold_out: Annotated[
-        float,
-        typer.Option(
-            "--hold-out",
-            help="Share of its examples that each client keeps for evaluation, from 0 to below 1.",
-        ),
-    ] = 0.0,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Number that fixes all random draws.")
-    ] = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Also write a figure: .png, .pdf or .svg.")
-    ] = None,
+    source: str,
+    *,
+    partition: Annotated[str | None, typer.Option(help=_WAYS)] = None,
+    param: list[str] | None = None,
+    clients: Annotated[int | None, typer.Option(min=1)] = None,
+    hold_out: float = 0.0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    out: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which examples each client gets when a dataset is divided.
@@ -130,12 +107,24 @@ def show_partition(
     SOURCE is a name from [bold]turnout data list[/], or name:key=value,... with its settings.
 
     Example: [bold]turnout data show digits --partition dirichlet --param alpha=0.3 --clients 20[/]
+
+    Args:
+        source: A name from [bold]turnout data list[/], or name:key=value,...
+        partition: How the data are divided.
+        param: key=value of the partition; may be repeated.
+        clients: Number of clients. Default: 20, or one for each owner.
+        hold_out: Share of its examples that each client keeps for evaluation, from 0 to below 1.
+        seed: Number that fixes all random draws.
+        out: Also write a figure: .png, .pdf or .svg.
+        as_json: For programs.
     """
     origin: Source = _decoded(source, [], Source)
     dataset = origin.load(seed)
     kind = partition or ("iid" if dataset.group is None else "natural")
     way: Partition = _decoded(kind, param or [], Partition)
-    n_clients = clients or _n_clients(dataset.group, way)
+    n_clients = clients or _DEFAULT_CLIENTS
+    if clients is None and dataset.group is not None and isinstance(way, Natural):
+        n_clients = max(1, int((np.bincount(dataset.group) >= way.min_samples).sum()))
     data = divide(dataset, way, n_clients, seed, hold_out)
     summary = division(data)
     if as_json:
@@ -145,7 +134,7 @@ def show_partition(
     if out is not None:
         draw_division(data, out, f"{data.name}, {_described(way)}, {n_clients} clients")
         if not as_json:
-            console.print(f"Figure: {out}", highlight=False)
+            console.print(f"Figure: {out}")
 
 
 def _decoded(text: str, more: list[str], base: type) -> Any:
@@ -153,12 +142,6 @@ def _decoded(text: str, more: list[str], base: type) -> Any:
     name, _, inner = text.partition(":")
     settings = parse_parameters(",".join(part for part in (inner, *more) if part))
     return decode({"kind": name, **settings}, base)
-
-
-def _n_clients(group: Any, way: Partition) -> int:
-    if group is None or not isinstance(way, Natural):
-        return _DEFAULT_CLIENTS
-    return max(1, int((np.bincount(group) >= way.min_samples).sum()))
 
 
 def _described(way: Partition) -> str:
@@ -217,12 +200,10 @@ def print_division(data: FederatedData, summary: Division, title: str) -> None:
     console.print(_lines(data, summary, shown, title))
     if not data.is_text:
         legend = "  ".join(f"{shade} to {step:.0%}" for step, shade in steps[1:])
-        console.print(f"[dim]Share of a label among the client's: {legend}[/]", highlight=False)
+        console.print(f"[dim]Share of a label among the client's: {legend}[/]")
     if shown.size < data.n_clients:
         number = f"{shown.size} of {data.n_clients} clients"
-        console.print(
-            f"[dim]{number}: evenly, ordered by {summary.ordered_by}.[/]", highlight=False
-        )
+        console.print(f"[dim]{number}: evenly, ordered by {summary.ordered_by}.[/]")
     console.print(_numbers(data, summary))
 
 

@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 from rich.progress import track
 
+from turnout.cli.app import documented
 from turnout.cli.output import AsJson, console, show, table, text_table
 from turnout.core.errors import InvalidInput, OutputError
 from turnout.core.registry import ENTRY_POINT_GROUP, list_selectors, make
@@ -33,17 +34,23 @@ def _new() -> None:
 
 
 @new.command("selector")
-def selector(
-    name: Annotated[str, typer.Argument(help="Its name: lower case, words joined by -.")],
-    to: Annotated[
-        Path | None, typer.Option("--to", help="The new folder; default: as the name.")
-    ] = None,
-) -> None:
+@documented
+def selector(name: str, *, to: Path | None = None) -> None:
     """Write a package with a working selector, its entry point and its test.
 
     Example: [bold]turnout new selector my-method[/]
+
+    Args:
+        name: Its name: lower case, words joined by -.
+        to: The new folder; default: as the name.
     """
-    module = _checked_module(name)
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        wanted = "lower-case words joined by '-', such as my-method"
+        raise InvalidInput(f"NAME must be {wanted}, got {name!r}.", field="NAME")
+    module = name.replace("-", "_")
+    if name in list_selectors() or importlib.util.find_spec(module) is not None:
+        problem = "is taken by a selector or a module: choose another"
+        raise InvalidInput(f"NAME {name!r} {problem}.", field="NAME")
     folder = Path(name) if to is None else to
     cls = "".join(word.capitalize() for word in name.split("-"))
     words = {"name": name, "module": module, "cls": cls, "group": ENTRY_POINT_GROUP}
@@ -59,29 +66,14 @@ def selector(
     except OSError as error:
         fix = "choose another folder with --to"
         raise OutputError(f"{folder} cannot be written: {error}; {fix}.") from error
-    console.print(f"[green]Written:[/] {', '.join(files)} in {escape(str(folder))}.")
+    written = f"[green]Written:[/] {', '.join(files)} in {escape(str(folder))}."
+    console.print(written, highlight=True)
     console.print(
         f"Next: cd {folder}; turnout check {module}:{cls}; python -m pytest; pip install -e .; "
         f"turnout compare random {name}",
-        highlight=False,
         markup=False,
         soft_wrap=True,
     )
-
-
-def _checked_module(name: str) -> str:
-    """Return the module of a selector, or refuse its name."""
-    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise InvalidInput(
-            f"NAME must be lower-case words joined by '-', such as my-method, got {name!r}.",
-            field="NAME",
-        )
-    module = name.replace("-", "_")
-    if name in list_selectors() or importlib.util.find_spec(module) is not None:
-        raise InvalidInput(
-            f"NAME {name!r} is taken by a selector or a module: choose another.", field="NAME"
-        )
-    return module
 
 
 def _template_text(name: str) -> str:
@@ -104,13 +96,15 @@ def _selector_source(name: str, module: str, cls: str) -> str:
     return text
 
 
-def check(
-    selector: Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")],
-    as_json: AsJson = False,
-) -> None:
+@documented
+def check(selector: str, *, as_json: AsJson = False) -> None:
     """Run the seventeen checks of the contract on a selector; exit code 1 if one fails.
 
     Examples: [bold]turnout check e3cs[/] or [bold]turnout check mypackage.mymodule:MySelector[/]
+
+    Args:
+        selector: A name from turnout list, or module:Class.
+        as_json: For programs.
     """
     make(selector)  # a bad name or bad defaults are reported before anything runs
     results: list[CheckResult] = []
@@ -127,34 +121,34 @@ def check(
         raise typer.Exit(1)
 
 
+@documented
 def bench(
-    selectors: Annotated[
-        list[str] | None, typer.Argument(help="Names or module:Class; all by default.")
-    ] = None,
-    clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 100_000,
-    cohort: Annotated[int, typer.Option(min=1, help="Clients chosen per round.")] = 100,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds timed per selector.")] = 9,
+    selectors: list[str] | None = None,
+    *,
+    clients: Annotated[int, typer.Option(min=1)] = 100_000,
+    cohort: Annotated[int, typer.Option(min=1)] = 100,
+    repeats: Annotated[int, typer.Option(min=1)] = 9,
     as_json: AsJson = False,
 ) -> None:
     """Time select and observe; the floor is the time of one random vector and its partition.
 
     Example: [bold]turnout bench e3cs oort --clients 1000000[/]
+
+    Args:
+        selectors: Names or module:Class; all by default.
+        clients: Number of clients.
+        cohort: Clients chosen per round.
+        repeats: Rounds timed per selector.
+        as_json: For programs.
     """
     wanted = selectors or list(list_selectors())
     instances = [make(name) for name in wanted]  # bad names are reported before anything runs
     rows: list[dict[str, Any]] = []
     for name, selector in _tracked(list(zip(wanted, instances, strict=True)), "timing", as_json):
         speed = measure(selector, clients, cohort, repeats)
-        rows.append(
-            {
-                "selector": name,
-                "n_clients": speed.n_clients,
-                "round_ms": 1e3 * speed.round_s,
-                "floor_ms": 1e3 * speed.floor_s,
-                "ratio": speed.ratio,
-                "bytes_per_client": speed.bytes_per_client,
-            }
-        )
+        row = {"selector": name, "n_clients": clients, "round_ms": 1e3 * speed.round_s}
+        row |= {"floor_ms": 1e3 * speed.floor_s, "ratio": speed.ratio}
+        rows.append(row | {"bytes_per_client": speed.bytes_per_client})
     headings = ("selector", "ms per round", "ms floor", "ratio", "bytes/client")
     form = "{selector}|{round_ms:.2f}|{floor_ms:.2f}|{ratio:.1f}x|{bytes_per_client:.0f}"
     cells = (form.format_map(row).split("|") for row in rows)

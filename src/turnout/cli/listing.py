@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from turnout.cli.app import documented
 from turnout.cli.output import AsJson, console, print_json, show, table
 from turnout.core import registry
 from turnout.core.describe import HEADINGS, Description, describe
@@ -18,16 +19,18 @@ from turnout.core.errors import TurnoutError
 #: Longer lines are hard to read.
 _WIDEST = 100
 
-Name = Annotated[
-    str | None,
-    typer.Argument(help="A selector to show in detail; without it all are listed.", metavar="NAME"),
-]
 
-
-def list_selectors(name: Name = None, as_json: AsJson = False) -> None:
+@documented
+def list_selectors(
+    name: Annotated[str | None, typer.Argument(metavar="NAME")] = None, *, as_json: AsJson = False
+) -> None:
     """Show all selectors, or one of them in detail: parameters, needs, limits and an example.
 
     Examples: [bold]turnout list[/] or [bold]turnout list e3cs[/]
+
+    Args:
+        name: A selector to show in detail; without it all are listed.
+        as_json: For programs.
     """
     if name is not None:
         _show_one(describe(name), as_json)
@@ -59,8 +62,8 @@ def _show_one(description: Description, as_json: bool) -> None:
     facts.add_column(max_width=_WIDEST, overflow="fold")
     for label, text in _facts(description).items():
         facts.add_row(label, text.replace("``", "") + "\n")
-    console.print(f"[bold]{escape(description.title)}[/]\n", highlight=False)
-    console.print(facts, highlight=False)
+    console.print(f"[bold]{escape(description.title)}[/]\n")
+    console.print(facts)
 
 
 def _required(description: Description) -> tuple[str, ...]:
@@ -81,17 +84,15 @@ def _facts(description: Description) -> dict[str, str]:
         f"{escape(p.meaning)}"
         for p in description.parameters
     ]
+    needed = [f"{what}: {', '.join(those)}" for what, those in needs.items() if those]
     texts = {heading: escape(description.texts.get(heading, "-")) for heading in HEADINGS}
+    n, explained = description.n_deviations, f"python -m pydoc {description.module} explains them"
     return {
         HEADINGS["Idea"]: texts["Idea"],
         "Parameters": "\n\n".join(parameters) or "none",
-        "Needs": "\n".join(f"{what}: {', '.join(those)}" for what, those in needs.items() if those)
-        or "nothing",
+        "Needs": "\n".join(needed) or "nothing",
         HEADINGS["Limits"]: texts["Limits"],
-        "Deviations": f"{description.n_deviations} from the paper; python -m pydoc "
-        f"{description.module} explains them"
-        if description.n_deviations
-        else "none",
+        "Deviations": f"{n} from the paper; {explained}" if n else "none",
         "Paper": texts["Paper"],
         "In Python": escape(description.call),
         "Try it": escape(description.command),

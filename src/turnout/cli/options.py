@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
-import inspect
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar
 
 import typer
 from click import get_current_context
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from turnout.cli.output import console, note, print_json
+from turnout.cli.output import console, errors, note, print_json
 from turnout.core.errors import InvalidInput
 from turnout.core.require import choice
 from turnout.data import Partition, Source
-from turnout.experiment import (
-    Advance,
-    Experiment,
-    Shard,
-    Variant,
-    parse_variant,
-    run_experiment,
-    sweep,
-)
+from turnout.experiment import Advance, Experiment, Shard, run_experiment, sweep
 from turnout.experiment.codec import FAMILIES, ConfigError, decode
-from turnout.experiment.grid import BACKENDS
 from turnout.experiment.pool import Callbacks
 from turnout.experiment.sweep import joined
 from turnout.experiment.variants import parse_parameters, parse_spec
@@ -43,118 +30,60 @@ from turnout.results.files import ERROR, cell_folder
 from turnout.training import Aggregation, LocalWork, Model, ServerOptimizer, Training
 from turnout.worlds import WORLDS
 
-
-def option(name: str, help: str, default: Any = None, **more: Any) -> Any:
-    """Return an option as the field of a group.
-
-    Args:
-        name: The option as the user writes it: ``--rounds``.
-        help: Its help text.
-        default: Its value if it is not given.
-        more: For ``typer.Option``.
-    """
-    declared = typer.Option(name, help=help, **more)
-    return dataclasses.field(default=default, metadata={"option": declared})
-
-
-def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command in which a parameter that is a group stands for the group's options.
-
-    Args:
-        command: Takes keywords only. A parameter whose type is a dataclass is a group.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {
-        name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)
-    }
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command).parameters.values():
-        group = groups.get(parameter.name)
-        if group is None:
-            parameters.append(parameter.replace(annotation=hints[parameter.name]))
-            continue
-        kinds = get_type_hints(group, include_extras=True)
-        for field in dataclasses.fields(group):
-            kind, declared = kinds[field.name], field.metadata.get("option")
-            hint = kind if declared is None else Annotated[kind, declared]
-            own = inspect.Parameter(
-                field.name, parameter.kind, default=field.default, annotation=hint
-            )
-            parameters.append(own)
-
-    @functools.wraps(command)
-    def with_options(**options: Any) -> None:
-        for name, group in groups.items():
-            fields = [field.name for field in dataclasses.fields(group)]
-            options[name] = group(**{field: options.pop(field) for field in fields})
-        command(**options)
-
-    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
-    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return with_options
-
-
-Param = Annotated[
-    list[str] | None, typer.Option("--param", help="key=value; may be given several times.")
-]
-Seed = Annotated[
-    int,
-    typer.Option("--seed", min=0, help="Fixes all random draws: the same seed, the same run."),
-]
+#: Options that several commands have.
 Jobs = Annotated[
     int | None,
     typer.Option("--jobs", min=1, help="Runs at the same time; default: one per processor."),
 ]
-Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Run everything again, also what the folder holds already.")
-]
 Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="Run folder; default: runs/ and a name made of the settings."),
+    Path | None, typer.Option(help="Run folder; default: runs/ and a name made of the settings.")
 ]
 
 _WORLDS = "; ".join(f"[bold]{name}[/]: {world.what}" for name, world in WORLDS.items())
+_WORLD_HELP = (
+    "A name, or a TOML file with the table of a world; default: volatile. compare takes several, "
+    f"as a sweep. {_WORLDS}."
+)
 
 
 @dataclass(frozen=True)
 class WorldOptions:
-    """Which federation is simulated, and how large."""
+    """Which federation is simulated, and how large.
 
-    world: list[str] | None = option(  # noqa: RUF009 - a field, as all others
-        "--world",
-        "A name, or a TOML file with the table of a world; default: volatile. compare takes "
-        f"several, as a sweep. {_WORLDS}.",
-    )
-    n_rounds: int | None = option("--rounds", "Rounds per run; default: that of the world.", min=1)
-    n_clients: int | None = option(
-        "--clients", "Number of clients; default: that of the world.", min=1
-    )
-    cohort_size: int | None = option(
-        "--cohort", "Clients per round; default: that of the world.", min=1
-    )
-    deadline: float | None = option(
-        "--deadline", "Seconds until a round closes; default: no deadline."
-    )
-    bounds: bool = option(
-        "--bounds", "Compare what clients claim with what others do, as Flower runs do.", False
-    )
+    Args:
+        world: A name or a TOML file; several are a sweep.
+        n_rounds: Rounds per run; default: that of the world.
+        n_clients: Number of clients; default: that of the world.
+        cohort_size: Clients per round; default: that of the world.
+        deadline: Seconds until a round closes; default: no deadline.
+        bounds: Compare what clients claim with what others do, as Flower runs do.
+    """
+
+    world: Annotated[list[str] | None, typer.Option(help=_WORLD_HELP)] = None
+    n_rounds: Annotated[int | None, typer.Option("--rounds", min=1)] = None
+    n_clients: Annotated[int | None, typer.Option("--clients", min=1)] = None
+    cohort_size: Annotated[int | None, typer.Option("--cohort", min=1)] = None
+    deadline: float | None = None
+    bounds: bool = False
 
 
 @dataclass(frozen=True)
 class GridOptions:
-    """How the runs of a grid are computed."""
+    """How the runs of a grid are computed.
 
-    jobs: Jobs = None
-    backend: str = option(
-        "--backend", f"Where runs are computed: {' or '.join(BACKENDS)}.", "local"
-    )
-    address: str | None = option(
-        "--address", "Ray cluster, auto or HOST:PORT; default: Ray started here."
-    )
-    shard: str | None = option(
-        "--shard", "i/n: only the runs whose number is i modulo n; see merge."
-    )
-    fresh: Fresh = False
+    Args:
+        n_jobs: Runs at the same time; default: one per processor.
+        backend: Where runs are computed: local or ray.
+        address: Ray cluster, auto or HOST:PORT; default: Ray started here.
+        shard: i/n: only the runs whose number is i modulo n; see merge.
+        fresh: Run everything again, also what the folder holds already.
+    """
+
+    n_jobs: Jobs = None
+    backend: str = "local"
+    address: str | None = None
+    shard: str | None = None
+    fresh: bool = False
 
     def for_run(self, track: Sequence[str] | None = None) -> dict[str, Any]:
         """Return the arguments of ``run_experiment`` for these options.
@@ -165,15 +94,10 @@ class GridOptions:
         Raises:
             InvalidInput: Trackers were asked for, and several runs at the same time.
         """
-        if track and self.jobs not in (None, 1):
+        if track and self.n_jobs not in (None, 1):
             raise InvalidInput("--track follows one run at a time: give --jobs 1, or leave it out.")
-        return {
-            "n_jobs": 1 if track else self.jobs,
-            "backend": self.backend,
-            "address": self.address,
-            "shard": None if self.shard is None else Shard.parse(self.shard),
-            "fresh": self.fresh,
-        }
+        shard = None if self.shard is None else Shard.parse(self.shard)
+        return {**vars(self), "n_jobs": 1 if track else self.n_jobs, "shard": shard}
 
 
 def print_shard(shard: Shard, folder: Path, grids: Sequence[Results], as_json: bool) -> None:
@@ -191,12 +115,11 @@ def print_shard(shard: Shard, folder: Path, grids: Sequence[Results], as_json: b
         counts = {"n_runs": n_runs, "n_complete": n_complete}
         print_json({"shard": str(shard), "folder": str(folder), **counts})
         return
-    text = (
+    console.print(
         f"Shard {shard}: {n_complete} of {n_runs} runs are complete in {folder}. When all "
         "shards are, turnout merge joins their folders; without --shard this command shows the "
-        "results."
+        "results.",
     )
-    console.print(text, highlight=False)
 
 
 #: Exit code of a command that was stopped from the keyboard.
@@ -228,7 +151,7 @@ def run_shown(
             results = run_experiment(experiment, folder, progress=advance, **options)
     except KeyboardInterrupt:
         advice = " The same command resumes from here." if is_kept else ""
-        Console(stderr=True).print(f"Interrupted.{advice}", soft_wrap=True)
+        errors.print(f"Interrupted.{advice}", soft_wrap=True)
         raise typer.Exit(_INTERRUPTED) from None
     for text in results.notes:
         note(text)
@@ -241,11 +164,10 @@ def exit_on_problems(*results: Results) -> None:
     Runs with a result that needs a remark are named too. The traceback of an error is in a file,
     which is named; with ``--debug`` it is shown.
     """
-    errors = Console(stderr=True)
     for run in (run for each in results for run in (*each.remarks, *each.failed)):
         kind = "[yellow]note:[/]" if run.summary else f"[bold red]{run.status}:[/]"
         text = escape(f"{run.label}, seed {run.seed}: {run.message}")
-        errors.print(f"{kind} {text}", highlight=False)
+        errors.print(f"{kind} {text}")
         traceback = run.path / ERROR
         if not run.summary and traceback.exists():
             typer.echo(f"traceback: {traceback}", err=True)
@@ -307,9 +229,15 @@ def settings_of(
         options: Which world, and how large.
         training: Fields of the recipe that were given; None = no training.
     """
-    world = _only(options.world or ["volatile"])
+    worlds = options.world or ["volatile"]
+    if len(worlds) > 1:
+        raise InvalidInput(
+            f"--world was given {len(worlds)} times, and this command runs one world: turnout "
+            "compare takes several.",
+            field="world",
+        )
     own: dict[str, Any] = {"name": name, "seeds": seeds, "bounds": options.bounds}
-    return sweep.settings_of(world, training, options.deadline, **own, **sizes_of(options))
+    return sweep.settings_of(worlds[0], training, options.deadline, **own, **sizes_of(options))
 
 
 def agreed(n_cells: int, yes: bool) -> None:
@@ -338,27 +266,6 @@ def sizes_of(options: WorldOptions) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size is not None}
 
 
-def variant_with(selector: str, parameters: Sequence[str] | None) -> Variant:
-    """Return the variant of a text, with the parameters of ``--param`` put over its own."""
-    variant = parse_variant(selector)
-    changes = parse_parameters(",".join(parameters or []))
-    if not changes:
-        return variant
-    return dataclasses.replace(variant, parameters={**variant.parameters, **changes}, label="")
-
-
-def _only(worlds: Sequence[str]) -> str:
-    if len(worlds) > 1:
-        raise InvalidInput(
-            f"--world was given {len(worlds)} times, and this command runs one world: turnout "
-            "compare takes several.",
-            field="world",
-        )
-    return worlds[0]
-
-
-_of_training = functools.partial(option, rich_help_panel="Training")
-
 StopAtTarget = Annotated[
     bool,
     typer.Option(
@@ -368,63 +275,67 @@ StopAtTarget = Annotated[
     ),
 ]
 
-#: Fields of a recipe that are given as text: the option, what the text names, and the default.
-_TEXTS: Mapping[str, tuple[str, type, str]] = {
-    "source": ("--data", Source, "digits"),
-    "partition": ("--partition", Partition, "dirichlet:alpha=0.5"),
-    "model": ("--model", Model, "mlp"),
-    "aggregation": ("--aggregation", Aggregation, "mean-returned"),
-    "server": ("--server", ServerOptimizer, "take-mean"),
-    "local": ("--local", LocalWork, "epochs=5, batch_size=10, lr=0.05"),
+#: Fields of a recipe that are given as text: the option, and what the text names.
+_TEXTS: Mapping[str, tuple[str, type]] = {
+    "source": ("--data", Source),
+    "partition": ("--partition", Partition),
+    "model": ("--model", Model),
+    "aggregation": ("--aggregation", Aggregation),
+    "server": ("--server", ServerOptimizer),
+    "local": ("--local", LocalWork),
 }
 
 
-def _of_family(field: str, more: str = "") -> Any:
-    name, base, default = _TEXTS[field]
+def _named(field: str, default: str, more: str = "") -> Any:
+    """Return the option of a field that names one of a family of models."""
+    name, base = _TEXTS[field]
     names = ", ".join(FAMILIES[base])
-    return _of_training(
-        name, f"name or name:key=value,...; default: {default}. Names: {names}{more}."
-    )
+    text = f"name or name:key=value,...; default: {default}. Names: {names}{more}."
+    return typer.Option(name, help=text)
+
+
+_MORE_MODELS = "; or module:factory of your own"
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """What is trained; named as the fields of ``Training``."""
+    """What is trained; named as the fields of ``Training``.
 
-    source: str | None = _of_family("source")
-    partition: str | None = _of_family("partition")
-    model: str | None = _of_family("model", "; or module:factory of your own")
-    local: str | None = _of_training(
-        "--local",
-        "Local work: key=value,... of epochs or steps, batch_size, lr, momentum, proximal, "
-        f"weight_decay. Default: {_TEXTS['local'][2]}.",
-    )
-    aggregation: str | None = _of_family("aggregation")
-    server: str | None = _of_family("server")
-    buffers: str | None = _of_training(
-        "--buffers",
-        "Running moments of batch normalisation: average (default), or local: each client "
-        "keeps its own.",
-    )
-    server_lr: float | None = _of_training(
-        "--server-lr", "Factor on the step of the global model; default: 1."
-    )
-    hold_out: float | None = _of_training(
-        "--hold-out", "Share of its examples that a client keeps for evaluation; default: 0."
-    )
-    target_accuracy: list[float] | None = _of_training(  # noqa: RUF009
-        "--target", "Accuracy whose rounds and time are reported; may be given several times."
-    )
-    evaluate_every: int | None = _of_training(
-        "--evaluate-every", "Rounds between two evaluations on the test set; default: 1.", min=1
-    )
-    participants: str | None = _of_training(
-        "--participants", "module:Name of your own subclass of turnout.training.Federation."
-    )
-    device: str | None = _of_training("--device", "cpu (default), cuda, cuda:1, mps ...")
-    trainer: str | None = _of_training(
-        "--trainer", "fast (default), or reference: one client after the other."
-    )
+    Args:
+        source: The data.
+        partition: How the data are divided among the clients.
+        model: The model.
+        local: Local work: key=value,... of epochs or steps, batch_size, lr, momentum, proximal,
+            weight_decay. Default: epochs=5, batch_size=10, lr=0.05.
+        aggregation: How the answers become the next model.
+        server: What the server does with the aggregated model.
+        buffers: Running moments of batch normalisation: average (default), or local: each client
+            keeps its own.
+        server_lr: Factor on the step of the global model; default: 1.
+        hold_out: Share of its examples that a client keeps for evaluation; default: 0.
+        target_accuracy: Accuracy whose rounds and time are reported; may be given several times.
+        evaluate_every: Rounds between two evaluations on the test set; default: 1.
+        participants: module:Name of your own subclass of turnout.training.Federation.
+        device: cpu (default), cuda, cuda:1, mps ...
+        trainer: fast (default), or reference: one client after the other.
+    """
+
+    help_panel: ClassVar = "Training"
+
+    source: Annotated[str | None, _named("source", "digits")] = None
+    partition: Annotated[str | None, _named("partition", "dirichlet:alpha=0.5")] = None
+    model: Annotated[str | None, _named("model", "mlp", _MORE_MODELS)] = None
+    local: str | None = None
+    aggregation: Annotated[str | None, _named("aggregation", "mean-returned")] = None
+    server: Annotated[str | None, _named("server", "take-mean")] = None
+    buffers: str | None = None
+    server_lr: float | None = None
+    hold_out: float | None = None
+    target_accuracy: Annotated[list[float] | None, typer.Option("--target")] = None
+    evaluate_every: Annotated[int | None, typer.Option(min=1)] = None
+    participants: str | None = None
+    device: str | None = None
+    trainer: str | None = None
 
 
 def recipe_options(options: TrainingOptions, stop_at_target: bool = False) -> dict[str, Any]:
@@ -443,22 +354,17 @@ def recipe_options(options: TrainingOptions, stop_at_target: bool = False) -> di
     """
     values = {**vars(options), "stop_at_target": stop_at_target or None}
     recipe = {name: value for name, value in values.items() if value not in (None, ())}
-    for field, (name, base, _) in _TEXTS.items():
-        text = recipe.get(field)
+    for field, text in [(field, recipe[field]) for field in _TEXTS if field in recipe]:
+        option, base = _TEXTS[field]
         try:
-            if text is not None:
-                recipe[field] = _meant(text, base)
+            if base is LocalWork:  # which has no name
+                recipe[field] = decode({"local": parse_parameters(text)}, Training).local
+            else:
+                name, parameters = parse_spec(text)
+                recipe[field] = decode({"kind": name, **parameters}, base)
         except ConfigError as error:
-            raise InvalidInput(f"{name} {text}: {error.problem}") from error
+            raise InvalidInput(f"{option} {text}: {error.problem}") from error
     return recipe
-
-
-def _meant(text: str, base: type) -> Any:
-    """Return the object of ``name:key=value,...``; local work has no name."""
-    if base is LocalWork:
-        return decode({"local": parse_parameters(text)}, Training).local
-    name, parameters = parse_spec(text)
-    return decode({"kind": name, **parameters}, base)
 
 
 #: By name: made of the name of a run and the folder for its files.
@@ -468,8 +374,7 @@ _TRACKERS: Mapping[str, Callable[[str, Path], Callback]] = {
     "wandb": lambda name, folder: WandB("turnout", name=name),
 }
 Track = Annotated[
-    list[str] | None,
-    typer.Option("--track", help=f"Also log every round to {', '.join(_TRACKERS)}."),
+    list[str] | None, typer.Option(help=f"Also log every round to {', '.join(_TRACKERS)}.")
 ]
 
 
@@ -495,12 +400,10 @@ def callbacks_of(names: Sequence[str], folder: Path) -> Callbacks | None:
         names: Names of trackers, checked.
         folder: The run folder; TensorBoard writes into it.
     """
-    if not names:
-        return None
 
     def of_run(label: str, seed: int) -> list[Callback]:
         name = f"{label}, seed {seed} in {folder.name}"
         events = cell_folder(folder / "tensorboard", label, seed)
         return [_TRACKERS[tracker](name, events) for tracker in names]
 
-    return of_run
+    return of_run if names else None

@@ -17,7 +17,9 @@ from turnout.results.metric import Facts, Metric
 #: The option that every command has.
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
-console = Console()
+console = Console(highlight=False)
+#: For what is not the answer itself: notes and errors.
+errors = Console(stderr=True, highlight=False)
 
 #: Width of a column's border and padding, and of the longest label that is not folded.
 _BORDER, _WIDEST_LABEL = 3, 30
@@ -45,39 +47,19 @@ def text_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]
     return shown
 
 
-def fitted(
-    first: tuple[str, Sequence[str]], headings: Sequence[str], rows: Sequence[Sequence[str]]
-) -> list[Table]:
+def fitted(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Table]:
     """Return tables that are as wide as the terminal at most, with no number broken.
 
     Columns that do not fit are in further tables, each with the first column.
 
     Args:
-        first: Heading and cells of the first column, as markup.
-        headings: The headings of the other columns.
-        rows: The cells of the other columns, row by row, as markup.
+        headings: One per column.
+        rows: The cells, row by row, as markup.
     """
-    room = console.width - 1 - (min(_width(first[0], *first[1]), _WIDEST_LABEL) + _BORDER)
-    widths = [_width(*column) for column in zip(headings, *rows, strict=True)]
-    tables: list[Table] = []
-    for part in _parts(widths, room):
-        shown = table("", first[0])
-        shown.columns[0].max_width, shown.columns[0].overflow = _WIDEST_LABEL, "fold"
-        for column in part:
-            shown.add_column(headings[column], justify="right", width=widths[column])
-        for label, row in zip(first[1], rows, strict=True):
-            shown.add_row(label, *(row[column] for column in part))
-        tables.append(shown)
-    return tables
-
-
-def _width(*texts: str) -> int:
-    return max(Text.from_markup(text).cell_len for text in texts)
-
-
-def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return the columns of each table, at least one per table."""
-    parts: list[list[int]] = []
+    first, *columns = zip(headings, *rows, strict=True)
+    widths = [max(Text.from_markup(text).cell_len for text in each) for each in (first, *columns)]
+    room = console.width - 1 - (min(widths.pop(0), _WIDEST_LABEL) + _BORDER)
+    parts: list[list[int]] = []  # the columns of each table, at least one
     left = 0
     for column, width in enumerate(widths):
         if not parts or width + _BORDER > left:
@@ -85,7 +67,14 @@ def _parts(widths: Sequence[int], room: int) -> list[list[int]]:
             left = room
         parts[-1].append(column)
         left -= width + _BORDER
-    return parts
+    tables = [table("", first[0]) for _ in parts]
+    for shown, part in zip(tables, parts, strict=True):
+        shown.columns[0].max_width, shown.columns[0].overflow = _WIDEST_LABEL, "fold"
+        for column in part:
+            shown.add_column(columns[column][0], justify="right", width=widths[column])
+        for label, *cells in zip(first[1:], *(columns[column][1:] for column in part), strict=True):
+            shown.add_row(label, *cells)
+    return tables
 
 
 def metric_table(title: str, metrics: Iterable[Metric[Facts]], summary: Mapping[str, Any]) -> Table:
@@ -105,8 +94,7 @@ def note(text: str, kind: str = "note", *, soft_wrap: bool = False) -> None:
         kind: The word before it.
         soft_wrap: Whether the terminal breaks long lines.
     """
-    errors = Console(stderr=True)
-    errors.print(f"[yellow]{kind}:[/] {escape(text)}", highlight=False, soft_wrap=soft_wrap)
+    errors.print(f"[yellow]{kind}:[/] {escape(text)}", soft_wrap=soft_wrap)
 
 
 def print_json(content: Any) -> None:

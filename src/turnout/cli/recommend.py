@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from turnout.cli.app import documented
 from turnout.cli.options import (
-    Fresh,
     Jobs,
     Out,
     TrainingOptions,
@@ -19,7 +19,6 @@ from turnout.cli.options import (
     recipe_options,
     run_shown,
     settings_of,
-    with_groups,
 )
 from turnout.cli.output import AsJson, console, print_json, text_table
 from turnout.cli.scores import print_scores, score_row
@@ -31,36 +30,19 @@ from turnout.studies.recommendation import BASELINE, UNKNOWN, needs_of
 from turnout.studies.standings import Standing, standings
 
 
-@with_groups
+@documented
 def recommend(
+    selectors: list[str] | None = None,
     *,
-    selectors: Annotated[
-        list[str] | None,
-        typer.Argument(help="Candidates, written as for compare; default: all that fit."),
-    ] = None,
-    train: Annotated[bool, typer.Option("--train", help="Train a real model.")] = False,
+    train: bool = False,
     training: TrainingOptions,
     federation: WorldOptions,
-    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Runs per selector.")] = 5,
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            "--metric",
-            help="Key of the metric to judge by; default: accuracy, or success_ratio without "
-            "--train.",
-        ),
-    ] = None,
-    without: Annotated[
-        str,
-        typer.Option(
-            "--without",
-            help="What your server will not have: columns, reports of clients, poll; separated by "
-            "commas.",
-        ),
-    ] = UNKNOWN,
+    seeds: Annotated[int, typer.Option(min=2)] = 5,
+    metric: str | None = None,
+    without: str = UNKNOWN,
     out: Out = None,
     jobs: Jobs = None,
-    fresh: Fresh = False,
+    fresh: bool = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the selectors that fit a world, rank them, and recommend one.
@@ -70,6 +52,20 @@ def recommend(
     that needs least. Give the same command again to resume an interrupted run.
 
     Example: [bold]turnout recommend --world e3cs --rounds 100 --without success_rate,poll[/]
+
+    Args:
+        selectors: Candidates, written as for compare; default: all that fit.
+        train: Train a real model.
+        training: What is trained.
+        federation: Which world, and how large.
+        seeds: Runs per selector.
+        metric: Key of the metric to judge by; default: accuracy, or success_ratio without --train.
+        without: What your server will not have: columns, reports of clients, poll; separated by
+            commas.
+        out: The run folder.
+        jobs: Runs at the same time.
+        fresh: Run everything again, also what the folder holds already.
+        as_json: For programs.
     """
     recipe = recipe_options(training)
     if recipe and not train:
@@ -99,18 +95,17 @@ def recommend(
 
 def _print(found: Recommendation) -> None:
     for label, reason in found.left_out.items():
-        console.print(f"[dim]Left out: {escape(label)}: {escape(reason)}[/]", highlight=False)
-    experiment, ranking, metric = found.experiment, found.ranking, found.metric
-    print_scores(ranking, experiment.title, [metric], [metric], ranking.labels[0])
+        console.print(f"[dim]Left out: {escape(label)}: {escape(reason)}[/]")
+    ranking, metric = found.ranking, found.metric
+    print_scores(ranking, found.experiment.title, [metric], [metric], ranking.labels[0])
     needs = ", ".join(needs_of(found.winner.make())) or "nothing"
-    console.print(f"\n{_sentence(found)} It needs: {needs}.", highlight=False)
+    console.print(f"\n{_sentence(found)} It needs: {needs}.")
     known = _known([found.winner])
     if known and found.winner.name != BASELINE:
-        console.print(f"In the arena: {known[found.winner.label].record}", highlight=False)
-    console.print("\nIn a Flower app (docs/howto/flower-selection.md):", highlight=False)
-    line = _flower_line(found.winner, experiment.cohort_size)
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"\nRun folder: {found.results.folder}", highlight=False)
+        console.print(f"In the arena: {known[found.winner.label].record}")
+    console.print("\nIn a Flower app (docs/howto/flower-selection.md):")
+    console.print(_flower_line(found), markup=False, soft_wrap=True)
+    console.print(f"\nRun folder: {found.results.folder}")
 
 
 def _known(variants: Sequence[Variant]) -> dict[str, Standing]:
@@ -127,12 +122,8 @@ def _print_known(known: Mapping[str, Standing]) -> None:
         time = "1" if label == BASELINE else f"{value:.2f} ({low:.2f} to {high:.2f})"
         unfair = f"{standing.n_unfair} of {standing.n_tasks}"
         rows.append((escape(label), time, f"{standing.least_share:.2f}", unfair))
-    headings = (
-        "selector",
-        f"time to target / {BASELINE}",
-        "least share of fair",
-        "unfair in tasks",
-    )
+    time_to = f"time to target / {BASELINE}"
+    headings = ("selector", time_to, "least share of fair", "unfair in tasks")
     if rows:
         console.print(text_table("In the arena (docs/arena.md)", headings, rows))
 
@@ -152,15 +143,16 @@ def _sentence(found: Recommendation) -> str:
     return f"{take} {best} has the best mean, but the difference may be chance, as for: {others}."
 
 
-def _flower_line(variant: Variant, cohort_size: int) -> str:
-    """Return the lines that use a selector in a Flower app."""
-    values = variant.make().parameters
-    shown = [repr(variant.name), *(f"{name}={values[name]!r}" for name in variant.parameters)]
+def _flower_line(found: Recommendation) -> str:
+    """Return the lines that use the winner in a Flower app."""
+    values = found.winner.make().parameters
+    given = [f"{name}={values[name]!r}" for name in found.winner.parameters]
     return (
         "import turnout\n"
         "from turnout.live.flower import SelectingStrategy\n"
-        f"strategy = SelectingStrategy(FedAvg(), turnout.make({', '.join(shown)}), "
-        f"cohort_size={variant.cohort_size or cohort_size})"
+        f"strategy = SelectingStrategy(FedAvg(), turnout.make("
+        f"{', '.join([repr(found.winner.name), *given])}), "
+        f"cohort_size={found.winner.cohort_size or found.experiment.cohort_size})"
     )
 
 
@@ -176,6 +168,6 @@ def _row(found: Recommendation) -> dict[str, Any]:
         "ranking": [score_row(ranking, each, keys, ranking.labels[0]) for each in ranking.labels],
         "left_out": dict(found.left_out),
         "folder": str(found.results.folder),
-        "flower": _flower_line(found.winner, found.experiment.cohort_size),
+        "flower": _flower_line(found),
         "arena": {label: standing._asdict() for label, standing in known.items()},
     }

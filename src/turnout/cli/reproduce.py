@@ -9,16 +9,11 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from turnout.cli.options import (
-    GridOptions,
-    exit_on_problems,
-    print_shard,
-    run_shown,
-    with_groups,
-)
+from turnout.cli.app import documented
+from turnout.cli.options import GridOptions, exit_on_problems, print_shard, run_shown
 from turnout.cli.output import AsJson, console, print_json, table, text_table
 from turnout.cli.scores import numbers
 from turnout.core.errors import InvalidInput
@@ -33,59 +28,21 @@ from turnout.studies.paper_tables import Judged, TextTable, count_sentence
 
 _COLOURS = {Verdict.HOLDS: "green", Verdict.UNDECIDED: "yellow", Verdict.FAILS: "bold red"}
 
-Paper = Annotated[str, typer.Argument(help=f"One of {', '.join(preset_names())}.")]
-More = Annotated[list[int] | None, typer.Argument(hidden=True)]
-FigureNumbers = Annotated[
-    list[int] | None,
-    typer.Option("--figure", help="Figures of the paper, e.g. --figure 2 3; default: all."),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--setting", help="Label of a setting; can be repeated; default: all."),
-]
-Seeds = Annotated[
-    int, typer.Option("--seeds", min=0, help="Runs per scheme; 0 = as the preset says.")
-]
-Rounds = Annotated[
-    int, typer.Option("--rounds", min=0, help="Shorter runs for a quick look; 0 = as the paper.")
-]
-Out = Annotated[Path, typer.Option("--out", help="Folder of the run folders.")]
-KeepIn = Annotated[
-    Path | None,
-    typer.Option(
-        "--results",
-        help="Folder of the results file, for one process at a time; default: as --out.",
-    ),
-]
-Only = Annotated[
-    bool, typer.Option("--collect", help="Run nothing: judge and draw the complete runs.")
-]
-Extras = Annotated[
-    bool,
-    typer.Option("--extras/--no-extras", help="Published forms, their cost, regret and bound."),
-]
-Retrained = Annotated[
-    str,
-    typer.Option(
-        "--training", help="Change the training, e.g. aggregation=mean-returned,device=cuda."
-    ),
-]
 
-
-@with_groups
+@documented
 def reproduce(
+    paper: Annotated[str, typer.Argument(help=f"One of {', '.join(preset_names())}.")],
+    more: Annotated[list[int] | None, typer.Argument(hidden=True)] = None,
     *,
-    paper: Paper,
-    more: More = None,
-    figure: FigureNumbers = None,
-    setting: Settings = None,
-    seeds: Seeds = 0,
-    rounds: Rounds = 0,
-    training: Retrained = "",
-    out: Out = Path("runs"),
-    results: KeepIn = None,
-    only: Only = False,
-    extras: Extras = True,
+    figure: list[int] | None = None,
+    setting: list[str] | None = None,
+    seeds: Annotated[int, typer.Option(min=0)] = 0,
+    rounds: Annotated[int, typer.Option(min=0)] = 0,
+    training: str = "",
+    out: Path = Path("runs"),
+    results: Path | None = None,
+    collect: bool = False,
+    extras: Annotated[bool, typer.Option("--extras/--no-extras")] = True,
     computing: GridOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -95,11 +52,26 @@ def reproduce(
     The exit code is 1 if a claim fails.
 
     Example: [bold]turnout reproduce rbcs-f --figure 2 3 4[/]
+
+    Args:
+        paper: The paper.
+        more: Further figures, behind ``--figure``.
+        figure: Figures of the paper, e.g. --figure 2 3; default: all.
+        setting: Label of a setting; can be repeated; default: all.
+        seeds: Runs per scheme; 0 = as the preset says.
+        rounds: Shorter runs for a quick look; 0 = as the paper.
+        training: Change the training, e.g. aggregation=mean-returned,device=cuda.
+        out: Folder of the run folders.
+        results: Folder of the results file, for one process at a time; default: as --out.
+        collect: Run nothing: judge and draw the complete runs.
+        extras: Published forms, their cost, regret and bound.
+        computing: How the runs are computed.
+        as_json: For programs.
     """
     require_matplotlib()
     running = computing.for_run()
     shard = running["shard"]
-    if only and shard is not None:
+    if collect and shard is not None:
         raise InvalidInput("--collect and --shard exclude each other: collect after turnout merge.")
     study = run_paper(
         paper,
@@ -111,7 +83,7 @@ def reproduce(
         extras=extras,
         out=out,
         results=results,
-        only_collect=only,
+        only_collect=collect,
         run=functools.partial(run_shown, quiet=as_json),
         **running,
     )
@@ -130,14 +102,14 @@ def reproduce(
 
 def _print(study: Reproduction, written: list[Path]) -> None:
     preset = study.preset
-    console.print(f"[bold]{preset.title}[/]: {preset.paper}", highlight=False)
+    console.print(f"[bold]{preset.title}[/]: {preset.paper}")
     for note in preset.notes:
-        console.print(f"  {note}", highlight=False)
+        console.print(f"  {note}")
     for text in study.tables:
         console.print(_rich(text))
-    console.print(count_sentence(study.claims), highlight=False)
+    console.print(count_sentence(study.claims))
     if written:
-        console.print("Figures: " + ", ".join(str(path) for path in written), highlight=False)
+        console.print("Figures: " + ", ".join(str(path) for path in written))
 
 
 def _rich(text: TextTable) -> Table:
@@ -145,13 +117,12 @@ def _rich(text: TextTable) -> Table:
         return text_table(text.title, text.headings, text.rows)
     shown = table(text.title, *text.headings)
     for row in text.rows:
-        shown.add_row(*(_coloured(cell) for cell in row))
+        styles = (
+            next((style for verdict, style in _COLOURS.items() if cell.startswith(verdict)), "")
+            for cell in row
+        )
+        shown.add_row(*map(Text, row, styles))
     return shown
-
-
-def _coloured(cell: str) -> str:
-    colour = next((_COLOURS[verdict] for verdict in Verdict if cell.startswith(verdict)), "")
-    return f"[{colour}]{escape(cell)}[/]" if colour else escape(cell)
 
 
 def _content(study: Reproduction, written: list[Path]) -> dict[str, Any]:
@@ -166,17 +137,7 @@ def _content(study: Reproduction, written: list[Path]) -> dict[str, Any]:
                 "times": times,
                 "n_rounds": results.n_rounds,
                 "schemes": {
-                    label: {
-                        "seeds": list(scheme.seeds),
-                        **{
-                            name: _measured(results.values(label, name), name)
-                            for name in (
-                                *scheme.measures,
-                                *study.preset.relative_measures(setting),
-                            )
-                        },
-                    }
-                    for label, scheme in results.schemes.items()
+                    label: _scheme(study, setting, results, label) for label in results.schemes
                 },
             }
             for (setting, times), results in study.file.parts.items()
@@ -184,6 +145,13 @@ def _content(study: Reproduction, written: list[Path]) -> dict[str, Any]:
         "claims": [_claim(entry) for entry in study.claims],
         "count": count_sentence(study.claims),
     }
+
+
+def _scheme(study: Reproduction, setting: str, results: Any, label: str) -> dict[str, Any]:
+    scheme = results.schemes[label]
+    names = (*scheme.measures, *study.preset.relative_measures(setting))
+    measured = {name: _measured(results.values(label, name), name) for name in names}
+    return {"seeds": list(scheme.seeds), **measured}
 
 
 def _measured(values: FloatArray, name: str) -> dict[str, Any]:

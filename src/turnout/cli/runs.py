@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 from rich.markup import escape
 
 from turnout.cli import output
+from turnout.cli.app import documented
 from turnout.cli.output import AsJson, console, fitted, note, print_json, table, text_table
 from turnout.cli.scores import (
     Baseline,
@@ -25,7 +26,7 @@ from turnout.core.errors import InvalidInput, OutputError
 from turnout.core.files import write_atomically
 from turnout.core.names import import_extra, shortened
 from turnout.core.require import choice
-from turnout.report import Report, Row, write_report
+from turnout.report import Report, write_report
 from turnout.report.charts import draw_results
 from turnout.report.figure import WIDTHS
 from turnout.report.live import LiveView, live_views
@@ -39,10 +40,7 @@ from turnout.results.results import FRAMES
 from turnout.results.scores import known_label
 from turnout.results.tables import latex_table, usual_metrics
 
-RunFolders = Annotated[
-    list[Path],
-    typer.Argument(metavar="RUN...", help="Run folders, single cells, or folders above them."),
-]
+RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...")]
 
 #: Reasons for missing answers that are printed; JSON has all.
 _MOST_REASONS = 15
@@ -50,8 +48,10 @@ _MOST_REASONS = 15
 _WIDEST_NAME = 22
 
 
+@documented
 def show(
     runs: RunFolders,
+    *,
     metrics: MetricKeys = None,
     baseline: Baseline = None,
     as_json: AsJson = False,
@@ -62,6 +62,12 @@ def show(
     also shows which clients were late, failed or silent, and why.
 
     Example: [bold]turnout show runs/demo --metrics success_ratio,cep --baseline random[/]
+
+    Args:
+        runs: Run folders, single cells, or folders above them.
+        metrics: What the tables show.
+        baseline: The selector that the others are compared with.
+        as_json: For programs.
     """
     wanted = named_metrics(metrics)
     results = opened(runs, baseline)
@@ -77,7 +83,7 @@ def show(
         print_scores(world.scores, title, usual_metrics(world), wanted, known)
     if len(results.worlds) > 1:
         text = "; ".join(differences(results.worlds))
-        console.print(f"The worlds differ: {text}.", highlight=False, markup=False)
+        console.print(f"The worlds differ: {text}.", markup=False)
         print_across(results.across, wanted or usual_metrics(results.worlds[0]), baseline)
 
 
@@ -104,11 +110,8 @@ def _baseline(world: WorldGroup, baseline: str | None) -> str | None:
 def _rows(world: WorldGroup, keys: list[str], baseline: str | None) -> list[dict[str, Any]]:
     scores = world.scores
     first = _baseline(world, baseline) or scores.labels[0]
-    place: dict[str, Any] = {
-        "experiment": world.settings.experiment,
-        "world": world.settings.world_id,
-    }
-    rows = {label: place | score_row(scores, label, keys, first) for label in scores.labels}
+    place = {"experiment": world.settings.experiment, "world": world.settings.world_id}
+    rows = {label: {**place, **score_row(scores, label, keys, first)} for label in scores.labels}
     for view in live_views(world):
         rows[view.label].setdefault("live", []).append(view.to_json())
     return list(rows.values())
@@ -116,19 +119,18 @@ def _rows(world: WorldGroup, keys: list[str], baseline: str | None) -> list[dict
 
 def _print_live(view: LiveView) -> None:
     """Print a live run: an overview, its clients by name, and why some gave no answer."""
-    console.print(f"[bold]{escape(view.name)}[/]", highlight=False)
+    console.print(f"[bold]{escape(view.name)}[/]")
     for fact in view.facts:
         remark = f" ({fact.remark})" if fact.remark else ""
-        console.print(f"  {fact.title}: {fact.text}{remark}", highlight=False, markup=False)
+        console.print(f"  {fact.title}: {fact.text}{remark}", markup=False)
     if view.void:
-        console.print(f"  Void, with too few answers: rounds {view.void}", highlight=False)
+        console.print(f"  Void, with too few answers: rounds {view.void}")
     for alert in view.alerts:
         text = f"  Alert after round {alert.round}, {alert.kind}: {alert.text}"
-        console.print(text, highlight=False, markup=False)
-    names = [escape(shortened(row.name, _WIDEST_NAME)) for row in view.rows]
+        console.print(text, markup=False)
+    rows = [[escape(shortened(row.name, _WIDEST_NAME)), *row.cells] for row in view.rows]
     console.print("Clients, most trouble first", style="italic")
-    for part in fitted(("client", names), view.headings, [row.cells for row in view.rows]):
-        console.print(part)
+    console.print(*fitted(["client", *view.headings], rows))
     if view.complaints:
         lines = [
             [one.client, one.what, f"{one.times:,}", str(one.last), one.reason]
@@ -138,23 +140,23 @@ def _print_live(view: LiveView) -> None:
         console.print(text_table("Late, failed and silent", headings, lines))
         n_more = len(view.run.complaints) - _MOST_REASONS
         if n_more > 0:
-            console.print(f"and {n_more} more; --json has all", style="dim")
+            console.print(f"and {n_more} more; --json has all", style="dim", highlight=True)
     if view.fairness:
-        console.print(view.fairness, style="dim", highlight=False, markup=False)
+        console.print(view.fairness, style="dim", markup=False)
 
 
+@documented
 def export(
     runs: RunFolders,
-    csv: Annotated[bool, typer.Option("--csv", help="Tidy tables as CSV.")] = False,
-    parquet: Annotated[bool, typer.Option("--parquet", help="Tidy tables as Parquet.")] = False,
-    latex: Annotated[bool, typer.Option("--latex", help="A table for a paper.")] = False,
-    pdf: Annotated[bool, typer.Option("--pdf", help="Figures for a paper.")] = False,
+    *,
+    csv: bool = False,
+    parquet: bool = False,
+    latex: bool = False,
+    pdf: bool = False,
     metrics: MetricKeys = None,
     baseline: Baseline = None,
-    width: Annotated[
-        str, typer.Option("--width", help="Columns of the page that a figure fills: one or two.")
-    ] = "two",
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the files go.")] = Path("export"),
+    width: str = "two",
+    out: Annotated[Path, typer.Option("--out", "-o")] = Path("export"),
     as_json: AsJson = False,
 ) -> None:
     """Write tables and figures of run folders.
@@ -164,13 +166,29 @@ def export(
     accuracy by round and by time, and metrics against everything that was swept.
 
     Example: [bold]turnout export runs/demo --latex --metrics success_ratio,cep --out paper[/]
+
+    Args:
+        runs: Run folders, single cells, or folders above them.
+        csv: Tidy tables as CSV.
+        parquet: Tidy tables as Parquet.
+        latex: A table for a paper.
+        pdf: Figures for a paper.
+        metrics: What the tables and figures show.
+        baseline: The selector that the others are compared with.
+        width: Columns of the page that a figure fills: one or two.
+        out: Where the files go.
+        as_json: For programs.
     """
     wanted = named_metrics(metrics)
     columns = choice("--width", width, tuple(WIDTHS))
     if not (csv or parquet or latex or pdf):
         raise InvalidInput("nothing to write: give --csv, --parquet, --latex or --pdf.")
     results = opened(runs, baseline)
-    _make(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fault = error.strerror or error
+        raise OutputError(f"cannot make {out} ({fault}): choose another --out.") from error
     written = _frames(results, out, "csv") if csv else []
     written += _frames(results, out, "parquet") if parquet else []
     written += _tables(results, out, wanted, baseline) if latex else []
@@ -178,28 +196,18 @@ def export(
     if as_json:
         print_json([str(path) for path in written])
     else:
-        console.print(f"Wrote {', '.join(map(str, written))}.", highlight=False, soft_wrap=True)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        fault = error.strerror or error
-        raise OutputError(f"cannot make {folder} ({fault}): choose another --out.") from error
+        console.print(f"Wrote {', '.join(map(str, written))}.", soft_wrap=True)
 
 
 def _frames(results: Results, out: Path, form: str) -> list[Path]:
     if form == "parquet":
         import_extra("pyarrow", "Parquet needs pyarrow: pip install 'turnout[frames]'.")
-    paths = []
-    for name in FRAMES:
-        frame, path = results.to_frame(name), out / f"{name}.{form}"
-        if form == "csv":
-            write_atomically(path, frame.to_csv(index=False).encode())
-        else:
-            frame.to_parquet(path, index=False)
-        paths.append(path)
+    paths = [out / f"{name}.{form}" for name in FRAMES]
+    for name, path in zip(FRAMES, paths, strict=True):
+        frame = results.to_frame(name)
+        is_csv = form == "csv"
+        content = frame.to_csv(index=False).encode() if is_csv else frame.to_parquet(index=False)
+        write_atomically(path, content)
     return paths
 
 
@@ -210,42 +218,33 @@ def _tables(
     paths = []
     for number, world in enumerate(results.worlds, start=1):
         place = "" if len(results.worlds) == 1 else f"-{number}"
-        scores, metrics = world.scores, wanted or usual_metrics(world)
-        tables: dict[str, str | None] = {f"table{place}": None}
-        if baseline in scores.labels:
-            tables[f"differences{place}"] = baseline
+        known, metrics = _baseline(world, baseline), wanted or usual_metrics(world)
+        tables = {f"table{place}": None} | ({f"differences{place}": known} if known else {})
         for name, compared_with in tables.items():
-            text = latex_table(scores, metrics, world.title, name, compared_with)
+            text = latex_table(world.scores, metrics, world.title, name, compared_with)
             write_atomically(out / f"{name}.tex", text.encode())
             paths.append(out / f"{name}.tex")
     return paths
 
 
+@documented
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Experiment folders or cell folders.")
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="The file to write; default: report.html in the run folder, or in the working "
-            "directory for a single cell or several folders.",
-        ),
-    ] = None,
-    allow_mixed: Annotated[
-        bool,
-        typer.Option(
-            "--allow-mixed",
-            help="Give each world a section if worlds differ. A sweep does not need this.",
-        ),
-    ] = False,
+    runs: RunFolders,
+    *,
+    out: Annotated[Path | None, typer.Option("--out", "-o")] = None,
+    allow_mixed: bool = False,
     as_json: AsJson = False,
 ) -> None:
     """Write one HTML page that shows runs side by side; the page needs no network.
 
     Example: [bold]turnout report runs/demo --out demo.html[/]
+
+    Args:
+        runs: Experiment folders or cell folders.
+        out: The file to write; default: report.html in the run folder, or in the working
+            directory for a single cell or several folders.
+        allow_mixed: Give each world a section if worlds differ. A sweep does not need this.
+        as_json: For programs.
     """
     # A page inside a cell would be one of its files, and differ between equal cells.
     is_one = len(runs) == 1 and not (runs[0] / CONFIG).exists()
@@ -265,36 +264,19 @@ def report(
 
 
 def _encoded(written: Report) -> dict[str, Any]:
-    return {
-        "report": str(written.path),
-        "n_cells": written.n_cells,
-        "rows": [
-            {"world": world, "selector": row.name, "n_seeds": row.n_seeds} | _estimates(row)
-            for world, row in written.rows
-        ],
-        "problems": [problem._asdict() for problem in written.problems],
-    }
+    rows: list[dict[str, Any]] = []
+    for world, row in written.rows:
+        rows.append({"world": world, "selector": row.name, "n_seeds": row.n_seeds})
+        for key, estimate in row.estimates.items():
+            width = estimate.half_width if math.isfinite(estimate.half_width) else None
+            rows[-1][key] = {"mean": estimate.mean, "half_width": width, "best": key in row.best}
+    problems = [problem._asdict() for problem in written.problems]
+    head = {"report": str(written.path), "n_cells": written.n_cells}
+    return {**head, "rows": rows, "problems": problems}
 
 
-def _estimates(row: Row) -> dict[str, Any]:
-    return {
-        key: {
-            "mean": estimate.mean,
-            "half_width": estimate.half_width if math.isfinite(estimate.half_width) else None,
-            "best": key in row.best,
-        }
-        for key, estimate in row.estimates.items()
-    }
-
-
-def merge(
-    out: Annotated[Path, typer.Argument(help="The folder to fill; it may hold some runs already.")],
-    folders: Annotated[
-        list[Path],
-        typer.Argument(help="Run folders of the same experiment, or folders that contain them."),
-    ],
-    as_json: AsJson = False,
-) -> None:
+@documented
+def merge(out: Path, folders: list[Path], *, as_json: AsJson = False) -> None:
     """Join run folders of the same experiment, such as the shards of a grid.
 
     Nothing is written if a folder belongs to another experiment, runs were made by different
@@ -302,6 +284,11 @@ def merge(
     The command can be repeated.
 
     Example: [bold]turnout merge runs/all runs/shard-0 runs/shard-1[/]
+
+    Args:
+        out: The folder to fill; it may hold some runs already.
+        folders: Run folders of the same experiment, or folders that contain them.
+        as_json: For programs.
     """
     merged = join.merge(out, folders)
     if as_json:
@@ -311,26 +298,20 @@ def merge(
     for path in merged.incomplete:
         note(f"{path} is not complete and was left out; run its shard again to resume it.")
     n_added, n_present = len(merged.added), len(merged.present)
-    console.print(f"{out}: {n_added} runs added, {n_present} already present.", highlight=False)
+    console.print(f"{out}: {n_added} runs added, {n_present} already present.")
 
 
 #: Clients that the table names; JSON names all.
 _SHOWN = 20
 
 
+@documented
 def audit(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Experiment folders or cell folders.")
-    ],
-    floor: Annotated[
-        float, typer.Option(help="Share of its fair share that each client should get at least.")
-    ] = 0.5,
-    cap: Annotated[
-        float, typer.Option(help="Multiple of its fair share that each should get at most; or inf.")
-    ] = 2.0,
-    slack: Annotated[
-        float, typer.Option(help="Places that a client may be short or ahead in any window.")
-    ] = 2.0,
+    runs: RunFolders,
+    *,
+    floor: float = 0.5,
+    cap: float = 2.0,
+    slack: float = 2.0,
     as_json: AsJson = False,
 ) -> None:
     """Certify runs: name every client that fell short of its floor or exceeded its cap.
@@ -338,6 +319,13 @@ def audit(
     All windows of rounds are checked. The exit code is 1 if a client is named.
 
     Example: [bold]turnout audit runs/demo --floor 0.5 --cap 2[/]
+
+    Args:
+        runs: Experiment folders or cell folders.
+        floor: Share of its fair share that each client should get at least.
+        cap: Multiple of its fair share that each should get at most; or inf.
+        slack: Places that a client may be short or ahead in any window.
+        as_json: For programs.
     """
     cells, problems = read_cells(runs)
     for problem in problems:
@@ -348,45 +336,41 @@ def audit(
     for cell in cells:
         where = {"selector": cell.settings.label, "seed": cell.settings.seed}
         rows += [where | row for row in _offences(guarantee(cell.run, floor, cap, slack))]
-    columns = ("what", "client", "places", "from round", "to round", "chosen", "fair share")
+    columns = [name.replace("_", " ") for name in _Offence._fields]
     title = f"{len(cells)} runs, floor {floor:g}, cap {cap:g}, slack {slack:g}: "
-    offences = table(
-        title + (f"{len(rows)} offences" if rows else "the guarantee holds"),
-        *("selector", "seed", *columns),
-        numbers=columns[1:],
-    )
+    title += f"{len(rows)} offences" if rows else "the guarantee holds"
+    offences = table(title, "selector", "seed", *columns, numbers=tuple(columns[1:]))
     for row in rows[:_SHOWN]:
-        offences.add_row(*(escape(_written(value)) for value in row.values()))
+        cells_of = (f"{x:.2f}" if isinstance(x, float) else str(x) for x in row.values())
+        offences.add_row(*map(escape, cells_of))
     if len(rows) > _SHOWN:
         offences.caption = f"and {len(rows) - _SHOWN} more; --json names all"
     output.show(offences, rows, as_json)
     raise typer.Exit(1 if rows else 0)
 
 
-def _offences(certificate: Guarantee) -> list[dict[str, Any]]:
-    """Return the clients that fell short or were ahead, the worst first."""
+class _Offence(NamedTuple):
+    """A client that fell short or was ahead, and the rounds in which it was so the most."""
+
+    what: str
+    client: int
+    places: float
+    from_round: int
+    to_round: int
+    chosen: int
+    fair_share: float
+
+
+def _offences(certificate: Guarantee) -> Iterator[dict[str, Any]]:
+    """Yield the clients that fell short or were ahead, the worst first."""
     kinds = (
         ("short", certificate.is_short, certificate.shortfall, certificate.short_in),
         ("ahead", certificate.is_ahead, certificate.excess, certificate.ahead_in),
     )
-    offences = []
     for what, is_named, places, windows in kinds:
         clients = np.flatnonzero(is_named)
         for client in clients[np.argsort(-places[clients], kind="stable")].tolist():
             first, last = windows[client].tolist()
-            offences.append(
-                {
-                    "what": what,
-                    "client": client,
-                    "places": float(places[client]),
-                    "from_round": first,
-                    "to_round": last,
-                    "chosen": int(certificate.chosen[client]),
-                    "fair_share": float(certificate.share[client]),
-                }
-            )
-    return offences
-
-
-def _written(value: Any) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+            chosen, share = int(certificate.chosen[client]), float(certificate.share[client])
+            own = _Offence(what, client, float(places[client]), first, last, chosen, share)
+            yield own._asdict()

@@ -27,13 +27,11 @@ from turnout.results.tables import (
 MetricKeys = Annotated[
     str | None,
     typer.Option(
-        "--metrics",
-        help="Keys of metrics, separated by commas: accuracy,cep; default: the usual ones.",
+        help="Keys of metrics, separated by commas: accuracy,cep; default: the usual ones."
     ),
 ]
 Baseline = Annotated[
-    str | None,
-    typer.Option("--baseline", help="Label that others are compared with; default: the first."),
+    str | None, typer.Option(help="Label that others are compared with; default: the first.")
 ]
 
 #: On a narrower terminal, only the columns that fit side by side are shown.
@@ -99,7 +97,7 @@ def print_scores(
     hidden = [metric.short for metric in usual if not wanted and metric not in metrics]
     if hidden:
         lines.append(f"Not shown: {'; '.join(hidden)}. Widen the terminal, or give --metrics.")
-    console.print("\n".join(lines), style="dim", highlight=False, markup=False)
+    console.print("\n".join(lines), style="dim", markup=False)
 
 
 def _that_fit(scores: Scores, metrics: Sequence[Metric[Facts]]) -> list[Metric[Facts]]:
@@ -135,22 +133,20 @@ def print_across(across: Across, metrics: Sequence[Metric[Facts]], baseline: str
             scores.n_reached(label, metric) for scores in across.worlds for label in across.labels
         )
         if across.labels and metric.better != "neither" and all(reached):
-            _print_over_worlds(across, metric, baseline)
-            return
-
-
-def _print_over_worlds(across: Across, metric: Metric[Facts], baseline: str | None) -> None:
+            break
+    else:
+        return
     first = across.labels[0] if baseline is None else baseline
     middle = across.interquartile_mean(metric.key)
     better = across.probability_of_improvement(metric.key, first)
     headings = (f"{metric.short}, IQM", f"P(better than {first})")
-    n_worlds = len(across.worlds)
-    rows = table(f"Over {n_worlds} worlds", "selector", *headings, numbers=headings)
+    title = f"Over {len(across.worlds)} worlds"
+    rows = table(title, "selector", *headings, numbers=headings)
     for label in across.labels:
         chance = _interval(better[label], ".2f") if label in better else "-"
         rows.add_row(escape(label), _interval(middle[label], metric.form), chance)
     console.print(rows)
-    console.print(_ACROSS, style="dim", highlight=False)
+    console.print(_ACROSS, style="dim")
 
 
 def _interval(interval: Interval, form: str) -> str:
@@ -185,15 +181,14 @@ def score_row(scores: Scores, label: str, keys: Sequence[str], baseline: str) ->
 
 
 def _print_table(title: str, content: ScoreTable) -> None:
-    console.print(title, style="italic", highlight=False, markup=False)
+    console.print(title, style="italic", markup=False)
     console.print(*_drawn(content))
 
 
 def _drawn(content: ScoreTable) -> list[Table]:
     """Return the tables of some columns: one if they fit side by side."""
-    cells = [
-        [_STYLES[entry.mark].format(escape(entry.text)) for entry in entries]
-        for _, entries in content.rows
+    rows = [
+        [escape(label), *(_STYLES[entry.mark].format(escape(entry.text)) for entry in entries)]
+        for label, entries in content.rows
     ]
-    labels = [escape(label) for label, _ in content.rows]
-    return fitted(("selector", labels), content.headings, cells)
+    return fitted(["selector", *content.headings], rows)

@@ -10,44 +10,39 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from turnout.cli.app import documented
 from turnout.core.errors import InvalidInput
 from turnout.core.names import NO_PLUGINS_VARIABLE
 
 app = typer.Typer(rich_markup_mode="rich")
 
-Database = Annotated[
-    str,
-    typer.Option(
-        "--database",
-        envvar="TURNOUT_DATABASE",
-        help="sqlite:///FILE, or postgresql://USER@HOST/NAME for several servers.",
-    ),
-]
-_DEFAULT = "sqlite:///turnout.db"
-
 
 @app.callback(invoke_without_command=True)
+@documented
 def serve(
     context: typer.Context,
-    database: Database = _DEFAULT,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; any but loopback needs a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8717,
-    certificate: Annotated[
-        Path | None, typer.Option(help="PEM file of a TLS certificate, with its chain.")
-    ] = None,
-    key: Annotated[Path | None, typer.Option(help="PEM file of its private key.")] = None,
-    max_body: Annotated[
-        int, typer.Option(min=1, help="Megabytes that the body of a request may have.")
-    ] = 64,
-    plugins: Annotated[
-        bool, typer.Option("--plugins", help="Let requests name selectors of installed plug-ins.")
-    ] = False,
+    *,
+    database: Annotated[str, typer.Option(envvar="TURNOUT_DATABASE")] = "sqlite:///turnout.db",
+    host: str = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8717,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    max_body: Annotated[int, typer.Option(min=1)] = 64,
+    plugins: bool = False,
 ) -> None:
     """Serve client selection over HTTP, with a page that shows federations, rounds and fairness.
 
     Example: [bold]turnout serve --database sqlite:///phones.db[/], then open http://127.0.0.1:8717
+
+    Args:
+        context: Whether it is a command below this one that was called.
+        database: sqlite:///FILE, or postgresql://USER@HOST/NAME for several servers.
+        host: Address to listen on; any but loopback needs a token.
+        port: Port to listen on.
+        certificate: PEM file of a TLS certificate, with its chain.
+        key: PEM file of its private key.
+        max_body: Megabytes that the body of a request may have.
+        plugins: Let requests name selectors of installed plug-ins.
     """
     if context.invoked_subcommand is not None:
         context.obj = database
@@ -61,19 +56,19 @@ def serve(
 
 
 @app.command()
+@documented
 def token(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The name under which it is listed and revoked.")],
-    scope: Annotated[
-        str, typer.Option(help="read, select (and read), or admin (everything).")
-    ] = "select",
-    federation: Annotated[
-        str | None, typer.Option(help="The only federation it applies to; default: all.")
-    ] = None,
+    context: typer.Context, name: str, *, scope: str = "select", federation: str | None = None
 ) -> None:
     """Make a token and print it; it cannot be shown again.
 
     Example: [bold]turnout serve token trainer --scope select --federation phones[/]
+
+    Args:
+        context: Has the database.
+        name: The name under which it is listed and revoked.
+        scope: read, select (and read), or admin (everything).
+        federation: The only federation it applies to; default: all.
     """
     from turnout.serve import make_token, open_database, writing
 
@@ -98,12 +93,15 @@ def tokens(context: typer.Context) -> None:
 
 
 @app.command()
-def revoke(
-    context: typer.Context, name: Annotated[str, typer.Argument(help="The token's name.")]
-) -> None:
+@documented
+def revoke(context: typer.Context, name: str) -> None:
     """Revoke a token; it stops working at once.
 
     Example: [bold]turnout serve revoke trainer[/]
+
+    Args:
+        context: Has the database.
+        name: The token's name.
     """
     from turnout.serve import open_database, revoke_token, writing
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -11,11 +12,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from turnout.cli.app import documented
 from turnout.cli.options import (
-    Fresh,
     Out,
-    Param,
-    Seed,
     StopAtTarget,
     Track,
     TrainingOptions,
@@ -25,46 +24,54 @@ from turnout.cli.options import (
     recipe_options,
     run_shown,
     settings_of,
-    variant_with,
-    with_groups,
 )
 from turnout.cli.output import AsJson, console, metric_table, show
-from turnout.experiment import Experiment
+from turnout.experiment import Experiment, parse_variant
+from turnout.experiment.variants import parse_parameters
 from turnout.results.catalogue import shown_in
 
-Selector = Annotated[str, typer.Argument(help="A name from turnout list, or module:Class.")]
+Seed = Annotated[int, typer.Option(min=0)]
 
 
-@with_groups
+@documented
 def simulate(
+    selector: str,
     *,
-    selector: Selector,
-    param: Param = None,
+    param: list[str] | None = None,
     federation: WorldOptions,
     seed: Seed = 0,
-    out: Annotated[Path | None, typer.Option("--out", help="Keep the run in this folder.")] = None,
-    fresh: Fresh = False,
+    out: Path | None = None,
+    fresh: bool = False,
     as_json: AsJson = False,
 ) -> None:
     """Run one selector in a simulated federation and show its results.
 
     Example: [bold]turnout simulate e3cs --param quota=0.8 --world e3cs --rounds 500[/]
+
+    Args:
+        selector: A name from turnout list, or module:Class.
+        param: key=value; may be given several times.
+        federation: Which world, and how large.
+        seed: Fixes all random draws: the same seed, the same run.
+        out: Keep the run in this folder.
+        fresh: Run everything again, also what the folder holds already.
+        as_json: For programs.
     """
     _run(selector, param, federation, seed, out, fresh, as_json)
 
 
-@with_groups
+@documented
 def train(
+    selector: str,
     *,
-    selector: Selector,
-    param: Param = None,
+    param: list[str] | None = None,
     training: TrainingOptions,
     stop_at_target: StopAtTarget = False,
     federation: WorldOptions,
     seed: Seed = 0,
     out: Out = None,
     track: Track = None,
-    fresh: Fresh = False,
+    fresh: bool = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model in a simulated federation, with one selector.
@@ -72,6 +79,18 @@ def train(
     An interrupted run resumes when the same command is given again.
 
     Example: [bold]turnout train e3cs --data digits --model mlp --rounds 20 --target 0.8[/]
+
+    Args:
+        selector: A name from turnout list, or module:Class.
+        param: key=value; may be given several times.
+        training: What is trained.
+        stop_at_target: Whether a run ends when it reaches the highest target.
+        federation: Which world, and how large.
+        seed: Fixes all random draws: the same seed, the same run.
+        out: The run folder.
+        track: Trackers that follow the run.
+        fresh: Run everything again, also what the folder holds already.
+        as_json: For programs.
     """
     recipe = recipe_options(training, stop_at_target)
     _run(selector, param, federation, seed, out, fresh, as_json, recipe, checked_trackers(track))
@@ -94,7 +113,11 @@ def _run(
     temporary folder, which stays only if the run failed, for the sake of its traceback.
     """
     command: Literal["simulate", "train"] = "simulate" if recipe is None else "train"
-    variant = variant_with(selector, param)
+    variant = parse_variant(selector)
+    changes = parse_parameters(",".join(param or []))
+    if changes:  # over the parameters in the text of the selector
+        own = {**variant.parameters, **changes}
+        variant = dataclasses.replace(variant, parameters=own, label="")
     experiment = Experiment([variant], **settings_of(command, [seed], federation, recipe))
     if out is None and recipe is not None:
         out = Path("runs") / f"train-{experiment.digest[:8]}"
@@ -123,4 +146,4 @@ def _run(
     kept = {} if recipe is None else {"folder": str(folder)}
     show(metric_table(title, shown_in(command, targets), row), [row | kept], as_json)
     if out is not None and not as_json:
-        console.print(f"Run folder: {out}", highlight=False)
+        console.print(f"Run folder: {out}")

@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from turnout import worlds as environments
+from turnout.cli.app import documented
 from turnout.cli.output import AsJson, console, print_json, show, table
 from turnout.core.describe import entries, sections
 from turnout.core.errors import InvalidInput
@@ -29,16 +30,18 @@ _PARTS: dict[str, type] = {
     "losses": environments.SyntheticLoss,
 }
 
-Kind = Annotated[
-    str | None,
-    typer.Argument(help="A kind to show in detail; without it all are listed.", metavar="KIND"),
-]
 
-
-def worlds(kind: Kind = None, as_json: AsJson = False) -> None:
+@documented
+def worlds(
+    kind: Annotated[str | None, typer.Argument(metavar="KIND")] = None, *, as_json: AsJson = False
+) -> None:
     """Show the worlds and the kinds of their parts, or one kind: fields, meaning, example.
 
     Examples: [bold]turnout worlds[/] or [bold]turnout worlds markov[/]
+
+    Args:
+        kind: A kind to show in detail; without it all are listed.
+        as_json: For programs.
     """
     kinds = ((part, *each) for part, base in _PARTS.items() for each in FAMILIES[base].items())
     rows = [_row(part, name, cls) for part, name, cls in kinds]
@@ -71,12 +74,8 @@ def _row(part: str, kind: str, cls: Any) -> dict[str, Any]:
     except InvalidInput:  # it needs the path of a file
         example = encode(cls(path="mine.csv"))
     fields = [
-        {
-            "name": field.name,
-            "default": example.get(field.name),
-            "meaning": meanings[field.name].meaning,
-        }
-        for field in dataclasses.fields(cls)
+        {"name": name, "default": example.get(name), "meaning": meanings[name].meaning}
+        for name in (field.name for field in dataclasses.fields(cls))
     ]
     about = sections(cls.__doc__)[0].replace("``", "")
     return {"part": part, "kind": kind, "about": about, "fields": fields, "example": example}
@@ -86,15 +85,15 @@ def _show_kind(row: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(row)
         return
-    console.print(f"[bold]{row['kind']}[/]: {escape(row['about'])}\n", highlight=False)
+    console.print(f"[bold]{row['kind']}[/]: {escape(row['about'])}\n")
     fields = table("", "field", "default", "meaning")
     for field in row["fields"]:
         meaning = escape(field["meaning"].replace("``", ""))
         fields.add_row(f"[bold]{field['name']}[/]", escape(_toml(field["default"])), meaning)
     if row["fields"]:
         console.print(fields)
-    console.print("In a file for --world:", highlight=False)
-    console.print(f"  {escape(_example(row))}", highlight=False, soft_wrap=True)
+    console.print("In a file for --world:")
+    console.print(f"  {escape(_example(row))}", soft_wrap=True)
 
 
 def _example(row: dict[str, Any]) -> str:

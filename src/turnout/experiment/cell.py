@@ -19,7 +19,7 @@ from turnout.core.bounds import Bounds
 from turnout.core.files import write_npz
 from turnout.core.persist import load, save
 from turnout.core.plain import finite
-from turnout.core.types import Array, FloatArray
+from turnout.core.types import Array
 from turnout.data import FederatedData
 from turnout.experiment.codec import encode
 from turnout.experiment.config import Experiment, class_names
@@ -30,7 +30,7 @@ from turnout.results import files
 from turnout.results.callbacks import Callback
 from turnout.results.catalogue import summarize
 from turnout.results.files import DamagedFile, FolderError, drop_previous, keep_previous
-from turnout.results.metric import Facts, Need
+from turnout.results.metric import Facts
 from turnout.results.reader import read_cell
 from turnout.results.results import CellResult
 from turnout.results.run import Run
@@ -109,10 +109,8 @@ def check_config(task: CellTask) -> None:
     """
     difference = config_difference(files.read_json(task.path / files.CONFIG), task)
     if difference is not None:
-        raise files.FolderError(
-            f"{task.path} holds another run: {difference}; use another folder (--out), or run all "
-            "again (--fresh)."
-        )
+        advice = "use another folder (--out), or run all again (--fresh)"
+        raise FolderError(f"{task.path} holds another run: {difference}; {advice}.")
 
 
 def config_difference(saved: Mapping[str, Any], task: CellTask) -> str | None:
@@ -124,11 +122,10 @@ def config_difference(saved: Mapping[str, Any], task: CellTask) -> str | None:
         saved: The ``config.json`` of the cell.
         task: The cell that is wanted.
     """
-    wanted = cell_config(task)
-    defaults = encode(task.variant.make().default_parameters())
     then = saved.get("parameters")
-    parameters = {**defaults, **then} if isinstance(then, Mapping) else then
-    return first_difference({**saved, "parameters": parameters}, wanted)
+    if isinstance(then, Mapping):
+        then = {**encode(task.variant.make().default_parameters()), **then}
+    return first_difference({**saved, "parameters": then}, cell_config(task))
 
 
 #: Called with the number of rounds done and what was measured in the last of them.
@@ -174,15 +171,16 @@ def _stoppable() -> Iterator[None]:
             raise KeyboardInterrupt
         _stop.set()
 
-    if is_handled:
-        signal.signal(signal.SIGINT, on_interrupt)
+    if not is_handled:
+        yield
+        return
+    signal.signal(signal.SIGINT, on_interrupt)
     try:
         yield
     finally:
-        was_stopped = is_handled and _stop.is_set()
-        if is_handled:
-            signal.signal(signal.SIGINT, before)
-            _stop.clear()
+        was_stopped = _stop.is_set()
+        signal.signal(signal.SIGINT, before)
+        _stop.clear()
     if was_stopped:  # in the last round, or later: the cell is complete
         raise KeyboardInterrupt
 
@@ -230,12 +228,11 @@ def _run(
         start, note = running.resume()
     except KeyError as error:
         raise DamagedFile(path / files.PROGRESS, f" lacks {error}") from error
-    records = running.records(start)
     clock_s = float(running.writer.rounds.columns()["length_s"].sum())
-    followed = with_callbacks(records, callbacks, config, clock_s)
+    followed = with_callbacks(running.records(start), callbacks, config, clock_s)
     with _stoppable():
-        with contextlib.closing(followed) as all_records:
-            running.write(all_records, on_rounds)
+        with contextlib.closing(followed) as records:
+            running.write(records, on_rounds)
         summary = running.finish()
     status = "resumed" if start else "complete"
     return ended(status, summary, f"{note} {_broken(summary)}".strip())
@@ -249,27 +246,28 @@ class _Running:
         self._selector = task.variant.make()
         self._world = task.experiment.environment(task.seed)
         self._federation = task.experiment.federation(task.seed, task.data)
-        self._progress = Progress(self._world.n_clients)
+        self._n_clients = task.experiment.n_clients
+        self._progress = Progress(self._n_clients)
         switches = task.experiment.bounds
         self._bounds = None if switches is None else Bounds(**switches)
         self._started = time.perf_counter()
         parts = [files.STATE] if self._federation is None else [files.STATE, files.MODEL]
-        n_clients, quota_at = self._world.n_clients, self._selector.quota_at
-        self.writer = CellWriter(task.path, n_clients, task.cohort_size, quota_at, parts)
+        sizes = (self._n_clients, task.cohort_size)
+        self.writer = CellWriter(task.path, *sizes, self._selector.quota_at, parts)
 
     def resume(self) -> tuple[int, str]:
         """Go back to the last checkpoint; return its round and a note about it."""
         saved, note = self.writer.resume()
         if saved is None:
             return 0, note
-        path, n_clients = self._task.path, self._world.n_clients
-        self._progress = Progress.from_state(n_clients, saved)
-        self._selector.prepare(n_clients, self._task.seed)
+        path = self._task.path
+        self._progress = Progress.from_state(self._n_clients, saved)
+        self._selector.prepare(self._n_clients, self._task.seed)
         load(path / files.STATE, into=self._selector)
         if self._bounds is not None:
-            self._bounds.reset(n_clients)
-            state = {name: saved[f"{_BOUNDS}{name}"] for name in self._bounds.state()}
-            self._bounds.load_state(state)
+            self._bounds.reset(self._n_clients)
+            names = self._bounds.state()
+            self._bounds.load_state({name: saved[f"{_BOUNDS}{name}"] for name in names})
         if self._federation is not None:
             self._federation.load_state(files.read_arrays(path / files.MODEL))
         self._started -= float(saved["cell.seconds"])
@@ -291,13 +289,18 @@ class _Running:
 
     def write(self, records: Iterator[RoundRecord], on_rounds: OnRounds | None) -> None:
         """Run the rounds and write them on the way."""
-        most = max(1, min(_FLUSH_ROUNDS, _PENDING_ENTRIES // self._world.n_clients))
+        n_rounds = self._task.experiment.n_rounds
+        every = max(self._task.checkpoint_every, n_rounds // _MOST_CHECKPOINTS)
+        most = max(1, min(_FLUSH_ROUNDS, _PENDING_ENTRIES // self._n_clients))
         flushed = saved = time.perf_counter()
         for record in records:
             self.writer.add(record.row, record.in_time)
             now, n_done = time.perf_counter(), record.round + 1
-            has_to_stop = _stop.is_set() and n_done < self._task.experiment.n_rounds
-            is_checkpoint = has_to_stop or self._is_checkpoint(n_done, now - saved)
+            has_to_stop = _stop.is_set() and n_done < n_rounds
+            # Every so many rounds; in training also by the clock.
+            is_late = self._federation is not None and now - saved >= _CHECKPOINT_SECONDS
+            is_due = (n_done % every == 0 or is_late) and n_done < n_rounds
+            is_checkpoint = has_to_stop or is_due
             is_full = self.writer.n_pending >= most
             if not (is_checkpoint or is_full) and now - flushed < _FLUSH_SECONDS:
                 continue
@@ -314,48 +317,30 @@ class _Running:
 
     def finish(self) -> dict[str, Any]:
         """Write the end: all columns, the last state, and the summary last."""
-        experiment, path = self._task.experiment, self._task.path
+        path, federation = self._task.path, self._federation
         columns = self.writer.rounds.columns()
-        run = Run.from_columns(self._world.n_clients, self._task.cohort_size, columns)
-        rate = backlog_rate(self._selector.guaranteed_rate())
-        at_end = curves_at_end(run, rate, self.writer.regret, self._bound(run))
+        run = Run.from_columns(self._n_clients, self._task.cohort_size, columns)
+        rate, bound = backlog_rate(self._selector.guaranteed_rate()), None
+        if isinstance(self._world.availability, Always):  # which the bound on regret assumes
+            bound = self._selector.regret_bound(run.n_rounds, run.cohort_size, run.n_clients)
+        at_end = curves_at_end(run, rate, self.writer.regret, bound)
         classes = self._world.classes
         self._checkpoint(at_end | ({"class_of": classes} if classes.any() else {}))
         numbers = {"seconds": self._seconds(), "backlog_rate": rate}
-        if self._federation is not None:
-            scores = self._federation.client_scores()
-            counts = self._federation.data.num_samples
+        trained: dict[str, Any] = {}
+        if federation is not None:
+            scores, counts = federation.client_scores(), federation.data.num_samples
             by_client = {"loss": scores.loss, "accuracy": scores.accuracy, "num_samples": counts}
             write_npz(path / files.CLIENT_SCORES, by_client)
-            has_stopped = self._federation.is_done and run.n_rounds < experiment.n_rounds
-            numbers["stopped_at_target"] = has_stopped
-        summary = finite(summarize(self._facts(run, at_end, numbers)))
+            is_short = run.n_rounds < self._task.experiment.n_rounds
+            numbers["stopped_at_target"] = federation.is_done and is_short
+            numbers |= {"rounds_run": run.n_rounds, "broken_answers": federation.n_broken}
+            has = {"training", *(["hold-out"] if federation.data.has_holdout else [])}
+            trained = {"targets": federation.training.target_accuracy, "has": frozenset(has)}
+        summary = finite(summarize(Facts.of_run(run, at_end, numbers, **trained)))
         drop_previous(path)
         files.write_json(path / files.SUMMARY, summary)
         return dict(summary)
-
-    def _facts(self, run: Run, at_end: Mapping[str, Array], numbers: Mapping[str, float]) -> Facts:
-        """Return what the metrics are computed from, with or without training."""
-        if self._federation is None:
-            return Facts.of_run(run, at_end, numbers)
-        has: frozenset[Need] = frozenset({"training"})
-        has |= {"hold-out"} if self._federation.data.has_holdout else frozenset()
-        counted = {"rounds_run": run.n_rounds, "broken_answers": self._federation.n_broken}
-        targets = self._federation.training.target_accuracy
-        return Facts.of_run(run, at_end, {**numbers, **counted}, targets=targets, has=has)
-
-    def _bound(self, run: Run) -> FloatArray | None:
-        """Return the selector's bound on regret; it assumes that all clients are available."""
-        if not isinstance(self._world.availability, Always):
-            return None
-        return self._selector.regret_bound(run.n_rounds, run.cohort_size, run.n_clients)
-
-    def _is_checkpoint(self, n_done: int, seconds: float) -> bool:
-        """Return whether to save here: every so many rounds, in training also by the clock."""
-        n_rounds = self._task.experiment.n_rounds
-        every = max(self._task.checkpoint_every, n_rounds // _MOST_CHECKPOINTS)
-        is_late = self._federation is not None and seconds >= _CHECKPOINT_SECONDS
-        return (n_done % every == 0 or is_late) and n_done < n_rounds
 
     def _checkpoint(self, more: Mapping[str, Array] = MappingProxyType({})) -> None:
         keep_previous(self._task.path)
@@ -374,10 +359,6 @@ class _Running:
 def _broken(summary: Mapping[str, Any]) -> str:
     """Return a note about answers that could not be used; empty without any."""
     n_broken = summary.get("broken_answers", 0)
-    if not n_broken:
-        return ""
     answers = "1 answer was" if n_broken == 1 else f"{n_broken} answers were"
-    return (
-        f"{answers} not finite (loss or weights); those clients counted as failed. A smaller lr "
-        "helps."
-    )
+    advice = "those clients counted as failed. A smaller lr helps."
+    return f"{answers} not finite (loss or weights); {advice}" if n_broken else ""

@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.util
 import io
+import itertools
 import re
 import sys
 import tokenize
@@ -28,6 +29,16 @@ _ALGORITHMS = ("selectors", "sampling")
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+def sources_of(experiment: Experiment, variant: Variant) -> dict[str, dict[str, str]]:
+    """Return the digests of everything that a cell is made of, for ``versions.json``.
+
+    Args:
+        experiment: The experiment of the cell.
+        variant: The selector.
+    """
+    return {"code": code_of(experiment, variant), "files": files_of(experiment, variant)}
+
+
 def code_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
     """Return the digest of every file outside of turnout that a cell depends on, by short name.
 
@@ -44,13 +55,9 @@ def code_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
     """
     table = experiment.table()
     parts = [table["world"], table["policy"], table.get("training")]
-    modules = _modules([variant.name, variant.parameters, *parts])
-    return {
-        name: digest
-        for module in sorted(modules)
-        if not _is_ours(module)
-        for name, digest in sorted(_digests(module).items())
-    }
+    modules = itertools.filterfalse(_is_ours, _modules([variant.name, variant.parameters, *parts]))
+    digests = (sorted(_digests(module).items()) for module in sorted(modules))
+    return dict(itertools.chain.from_iterable(digests))
 
 
 def files_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
@@ -71,14 +78,15 @@ def files_of(experiment: Experiment, variant: Variant) -> dict[str, str]:
     named = {file for module in modules for file in _files(base, module)[-1:]}
     ours = _reached(base, named, _is_algorithm)
     digests = {name: hashlib.sha256(_bare(content)).hexdigest() for name, content in ours.items()}
-    traces = _values_of("path", experiment.table()["world"])
-    return dict(sorted(digests.items())) | {path: content_id(Path(path)) for path in traces}
+    world = _texts(experiment.table()["world"])
+    traces = {path: content_id(Path(path)) for key, path in world if key == "path"}
+    return dict(sorted(digests.items())) | traces
 
 
 def _modules(settings: Any) -> set[str]:
     """Return the modules that the texts in some settings name."""
     selectors = set(list_selectors())
-    return {module for text in _texts(settings) for module in _named(text, selectors)}
+    return {module for _, text in _texts(settings) for module in _named(text, selectors)}
 
 
 def _is_ours(module: str) -> bool:
@@ -106,22 +114,16 @@ def _bare(content: bytes) -> bytes:
     return "\n".join(line.rstrip() for line in lines if line.strip()).encode()
 
 
-def _values_of(key: str, table: Any) -> Iterator[str]:
-    """Yield the texts of a key, wherever it is in a table."""
-    for name, value in table.items() if isinstance(table, Mapping) else ():
-        if name == key and isinstance(value, str):
-            yield value
-        yield from _values_of(key, value)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
+def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield all texts in some settings, each with the key that it belongs to."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _texts(item, name)
+    elif isinstance(value, list | tuple):
         for item in value:
-            yield from _texts(item)
-    elif isinstance(value, str):
-        yield value
+            yield from _texts(item, key)
 
 
 def _named(text: str, selectors: set[str]) -> list[str]:
@@ -142,9 +144,7 @@ def _digests(module: str) -> dict[str, str]:
     is_package = start.name == "__init__.py"
     base = start.parents[module.count(".") + is_package]
     package = f"{module.partition('.')[0]}/" if base.name in _INSTALLED else ""
-    contents = _reached(
-        base, {start, *_files(base, module)}, lambda name: name.startswith(package) or not package
-    )
+    contents = _reached(base, {start, *_files(base, module)}, lambda name: name.startswith(package))
     return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
@@ -158,12 +158,10 @@ def _reached(
         file = waiting.pop()
         place = file.relative_to(base)
         contents[place.as_posix()] = content = file.read_bytes()
-        imported = {beside for name in _imports(content, place) for beside in _files(base, name)}
-        waiting |= {
-            beside
-            for beside in imported
-            if (short := beside.relative_to(base).as_posix()) not in contents and is_wanted(short)
-        }
+        for beside in (file for name in _imports(content, place) for file in _files(base, name)):
+            short = beside.relative_to(base).as_posix()
+            if short not in contents and is_wanted(short):
+                waiting.add(beside)
     return contents
 
 

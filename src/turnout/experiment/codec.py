@@ -7,23 +7,21 @@ A kind is a class name in lower-kebab case; a class that is not built in is name
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import os
 import re
 from collections.abc import Callable, Mapping
 from types import NoneType
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from turnout import data, training
-from turnout import worlds as environments
-from turnout import worlds as policies
+from turnout import data, training, worlds
 from turnout.core import schedules
 from turnout.core.errors import InvalidInput
 from turnout.core.names import import_object, nearest
 from turnout.core.plain import LATER, CannotEncode, Codec, Record, Rule
-from turnout.worlds import Environment
 from turnout.worlds.timing import Noise
 
 # --------------------------------------------------------------------------------------------------
@@ -34,7 +32,7 @@ from turnout.worlds.timing import Noise
 def kind_of(cls: type) -> str:
     """Return the class name in lower-kebab case.
 
-    >>> kind_of(policies.FirstK)
+    >>> kind_of(worlds.FirstK)
     'first-k'
     """
     return re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
@@ -44,41 +42,43 @@ def kind_of(cls: type) -> str:
 _IN_MEMORY = (data.Arrays, training.Ready)
 
 
-def _family(base: type, module: Any) -> dict[str, type]:
-    classes = [cls for cls in vars(module).values() if isinstance(cls, type)]
+def _family(base: type) -> dict[str, type]:
+    """Return the dataclasses below an abstract class; any other class is its only kind."""
+    if not inspect.isabstract(base):
+        return {kind_of(base): base}
+    public = (value for module in (worlds, data, training) for value in vars(module).values())
+    classes = [cls for cls in public if isinstance(cls, type) and issubclass(cls, base)]
     return {
         kind_of(cls): cls
         for cls in classes
-        if issubclass(cls, base) and dataclasses.is_dataclass(cls)
-        if cls is not base and cls not in _IN_MEMORY
+        if dataclasses.is_dataclass(cls) and cls not in (base, *_IN_MEMORY)
     }
 
 
 #: The kinds of each family of models, by base class.
 FAMILIES: dict[type, dict[str, type]] = {
-    base: _family(base, environments)
+    base: _family(base)
     for base in (
-        environments.Availability,
-        environments.Volatility,
-        environments.Timing,
-        environments.Devices,
-        environments.Claims,
+        worlds.Availability,
+        worlds.Volatility,
+        worlds.Timing,
+        worlds.Devices,
+        worlds.Claims,
         Noise,
+        worlds.Population,
+        worlds.SyntheticLoss,
+        worlds.Environment,
+        worlds.RoundPolicy,
+        data.Source,
+        data.Partition,
+        training.Model,
+        training.Aggregation,
+        training.ServerOptimizer,
+        data.ClientCode,
+        training.LocalWork,
+        training.PerClient,
+        training.Training,
     )
-} | {
-    environments.Population: {"population": environments.Population},
-    environments.SyntheticLoss: {"synthetic-loss": environments.SyntheticLoss},
-    Environment: {"environment": Environment},
-    policies.RoundPolicy: _family(policies.RoundPolicy, policies),
-    data.Source: _family(data.Source, data),
-    data.Partition: _family(data.Partition, data),
-    training.Model: _family(training.Model, training),
-    training.Aggregation: _family(training.Aggregation, training),
-    training.ServerOptimizer: _family(training.ServerOptimizer, training),
-    data.ClientCode: {"client-code": data.ClientCode},
-    training.LocalWork: {"local-work": training.LocalWork},
-    training.PerClient: {"per-client": training.PerClient},
-    training.Training: {"training": training.Training},
 }
 
 #: What holds the path of something that is no model itself: a function that makes a torch module.
@@ -135,22 +135,18 @@ def key_of(error: Exception) -> Key:
     """Return where an error of a constructor belongs, empty if it names no field."""
     if isinstance(error, ConfigError):
         return error.key
-    field = error.field if isinstance(error, InvalidInput) else None
-    return () if field is None else (field,)
+    return (error.field,) if isinstance(error, InvalidInput) and error.field is not None else ()
 
 
 def _write_record(record: Any, walk: Callable[[Any], Any]) -> dict[str, Any]:
-    cls = type(record)
-    defaults = _defaults(cls)
-    parts = {
-        field.name: getattr(record, field.name) for field in dataclasses.fields(cls) if field.init
-    }
-    left_out = {
-        field.name
-        for field in dataclasses.fields(cls)
-        if field.metadata == LATER and parts[field.name] == defaults[field.name]
-    }
-    return _tagged(cls) | {name: walk(parts[name]) for name in parts if name not in left_out}
+    table: dict[str, Any] = _tagged(type(record))
+    defaults = _defaults(type(record))
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        is_usual = field.metadata == LATER and value == defaults[field.name]
+        if field.init and not is_usual:
+            table[field.name] = walk(value)
+    return table
 
 
 _TABLES = Codec(
@@ -194,8 +190,8 @@ def decode(table: Any, base: type, key: Key = ()) -> Any:
     if not isinstance(table, Mapping):
         raise ConfigError(key, f"must be a table with a kind, got {table!r}.")
     kinds = FAMILIES[base]
-    kind = table.get("kind", next(iter(kinds)) if len(kinds) == 1 else None)
-    values = {name: table[name] for name in table if name != "kind"}
+    values = dict(table)
+    kind = values.pop("kind", next(iter(kinds)) if len(kinds) == 1 else None)
     if base in BY_PATH and _is_path(kind) and not _is_kind(_imported(kind, (*key, "kind")), base):
         return build(BY_PATH[base], {"path": kind, "parameters": values}, key)
     return build(_class_of(kind, kinds, (*key, "kind"), base), values, key)
@@ -210,30 +206,29 @@ def decode_parameter(value: Any, key: Key) -> Any:
         return _plain(value)
     if "schedule" not in value:
         return {name: decode_parameter(item, (*key, name)) for name, item in value.items()}
-    cls = _class_of(value["schedule"], SCHEDULES, (*key, "schedule"), None)
-    return build(cls, {name: value[name] for name in value if name != "schedule"}, key)
+    values = dict(value)
+    return build(_class_of(values.pop("schedule"), SCHEDULES, (*key, "schedule")), values, key)
 
 
 def _tagged(cls: type) -> dict[str, str]:
-    if cls in SCHEDULES.values():
-        return {"schedule": kind_of(cls)}
+    path = f"{cls.__module__}:{cls.__qualname__}"
     for base, kinds in FAMILIES.items():
         if cls in kinds.values():
             return {} if len(kinds) == 1 else {"kind": kind_of(cls)}
         if issubclass(cls, base):
-            return {"kind": f"{cls.__module__}:{cls.__qualname__}"}
-    return {"schedule": f"{cls.__module__}:{cls.__qualname__}"}
+            return {"kind": path}
+    return {"schedule": kind_of(cls) if cls in SCHEDULES.values() else path}
 
 
-def _class_of(kind: Any, kinds: Mapping[str, type], key: Key, base: type | None) -> type:
+def _class_of(kind: Any, kinds: Mapping[str, type], key: Key, base: type | None = None) -> type:
     if isinstance(kind, str) and kind in kinds:
         return kinds[kind]
     if _is_path(kind):
-        imported = _imported(kind, key)
+        imported: type = _imported(kind, key)
         if _is_kind(imported, base):
-            return cast(type, imported)
-        wanted = "a schedule" if base is None else f"a {base.__name__}"
-        raise ConfigError(key, f"{kind!r} is not a dataclass that is {wanted}.")
+            return imported
+        wanted = "schedule" if base is None else base.__name__
+        raise ConfigError(key, f"{kind!r} is not a dataclass that is a {wanted}.")
     if kind is None:
         raise ConfigError(key, f"is missing. Allowed: {', '.join(kinds)}.")
     raise ConfigError(key, f"unknown value {kind!r}.{nearest(kind, kinds)}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -80,34 +80,31 @@ def _lines(text: str) -> dict[Key, int]:
     """Return the line on which each key is first assigned or opened."""
     lines: dict[Key, int] = {}
     here: Key = ()
-    arrays: dict[Key, int] = {}
+    arrays: Counter[Key] = Counter()  # tables of each array so far
     for number, line in enumerate(text.splitlines(), start=1):
         header = _HEADER.match(line)
         if header:
             here = _opened(header.group(2), header.group(1) == "[[", arrays)
             lines.setdefault(here, number)
-            continue
-        if line.lstrip().startswith("#"):
-            continue
-        outer: Key | None = None
-        for match in _ASSIGNED.finditer(line):
-            path = (*(here if outer is None else outer), *_parts(match.group(1)))
-            outer = path if outer is None else outer
-            lines.setdefault(path, number)
+        elif not line.lstrip().startswith("#"):
+            outer = here
+            for match in _ASSIGNED.finditer(line):  # further ones are inside of the first
+                path = (*outer, *_parts(match.group(1)))
+                outer = path if outer is here else outer
+                lines.setdefault(path, number)
     return lines
 
 
-def _opened(name: str, is_array: bool, arrays: dict[Key, int]) -> Key:
+def _opened(name: str, is_array: bool, arrays: Counter[Key]) -> Key:
     """Return the path of a table header; entries of arrays of tables are numbered."""
     path: Key = ()
-    parts = _parts(name)
-    for index, part in enumerate(parts):
+    *outer, last = _parts(name)
+    for part in outer:
         path = (*path, part)
-        if index == len(parts) - 1 and is_array:
-            arrays[path] = arrays.get(path, -1) + 1
-        if path in arrays:
-            path = (*path, arrays[path])
-    return path
+        path = (*path, arrays[path] - 1) if arrays[path] else path
+    path = (*path, last)
+    arrays[path] += is_array
+    return (*path, arrays[path] - 1) if arrays[path] else path
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -148,10 +145,7 @@ def world_of(world: Any, n_clients: int, seed: int = 0) -> Environment:
     if "preset" in parts:
         example = _named(parts.pop("preset"), ("world", "preset"))
         preset = {name: getattr(example, name) for name in _PARTS}
-    for name in parts:
-        if name not in _PARTS:
-            allowed = nearest(name, ["preset", *_PARTS])
-            raise ConfigError(("world", name), f"unknown key {name!r}.{allowed}")
+    _check_names(parts, ["preset", *_PARTS], ("world",))
     sized = {"n_clients": n_clients, "seed": seed}
     environment: Environment = decode(preset | parts | sized, Environment, ("world",))
     return environment
@@ -165,16 +159,16 @@ def world_table(world: Environment) -> dict[str, Any]:
 
 def class_names(world: Environment) -> dict[str, Any] | None:
     """Return the names of the classes of clients, or None if there is only one class."""
+    values: Any = None
     if world.volatility.classes(world.n_clients).any():
-        rates = _innermost(world.volatility, "rates")
-        if rates is not None:
-            return {"names": [f"{rate:g}" for rate in rates], "what": "success rate"}
+        values, form, what = _innermost(world.volatility, "rates"), "{:g}", "success rate"
     elif world.timing.classes(world.n_clients).any():
-        seconds = _innermost(world.timing, "training_s")
-        if seconds is not None:
-            return {"names": [f"{value:g} s" for value in seconds], "what": "training time"}
-    n_classes = int(world.classes.max()) + 1
-    return None if n_classes == 1 else _numbered(n_classes)
+        values, form, what = _innermost(world.timing, "training_s"), "{:g} s", "training time"
+    if values is None:
+        values, form, what = range(1, int(world.classes.max()) + 2), "{}", "class"
+        if len(values) == 1:
+            return None
+    return {"names": [form.format(value) for value in values], "what": what}
 
 
 def _named(name: Any, key: Key) -> Environment:
@@ -184,8 +178,11 @@ def _named(name: Any, key: Key) -> Environment:
         raise ConfigError(key, str(error)) from error
 
 
-def _numbered(n_classes: int) -> dict[str, Any]:
-    return {"names": [str(number + 1) for number in range(n_classes)], "what": "class"}
+def _check_names(table: Iterable[Any], allowed: Sequence[str], key: Key = ()) -> None:
+    """Refuse keys that a table cannot have."""
+    for name in table:
+        if name not in allowed:
+            raise ConfigError((*key, name), f"unknown key {name!r}.{nearest(name, allowed)}")
 
 
 def _innermost(model: Any, attribute: str) -> Any:
@@ -291,14 +288,10 @@ class Experiment:
     @classmethod
     def from_table(cls, table: Mapping[str, Any], default_name: str = "experiment") -> Self:
         """Return the experiment of a table as TOML has it; unknown keys are errors."""
-        names = [field.name for field in dataclasses.fields(cls)]
         if "sweep" in table:
-            raise ConfigError(
-                ("sweep",), "makes several experiments: read it with Sweep.from_toml."
-            )
-        for name in table:
-            if name not in names:
-                raise ConfigError((name,), f"unknown key {name!r}.{nearest(name, names)}")
+            advice = "makes several experiments: read it with Sweep.from_toml."
+            raise ConfigError(("sweep",), advice)
+        _check_names(table, [field.name for field in fields(cls)])
         for name in ("n_clients", "cohort_size", "n_rounds"):
             if name in table:
                 require.integer(name, table[name], minimum=1)
@@ -308,20 +301,12 @@ class Experiment:
 
     def table(self) -> dict[str, Any]:
         """Return the resolved experiment as plain data; ``from_table`` reads it back."""
-        training = {} if self.training is None else {"training": encode(self.training)}
-        bounds = {} if self.bounds is None else {"bounds": dict(self.bounds)}
-        return {
-            "name": self.name,
-            "selectors": [variant.table() for variant in self.selectors],
-            "world": world_table(self.world),
-            "n_clients": self.n_clients,
-            "cohort_size": self.cohort_size,
-            "n_rounds": self.n_rounds,
-            "seeds": list(self.seeds),
-            "policy": encode(self.policy),
-            **training,
-            **bounds,
+        values = {"name": self.name} | {
+            each.name: getattr(self, each.name) for each in fields(self)
         }
+        values["selectors"] = [variant.table() for variant in self.selectors]
+        values["world"] = world_table(self.world)
+        return {name: encode(value) for name, value in values.items() if value is not None}
 
     @property
     def title(self) -> str:
@@ -351,7 +336,7 @@ class Experiment:
 
     def environment(self, seed: int) -> Environment:
         """Return the world of one seed."""
-        return dataclasses.replace(self.world, seed=seed)
+        return replace(self.world, seed=seed)
 
     def data_content(self) -> dict[str, str]:
         """Return a mark of what is in the files of the data, empty if there are none."""
@@ -360,21 +345,21 @@ class Experiment:
 
     def federation(self, seed: int, data: FederatedData | None = None) -> Federation | None:
         """Return the clients that train in one seed's world, None without training."""
-        if self.training is None:
-            return None
-        return federation_of(self.training, self.n_clients, seed, data=data)
+        recipe = self.training
+        return None if recipe is None else federation_of(recipe, self.n_clients, seed, data=data)
 
 
 def _checked_bounds(bounds: Any) -> dict[str, bool] | None:
-    if bounds is None or isinstance(bounds, bool):
-        return Bounds().parameters if bounds else None
+    if bounds is None or bounds is False:
+        return None
+    usual = Bounds().parameters
+    if bounds is True:
+        return usual
     if not isinstance(bounds, Mapping):
         fix = f"must be true, false or a table of switches, got {bounds!r}."
         raise ConfigError(("bounds",), fix)
-    usual = Bounds().parameters
+    _check_names(bounds, [*usual], ("bounds",))
     for name, switch in bounds.items():
-        if name not in usual:
-            raise ConfigError(("bounds", name), f"unknown key {name!r}.{nearest(name, usual)}")
         require.boolean(f"bounds.{name}", switch)
     return usual | dict(bounds)
 
@@ -404,22 +389,18 @@ def _checked_seeds(seeds: Any) -> tuple[int, ...]:
 def _checked_selectors(selectors: Any) -> tuple[Variant, ...]:
     if not isinstance(selectors, list | tuple) or not selectors:
         raise ConfigError(("selectors",), f"must list at least one selector, got {selectors!r}.")
-    places = [
-        (variant, i)
-        for i, item in enumerate(selectors)
-        for variant in variants_of(item, ("selectors", i))
-    ]
-    seen: dict[str, str] = {}
-    for variant, i in places:
+    variants = [variants_of(item, ("selectors", i)) for i, item in enumerate(selectors)]
+    seen: dict[str, Variant] = {}  # by folder
+    for i, variant in ((i, variant) for i, each in enumerate(variants) for variant in each):
         folder = slug(variant.label)
         if folder in seen:
             raise ConfigError(
                 ("selectors", i, "label"),
-                f"{variant.label!r} and {seen[folder]!r} would share the folder {folder!r}; "
+                f"{variant.label!r} and {seen[folder].label!r} would share the folder {folder!r}; "
                 "give each selector a label of its own.",
             )
-        seen[folder] = variant.label
-    return tuple(variant for variant, _ in places)
+        seen[folder] = variant
+    return tuple(seen.values())
 
 
 def table_digest(table: Mapping[str, Any]) -> str:

@@ -172,11 +172,10 @@ class RoundEngine:
 
     def state(self) -> dict[str, Mapping[str, Array]]:
         """Return what selector, policy and bounds have learned, by owner."""
-        has_bounds = self.bounds is not None and self.n_clients
         return {
             "selector": self.selector.state() if self.n_clients else {},
             "observed": self.observed.state(),
-            "bounds": self.bounds.state() if has_bounds and self.bounds is not None else {},
+            "bounds": self.bounds.state() if self.bounds is not None and self.n_clients else {},
         }
 
     def load_state(self, state: Mapping[str, Mapping[str, Array]], n_clients: int) -> None:

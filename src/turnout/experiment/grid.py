@@ -15,10 +15,9 @@ from typing import Any, Self, TypeVar
 
 from turnout.core import require
 from turnout.core.errors import InvalidInput, OutputError
-from turnout.core.selector import Selector
 from turnout.core.version import __version__, repeats
 from turnout.experiment.cell import CHECKPOINT_EVERY, CellTask, cell_config, config_difference
-from turnout.experiment.code import code_of, files_of
+from turnout.experiment.code import sources_of
 from turnout.experiment.config import Experiment
 from turnout.experiment.loop import rounds
 from turnout.experiment.pool import Callbacks, Show, run_local
@@ -35,7 +34,6 @@ from turnout.results.lock import locked
 from turnout.results.merge import misfit, union
 from turnout.results.results import CellResult, Results
 from turnout.results.settings import versions
-from turnout.training import Aggregation
 
 # --------------------------------------------------------------------------------------------------
 # A part of a grid, for a machine that runs only that part.
@@ -165,8 +163,7 @@ def run_experiment(
     check_that_it_runs(experiment, variants)
     every = require.integer("checkpoint_every", checkpoint_every, minimum=1)
     with kept_in(folder) as root:
-        tasks = _tasks(experiment, variants, root, every)
-        own = tasks if shard is None else shard.of(tasks)
+        own = (shard or Shard(0, 1)).of(_tasks(experiment, variants, root, every))
         with locked(root, "" if shard is None else str(shard)) as notes:
             if not fresh:
                 check_version(own)
@@ -175,9 +172,8 @@ def run_experiment(
             _open_folder(experiment, root)
             again, n_unmarked = _prepare(own, fresh=fresh)
             ended = run(own, progress or (lambda advance: None))
-        done = {(cell.label, cell.seed): cell for cell in ended}
-        in_order = [(variant.label, seed) for variant in variants for seed in experiment.seeds]
-        runs = [done[key] for key in in_order if key in done]
+        order = [variant.label for variant in variants]
+        runs = sorted(ended, key=lambda cell: order.index(cell.label))  # which keeps the seeds
         remarks = (*notes, *_reuse_notes(runs, again, n_unmarked))
         results = Results(runs=runs, notes=remarks, folder=root)
         return results.in_memory() if folder is None else results
@@ -202,10 +198,7 @@ def _tasks(
 ) -> list[CellTask]:
     """Return all cells; those of one seed stand together, because they share their data."""
     here = versions(*([] if experiment.training is None else ["torch"]))
-    made_by = [
-        here | {"code": code_of(experiment, variant), "files": files_of(experiment, variant)}
-        for variant in variants
-    ]
+    made_by = [here | sources_of(experiment, variant) for variant in variants]
     return [
         CellTask(experiment, item, seed, cell_folder(root, item.label, seed), by, checkpoint_every)
         for seed in experiment.seeds
@@ -271,24 +264,22 @@ def checker(experiment: Experiment) -> Callable[[Variant], None]:
     world.fate(0)
     federation = experiment.federation(first)
 
+    aggregation = None if experiment.training is None else experiment.training.aggregation
+
     def check(variant: Variant) -> None:
         selector, size = variant.make(), variant.cohort_size or experiment.cohort_size
         rounds(selector, world, cohort_size=size, participants=federation, n_rounds=0)
-        if experiment.training is not None:
-            _check_weights(variant.label, selector, experiment.training.aggregation)
+        is_weighted = aggregation is not None and aggregation.needs_probability
+        if is_weighted and not selector.reports_probability:
+            raise InvalidInput(
+                f"aggregation {type(aggregation).__name__} needs inclusion probabilities, but "
+                f"{variant.label} declares none. Use MeanReturned() or a selector with exact "
+                "probabilities (random, e3cs); a selector of your own declares them by "
+                "reports_probability = True.",
+                field="aggregation",
+            )
 
     return check
-
-
-def _check_weights(label: str, selector: Selector, aggregation: Aggregation) -> None:
-    """Raise if the aggregation wants probabilities that the selector does not report."""
-    if aggregation.needs_probability and not selector.reports_probability:
-        raise InvalidInput(
-            f"aggregation {type(aggregation).__name__} needs inclusion probabilities, but {label} "
-            "declares none. Use MeanReturned() or a selector with exact probabilities (random, "
-            "e3cs); a selector of your own declares them by reports_probability = True.",
-            field="aggregation",
-        )
 
 
 # --------------------------------------------------------------------------------------------------
@@ -310,10 +301,17 @@ _OLD_CODE = "made before turnout kept digests of plug-ins: reused as they are."
 
 def _open_folder(experiment: Experiment, root: Path) -> None:
     """Write what the experiment is; a folder may grow by selectors, seeds and rounds."""
-    table = {**experiment.table(), **experiment.data_content()}
+    whole = {**experiment.table(), **experiment.data_content()}
     file = root / files.EXPERIMENT
     saved = files.read_json(file) if file.exists() else {}
-    whole = _joined(saved, table, root) if saved else table
+    if saved:
+        n_rounds = max(whole["n_rounds"], _n_rounds(saved))
+        difference = misfit({**saved, "n_rounds": n_rounds}, whole)
+        if difference is not None:
+            raise FolderError(
+                f"{root} belongs to another experiment: {difference}; use another folder (--out)."
+            )
+        whole = union(saved, whole)
     if whole != saved:
         try:
             files.write_json(file, whole)
@@ -331,7 +329,7 @@ def check_version(tasks: Iterable[CellTask]) -> None:
         FolderError: Such a version made one of them.
     """
     for task in tasks:
-        version = _versions(task).get("turnout", __version__)
+        version = _read(task, files.VERSIONS).get("turnout", __version__)
         if not repeats(version):
             raise FolderError(
                 f"{task.path} was made by turnout {version}, and this is turnout {__version__}, "
@@ -352,18 +350,20 @@ def _prepare(tasks: Sequence[CellTask], *, fresh: bool) -> tuple[list[str], int]
     """
     for task in tasks:
         files.check_folder(task.path)
-    there = [task for task in tasks if (task.path / files.CONFIG).exists()]
     again: list[str] = []
     n_unmarked = 0
-    for task in there:
-        reason = "as asked" if fresh else _outdated(task)
-        is_short = 0 < _n_rounds(task) < task.experiment.n_rounds
-        n_unmarked += not reason and _is_unmarked(task)
+    for task in (task for task in tasks if (task.path / files.CONFIG).exists()):
+        saved, n_before = _read(task, files.VERSIONS), _n_rounds(_read(task, files.CONFIG))
+        reason = "as asked" if fresh else _outdated(task, saved, n_before)
+        is_short = 0 < n_before < task.experiment.n_rounds
+        n_unmarked += bool(not reason and task.versions["code"] and "code" not in saved)
         if not fresh and not ((reason or is_short) and _is_same(task)):
             continue  # nothing to do, or the cell itself says what differs
         (task.path / files.SUMMARY).unlink(missing_ok=True)
-        if reason:
-            _clear(task.path)
+        if reason:  # forget the cell, its checkpoint first, so that no half of it is used
+            for name in _RESULTS:
+                (task.path / name).unlink(missing_ok=True)
+            drop_previous(task.path)
             again.append(reason)
         else:
             files.write_json(task.path / files.CONFIG, cell_config(task))
@@ -375,11 +375,9 @@ def _reuse_notes(
 ) -> Iterator[str]:
     """Yield notes about cells that the folder already held."""
     ends = Counter(run.status for run in runs)
-    counts = {
-        "reused": ends["skipped"],
-        "resumed": ends["resumed"],
-        f"run again ({', '.join(dict.fromkeys(again))})": len(again),
-    }
+    reasons = ", ".join(dict.fromkeys(again))
+    counts = {"reused": ends["skipped"], "resumed": ends["resumed"]}
+    counts |= {f"run again ({reasons})": len(again)}
     said = [(what, count) for what, count in counts.items() if count]
     words = [f"{count if i else _cells(count)} {what}" for i, (what, count) in enumerate(said)]
     if words:
@@ -389,25 +387,13 @@ def _reuse_notes(
         yield f"{_cells(n_unmarked)} {were} {_OLD_CODE}"
 
 
-def _joined(saved: Mapping[str, Any], table: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """Return the experiment that holds a folder's and a wanted one; raise if they do not fit."""
-    n_rounds = max(table["n_rounds"], _number(saved, "n_rounds"))
-    difference = misfit({**saved, "n_rounds": n_rounds}, table)
-    if difference is not None:
-        raise FolderError(
-            f"{root} belongs to another experiment: {difference}; use another folder (--out)."
-        )
-    return union(saved, table)
+def _n_rounds(table: Mapping[str, Any]) -> int:
+    n_rounds = table.get("n_rounds")
+    return n_rounds if isinstance(n_rounds, int) else 0
 
 
-def _number(table: Mapping[str, Any], key: str) -> int:
-    value = table.get(key)
-    return value if isinstance(value, int) else 0
-
-
-def _outdated(task: CellTask) -> str:
+def _outdated(task: CellTask, saved: Mapping[str, Any], n_before: int) -> str:
     """Return the reason to run a cell again; empty if there is none."""
-    saved = _versions(task)
     for kind in ("code", "files"):  # older cells lack one or both
         digests, wanted = saved.get(kind), task.versions[kind]
         if not isinstance(digests, dict):
@@ -416,15 +402,10 @@ def _outdated(task: CellTask) -> str:
         changed = [name for name in names if not digests.get(name) == wanted.get(name) != ""]
         if changed:
             return f"{', '.join(changed)} changed"
-    recipe, n_before = task.experiment.training, _n_rounds(task)
+    recipe = task.experiment.training
     if recipe is None or n_before >= task.experiment.n_rounds or recipe.may_go_on_after(n_before):
         return ""
     return f"round {n_before} was measured as the last one"
-
-
-def _is_unmarked(task: CellTask) -> bool:
-    """Return whether a cell names plug-ins whose code was not recorded."""
-    return bool(task.versions["code"]) and "code" not in _versions(task)
 
 
 def _is_same(task: CellTask) -> bool:
@@ -435,23 +416,11 @@ def _is_same(task: CellTask) -> bool:
     return config_difference(longer, task) is None
 
 
-def _clear(cell: Path) -> None:
-    """Forget a cell, its checkpoint first, so that no half of it is used."""
-    for name in _RESULTS:
-        (cell / name).unlink(missing_ok=True)
-    drop_previous(cell)
-
-
-def _versions(task: CellTask) -> dict[str, Any]:
+def _read(task: CellTask, name: str) -> dict[str, Any]:
+    """Return a file of a cell; empty if it cannot be read."""
     with contextlib.suppress(DamagedFile):
-        return files.read_json(task.path / files.VERSIONS)
+        return files.read_json(task.path / name)
     return {}
-
-
-def _n_rounds(task: CellTask) -> int:
-    with contextlib.suppress(DamagedFile):
-        return _number(files.read_json(task.path / files.CONFIG), "n_rounds")
-    return 0
 
 
 def _cells(count: int) -> str:

@@ -19,7 +19,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -39,11 +39,13 @@ from turnout.core.types import (
 )
 from turnout.experiment.engine import RoundEngine
 from turnout.results.run import RoundRow
-from turnout.worlds import Closed, Environment, Fate, FixedDeadline, History, Observed, RoundPolicy
+from turnout.worlds import Environment, Fate, FixedDeadline, History, Observed, RoundPolicy
 
 # --------------------------------------------------------------------------------------------------
 # What clients hold, answer and do in a round: losses of the world, or training of a real model.
 # --------------------------------------------------------------------------------------------------
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Work(Protocol):
@@ -62,7 +64,8 @@ class Participants(Protocol):
     """The clients' side of the round loop.
 
     In each round the loop asks ``polled_loss`` if the selector polls, then ``work`` for the chosen,
-    then ``measure``. What ``state`` returns is all that is needed to continue behind a round.
+    then ``measure``. What ``state`` returns is all that is needed to continue behind a round. A
+    class below this one has clients without data and without a model, unless it says otherwise.
 
     Two members are optional. ``report(metrics)`` is called once before the first round with what
     the selector needs: the metrics by name, each with the length of its vectors or None for single
@@ -74,17 +77,21 @@ class Participants(Protocol):
     @property
     def columns(self) -> Mapping[str, Array]:
         """(n,) or (n, d) each: what the server knows of their data; replaces the world's."""
+        return _NOTHING
 
     @property
     def workload(self) -> FloatArray | None:
         """(n,) local work in a round relative to the mean client's; None = the same for all."""
+        return None
 
     @property
     def is_done(self) -> bool:
         """Whether there is nothing more to do: the run ends here."""
+        return False
 
     def reset(self) -> None:
         """Start afresh; called before the first round."""
+        return
 
     def polled_loss(
         self, round: int, clients: IntArray, data: Literal["all", "mini-batch"]
@@ -112,9 +119,11 @@ class Participants(Protocol):
             round: The round.
             is_last: Whether the run ends with it.
         """
+        return _NOTHING
 
     def state(self) -> dict[str, Array]:
         """Return what has changed since ``reset``, as arrays."""
+        return {}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Continue from a saved state.
@@ -122,6 +131,7 @@ class Participants(Protocol):
         Args:
             state: What ``state`` returned.
         """
+        return
 
 
 class _Reports(NamedTuple):
@@ -129,16 +139,12 @@ class _Reports(NamedTuple):
     is_broken: BoolArray | None = None
 
 
-class Simulated:
+class Simulated(Participants):
     """Clients that train nothing: they report the synthetic losses of their environment.
 
     Args:
         environment: The environment.
     """
-
-    columns: Mapping[str, Array] = MappingProxyType({})
-    workload: FloatArray | None = None
-    is_done = False
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -148,39 +154,17 @@ class Simulated:
         """Remember the metrics to report; the world's are synthetic, unknown ones are missing."""
         self._wanted = metrics
 
-    def reset(self) -> None:
-        """Nothing to forget."""
-
     def polled_loss(
         self, round: int, clients: IntArray, data: Literal["all", "mini-batch"]
     ) -> FloatArray:
         """Return the world's synthetic loss."""
-        loss: FloatArray = self._environment.polled_loss(round, data)[clients]
-        return loss
+        return np.asarray(self._environment.polled_loss(round, data)[clients])
 
     def work(self, selection: Selection, is_completed: BoolArray) -> _Reports:
         """Return the world's metrics; only those who completed report them."""
-        everyone = self._environment.reports(selection.round, selection.clients, self._wanted)
-        return _Reports(
-            {
-                name: np.where(is_completed, values.T, np.nan).T  # the last axis is the clients'
-                for name, values in everyone.items()
-            }
-        )
-
-    def measure(self, round: int, is_last: bool) -> Mapping[str, float]:
-        """Nothing is measured."""
-        return _NOTHING
-
-    def state(self) -> dict[str, Array]:
-        """Nothing changes."""
-        return {}
-
-    def load_state(self, state: Mapping[str, Array]) -> None:
-        """Nothing to restore."""
-
-
-_NOTHING: Mapping[str, float] = MappingProxyType({})
+        own = self._environment.reports(selection.round, selection.clients, self._wanted)
+        # The last axis is the clients', also of vectors.
+        return _Reports({name: np.where(is_completed, x.T, np.nan).T for name, x in own.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +308,13 @@ def rounds(
     progress = Progress(environment.n_clients) if progress is None else progress
     if participants is None:
         participants = Simulated(environment)
-    _check_columns(selector, environment, participants)
+    provided = environment.columns.union(participants.columns)
+    missing = sorted(selector.needs_columns - provided)
+    if missing:
+        raise MissingColumn(
+            f"{type(selector).__name__} needs the column {missing[0]!r}, and this environment has: "
+            f"{', '.join(sorted(provided))}. Timing LinearContextual() fills 'context'."
+        )
     engine = RoundEngine(
         selector,
         policy,
@@ -371,35 +361,13 @@ def _go(
         chosen = selection.clients
         fate = environment.fate(t, history, workload=workload)
         closed = engine.close(fate.duration[chosen], fate.survived[chosen], fate.reports_failure)
-        closed, outcome = _worked(environment, participants, selection, closed)
+        work = participants.work(selection, np.equal(closed.status, Status.COMPLETED))
+        if work.is_broken is not None and work.is_broken.any():
+            failed = np.where(work.is_broken, np.int8(Status.FAILED), closed.status)
+            closed = closed._replace(status=failed)
+        claims = {name: environment.claimed(x.T, chosen).T for name, x in work.metrics.items()}
+        outcome = Outcome(closed.status, closed.duration, claims)
         outcome = engine.learn(selection, closed, outcome, deadline)
         history.record(chosen)
         measured = participants.measure(t, t == numbers[-1])
         yield RoundRecord(ctx, selection, outcome, closed.length_s, closed.spent, fate, measured)
-
-
-def _worked(
-    environment: Environment, participants: Participants, selection: Selection, closed: Closed
-) -> tuple[Closed, Outcome]:
-    """Let the clients work; return how the round ended and what they claim."""
-    work = participants.work(selection, np.equal(closed.status, Status.COMPLETED))
-    if work.is_broken is not None and work.is_broken.any():
-        failed = np.where(work.is_broken, np.int8(Status.FAILED), closed.status)
-        closed = closed._replace(status=failed)
-    claimed = {
-        name: environment.claimed(values.T, selection.clients).T  # the last axis is the clients'
-        for name, values in work.metrics.items()
-    }
-    return closed, Outcome(closed.status, closed.duration, claimed)
-
-
-def _check_columns(
-    selector: Selector, environment: Environment, participants: Participants
-) -> None:
-    provided = environment.columns.union(participants.columns)
-    missing = sorted(selector.needs_columns - provided)
-    if missing:
-        raise MissingColumn(
-            f"{type(selector).__name__} needs the column {missing[0]!r}, and this environment has: "
-            f"{', '.join(sorted(provided))}. Timing LinearContextual() fills 'context'."
-        )

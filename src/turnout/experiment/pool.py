@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing import get_context, parent_process
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import MappingProxyType
@@ -80,7 +79,17 @@ def run_local(
     n_processes = min(n_jobs, len(tasks))
     if n_processes <= 1:
         return _run_here(tasks, progress, callbacks)
-    return _run_in_processes(tasks, n_processes, progress)
+    forget_data()  # each process loads its own
+    watch = Watch(tasks, progress)
+    with _single_threaded_children():
+        _run_pool(watch, tasks, n_processes)
+        # If a process died, find out which cell killed it, one by one.
+        for n_died, task in enumerate(watch.missing()):
+            if n_died < MOST_DEATHS or watch.has_finished:
+                _run_pool(watch, [task], 1)
+            if task.path not in watch.done:
+                watch.fail(task, _DIED)
+    return watch.results
 
 
 def _run_here(
@@ -89,16 +98,15 @@ def _run_here(
     """Run all cells in this process, one after the other."""
     n_rounds = tasks[0].experiment.n_rounds if tasks else 0
     results: list[CellResult] = []
+
+    def advance(done: int, measured: Mapping[str, float]) -> None:
+        total = len(results) * n_rounds + done
+        progress(Advance(total, len(tasks) * n_rounds, len(results), len(tasks), measured))
+
     for task in tasks:
-        before = len(results)
-
-        def advance(done: int, measured: Mapping[str, float], before: int = before) -> None:
-            total = before * n_rounds + done
-            progress(Advance(total, len(tasks) * n_rounds, before, len(tasks), measured))
-
         own = () if callbacks is None else callbacks(task.variant.label, task.seed)
         results.append(run_cell(task, advance, own))
-        advance(0, {}, len(results))
+        advance(0, {})
     return results
 
 
@@ -145,10 +153,9 @@ class Watch:
 
     def show(self) -> None:
         """Report the progress of the cells."""
-        n_rounds = self._tasks[0].experiment.n_rounds
+        n_rounds, n_cells = self._tasks[0].experiment.n_rounds, len(self._tasks)
         running = sum(min(self._rounds(task.path), n_rounds) for task in self.missing())
         total = len(self.done) * n_rounds + running
-        n_cells = len(self._tasks)
         self._progress(Advance(total, n_cells * n_rounds, len(self.done), n_cells))
 
     def _rounds(self, cell: Path) -> int:
@@ -161,33 +168,11 @@ class Watch:
         return self._logged.get(cell, (0, 0))[1]
 
 
-def _run_in_processes(
-    tasks: Sequence[CellTask], n_processes: int, progress: Show
-) -> list[CellResult]:
-    """Run all cells in a pool; if a process dies, find out which cell killed it, one by one."""
-    forget_data()  # each process loads its own
-    watch = Watch(tasks, progress)
-    with _single_threaded_children():
-        _run_pool(watch, tasks, n_processes)
-        for n_died, task in enumerate(watch.missing()):
-            if n_died < MOST_DEATHS or watch.has_finished:
-                _run_pool(watch, [task], 1)
-            if task.path not in watch.done:
-                watch.fail(task, _DIED)
-    return watch.results
-
-
 def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None:
     """Run some cells; those whose process dies stay missing."""
     context = get_context("spawn")
-    lifeline, held = context.Pipe(duplex=False)
     stopping = context.Event()
-    pool = ProcessPoolExecutor(
-        n_processes,
-        mp_context=context,
-        initializer=_end_with_parent,
-        initargs=(lifeline, stopping),
-    )
+    pool = ProcessPoolExecutor(n_processes, context, _end_with_parent, (stopping,))
     try:
         futures = {pool.submit(run_cell, task): task for task in tasks}
         waiting: set[Future[CellResult]] = set(futures)
@@ -204,40 +189,36 @@ def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        held.close()
-        lifeline.close()
 
 
 @contextlib.contextmanager
 def _single_threaded_children() -> Iterator[None]:
     """Set what numerical libraries read when a child process starts; leave it as it was after."""
-    before = {name: os.environ.get(name) for name in SINGLE_THREADED}
+    before = {name: os.environ[name] for name in SINGLE_THREADED if name in os.environ}
     os.environ.update(dict.fromkeys(SINGLE_THREADED, "1"))
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in SINGLE_THREADED:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
-def _end_with_parent(lifeline: Connection, stopping: Event) -> None:
+def _end_with_parent(stopping: Event) -> None:
     """Stop the cell of a worker when the parent says so; end at once when the parent has died.
 
     Another process may have taken over the folder of a dead parent, so the worker must not write.
     Ctrl-C reaches the workers too, but the parent decides.
 
     Args:
-        lifeline: The end of a pipe whose other end only the parent holds.
         stopping: Set by the parent when cells are to save a checkpoint and stop.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
 
     def follow() -> None:
-        with contextlib.suppress(EOFError, OSError):
-            lifeline.recv_bytes()
+        if parent is not None:
+            parent.join()
         os._exit(_INTERRUPTED)
 
     def stop() -> None:

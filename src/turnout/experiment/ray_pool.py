@@ -26,7 +26,7 @@ from turnout.core.files import write_atomically
 from turnout.core.names import import_extra
 from turnout.data import FederatedData
 from turnout.experiment.cell import CellTask, run_cell
-from turnout.experiment.code import code_of, files_of
+from turnout.experiment.code import sources_of
 from turnout.experiment.pool import LOOK_EVERY_S, MOST_DEATHS, SINGLE_THREADED, Show, Watch
 from turnout.results import files
 from turnout.results.files import PREVIOUS, drop_previous, keep_previous
@@ -125,10 +125,11 @@ class _Dispatcher:
                 self._ray.cancel(parcels, force=True)
 
     def _send(self, task: CellTask) -> None:
+        recipe = task.experiment.training
         remote = self._ray.remote(work).options(
             name=f"{task.variant.label}, seed {task.seed}",
             num_cpus=1,
-            num_gpus=_n_gpus(task),
+            num_gpus=int(recipe is not None and recipe.device.startswith("cuda")),
             max_retries=0,  # Ray would start from the beginning
             runtime_env={"env_vars": dict.fromkeys(SINGLE_THREADED, "1")},
         )
@@ -137,52 +138,36 @@ class _Dispatcher:
 
     def _data_of(self, task: CellTask) -> Any:
         """Return a reference to the data of the cell's seed, which its selectors share."""
-        if task.experiment.training is None:
-            return None
         if task.seed not in self._data:
+            federation = task.experiment.federation(task.seed)
+            if federation is None:
+                return None
             seeds = {left.seed for left in self._watch.missing()}
             self._data = {seed: data for seed, data in self._data.items() if seed in seeds}
-            federation = task.experiment.federation(task.seed)
-            assert federation is not None
             self._data[task.seed] = self._ray.put(federation.data)
         return self._data[task.seed]
 
     def _take(self, parcels: Any) -> None:
         """Take in the next parcel of a worker, or what there is instead."""
-        task, is_going_on = self._running[parcels], False
+        task = self._running.pop(parcels)
         try:
             parcel: Parcel = self._ray.get(next(parcels))
         except self._ray.exceptions.RayTaskError as error:
             self._watch.fail(task, f"{type(error.cause).__name__}: {error.cause}")
         except self._ray.exceptions.RayError:
-            self._lose(task)
+            self._losses[task.path] += 1
+            if self._losses[task.path] < MOST_DEATHS:
+                self._waiting.appendleft(task)  # try again elsewhere
+            else:
+                self._watch.fail(task, _LOST)
         else:
-            is_going_on = self._keep(parcel, task)
-        del self._running[parcels]
-        if is_going_on:
-            self._running[parcels] = task  # at the end: the others come first now
-
-    def _lose(self, task: CellTask) -> None:
-        """Try again elsewhere, unless it is hopeless."""
-        self._losses[task.path] += 1
-        if self._losses[task.path] < MOST_DEATHS:
-            self._waiting.appendleft(task)
-        else:
-            self._watch.fail(task, _LOST)
-
-    def _keep(self, parcel: Parcel, task: CellTask) -> bool:
-        """Write a parcel; return whether there will be more."""
-        unpack(parcel.pieces, task.path)
-        if any(piece.name == files.PROGRESS for piece in parcel.pieces):
-            del self._losses[task.path]
-        if parcel.result is not None:
-            self._watch.done[task.path] = parcel.result
-        return parcel.result is None
-
-
-def _n_gpus(task: CellTask) -> int:
-    training = task.experiment.training
-    return int(training is not None and training.device.startswith("cuda"))
+            unpack(parcel.pieces, task.path)
+            if any(piece.name == files.PROGRESS for piece in parcel.pieces):
+                del self._losses[task.path]
+            if parcel.result is None:
+                self._running[parcels] = task  # at the end: the others come first now
+            else:
+                self._watch.done[task.path] = parcel.result
 
 
 def _ray() -> Any:
@@ -287,9 +272,16 @@ def work(task: CellTask, data: FederatedData | None, held: Mapping[str, bytes]) 
         for file, content in held.items():
             (folder / file).write_bytes(content)
         here = versions(*(["torch"] if "torch" in task.versions else []))
-        here["code"] = code_of(task.experiment, task.variant)
-        here["files"] = files_of(task.experiment, task.variant)
-        _check_versions(task.versions, here)
+        here |= sources_of(task.experiment, task.variant)
+        names = [name for name in SAME_VERSION if name in task.versions]
+        difference = first_difference(
+            {name: task.versions[name] for name in names},
+            {name: here[name] for name in names},
+            saved_in="the caller's process",
+            wanted_by=f"that of node {socket.gethostname()}",
+        )
+        if difference is not None:  # the node would compute other numbers
+            raise InvalidInput(f"{difference}. Install the same version on every node.")
         packer = _Packer(folder)
         parcels: SimpleQueue[Parcel | None] = SimpleQueue()
 
@@ -314,51 +306,35 @@ class _Packer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        held = (path for path in folder.iterdir() if path.name != files.ROUNDS)  # which may be cut
-        self._seen = {path.name: _mark(path) for path in held}
+        self._seen = self._marks()
+        self._seen.pop(files.ROUNDS, None)  # which may be cut
         self._n_logged = 0  # bytes of the log that were sent
         self._sent = time.monotonic()
 
     def pieces(self, is_last: bool = False) -> list[Piece]:
         """Return what is new, if it is time: at a checkpoint, at the end, or after a while."""
-        now = time.monotonic()
-        changed = [path for path in self._folder.iterdir() if self._is_new(path)]
-        is_checkpoint = any(path.name == files.PROGRESS for path in changed)
-        if not (is_checkpoint or is_last) and now - self._sent < _TELL_EVERY_S:
+        now, marks = time.monotonic(), self._marks()
+        changed = [name for name, mark in marks.items() if self._seen.get(name) != mark]
+        is_due = files.PROGRESS in changed or is_last or now - self._sent >= _TELL_EVERY_S
+        if not is_due:
             return []
-        self._sent = now
-        for path in changed:
-            self._seen[path.name] = _mark(path)
+        self._sent, self._seen = now, marks
         # What makes a checkpoint whole, and then a cell, is written last.
-        changed.sort(key=lambda path: (path.name == files.SUMMARY, path.name == files.PROGRESS))
-        return [self._piece(path) for path in changed]
+        changed.sort(key=lambda name: (name == files.SUMMARY, name == files.PROGRESS))
+        return [self._piece(name) for name in changed]
 
-    def _is_new(self, path: Path) -> bool:
-        is_own = path.name.startswith(PREVIOUS)  # the caller keeps what was there before
-        return not is_own and self._seen.get(path.name) != _mark(path)
+    def _marks(self) -> dict[str, tuple[int, int, int]]:
+        """Return what differs after a file was written again, for each file."""
+        found = ((path.name, path.stat()) for path in self._folder.iterdir())
+        return {
+            name: (status.st_ino, status.st_size, status.st_mtime_ns)
+            for name, status in found
+            if not name.startswith(PREVIOUS)  # the caller keeps what was there before
+        }
 
-    def _piece(self, path: Path) -> Piece:
-        content = path.read_bytes()
-        if path.name != files.ROUNDS:
-            return Piece(path.name, 0, content)
+    def _piece(self, name: str) -> Piece:
+        content = (self._folder / name).read_bytes()
+        if name != files.ROUNDS:
+            return Piece(name, 0, content)
         start, self._n_logged = self._n_logged, len(content)
-        return Piece(path.name, start, content[start:])
-
-
-def _mark(path: Path) -> tuple[int, int, int]:
-    """Return what differs after a file was written again."""
-    status = path.stat()
-    return status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _check_versions(there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raise if a node computes with other versions than the caller has."""
-    names = [name for name in SAME_VERSION if name in there]
-    difference = first_difference(
-        {name: there[name] for name in names},
-        {name: here[name] for name in names},
-        saved_in="the caller's process",
-        wanted_by=f"that of node {socket.gethostname()}",
-    )
-    if difference is not None:
-        raise InvalidInput(f"{difference}. Install the same version on every node.")
+        return Piece(name, start, content[start:])

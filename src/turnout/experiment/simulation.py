@@ -65,11 +65,11 @@ def simulate(
         named = named_world(environment)
         cohort_size = named.cohort_size if cohort_size is None else cohort_size
         n_rounds = named.n_rounds if n_rounds is None else n_rounds
-    for name, size in {"cohort_size": cohort_size, "n_rounds": n_rounds}.items():
+    sizes: dict[str, Any] = {"cohort_size": cohort_size, "n_rounds": n_rounds}
+    for name, size in sizes.items():
         if size is None:
             raise InvalidInput(f"{name} is missing: only a named world has a default.", field=name)
     world = environment_of(environment, seed)
-    sizes: dict[str, Any] = {"cohort_size": cohort_size, "n_rounds": n_rounds}
     records = rounds(chooser, world, **sizes, seed=seed, policy=policy, bounds=bounds)
     return collect(records, world.n_clients, sizes["cohort_size"], keep_fates=keep_fates)
 
@@ -189,17 +189,14 @@ def with_callbacks(
             ended.callback(callback.end)
         for record in records:
             clock_s += record.length_s
-            values = {**_reported(record), "clock_s": clock_s}
+            values = {
+                **record.measured,
+                "available": float(record.context.pool.size),
+                "chosen": float(record.selection.clients.size),
+                "completed": float((record.outcome.status == Status.COMPLETED).sum()),
+                "length_s": record.length_s,
+                "clock_s": clock_s,
+            }
             for callback in callbacks:
                 callback.round(record.round, values)
             yield record
-
-
-def _reported(record: RoundRecord) -> dict[str, float]:
-    return {
-        **record.measured,
-        "available": float(record.context.pool.size),
-        "chosen": float(record.selection.clients.size),
-        "completed": float((record.outcome.status == Status.COMPLETED).sum()),
-        "length_s": record.length_s,
-    }

@@ -144,8 +144,8 @@ class Sweep:
         """
         points: list[Point] = []
         names: dict[str, str] = {}  # by what must be each point's own
-        for combination in itertools.product(*(named.items() for named in self.axes.values())):
-            point = self._point(dict(zip(self.axes, combination, strict=True)))
+        for chosen in itertools.product(*self.axes.values()):
+            point = self._point(dict(zip(self.axes, chosen, strict=True)))
             name = _name(point.settings)
             for own, what in ((point.experiment.world_id, "world"), (slug(name), "folder")):
                 other = names.setdefault(own, name)
@@ -155,18 +155,18 @@ class Sweep:
             points.append(point)
         return tuple(points)
 
-    def _point(self, chosen: Mapping[str, tuple[Any, Any]]) -> Point:
-        if not chosen:
+    def _point(self, settings: Mapping[str, Any]) -> Point:
+        """Return the experiment with the values of these names."""
+        if not settings:
             return Point({}, self.base)
-        settings = {key: name for key, (name, _) in chosen.items()}
         table = self.base.table()
-        for key, (_, value) in chosen.items():
-            table = _changed(table, _parts(key), value, key)
+        for key, name in settings.items():
+            table = _changed(table, _parts(key), self.axes[key][name], key)
         title = f"{self.base.name}, {_name(settings)}"
         try:
             return Point(settings, Experiment.from_table({**table, "name": title}))
         except InvalidInput as error:
-            shared = {_parts(key): _n_shared(_parts(key), key_of(error)) for key in chosen}
+            shared = {_parts(key): _n_shared(_parts(key), key_of(error)) for key in settings}
             where: Key = ("sweep", *max(shared, key=shared.__getitem__))
             raise ConfigError(where, f"with {_name(settings)}: {error}") from error
 
@@ -249,12 +249,11 @@ def settings_of(
         others: Further arguments of ``Experiment``.
     """
     n_rounds = require.integer("n_rounds", n_rounds, minimum=0)
-    usual_rounds = 0 if training is None else N_TRAINED_ROUNDS
     return {
         "world": read_world(world),
         "training": training,
         "policy": FixedDeadline() if deadline is None else FixedDeadline(deadline),
-        "n_rounds": n_rounds or usual_rounds,
+        "n_rounds": n_rounds or (0 if training is None else N_TRAINED_ROUNDS),
         **others,
     }
 
@@ -267,9 +266,8 @@ def joined(results: Sequence[Results], folder: Path) -> Results:
         folder: The folder of the sweep.
     """
     runs = [run for each in results for run in each.runs]
-    return Results(
-        runs=runs, notes=[note for each in results for note in each.notes], folder=folder
-    )
+    notes = [note for each in results for note in each.notes]
+    return Results(runs=runs, notes=notes, folder=folder)
 
 
 def read_world(world: Any) -> Any:
@@ -312,19 +310,18 @@ def world_axis(worlds: Sequence[Any]) -> dict[str, dict[str, Any]]:
 def _recipe(training: Any, targets: Sequence[float]) -> Any:
     """Return a recipe or its table with the targets in it; None without training."""
     if not isinstance(targets, list | tuple):
-        raise InvalidInput(
-            f"targets must be a list of accuracies, got {targets!r}.", field="targets"
-        )
+        problem = f"targets must be a list of accuracies, got {targets!r}."
+        raise InvalidInput(problem, field="targets")
     if training is False or training is None:
         if targets:
             raise InvalidInput("targets need training: give training=True.", field="targets")
         return None
     training = {} if training is True else training
-    if not targets or not isinstance(training, Training | Mapping):
-        return training
-    if isinstance(training, Training):
+    if targets and isinstance(training, Training):
         return replace(training, target_accuracy=tuple(targets))
-    return {**training, "target_accuracy": list(targets)}
+    if targets and isinstance(training, Mapping):
+        return {**training, "target_accuracy": list(targets)}
+    return training
 
 
 def run_sweep(
@@ -357,18 +354,14 @@ def run_sweep(
     results = []
     for point in points:
         place = point.folder(Path(folder))
-        if point.settings:
-            _write_settings(place, point.settings)
+        try:
+            if point.settings:
+                place.mkdir(parents=True, exist_ok=True)
+                write_json(place / SWEEP, point.settings)
+        except OSError as error:
+            raise OutputError(f"{place} cannot be written: {error}.") from error
         results.append(run(point.experiment, place, **options))
     return results
-
-
-def _write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / SWEEP, settings)
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written: {error}.") from error
 
 
 def _flat(table: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
@@ -390,15 +383,15 @@ def _parts(key: str) -> tuple[str, ...]:
 def _swept_selectors(base: Experiment, key: Key, values: Any) -> tuple[Variant, ...]:
     """Return the selectors, with a variant for each value of one's parameter."""
     label, parameter = ".".join(map(str, key[1:-1])), str(key[-1])
-    is_meant = [label in (variant.label, variant.name) for variant in base.selectors]
-    if not any(is_meant):
+    meant = [item for item in base.selectors if label in (item.label, item.name)]
+    if not meant:
         problem = f"there is no selector {label!r}.{nearest(label, base.labels)}"
         raise ConfigError(("sweep", *key), f"{problem} Write selectors.LABEL.PARAMETER.")
     selectors: list[Variant] = []
-    for variant, is_swept in zip(base.selectors, is_meant, strict=True):
+    for variant in base.selectors:
         table = {**variant.table(), parameter: values}
         try:
-            selectors += variants_of(table) if is_swept else [variant]
+            selectors += variants_of(table) if variant in meant else [variant]
         except ConfigError as error:
             raise ConfigError(("sweep", *key), error.problem) from error
     return tuple(selectors)
@@ -422,8 +415,7 @@ def _changed(table: Mapping[str, Any], key: Key, value: Any, whole: str) -> dict
 
 def _value_name(value: Any) -> Any:
     """Return the name of a value: itself, or the values of a table."""
-    plain = isinstance(value, int | float | str)
-    return value if plain else shortened(short(value), _LONGEST)
+    return value if isinstance(value, int | float | str) else shortened(short(value), _LONGEST)
 
 
 def _name(settings: Mapping[str, Any]) -> str:

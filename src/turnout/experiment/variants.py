@@ -125,7 +125,7 @@ class Variant:
     cohort_size: int | None = None
 
     def __post_init__(self) -> None:
-        kinds = {"name": str, "label": str, "parameters": Mapping}
+        kinds: dict[str, Any] = {"name": str, "label": str, "parameters": Mapping}
         for key, kind in kinds.items():
             value = getattr(self, key)
             if not isinstance(value, kind):
@@ -185,8 +185,9 @@ def variants_of(source: Any, key: Key = ()) -> list[Variant]:
         return _expanded({"name": name, "label": label}, parameters)
     if not isinstance(source, Mapping) or "name" not in source:
         raise ConfigError(key, f"must be a table with the name of a selector, got {source!r}.")
-    own = {name: source[name] for name in ("name", "label", "cohort_size") if name in source}
-    parameters = {name: value for name, value in source.items() if name not in own}
+    parameters = dict(source)
+    names = [name for name in ("name", "label", "cohort_size") if name in source]
+    own = {name: parameters.pop(name) for name in names}
     try:
         return _expanded(own, parameters)
     except ConfigError as error:
@@ -210,17 +211,22 @@ def parse_variant(text: str) -> Variant:
 def _parsed(text: str) -> tuple[str, str, dict[str, Any]]:
     """Return name, label and parameters."""
     labelled = _LABELLED.match(text)
-    label, rest = (labelled["label"], labelled["rest"]) if labelled else ("", text)
+    label, rest = labelled.groups() if labelled else ("", text)
     name, parameters = parse_spec(rest)
     return name, label, parameters
 
 
 def _expanded(own: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[Variant]:
     """Return a variant for each combination of the values that are swept."""
+    lists = {name: value for name, value in parameters.items() if isinstance(value, list | tuple)}
+    defaults: Mapping[str, Any] = {}
+    with contextlib.suppress(UnknownSelector):
+        defaults = find(own["name"]).default_parameters() if lists else {}
     swept = {
         name: values
-        for name, values in parameters.items()
-        if _is_sweep(values, _default(own["name"], name))
+        for name, values in lists.items()
+        if not isinstance(defaults.get(name), list | tuple)
+        or all(isinstance(value, list | tuple) for value in values)
     }
     for name, values in swept.items():
         if not values:
@@ -232,19 +238,6 @@ def _expanded(own: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[Var
         label = _default_label(label, chosen) if label and chosen else label
         variants.append(Variant(**{**own, "label": label}, parameters={**parameters, **chosen}))
     return variants
-
-
-def _is_sweep(value: Any, default: Any) -> bool:
-    if not isinstance(value, list | tuple):
-        return False
-    return not isinstance(default, list | tuple) or all(isinstance(v, list | tuple) for v in value)
-
-
-def _default(selector: Any, parameter: str) -> Any:
-    """Return the default of a parameter; None if there is no such parameter."""
-    with contextlib.suppress(UnknownSelector):
-        return find(selector).default_parameters().get(parameter)
-    return None
 
 
 def _default_label(name: str, parameters: Mapping[str, Any]) -> str:

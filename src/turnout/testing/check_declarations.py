@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from turnout.core.describe import HEADINGS, entries, headed_texts
@@ -110,15 +110,7 @@ class _PolicedColumns(Mapping[str, Array]):
 @contract
 def check_declarations(subject: Subject) -> None:
     """Only declared columns and metrics matter, a missing column is named, promises can be kept."""
-    toy = ToyFederation(12, 4)
-    _expect_only_declared_columns(subject, toy)
-    _expect_missing_is_named(subject, toy)
-    _expect_only_declared_metrics(subject, toy)
-    _expect_promises(subject)
-
-
-def _expect_only_declared_columns(subject: Subject, toy: ToyFederation) -> None:
-    selector = subject.ready(12)
+    toy, selector = ToyFederation(12, 4), subject.ready(12)
     for t in range(12):
         columns = _PolicedColumns(toy.context(selector, t).columns)
         _, selection = toy.choose(selector, t, columns=columns)
@@ -128,6 +120,9 @@ def _expect_only_declared_columns(subject: Subject, toy: ToyFederation) -> None:
             "needs_columns or uses_columns.",
         )
         selector.observe(selection, toy.feedback(selector, selection))
+    _expect_missing_is_named(subject, toy)
+    _expect_only_declared_metrics(subject, toy)
+    _expect_promises(subject)
 
 
 def _expect_missing_is_named(subject: Subject, toy: ToyFederation) -> None:
@@ -200,17 +195,15 @@ def check_docstring(subject: Subject) -> str | None:
         f"{', '.join(missing)}: write one line 'Heading: text' for each of {', '.join(HEADINGS)}, "
         "all in one of the two.",
     )
-    explained = entries(cls.__doc__)
-    problem = _difference_of_names(cls.parameter_names(), explained)
-    if not problem:
+    parameters, explained = cls.parameter_names(), entries(cls.__doc__)
+    problems = {
+        "lacks": [name for name in parameters if name not in explained],
+        "explains what is no parameter:": [name for name in explained if name not in parameters],
+    }
+    parts = [f"{what} {', '.join(those)}" for what, those in problems.items() if those]
+    if not parts:
         return None
+    problem = " and ".join(parts)
     advice = f"Args: in the docstring of {cls.__name__} {problem}: explain every parameter there."
     expect(":" in name_of(cls), advice)
     return advice
-
-
-def _difference_of_names(parameters: Collection[str], explained: Collection[str]) -> str:
-    missing = [name for name in parameters if name not in explained]
-    extra = [name for name in explained if name not in parameters]
-    problems = {"lacks": missing, "explains what is no parameter:": extra}
-    return " and ".join(f"{what} {', '.join(those)}" for what, those in problems.items() if those)

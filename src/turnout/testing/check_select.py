@@ -134,7 +134,13 @@ def check_select_keeps_state(subject: Subject) -> None:
             "a selector with the same state selects differently: everything learned must be "
             "in attributes whose names end in '_'.",
         )
-        _expect_refused(selector, toy)
+        other = ToyFederation(13, 4)
+        advice = (
+            "a context of 13 clients was accepted by a selector that was reset for 12: raise "
+            "turnout.InvalidInput."
+        )
+        with refused(TurnoutError, selector, "context", advice):
+            selector.select(other.context(selector, 0), stream(0, Purpose.SELECT))
 
 
 def _selections(selector: Selector, toy: ToyFederation, start: int) -> list[Selection]:
@@ -145,16 +151,6 @@ def _expect_repeated(first: list[Selection], second: list[Selection], message: s
     for selection, repeated in zip(first, second, strict=True):
         whole = f"{message} Round {selection.round} differs in {{odd}}."
         expect_same(arrays_of(selection), arrays_of(repeated), whole)
-
-
-def _expect_refused(selector: Selector, toy: ToyFederation) -> None:
-    other = ToyFederation(toy.n_clients + 1, toy.cohort_size)
-    advice = (
-        f"a context of {other.n_clients} clients was accepted by a selector that was reset "
-        f"for {toy.n_clients}: raise turnout.InvalidInput."
-    )
-    with refused(TurnoutError, selector, "context", advice):
-        selector.select(other.context(selector, 0), stream(0, Purpose.SELECT))
 
 
 @contract

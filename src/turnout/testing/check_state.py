@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,33 +31,32 @@ from turnout.testing.harness import (
 )
 
 
-def _reports(status: Status, duration: float, metric: float | None) -> Callable[..., Outcome]:
-    """Return a function that gives every chosen client the same report."""
-
-    def report(selector: Selector, size: int) -> Outcome:
-        names, sizes = selector.needs_metrics | {*METRICS}, selector.metric_sizes
-        values = {
-            name: np.full((size, sizes[name]) if name in sizes else size, metric)
-            for name in (() if metric is None else names)
-        }
-        return Outcome(np.full(size, status, dtype=np.int8), np.full(size, duration), values)
-
-    return report
+def _report(
+    selector: Selector, size: int, status: Status, duration: float, metric: float | None
+) -> Outcome:
+    """Return the outcome in which every chosen client has the same report."""
+    names, sizes = selector.needs_metrics | {*METRICS}, selector.metric_sizes
+    values = {
+        name: np.full((size, sizes[name]) if name in sizes else size, metric)
+        for name in (() if metric is None else names)
+    }
+    return Outcome(np.full(size, status, dtype=np.int8), np.full(size, duration), values)
 
 
-_FEEDBACK: Mapping[str, Callable[..., Outcome]] = {
-    "nobody completed, all failed": _reports(Status.FAILED, 1.0, np.nan),
-    "nobody completed, all silent": _reports(Status.SILENT, np.nan, np.nan),
-    "nobody completed, all late": _reports(Status.LATE, 9.0, 1.0),
-    "all completed": _reports(Status.COMPLETED, 1.0, 1.0),
-    "NaN metrics": _reports(Status.COMPLETED, 1.0, np.nan),
-    "no metrics at all": _reports(Status.COMPLETED, 1.0, None),
-    "zero duration": _reports(Status.COMPLETED, 0.0, 1.0),
-    "NaN duration": _reports(Status.COMPLETED, np.nan, 1.0),
-    "zero metrics": _reports(Status.COMPLETED, 1.0, 0.0),
-    "the largest metrics": _reports(Status.COMPLETED, 1.0, LARGEST_REPORT),
-    "the largest metrics and durations": _reports(Status.LATE, LARGEST_REPORT, LARGEST_REPORT),
-    "the smallest metrics and durations": _reports(Status.COMPLETED, 1e-300, 1e-300),
+#: Status, duration and metric that all chosen clients report.
+_FEEDBACK: Mapping[str, tuple[Status, float, float | None]] = {
+    "nobody completed, all failed": (Status.FAILED, 1.0, np.nan),
+    "nobody completed, all silent": (Status.SILENT, np.nan, np.nan),
+    "nobody completed, all late": (Status.LATE, 9.0, 1.0),
+    "all completed": (Status.COMPLETED, 1.0, 1.0),
+    "NaN metrics": (Status.COMPLETED, 1.0, np.nan),
+    "no metrics at all": (Status.COMPLETED, 1.0, None),
+    "zero duration": (Status.COMPLETED, 0.0, 1.0),
+    "NaN duration": (Status.COMPLETED, np.nan, 1.0),
+    "zero metrics": (Status.COMPLETED, 1.0, 0.0),
+    "the largest metrics": (Status.COMPLETED, 1.0, LARGEST_REPORT),
+    "the largest metrics and durations": (Status.LATE, LARGEST_REPORT, LARGEST_REPORT),
+    "the smallest metrics and durations": (Status.COMPLETED, 1e-300, 1e-300),
 }
 
 
@@ -72,13 +71,19 @@ def check_observe_survives(subject: Subject) -> None:
             with doing(f"{situation}, after {n_before} rounds"):
                 for t in range(n_before, n_before + 8):
                     selection = _select(selector, toy, t)
-                    selector.observe(selection, report(selector, selection.clients.size))
+                    selector.observe(selection, _report(selector, selection.clients.size, *report))
                     expect_finite(selector)
                 _select(selector, toy, n_before + 8)
     for value in (0.0, LARGEST_REPORT):
         with doing(f"columns of {value:g}"):
             _survives_columns(subject.ready(12), toy, value)
-    _expect_refused(subject, toy)
+    selector = subject.ready(12)
+    toy.play(selector, range(3))
+    selection = _select(selector, toy, 3, available=np.ones(12, dtype=np.bool_))
+    longer = _report(selector, selection.clients.size + 1, Status.COMPLETED, 1.0, 1.0)
+    advice = "an outcome of another length than the selection was accepted: raise InvalidInput."
+    with refused(TurnoutError, selector, "outcome", advice):
+        selector.observe(selection, longer)
 
 
 def _select(selector: Selector, toy: ToyFederation, t: int, **changes: Any) -> Selection:
@@ -94,19 +99,9 @@ def _survives_columns(selector: Selector, toy: ToyFederation, value: float) -> N
             for name, values in toy.context(selector, t).columns.items()
         }
         selection = _select(selector, toy, t, columns=columns)
-        report = _reports(Status.COMPLETED, 1.0, value)
-        selector.observe(selection, report(selector, selection.clients.size))
+        size = selection.clients.size
+        selector.observe(selection, _report(selector, size, Status.COMPLETED, 1.0, value))
         expect_finite(selector)
-
-
-def _expect_refused(subject: Subject, toy: ToyFederation) -> None:
-    selector = subject.ready(12)
-    toy.play(selector, range(3))
-    selection = _select(selector, toy, 3, available=np.ones(12, dtype=np.bool_))
-    longer = _reports(Status.COMPLETED, 1.0, 1.0)(selector, selection.clients.size + 1)
-    advice = "an outcome of another length than the selection was accepted: raise InvalidInput."
-    with refused(TurnoutError, selector, "outcome", advice):
-        selector.observe(selection, longer)
 
 
 @contract
@@ -126,22 +121,16 @@ def check_late_feedback(subject: Subject) -> None:
                 "copies of the state into a selection."
             )
             expect_same(as_made, arrays_of(late), message)
-            _observe_late(selector, observer, late, toy)
-
-
-def _observe_late(
-    selector: Selector, observer: Selector, selection: Selection, toy: ToyFederation
-) -> None:
-    outcome = toy.feedback(selector, selection)
-    with doing(f"late feedback of round {selection.round}"):
-        selector.observe(selection, outcome)
-        expect_finite(selector)
-        observer.observe(selection, outcome)
-    message = (
-        "observe took something for {odd} from an earlier select: put what it needs into "
-        "Selection.memo, so that it travels with the decision."
-    )
-    expect_same(selector.state(), observer.state(), message)
+            outcome = toy.feedback(selector, late)
+            with doing(f"late feedback of round {late.round}"):
+                selector.observe(late, outcome)
+                expect_finite(selector)
+                observer.observe(late, outcome)
+            message = (
+                "observe took something for {odd} from an earlier select: put what it needs into "
+                "Selection.memo, so that it travels with the decision."
+            )
+            expect_same(selector.state(), observer.state(), message)
 
 
 @contract

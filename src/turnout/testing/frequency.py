@@ -6,13 +6,11 @@ deviations of a normal variable. It holds for every probability, also where few 
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from turnout.core.rng import Purpose, stream
 from turnout.core.selector import Selector
-from turnout.core.types import Array, BoolArray, FloatArray, RoundContext
+from turnout.core.types import Array, FloatArray, RoundContext
 from turnout.testing.harness import Subject, ToyFederation, contract, doing, expect, expect_valid
 
 #: How many standard deviations a count may differ from its expectation.
@@ -69,7 +67,8 @@ def _expect_frequencies(selector: Selector, ctx: RoundContext, repeats: int) -> 
     seen = np.flatnonzero(hits.any(axis=0))
     p = reported[seen]
     expect(bool(np.all((p > 0.0) & (p <= 1.0))), "probability is outside (0, 1].")
-    odd = seen[_is_off(hits[:, seen], p)]
+    allowed = np.where(p >= 1.0 - ROUNDING, 0.5, margin(repeats * p * (1.0 - p)))
+    odd = seen[np.abs(hits[:, seen].sum(axis=0) - repeats * p) > allowed]
     details = [
         f"client {i} reported {reported[i]:.4f}, chosen {hits[:, i].mean():.4f}" for i in odd
     ]
@@ -79,15 +78,6 @@ def _expect_frequencies(selector: Selector, ctx: RoundContext, repeats: int) -> 
         f"{'; '.join(details)}. Draw with turnout.sampling.exact_draw, or report None.",
     )
     _expect_no_tilt(hits[:, seen], p)
-
-
-def _is_off(hits: FloatArray, p: FloatArray) -> BoolArray:
-    """Return which clients were hit too often or too rarely."""
-    repeats = hits.shape[0]
-    off = np.abs(hits.sum(axis=0) - repeats * p)
-    allowed = np.where(p >= 1.0 - ROUNDING, 0.5, margin(repeats * p * (1.0 - p)))
-    is_off: BoolArray = off > allowed
-    return is_off
 
 
 def _expect_no_tilt(hits: FloatArray, p: FloatArray) -> None:
@@ -149,7 +139,7 @@ def _expect_equal_chances(subject: Subject) -> None:
     for i in range(repeats):
         selector.prepare(n, seed=i)
         polled = selector.poll(ctx, poll)
-        asked = ctx if polled is None else _with_equal_answers(ctx, polled)
+        asked = ctx if polled is None else ctx.with_answers(polled, np.ones(len(polled)))
         count[selector.select(asked, choose).clients] += 1.0
     p = count.mean() / repeats
     is_odd = np.abs(count - repeats * p) > margin(np.array(repeats * p * (1.0 - p)))
@@ -158,10 +148,6 @@ def _expect_equal_chances(subject: Subject) -> None:
         f"equal clients must have equal chances, but over {repeats} fresh states they were chosen "
         f"{count.astype(int).tolist()} times: break ties at random, not by index.",
     )
-
-
-def _with_equal_answers(ctx: RoundContext, polled: Array) -> RoundContext:
-    return dataclasses.replace(ctx, polled=polled, polled_loss=np.ones(len(polled)))
 
 
 def _counts(subject: Subject, toy: ToyFederation, repeats: int) -> FloatArray:

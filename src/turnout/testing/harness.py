@@ -161,24 +161,6 @@ def twin(selector: Selector) -> Selector:
     return other
 
 
-def difference(before: Mapping[str, Array], after: Mapping[str, Array]) -> str:
-    """Return the names whose arrays are not bit-identical, or an empty string.
-
-    Args:
-        before: Arrays by name.
-        after: Arrays by name.
-
-    """
-    odd = {
-        name
-        for name in before.keys() & after.keys()
-        if before[name].dtype != after[name].dtype
-        or before[name].shape != after[name].shape
-        or before[name].tobytes() != after[name].tobytes()
-    }
-    return ", ".join(sorted(odd | (before.keys() ^ after.keys())))
-
-
 def expect_same(before: Mapping[str, Array], after: Mapping[str, Array], message: str) -> None:
     """Check that arrays are bit-identical.
 
@@ -188,8 +170,12 @@ def expect_same(before: Mapping[str, Array], after: Mapping[str, Array], message
         message: What is wrong otherwise; ``{odd}`` stands for the names of the arrays that differ.
 
     """
-    odd = difference(before, after)
-    expect(not odd, message.replace("{odd}", odd))
+    contents = [
+        {name: (array.dtype, array.shape, array.tobytes()) for name, array in arrays.items()}
+        for arrays in (before, after)
+    ]
+    odd = {name for name, _ in contents[0].items() ^ contents[1].items()}
+    expect(not odd, message.replace("{odd}", ", ".join(sorted(odd))))
 
 
 def arrays_of(selection: Selection) -> dict[str, Array]:
@@ -213,12 +199,8 @@ def expect_finite(selector: Selector) -> None:
         selector: The selector whose state is checked.
 
     """
-    state = selector.state()
-    odd = sorted(
-        name
-        for name, values in state.items()
-        if values.dtype.kind == "f" and not np.isfinite(values).all()
-    )
+    floats = {name: x for name, x in selector.state().items() if x.dtype.kind == "f"}
+    odd = sorted(name for name, values in floats.items() if not np.isfinite(values).all())
     expect(
         not odd,
         f"the state holds NaN or infinity in {', '.join(odd)}: leave out what is NaN in "
@@ -467,32 +449,24 @@ class ToyFederation:
         return ToyFate(available, status.astype(np.int8), duration, reported, polled_loss, context)
 
     def _fixed_column(self, name: str, made: int | ColumnMaker | None) -> Array:
-        if name == "features":
-            return self._bits()
+        if name == "features":  # all good clients have similar codes, and so have all others
+            rng = stream(self.seed, Purpose.INIT)
+            code = rng.integers(0, 2, (2, _N_BITS), dtype=np.uint8)
+            is_flipped = rng.random((self.n_clients, _N_BITS)) < 0.05
+            return np.asarray(code[self._good.astype(np.int64)] ^ is_flipped.astype(np.uint8))
         if name == "success_rate":
             return self._success_rate()
         if name == "label_counts":
             return np.rint(50.0 * np.maximum(self._directions(10), 0.0))
-        values: Array
         if name == "num_samples":
-            values = np.rint(100.0 * self._jitter[1]).astype(np.int64)
-        elif name.endswith("_duration"):
+            return np.asarray(np.rint(100.0 * self._jitter[1]), dtype=np.int64)
+        if name.endswith("_duration"):
             share = 1.0 if name == "expected_duration" else 0.1
-            values = share * (self._mean_context() @ SECONDS)
-        else:
-            rng = stream(self.seed, Purpose.INIT, zlib.crc32(name.encode()))
-            if callable(made):
-                return np.array(made(self.n_clients, rng))
-            values = rng.random(self.n_clients if made is None else (self.n_clients, made))
-        return values
-
-    def _success_rate(self) -> FloatArray:
-        rate: FloatArray = np.where(self._good, 0.8, 0.4) * self._jitter[2]
-        return rate
-
-    def _mean_context(self) -> FloatArray:
-        work, transfer = np.where(self._good, [[0.5], [0.3]], [[2.0], [1.5]]) * self._jitter[3]
-        return np.column_stack((work, np.full(self.n_clients, 0.5), transfer))
+            return np.asarray(share * (self._mean_context() @ SECONDS))
+        rng = stream(self.seed, Purpose.INIT, zlib.crc32(name.encode()))
+        if callable(made):
+            return np.array(made(self.n_clients, rng))
+        return rng.random(self.n_clients if made is None else (self.n_clients, made))
 
     def _directions(self, size: int) -> FloatArray:
         """Return (n, size) vectors: those of good clients differ, those of all others hardly do."""
@@ -500,13 +474,12 @@ class ToyFederation:
         common, own = rng.standard_normal(size), rng.standard_normal((self.n_clients, size))
         return np.where(self._good[:, None], own, common + 0.05 * own)
 
-    def _bits(self) -> Array:
-        """Return codes: all good clients have similar ones, and so have all others."""
-        rng = stream(self.seed, Purpose.INIT)
-        code = rng.integers(0, 2, (2, _N_BITS), dtype=np.uint8)
-        is_flipped = rng.random((self.n_clients, _N_BITS)) < 0.05
-        bits: Array = code[self._good.astype(np.int64)] ^ is_flipped.astype(np.uint8)
-        return bits
+    def _success_rate(self) -> FloatArray:
+        return np.asarray(np.where(self._good, 0.8, 0.4) * self._jitter[2])
+
+    def _mean_context(self) -> FloatArray:
+        work, transfer = np.where(self._good, [[0.5], [0.3]], [[2.0], [1.5]]) * self._jitter[3]
+        return np.column_stack((work, np.full(self.n_clients, 0.5), transfer))
 
 
 def _read_only(values: Array) -> Array:

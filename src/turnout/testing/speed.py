@@ -93,11 +93,14 @@ def measure(selector: Selector, n_clients: int, cohort_size: int = 100, repeats:
         warnings.simplefilter("ignore", UserWarning)  # the default rate of rbcs-f is too high here
         selector.prepare(n_clients, seed=0)
         columns = warm_columns(selector, n_clients)
-        _warm_up(selector, n_clients, cohort_size, columns)
-        everyone = np.ones(n_clients, dtype=np.bool_)
-        times = [
-            play_round(selector, t, cohort_size, everyone, columns) for t in range(20, 21 + repeats)
-        ]
+        everyone, tenth = np.ones(n_clients, dtype=np.bool_), np.arange(n_clients) % 10
+        # All clients take part in ten large cohorts; learners on features see ten small ones.
+        is_small = "features" in selector.needs_columns
+        size = cohort_size if is_small else max(1, n_clients // 10)
+        for t in range(10):
+            play_round(selector, t, size, everyone if is_small else tenth == t, columns)
+        rounds = range(20, 21 + repeats)
+        times = [play_round(selector, t, cohort_size, everyone, columns) for t in rounds]
     around = (before + floor(n_clients, cohort_size, repeats)) / 2
     state = selector.state().values()
     per_client = sum(array.nbytes for array in state if n_clients in array.shape) / n_clients
@@ -159,15 +162,3 @@ def play_round(
     start = time.perf_counter()
     selector.observe(selection, outcome)
     return taken + time.perf_counter() - start
-
-
-def _warm_up(
-    selector: Selector, n_clients: int, cohort_size: int, columns: dict[str, Array]
-) -> None:
-    """Let all clients take part in ten large cohorts; learners on features see ten small ones."""
-    learns_features = "features" in selector.needs_columns
-    size = cohort_size if learns_features else max(1, n_clients // 10)
-    tenth = np.arange(n_clients) % 10
-    for t in range(10):
-        available = np.ones(n_clients, dtype=np.bool_) if learns_features else tenth == t
-        play_round(selector, t, size, available, columns)
