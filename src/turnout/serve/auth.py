@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 from fastapi import Depends
 from sqlalchemy import ColumnElement, Connection, String, cast, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -233,7 +232,7 @@ class LimitBody:
             message = await receive()
             n_bytes += len(message.get("body", b""))
             if n_bytes > self.max_body:
-                raise HTTPException(413, too_large)  # FastAPI passes this class on
+                raise HttpProblem("too-large", too_large)
             return message
 
         await self.app(scope, counted, send)

@@ -32,7 +32,7 @@ from turnout.serve.auth import (
 )
 from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT, TOKEN, writing
 from turnout.serve.federation import LiveFederation, StateImported, as_array, content_of
-from turnout.serve.problems import ERRORS, HttpProblem, Responses, round_open
+from turnout.serve.problems import ERRORS, HttpProblem, Responses, check_unique, round_open
 from turnout.serve.schemas import (
     CountsDocument,
     Definition,
@@ -40,7 +40,7 @@ from turnout.serve.schemas import (
     NewToken,
     Withdrawal,
 )
-from turnout.serve.store import Name, Store, Stored, check_unique, save
+from turnout.serve.store import Name, Store, Stored, save
 
 _COUNTS: Responses = {200: {"model": CountsDocument}}
 _CREATED: Responses = {**_COUNTS, 201: {"model": CountsDocument}}

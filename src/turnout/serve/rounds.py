@@ -28,6 +28,7 @@ from turnout.serve.problems import (
     RETRY,
     HttpProblem,
     Responses,
+    check_unique,
     round_open,
     unknown_clients,
 )
@@ -45,7 +46,6 @@ from turnout.serve.store import (
     Store,
     Stored,
     Transaction,
-    check_unique,
     reported_outcomes,
 )
 

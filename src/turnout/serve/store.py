@@ -37,7 +37,7 @@ from turnout.serve.federation import (
     StateImported,
     content_of,
 )
-from turnout.serve.problems import Diverged, HttpProblem, repeated_client, unknown_clients
+from turnout.serve.problems import Diverged, HttpProblem, check_unique, unknown_clients
 from turnout.serve.schemas import ClientId, ClientOutcome, Definition, Enrolment, Withdrawal
 
 log = logging.getLogger("turnout.serve")
@@ -98,17 +98,6 @@ class Transaction:
                 body=zlib.compress(content.model_dump_json(exclude_defaults=True).encode(), 1),
             )
         )
-
-
-def check_unique(clients: Sequence[ClientId], field: str) -> None:
-    """Reject repeated ids.
-
-    Args:
-        clients: Ids.
-        field: The field of the request that has them.
-    """
-    if len(set(clients)) < len(clients):
-        raise repeated_client(clients, field)
 
 
 class Store:
