@@ -213,11 +213,6 @@ class LiveFederation:
         self.replay_s = 0.0  #: the time that replaying from the last snapshot would take
         self.snapshot_s = 0.0  #: the time that the last snapshot took
 
-    @property
-    def needed_metrics(self) -> list[str]:
-        """The keys of the metrics that the selector learns from."""
-        return [metric_key(name, {}) for name in sorted(self.selector.needs_metrics)]
-
     def selection_counts(self, status: Status | None = None) -> IntArray:
         """Return (n,) how often each client was selected, or had this status in the end."""
         columns = self.session.journal.columns()

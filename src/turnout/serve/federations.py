@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Depends, Path, Request, Response
 from sqlalchemy import delete, insert, select
-from starlette.concurrency import run_in_threadpool
 
 from turnout.core.arrays import COLUMN_LIMITS
 from turnout.core.types import Status
@@ -40,7 +39,7 @@ from turnout.serve.schemas import (
     NewToken,
     Withdrawal,
 )
-from turnout.serve.store import Name, Store, Stored, save
+from turnout.serve.store import Name, Stored, save
 
 _COUNTS: Responses = {200: {"model": CountsDocument}}
 _CREATED: Responses = {**_COUNTS, 201: {"model": CountsDocument}}
@@ -101,7 +100,7 @@ def get_federation(store: Stored, name: Name) -> dict[str, Any]:
             "needs": {
                 "columns": sorted(selector.needs_columns),
                 "may_use": sorted(selector.uses_columns),
-                "metrics": sorted(federation.needed_metrics),
+                "metrics": sorted(federation.session.needed_metrics),
                 "polls": selector.polls,
                 "poll_data": selector.poll_data,
             },
@@ -129,12 +128,9 @@ def enrol_clients(store: Stored, name: Name, body: Enrolment) -> dict[str, Any]:
     """Enrol clients, or change their columns, in bulk; a million in one request are fine."""
     with store.write(name) as tx:
         _check_enrolment(tx.federation, body)
-        roster = tx.federation.members.roster
-        before = len(roster)
+        known = sum(client in tx.federation.members.roster for client in body.clients)
         tx.add(body)
-        n_new = len(roster) - before
-        known = len(body.clients) - n_new
-        return {"new": n_new, "known": known, **_counts(tx.federation)}
+        return {"new": len(body.clients) - known, "known": known, **_counts(tx.federation)}
 
 
 @router.post("/{name}/clients/withdraw", tags=["clients"], dependencies=SELECT, responses=_COUNTS)
@@ -186,10 +182,26 @@ def export_state(store: Stored, name: Name) -> Response:
     return Response(content, media_type="application/octet-stream")
 
 
+async def _content(request: Request) -> bytes:
+    return await request.body()
+
+
 @router.put("/{name}/state", tags=["state"], dependencies=ADMIN)
-async def import_state(store: Stored, name: Name, request: Request) -> dict[str, Any]:
+def import_state(
+    store: Stored, name: Name, content: Annotated[bytes, Depends(_content)]
+) -> dict[str, Any]:
     """Let a new federation continue from such a file."""
-    return await run_in_threadpool(_import, store, name, await request.body())
+    with store.write(name) as tx:
+        if tx.federation.seq:
+            detail = f"the federation {name!r} has clients or rounds of its own."
+            raise HttpProblem("not-new", detail)
+        # Raises if the file is damaged, or of another federation.
+        LiveFederation(tx.federation.definition).load(content, 0, tx.at)
+        save(tx.connection, tx.federation.id, tx.federation.seq + 1, content)
+        tx.add(StateImported())
+    store.forget(tx.federation)  # it is loaded again, from the snapshot
+    with store.read(name) as tx:
+        return _counts(tx.federation)
 
 
 @router.post("/{name}/tokens", status_code=201, tags=["tokens"], dependencies=ADMIN)
@@ -208,20 +220,6 @@ def delete_token(store: Stored, name: Name, token: Annotated[str, Path(max_lengt
             detail = f"this federation has no token {token!r}."
             fix = "List the tokens with 'turnout serve tokens'."
             raise HttpProblem("unknown-token", detail, status=404, field="token", fix=fix)
-
-
-def _import(store: Store, name: str, content: bytes) -> dict[str, Any]:
-    with store.write(name) as tx:
-        if tx.federation.seq:
-            detail = f"the federation {name!r} has clients or rounds of its own."
-            raise HttpProblem("not-new", detail)
-        # Raises if the file is damaged, or of another federation.
-        LiveFederation(tx.federation.definition).load(content, 0, tx.at)
-        save(tx.connection, tx.federation.id, tx.federation.seq + 1, content)
-        tx.add(StateImported())
-    store.forget(tx.federation)  # it is loaded again, from the snapshot
-    with store.read(name) as tx:
-        return _counts(tx.federation)
 
 
 def _counts(federation: LiveFederation) -> dict[str, Any]:

@@ -412,7 +412,7 @@ def _check_outcome(federation: LiveFederation, outcome: ClientOutcome) -> None:
             fix='Report "completed" with its seconds, or nothing; or use the policy "reported".',
         )
     sent = {metric_key(name, {}) for name in outcome.metrics}
-    missing = [key for key in federation.needed_metrics if key not in sent]
+    missing = [key for key in federation.session.needed_metrics if key not in sent]
     if outcome.status == "completed" and missing:
         raise HttpProblem(
             "missing-metric",

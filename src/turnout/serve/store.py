@@ -11,12 +11,11 @@ import json
 import logging
 import time
 import zlib
-from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
-from threading import Lock, RLock
+from threading import RLock
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Request
@@ -112,8 +111,7 @@ class Store:
         self.engine, self._metrics = engine, metrics
         self.snapshots = Snapshots(engine)
         self._federations: dict[int, LiveFederation] = {}
-        self._guard = Lock()
-        self._locks: defaultdict[str, RLock] = defaultdict(RLock)
+        self._locks: dict[str, RLock] = {}
 
     @contextmanager
     def write(self, name: str) -> Iterator[Transaction]:
@@ -125,7 +123,7 @@ class Store:
         Raises:
             HttpProblem: There is no such federation.
         """
-        with self._lock(name):
+        with self._locks.setdefault(name, RLock()):
             tx: Transaction | None = None
             try:
                 with writing(self.engine) as connection:
@@ -155,7 +153,7 @@ class Store:
         Raises:
             HttpProblem: There is no such federation.
         """
-        with self._lock(name), self.engine.begin() as connection:
+        with self._locks.setdefault(name, RLock()), self.engine.begin() as connection:
             yield Transaction(connection, self._caught_up(connection, _row(connection, name)))
 
     def catch_up(self) -> None:
@@ -175,10 +173,6 @@ class Store:
         if is_deleted and self._metrics is not None:
             self._metrics.forget(federation.definition.name)
 
-    def _lock(self, name: str) -> RLock:
-        with self._guard:
-            return self._locks[name]
-
     def _caught_up(self, connection: Connection, row: Row[Any]) -> LiveFederation:
         federation = self._federations.get(row.id)
         if federation is not None and federation.created_at != row.created_at:
@@ -190,18 +184,19 @@ class Store:
             events = _events(connection, row, federation.seq)
         spans = federation.session.spans
         spans.is_quiet = True  # the server on which the round took place has traced it
+        # Events from before this process knew the federation are not counted or logged again.
+        replay = _is_replay.set(is_new)
         try:
-            # Events from before this process knew the federation are not counted or logged again.
-            with replaying() if is_new else nullcontext():
-                for event in events:
-                    federation.apply(event)
-                    if isinstance(event.content, RoundOpened):
-                        _check_choice(connection, federation)
+            for event in events:
+                federation.apply(event)
+                if isinstance(event.content, RoundOpened):
+                    _check_choice(connection, federation)
         except BaseException:
             self._federations.pop(row.id, None)
             raise
         finally:
             spans.is_quiet = False
+            _is_replay.reset(replay)
         self._federations[row.id] = federation
         return federation
 
@@ -294,17 +289,8 @@ def _check_choice(connection: Connection, federation: LiveFederation) -> None:
 # Metrics of rounds. Rounds that are replayed are neither counted nor logged again.
 # --------------------------------------------------------------------------------------------------
 
+#: Whether this thread replays old events, without metrics and without the log of live rounds.
 _is_replay: ContextVar[bool] = ContextVar("is_replay", default=False)
-
-
-@contextmanager
-def replaying() -> Iterator[None]:
-    """Silence metrics and the log of live rounds for a while, in this thread."""
-    token = _is_replay.set(True)
-    try:
-        yield
-    finally:
-        _is_replay.reset(token)
 
 
 def _is_news(_: logging.LogRecord) -> bool:
