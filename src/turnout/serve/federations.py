@@ -31,7 +31,14 @@ from turnout.serve.auth import (
 )
 from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT, TOKEN, writing
 from turnout.serve.federation import LiveFederation, StateImported, as_array, content_of
-from turnout.serve.problems import ERRORS, HttpProblem, Responses, check_unique, round_open
+from turnout.serve.problems import (
+    ERRORS,
+    HttpProblem,
+    Responses,
+    check_known,
+    check_unique,
+    round_open,
+)
 from turnout.serve.schemas import (
     CountsDocument,
     Definition,
@@ -137,7 +144,7 @@ def enrol_clients(store: Stored, name: Name, body: Enrolment) -> dict[str, Any]:
 def withdraw_clients(store: Stored, name: Name, body: Withdrawal) -> dict[str, Any]:
     """Withdraw clients. What the selector has learned about them is kept for their return."""
     with store.write(name) as tx:
-        tx.check_known(body.clients, "clients")
+        check_known(body.clients, tx.federation.members.roster, "clients")
         tx.add(body)
         return _counts(tx.federation)
 

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from turnout.core.errors import MissingColumn, TurnoutError
+from turnout.core.roster import Roster
 from turnout.serve.database import DatabaseError
 from turnout.serve.schemas import ProblemDocument
 
@@ -154,11 +155,20 @@ def round_open(t: int) -> HttpProblem:
     return HttpProblem("round-open", f"round {t} is open.", fix=fix)
 
 
-def unknown_clients(clients: Sequence[Hashable], field: str) -> HttpProblem:
-    """Return the problem of clients that are not enrolled."""
-    some = ", ".join(map(repr, clients[:5])) + (", ..." if len(clients) > 5 else "")
-    detail = f"{len(clients)} ids are not enrolled: {some}."
-    return HttpProblem("unknown-client", detail, field=field)
+def check_known(clients: Sequence[Hashable], roster: Roster, field: str) -> None:
+    """Reject ids that are not enrolled, or repeated.
+
+    Args:
+        clients: Ids.
+        roster: The clients that are enrolled.
+        field: The field of the request that has the ids.
+    """
+    check_unique(clients, field)
+    unknown = [client for client in clients if client not in roster]
+    if unknown:
+        some = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        detail = f"{len(unknown)} ids are not enrolled: {some}."
+        raise HttpProblem("unknown-client", detail, field=field)
 
 
 def handle_errors(app: FastAPI) -> None:

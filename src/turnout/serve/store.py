@@ -11,7 +11,7 @@ import json
 import logging
 import time
 import zlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -36,8 +36,8 @@ from turnout.serve.federation import (
     StateImported,
     content_of,
 )
-from turnout.serve.problems import Diverged, HttpProblem, check_unique, unknown_clients
-from turnout.serve.schemas import ClientId, ClientOutcome, Definition, Enrolment, Withdrawal
+from turnout.serve.problems import Diverged, HttpProblem
+from turnout.serve.schemas import ClientOutcome, Definition, Enrolment, Withdrawal
 
 log = logging.getLogger("turnout.serve")
 
@@ -69,18 +69,6 @@ class Transaction:
         self.connection, self.federation = connection, federation
         self.at = max(time.time(), federation.at)  # the log never goes back in time
         self.is_changed = False
-
-    def check_known(self, clients: Sequence[ClientId], field: str) -> None:
-        """Reject ids that are not enrolled, or repeated.
-
-        Args:
-            clients: Ids.
-            field: The field of the request that has them.
-        """
-        check_unique(clients, field)
-        unknown = [client for client in clients if client not in self.federation.members.roster]
-        if unknown:
-            raise unknown_clients(unknown, field)
 
     def add(self, content: Content) -> None:
         """Apply an event and append it to the log."""
