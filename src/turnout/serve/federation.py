@@ -11,7 +11,6 @@ import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -38,7 +37,6 @@ from turnout.serve.schemas import (
     Withdrawal,
 )
 from turnout.worlds import Closed, Observed, RoundPolicy
-from turnout.worlds.policies import End
 
 #: The name of the policy that lets the caller decide which clients were in time.
 REPORTED = "reported"
@@ -52,7 +50,6 @@ _KINDS = {
     "failed": Kind.FAILED,
     "silent": Kind.LOST,
 }
-_STATUSES = {status.name.lower(): status for status in Status}
 
 # --------------------------------------------------------------------------------------------------
 # Events: everything that can happen to a federation.
@@ -90,20 +87,6 @@ class StateImported(_Recorded):
 Content = Enrolment | Withdrawal | RoundOpened | RoundReported | RoundClosed | StateImported
 
 
-class Event(NamedTuple):
-    """An entry of the log.
-
-    Attributes:
-        seq: Its number, from 1.
-        at: When it happened, in seconds since 1970.
-        content: What happened.
-    """
-
-    seq: int
-    at: float
-    content: Content
-
-
 # --------------------------------------------------------------------------------------------------
 # The parts of a live session that are special to the server.
 # --------------------------------------------------------------------------------------------------
@@ -112,16 +95,13 @@ class Event(NamedTuple):
 class Reported(RoundPolicy):
     """The policy ``reported``: the caller sets sizes, deadlines and statuses."""
 
+    force_stop = False
+
     def __init__(self) -> None:
         self.cohort_size: int | None = None
         self.deadline_s = math.inf
         #: What was reported of the cohort, in its order; None = nothing.
         self.outcomes: Sequence[ClientOutcome | None] = ()
-
-    @property
-    def force_stop(self) -> bool:
-        """The server does not stop clients."""
-        return False
 
     def select_size(self, cohort_size: int, observed: Observed | None = None) -> int:
         """Return the size that the caller asked for."""
@@ -140,22 +120,13 @@ class Reported(RoundPolicy):
         cohort_size: int | None = None,
         reports_failure: BoolArray | bool = False,
     ) -> Closed:
-        """Return what the caller reported; a client without a report is late."""
-        status = [Status.LATE if o is None else _STATUSES[o.status] for o in self.outcomes]
-        seconds = as_array([None if o is None else o.seconds for o in self.outcomes])
-        length = float(np.fmax.reduce(seconds, initial=0.0))
-        spent = np.where(np.isnan(seconds), length, seconds)
-        return Closed(np.array(status, dtype=np.int8), seconds, length, spent, False)
+        """Return what the caller reported; a client without a report is late.
 
-    def end(
-        self,
-        duration: FloatArray,
-        survived: BoolArray,
-        cohort_size: int,
-        observed: Observed | None = None,
-    ) -> End:
-        """Wait until every client is reported."""
-        return End(math.inf)
+        The session knows how long the round took, and the clients with it.
+        """
+        status = [Status.LATE if o is None else Status[o.status.upper()] for o in self.outcomes]
+        seconds = as_array([None if o is None else o.seconds for o in self.outcomes])
+        return Closed(np.array(status, dtype=np.int8), seconds, 0.0, seconds, False)
 
 
 class _Hints(Hints):
@@ -219,11 +190,16 @@ class LiveFederation:
         which = slice(None) if status is None else columns["status"] == status
         return np.bincount(columns["clients"][which], minlength=len(self.members.roster))
 
-    def apply(self, event: Event) -> None:
-        """Let the next event of the log happen."""
+    def apply(self, seq: int, at: float, content: Content) -> None:
+        """Let the next event of the log happen.
+
+        Args:
+            seq: Its number, from 1.
+            at: When it happened, in seconds since 1970.
+            content: What happened.
+        """
         started = time.perf_counter()
-        content = event.content
-        with clock.held(event.at):
+        with clock.held(at):
             if isinstance(content, Enrolment):
                 columns = {name: as_array(values) for name, values in content.columns.items()}
                 self.members.enrol(content.clients, columns)
@@ -231,12 +207,12 @@ class LiveFederation:
             elif isinstance(content, Withdrawal):
                 self.members.withdraw(content.clients)
             elif isinstance(content, RoundOpened):
-                self._open(content.terms, event.at)
+                self._open(content.terms, at)
             elif isinstance(content, RoundReported):
-                self._report(content, event.at)
+                self._report(content.round, content.report, at)
             elif isinstance(content, RoundClosed):
-                self._close(event.at)
-        self.seq, self.at = event.seq, event.at
+                self._close(at)
+        self.seq, self.at = seq, at
         self.replay_s += time.perf_counter() - started
 
     def is_over(self, at: float) -> bool:
@@ -307,19 +283,14 @@ class LiveFederation:
     def _open(self, terms: Terms, at: float) -> None:
         self._set(terms)
         self.session.begin()
-        polled = self.session.to_poll()
-        if polled and terms.losses is not None:
-            losses: dict[Hashable, float | None] = dict(
-                zip(terms.losses.clients, terms.losses.losses, strict=True)
-            )
-            self.session.receive_losses(
-                polled, as_array([losses.get(client) for client in polled]), 0
-            )
+        polled, told = self.session.to_poll(), terms.losses
+        if polled and told is not None:
+            known: dict[Hashable, float | None] = dict(zip(told.clients, told.losses, strict=True))
+            self.session.receive_losses(polled, as_array([known.get(c) for c in polled]), 0)
         self.cohort = self.session.open()
         self.opened_at, self.outcomes, self.length_s = at, {}, None
 
-    def _report(self, content: RoundReported, at: float) -> None:
-        t, report = content.round, content.report
+    def _report(self, t: int, report: Outcomes, at: float) -> None:
         is_open = self.cohort is not None and t == self.cohort.round
         for outcome in report.outcomes:
             if is_open:

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import RLock
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, Path, Request
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
@@ -28,7 +28,6 @@ from turnout.live.transport import log as live_log
 from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT, writing
 from turnout.serve.federation import (
     Content,
-    Event,
     LiveFederation,
     RoundClosed,
     RoundOpened,
@@ -51,6 +50,8 @@ _KINDS: dict[str, type[Content]] = {
     "imported": StateImported,
 }
 _KIND_OF = {content: kind for kind, content in _KINDS.items()}
+#: An entry of the log: its number, when it happened, and what.
+_Event: TypeAlias = tuple[int, float, Content]
 #: A snapshot is taken when replaying would take this many times as long as taking it ...
 _WORTH = 5.0
 #: ... and at least this many seconds.
@@ -73,13 +74,12 @@ class Transaction:
     def add(self, content: Content) -> None:
         """Apply an event and append it to the log."""
         self.is_changed = True
-        event = Event(self.federation.seq + 1, self.at, content)
-        self.federation.apply(event)
+        self.federation.apply(self.federation.seq + 1, self.at, content)
         self.connection.execute(
             insert(EVENT).values(
                 federation_id=self.federation.id,
-                seq=event.seq,
-                at=event.at,
+                seq=self.federation.seq,
+                at=self.at,
                 kind=_KIND_OF[type(content)],
                 round=getattr(content, "round", None),
                 body=zlib.compress(content.model_dump_json(exclude_defaults=True).encode(), 1),
@@ -175,9 +175,9 @@ class Store:
         # Events from before this process knew the federation are not counted or logged again.
         replay = _is_replay.set(is_new)
         try:
-            for event in events:
-                federation.apply(event)
-                if isinstance(event.content, RoundOpened):
+            for seq, at, content in events:
+                federation.apply(seq, at, content)
+                if isinstance(content, RoundOpened):
                     _check_choice(connection, federation)
         except BaseException:
             self._federations.pop(row.id, None)
@@ -221,9 +221,9 @@ def reported_outcomes(tx: Transaction, t: int) -> dict[Hashable, ClientOutcome]:
     which = (EVENT.c.round == t) & (EVENT.c.kind == "reported")
     return {
         outcome.client: outcome
-        for event in _read(tx.connection, tx.federation.id, which)
-        if isinstance(event.content, RoundReported)
-        for outcome in event.content.report.outcomes
+        for _, _, content in _read(tx.connection, tx.federation.id, which)
+        if isinstance(content, RoundReported)
+        for outcome in content.report.outcomes
     }
 
 
@@ -237,25 +237,24 @@ def _row(connection: Connection, name: str, *, locked: bool = False) -> Row[Any]
     return row
 
 
-def _events(connection: Connection, row: Row[Any], after: int) -> list[Event]:
+def _events(connection: Connection, row: Row[Any], after: int) -> list[_Event]:
     """Return later events, up to the one that the row names: others may be adding more."""
     return _read(connection, row.id, (EVENT.c.seq > after) & (EVENT.c.seq <= row.seq))
 
 
-def _read(connection: Connection, federation: int, which: Any) -> list[Event]:
+def _read(connection: Connection, federation: int, which: Any) -> list[_Event]:
     query = select(EVENT.c.seq, EVENT.c.at, EVENT.c.kind, EVENT.c.body)
     query = query.where(EVENT.c.federation_id == federation, which).order_by(EVENT.c.seq)
     return [
-        Event(seq, at, _KINDS[kind].model_validate_json(zlib.decompress(body)))
+        (seq, at, _KINDS[kind].model_validate_json(zlib.decompress(body)))
         for seq, at, kind, body in connection.execute(query)
     ]
 
 
-def _continues(federation: LiveFederation, events: list[Event], seq: int) -> bool:
+def _continues(federation: LiveFederation, events: list[_Event], seq: int) -> bool:
     """Return whether a federation can replay these events to reach the end of the log."""
-    numbers = [event.seq for event in events]
-    is_whole = numbers == list(range(federation.seq + 1, seq + 1))
-    has_import = any(isinstance(event.content, StateImported) for event in events)
+    is_whole = [number for number, _, _ in events] == list(range(federation.seq + 1, seq + 1))
+    has_import = any(isinstance(content, StateImported) for _, _, content in events)
     return federation.seq <= seq and is_whole and not has_import
 
 
