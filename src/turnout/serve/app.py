@@ -22,7 +22,7 @@ from turnout.serve import federations, rounds
 from turnout.serve.auth import MAX_BODY, LimitBody, has_tokens, is_loopback, needs
 from turnout.serve.database import reading
 from turnout.serve.problems import handle_errors
-from turnout.serve.store import Metrics, Store
+from turnout.serve.store import Store
 
 log = logging.getLogger("turnout.serve")
 
@@ -39,8 +39,7 @@ def create_app(engine: Engine, *, max_body: int = MAX_BODY) -> FastAPI:
         engine: The database, as ``turnout.serve.open_database`` returns it.
         max_body: Bytes that the body of a request may have.
     """
-    counted = Metrics()
-    store = Store(engine, counted)
+    store = Store(engine)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -79,7 +78,7 @@ def create_app(engine: Engine, *, max_body: int = MAX_BODY) -> FastAPI:
     def metrics() -> Response:
         """Return what this server has counted since its start, in Prometheus' text format."""
         store.catch_up()
-        return Response(counted.text(), media_type=counted.content_type)
+        return Response(store.metrics.text(), media_type=store.metrics.content_type)
 
     return app
 

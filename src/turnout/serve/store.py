@@ -64,16 +64,20 @@ class Transaction:
     Args:
         connection: To the database.
         federation: The federation.
+        copies: The copies in memory, without those that are ahead of the log.
     """
 
-    def __init__(self, connection: Connection, federation: LiveFederation) -> None:
-        self.connection, self.federation = connection, federation
+    def __init__(
+        self, connection: Connection, federation: LiveFederation, copies: dict[int, LiveFederation]
+    ) -> None:
+        self.connection, self.federation, self._copies = connection, federation, copies
         self.at = max(time.time(), federation.at)  # the log never goes back in time
         self.is_changed = False
 
     def add(self, content: Content) -> None:
         """Apply an event and append it to the log."""
         self.is_changed = True
+        self._copies.pop(self.federation.id, None)  # until the event is committed
         self.federation.apply(self.federation.seq + 1, self.at, content)
         self.connection.execute(
             insert(EVENT).values(
@@ -92,12 +96,11 @@ class Store:
 
     Args:
         engine: The database, with its tables.
-        metrics: Counts rounds from now on; None counts nothing.
     """
 
-    def __init__(self, engine: Engine, metrics: Metrics | None = None) -> None:
-        self.engine, self._metrics = engine, metrics
-        self.snapshots = Snapshots(engine)
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.metrics, self.snapshots = Metrics(), Snapshots(engine)
         self._federations: dict[int, LiveFederation] = {}
         self._locks: dict[str, RLock] = {}
 
@@ -112,23 +115,15 @@ class Store:
             HttpProblem: There is no such federation.
         """
         with self._locks.setdefault(name, RLock()):
-            tx: Transaction | None = None
-            try:
-                with writing(self.engine) as connection:
-                    row = _row(connection, name, locked=True)
-                    tx = Transaction(connection, self._caught_up(connection, row))
-                    yield tx
-                    if tx.is_changed:
-                        connection.execute(
-                            update(FEDERATION)
-                            .where(FEDERATION.c.id == row.id)
-                            .values(seq=tx.federation.seq)
-                        )
-            except BaseException:
-                if tx is not None and tx.is_changed:  # the copy is ahead of the log
-                    self._federations.pop(tx.federation.id, None)
-                raise
+            with writing(self.engine) as connection:
+                tx = self._transaction(connection, _row(connection, name, locked=True))
+                yield tx
+                is_this = FEDERATION.c.id == tx.federation.id
+                if tx.is_changed:
+                    end = update(FEDERATION).where(is_this).values(seq=tx.federation.seq)
+                    connection.execute(end)
             if tx.is_changed:
+                self._federations[tx.federation.id] = tx.federation
                 self.snapshots.take_if_due(tx.federation)
 
     @contextmanager
@@ -142,7 +137,7 @@ class Store:
             HttpProblem: There is no such federation.
         """
         with self._locks.setdefault(name, RLock()), self.engine.begin() as connection:
-            yield Transaction(connection, self._caught_up(connection, _row(connection, name)))
+            yield self._transaction(connection, _row(connection, name))
 
     def catch_up(self) -> None:
         """Replay what other servers have added to the federations in memory."""
@@ -158,11 +153,12 @@ class Store:
     def forget(self, federation: LiveFederation, *, is_deleted: bool = False) -> None:
         """Drop a federation from memory; unless it is deleted, it is loaded again when needed."""
         self._federations.pop(federation.id, None)
-        if is_deleted and self._metrics is not None:
-            self._metrics.forget(federation.definition.name)
+        if is_deleted:
+            self.metrics.forget(federation.definition.name)
 
-    def _caught_up(self, connection: Connection, row: Row[Any]) -> LiveFederation:
-        federation = self._federations.get(row.id)
+    def _transaction(self, connection: Connection, row: Row[Any]) -> Transaction:
+        """Return a transaction on a federation, after the events that it has missed."""
+        federation = self._federations.pop(row.id, None)  # until it has caught up
         if federation is not None and federation.created_at != row.created_at:
             federation = None  # it was deleted, and SQLite reuses numbers
         events = [] if federation is None else _events(connection, row, federation.seq)
@@ -179,20 +175,16 @@ class Store:
                 federation.apply(seq, at, content)
                 if isinstance(content, RoundOpened):
                     _check_choice(connection, federation)
-        except BaseException:
-            self._federations.pop(row.id, None)
-            raise
         finally:
             spans.is_quiet = False
             _is_replay.reset(replay)
         self._federations[row.id] = federation
-        return federation
+        return Transaction(connection, federation, self._federations)
 
     def _loaded(self, connection: Connection, row: Row[Any]) -> LiveFederation:
         """Return a federation at its last snapshot."""
-        followers = () if self._metrics is None else (self._metrics,)
         definition = Definition.model_validate_json(row.definition)
-        federation = LiveFederation(definition, row.id, row.created_at, followers)
+        federation = LiveFederation(definition, row.id, row.created_at, (self.metrics,))
         saved = connection.execute(
             select(SNAPSHOT.c.seq, SNAPSHOT.c.body)
             .where(SNAPSHOT.c.federation_id == row.id)
