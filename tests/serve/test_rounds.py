@@ -140,6 +140,35 @@ def test_a_round_ends_at_its_deadline(http, at):
     assert ended["result"]["length_s"] == 60.0
 
 
+def test_the_seconds_of_a_client_judge_only_that_client(http, at):
+    path = create(http, policy={"kind": "fixed-deadline", "seconds": 300.0})
+    chosen = opened(http, path)["clients"]
+    body = outcomes(chosen[:1])
+    body["outcomes"][0]["seconds"] = 301.0
+    first = http.post(f"{path}/rounds/0/outcomes", json=body).json()
+    assert (first["new"], first["missing"], first["state"]) == (1, 4, "open")
+    assert rounds.close_overdue(http.app.state.store, at[0]) == 0
+    at[0] += 299.0
+    assert report(http, path, 0, chosen[1:4])["state"] == "open"
+    at[0] += 1.0  # the server's clock ends the round
+    assert rounds.close_overdue(http.app.state.store, at[0]) == 1
+    ended = http.get(f"{path}/rounds/0").json()["result"]
+    assert ended["status"] == ["late"] + ["completed"] * 3 + ["late"]
+    assert not ended["void"]
+
+
+def test_first_k_waits_for_an_answer_that_is_in_time(http, at):
+    path = create(http, policy={"kind": "first-k", "count": 2, "seconds": 300.0})
+    chosen = opened(http, path)["clients"]
+    late = outcomes(chosen[:1])
+    late["outcomes"][0]["seconds"] = 301.0
+    assert http.post(f"{path}/rounds/0/outcomes", json=late).json()["state"] == "open"
+    assert report(http, path, 0, chosen[1:2])["state"] == "open"
+    assert report(http, path, 0, chosen[2:3])["state"] == "closed"
+    ended = http.get(f"{path}/rounds/0").json()["result"]
+    assert ended["status"] == ["late", "completed", "completed", "late", "late"]
+
+
 def test_the_next_round_closes_one_whose_time_is_over(http, at):
     path = create(http, policy={"kind": "fixed-deadline", "seconds": 60.0})
     chosen = opened(http, path)

@@ -216,12 +216,18 @@ class LiveFederation:
         self.replay_s += time.perf_counter() - started
 
     def is_over(self, at: float) -> bool:
-        """Return whether a round is open whose time is over, or whose clients are all reported."""
+        """Return whether a round is open that is to be closed.
+
+        That is when all clients are reported, when its policy has enough answers, or when its time
+        is over by the server's own clock. The seconds of a report judge only the client in it.
+        """
         if self.cohort is None:
             return False
         if len(self.outcomes) == len(self.cohort.ids):
             return True
-        return self.reported is None and self._elapsed(at) >= self.session.closes_at()
+        ends = self.session.closes_at()
+        has_enough = ends < self.cohort.deadline
+        return self.reported is None and (has_enough or at - self.opened_at >= ends)
 
     def free(self, terms: Terms, at: float) -> BoolArray:
         """Return (n,) the clients that could be selected under these terms."""
@@ -311,22 +317,15 @@ class LiveFederation:
             self.reported.outcomes = [self.outcomes.get(client) for client in ids]
             known = [o.seconds for o in self.outcomes.values() if o.seconds is not None]
             length = max(known, default=0.0) if self.length_s is None else self.length_s
-        elif len(self.outcomes) < len(ids):
-            length = min(self._elapsed(at), self.session.closes_at())
+        elif len(self.outcomes) < len(ids):  # a reported minute has passed on the caller's clock
+            claims = [outcome.seconds or 0.0 for outcome in self.outcomes.values()]
+            length = min(max(at - self.opened_at, *claims, 0.0), self.session.closes_at())
         present = [client for client in ids if self.members.is_there(client)]
         self.result = self.session.close(present, length)
         self.session.spans.finish()
         if self.reported is not None:  # the caller decides which clients are free
             self.members.reserved = {}
         self.cohort, self.outcomes, self.members.available = None, {}, None
-
-    def _elapsed(self, at: float) -> float:
-        """Return how long the open round has taken so far.
-
-        If a client is reported to have taken a minute, a minute has passed on the caller's clock.
-        """
-        reported = [outcome.seconds or 0.0 for outcome in self.outcomes.values()]
-        return max(at - self.opened_at, *reported, 0.0)
 
     def _available(self, terms: Terms) -> BoolArray | None:
         if terms.available is None:
