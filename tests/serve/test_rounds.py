@@ -281,7 +281,7 @@ def test_metrics(http, demo):
 
 
 def test_a_running_server_closes_rounds_by_itself(engine):
-    with TestClient(create_app(engine), **LOCAL) as http:
+    with TestClient(create_app(engine, no_auth=True), **LOCAL) as http:
         path = create(http, limit_s=0.05)
         opened(http, path)
         for _ in range(600):

@@ -31,7 +31,7 @@ def serve(
     context: typer.Context,
     database: Database = _DEFAULT,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; any but loopback needs a token.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8717,
     certificate: Annotated[
@@ -41,13 +41,21 @@ def serve(
     max_body: Annotated[
         int, typer.Option(min=1, help="Megabytes that the body of a request may have.")
     ] = 64,
+    no_auth: Annotated[
+        bool,
+        typer.Option(
+            "--no-auth",
+            help="Ask programs on this machine for no token; on loopback, before the first token.",
+        ),
+    ] = False,
     plugins: Annotated[
         bool, typer.Option("--plugins", help="Let requests name selectors of installed plug-ins.")
     ] = False,
 ) -> None:
     """Serve client selection over HTTP, with a page that shows federations, rounds and fairness.
 
-    Example: [bold]turnout serve --database sqlite:///phones.db[/], then open http://127.0.0.1:8717
+    Example: [bold]turnout serve --database sqlite:///phones.db --no-auth[/], then open
+    http://127.0.0.1:8717
     """
     if context.invoked_subcommand is not None:
         context.obj = database
@@ -57,7 +65,9 @@ def serve(
     from turnout.serve import open_database, run
 
     engine = open_database(database)
-    run(engine, host, port, certificate=certificate, key=key, max_body=max_body * 2**20)
+    max_bytes = max_body * 2**20
+    tls = {"certificate": certificate, "key": key}
+    run(engine, host, port, max_body=max_bytes, no_auth=no_auth, **tls)
 
 
 @app.command()

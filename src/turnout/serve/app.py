@@ -32,12 +32,13 @@ _CHECK_S = 1.0
 _GRACE_S = 30
 
 
-def create_app(engine: Engine, *, max_body: int = MAX_BODY) -> FastAPI:
+def create_app(engine: Engine, *, max_body: int = MAX_BODY, no_auth: bool = False) -> FastAPI:
     """Return the application.
 
     Args:
         engine: The database, as ``turnout.serve.open_database`` returns it.
         max_body: Bytes that the body of a request may have.
+        no_auth: Whether programs on this machine need no token, as long as there never was one.
     """
     store = Store(engine)
 
@@ -60,7 +61,7 @@ def create_app(engine: Engine, *, max_body: int = MAX_BODY) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.store = store
+    app.state.store, app.state.no_auth = store, no_auth
     app.add_middleware(LimitBody, max_body=max_body)
     handle_errors(app)
     app.include_router(federations.router)
@@ -132,6 +133,7 @@ def run(
     certificate: Path | None = None,
     key: Path | None = None,
     max_body: int = MAX_BODY,
+    no_auth: bool = False,
 ) -> None:
     """Serve until the process is stopped.
 
@@ -142,17 +144,18 @@ def run(
         certificate: PEM file of the certificate, with its chain; None: no TLS.
         key: PEM file of its private key.
         max_body: Bytes that the body of a request may have.
+        no_auth: Whether programs on this machine need no token, as long as there never was one.
 
     Raises:
-        InvalidInput: The server would be open to other machines without a token, or half of the
-            TLS files are missing.
+        InvalidInput: No token is configured, the server would be open to other machines without
+            one, or half of the TLS files are missing.
         MissingExtra: uvicorn is not installed.
     """
-    check(engine, host, certificate, key)
+    check(engine, host, certificate, key, no_auth=no_auth)
     logging.getLogger("uvicorn.error").addFilter(_is_useful)
     uvicorn = import_extra("uvicorn", "the server needs uvicorn: pip install 'turnout[serve]'")
     uvicorn.run(
-        create_app(engine, max_body=max_body),
+        create_app(engine, max_body=max_body, no_auth=no_auth),
         host=host,
         port=port,
         ssl_certfile=certificate,
@@ -165,7 +168,12 @@ def run(
 
 
 def check(
-    engine: Engine, host: str, certificate: Path | None = None, key: Path | None = None
+    engine: Engine,
+    host: str,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    *,
+    no_auth: bool = False,
 ) -> None:
     """Reject what would be unsafe or cannot work, before a port is opened.
 
@@ -174,6 +182,7 @@ def check(
         host: Address to bind.
         certificate: PEM file of the certificate.
         key: PEM file of its private key.
+        no_auth: Whether programs on this machine need no token.
 
     Raises:
         InvalidInput: What is wrong, and the fix.
@@ -184,12 +193,24 @@ def check(
         if path is not None and not path.is_file():
             raise InvalidInput(f"--{field}: there is no file {path}.", field=field)
     with engine.begin() as connection:
-        is_open = not has_tokens(connection)
-    if is_open and not is_loopback(host):
+        had_token = has_tokens(connection)
+    if no_auth and not is_loopback(host):
         raise InvalidInput(
-            f"--host {host} would admit other machines, and no token is configured: make "
-            "one first with 'turnout serve token NAME --scope admin', or omit --host.",
+            f"--no-auth is for this machine only, and --host {host} would admit others: omit one "
+            "of the two.",
             field="host",
+        )
+    if no_auth and had_token:
+        raise InvalidInput(
+            "--no-auth: the database has a token, or had one, so every request needs one: omit "
+            "--no-auth, or give another --database.",
+            field="no_auth",
+        )
+    if not no_auth and not had_token:
+        raise InvalidInput(
+            "no token is configured: make one first with 'turnout serve token NAME --scope admin', "
+            "or serve this machine only with --no-auth.",
+            field="no_auth",
         )
 
 

@@ -1,7 +1,7 @@
 """Access control: bearer tokens with scopes, requests without a token, and the size of bodies.
 
-Until there is a token, only programs on the same machine are served. Once a server had a token,
-every request needs one: a revoked token leaves a row behind. The database stores only digests.
+Every request needs a token. With ``--no-auth``, programs on the same machine need none, as long as
+there never was a token: a revoked token leaves a row behind. The database stores only digests.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _grant(request: Request) -> Grant:
             row = connection.execute(query.outerjoin(FEDERATION).where(is_this)).one_or_none()
             if row is not None and (row.federation_id is None or row.name is not None):
                 return Grant(row.scope, row.name)
-        if not has_tokens(connection) and _is_local(request):
+        if request.app.state.no_auth and not has_tokens(connection) and _is_local(request):
             return Grant("admin")
     problem = "the token is not known here." if token else "the request needs a token."
     headers = {"WWW-Authenticate": "Bearer"}
