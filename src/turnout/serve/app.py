@@ -19,7 +19,7 @@ from turnout.core.errors import InvalidInput
 from turnout.core.names import import_extra
 from turnout.core.version import __version__
 from turnout.serve import federations, rounds
-from turnout.serve.auth import MAX_BODY, LimitBody, has_tokens, is_loopback, needs
+from turnout.serve.auth import MAX_BODY, WrongTokens, has_tokens, is_loopback, needs
 from turnout.serve.database import reading
 from turnout.serve.problems import handle_errors
 from turnout.serve.store import Store
@@ -28,6 +28,8 @@ log = logging.getLogger("turnout.serve")
 
 #: Seconds between two checks for rounds whose time is over.
 _CHECK_S = 1.0
+#: Connections at the same time; further requests get the status 503.
+_MAX_CONNECTIONS = 1000
 #: Seconds that requests in progress have when the server is stopped.
 _GRACE_S = 30
 
@@ -62,7 +64,7 @@ def create_app(engine: Engine, *, max_body: int = MAX_BODY, no_auth: bool = Fals
         lifespan=lifespan,
     )
     app.state.store, app.state.no_auth = store, no_auth
-    app.add_middleware(LimitBody, max_body=max_body)
+    app.state.max_body, app.state.wrong_tokens = max_body, WrongTokens()
     handle_errors(app)
     app.include_router(federations.router)
     app.include_router(rounds.router)
@@ -154,6 +156,8 @@ def run(
     check(engine, host, certificate, key, no_auth=no_auth)
     logging.getLogger("uvicorn.error").addFilter(_is_useful)
     uvicorn = import_extra("uvicorn", "the server needs uvicorn: pip install 'turnout[serve]'")
+    from turnout.serve.protocol import TimedProtocol
+
     uvicorn.run(
         create_app(engine, max_body=max_body, no_auth=no_auth),
         host=host,
@@ -161,8 +165,9 @@ def run(
         ssl_certfile=certificate,
         ssl_keyfile=key,
         server_header=False,
-        http="h11",  # the other parser loses the body of requests that offer HTTP/2, as Java does
+        http=TimedProtocol,  # the other parser loses the body of requests that offer HTTP/2
         ws="none",
+        limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=_GRACE_S,
     )
 

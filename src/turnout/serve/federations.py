@@ -24,6 +24,7 @@ from turnout.serve.auth import (
     READ,
     SELECT,
     Grant,
+    GuardedRoute,
     make_token,
     needs,
     revoke_token,
@@ -57,7 +58,7 @@ _MAX_COLUMNS = 64
 #: Clients that are listed as selected least and most often.
 _N_LISTED = 10
 
-router = APIRouter(prefix="/federations", responses=ERRORS)
+router = APIRouter(prefix="/federations", responses=ERRORS, route_class=GuardedRoute)
 
 
 Reader = Annotated[Grant, Depends(needs("read"))]

@@ -35,7 +35,7 @@ _PROBLEM = {
 #: The errors of every route.
 ERRORS: Responses = {
     400: {"model": ProblemDocument},  # adds the schema to the components
-    **dict.fromkeys((401, 403, 404, 409, 413, 422, 503), _PROBLEM),
+    **dict.fromkeys((401, 403, 404, 409, 413, 422, 429, 503), _PROBLEM),
 }
 #: Every kind of problem: the HTTP status, the field at fault, and the fix.
 _KINDS: dict[str, tuple[int, str | None, str]] = {
@@ -68,6 +68,7 @@ _KINDS: dict[str, tuple[int, str | None, str]] = {
     "too-few-answers": (409, "quorum", 'Fix the clients, then send {"go_on": true}.'),
     "too-few-free": (409, "available", "Enrol more clients, or wait until busy ones are free."),
     "too-large": (413, "body", "Send it in parts, or start the server with a larger --max-body."),
+    "too-many-tokens": (429, "Authorization", "Wait, then send a token that works."),
     "unknown-client": (404, "clients", "Enrol them first with PUT .../clients, or omit them."),
     "unknown-federation": (404, "name", "Create it with POST /federations."),
     "unknown-round": (404, "round", "Open it first with POST .../rounds."),

@@ -20,7 +20,7 @@ from sqlalchemy import Row, insert, select, update
 from turnout.core.types import Status
 from turnout.live import TooFewAnswers
 from turnout.live.client import metric_key
-from turnout.serve.auth import READ, SELECT
+from turnout.serve.auth import READ, SELECT, GuardedRoute
 from turnout.serve.database import FEDERATION, ROUND
 from turnout.serve.federation import LiveFederation, RoundClosed, RoundOpened, RoundReported
 from turnout.serve.problems import (
@@ -49,7 +49,9 @@ from turnout.serve.store import (
     reported_outcomes,
 )
 
-router = APIRouter(prefix="/federations/{name}", tags=["rounds"], responses=ERRORS)
+router = APIRouter(
+    prefix="/federations/{name}", tags=["rounds"], responses=ERRORS, route_class=GuardedRoute
+)
 
 Number = Annotated[int, Path(description="The round, from 0.", ge=0, lt=2**31)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=256)]
