@@ -132,6 +132,9 @@ CASES = {
     "guard out of range": (
         "post", "/federations", CREATE | {"guard": {"floor": 2.0}}, 422, "floor",
     ),
+    "NUL in a name": ("get", "/federations/a%00b", None, 422, "name"),
+    "NUL in a name to create": ("post", "/federations", CREATE | {"name": "a\x00"}, 422, "name"),
+    "NUL in a token": ("delete", "tokens/a%00b", None, 422, "token"),
     "bad scope": ("post", "tokens", {"name": "t", "scope": "root"}, 422, "scope"),
     "unknown token": ("delete", "tokens/none", None, 404, "token"),
     "state while a round is open": ("get", "state", None, 409, "round"),

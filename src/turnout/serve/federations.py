@@ -47,7 +47,7 @@ from turnout.serve.schemas import (
     NewToken,
     Withdrawal,
 )
-from turnout.serve.store import Name, Stored, save
+from turnout.serve.store import WITHOUT_NUL, Name, Stored, save
 
 _COUNTS: Responses = {200: {"model": CountsDocument}}
 _CREATED: Responses = {**_COUNTS, 201: {"model": CountsDocument}}
@@ -221,7 +221,11 @@ def create_token(store: Stored, name: Name, body: NewToken) -> dict[str, Any]:
 
 
 @router.delete("/{name}/tokens/{token}", status_code=204, tags=["tokens"], dependencies=ADMIN)
-def delete_token(store: Stored, name: Name, token: Annotated[str, Path(max_length=64)]) -> None:
+def delete_token(
+    store: Stored,
+    name: Name,
+    token: Annotated[str, Path(max_length=64, pattern=WITHOUT_NUL)],
+) -> None:
     """Revoke a token of this federation."""
     with writing(store.engine) as connection:
         if not revoke_token(connection, token, name):

@@ -205,7 +205,9 @@ def _store_of(request: Request) -> Store:
 
 #: Arguments of routes.
 Stored = Annotated[Store, Depends(_store_of)]
-Name = Annotated[str, Path(description="The federation.", max_length=64)]
+#: PostgreSQL has no text with NUL.
+WITHOUT_NUL = r"^[^\x00]*$"
+Name = Annotated[str, Path(description="The federation.", max_length=64, pattern=WITHOUT_NUL)]
 
 
 def reported_outcomes(tx: Transaction, t: int) -> dict[Hashable, ClientOutcome]:
