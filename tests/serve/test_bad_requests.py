@@ -121,6 +121,18 @@ CASES = {
     "parameter out of range": (
         "post", "/federations", CREATE | {"parameters": {"quota": 7}}, 422, "quota",
     ),
+    "state too large": (
+        "post", "/federations",
+        CREATE | {"selector": "pace", "parameters": {"dimension": 10_000}}, 422, "parameters",
+    ),
+    "state impossible": (
+        "post", "/federations",
+        CREATE | {"selector": "pace", "parameters": {"dimension": 10**9}}, 422, "parameters",
+    ),
+    "state beyond numpy": (
+        "post", "/federations",
+        CREATE | {"selector": "pace", "parameters": {"dimension": 10**18}}, 422, "parameters",
+    ),
     "no cohort": ("post", "/federations", CREATE | {"cohort_size": 0}, 422, "cohort_size"),
     "unknown policy": (
         "post", "/federations", CREATE | {"policy": {"kind": "x"}}, 422, "policy.kind",

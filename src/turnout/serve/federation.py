@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from turnout.core.errors import InvalidInput
+from turnout.core.errors import InvalidInput, TurnoutError
 from turnout.core.names import nearest
 from turnout.core.registry import list_selectors, make
 from turnout.core.selector import Selector
@@ -44,6 +44,8 @@ REPORTED = "reported"
 CHECKPOINT_KIND = "serve"
 #: The parts of a definition that a checkpoint belongs to.
 _IDENTITY = {"selector", "parameters", "seed", "guard", "cohort_size", "policy", "bounds"}
+#: Bytes that a selector may need for one client.
+_MAX_STATE = 64 * 2**20
 _KINDS = {
     "completed": Kind.ANSWERED,
     "late": Kind.ANSWERED,
@@ -168,8 +170,7 @@ class LiveFederation:
             settings["policy"] = self.reported
         live = LiveSettings.of({**settings, "label": definition.name, "followers": followers})
         live, self.selector = live.for_selector(_selector(definition))
-        self.selector.check_parameters()
-        self.selector.clone().reset(1)  # finds errors that only a reset shows
+        _check_selector(self.selector)
         if self.reported is not None:  # the caller decides when a round ends
             live = replace(live, limit_s=math.inf)
         self.members = Enrolled()
@@ -347,6 +348,25 @@ def content_of(saved: Checkpoint) -> bytes:
 def as_array(values: object) -> FloatArray:
     """Return numbers as an array, with NaN for None."""
     return np.array(values, dtype=np.float64)
+
+
+def _check_selector(selector: Selector) -> None:
+    """Reject parameters that are impossible, or that need too much memory for one client."""
+    selector.check_parameters()
+    trial = selector.clone()
+    try:
+        trial.reset(1)  # finds errors that only a reset shows
+        n_bytes = sum(getattr(value, "nbytes", 0) for value in vars(trial).values())
+    except (MemoryError, OverflowError, ValueError) as error:
+        if isinstance(error, TurnoutError):
+            raise
+        n_bytes = _MAX_STATE + 1
+    if n_bytes > _MAX_STATE:
+        limit = f"{_MAX_STATE // 2**20} MB"
+        raise InvalidInput(
+            f"{selector!r} needs more than {limit} for one client: use smaller parameters.",
+            field="parameters",
+        )
 
 
 def _selector(definition: Definition) -> Selector:
