@@ -133,6 +133,9 @@ CASES = {
         "post", "/federations",
         CREATE | {"selector": "pace", "parameters": {"dimension": 10**18}}, 422, "parameters",
     ),
+    "cohort beyond all clients": (
+        "post", "/federations", CREATE | {"cohort_size": 10**18}, 422, "cohort_size",
+    ),
     "no cohort": ("post", "/federations", CREATE | {"cohort_size": 0}, 422, "cohort_size"),
     "unknown policy": (
         "post", "/federations", CREATE | {"policy": {"kind": "x"}}, 422, "policy.kind",

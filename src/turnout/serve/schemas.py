@@ -61,7 +61,7 @@ def _body_of(
     Args:
         cls: The dataclass.
         title: The name of the body in ``/openapi.json``.
-        types: The types in JSON of fields that hold objects in Python.
+        types: The types in JSON of fields that hold objects in Python, by type or by name.
         defaults: The defaults in JSON, where they differ.
         names: The fields to take; None takes all of them.
     """
@@ -70,8 +70,9 @@ def _body_of(
     for field in dataclasses.fields(cls):
         if names is None or field.name in names:
             kind, default = hints[field.name], defaults.get(field.name, field.default)
+            kind = types.get(field.name, types.get(kind, kind))
             meaning = meanings[field.name].meaning.replace("None", "null").replace("``", "")
-            parts[field.name] = (types.get(kind, kind), Field(default, description=meaning))
+            parts[field.name] = (kind, Field(default, description=meaning))
     summary = (cls.__doc__ or "").partition("\n")[0].replace("``", "")
     return create_model(title, __base__=_SettingsBody, __doc__=summary, **parts)
 
@@ -84,6 +85,7 @@ else:
         LiveSettings,
         "Settings",
         types={
+            "cohort_size": Size,
             float: Seconds,
             float | None: Seconds | None,
             RoundPolicy | None: dict[str, Any] | str | None,
