@@ -170,7 +170,7 @@ class LiveFederation:
             settings["policy"] = self.reported
         live = LiveSettings.of({**settings, "label": definition.name, "followers": followers})
         live, self.selector = live.for_selector(_selector(definition))
-        _check_selector(self.selector)
+        self.selector.check_parameters()
         if self.reported is not None:  # the caller decides when a round ends
             live = replace(live, limit_s=math.inf)
         self.members = Enrolled()
@@ -350,10 +350,16 @@ def as_array(values: object) -> FloatArray:
     return np.array(values, dtype=np.float64)
 
 
-def _check_selector(selector: Selector) -> None:
-    """Reject parameters that are impossible, or that need too much memory for one client."""
-    selector.check_parameters()
-    trial = selector.clone()
+def check_new(definition: Definition) -> None:
+    """Reject a new federation that is impossible, or needs too much memory for one client.
+
+    Args:
+        definition: The body of the request that creates it.
+
+    Raises:
+        TurnoutError: What is wrong, and the fix.
+    """
+    trial = LiveFederation(definition).selector.clone()
     try:
         trial.reset(1)  # finds errors that only a reset shows
         n_bytes = sum(getattr(value, "nbytes", 0) for value in vars(trial).values())
@@ -364,7 +370,7 @@ def _check_selector(selector: Selector) -> None:
     if n_bytes > _MAX_STATE:
         limit = f"{_MAX_STATE // 2**20} MB"
         raise InvalidInput(
-            f"{selector!r} needs more than {limit} for one client: use smaller parameters.",
+            f"{trial!r} needs more than {limit} for one client: use smaller parameters.",
             field="parameters",
         )
 

@@ -31,7 +31,7 @@ from turnout.serve.auth import (
     revoke_tokens,
 )
 from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT, TOKEN, writing
-from turnout.serve.federation import LiveFederation, StateImported, as_array, content_of
+from turnout.serve.federation import LiveFederation, StateImported, as_array, check_new, content_of
 from turnout.serve.problems import (
     ERRORS,
     HttpProblem,
@@ -81,7 +81,7 @@ def list_federations(store: Stored, grant: Reader) -> dict[str, Any]:
 )
 def create_federation(store: Stored, body: Definition, response: Response) -> dict[str, Any]:
     """Create a federation. If the same definition is sent again, the response is 200."""
-    LiveFederation(body)  # raises if the definition is impossible
+    check_new(body)
     text = body.model_dump_json()
     with writing(store.engine) as connection:
         query = select(FEDERATION.c.definition).where(FEDERATION.c.name == body.name)
