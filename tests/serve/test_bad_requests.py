@@ -53,6 +53,9 @@ def running(http):
         sent = clients if t == 0 else clients[:2]
         outcomes = [{"client": client, "seconds": 1.0} for client in sent]
         http.post(f"{demo}/rounds/{t}/outcomes", json={"outcomes": outcomes})
+    numbers = {"clients": ["7", -9, "07", "x7"]}  # these differ
+    assert http.put(f"{demo}/clients", json=numbers).json()["new"] == 4
+    assert http.put(f"{demo}/clients", json=numbers).json()["known"] == 4
     everyone = [f"c{i}" for i in range(10)]
     return demo, clients, [client for client in everyone if client not in clients]
 
@@ -81,6 +84,9 @@ CASES = {
     "unknown key": ("post", "rounds", {"cohort": 3}, 422, "cohort"),
     "size is the policy's": ("put", "clients", {"clients": []}, 422, "clients"),
     "same id twice": ("put", "clients", {"clients": ["a", "a"]}, 422, "clients"),
+    "same text twice": ("put", "clients", {"clients": ["a", 7, "7"]}, 422, "clients"),
+    "same text as before": ("put", "clients", {"clients": ["8", 7]}, 422, "clients"),
+    "same number as before": ("put", "clients", {"clients": ["-9"]}, 422, "clients"),
     "id is a list": ("put", "clients", {"clients": [["a"]]}, 422, "clients.0"),
     "id is empty": ("put", "clients", {"clients": [""]}, 422, "clients.0"),
     "id is true": ("put", "clients", {"clients": [True]}, 422, "clients.0"),

@@ -41,6 +41,7 @@ from turnout.serve.problems import (
     round_open,
 )
 from turnout.serve.schemas import (
+    ClientId,
     CountsDocument,
     Definition,
     Enrolment,
@@ -254,8 +255,17 @@ def _counts(federation: LiveFederation) -> dict[str, Any]:
 
 
 def _check_enrolment(federation: LiveFederation, enrolment: Enrolment) -> None:
-    """Reject repeated ids, and columns that fit neither the clients nor the known columns."""
+    """Reject repeated ids, and columns that fit neither the clients nor the known columns.
+
+    The ids 7 and "7" are the same text, and results name clients by their text.
+    """
     check_unique(enrolment.clients, "clients")
+    here, known_ids = set(enrolment.clients), federation.members.roster
+    for client in enrolment.clients:
+        twin = _other_type(client)
+        if twin is not None and client not in known_ids and (twin in here or twin in known_ids):
+            detail = f"clients must not differ only in their type, got {client!r} and {twin!r}."
+            raise HttpProblem("duplicate-client", detail, fix="Send all ids as texts.")
     columns = federation.members.columns
     if len(columns.state().keys() | enrolment.columns.keys()) > _MAX_COLUMNS:
         raise HttpProblem("bad-column", f"columns: there may be {_MAX_COLUMNS} columns at most.")
@@ -264,6 +274,14 @@ def _check_enrolment(federation: LiveFederation, enrolment: Enrolment) -> None:
         if wrong:
             field = f"columns.{name}"
             raise HttpProblem("bad-column", f"{field}: {wrong}.", field=field)
+
+
+def _other_type(client: ClientId) -> ClientId | None:
+    """Return the id of the other type with the same text, if there is one."""
+    if isinstance(client, int):
+        return str(client)
+    is_number = client.removeprefix("-").isdecimal() and str(int(client)) == client
+    return int(client) if is_number else None
 
 
 def _column_problem(
