@@ -102,6 +102,17 @@ CASES = {
         "put", "clients", {"clients": ["a"], "columns": {"num_samples": [[1]]}}, 422,
         "columns.num_samples",
     ),
+    "negative samples": (
+        "put", "clients", {"clients": ["a", "b"], "columns": {"num_samples": [5, -1]}}, 422,
+        "columns.num_samples",
+    ),
+    "impossible rate": (
+        "put", "clients", {"clients": ["a"], "columns": {"success_rate": [1.5]}}, 422,
+        "columns.success_rate",
+    ),
+    "number too large": (
+        "put", "clients", {"clients": ["a"], "columns": {"f": [[0.0, -1e31]]}}, 422, "columns.f",
+    ),
     "column of texts": (
         "put", "clients", {"clients": ["a"], "columns": {"f": ["1"]}}, 422, "columns.f.0",
     ),
@@ -330,6 +341,17 @@ def test_what_json_cannot_store_is_refused(http, running):
     content = json.dumps(CREATE | {"guard": {"cap": float("inf")}})
     answer = http.post("/federations", content=content, headers={"Content-Type": JSON})
     check_problem(answer, 422, "guard.cap")
+    assert everything(http) == before
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_columns_have_numbers_or_null(http, running, number):
+    before = everything(http)
+    for column, field in (("[{}]", "columns.f.0"), ("[[0, {}]]", "columns.f.0.1")):
+        content = f'{{"clients": ["a"], "columns": {{"f": {column.format(number)}}}}}'
+        where = f"{running[0]}/clients"
+        answer = http.put(where, content=content, headers={"Content-Type": JSON})
+        check_problem(answer, 422, field)
     assert everything(http) == before
 
 

@@ -18,6 +18,7 @@ from sqlalchemy import delete, insert, select
 from turnout.core.arrays import COLUMN_LIMITS
 from turnout.core.types import Status
 from turnout.live import clock
+from turnout.live.members import possible_range
 from turnout.results import metrics
 from turnout.serve.auth import (
     ADMIN,
@@ -291,13 +292,18 @@ def _column_problem(
     if len(values) != n_clients:
         return f"has {len(values)} entries for {n_clients} clients"
     try:
-        shape = as_array(values).shape[1:]
+        array = as_array(values)
     except ValueError:
         return "has lists of different lengths"
+    shape = array.shape[1:]
     if name in COLUMN_LIMITS and shape:
         return "must have one number for each client"
     if shape and not 0 < shape[0] <= _MAX_NUMBERS:
         return f"must have 1 to {_MAX_NUMBERS} numbers for each client"
     if known is not None and known != shape:
         return f"has shape {shape} for each client, others have {known}"
+    least, most = possible_range(name)
+    wrong = array[(array < least) | (array > most)]
+    if wrong.size:
+        return f"must have numbers from {least:g} to {most:g}, or null, got {wrong[0]:g}"
     return None

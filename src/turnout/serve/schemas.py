@@ -23,9 +23,10 @@ ClientId: TypeAlias = (
     | Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
 )
 _Number: TypeAlias = float | None
+_Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)] | None
 #: One number per client, or one list of numbers per client; null = unknown.
 Column: TypeAlias = Annotated[
-    list[_Number] | list[list[_Number]], Field(union_mode="left_to_right")
+    list[_Finite] | list[list[_Finite]], Field(union_mode="left_to_right")
 ]
 Seconds: TypeAlias = Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)]
 Name: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
