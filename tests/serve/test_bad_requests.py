@@ -171,6 +171,8 @@ CASES = {
     "unknown token": ("delete", "tokens/none", None, 404, "token"),
     "state while a round is open": ("get", "state", None, 409, "round"),
     "import over rounds": ("put", "state", {}, 409, "name"),
+    "negative offset": ("get", "clients?offset=-1", None, 422, "offset"),
+    "no clients wanted": ("get", "clients?limit=0", None, 422, "limit"),
     "limit too large": ("get", "rounds?limit=100000", None, 422, "limit"),
 }  # fmt: skip
 

@@ -256,6 +256,11 @@ def test_records(http, demo):
     assert [one["round"] for one in latest] == [4, 3]
     counts = http.get(f"{demo}/clients").json()
     assert sum(counts["chosen"]) == sum(counts["completed"]) == 30
+    for offset, limit in ((0, 4), (4, 4), (8, 4), (10, 4)):
+        part = http.get(f"{demo}/clients", params={"offset": offset, "limit": limit}).json()
+        assert part == {key: all_[offset : offset + limit] for key, all_ in counts.items()}
+    rest = http.get(f"{demo}/clients?offset=7").json()
+    assert rest["clients"] == ["c7", "c8", "c9"]
     fair = http.get(f"{demo}/fairness").json()
     assert fair["choices"] == 30
     assert fair["deciles"][0] == min(counts["chosen"])

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from sqlalchemy import delete, insert, select
 
 from turnout.core.arrays import COLUMN_LIMITS
@@ -153,13 +153,22 @@ def withdraw_clients(store: Stored, name: Name, body: Withdrawal) -> dict[str, A
 
 
 @router.get("/{name}/clients", tags=["clients"], dependencies=READ)
-def count_clients(store: Stored, name: Name) -> dict[str, Any]:
-    """List all clients, with how often each was selected and answered in time."""
+def count_clients(
+    store: Stored,
+    name: Name,
+    offset: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+    limit: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
+) -> dict[str, Any]:
+    """List clients in the order of enrolment, all or some, with how often each was selected.
+
+    Also how often each of them answered in time.
+    """
+    part = slice(offset, None if limit is None else offset + limit)
     with store.read(name) as tx:
         return {
-            "clients": list(tx.federation.members.roster.ids),
-            "chosen": tx.federation.selection_counts().tolist(),
-            "completed": tx.federation.selection_counts(Status.COMPLETED).tolist(),
+            "clients": list(tx.federation.members.roster.ids[part]),
+            "chosen": tx.federation.selection_counts()[part].tolist(),
+            "completed": tx.federation.selection_counts(Status.COMPLETED)[part].tolist(),
         }
 
 
