@@ -349,11 +349,11 @@ def test_what_json_cannot_store_is_refused(http, running):
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_columns_have_numbers_or_null(http, running, number):
     before = everything(http)
-    for column, field in (("[{}]", "columns.f.0"), ("[[0, {}]]", "columns.f.0.1")):
+    for column in ("[{}]", "[[0, {}]]"):
         content = f'{{"clients": ["a"], "columns": {{"f": {column.format(number)}}}}}'
         where = f"{running[0]}/clients"
         answer = http.put(where, content=content, headers={"Content-Type": JSON})
-        check_problem(answer, 422, field)
+        check_problem(answer, 422, "columns.f.0")
     assert everything(http) == before
 
 
