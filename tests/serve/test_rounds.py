@@ -268,6 +268,22 @@ def test_records(http, demo):
     assert 0.5 < fair["jain"] <= 1.0
 
 
+def test_a_reason_stays_in_its_line_of_the_log(http, caplog):
+    """Otherwise a client could write lines of its own."""
+    path = create(http, n_clients=0, cohort_size=1)
+    http.put(f"{path}/clients", json={"clients": ["a\nb"]})
+    forged = "broken\r\n2026-01-01 ERROR turnout.serve: all tokens revoked\x1b[2J\u2028"
+    for t in range(5):  # the last failures raise an alert, too
+        (client,) = opened(http, path)["clients"]
+        report(http, path, t, [client], status="failed", reason=forged)
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("a\\nb: broken\\r\\n2026-01-01" in line for line in lines)
+    assert any(line.startswith("alert: ") and "broken" in line for line in lines)
+    assert all(line.isprintable() for line in lines)
+    stored = http.get(f"{path}/rounds/0").json()["result"]["reasons"]
+    assert stored == {"a\nb": forged}
+
+
 def test_metrics(http, demo):
     report(http, demo, 0, opened(http, demo)["clients"])
     clients = opened(http, demo)["clients"]

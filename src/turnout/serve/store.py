@@ -25,6 +25,7 @@ from turnout.live import Prometheus
 from turnout.live.checkpoint import Checkpoint
 from turnout.live.monitor import Numbers, People
 from turnout.live.transport import log as live_log
+from turnout.live.transport import one_line
 from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT, writing
 from turnout.serve.federation import (
     Content,
@@ -39,6 +40,7 @@ from turnout.serve.problems import Diverged, HttpProblem
 from turnout.serve.schemas import ClientOutcome, Definition, Enrolment, Withdrawal
 
 log = logging.getLogger("turnout.serve")
+log.addFilter(one_line)
 
 #: The kinds of events, as the database has them.
 _KINDS: dict[str, type[Content]] = {
