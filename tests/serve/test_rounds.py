@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import turnout
-from tests.serve.conftest import LOCAL, create
+from tests.serve.conftest import LOCAL, client_of, create
 from turnout.serve import create_app, rounds, store
 from turnout.serve.schemas import CountsDocument, ProblemDocument, ReportDocument, RoundDocument
 
@@ -299,6 +299,27 @@ def test_metrics(http, demo):
         assert line in text.splitlines()
     http.delete(demo)
     assert "demo" not in http.get("/metrics").text
+
+
+def test_metrics_of_a_server_that_has_just_started(http, demo, engine):
+    """It shows every federation before the first request to it, and counts from now on."""
+    report(http, demo, 0, opened(http, demo)["clients"])
+    create(http, name="new", n_clients=0)
+    later = client_of(engine, http.portal)
+    lines = later.get("/metrics").text.splitlines()
+    for line in (
+        'turnout_rounds_total{run="demo"} 0.0',
+        'turnout_rounds_total{run="new"} 0.0',
+        'turnout_round{run="demo"} 1.0',
+        'turnout_clients{run="demo",state="free"} 10.0',
+        'turnout_clients{run="new",state="known"} 0.0',
+    ):
+        assert line in lines
+    report(later, demo, 1, opened(later, demo)["clients"])
+    for server in (http, later):  # what another server has done is counted, too
+        number = {http: "2.0", later: "1.0"}[server]
+        text = server.get("/metrics").text
+        assert f'turnout_rounds_total{{run="demo"}} {number}' in text.splitlines()
 
 
 def test_a_running_server_closes_rounds_by_itself(engine):

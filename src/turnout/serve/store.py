@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from threading import RLock
 from typing import Annotated, Any, TypeAlias
@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypeAlias
 from fastapi import Depends, Path, Request
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
 
-from turnout.live import Prometheus
+from turnout.live import Prometheus, clock
 from turnout.live.checkpoint import Checkpoint
 from turnout.live.monitor import Numbers, People
 from turnout.live.transport import log as live_log
@@ -142,14 +142,14 @@ class Store:
             yield self._transaction(connection, _row(connection, name))
 
     def catch_up(self) -> None:
-        """Replay what other servers have added to the federations in memory."""
+        """Load all federations, and replay what other servers have added to them."""
         with self.engine.begin() as connection:
             query = select(FEDERATION.c.name, FEDERATION.c.id, FEDERATION.c.seq)
             rows = connection.execute(query).all()
         for row in rows:
             federation = self._federations.get(row.id)
-            if federation is not None and federation.seq < row.seq:
-                with self.read(row.name):
+            if federation is None or federation.seq < row.seq:
+                with suppress(HttpProblem), self.read(row.name):  # it may be deleted meanwhile
                     pass
 
     def forget(self, federation: LiveFederation, *, is_deleted: bool = False) -> None:
@@ -181,6 +181,8 @@ class Store:
             spans.is_quiet = False
             _is_replay.reset(replay)
         self._federations[row.id] = federation
+        if is_new:
+            self.metrics.show(federation)
         return Transaction(connection, federation, self._federations)
 
     def _loaded(self, connection: Connection, row: Row[Any]) -> LiveFederation:
@@ -286,6 +288,14 @@ class Metrics(Prometheus):
     def __init__(self) -> None:
         super().__init__()
         live_log.addFilter(_is_news)  # several servers in a process add it only once
+
+    def show(self, federation: LiveFederation) -> None:
+        """Show a federation of which no round was counted yet."""
+        name = federation.definition.name
+        self.start(name, {})
+        with clock.held(federation.at):
+            people = People.of(federation.members)
+        self.opened(name, federation.session.round - (federation.cohort is None), people)
 
     def opened(self, run: str, round: int, people: People) -> None:
         """Show how many clients there are."""
