@@ -270,10 +270,9 @@ def _check_enrolment(federation: LiveFederation, enrolment: Enrolment) -> None:
     The ids 7 and "7" are the same text, and results name clients by their text.
     """
     check_unique(enrolment.clients, "clients")
-    here, known_ids = set(enrolment.clients), federation.members.roster
-    for client in enrolment.clients:
-        twin = _other_type(client)
-        if twin is not None and client not in known_ids and (twin in here or twin in known_ids):
+    here, roster = set(enrolment.clients), federation.members.roster
+    for client, twin in _other_types(enrolment.clients):
+        if (twin in here or twin in roster) and client not in roster:
             detail = f"clients must not differ only in their type, got {client!r} and {twin!r}."
             raise HttpProblem("duplicate-client", detail, fix="Send all ids as texts.")
     columns = federation.members.columns
@@ -286,12 +285,11 @@ def _check_enrolment(federation: LiveFederation, enrolment: Enrolment) -> None:
             raise HttpProblem("bad-column", f"{field}: {wrong}.", field=field)
 
 
-def _other_type(client: ClientId) -> ClientId | None:
-    """Return the id of the other type with the same text, if there is one."""
-    if isinstance(client, int):
-        return str(client)
-    is_number = client.removeprefix("-").isdecimal() and str(int(client)) == client
-    return int(client) if is_number else None
+def _other_types(clients: list[ClientId]) -> list[tuple[ClientId, ClientId]]:
+    """Return the ids for which there is one of the other type with the same text, and that one."""
+    numbers = [(c, str(c)) for c in clients if isinstance(c, int)]
+    texts = [(c, int(c)) for c in clients if isinstance(c, str) and c.removeprefix("-").isdecimal()]
+    return [*numbers, *((text, number) for text, number in texts if str(number) == text)]
 
 
 def _column_problem(
