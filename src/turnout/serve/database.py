@@ -179,7 +179,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
     """
     with engine.begin() as connection:
         there = connection.execute(_VERSION).scalar()
-        if there != _head(_MIGRATIONS):
+        if there != _versions(_MIGRATIONS)[0]:
             raise _wrong_version(there, "restart this server with")
         yield connection
 
@@ -225,35 +225,28 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _scripts() -> tuple[Config, ScriptDirectory]:
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS))
-    config.set_main_option("path_separator", "os")
-    return config, ScriptDirectory.from_config(config)
-
-
 @lru_cache
-def _head(_: Path) -> str | None:
-    """Return the newest version; the folder is an argument only for the cache."""
-    return _scripts()[1].get_current_head()
+def _versions(folder: Path) -> list[str]:
+    """Return all versions of the database that this turnout knows, the newest first."""
+    return [step.revision for step in ScriptDirectory(str(folder)).walk_revisions()]
 
 
 def _wrong_version(there: str | None, what: str) -> DatabaseError:
+    newest = _versions(_MIGRATIONS)[0]
     return DatabaseError(
-        f"the database has version {there!r}, and this turnout knows up to "
-        f"{_head(_MIGRATIONS)!r}: {what} the turnout that wrote it, or give another --database. "
-        "Nothing was changed."
+        f"the database has version {there!r}, and this turnout knows up to {newest!r}: {what} the "
+        "turnout that wrote it, or give another --database. Nothing was changed."
     )
 
 
 def _migrate(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":  # several servers may start at once
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
-    config, scripts = _scripts()
     there = MigrationContext.configure(connection).get_current_revision()
-    known = {step.revision for step in scripts.walk_revisions()}
-    if there is not None and there not in known:
+    if there not in (None, *_versions(_MIGRATIONS)):
         raise _wrong_version(there, "upgrade to")
-    if there != scripts.get_current_head():
-        config.attributes["connection"] = connection
+    if there != _versions(_MIGRATIONS)[0]:
+        config = Config(attributes={"connection": connection})
+        config.set_main_option("script_location", str(_MIGRATIONS))
+        config.set_main_option("path_separator", "os")
         command.upgrade(config, "head")

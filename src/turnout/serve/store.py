@@ -366,7 +366,10 @@ class Snapshots:
         try:
             content = content_of(saved)
             with writing(self._engine) as connection:
-                if _is_current(connection, federation, seq):
+                query = select(FEDERATION.c.created_at, FEDERATION.c.seq)
+                row = connection.execute(query.where(FEDERATION.c.id == federation.id)).first()
+                # It may have been deleted and its number reused, or a backup was restored.
+                if row and row.created_at == federation.created_at and row.seq >= seq:
                     save(connection, federation.id, seq, content)
             log.info("snapshot of federation %d: %.1f MB", federation.id, len(content) / 1e6)
         except Exception:  # as above
@@ -397,13 +400,3 @@ def save(connection: Connection, federation: int, seq: int, content: bytes) -> N
                 EVENT.c.kind.in_(["enrolled", "withdrawn"]),
             )
         )
-
-
-def _is_current(connection: Connection, federation: LiveFederation, seq: int) -> bool:
-    """Return whether the database still has the federation, and has come as far.
-
-    The federation may have been deleted and its number reused, or a backup was restored.
-    """
-    query = select(FEDERATION.c.created_at, FEDERATION.c.seq)
-    row = connection.execute(query.where(FEDERATION.c.id == federation.id)).one_or_none()
-    return row is not None and row.created_at == federation.created_at and row.seq >= seq
