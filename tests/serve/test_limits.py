@@ -108,6 +108,10 @@ def address(engine, monkeypatch):
 
 
 HEAD = b"PUT /federations/demo/clients HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 900\r\n"
+LARGE = (
+    b"PUT /federations/demo/clients HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 4194304\r\n\r\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +131,28 @@ def test_a_request_that_does_not_arrive_is_given_up(address, sent):
         connection.sendall(sent)
         while connection.recv(65536):  # a response, if there is one; then the end
             pass
+
+
+def test_time_in_which_the_server_does_not_read_does_not_count(address, monkeypatch):
+    """A busy server is not the caller's fault; the body is larger than what is read in advance."""
+    asked, go = threading.Event(), threading.Event()
+
+    def slow(request):
+        asked.set()
+        assert go.wait(60.0)
+        return auth.Grant("admin")
+
+    monkeypatch.setattr(auth, "_grant", slow)
+    monkeypatch.setattr(protocol, "_BYTES_PER_S", 2**40)
+    body = b" " * 2**22
+    with socket.create_connection(address, timeout=60.0) as connection:
+        sender = threading.Thread(target=connection.sendall, args=(LARGE + body,))
+        sender.start()
+        assert asked.wait(60.0)
+        go.wait(0.5)  # longer than a request may take to arrive
+        go.set()
+        assert connection.recv(65536).startswith(b"HTTP/1.1 422")
+        sender.join()
 
 
 def test_a_request_that_arrives_in_pieces_is_answered(address):

@@ -47,7 +47,9 @@ class TimedProtocol(H11Protocol):
         self._timer = self.loop.call_at(self._ends, self._check)
 
     def _check(self) -> None:
-        if self.loop.time() < self._ends:
+        if self.flow.read_paused:  # it is the server that is slow
+            self._expect()
+        elif self.loop.time() < self._ends:
             self._timer = self.loop.call_at(self._ends, self._check)
         else:
             self.transport.close()
