@@ -360,19 +360,18 @@ def check_new(definition: Definition) -> None:
         TurnoutError: What is wrong, and the fix.
     """
     trial = LiveFederation(definition).selector.clone()
+    wrong = ""
     try:
         trial.reset(1)  # finds errors that only a reset shows
-        n_bytes = sum(getattr(value, "nbytes", 0) for value in vars(trial).values())
-    except (MemoryError, OverflowError, ValueError) as error:
-        if isinstance(error, TurnoutError):
-            raise
-        n_bytes = _MAX_STATE + 1
-    if n_bytes > _MAX_STATE:
-        limit = f"{_MAX_STATE // 2**20} MB"
-        raise InvalidInput(
-            f"{trial!r} needs more than {limit} for one client: use smaller parameters.",
-            field="parameters",
-        )
+        if sum(getattr(value, "nbytes", 0) for value in vars(trial).values()) > _MAX_STATE:
+            wrong = f"it needs more than {_MAX_STATE // 2**20} MB for one client"
+    except TurnoutError:
+        raise
+    except (MemoryError, OverflowError, ValueError) as error:  # from numpy
+        wrong = str(error).rstrip(".")
+    if wrong:
+        detail = f"{trial!r} cannot be used ({wrong}): use smaller parameters."
+        raise InvalidInput(detail, field="parameters")
 
 
 def _selector(definition: Definition) -> Selector:

@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import RLock
 from typing import Annotated, Any, TypeAlias
@@ -149,8 +149,11 @@ class Store:
         for row in rows:
             federation = self._federations.get(row.id)
             if federation is None or federation.seq < row.seq:
-                with suppress(HttpProblem), self.read(row.name):  # it may be deleted meanwhile
-                    pass
+                try:
+                    with self.read(row.name):
+                        pass
+                except (HttpProblem, Diverged) as error:  # it may be deleted meanwhile
+                    log.warning("no metrics of federation %s: %s", row.name, error)
 
     def forget(self, federation: LiveFederation, *, is_deleted: bool = False) -> None:
         """Drop a federation from memory; unless it is deleted, it is loaded again when needed."""
