@@ -44,7 +44,9 @@ class Server:
             port = str(sock.getsockname()[1])
         command = [sys.executable, "-m", "turnout", "serve", "--database", database]
         self._process = subprocess.Popen(
-            [*command, "--port", port], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*command, "--port", port, "--no-auth"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600.0)
 

@@ -260,10 +260,13 @@ def http(trace: Trace) -> None:
     """Open one round of a served federation and report its outcomes."""
     from fastapi.testclient import TestClient
 
-    from turnout.serve import create_app, open_database
+    from turnout.serve import create_app, make_token, open_database, writing
 
-    app = create_app(open_database("sqlite:///turnout.db"))
-    client = TestClient(app, base_url="http://127.0.0.1:8717", client=("127.0.0.1", 50_000))
+    engine = open_database("sqlite:///turnout.db")
+    with writing(engine) as connection:
+        token = make_token(connection, "walk", "admin", None)
+    headers = {"Authorization": f"Bearer {token}"}
+    client = TestClient(create_app(engine), base_url="http://127.0.0.1:8717", headers=headers)
     path = "/federations/demo"
     definition = {"name": "demo", "selector": "e3cs", "cohort_size": 5, "seed": 1}
     client.post("/federations", json=definition).raise_for_status()

@@ -40,7 +40,7 @@ def http(engine, portal):
 
 
 def client_of(engine, portal):
-    client = TestClient(create_app(engine), **LOCAL)
+    client = TestClient(create_app(engine, no_auth=True), **LOCAL)
     client.portal = portal
     return client
 

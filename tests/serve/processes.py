@@ -33,7 +33,7 @@ class Server:
         self.url = f"{'http' if verify is None else 'https'}://127.0.0.1:{self.port}"
         self._verify = verify is None or verify
         self._command = [sys.executable, "-m", "turnout", "serve", "--database", database]
-        self._command += ["--port", str(self.port), *options]
+        self._command += ["--port", str(self.port), "--no-auth", *options]
         self.start()
 
     def start(self):

@@ -53,6 +53,9 @@ def running(http):
         sent = clients if t == 0 else clients[:2]
         outcomes = [{"client": client, "seconds": 1.0} for client in sent]
         http.post(f"{demo}/rounds/{t}/outcomes", json={"outcomes": outcomes})
+    numbers = {"clients": ["7", -9, "07", "x7"]}  # these differ
+    assert http.put(f"{demo}/clients", json=numbers).json()["new"] == 4
+    assert http.put(f"{demo}/clients", json=numbers).json()["known"] == 4
     everyone = [f"c{i}" for i in range(10)]
     return demo, clients, [client for client in everyone if client not in clients]
 
@@ -81,6 +84,9 @@ CASES = {
     "unknown key": ("post", "rounds", {"cohort": 3}, 422, "cohort"),
     "size is the policy's": ("put", "clients", {"clients": []}, 422, "clients"),
     "same id twice": ("put", "clients", {"clients": ["a", "a"]}, 422, "clients"),
+    "same text twice": ("put", "clients", {"clients": ["a", 7, "7"]}, 422, "clients"),
+    "same text as before": ("put", "clients", {"clients": ["8", 7]}, 422, "clients"),
+    "same number as before": ("put", "clients", {"clients": ["-9"]}, 422, "clients"),
     "id is a list": ("put", "clients", {"clients": [["a"]]}, 422, "clients.0"),
     "id is empty": ("put", "clients", {"clients": [""]}, 422, "clients.0"),
     "id is true": ("put", "clients", {"clients": [True]}, 422, "clients.0"),
@@ -95,6 +101,17 @@ CASES = {
     "column of another shape": (
         "put", "clients", {"clients": ["a"], "columns": {"num_samples": [[1]]}}, 422,
         "columns.num_samples",
+    ),
+    "negative samples": (
+        "put", "clients", {"clients": ["a", "b"], "columns": {"num_samples": [5, -1]}}, 422,
+        "columns.num_samples",
+    ),
+    "impossible rate": (
+        "put", "clients", {"clients": ["a"], "columns": {"success_rate": [1.5]}}, 422,
+        "columns.success_rate",
+    ),
+    "number too large": (
+        "put", "clients", {"clients": ["a"], "columns": {"f": [[0.0, -1e31]]}}, 422, "columns.f",
     ),
     "column of texts": (
         "put", "clients", {"clients": ["a"], "columns": {"f": ["1"]}}, 422, "columns.f.0",
@@ -121,6 +138,21 @@ CASES = {
     "parameter out of range": (
         "post", "/federations", CREATE | {"parameters": {"quota": 7}}, 422, "quota",
     ),
+    "state too large": (
+        "post", "/federations",
+        CREATE | {"selector": "pace", "parameters": {"dimension": 10_000}}, 422, "parameters",
+    ),
+    "state impossible": (
+        "post", "/federations",
+        CREATE | {"selector": "pace", "parameters": {"dimension": 10**9}}, 422, "parameters",
+    ),
+    "state beyond numpy": (
+        "post", "/federations",
+        CREATE | {"selector": "pace", "parameters": {"dimension": 10**18}}, 422, "parameters",
+    ),
+    "cohort beyond all clients": (
+        "post", "/federations", CREATE | {"cohort_size": 10**18}, 422, "cohort_size",
+    ),
     "no cohort": ("post", "/federations", CREATE | {"cohort_size": 0}, 422, "cohort_size"),
     "unknown policy": (
         "post", "/federations", CREATE | {"policy": {"kind": "x"}}, 422, "policy.kind",
@@ -132,10 +164,15 @@ CASES = {
     "guard out of range": (
         "post", "/federations", CREATE | {"guard": {"floor": 2.0}}, 422, "floor",
     ),
+    "NUL in a name": ("get", "/federations/a%00b", None, 422, "name"),
+    "NUL in a name to create": ("post", "/federations", CREATE | {"name": "a\x00"}, 422, "name"),
+    "NUL in a token": ("delete", "tokens/a%00b", None, 422, "token"),
     "bad scope": ("post", "tokens", {"name": "t", "scope": "root"}, 422, "scope"),
     "unknown token": ("delete", "tokens/none", None, 404, "token"),
     "state while a round is open": ("get", "state", None, 409, "round"),
     "import over rounds": ("put", "state", {}, 409, "name"),
+    "negative offset": ("get", "clients?offset=-1", None, 422, "offset"),
+    "no clients wanted": ("get", "clients?limit=0", None, 422, "limit"),
     "limit too large": ("get", "rounds?limit=100000", None, 422, "limit"),
 }  # fmt: skip
 
@@ -317,6 +354,17 @@ def test_what_json_cannot_store_is_refused(http, running):
     content = json.dumps(CREATE | {"guard": {"cap": float("inf")}})
     answer = http.post("/federations", content=content, headers={"Content-Type": JSON})
     check_problem(answer, 422, "guard.cap")
+    assert everything(http) == before
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_columns_have_numbers_or_null(http, running, number):
+    before = everything(http)
+    for column in ("[{}]", "[[0, {}]]"):
+        content = f'{{"clients": ["a"], "columns": {{"f": {column.format(number)}}}}}'
+        where = f"{running[0]}/clients"
+        answer = http.put(where, content=content, headers={"Content-Type": JSON})
+        check_problem(answer, 422, "columns.f.0")
     assert everything(http) == before
 
 

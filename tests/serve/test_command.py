@@ -42,10 +42,13 @@ def test_tokens_are_made_listed_and_revoked(run):
     assert "scope must be one of" in run("token", "a", "--scope", "root", code=2)
     assert run("revoke", "trainer") == "Revoked trainer.\n"
     assert "there is no token" in run("revoke", "trainer", code=2)
+    assert "has a token, or had one" in run("--no-auth", code=2)
 
 
 def test_what_is_unsafe_or_impossible_is_refused_before_a_port_is_opened(run):
+    assert "no token is configured" in run(code=2)
     assert "no token is configured" in run("--host", "0.0.0.0", code=2)
+    assert "for this machine only" in run("--no-auth", "--host", "0.0.0.0", code=2)
     assert "belong together" in run("--key", "k.pem", code=2)
     assert "check --database" in run("--database", "sqlite:////none/x.db", code=2)
 

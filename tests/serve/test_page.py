@@ -26,7 +26,8 @@ def url(engine):
     """The address of a server in a thread."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(create_app(engine), log_level="warning", ws="none")
+        app = create_app(engine, no_auth=True)
+        config = uvicorn.Config(app, log_level="warning", ws="none")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
         thread.start()

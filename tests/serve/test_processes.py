@@ -153,6 +153,14 @@ def test_a_snapshot_on_its_way_stops_no_writer(database):
     store.engine.dispose()
 
 
+def test_nul_in_a_path_is_a_problem_of_the_request(database):
+    """PostgreSQL cannot look for such a text; whoever sends it has made the mistake."""
+    with servers(database, 1) as (server,), httpx.Client(base_url=server.url) as http:
+        assert http.get("/federations/a%00b").status_code == 422
+        assert http.delete("/federations/a%00b/tokens/c").status_code == 422
+        assert http.get("/federations/ab").status_code == 404
+
+
 def test_servers_that_start_at_once_make_the_tables_once(database):
     """All four wait at one gate; the database is new, so whoever is first makes the tables."""
     with psycopg.connect(database, autocommit=True) as connection:

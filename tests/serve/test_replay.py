@@ -211,6 +211,10 @@ def test_a_server_that_would_choose_others_refuses(http, demo, engine):
         pass
     answer = client_of(engine, http.portal).get(demo)
     assert (answer.status_code, answer.json()["type"]) == (500, "urn:turnout:diverged")
+    create(http, name="other")
+    text = client_of(engine, http.portal).get("/metrics").text  # of those that can be loaded
+    assert 'run="other"' in text
+    assert 'run="demo"' not in text
 
 
 def test_export_and_import(http, demo):

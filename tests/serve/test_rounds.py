@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import turnout
-from tests.serve.conftest import LOCAL, create
+from tests.serve.conftest import LOCAL, client_of, create
 from turnout.serve import create_app, rounds, store
 from turnout.serve.schemas import CountsDocument, ProblemDocument, ReportDocument, RoundDocument
 
@@ -140,6 +140,35 @@ def test_a_round_ends_at_its_deadline(http, at):
     assert ended["result"]["length_s"] == 60.0
 
 
+def test_the_seconds_of_a_client_judge_only_that_client(http, at):
+    path = create(http, policy={"kind": "fixed-deadline", "seconds": 300.0})
+    chosen = opened(http, path)["clients"]
+    body = outcomes(chosen[:1])
+    body["outcomes"][0]["seconds"] = 301.0
+    first = http.post(f"{path}/rounds/0/outcomes", json=body).json()
+    assert (first["new"], first["missing"], first["state"]) == (1, 4, "open")
+    assert rounds.close_overdue(http.app.state.store, at[0]) == 0
+    at[0] += 299.0
+    assert report(http, path, 0, chosen[1:4])["state"] == "open"
+    at[0] += 1.0  # the server's clock ends the round
+    assert rounds.close_overdue(http.app.state.store, at[0]) == 1
+    ended = http.get(f"{path}/rounds/0").json()["result"]
+    assert ended["status"] == ["late"] + ["completed"] * 3 + ["late"]
+    assert not ended["void"]
+
+
+def test_first_k_waits_for_an_answer_that_is_in_time(http, at):
+    path = create(http, policy={"kind": "first-k", "count": 2, "seconds": 300.0})
+    chosen = opened(http, path)["clients"]
+    late = outcomes(chosen[:1])
+    late["outcomes"][0]["seconds"] = 301.0
+    assert http.post(f"{path}/rounds/0/outcomes", json=late).json()["state"] == "open"
+    assert report(http, path, 0, chosen[1:2])["state"] == "open"
+    assert report(http, path, 0, chosen[2:3])["state"] == "closed"
+    ended = http.get(f"{path}/rounds/0").json()["result"]
+    assert ended["status"] == ["late", "completed", "completed", "late", "late"]
+
+
 def test_the_next_round_closes_one_whose_time_is_over(http, at):
     path = create(http, policy={"kind": "fixed-deadline", "seconds": 60.0})
     chosen = opened(http, path)
@@ -227,11 +256,32 @@ def test_records(http, demo):
     assert [one["round"] for one in latest] == [4, 3]
     counts = http.get(f"{demo}/clients").json()
     assert sum(counts["chosen"]) == sum(counts["completed"]) == 30
+    for offset, limit in ((0, 4), (4, 4), (8, 4), (10, 4)):
+        part = http.get(f"{demo}/clients", params={"offset": offset, "limit": limit}).json()
+        assert part == {key: all_[offset : offset + limit] for key, all_ in counts.items()}
+    rest = http.get(f"{demo}/clients?offset=7").json()
+    assert rest["clients"] == ["c7", "c8", "c9"]
     fair = http.get(f"{demo}/fairness").json()
     assert fair["choices"] == 30
     assert fair["deciles"][0] == min(counts["chosen"])
     assert dict(fair["most"])[fair["most"][0][0]] == max(counts["chosen"])
     assert 0.5 < fair["jain"] <= 1.0
+
+
+def test_a_reason_stays_in_its_line_of_the_log(http, caplog):
+    """Otherwise a client could write lines of its own."""
+    path = create(http, n_clients=0, cohort_size=1)
+    http.put(f"{path}/clients", json={"clients": ["a\nb"]})
+    forged = "broken\r\n2026-01-01 ERROR turnout.serve: all tokens revoked\x1b[2J\u2028"
+    for t in range(5):  # the last failures raise an alert, too
+        (client,) = opened(http, path)["clients"]
+        report(http, path, t, [client], status="failed", reason=forged)
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("a\\nb: broken\\r\\n2026-01-01" in line for line in lines)
+    assert any(line.startswith("alert: ") and "broken" in line for line in lines)
+    assert all(line.isprintable() for line in lines)
+    stored = http.get(f"{path}/rounds/0").json()["result"]["reasons"]
+    assert stored == {"a\nb": forged}
 
 
 def test_metrics(http, demo):
@@ -251,8 +301,29 @@ def test_metrics(http, demo):
     assert "demo" not in http.get("/metrics").text
 
 
+def test_metrics_of_a_server_that_has_just_started(http, demo, engine):
+    """It shows every federation before the first request to it, and counts from now on."""
+    report(http, demo, 0, opened(http, demo)["clients"])
+    create(http, name="new", n_clients=0)
+    later = client_of(engine, http.portal)
+    lines = later.get("/metrics").text.splitlines()
+    for line in (
+        'turnout_rounds_total{run="demo"} 0.0',
+        'turnout_rounds_total{run="new"} 0.0',
+        'turnout_round{run="demo"} 1.0',
+        'turnout_clients{run="demo",state="free"} 10.0',
+        'turnout_clients{run="new",state="known"} 0.0',
+    ):
+        assert line in lines
+    report(later, demo, 1, opened(later, demo)["clients"])
+    for server in (http, later):  # what another server has done is counted, too
+        number = {http: "2.0", later: "1.0"}[server]
+        text = server.get("/metrics").text
+        assert f'turnout_rounds_total{{run="demo"}} {number}' in text.splitlines()
+
+
 def test_a_running_server_closes_rounds_by_itself(engine):
-    with TestClient(create_app(engine), **LOCAL) as http:
+    with TestClient(create_app(engine, no_auth=True), **LOCAL) as http:
         path = create(http, limit_s=0.05)
         opened(http, path)
         for _ in range(600):

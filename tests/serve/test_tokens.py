@@ -4,9 +4,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from tests.serve.conftest import create
+from tests.serve.conftest import LOCAL, create
 from turnout.core.errors import InvalidInput
-from turnout.serve.app import check
+from turnout.serve.app import check, create_app
 from turnout.serve.auth import list_tokens, make_token, revoke_token
 from turnout.serve.database import TOKEN, writing
 
@@ -138,15 +138,36 @@ def test_pages_of_other_sites_are_refused(http, demo):
     assert http.post(f"{demo}/rounds", headers=own).status_code == 201
 
 
-def test_other_addresses_need_a_token(engine, tmp_path):
-    check(engine, "127.0.0.1")
-    check(engine, "::1")
-    with pytest.raises(InvalidInput, match="turnout serve token") as error:
-        check(engine, "0.0.0.0")
+def test_without_no_auth_this_machine_needs_a_token_too(engine, portal):
+    http = TestClient(create_app(engine), **LOCAL)
+    http.portal = portal
+    assert http.get("/federations").status_code == 401
+    assert http.get("/health").status_code == 200
+    with writing(engine) as connection:
+        mine = bearer(make_token(connection, "only", "admin", None))
+    assert http.get("/federations", headers=mine).status_code == 200
+
+
+def test_a_server_starts_with_a_token_or_with_no_auth_on_loopback(engine, tmp_path):
+    for host in ("127.0.0.1", "::1", "localhost"):
+        check(engine, host, no_auth=True)
+        with pytest.raises(InvalidInput, match=r"turnout serve token.*--no-auth"):
+            check(engine, host)
+    with pytest.raises(InvalidInput, match="would admit others") as error:
+        check(engine, "0.0.0.0", no_auth=True)
     assert error.value.field == "host"
+    with pytest.raises(InvalidInput, match="turnout serve token"):
+        check(engine, "0.0.0.0")
     with writing(engine) as connection:
         make_token(connection, "a", "admin", None)
     check(engine, "0.0.0.0")
+    for _ in range(2):  # with a token, and when it is gone
+        with pytest.raises(InvalidInput, match="has a token, or had one") as error:
+            check(engine, "127.0.0.1", no_auth=True)
+        assert error.value.field == "no_auth"
+        with writing(engine) as connection:
+            revoke_token(connection, "a")
+    check(engine, "127.0.0.1")
     with pytest.raises(InvalidInput, match="belong together"):
         check(engine, "::1", tmp_path / "c.pem")
     with pytest.raises(InvalidInput, match=r"--certificate: there is no file"):

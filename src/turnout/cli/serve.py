@@ -28,20 +28,23 @@ def serve(
     certificate: Path | None = None,
     key: Path | None = None,
     max_body: Annotated[int, typer.Option(min=1)] = 64,
+    no_auth: bool = False,
     plugins: bool = False,
 ) -> None:
     """Serve client selection over HTTP, with a page that shows federations, rounds and fairness.
 
-    Example: [bold]turnout serve --database sqlite:///phones.db[/], then open http://127.0.0.1:8717
+    Example: [bold]turnout serve --database sqlite:///phones.db --no-auth[/], then open
+    http://127.0.0.1:8717
 
     Args:
         context: Whether it is a command below this one that was called.
         database: sqlite:///FILE, or postgresql://USER@HOST/NAME for several servers.
-        host: Address to listen on; any but loopback needs a token.
+        host: Address to listen on; 0.0.0.0 lets other machines in.
         port: Port to listen on.
         certificate: PEM file of a TLS certificate, with its chain.
         key: PEM file of its private key.
         max_body: Megabytes that the body of a request may have.
+        no_auth: Ask programs on this machine for no token; on loopback, before the first token.
         plugins: Let requests name selectors of installed plug-ins.
     """
     if context.invoked_subcommand is not None:
@@ -52,7 +55,9 @@ def serve(
     from turnout.serve import open_database, run
 
     engine = open_database(database)
-    run(engine, host, port, certificate=certificate, key=key, max_body=max_body * 2**20)
+    max_bytes = max_body * 2**20
+    tls = {"certificate": certificate, "key": key}
+    run(engine, host, port, max_body=max_bytes, no_auth=no_auth, **tls)
 
 
 @app.command()

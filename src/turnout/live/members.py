@@ -486,8 +486,17 @@ def _order(value: Hashable) -> tuple[str, Any]:
     return type(value).__name__, value
 
 
+def possible_range(name: str) -> tuple[float, float]:
+    """Return the least and the largest number that a column may have.
+
+    Args:
+        name: The column.
+    """
+    limit = COLUMN_LIMITS.get(name)
+    return (-LARGEST_REPORT, LARGEST_REPORT) if limit is None else (0.0, limit)
+
+
 def _possible(name: str, values: FloatArray) -> FloatArray:
     """Return the numbers, with NaN for impossible ones."""
-    limit = COLUMN_LIMITS.get(name)
-    least, most = (-LARGEST_REPORT, LARGEST_REPORT) if limit is None else (0.0, limit)
+    least, most = possible_range(name)
     return np.where((values >= least) & (values <= most), values, np.nan)

@@ -16,6 +16,18 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 log = logging.getLogger("turnout.live")
 
+
+def one_line(record: logging.LogRecord) -> bool:
+    """Escape line breaks and control characters in a record: clients choose parts of its text."""
+    text = record.getMessage()
+    if not text.isprintable():
+        record.msg = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+        record.args = None
+    return True
+
+
+log.addFilter(one_line)
+
 #: Where a client can be reached at the moment: a text or an integer that JSON can hold.
 Address: TypeAlias = Hashable
 #: A port's name for a request that it has sent.

@@ -106,6 +106,8 @@ def _merges(distance: FloatArray, name: str) -> FloatArray:
     if distance.ndim != 2 or distance.shape[0] != distance.shape[1]:
         raise InvalidInput(f"distance must be (n, n), got {distance.shape}.", field="distance")
     n = distance.shape[0]
+    if not np.isfinite(distance).all():  # the chain below would never end
+        raise InvalidInput("distance must be finite.", field="distance")
     between = distance.astype(np.float64, copy=True)
     np.fill_diagonal(between, np.inf)
     size, is_open = np.ones(n), np.ones(n, dtype=np.bool_)

@@ -193,11 +193,13 @@ def described(bias: FloatArray, temperature: float | None) -> tuple[FloatArray, 
     heat = temperature
     if heat is None:
         heat = 0.5 * float(largest[known].mean()) if known.any() else 1.0
-    logit = bias / heat
-    logit -= logit.max(axis=1, keepdims=True)
+    least = np.finfo(float).tiny
+    gap = bias - bias.max(axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        logit = gap / max(heat, least)  # at most 0; minus infinity is no chance
     p = np.exp(logit)
     p /= p.sum(axis=1, keepdims=True)
-    balance = -np.sum(p * np.log(np.maximum(p, np.finfo(float).tiny)), axis=1)  # Eq. (7)
+    balance = -np.sum(p * np.log(np.maximum(p, least)), axis=1)  # Eq. (7)
     usual = float(balance[known].mean()) if known.any() else 0.0
     return direction, np.where(known, balance, usual)
 

@@ -19,28 +19,30 @@ from turnout.core.errors import InvalidInput
 from turnout.core.names import import_extra
 from turnout.core.version import __version__
 from turnout.serve import federations, rounds
-from turnout.serve.auth import MAX_BODY, LimitBody, has_tokens, is_loopback, needs
+from turnout.serve.auth import MAX_BODY, WrongTokens, has_tokens, is_loopback, needs
 from turnout.serve.database import reading
 from turnout.serve.problems import handle_errors
-from turnout.serve.store import Metrics, Store
+from turnout.serve.store import Store
 
 log = logging.getLogger("turnout.serve")
 
 #: Seconds between two checks for rounds whose time is over.
 _CHECK_S = 1.0
+#: Connections at the same time; further requests get the status 503.
+_MAX_CONNECTIONS = 1000
 #: Seconds that requests in progress have when the server is stopped.
 _GRACE_S = 30
 
 
-def create_app(engine: Engine, *, max_body: int = MAX_BODY) -> FastAPI:
+def create_app(engine: Engine, *, max_body: int = MAX_BODY, no_auth: bool = False) -> FastAPI:
     """Return the application.
 
     Args:
         engine: The database, as ``turnout.serve.open_database`` returns it.
         max_body: Bytes that the body of a request may have.
+        no_auth: Whether programs on this machine need no token, as long as there never was one.
     """
-    counted = Metrics()
-    store = Store(engine, counted)
+    store = Store(engine)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -61,8 +63,8 @@ def create_app(engine: Engine, *, max_body: int = MAX_BODY) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.store = store
-    app.add_middleware(LimitBody, max_body=max_body)
+    app.state.store, app.state.no_auth = store, no_auth
+    app.state.max_body, app.state.wrong_tokens = max_body, WrongTokens()
     handle_errors(app)
     app.include_router(federations.router)
     app.include_router(rounds.router)
@@ -79,7 +81,7 @@ def create_app(engine: Engine, *, max_body: int = MAX_BODY) -> FastAPI:
     def metrics() -> Response:
         """Return what this server has counted since its start, in Prometheus' text format."""
         store.catch_up()
-        return Response(counted.text(), media_type=counted.content_type)
+        return Response(store.metrics.text(), media_type=store.metrics.content_type)
 
     return app
 
@@ -133,6 +135,7 @@ def run(
     certificate: Path | None = None,
     key: Path | None = None,
     max_body: int = MAX_BODY,
+    no_auth: bool = False,
 ) -> None:
     """Serve until the process is stopped.
 
@@ -143,30 +146,39 @@ def run(
         certificate: PEM file of the certificate, with its chain; None: no TLS.
         key: PEM file of its private key.
         max_body: Bytes that the body of a request may have.
+        no_auth: Whether programs on this machine need no token, as long as there never was one.
 
     Raises:
-        InvalidInput: The server would be open to other machines without a token, or half of the
-            TLS files are missing.
+        InvalidInput: No token is configured, the server would be open to other machines without
+            one, or half of the TLS files are missing.
         MissingExtra: uvicorn is not installed.
     """
-    check(engine, host, certificate, key)
+    check(engine, host, certificate, key, no_auth=no_auth)
     logging.getLogger("uvicorn.error").addFilter(_is_useful)
     uvicorn = import_extra("uvicorn", "the server needs uvicorn: pip install 'turnout[serve]'")
+    from turnout.serve.protocol import TimedProtocol
+
     uvicorn.run(
-        create_app(engine, max_body=max_body),
+        create_app(engine, max_body=max_body, no_auth=no_auth),
         host=host,
         port=port,
         ssl_certfile=certificate,
         ssl_keyfile=key,
         server_header=False,
-        http="h11",  # the other parser loses the body of requests that offer HTTP/2, as Java does
+        http=TimedProtocol,  # the other parser loses the body of requests that offer HTTP/2
         ws="none",
+        limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=_GRACE_S,
     )
 
 
 def check(
-    engine: Engine, host: str, certificate: Path | None = None, key: Path | None = None
+    engine: Engine,
+    host: str,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    *,
+    no_auth: bool = False,
 ) -> None:
     """Reject what would be unsafe or cannot work, before a port is opened.
 
@@ -175,6 +187,7 @@ def check(
         host: Address to bind.
         certificate: PEM file of the certificate.
         key: PEM file of its private key.
+        no_auth: Whether programs on this machine need no token.
 
     Raises:
         InvalidInput: What is wrong, and the fix.
@@ -185,12 +198,24 @@ def check(
         if path is not None and not path.is_file():
             raise InvalidInput(f"--{field}: there is no file {path}.", field=field)
     with engine.begin() as connection:
-        is_open = not has_tokens(connection)
-    if is_open and not is_loopback(host):
+        had_token = has_tokens(connection)
+    if no_auth and not is_loopback(host):
         raise InvalidInput(
-            f"--host {host} would admit other machines, and no token is configured: make "
-            "one first with 'turnout serve token NAME --scope admin', or omit --host.",
+            f"--no-auth is for this machine only, and --host {host} would admit others: omit one "
+            "of the two.",
             field="host",
+        )
+    if no_auth and had_token:
+        raise InvalidInput(
+            "--no-auth: the database has a token, or had one, so every request needs one: omit "
+            "--no-auth, or give another --database.",
+            field="no_auth",
+        )
+    if not no_auth and not had_token:
+        raise InvalidInput(
+            "no token is configured: make one first with 'turnout serve token NAME --scope admin', "
+            "or serve this machine only with --no-auth.",
+            field="no_auth",
         )
 
 

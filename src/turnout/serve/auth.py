@@ -1,25 +1,29 @@
-"""Access control: bearer tokens with scopes, requests without a token, and the size of bodies.
+"""Access control: bearer tokens with scopes, requests without a token, and limits of requests.
 
-Until there is a token, only programs on the same machine are served. Once a server had a token,
-every request needs one: a revoked token leaves a row behind. The database stores only digests.
+Every request needs a token. With ``--no-auth``, programs on the same machine need none, as long as
+there never was a token: a revoked token leaves a row behind. The database stores only digests.
 """
 
 from __future__ import annotations
 
 import hashlib
 import ipaddress
+import math
 import secrets
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine
+from threading import Lock
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from fastapi import Depends
+from fastapi.routing import APIRoute
 from sqlalchemy import ColumnElement, Connection, String, cast, insert, literal, select, update
 from sqlalchemy.exc import IntegrityError
-from starlette.exceptions import HTTPException
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Message
 
 from turnout.core.errors import InvalidInput
 from turnout.serve.database import FEDERATION, TOKEN, reading
@@ -29,8 +33,14 @@ from turnout.serve.problems import HttpProblem
 SCOPES = ("read", "select", "admin")
 #: The scope of a token that was revoked.
 _REVOKED = "revoked"
-#: Bytes that the body of a request may have.
+#: Bytes that the body of a request may have ...
 MAX_BODY = 64 * 2**20
+#: ... and those of requests that name no clients, by path.
+_MAX_BODIES = {"/federations": 2**16, "/federations/{name}/tokens": 2**16}
+#: Wrong tokens that an address may send within this many seconds ...
+_MAX_WRONG, _WRONG_S = 20, 60
+#: ... and addresses that are remembered for it.
+_MAX_ADDRESSES = 10_000
 #: Headers that proxies add.
 _PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
@@ -149,7 +159,9 @@ def needs(scope: str, *, everywhere: bool = False) -> Callable[[Request], Grant]
     """
 
     def check(request: Request) -> Grant:
-        grant = _grant(request)
+        # A route with a body is checked twice, before the body is read and by FastAPI.
+        grant: Grant = getattr(request.state, "grant", None) or _grant(request)
+        request.state.grant = grant
         name = request.path_params.get("name")
         is_covered = grant.covers(name) or (name is None and not everywhere)
         if SCOPES.index(grant.scope) >= SCOPES.index(scope) and is_covered:
@@ -174,15 +186,22 @@ def _grant(request: Request) -> Grant:
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
         raise HttpProblem("foreign-origin", "the request comes from a page of another site.")
     kind, _, token = request.headers.get("authorization", "").partition(" ")
+    address, digest = request.client.host if request.client else "", _digest(token.strip())
+    wrong_tokens: WrongTokens = request.app.state.wrong_tokens
+    if token:
+        wrong_tokens.check(address, digest)
     with reading(request.app.state.store.engine) as connection:
         if kind.lower() == "bearer":
             query = select(TOKEN.c.scope, TOKEN.c.federation_id, FEDERATION.c.name)
-            is_this = TOKEN.c.digest == _digest(token.strip())
+            is_this = TOKEN.c.digest == digest
             row = connection.execute(query.outerjoin(FEDERATION).where(is_this)).one_or_none()
             if row is not None and (row.federation_id is None or row.name is not None):
+                wrong_tokens.note(address, digest, is_right=True)
                 return Grant(row.scope, row.name)
-        if not has_tokens(connection) and _is_local(request):
+        if request.app.state.no_auth and not has_tokens(connection) and _is_local(request):
             return Grant("admin")
+    if token:
+        wrong_tokens.note(address, digest, is_right=False)
     problem = "the token is not known here." if token else "the request needs a token."
     headers = {"WWW-Authenticate": "Bearer"}
     raise HttpProblem("unknown-token" if token else "no-token", problem, headers=headers)
@@ -205,35 +224,65 @@ def _digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-class LimitBody:
-    """Middleware that rejects a body as soon as it is known to be too large.
+class WrongTokens:
+    """Counts wrong tokens by address; after too many, an address has to wait.
 
-    Args:
-        app: The application behind it.
-        max_body: Bytes that a body may have.
+    Tokens that were right before are not affected: their callers may share the address.
     """
 
-    def __init__(self, app: ASGIApp, max_body: int) -> None:
-        self.app, self.max_body = app, max_body
+    def __init__(self) -> None:
+        self._right: set[str] = set()  # digests
+        self._wrong: dict[str, list[float]] = {}  # when each address sent them, the oldest first
+        self._lock = Lock()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a request, and count the bytes of its body."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        too_large = f"the body is larger than {self.max_body} bytes."
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if announced.isdigit() and int(announced) > self.max_body:
-            await HttpProblem("too-large", too_large).response()(scope, receive, send)
-            return
-        n_bytes = 0
+    def check(self, address: str, digest: str) -> None:
+        """Reject a token that was never right, if its address has sent too many wrong ones."""
+        latest = self._wrong.get(address, [])[-_MAX_WRONG:]
+        left = _WRONG_S - (time.monotonic() - latest[0]) if len(latest) == _MAX_WRONG else 0.0
+        if left > 0.0 and digest not in self._right:
+            detail = f"{_MAX_WRONG} wrong tokens came from {address} within {_WRONG_S} seconds."
+            raise HttpProblem(
+                "too-many-tokens", detail, headers={"Retry-After": f"{math.ceil(left)}"}
+            )
 
-        async def counted() -> Message:
-            nonlocal n_bytes
-            message = await receive()
-            n_bytes += len(message.get("body", b""))
-            if n_bytes > self.max_body:
-                raise HTTPException(413, too_large)  # FastAPI passes this class on
-            return message
+    def note(self, address: str, digest: str, *, is_right: bool) -> None:
+        """Remember whether a token was right."""
+        with self._lock:
+            if is_right:
+                self._right.add(digest)
+                return
+            times = self._wrong.pop(address, [])[1 - _MAX_WRONG :]
+            if len(self._wrong) >= _MAX_ADDRESSES:
+                del self._wrong[next(iter(self._wrong))]  # the one that was longest quiet
+            self._wrong[address] = [*times, time.monotonic()]
 
-        await self.app(scope, counted, send)
+
+class GuardedRoute(APIRoute):
+    """A route that checks the token before it reads the body, and limits the body."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of requests."""
+        handle = super().get_route_handler()
+        checks = [depends.dependency for depends in self.dependencies if depends.dependency]
+
+        async def guarded(request: Request) -> Response:
+            for check in checks:
+                await run_in_threadpool(check, request)
+            most = min(_MAX_BODIES.get(self.path, math.inf), request.app.state.max_body)
+            announced = request.headers.get("content-length", "0")
+            too_large = HttpProblem("too-large", f"the body is larger than {most} bytes.")
+            if announced.isdigit() and int(announced) > most:
+                raise too_large
+            n_bytes = 0
+
+            async def counted() -> Message:
+                nonlocal n_bytes
+                message = await request.receive()
+                n_bytes += len(message.get("body", b""))
+                if n_bytes > most:
+                    raise too_large
+                return message
+
+            return await handle(Request(request.scope, counted))
+
+        return guarded

@@ -9,6 +9,8 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import cached_property
+from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
@@ -112,11 +114,6 @@ def _message(response: Any) -> str:
 _MAX_CLIENTS = 200_000
 
 
-def _of_server(name: str) -> Any:
-    """Return a property with what the server's selector declares under this name."""
-    return property(lambda remote: getattr(remote._local_selector, name))
-
-
 class Remote(Selector):
     """A federation of a server, used like a selector; its state stays on the server.
 
@@ -193,7 +190,7 @@ class Remote(Selector):
                 f"clients, got {there['policy']!r} and {there['n_clients']}: give another name, or "
                 "give a selector and replace=True."
             )
-        self._enrol(0, n_clients)
+        self._put(np.arange(n_clients))
 
     def grow(self, n_clients: int) -> None:
         """Enrol more clients.
@@ -203,7 +200,7 @@ class Remote(Selector):
         """
         before = self.n_clients
         super().grow(n_clients)
-        self._enrol(before, n_clients)
+        self._put(np.arange(before, n_clients))
 
     def poll(self, ctx: RoundContext, rng: np.random.Generator) -> IntArray | None:
         """Return the clients whose losses the server's selector needs.
@@ -248,42 +245,32 @@ class Remote(Selector):
         if not selection.clients.size:
             self._call("POST", f"{path}/close")
             return
-        seconds = finite(outcome.duration)
-        metrics = {name: finite(outcome.metric(name)) for name in self.needs_metrics}
+        names = sorted(self.needs_metrics)
+        statuses = [Status(status).name.lower() for status in outcome.status.tolist()]
+        metrics = [finite(outcome.metric(name)) for name in names]
+        reports = (selection.clients.tolist(), statuses, finite(outcome.duration), *metrics)
         outcomes = [
             {
-                "client": client,
-                "status": Status(status).name.lower(),
-                "seconds": seconds[i],
-                "metrics": {name: values[i] for name, values in metrics.items()},
+                "client": c,
+                "status": status,
+                "seconds": s,
+                "metrics": dict(zip(names, x, strict=True)),
             }
-            for i, (client, status) in enumerate(
-                zip(selection.clients.tolist(), outcome.status.tolist(), strict=True)
-            )
+            for c, status, s, *x in zip(*reports, strict=True)
         ]
         self._call("POST", f"{path}/outcomes", {"outcomes": outcomes})
 
-    # What a selector declares is here what the server's selector declares.
-    polls = _of_server("polls")
-    needs_columns = _of_server("needs_columns")
-    uses_columns = _of_server("uses_columns")
-    needs_metrics = _of_server("needs_metrics")
-    optional_metrics = _of_server("optional_metrics")
-    metric_sizes = _of_server("metric_sizes")
-    reports_probability = _of_server("reports_probability")
-    poll_data = _of_server("poll_data")
-    may_underfill = _of_server("may_underfill")
-
-    @property
-    def _local_selector(self) -> Selector:
+    @cached_property
+    def _local(self) -> Selector:
         """A local selector like the server's, which is asked for its declarations only."""
-        if "_local" not in vars(self):
-            name, parameters = self.selector, dict(self.selector_parameters or {})
-            if name is None:
-                there = self._call("GET", "")
-                name, parameters = there["selector"], there["parameters"]
-            self._local = make(name, **parameters)
-        return self._local
+        if self.selector is not None:
+            return make(self.selector, **dict(self.selector_parameters or {}))
+        there = self._call("GET", "")
+        return make(there["selector"], **there["parameters"])
+
+    @cached_property
+    def _server(self) -> ServerConnection:
+        return ServerConnection(self.url, self.token, self.patience_s)
 
     def _create(self, seed: int) -> None:
         if self.replace:
@@ -301,12 +288,14 @@ class Remote(Selector):
             "seed": seed,
             "bounds": False,
         }
-        self._send("POST", "/federations", definition)
+        self._server.send("POST", "/federations", definition)
 
-    def _enrol(self, start: int, stop: int) -> None:
-        for first in range(start, stop, _MAX_CLIENTS):
-            clients = list(range(first, min(first + _MAX_CLIENTS, stop)))
-            self._call("PUT", "/clients", {"clients": clients})
+    def _put(self, clients: IntArray, columns: Mapping[str, Array] | None = None) -> None:
+        """Enrol clients, or send entries of columns, in several requests if there are many."""
+        for first in range(0, clients.size, _MAX_CLIENTS):
+            part = clients[first : first + _MAX_CLIENTS]
+            values = {name: finite(column[part]) for name, column in (columns or {}).items()}
+            self._call("PUT", "/clients", {"clients": part.tolist(), "columns": values})
 
     def _send_columns(self, ctx: RoundContext) -> None:
         """Send changed columns, of the clients for which they have changed."""
@@ -317,10 +306,7 @@ class Remote(Selector):
             if before is not None and before.shape == values.shape:
                 is_same = (values == before) | (np.isnan(values) & np.isnan(before))
                 changed = np.flatnonzero(~is_same.reshape(values.shape[0], -1).all(axis=1))
-            for first in range(0, changed.size, _MAX_CLIENTS):
-                clients = changed[first : first + _MAX_CLIENTS]
-                body = {"clients": clients.tolist(), "columns": {name: finite(values[clients])}}
-                self._call("PUT", "/clients", body)
+            self._put(changed, {name: values})
             self._sent[name] = values.copy()
 
     def _terms(self, ctx: RoundContext) -> dict[str, Any]:
@@ -333,17 +319,19 @@ class Remote(Selector):
         return terms
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
-        return self._send(method, f"/federations/{self.federation}{path}", body)
-
-    def _send(self, method: str, path: str, body: Any = None) -> Any:
-        if "_server" not in vars(self):
-            self._server = ServerConnection(self.url, self.token, self.patience_s)
-        return self._server.send(method, path, body)
+        return self._server.send(method, f"/federations/{self.federation}{path}", body)
 
     def _fresh(self, n_clients: int) -> Self:
         fresh = self.clone()
         fresh.n_clients_ = n_clients  # the state is on the server
         return fresh
+
+
+for _name in (
+    *("polls", "poll_data", "needs_columns", "uses_columns", "needs_metrics"),
+    *("optional_metrics", "metric_sizes", "reports_probability", "may_underfill"),
+):  # what a selector declares is here what the server's selector declares
+    setattr(Remote, _name, property(attrgetter(f"_local.{_name}")))
 
 
 # --------------------------------------------------------------------------------------------------

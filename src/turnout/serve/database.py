@@ -6,11 +6,10 @@ that the earlier ones need not be replayed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from alembic import command
@@ -53,7 +52,7 @@ _MIGRATION_LOCK = 7_210_517
 #: The execution option that marks a writing connection, since SQLite locks when it begins.
 _WRITES = "turnout_writes"
 #: More connections than a server has threads, so that no thread waits for one with a lock held.
-_POOL: Mapping[str, Any] = MappingProxyType({"pool_size": 20, "max_overflow": 80})
+_POOL = {"pool_size": 20, "max_overflow": 80}
 
 
 # --------------------------------------------------------------------------------------------------
@@ -145,7 +144,7 @@ def open_database(url: str = DEFAULT_URL) -> Engine:
     """
     engine = _engine(url)
     try:
-        with _transaction(engine) as connection:
+        with _writer(engine).begin() as connection:
             _migrate(connection)
     except SQLAlchemyError as error:
         engine.dispose()
@@ -156,8 +155,7 @@ def open_database(url: str = DEFAULT_URL) -> Engine:
     return engine
 
 
-@contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
+def writing(engine: Engine) -> AbstractContextManager[Connection]:
     """Enter a writing transaction; SQLite allows one at a time.
 
     Args:
@@ -166,9 +164,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
     Raises:
         DatabaseError: Another version of turnout has changed the tables since then.
     """
-    with _transaction(engine) as connection:
-        _check_version(connection)
-        yield connection
+    return reading(_writer(engine))
 
 
 @contextmanager
@@ -182,16 +178,14 @@ def reading(engine: Engine) -> Iterator[Connection]:
         DatabaseError: Another version of turnout has changed the tables since then.
     """
     with engine.begin() as connection:
-        _check_version(connection)
+        there = connection.execute(_VERSION).scalar()
+        if there != _versions(_MIGRATIONS)[0]:
+            raise _wrong_version(there, "restart this server with")
         yield connection
 
 
-@contextmanager
-def _transaction(engine: Engine) -> Iterator[Connection]:
-    with engine.connect() as connection:
-        connection = connection.execution_options(**{_WRITES: True})
-        with connection.begin():
-            yield connection
+def _writer(engine: Engine) -> Engine:
+    return engine.execution_options(**{_WRITES: True})
 
 
 def _engine(url: str) -> Engine:
@@ -231,41 +225,28 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def _scripts() -> tuple[Config, ScriptDirectory]:
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS))
-    config.set_main_option("path_separator", "os")
-    return config, ScriptDirectory.from_config(config)
-
-
 @lru_cache
-def _head(_: Path) -> str | None:
-    """Return the newest version; the folder is an argument only for the cache."""
-    return _scripts()[1].get_current_head()
-
-
-def _check_version(connection: Connection) -> None:
-    there = connection.execute(_VERSION).scalar()
-    if there != _head(_MIGRATIONS):
-        raise _wrong_version(there, "restart this server with")
+def _versions(folder: Path) -> list[str]:
+    """Return all versions of the database that this turnout knows, the newest first."""
+    return [step.revision for step in ScriptDirectory(str(folder)).walk_revisions()]
 
 
 def _wrong_version(there: str | None, what: str) -> DatabaseError:
+    newest = _versions(_MIGRATIONS)[0]
     return DatabaseError(
-        f"the database has version {there!r}, and this turnout knows up to "
-        f"{_head(_MIGRATIONS)!r}: {what} the turnout that wrote it, or give another --database. "
-        "Nothing was changed."
+        f"the database has version {there!r}, and this turnout knows up to {newest!r}: {what} the "
+        "turnout that wrote it, or give another --database. Nothing was changed."
     )
 
 
 def _migrate(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":  # several servers may start at once
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
-    config, scripts = _scripts()
     there = MigrationContext.configure(connection).get_current_revision()
-    known = {step.revision for step in scripts.walk_revisions()}
-    if there is not None and there not in known:
+    if there not in (None, *_versions(_MIGRATIONS)):
         raise _wrong_version(there, "upgrade to")
-    if there != scripts.get_current_head():
-        config.attributes["connection"] = connection
+    if there != _versions(_MIGRATIONS)[0]:
+        config = Config(attributes={"connection": connection})
+        config.set_main_option("script_location", str(_MIGRATIONS))
+        config.set_main_option("path_separator", "os")
         command.upgrade(config, "head")

@@ -11,12 +11,11 @@ import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from turnout.core.errors import InvalidInput
+from turnout.core.errors import InvalidInput, TurnoutError
 from turnout.core.names import nearest
 from turnout.core.registry import list_selectors, make
 from turnout.core.selector import Selector
@@ -38,7 +37,6 @@ from turnout.serve.schemas import (
     Withdrawal,
 )
 from turnout.worlds import Closed, Observed, RoundPolicy
-from turnout.worlds.policies import End
 
 #: The name of the policy that lets the caller decide which clients were in time.
 REPORTED = "reported"
@@ -46,13 +44,14 @@ REPORTED = "reported"
 CHECKPOINT_KIND = "serve"
 #: The parts of a definition that a checkpoint belongs to.
 _IDENTITY = {"selector", "parameters", "seed", "guard", "cohort_size", "policy", "bounds"}
+#: Bytes that a selector may need for one client.
+_MAX_STATE = 64 * 2**20
 _KINDS = {
     "completed": Kind.ANSWERED,
     "late": Kind.ANSWERED,
     "failed": Kind.FAILED,
     "silent": Kind.LOST,
 }
-_STATUSES = {status.name.lower(): status for status in Status}
 
 # --------------------------------------------------------------------------------------------------
 # Events: everything that can happen to a federation.
@@ -90,20 +89,6 @@ class StateImported(_Recorded):
 Content = Enrolment | Withdrawal | RoundOpened | RoundReported | RoundClosed | StateImported
 
 
-class Event(NamedTuple):
-    """An entry of the log.
-
-    Attributes:
-        seq: Its number, from 1.
-        at: When it happened, in seconds since 1970.
-        content: What happened.
-    """
-
-    seq: int
-    at: float
-    content: Content
-
-
 # --------------------------------------------------------------------------------------------------
 # The parts of a live session that are special to the server.
 # --------------------------------------------------------------------------------------------------
@@ -112,16 +97,13 @@ class Event(NamedTuple):
 class Reported(RoundPolicy):
     """The policy ``reported``: the caller sets sizes, deadlines and statuses."""
 
+    force_stop = False
+
     def __init__(self) -> None:
         self.cohort_size: int | None = None
         self.deadline_s = math.inf
         #: What was reported of the cohort, in its order; None = nothing.
         self.outcomes: Sequence[ClientOutcome | None] = ()
-
-    @property
-    def force_stop(self) -> bool:
-        """The server does not stop clients."""
-        return False
 
     def select_size(self, cohort_size: int, observed: Observed | None = None) -> int:
         """Return the size that the caller asked for."""
@@ -140,22 +122,13 @@ class Reported(RoundPolicy):
         cohort_size: int | None = None,
         reports_failure: BoolArray | bool = False,
     ) -> Closed:
-        """Return what the caller reported; a client without a report is late."""
-        status = [Status.LATE if o is None else _STATUSES[o.status] for o in self.outcomes]
-        seconds = as_array([None if o is None else o.seconds for o in self.outcomes])
-        length = float(np.fmax.reduce(seconds, initial=0.0))
-        spent = np.where(np.isnan(seconds), length, seconds)
-        return Closed(np.array(status, dtype=np.int8), seconds, length, spent, False)
+        """Return what the caller reported; a client without a report is late.
 
-    def end(
-        self,
-        duration: FloatArray,
-        survived: BoolArray,
-        cohort_size: int,
-        observed: Observed | None = None,
-    ) -> End:
-        """Wait until every client is reported."""
-        return End(math.inf)
+        The session knows how long the round took, and the clients with it.
+        """
+        status = [Status.LATE if o is None else Status[o.status.upper()] for o in self.outcomes]
+        seconds = as_array([None if o is None else o.seconds for o in self.outcomes])
+        return Closed(np.array(status, dtype=np.int8), seconds, 0.0, seconds, False)
 
 
 class _Hints(Hints):
@@ -198,7 +171,6 @@ class LiveFederation:
         live = LiveSettings.of({**settings, "label": definition.name, "followers": followers})
         live, self.selector = live.for_selector(_selector(definition))
         self.selector.check_parameters()
-        self.selector.clone().reset(1)  # finds errors that only a reset shows
         if self.reported is not None:  # the caller decides when a round ends
             live = replace(live, limit_s=math.inf)
         self.members = Enrolled()
@@ -213,22 +185,22 @@ class LiveFederation:
         self.replay_s = 0.0  #: the time that replaying from the last snapshot would take
         self.snapshot_s = 0.0  #: the time that the last snapshot took
 
-    @property
-    def needed_metrics(self) -> list[str]:
-        """The metrics that the selector learns from."""
-        return sorted(self.selector.needs_metrics)
-
     def selection_counts(self, status: Status | None = None) -> IntArray:
         """Return (n,) how often each client was selected, or had this status in the end."""
         columns = self.session.journal.columns()
         which = slice(None) if status is None else columns["status"] == status
         return np.bincount(columns["clients"][which], minlength=len(self.members.roster))
 
-    def apply(self, event: Event) -> None:
-        """Let the next event of the log happen."""
+    def apply(self, seq: int, at: float, content: Content) -> None:
+        """Let the next event of the log happen.
+
+        Args:
+            seq: Its number, from 1.
+            at: When it happened, in seconds since 1970.
+            content: What happened.
+        """
         started = time.perf_counter()
-        content = event.content
-        with clock.held(event.at):
+        with clock.held(at):
             if isinstance(content, Enrolment):
                 columns = {name: as_array(values) for name, values in content.columns.items()}
                 self.members.enrol(content.clients, columns)
@@ -236,21 +208,27 @@ class LiveFederation:
             elif isinstance(content, Withdrawal):
                 self.members.withdraw(content.clients)
             elif isinstance(content, RoundOpened):
-                self._open(content.terms, event.at)
+                self._open(content.terms, at)
             elif isinstance(content, RoundReported):
-                self._report(content, event.at)
+                self._report(content.round, content.report, at)
             elif isinstance(content, RoundClosed):
-                self._close(event.at)
-        self.seq, self.at = event.seq, event.at
+                self._close(at)
+        self.seq, self.at = seq, at
         self.replay_s += time.perf_counter() - started
 
     def is_over(self, at: float) -> bool:
-        """Return whether a round is open whose time is over, or whose clients are all reported."""
+        """Return whether a round is open that is to be closed.
+
+        That is when all clients are reported, when its policy has enough answers, or when its time
+        is over by the server's own clock. The seconds of a report judge only the client in it.
+        """
         if self.cohort is None:
             return False
         if len(self.outcomes) == len(self.cohort.ids):
             return True
-        return self.reported is None and self._elapsed(at) >= self.session.closes_at()
+        ends = self.session.closes_at()
+        has_enough = ends < self.cohort.deadline
+        return self.reported is None and (has_enough or at - self.opened_at >= ends)
 
     def free(self, terms: Terms, at: float) -> BoolArray:
         """Return (n,) the clients that could be selected under these terms."""
@@ -312,19 +290,14 @@ class LiveFederation:
     def _open(self, terms: Terms, at: float) -> None:
         self._set(terms)
         self.session.begin()
-        polled = self.session.to_poll()
-        if polled and terms.losses is not None:
-            losses: dict[Hashable, float | None] = dict(
-                zip(terms.losses.clients, terms.losses.losses, strict=True)
-            )
-            self.session.receive_losses(
-                polled, as_array([losses.get(client) for client in polled]), 0
-            )
+        polled, told = self.session.to_poll(), terms.losses
+        if polled and told is not None:
+            known: dict[Hashable, float | None] = dict(zip(told.clients, told.losses, strict=True))
+            self.session.receive_losses(polled, as_array([known.get(c) for c in polled]), 0)
         self.cohort = self.session.open()
         self.opened_at, self.outcomes, self.length_s = at, {}, None
 
-    def _report(self, content: RoundReported, at: float) -> None:
-        t, report = content.round, content.report
+    def _report(self, t: int, report: Outcomes, at: float) -> None:
         is_open = self.cohort is not None and t == self.cohort.round
         for outcome in report.outcomes:
             if is_open:
@@ -348,22 +321,15 @@ class LiveFederation:
             self.reported.outcomes = [self.outcomes.get(client) for client in ids]
             known = [o.seconds for o in self.outcomes.values() if o.seconds is not None]
             length = max(known, default=0.0) if self.length_s is None else self.length_s
-        elif len(self.outcomes) < len(ids):
-            length = min(self._elapsed(at), self.session.closes_at())
+        elif len(self.outcomes) < len(ids):  # a reported minute has passed on the caller's clock
+            claims = [outcome.seconds or 0.0 for outcome in self.outcomes.values()]
+            length = min(max(at - self.opened_at, *claims, 0.0), self.session.closes_at())
         present = [client for client in ids if self.members.is_there(client)]
         self.result = self.session.close(present, length)
         self.session.spans.finish()
         if self.reported is not None:  # the caller decides which clients are free
             self.members.reserved = {}
         self.cohort, self.outcomes, self.members.available = None, {}, None
-
-    def _elapsed(self, at: float) -> float:
-        """Return how long the open round has taken so far.
-
-        If a client is reported to have taken a minute, a minute has passed on the caller's clock.
-        """
-        reported = [outcome.seconds or 0.0 for outcome in self.outcomes.values()]
-        return max(at - self.opened_at, *reported, 0.0)
 
     def _available(self, terms: Terms) -> BoolArray | None:
         if terms.available is None:
@@ -385,6 +351,30 @@ def content_of(saved: Checkpoint) -> bytes:
 def as_array(values: object) -> FloatArray:
     """Return numbers as an array, with NaN for None."""
     return np.array(values, dtype=np.float64)
+
+
+def check_new(definition: Definition) -> None:
+    """Reject a new federation that is impossible, or needs too much memory for one client.
+
+    Args:
+        definition: The body of the request that creates it.
+
+    Raises:
+        TurnoutError: What is wrong, and the fix.
+    """
+    trial = LiveFederation(definition).selector.clone()
+    wrong = ""
+    try:
+        trial.reset(1)  # finds errors that only a reset shows
+        if sum(getattr(value, "nbytes", 0) for value in vars(trial).values()) > _MAX_STATE:
+            wrong = f"it needs more than {_MAX_STATE // 2**20} MB for one client"
+    except TurnoutError:
+        raise
+    except (MemoryError, OverflowError, ValueError) as error:  # from numpy
+        wrong = str(error).rstrip(".")
+    if wrong:
+        detail = f"{trial!r} cannot be used ({wrong}): use smaller parameters."
+        raise InvalidInput(detail, field="parameters")
 
 
 def _selector(definition: Definition) -> Selector:

@@ -12,35 +12,44 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Path, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from sqlalchemy import delete, insert, select
-from starlette.concurrency import run_in_threadpool
 
 from turnout.core.arrays import COLUMN_LIMITS
 from turnout.core.types import Status
 from turnout.live import clock
+from turnout.live.members import possible_range
 from turnout.results import metrics
 from turnout.serve.auth import (
     ADMIN,
     READ,
     SELECT,
     Grant,
+    GuardedRoute,
     make_token,
     needs,
     revoke_token,
     revoke_tokens,
 )
 from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT, TOKEN, writing
-from turnout.serve.federation import LiveFederation, StateImported, as_array, content_of
-from turnout.serve.problems import ERRORS, HttpProblem, Responses, round_open
+from turnout.serve.federation import LiveFederation, StateImported, as_array, check_new, content_of
+from turnout.serve.problems import (
+    ERRORS,
+    HttpProblem,
+    Responses,
+    check_known,
+    check_unique,
+    round_open,
+)
 from turnout.serve.schemas import (
+    ClientId,
     CountsDocument,
     Definition,
     Enrolment,
     NewToken,
     Withdrawal,
 )
-from turnout.serve.store import Name, Store, Stored, check_unique, save
+from turnout.serve.store import WITHOUT_NUL, Name, Stored, save
 
 _COUNTS: Responses = {200: {"model": CountsDocument}}
 _CREATED: Responses = {**_COUNTS, 201: {"model": CountsDocument}}
@@ -51,7 +60,7 @@ _MAX_COLUMNS = 64
 #: Clients that are listed as selected least and most often.
 _N_LISTED = 10
 
-router = APIRouter(prefix="/federations", responses=ERRORS)
+router = APIRouter(prefix="/federations", responses=ERRORS, route_class=GuardedRoute)
 
 
 Reader = Annotated[Grant, Depends(needs("read"))]
@@ -74,7 +83,7 @@ def list_federations(store: Stored, grant: Reader) -> dict[str, Any]:
 )
 def create_federation(store: Stored, body: Definition, response: Response) -> dict[str, Any]:
     """Create a federation. If the same definition is sent again, the response is 200."""
-    LiveFederation(body)  # raises if the definition is impossible
+    check_new(body)
     text = body.model_dump_json()
     with writing(store.engine) as connection:
         query = select(FEDERATION.c.definition).where(FEDERATION.c.name == body.name)
@@ -101,7 +110,7 @@ def get_federation(store: Stored, name: Name) -> dict[str, Any]:
             "needs": {
                 "columns": sorted(selector.needs_columns),
                 "may_use": sorted(selector.uses_columns),
-                "metrics": sorted(federation.needed_metrics),
+                "metrics": sorted(federation.session.needed_metrics),
                 "polls": selector.polls,
                 "poll_data": selector.poll_data,
             },
@@ -129,31 +138,37 @@ def enrol_clients(store: Stored, name: Name, body: Enrolment) -> dict[str, Any]:
     """Enrol clients, or change their columns, in bulk; a million in one request are fine."""
     with store.write(name) as tx:
         _check_enrolment(tx.federation, body)
-        roster = tx.federation.members.roster
-        before = len(roster)
+        known = sum(client in tx.federation.members.roster for client in body.clients)
         tx.add(body)
-        n_new = len(roster) - before
-        known = len(body.clients) - n_new
-        return {"new": n_new, "known": known, **_counts(tx.federation)}
+        return {"new": len(body.clients) - known, "known": known, **_counts(tx.federation)}
 
 
 @router.post("/{name}/clients/withdraw", tags=["clients"], dependencies=SELECT, responses=_COUNTS)
 def withdraw_clients(store: Stored, name: Name, body: Withdrawal) -> dict[str, Any]:
     """Withdraw clients. What the selector has learned about them is kept for their return."""
     with store.write(name) as tx:
-        tx.check_known(body.clients, "clients")
+        check_known(body.clients, tx.federation.members.roster, "clients")
         tx.add(body)
         return _counts(tx.federation)
 
 
 @router.get("/{name}/clients", tags=["clients"], dependencies=READ)
-def count_clients(store: Stored, name: Name) -> dict[str, Any]:
-    """List all clients, with how often each was selected and answered in time."""
+def count_clients(
+    store: Stored,
+    name: Name,
+    offset: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+    limit: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
+) -> dict[str, Any]:
+    """List clients in the order of enrolment, all or some, with how often each was selected.
+
+    Also how often each of them answered in time.
+    """
+    part = slice(offset, None if limit is None else offset + limit)
     with store.read(name) as tx:
         return {
-            "clients": list(tx.federation.members.roster.ids),
-            "chosen": tx.federation.selection_counts().tolist(),
-            "completed": tx.federation.selection_counts(Status.COMPLETED).tolist(),
+            "clients": list(tx.federation.members.roster.ids[part]),
+            "chosen": tx.federation.selection_counts()[part].tolist(),
+            "completed": tx.federation.selection_counts(Status.COMPLETED)[part].tolist(),
         }
 
 
@@ -186,31 +201,15 @@ def export_state(store: Stored, name: Name) -> Response:
     return Response(content, media_type="application/octet-stream")
 
 
+async def _content(request: Request) -> bytes:
+    return await request.body()
+
+
 @router.put("/{name}/state", tags=["state"], dependencies=ADMIN)
-async def import_state(store: Stored, name: Name, request: Request) -> dict[str, Any]:
+def import_state(
+    store: Stored, name: Name, content: Annotated[bytes, Depends(_content)]
+) -> dict[str, Any]:
     """Let a new federation continue from such a file."""
-    return await run_in_threadpool(_import, store, name, await request.body())
-
-
-@router.post("/{name}/tokens", status_code=201, tags=["tokens"], dependencies=ADMIN)
-def create_token(store: Stored, name: Name, body: NewToken) -> dict[str, Any]:
-    """Make a token for this federation; it is shown once."""
-    with writing(store.engine) as connection:
-        token = make_token(connection, body.name, body.scope, name)
-    return {"name": body.name, "scope": body.scope, "federation": name, "token": token}
-
-
-@router.delete("/{name}/tokens/{token}", status_code=204, tags=["tokens"], dependencies=ADMIN)
-def delete_token(store: Stored, name: Name, token: Annotated[str, Path(max_length=64)]) -> None:
-    """Revoke a token of this federation."""
-    with writing(store.engine) as connection:
-        if not revoke_token(connection, token, name):
-            detail = f"this federation has no token {token!r}."
-            fix = "List the tokens with 'turnout serve tokens'."
-            raise HttpProblem("unknown-token", detail, status=404, field="token", fix=fix)
-
-
-def _import(store: Store, name: str, content: bytes) -> dict[str, Any]:
     with store.write(name) as tx:
         if tx.federation.seq:
             detail = f"the federation {name!r} has clients or rounds of its own."
@@ -222,6 +221,28 @@ def _import(store: Store, name: str, content: bytes) -> dict[str, Any]:
     store.forget(tx.federation)  # it is loaded again, from the snapshot
     with store.read(name) as tx:
         return _counts(tx.federation)
+
+
+@router.post("/{name}/tokens", status_code=201, tags=["tokens"], dependencies=ADMIN)
+def create_token(store: Stored, name: Name, body: NewToken) -> dict[str, Any]:
+    """Make a token for this federation; it is shown once."""
+    with writing(store.engine) as connection:
+        token = make_token(connection, body.name, body.scope, name)
+    return {"name": body.name, "scope": body.scope, "federation": name, "token": token}
+
+
+@router.delete("/{name}/tokens/{token}", status_code=204, tags=["tokens"], dependencies=ADMIN)
+def delete_token(
+    store: Stored,
+    name: Name,
+    token: Annotated[str, Path(max_length=64, pattern=WITHOUT_NUL)],
+) -> None:
+    """Revoke a token of this federation."""
+    with writing(store.engine) as connection:
+        if not revoke_token(connection, token, name):
+            detail = f"this federation has no token {token!r}."
+            fix = "List the tokens with 'turnout serve tokens'."
+            raise HttpProblem("unknown-token", detail, status=404, field="token", fix=fix)
 
 
 def _counts(federation: LiveFederation) -> dict[str, Any]:
@@ -244,8 +265,16 @@ def _counts(federation: LiveFederation) -> dict[str, Any]:
 
 
 def _check_enrolment(federation: LiveFederation, enrolment: Enrolment) -> None:
-    """Reject repeated ids, and columns that fit neither the clients nor the known columns."""
+    """Reject repeated ids, and columns that fit neither the clients nor the known columns.
+
+    The ids 7 and "7" are the same text, and results name clients by their text.
+    """
     check_unique(enrolment.clients, "clients")
+    here, roster = set(enrolment.clients), federation.members.roster
+    for client, twin in _other_types(enrolment.clients):
+        if (twin in here or twin in roster) and client not in roster:
+            detail = f"clients must not differ only in their type, got {client!r} and {twin!r}."
+            raise HttpProblem("duplicate-client", detail, fix="Send all ids as texts.")
     columns = federation.members.columns
     if len(columns.state().keys() | enrolment.columns.keys()) > _MAX_COLUMNS:
         raise HttpProblem("bad-column", f"columns: there may be {_MAX_COLUMNS} columns at most.")
@@ -256,6 +285,13 @@ def _check_enrolment(federation: LiveFederation, enrolment: Enrolment) -> None:
             raise HttpProblem("bad-column", f"{field}: {wrong}.", field=field)
 
 
+def _other_types(clients: list[ClientId]) -> list[tuple[ClientId, ClientId]]:
+    """Return the ids for which there is one of the other type with the same text, and that one."""
+    numbers = [(c, str(c)) for c in clients if isinstance(c, int)]
+    texts = [(c, int(c)) for c in clients if isinstance(c, str) and c.removeprefix("-").isdecimal()]
+    return [*numbers, *((text, number) for text, number in texts if str(number) == text)]
+
+
 def _column_problem(
     name: str, values: Sequence[Any], n_clients: int, known: tuple[int, ...] | None
 ) -> str | None:
@@ -263,13 +299,18 @@ def _column_problem(
     if len(values) != n_clients:
         return f"has {len(values)} entries for {n_clients} clients"
     try:
-        shape = as_array(values).shape[1:]
+        array = as_array(values)
     except ValueError:
         return "has lists of different lengths"
+    shape = array.shape[1:]
     if name in COLUMN_LIMITS and shape:
         return "must have one number for each client"
     if shape and not 0 < shape[0] <= _MAX_NUMBERS:
         return f"must have 1 to {_MAX_NUMBERS} numbers for each client"
     if known is not None and known != shape:
         return f"has shape {shape} for each client, others have {known}"
+    least, most = possible_range(name)
+    wrong = array[(array < least) | (array > most)]
+    if wrong.size:
+        return f"must have numbers from {least:g} to {most:g}, or null, got {wrong[0]:g}"
     return None

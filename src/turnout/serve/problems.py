@@ -15,7 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from turnout.core.errors import InvalidInput, MissingColumn, TurnoutError
+from turnout.core.errors import MissingColumn, TurnoutError
+from turnout.core.roster import Roster
 from turnout.serve.database import DatabaseError
 from turnout.serve.schemas import ProblemDocument
 
@@ -34,7 +35,7 @@ _PROBLEM = {
 #: The errors of every route.
 ERRORS: Responses = {
     400: {"model": ProblemDocument},  # adds the schema to the components
-    **dict.fromkeys((401, 403, 404, 409, 413, 422, 503), _PROBLEM),
+    **dict.fromkeys((401, 403, 404, 409, 413, 422, 429, 503), _PROBLEM),
 }
 #: Every kind of problem: the HTTP status, the field at fault, and the fix.
 _KINDS: dict[str, tuple[int, str | None, str]] = {
@@ -67,6 +68,7 @@ _KINDS: dict[str, tuple[int, str | None, str]] = {
     "too-few-answers": (409, "quorum", 'Fix the clients, then send {"go_on": true}.'),
     "too-few-free": (409, "available", "Enrol more clients, or wait until busy ones are free."),
     "too-large": (413, "body", "Send it in parts, or start the server with a larger --max-body."),
+    "too-many-tokens": (429, "Authorization", "Wait, then send a token that works."),
     "unknown-client": (404, "clients", "Enrol them first with PUT .../clients, or omit them."),
     "unknown-federation": (404, "name", "Create it with POST /federations."),
     "unknown-round": (404, "round", "Open it first with POST .../rounds."),
@@ -88,7 +90,15 @@ class Diverged(TurnoutError, RuntimeError):
     """Replaying the log selected other clients than those on record."""
 
 
-class HttpProblem(Exception):
+#: The kinds of turnout's own errors; all others are invalid input.
+_KIND_OF: dict[type[Exception], str] = {
+    DatabaseError: "newer-database",
+    Diverged: "diverged",
+    MissingColumn: "missing-column",
+}
+
+
+class HttpProblem(HTTPException):
     """A request that was not carried out; nothing has changed.
 
     Args:
@@ -110,29 +120,34 @@ class HttpProblem(Exception):
         fix: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(detail)
         usual_status, usual_field, usual_fix = _KINDS[kind]
-        self.status = status or usual_status
-        self.headers = dict(headers or {})
-        self._document = {
-            "type": f"urn:turnout:{kind}",
-            "title": kind.replace("-", " ").capitalize(),
-            "status": self.status,
-            "detail": detail,
-            "field": field or usual_field,
-            "fix": fix or usual_fix,
-        }
+        super().__init__(status or usual_status, detail, headers)
+        self.kind, self.field, self.fix = kind, field or usual_field, fix or usual_fix
 
     def response(self) -> JSONResponse:
         """Return the response to the request."""
-        return JSONResponse(self._document, self.status, self.headers, MEDIA_TYPE)
+        document = {
+            "type": f"urn:turnout:{self.kind}",
+            "title": self.kind.replace("-", " ").capitalize(),
+            "status": self.status_code,
+            "detail": self.detail,
+            "field": self.field,
+            "fix": self.fix,
+        }
+        return JSONResponse(document, self.status_code, self.headers, MEDIA_TYPE)
 
 
-def repeated_client(clients: Sequence[Hashable], field: str) -> HttpProblem:
-    """Return the problem of clients that a request names twice."""
-    twice, _ = Counter(clients).most_common(1)[0]
-    detail = f"{field} must name each client once, got {twice!r} twice."
-    return HttpProblem("duplicate-client", detail, field=field)
+def check_unique(clients: Sequence[Hashable], field: str) -> None:
+    """Reject repeated ids.
+
+    Args:
+        clients: Ids.
+        field: The field of the request that has them.
+    """
+    if len(set(clients)) < len(clients):
+        twice, _ = Counter(clients).most_common(1)[0]
+        detail = f"{field} must name each client once, got {twice!r} twice."
+        raise HttpProblem("duplicate-client", detail, field=field)
 
 
 def round_open(t: int) -> HttpProblem:
@@ -141,11 +156,20 @@ def round_open(t: int) -> HttpProblem:
     return HttpProblem("round-open", f"round {t} is open.", fix=fix)
 
 
-def unknown_clients(clients: Sequence[Hashable], field: str) -> HttpProblem:
-    """Return the problem of clients that are not enrolled."""
-    some = ", ".join(map(repr, clients[:5])) + (", ..." if len(clients) > 5 else "")
-    detail = f"{len(clients)} ids are not enrolled: {some}."
-    return HttpProblem("unknown-client", detail, field=field)
+def check_known(clients: Sequence[Hashable], roster: Roster, field: str) -> None:
+    """Reject ids that are not enrolled, or repeated.
+
+    Args:
+        clients: Ids.
+        roster: The clients that are enrolled.
+        field: The field of the request that has the ids.
+    """
+    check_unique(clients, field)
+    unknown = [client for client in clients if client not in roster]
+    if unknown:
+        some = ", ".join(map(repr, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        detail = f"{len(unknown)} ids are not enrolled: {some}."
+        raise HttpProblem("unknown-client", detail, field=field)
 
 
 def handle_errors(app: FastAPI) -> None:
@@ -153,40 +177,37 @@ def handle_errors(app: FastAPI) -> None:
 
     def respond(_: Request, error: Exception) -> JSONResponse:
         problem = _problem_of(error)
-        if problem.status >= 500:
+        if problem.status_code >= 500:
             is_bug = not isinstance(error, TurnoutError | SQLAlchemyError)
             log.error("a request failed: %s", error, exc_info=error if is_bug else None)
         return problem.response()
 
     # After the handler of ``Exception``, Starlette raises the error once more, so that expected
     # errors need handlers of their own.
-    for kind in (HttpProblem, HTTPException, RequestValidationError, TurnoutError, SQLAlchemyError):
+    expected = (HTTPException, RequestValidationError, TurnoutError, SQLAlchemyError)
+    for kind in (*expected, Exception):
         app.add_exception_handler(kind, respond)
-    app.add_exception_handler(Exception, respond)
 
 
 def _problem_of(error: Exception) -> HttpProblem:
     if isinstance(error, HttpProblem):
         return error
     if isinstance(error, HTTPException):
-        kind = "too-large" if error.status_code == 413 else "bad-request"
-        fix, about = _FIXES.get(error.status_code), str(error.detail)
-        return HttpProblem(kind, about, status=error.status_code, fix=fix, headers=error.headers)
+        status, fix = error.status_code, _FIXES.get(error.status_code)
+        about = str(error.detail)
+        return HttpProblem("bad-request", about, status=status, fix=fix, headers=error.headers)
     if isinstance(error, RequestValidationError):
         first: dict[str, Any] = dict(error.errors()[0])
         field = _field(first["loc"], error.body, is_missing=first["type"] == "missing")
         return HttpProblem("wrong-shape", f"{field}: {first['msg']}.", field=field)
     if isinstance(error, SQLAlchemyError):
         return HttpProblem("database-failed", "the database did not respond.", headers=RETRY)
-    if isinstance(error, DatabaseError):
-        return HttpProblem("newer-database", str(error))
-    if isinstance(error, Diverged):
-        return HttpProblem("diverged", str(error))
     if isinstance(error, TurnoutError):
-        wrong = error.field if isinstance(error, InvalidInput) else None
-        kind = "missing-column" if isinstance(error, MissingColumn) else "invalid-input"
+        wrong = getattr(error, "field", None)
         fix = f"Correct {wrong}." if wrong else None
-        return HttpProblem(kind, str(error), field=wrong, fix=fix)
+        return HttpProblem(
+            _KIND_OF.get(type(error), "invalid-input"), str(error), field=wrong, fix=fix
+        )
     return HttpProblem("server-error", "the server failed; nothing was changed.")
 
 
@@ -197,9 +218,8 @@ def _field(location: Sequence[str | int], body: Any, *, is_missing: bool) -> str
         return str(parts[-1])
     path: list[str] = []
     for part in parts:
-        is_there = isinstance(body, dict) and part in body
-        is_there = is_there or (isinstance(body, list) and isinstance(part, int))
-        if is_there or (is_missing and isinstance(body, dict)):
+        is_list, is_dict = isinstance(body, list), isinstance(body, dict)
+        if (is_list and isinstance(part, int)) or (is_dict and (part in body or is_missing)):
             path.append(str(part))
-            body = body[part] if is_there else None
+            body = body.get(part) if is_dict else body[part]
     return ".".join(path) or "body"

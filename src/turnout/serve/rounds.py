@@ -20,7 +20,7 @@ from sqlalchemy import Row, insert, select, update
 from turnout.core.types import Status
 from turnout.live import TooFewAnswers
 from turnout.live.client import spelling
-from turnout.serve.auth import READ, SELECT
+from turnout.serve.auth import READ, SELECT, GuardedRoute
 from turnout.serve.database import FEDERATION, ROUND
 from turnout.serve.federation import LiveFederation, RoundClosed, RoundOpened, RoundReported
 from turnout.serve.problems import (
@@ -28,8 +28,9 @@ from turnout.serve.problems import (
     RETRY,
     HttpProblem,
     Responses,
+    check_known,
+    check_unique,
     round_open,
-    unknown_clients,
 )
 from turnout.serve.schemas import (
     Bits,
@@ -45,11 +46,12 @@ from turnout.serve.store import (
     Store,
     Stored,
     Transaction,
-    check_unique,
     reported_outcomes,
 )
 
-router = APIRouter(prefix="/federations/{name}", tags=["rounds"], responses=ERRORS)
+router = APIRouter(
+    prefix="/federations/{name}", tags=["rounds"], responses=ERRORS, route_class=GuardedRoute
+)
 
 Number = Annotated[int, Path(description="The round, from 0.", ge=0, lt=2**31)]
 Key = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=256)]
@@ -68,8 +70,7 @@ def poll(store: Stored, name: Name, body: NewRound = _NO_TERMS) -> dict[str, Any
         _close_if_over(tx)
         if federation.cohort is not None:
             raise round_open(federation.cohort.round)
-        _check_number(body.round, federation)
-        _check_terms(tx, body, go_on=body.go_on)
+        _check_next(tx, body)
         return {
             "round": federation.session.round,
             "clients": federation.polled(body, tx.at),
@@ -102,12 +103,11 @@ def open_round(
         if row is not None:
             response.status_code = 200
             return _document(row)
-        _check_number(body.round, federation)
-        terms = Terms(**{field: getattr(body, field) for field in Terms.model_fields})
-        if _check_terms(tx, terms, go_on=body.go_on):
-            _check_losses(federation, terms, tx.at)
-        tx.add(RoundOpened(round=federation.session.round, terms=terms))
-        return _document(_record(tx, key))
+        if _check_next(tx, body):
+            _check_losses(federation, body, tx.at)
+        tx.add(RoundOpened(round=federation.session.round, terms=body))
+        _record(tx, key)
+        return _document(_row(tx, federation.session.round))
 
 
 @router.get("/rounds", dependencies=READ)
@@ -152,8 +152,8 @@ def report_outcomes(store: Stored, name: Name, number: Number, body: Outcomes) -
         if new:
             report = Outcomes(outcomes=new, length_s=body.length_s)
             tx.add(RoundReported(round=number, report=report))
-        if is_open and federation.is_over(tx.at):
-            _close(tx)
+        if is_open:
+            _close_if_over(tx)
         return {
             "round": number,
             "new": len(new),
@@ -214,34 +214,25 @@ def _find(tx: Transaction, which: Any) -> Row[Any] | None:
 
 def _known(tx: Transaction, number: int | None, key: str | None) -> Row[Any] | None:
     """Return the round that an earlier request with this key or number has opened."""
-    if key is not None:
-        row = _find(tx, ROUND.c.key == key)
-        if row is not None and number not in (None, row.number):
-            detail = f"the key {key!r} has opened round {row.number}, not {number}."
-            raise HttpProblem("key-reused", detail)
-        if row is not None:
-            return row
-    if number is None:
-        return None
-    return _find(tx, ROUND.c.number == number)
+    row = None if key is None else _find(tx, ROUND.c.key == key)
+    if row is None:
+        return None if number is None else _find(tx, ROUND.c.number == number)
+    if number not in (None, row.number):
+        detail = f"the key {key!r} has opened round {row.number}, not {number}."
+        raise HttpProblem("key-reused", detail)
+    return row
 
 
 def _document(row: Row[Any]) -> dict[str, Any]:
     """Return a round as responses have it."""
+    times = {name: getattr(row, name) for name in ("opened_at", "closes_at", "closed_at")}
+    state = {"round": row.number, "state": "open" if row.result is None else "closed"}
     result = {} if row.result is None else {"result": json.loads(row.result)}
-    return {
-        "round": row.number,
-        "state": "open" if row.result is None else "closed",
-        "opened_at": row.opened_at,
-        "closes_at": row.closes_at,
-        "closed_at": row.closed_at,
-        **json.loads(row.chosen),
-        **result,
-    }
+    return {**state, **times, **json.loads(row.chosen), **result}
 
 
-def _record(tx: Transaction, key: str | None) -> Row[Any]:
-    """Store the round that was opened, and return it."""
+def _record(tx: Transaction, key: str | None) -> None:
+    """Store the round that was opened."""
     federation, cohort = tx.federation, tx.federation.cohort
     assert cohort is not None
     has_deadline = math.isfinite(cohort.deadline)
@@ -263,13 +254,11 @@ def _record(tx: Transaction, key: str | None) -> Row[Any]:
             chosen=json.dumps(chosen),
         )
     )
-    return _row(tx, cohort.round)
 
 
 def _close_if_over(tx: Transaction) -> bool:
     """Close the open round if its time is over; return whether it was closed."""
-    is_over = tx.federation.is_over(tx.at)
-    if is_over:
+    if is_over := tx.federation.is_over(tx.at):
         _close(tx)
     return is_over
 
@@ -303,22 +292,18 @@ def _close(tx: Transaction) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def _check_number(wanted: int | None, federation: LiveFederation) -> None:
-    t = federation.session.round
-    if wanted not in (None, t):
-        detail = f"round must be {t}, which comes next, got {wanted}."
-        raise HttpProblem("wrong-round", detail, fix=f"Ask for round {t}, or omit the number.")
-
-
-def _check_terms(tx: Transaction, terms: Terms, *, go_on: bool) -> int:
+def _check_next(tx: Transaction, terms: NewRound) -> int:
     """Reject a round that cannot be opened; return how many clients are free.
 
     Args:
         tx: The transaction; no round is open.
-        terms: What is special about the round.
-        go_on: Whether to continue after too many rounds without answers.
+        terms: The request for the round.
     """
     federation, session = tx.federation, tx.federation.session
+    t = session.round
+    if terms.round not in (None, t):
+        detail = f"round must be {t}, which comes next, got {terms.round}."
+        raise HttpProblem("wrong-round", detail, fix=f"Ask for round {t}, or omit the number.")
     if not len(federation.members.roster):
         raise HttpProblem("no-clients", "no client is enrolled.")
     _check_available(tx, terms)
@@ -327,7 +312,7 @@ def _check_terms(tx: Transaction, terms: Terms, *, go_on: bool) -> int:
             detail = f"the federation's policy sets {field}."
             raise HttpProblem("policy-decides", detail, field=field)
     quorum = session.settings.quorum
-    if not go_on:
+    if not terms.go_on:
         try:
             session.check_quorum()
         except TooFewAnswers as error:
@@ -355,7 +340,7 @@ def _check_available(tx: Transaction, terms: Terms) -> None:
                 f"{n_clients} clients.",
             )
     elif terms.available is not None:
-        tx.check_known(terms.available, "available")
+        check_known(terms.available, tx.federation.members.roster, "available")
 
 
 def _check_losses(federation: LiveFederation, terms: Terms, at: float) -> None:
@@ -390,9 +375,7 @@ def _new_outcomes(
     check_unique([outcome.client for outcome in report.outcomes], "outcomes")
     selected = set(cohort)
     odd = [outcome.client for outcome in report.outcomes if outcome.client not in selected]
-    unknown = [client for client in odd if client not in federation.members.roster]
-    if unknown:
-        raise unknown_clients(unknown, "outcomes")
+    check_known(odd, federation.members.roster, "outcomes")
     if odd:
         raise HttpProblem("not-chosen", f"{odd[0]!r} was not selected in this round.")
     for outcome in report.outcomes:
@@ -413,7 +396,7 @@ def _check_outcome(federation: LiveFederation, outcome: ClientOutcome) -> None:
         )
     missing = [
         name
-        for name in federation.needed_metrics
+        for name in sorted(federation.selector.needs_metrics)
         if spelling(outcome.metrics, name) is None
         and name not in federation.selector.optional_metrics
     ]

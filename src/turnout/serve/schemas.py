@@ -23,9 +23,10 @@ ClientId: TypeAlias = (
     | Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
 )
 _Number: TypeAlias = float | None
+_Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)] | None
 #: One number per client, or one list of numbers per client; null = unknown.
 Column: TypeAlias = Annotated[
-    list[_Number] | list[list[_Number]], Field(union_mode="left_to_right")
+    list[_Finite] | list[list[_Finite]], Field(union_mode="left_to_right")
 ]
 Seconds: TypeAlias = Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)]
 Name: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
@@ -61,7 +62,7 @@ def _body_of(
     Args:
         cls: The dataclass.
         title: The name of the body in ``/openapi.json``.
-        types: The types in JSON of fields that hold objects in Python.
+        types: The types in JSON of fields that hold objects in Python, by type or by name.
         defaults: The defaults in JSON, where they differ.
         names: The fields to take; None takes all of them.
     """
@@ -70,8 +71,9 @@ def _body_of(
     for field in dataclasses.fields(cls):
         if names is None or field.name in names:
             kind, default = hints[field.name], defaults.get(field.name, field.default)
+            kind = types.get(field.name, types.get(kind, kind))
             meaning = meanings[field.name].meaning.replace("None", "null").replace("``", "")
-            parts[field.name] = (types.get(kind, kind), Field(default, description=meaning))
+            parts[field.name] = (kind, Field(default, description=meaning))
     summary = (cls.__doc__ or "").partition("\n")[0].replace("``", "")
     return create_model(title, __base__=_SettingsBody, __doc__=summary, **parts)
 
@@ -84,6 +86,7 @@ else:
         LiveSettings,
         "Settings",
         types={
+            "cohort_size": Size,
             float: Seconds,
             float | None: Seconds | None,
             RoundPolicy | None: dict[str, Any] | str | None,

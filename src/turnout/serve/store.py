@@ -11,25 +11,24 @@ import json
 import logging
 import time
 import zlib
-from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
-from threading import Lock, RLock
-from typing import Annotated, Any
+from threading import RLock
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, Path, Request
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
 
-from turnout.live import Prometheus
+from turnout.live import Prometheus, clock
 from turnout.live.checkpoint import Checkpoint
 from turnout.live.monitor import Numbers, People
 from turnout.live.transport import log as live_log
+from turnout.live.transport import one_line
 from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT, writing
 from turnout.serve.federation import (
     Content,
-    Event,
     LiveFederation,
     RoundClosed,
     RoundOpened,
@@ -37,10 +36,11 @@ from turnout.serve.federation import (
     StateImported,
     content_of,
 )
-from turnout.serve.problems import Diverged, HttpProblem, repeated_client, unknown_clients
-from turnout.serve.schemas import ClientId, ClientOutcome, Definition, Enrolment, Withdrawal
+from turnout.serve.problems import Diverged, HttpProblem
+from turnout.serve.schemas import ClientOutcome, Definition, Enrolment, Withdrawal
 
 log = logging.getLogger("turnout.serve")
+log.addFilter(one_line)
 
 #: The kinds of events, as the database has them.
 _KINDS: dict[str, type[Content]] = {
@@ -52,6 +52,8 @@ _KINDS: dict[str, type[Content]] = {
     "imported": StateImported,
 }
 _KIND_OF = {content: kind for kind, content in _KINDS.items()}
+#: An entry of the log: its number, when it happened, and what.
+_Event: TypeAlias = tuple[int, float, Content]
 #: A snapshot is taken when replaying would take this many times as long as taking it ...
 _WORTH = 5.0
 #: ... and at least this many seconds.
@@ -64,35 +66,26 @@ class Transaction:
     Args:
         connection: To the database.
         federation: The federation.
+        copies: The copies in memory, without those that are ahead of the log.
     """
 
-    def __init__(self, connection: Connection, federation: LiveFederation) -> None:
-        self.connection, self.federation = connection, federation
+    def __init__(
+        self, connection: Connection, federation: LiveFederation, copies: dict[int, LiveFederation]
+    ) -> None:
+        self.connection, self.federation, self._copies = connection, federation, copies
         self.at = max(time.time(), federation.at)  # the log never goes back in time
         self.is_changed = False
-
-    def check_known(self, clients: Sequence[ClientId], field: str) -> None:
-        """Reject ids that are not enrolled, or repeated.
-
-        Args:
-            clients: Ids.
-            field: The field of the request that has them.
-        """
-        check_unique(clients, field)
-        unknown = [client for client in clients if client not in self.federation.members.roster]
-        if unknown:
-            raise unknown_clients(unknown, field)
 
     def add(self, content: Content) -> None:
         """Apply an event and append it to the log."""
         self.is_changed = True
-        event = Event(self.federation.seq + 1, self.at, content)
-        self.federation.apply(event)
+        self._copies.pop(self.federation.id, None)  # until the event is committed
+        self.federation.apply(self.federation.seq + 1, self.at, content)
         self.connection.execute(
             insert(EVENT).values(
                 federation_id=self.federation.id,
-                seq=event.seq,
-                at=event.at,
+                seq=self.federation.seq,
+                at=self.at,
                 kind=_KIND_OF[type(content)],
                 round=getattr(content, "round", None),
                 body=zlib.compress(content.model_dump_json(exclude_defaults=True).encode(), 1),
@@ -100,31 +93,18 @@ class Transaction:
         )
 
 
-def check_unique(clients: Sequence[ClientId], field: str) -> None:
-    """Reject repeated ids.
-
-    Args:
-        clients: Ids.
-        field: The field of the request that has them.
-    """
-    if len(set(clients)) < len(clients):
-        raise repeated_client(clients, field)
-
-
 class Store:
     """All federations of a database.
 
     Args:
         engine: The database, with its tables.
-        metrics: Counts rounds from now on; None counts nothing.
     """
 
-    def __init__(self, engine: Engine, metrics: Metrics | None = None) -> None:
-        self.engine, self._metrics = engine, metrics
-        self.snapshots = Snapshots(engine)
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.metrics, self.snapshots = Metrics(), Snapshots(engine)
         self._federations: dict[int, LiveFederation] = {}
-        self._guard = Lock()
-        self._locks: defaultdict[str, RLock] = defaultdict(RLock)
+        self._locks: dict[str, RLock] = {}
 
     @contextmanager
     def write(self, name: str) -> Iterator[Transaction]:
@@ -136,24 +116,16 @@ class Store:
         Raises:
             HttpProblem: There is no such federation.
         """
-        with self._lock(name):
-            tx: Transaction | None = None
-            try:
-                with writing(self.engine) as connection:
-                    row = _row(connection, name, locked=True)
-                    tx = Transaction(connection, self._caught_up(connection, row))
-                    yield tx
-                    if tx.is_changed:
-                        connection.execute(
-                            update(FEDERATION)
-                            .where(FEDERATION.c.id == row.id)
-                            .values(seq=tx.federation.seq)
-                        )
-            except BaseException:
-                if tx is not None and tx.is_changed:  # the copy is ahead of the log
-                    self._federations.pop(tx.federation.id, None)
-                raise
+        with self._locks.setdefault(name, RLock()):
+            with writing(self.engine) as connection:
+                tx = self._transaction(connection, _row(connection, name, locked=True))
+                yield tx
+                is_this = FEDERATION.c.id == tx.federation.id
+                if tx.is_changed:
+                    end = update(FEDERATION).where(is_this).values(seq=tx.federation.seq)
+                    connection.execute(end)
             if tx.is_changed:
+                self._federations[tx.federation.id] = tx.federation
                 self.snapshots.take_if_due(tx.federation)
 
     @contextmanager
@@ -166,32 +138,32 @@ class Store:
         Raises:
             HttpProblem: There is no such federation.
         """
-        with self._lock(name), self.engine.begin() as connection:
-            yield Transaction(connection, self._caught_up(connection, _row(connection, name)))
+        with self._locks.setdefault(name, RLock()), self.engine.begin() as connection:
+            yield self._transaction(connection, _row(connection, name))
 
     def catch_up(self) -> None:
-        """Replay what other servers have added to the federations in memory."""
+        """Load all federations, and replay what other servers have added to them."""
         with self.engine.begin() as connection:
             query = select(FEDERATION.c.name, FEDERATION.c.id, FEDERATION.c.seq)
             rows = connection.execute(query).all()
         for row in rows:
             federation = self._federations.get(row.id)
-            if federation is not None and federation.seq < row.seq:
-                with self.read(row.name):
-                    pass
+            if federation is None or federation.seq < row.seq:
+                try:
+                    with self.read(row.name):
+                        pass
+                except (HttpProblem, Diverged) as error:  # it may be deleted meanwhile
+                    log.warning("no metrics of federation %s: %s", row.name, error)
 
     def forget(self, federation: LiveFederation, *, is_deleted: bool = False) -> None:
         """Drop a federation from memory; unless it is deleted, it is loaded again when needed."""
         self._federations.pop(federation.id, None)
-        if is_deleted and self._metrics is not None:
-            self._metrics.forget(federation.definition.name)
+        if is_deleted:
+            self.metrics.forget(federation.definition.name)
 
-    def _lock(self, name: str) -> RLock:
-        with self._guard:
-            return self._locks[name]
-
-    def _caught_up(self, connection: Connection, row: Row[Any]) -> LiveFederation:
-        federation = self._federations.get(row.id)
+    def _transaction(self, connection: Connection, row: Row[Any]) -> Transaction:
+        """Return a transaction on a federation, after the events that it has missed."""
+        federation = self._federations.pop(row.id, None)  # until it has caught up
         if federation is not None and federation.created_at != row.created_at:
             federation = None  # it was deleted, and SQLite reuses numbers
         events = [] if federation is None else _events(connection, row, federation.seq)
@@ -201,26 +173,25 @@ class Store:
             events = _events(connection, row, federation.seq)
         spans = federation.session.spans
         spans.is_quiet = True  # the server on which the round took place has traced it
+        # Events from before this process knew the federation are not counted or logged again.
+        replay = _is_replay.set(is_new)
         try:
-            # Events from before this process knew the federation are not counted or logged again.
-            with replaying() if is_new else nullcontext():
-                for event in events:
-                    federation.apply(event)
-                    if isinstance(event.content, RoundOpened):
-                        _check_choice(connection, federation)
-        except BaseException:
-            self._federations.pop(row.id, None)
-            raise
+            for seq, at, content in events:
+                federation.apply(seq, at, content)
+                if isinstance(content, RoundOpened):
+                    _check_choice(connection, federation)
         finally:
             spans.is_quiet = False
+            _is_replay.reset(replay)
         self._federations[row.id] = federation
-        return federation
+        if is_new:
+            self.metrics.show(federation)
+        return Transaction(connection, federation, self._federations)
 
     def _loaded(self, connection: Connection, row: Row[Any]) -> LiveFederation:
         """Return a federation at its last snapshot."""
-        followers = () if self._metrics is None else (self._metrics,)
         definition = Definition.model_validate_json(row.definition)
-        federation = LiveFederation(definition, row.id, row.created_at, followers)
+        federation = LiveFederation(definition, row.id, row.created_at, (self.metrics,))
         saved = connection.execute(
             select(SNAPSHOT.c.seq, SNAPSHOT.c.body)
             .where(SNAPSHOT.c.federation_id == row.id)
@@ -241,7 +212,9 @@ def _store_of(request: Request) -> Store:
 
 #: Arguments of routes.
 Stored = Annotated[Store, Depends(_store_of)]
-Name = Annotated[str, Path(description="The federation.", max_length=64)]
+#: PostgreSQL has no text with NUL.
+WITHOUT_NUL = r"^[^\x00]*$"
+Name = Annotated[str, Path(description="The federation.", max_length=64, pattern=WITHOUT_NUL)]
 
 
 def reported_outcomes(tx: Transaction, t: int) -> dict[Hashable, ClientOutcome]:
@@ -249,9 +222,9 @@ def reported_outcomes(tx: Transaction, t: int) -> dict[Hashable, ClientOutcome]:
     which = (EVENT.c.round == t) & (EVENT.c.kind == "reported")
     return {
         outcome.client: outcome
-        for event in _read(tx.connection, tx.federation.id, which)
-        if isinstance(event.content, RoundReported)
-        for outcome in event.content.report.outcomes
+        for _, _, content in _read(tx.connection, tx.federation.id, which)
+        if isinstance(content, RoundReported)
+        for outcome in content.report.outcomes
     }
 
 
@@ -265,25 +238,24 @@ def _row(connection: Connection, name: str, *, locked: bool = False) -> Row[Any]
     return row
 
 
-def _events(connection: Connection, row: Row[Any], after: int) -> list[Event]:
+def _events(connection: Connection, row: Row[Any], after: int) -> list[_Event]:
     """Return later events, up to the one that the row names: others may be adding more."""
     return _read(connection, row.id, (EVENT.c.seq > after) & (EVENT.c.seq <= row.seq))
 
 
-def _read(connection: Connection, federation: int, which: Any) -> list[Event]:
+def _read(connection: Connection, federation: int, which: Any) -> list[_Event]:
     query = select(EVENT.c.seq, EVENT.c.at, EVENT.c.kind, EVENT.c.body)
     query = query.where(EVENT.c.federation_id == federation, which).order_by(EVENT.c.seq)
     return [
-        Event(seq, at, _KINDS[kind].model_validate_json(zlib.decompress(body)))
+        (seq, at, _KINDS[kind].model_validate_json(zlib.decompress(body)))
         for seq, at, kind, body in connection.execute(query)
     ]
 
 
-def _continues(federation: LiveFederation, events: list[Event], seq: int) -> bool:
+def _continues(federation: LiveFederation, events: list[_Event], seq: int) -> bool:
     """Return whether a federation can replay these events to reach the end of the log."""
-    numbers = [event.seq for event in events]
-    is_whole = numbers == list(range(federation.seq + 1, seq + 1))
-    has_import = any(isinstance(event.content, StateImported) for event in events)
+    is_whole = [number for number, _, _ in events] == list(range(federation.seq + 1, seq + 1))
+    has_import = any(isinstance(content, StateImported) for _, _, content in events)
     return federation.seq <= seq and is_whole and not has_import
 
 
@@ -305,17 +277,8 @@ def _check_choice(connection: Connection, federation: LiveFederation) -> None:
 # Metrics of rounds. Rounds that are replayed are neither counted nor logged again.
 # --------------------------------------------------------------------------------------------------
 
+#: Whether this thread replays old events, without metrics and without the log of live rounds.
 _is_replay: ContextVar[bool] = ContextVar("is_replay", default=False)
-
-
-@contextmanager
-def replaying() -> Iterator[None]:
-    """Silence metrics and the log of live rounds for a while, in this thread."""
-    token = _is_replay.set(True)
-    try:
-        yield
-    finally:
-        _is_replay.reset(token)
 
 
 def _is_news(_: logging.LogRecord) -> bool:
@@ -328,6 +291,14 @@ class Metrics(Prometheus):
     def __init__(self) -> None:
         super().__init__()
         live_log.addFilter(_is_news)  # several servers in a process add it only once
+
+    def show(self, federation: LiveFederation) -> None:
+        """Show a federation of which no round was counted yet."""
+        name = federation.definition.name
+        self.start(name, {})
+        with clock.held(federation.at):
+            people = People.of(federation.members)
+        self.opened(name, federation.session.round - (federation.cohort is None), people)
 
     def opened(self, run: str, round: int, people: People) -> None:
         """Show how many clients there are."""
@@ -398,7 +369,10 @@ class Snapshots:
         try:
             content = content_of(saved)
             with writing(self._engine) as connection:
-                if _is_current(connection, federation, seq):
+                query = select(FEDERATION.c.created_at, FEDERATION.c.seq)
+                row = connection.execute(query.where(FEDERATION.c.id == federation.id)).first()
+                # It may have been deleted and its number reused, or a backup was restored.
+                if row and row.created_at == federation.created_at and row.seq >= seq:
                     save(connection, federation.id, seq, content)
             log.info("snapshot of federation %d: %.1f MB", federation.id, len(content) / 1e6)
         except Exception:  # as above
@@ -429,13 +403,3 @@ def save(connection: Connection, federation: int, seq: int, content: bytes) -> N
                 EVENT.c.kind.in_(["enrolled", "withdrawn"]),
             )
         )
-
-
-def _is_current(connection: Connection, federation: LiveFederation, seq: int) -> bool:
-    """Return whether the database still has the federation, and has come as far.
-
-    The federation may have been deleted and its number reused, or a backup was restored.
-    """
-    query = select(FEDERATION.c.created_at, FEDERATION.c.seq)
-    row = connection.execute(query.where(FEDERATION.c.id == federation.id)).one_or_none()
-    return row is not None and row.created_at == federation.created_at and row.seq >= seq

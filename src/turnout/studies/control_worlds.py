@@ -118,7 +118,7 @@ class Redundant(CheckedFields, Partition):
 
     def assign(self, dataset: Dataset, n_clients: int, rng: np.random.Generator) -> Assignment:
         """Draw who holds common labels, then the examples."""
-        is_common = labels_of(dataset, self) < self.common
+        is_common = labels_of(dataset, self)[0] < self.common
         holds_common = rng.permutation(n_clients) < round(self.share * n_clients)
         fewest = min(np.count_nonzero(is_common), np.count_nonzero(~is_common))
         if self.samples > fewest:

@@ -1,0 +1,60 @@
+"""uvicorn's protocol for HTTP/1.1 with a time limit for requests that are still arriving.
+
+uvicorn closes connections that are idle between two requests. It waits without end for the rest of
+a request, so that a few hundred half-sent requests would occupy a server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+#: Seconds in which a request has to arrive, and a new connection has to send one ...
+ARRIVAL_S = 20.0
+#: ... and bytes for which it gets a second more.
+_BYTES_PER_S = 64 * 1024
+
+
+class TimedProtocol(H11Protocol):
+    """Closes the connection if a request does not arrive in time, headers and body together."""
+
+    _ends: float = 0.0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        """Give a request more time for what has arrived, and no limit when it has arrived."""
+        if self._timer is None:
+            self._expect()
+        self._ends += len(data) / _BYTES_PER_S
+        super().data_received(data)
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._stop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the request."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def _expect(self) -> None:
+        self._ends = self.loop.time() + ARRIVAL_S
+        self._timer = self.loop.call_at(self._ends, self._check)
+
+    def _check(self) -> None:
+        if self.flow.read_paused:  # it is the server that is slow
+            self._expect()
+        elif self.loop.time() < self._ends:
+            self._timer = self.loop.call_at(self._ends, self._check)
+        else:
+            self.transport.close()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
