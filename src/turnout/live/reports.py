@@ -17,7 +17,7 @@ from turnout.live.client import DURATION, NUM_EXAMPLES, metric_key
 from turnout.live.members import Columns
 from turnout.live.settings import LiveSettings, MissingMetric
 from turnout.live.transport import Reply, log
-from turnout.live.world import World
+from turnout.live.world import VirtualWorld
 from turnout.worlds import Closed
 
 #: Names among what was seen: the weight for averaging, a polled loss, any answer at all.
@@ -68,7 +68,7 @@ class Reports:
         self,
         settings: LiveSettings,
         selector: Selector,
-        world: World | None,
+        world: VirtualWorld | None,
         weight_key: str | None,
         hints: Hints,
     ) -> None:
@@ -76,7 +76,7 @@ class Reports:
         self._hints, self.weight_key = hints, weight_key
         self.seen: set[str] = set()  #: what clients have reported at least once
         #: Whether the world makes up what clients report.
-        self.is_virtual = world is not None and world.metrics(0) is not None
+        self.is_virtual = world is not None and world.synthetic_losses
         names = () if self.is_virtual else sorted(selector.needs_metrics)
         #: The metrics that clients must report, and their keys.
         self.needed = {name: metric_key(name, settings.metric_keys) for name in names}

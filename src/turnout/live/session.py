@@ -29,7 +29,7 @@ from turnout.live.reports import FirstClaims, Hints, Reports
 from turnout.live.round import ClosedRound, Cohort, Journal, OpenRound, Reject
 from turnout.live.settings import LiveSettings, TooFewAnswers
 from turnout.live.transport import Address, Reply
-from turnout.live.world import World
+from turnout.live.world import VirtualWorld
 from turnout.worlds import Closed
 
 
@@ -53,7 +53,7 @@ class Session:
         selector: Selector,
         *,
         roster: Roster | None = None,
-        world: World | None = None,
+        world: VirtualWorld | None = None,
         members: Members | None = None,
         weight_key: str | None = None,
         counts_once: bool = False,

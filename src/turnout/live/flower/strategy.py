@@ -51,7 +51,7 @@ from turnout.live.round import BY_CLIENTS, BY_SERVER, HISTORIES
 from turnout.live.session import Session
 from turnout.live.settings import LONGEST_S, LiveSettings
 from turnout.live.transport import Reply, log
-from turnout.live.world import VirtualWorld, World
+from turnout.live.world import VirtualWorld
 from turnout.worlds import Environment, FixedDeadline, RoundPolicy
 
 log.parent = FLOWER_LOGGER  # a session logs like Flower itself
@@ -91,7 +91,7 @@ class SelectingStrategy(Strategy):
         records: str | os.PathLike[str] | None = None,
         settings: LiveSettings | None = None,
         roster: Roster | None = None,
-        world: World | Environment | None = None,
+        world: VirtualWorld | Environment | None = None,
         **options: Any,
     ) -> None:
         if not isinstance(inner, Strategy) or isinstance(inner, SelectingStrategy):
