@@ -17,7 +17,7 @@ import numpy as np
 from turnout.core.errors import OutputError, StateFileError
 from turnout.core.files import UNREADABLE
 from turnout.core.rng import Purpose, stream
-from turnout.core.types import Array, FloatArray
+from turnout.core.types import Array
 from turnout.experiment.codec import encode
 from turnout.live import clock
 from turnout.live.checkpoint import Checkpoint, check_settings, read_checkpoint, write_checkpoint
@@ -66,17 +66,28 @@ class Transport:
     def __init__(self, port: Port, pending: PendingRequests, poll_s: float) -> None:
         self.port, self.pending, self.poll_s = port, pending, poll_s
 
-    def ask(self, addresses: Sequence[Address], question: Question, *, ttl: float) -> Sent:
-        """Send a question; ``collect`` or ``late_replies`` returns the answers."""
-        at = clock.now()
-        tickets = self.port.ask(addresses, question, ttl) if addresses else []
-        return self._sent(addresses, tickets, question, at, ttl)
-
-    def send(self, addresses: Sequence[Address], payloads: Sequence[Any], *, ttl: float) -> Sent:
-        """Send work; ``collect`` or ``late_replies`` returns the answers."""
-        at = clock.now()
-        tickets = self.port.send(addresses, payloads, ttl) if addresses else []
-        return self._sent(addresses, tickets, None, at, ttl)
+    def send(
+        self, addresses: Sequence[Address], content: Question | Sequence[Any], *, ttl: float
+    ) -> Sent:
+        """Send a question, or work; ``collect`` or ``late_replies`` returns the answers."""
+        sent = Sent({}, [], clock.now())
+        if not addresses:
+            return sent
+        question = None if isinstance(content, Sequence) else content
+        if isinstance(content, Sequence):
+            tickets = self.port.send(addresses, content, ttl)
+        else:
+            tickets = self.port.ask(addresses, content, ttl)
+        expires = clock.now() + ttl
+        for address, ticket in zip(addresses, tickets, strict=True):
+            if ticket is None:
+                sent.refused.append(address)
+            else:
+                sent.waiting[ticket] = address
+                self.pending.open[ticket] = Request(address, question, expires)
+        if sent.refused:
+            log.warning("%d of %d messages were refused", len(sent.refused), len(addresses))
+        return sent
 
     def collect(
         self,
@@ -112,26 +123,6 @@ class Transport:
             self.port.cancel(expired)
         replies = self.port.poll(self.pending.open) if self.pending.open else []
         return [(self.pending.open.pop(ticket), reply) for ticket, reply in replies]
-
-    def _sent(
-        self,
-        addresses: Sequence[Address],
-        tickets: Sequence[Ticket | None],
-        question: Question | None,
-        at: float,
-        ttl: float,
-    ) -> Sent:
-        expires = clock.now() + ttl
-        sent = Sent({}, [], at)
-        for address, ticket in zip(addresses, tickets, strict=True):
-            if ticket is None:
-                sent.refused.append(address)
-            else:
-                sent.waiting[ticket] = address
-                self.pending.open[ticket] = Request(address, question, expires)
-        if sent.refused:
-            log.warning("%d of %d messages were refused", len(sent.refused), len(addresses))
-        return sent
 
 
 class Live:
@@ -266,10 +257,7 @@ class Live:
             payloads: The messages, in their order.
             seconds: How long to wait.
         """
-        replies: dict[Address, Reply] = {}
-        sent = self.transport.send(addresses, payloads, ttl=self.session.busy_s(seconds))
-        self.transport.collect(sent, seconds, replies.__setitem__)
-        return replies
+        return self._replies(addresses, payloads, seconds, self.session.busy_s(seconds))
 
     def _receive(self, client: Hashable, reply: Reply) -> None:
         is_first = self.session.receive(client, reply)
@@ -290,43 +278,43 @@ class Live:
         ttl = _OPEN_FOR * ask_s
         self._asked.update(unknown)
         others = [address for address in unknown if address not in waited_for]
-        self.transport.ask(others, _IDENTITY, ttl=ttl)
+        self.transport.send(others, _IDENTITY, ttl=ttl)
         if new:
             log.info("asking %d new nodes for their identity", len(new))
-        sent = self.transport.ask(waited_for, _IDENTITY, ttl=ttl)
+        sent = self.transport.send(waited_for, _IDENTITY, ttl=ttl)
         self.transport.collect(sent, ask_s, session.identify)
 
     def _ask_all(self, model: Any) -> None:
         """Ask for what the selector needs to know before it chooses."""
-        session, members = self.session, self.session.members
+        session, members, ask_s = self.session, self.session.members, self.session.settings.ask_s
         wanted = session.wanted_columns
         if wanted and session.world is None:
             last = frozenset(members.addresses_of(members.present_of(session.journal.last)))
-            self._ask_columns(members.changing(wanted), AskColumns(session.round, last))
+            columns = AskColumns(session.round, last)
+            replies = self._replies(members.changing(wanted), columns, ask_s, ask_s)
+            for address, reply in replies.items():
+                if reply.kind is Kind.ANSWERED:
+                    session.update_columns(address, reply)
         polled = session.to_poll()
         if polled:
-            question = AskLoss(session.round, session.selector.poll_data, model)
-            session.receive_losses(polled, *self._losses(polled, question))
+            loss = AskLoss(session.round, session.selector.poll_data, model)
+            replies, nothing = self._replies(polled, loss, ask_s, ask_s), Reply()
+            losses = [number(replies.get(address, nothing).metrics, "loss") for address in polled]
+            failed = [one for one in replies.values() if one.kind in (Kind.FAILED, Kind.LOST)]
+            session.receive_losses(polled, np.array(losses, dtype=np.float64), len(failed))
 
-    def _ask_columns(self, addresses: Sequence[Address], question: AskColumns) -> None:
-        def receive(address: Address, reply: Reply) -> None:
-            if reply.kind is Kind.ANSWERED:
-                self.session.update_columns(address, reply)
-
-        seconds = self.session.settings.ask_s
-        sent = self.transport.ask(addresses, question, ttl=seconds)
-        self.transport.collect(sent, seconds, receive)
-
-    def _losses(self, polled: Sequence[Address], question: AskLoss) -> tuple[FloatArray, int]:
-        """Return (d,) the losses of the model, NaN = no answer, and how many clients failed."""
+    def _replies(
+        self,
+        addresses: Sequence[Address],
+        content: Question | Sequence[Any],
+        seconds: float,
+        ttl: float,
+    ) -> dict[Address, Reply]:
+        """Send something outside of a round, and return the replies in time."""
         replies: dict[Address, Reply] = {}
-        seconds = self.session.settings.ask_s
-        sent = self.transport.ask(polled, question, ttl=seconds)
+        sent = self.transport.send(addresses, content, ttl=ttl)
         self.transport.collect(sent, seconds, replies.__setitem__)
-        nothing = Reply()
-        losses = [number(replies.get(address, nothing).metrics, "loss") for address in polled]
-        failed = [reply for reply in replies.values() if reply.kind in (Kind.FAILED, Kind.LOST)]
-        return np.array(losses, dtype=np.float64), len(failed)
+        return replies
 
 
 class HostRun:

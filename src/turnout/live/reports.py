@@ -105,7 +105,7 @@ class Reports:
         """Return the columns for a context; the number of examples may be unknown at first."""
         filled = columns.take(wanted)
         if _SIZE in self._selector.needs_columns and self._may_wait():
-            filled.setdefault(_SIZE, columns.unknown())
+            filled.setdefault(_SIZE, np.full(columns.n_clients, np.nan))
         return filled
 
     def check_poll(self, losses: FloatArray, n_failed: int) -> None:
@@ -183,7 +183,7 @@ class Reports:
         """
         for client, reply in answers:
             size = number(reply.metrics, NUM_EXAMPLES)
-            if not math.isnan(size) and not columns.knows(_SIZE, client):
+            if not math.isnan(size) and math.isnan(columns.number(_SIZE, client)):
                 columns.put(client, {_SIZE: size})
 
     def known_weight(self, columns: Columns, client: int) -> float:

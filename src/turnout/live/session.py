@@ -151,7 +151,8 @@ class Session:
         with self._lock:
             self.members.update(present)
             self.members.bind()
-            self._resize()
+            self.engine.resize(len(self.members.roster))
+            self._claims.grow(len(self.members.roster))
 
     def update_columns(self, address: Address, reply: Reply) -> None:
         """Store columns of a connected client.
@@ -349,7 +350,7 @@ class Session:
             first, n = self.members.roster.ids, len(roster)
             if roster.ids[: len(first)] != first:
                 raise StateFileError("its clients are in another order than roster or world.")
-            self.members.restore(roster, saved.busy, saved.bindings, arrays.get("columns", {}))
+            self.members.restore(roster, saved)
             self.engine.load_state(arrays, n)
             self._claims.load_state(arrays.get("claims", {}), n)
             if self.world is not None:
@@ -372,10 +373,6 @@ class Session:
         """End followers and traces, also after an error; a second call does nothing."""
         self.spans.finish()
         self.monitor.end()
-
-    def _resize(self) -> None:
-        self.engine.resize(len(self.members.roster))
-        self._claims.grow(len(self.members.roster))
 
     def _next_context(self) -> RoundContext | None:
         """Return what the selector knows before it chooses; None while it cannot choose."""
@@ -420,7 +417,7 @@ class Session:
         if self.world is None:
             left = self.busy_s(ctx.deadline) - closed.length_s
             for i in np.flatnonzero(closed.status == Status.LATE).tolist():
-                members.hold(opened.addresses[i], left)
+                members.hold(opened.ids[i], left)
         self.journal.add(selection, result, duration, ctx.available)
         return self.monitor.count(selection, ctx.available, result, members.roster)
 
