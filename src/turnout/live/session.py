@@ -78,9 +78,7 @@ class Session:
             bounds=None if settings.bounds is None else settings.bounds.clone(),
         )
         self.spans = Spans(label)
-        rules = None if world is not None else settings.alerts
-        min_answers = settings.quorum.min_answers
-        self.monitor = Monitor(label, selector, settings.followers, rules, min_answers)
+        self.monitor = Monitor(settings, selector, warns=world is None)
         self.journal = Journal(settings.cohort_size, self.monitor.measured)
         self._claims = FirstClaims()
         self._counts_once = counts_once
