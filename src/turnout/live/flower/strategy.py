@@ -9,7 +9,7 @@ replies that it can use.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -50,7 +50,7 @@ from turnout.live.flower.transport import (
 from turnout.live.round import BY_CLIENTS, BY_SERVER, HISTORIES
 from turnout.live.session import Session
 from turnout.live.settings import LONGEST_S, LiveSettings
-from turnout.live.transport import Reply, log
+from turnout.live.transport import log
 from turnout.live.world import VirtualWorld
 from turnout.worlds import Environment, FixedDeadline, RoundPolicy
 
@@ -151,11 +151,17 @@ class SelectingStrategy(Strategy):
         **more: Any,
     ) -> Result:
         """Run, or resume from the checkpoint, until ``num_rounds`` rounds are done in total."""
-        run = self._open(grid, num_rounds, timeout)
+        limit = self.settings.limit_s
+        if timeout is not None:
+            require.number("timeout", timeout, above=0.0)
+            # The default of limit_s must not cut a longer timeout short.
+            limit = timeout if limit == LONGEST_S else min(timeout, limit)
+        require.integer("num_rounds", num_rounds, minimum=0)
+        self._run = run = FlowerRun(self, grid, limit, num_rounds)
         train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
         configs = {"train_config": train_config, "evaluate_config": evaluate_config}
-        loop_grid = LoopGrid(grid, run.exchange)
+        loop_grid = cast(Grid, LoopGrid(grid, run.exchange))
         with ExitStack() as stack:
             stack.enter_context(run.running())
             run.begin(initial_arrays, configs)
@@ -186,13 +192,17 @@ class SelectingStrategy(Strategy):
         nodes = run.select(arrays, within.first_wait(self.inner, self.settings.cohort_size))
         if not nodes:
             return []
-        view = GridView(grid, nodes, lambda: within.refuse_waiting(self.inner))
+        view = GridView(grid, nodes, self.inner)
         with within.taking_everyone(self.inner):
             written = list(self._own["configure_train"](run.round, arrays, config, view))
         messages = {message.metadata.dst_node_id: message for message in written}
         if len(written) != len(nodes) or messages.keys() != set(nodes):
-            n_hit = len(messages.keys() & set(nodes))
-            within.refuse_sampling(self.inner, len(nodes), len(written), n_hit)
+            raise UnsuitableStrategy(
+                f"{within.name_of(self.inner)} samples by itself: {len(nodes)} nodes were chosen, "
+                f"and it wrote {len(written)} messages, to {len(messages.keys() & set(nodes))} of "
+                f"them. Look at {within.sampling_settings(self.inner)}: configure_train must write "
+                "one message to every node that grid.get_node_ids() shows."
+            )
         ordered = [messages[node] for node in nodes]
         mark_training(ordered)
         return ordered
@@ -210,11 +220,11 @@ class SelectingStrategy(Strategy):
         run = self._running
         if not within.evaluates(self.inner):
             return []
-        number, size_of = run.evaluated, partial(within.evaluation_size, self.inner)
+        number, size_of = run.journal.n_rounds, partial(within.evaluation_size, self.inner)
         nodes = cast(list[int], run.live.evaluators(number, size_of))
         if not nodes:
             return []
-        view = GridView(grid, nodes, lambda: within.refuse_waiting(self.inner))
+        view = GridView(grid, nodes, self.inner)
         with within.taking_everyone(self.inner, evaluate=True):
             made = list(self._own["configure_evaluate"](number, arrays, config, view))
         place = {node: i for i, node in enumerate(nodes)}  # one order, one sum of floats
@@ -226,8 +236,10 @@ class SelectingStrategy(Strategy):
         """Let the inner strategy aggregate the evaluations that can be used."""
         run = self._running
         usable = run.usable_evaluations(replies)
-        metrics = self._own["aggregate_evaluate"](run.evaluated, usable) if usable else None
-        run.note_evaluation(metrics)
+        number = run.journal.n_rounds
+        metrics = self._own["aggregate_evaluate"](number, usable) if usable else None
+        if run.journal.note(BY_CLIENTS, number, metrics):
+            run.write()
         return metrics
 
     def summary(self) -> None:
@@ -248,17 +260,7 @@ class SelectingStrategy(Strategy):
             )
         return self._run
 
-    def _open(self, grid: Grid, num_rounds: int, timeout: float | None) -> FlowerRun:
-        limit = self.settings.limit_s
-        if timeout is not None:
-            require.number("timeout", timeout, above=0.0)
-            # The default of limit_s must not cut a longer timeout short.
-            limit = timeout if limit == LONGEST_S else min(timeout, limit)
-        require.integer("num_rounds", num_rounds, minimum=0)
-        self._run = FlowerRun(self, grid, limit, num_rounds)
-        return self._run
-
-    def _evaluate_again(self, run: FlowerRun, config: ConfigRecord, grid: LoopGrid) -> None:
+    def _evaluate_again(self, run: FlowerRun, config: ConfigRecord, grid: Grid) -> None:
         """Evaluate the model of the last round: the run was stopped before the result was saved."""
         log.info("evaluating the model of round %d again", run.offset)
         run.live.gather(1)
@@ -299,12 +301,7 @@ class FlowerRun(HostRun):
     @property
     def round(self) -> int:
         """The round being trained, from 1 as Flower counts."""
-        return self.evaluated + (self._result is None)
-
-    @property
-    def evaluated(self) -> int:
-        """The round being evaluated: the last that was trained."""
-        return self.journal.n_rounds
+        return self.journal.n_rounds + (self._result is None)
 
     def begin(self, initial_arrays: ArrayRecord, configs: dict[str, ConfigRecord]) -> None:
         """Start, or resume from the checkpoint if there is one."""
@@ -368,11 +365,6 @@ class FlowerRun(HostRun):
             log.warning("an evaluation was dropped, %s", fault)
         return [reply.content for i, reply in enumerate(usable) if i not in rejected]
 
-    def note_evaluation(self, metrics: MetricRecord | None) -> None:
-        """Store the result of the clients' evaluation."""
-        if self.journal.note(BY_CLIENTS, self.evaluated, metrics):
-            self.write()
-
     def watched(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
         """Return the server's evaluation with stored results and rounds counted from the start.
 
@@ -407,8 +399,7 @@ class FlowerRun(HostRun):
 
     def saved_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the model, the state of the inner strategy, and whether it was evaluated."""
-        changed = ({}, []) if self._inner_state is None else self._inner_state.changed()
-        inner, inner_parts = changed
+        inner, inner_parts = self._inner_state.changed() if self._inner_state else ({}, [])
         parts: list[Array] = []
         host = {
             "is_evaluated": self.is_evaluated,
@@ -439,10 +430,8 @@ class FlowerRun(HostRun):
                 "once and once, by grid.send_and_receive(messages)."
             )
         payloads = [by_node[cast(int, node)] for node in cohort.addresses]
-        result = self.train(payloads, self._rejected)
+        needed = self.session.needed_metrics
+        reject = partial(self._rules.rejected, sent=self.arrays, needed=needed)
+        result = self.train(payloads, reject)
         answers = zip(result.answers, result.weights, strict=True)
         return [self._rules.weighted(message, weight) for message, weight in answers]
-
-    def _rejected(self, replies: Sequence[Reply]) -> dict[int, str]:
-        needed = self.session.needed_metrics
-        return self._rules.rejected(replies, sent=self.arrays, needed=needed)
