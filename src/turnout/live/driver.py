@@ -248,16 +248,25 @@ class Live:
         return [there[i] for i in np.sort(drawn)]
 
     def exchange(
-        self, addresses: Sequence[Address], payloads: Sequence[Any], seconds: float
+        self,
+        addresses: Sequence[Address],
+        content: Question | Sequence[Any],
+        seconds: float,
+        ttl: float | None = None,
     ) -> dict[Address, Reply]:
-        """Send messages outside of a round, and return the replies in time.
+        """Send something outside of a round, and return the replies in time.
 
         Args:
             addresses: The receivers.
-            payloads: The messages, in their order.
+            content: A question, or a message for each of them.
             seconds: How long to wait.
+            ttl: Seconds after which the messages expire; None: as for the work of a round.
         """
-        return self._replies(addresses, payloads, seconds, self.session.busy_s(seconds))
+        replies: dict[Address, Reply] = {}
+        ttl = self.session.busy_s(seconds) if ttl is None else ttl
+        sent = self.transport.send(addresses, content, ttl=ttl)
+        self.transport.collect(sent, seconds, replies.__setitem__)
+        return replies
 
     def _receive(self, client: Hashable, reply: Reply) -> None:
         is_first = self.session.receive(client, reply)
@@ -287,34 +296,21 @@ class Live:
     def _ask_all(self, model: Any) -> None:
         """Ask for what the selector needs to know before it chooses."""
         session, members, ask_s = self.session, self.session.members, self.session.settings.ask_s
-        wanted = session.wanted_columns
+        wanted = session.engine.wanted
         if wanted and session.world is None:
             last = frozenset(members.addresses_of(members.present_of(session.journal.last)))
             columns = AskColumns(session.round, last)
-            replies = self._replies(members.changing(wanted), columns, ask_s, ask_s)
+            replies = self.exchange(members.changing(wanted), columns, ask_s, ask_s)
             for address, reply in replies.items():
                 if reply.kind is Kind.ANSWERED:
                     session.update_columns(address, reply)
         polled = session.to_poll()
         if polled:
             loss = AskLoss(session.round, session.selector.poll_data, model)
-            replies, nothing = self._replies(polled, loss, ask_s, ask_s), Reply()
+            replies, nothing = self.exchange(polled, loss, ask_s, ask_s), Reply()
             losses = [number(replies.get(address, nothing).metrics, "loss") for address in polled]
             failed = [one for one in replies.values() if one.kind in (Kind.FAILED, Kind.LOST)]
             session.receive_losses(polled, np.array(losses, dtype=np.float64), len(failed))
-
-    def _replies(
-        self,
-        addresses: Sequence[Address],
-        content: Question | Sequence[Any],
-        seconds: float,
-        ttl: float,
-    ) -> dict[Address, Reply]:
-        """Send something outside of a round, and return the replies in time."""
-        replies: dict[Address, Reply] = {}
-        sent = self.transport.send(addresses, content, ttl=ttl)
-        self.transport.collect(sent, seconds, replies.__setitem__)
-        return replies
 
 
 class HostRun:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 #: The quantiles of how long clients wait that followers see.
 AGE_SHARES = (0.5, 0.9, 1.0)
-_NOTHING: AbstractContextManager[Any] = nullcontext()
 #: What trackers show of a run's ``config.json``.
 _SHOWN = (
     *("kind", "experiment", "label", "selector", "parameters", "seed", "cohort_size"),
@@ -295,19 +294,16 @@ class Spans:
         about = {"turnout.run": self._run, "turnout.round": round}
         self._round = self._tracer.start_span("turnout.round", attributes=about)
 
-    def part(self, name: str) -> AbstractContextManager[Any]:
+    def part(self, name: str) -> Any:
         """Return the span of a part of the round, as a context; it is current meanwhile.
 
         Args:
             name: What is done: wait, ask, choose, train, learn, aggregate, save.
         """
         if self._round is None:
-            return _NOTHING
+            return nullcontext()
         context = self._trace.set_span_in_context(self._round)
-        part: AbstractContextManager[Any] = self._tracer.start_as_current_span(
-            f"turnout.{name}", context=context
-        )
-        return part
+        return self._tracer.start_as_current_span(f"turnout.{name}", context=context)
 
     def close(self, result: ClosedRound) -> None:
         """Add the result of the round to its span.

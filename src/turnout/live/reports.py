@@ -186,11 +186,6 @@ class Reports:
             if not math.isnan(size) and math.isnan(columns.number(_SIZE, client)):
                 columns.put(client, {_SIZE: size})
 
-    def known_weight(self, columns: Columns, client: int) -> float:
-        """Return the weight that follows from a client's columns; NaN if none does."""
-        counts_examples = self.weight_key == NUM_EXAMPLES
-        return columns.number(_SIZE, client) if counts_examples else math.nan
-
     def _may_wait(self) -> bool:
         """Return whether the number of examples may still come with the first answers."""
         wants_answers = bool(self._selector.needs_metrics) or self._selector.polls

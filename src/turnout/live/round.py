@@ -189,8 +189,11 @@ class OpenRound:
                 client has not replied.
             ends: The end of the round, in seconds after sending.
         """
-        if self._foreseen is not None:
-            return self._close_foreseen(self._foreseen)
+        if self._foreseen is not None:  # a client without an answer has failed
+            status = self._foreseen.status.copy()
+            in_time = np.flatnonzero(status == Status.COMPLETED).tolist()
+            status[[i for i in in_time if i not in self.answers]] = Status.FAILED
+            return self._foreseen._replace(status=status)
         if length_s is None:
             last = float(np.fmax.reduce(self._duration, initial=0.0))
             length_s = ends if self.is_waiting else min(ends, last)
@@ -224,13 +227,6 @@ class OpenRound:
             del self.answers[i]
             self._lose(i, f"reply dropped, {fault}")
         return closed._replace(status=status)
-
-    def _close_foreseen(self, foreseen: Closed) -> Closed:
-        """Return how a round of a virtual world ended: a client without an answer has failed."""
-        status = foreseen.status.copy()
-        in_time = np.flatnonzero(status == Status.COMPLETED).tolist()
-        status[[i for i in in_time if i not in self.answers]] = Status.FAILED
-        return foreseen._replace(status=status)
 
     def _lose(self, i: int, reason: str) -> None:
         self.reasons[i] = reason

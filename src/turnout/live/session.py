@@ -23,6 +23,7 @@ from turnout.core.types import FloatArray, RoundContext, Selection, Status
 from turnout.experiment.engine import RoundEngine
 from turnout.live import clock
 from turnout.live.checkpoint import Checkpoint
+from turnout.live.client import NUM_EXAMPLES
 from turnout.live.members import Members
 from turnout.live.monitor import Monitor, Spans
 from turnout.live.reports import FirstClaims, Hints, Reports
@@ -102,24 +103,6 @@ class Session:
         """Whether a round is open and a client in it has not replied."""
         return self._open is not None and self._open.is_waiting
 
-    @property
-    def exchange_s(self) -> float:
-        """Seconds that clients have for anything but a round: as many as for the next round."""
-        limit_s = self.settings.limit_s
-        if self.world is not None:  # its deadlines are not on the wall clock
-            return limit_s
-        return min(self.engine.terms()[1], limit_s)
-
-    @property
-    def wanted_columns(self) -> frozenset[str]:
-        """The columns that the selector needs or may use."""
-        return self.engine.wanted
-
-    @property
-    def needed_metrics(self) -> tuple[str, ...]:
-        """The keys of the metrics that every answer must report for the selector."""
-        return tuple(self.reports.needed.values())
-
     def busy_s(self, seconds: float) -> float:
         """Return for how long a client with this many seconds of work may stay busy."""
         late_s = self.settings.late_s
@@ -169,13 +152,12 @@ class Session:
             clients = None if ctx is None else self.engine.poll(ctx)
             if ctx is None or clients is None:
                 return []
-            if self.world is not None:
-                simulated = self.world.polled_loss(ctx.round, self.selector.poll_data)
-                if simulated is not None:
-                    losses = simulated[clients]
-                    self._context = self.engine.with_losses(ctx, clients, losses, is_claimed=False)
-                    return []
-            return self.members.addresses_of(clients)
+            world, data = self.world, self.selector.poll_data
+            losses = None if world is None else world.polled_loss(ctx.round, data)
+            if losses is None:
+                return self.members.addresses_of(clients)
+            self._context = self.engine.with_losses(ctx, clients, losses[clients], is_claimed=False)
+            return []
 
     def receive_losses(self, polled: Sequence[Address], losses: FloatArray, n_failed: int) -> None:
         """Store the losses of polled clients.
@@ -442,7 +424,8 @@ class Session:
         bounds = self.engine.bounds
         if math.isnan(reply.weight) or bounds is None or not bounds.fixed_samples:
             return reply.weight
-        known = self.reports.known_weight(self.members.columns, client)
+        counts_examples = self.reports.weight_key == NUM_EXAMPLES
+        known = self.members.columns.number("num_samples", client) if counts_examples else math.nan
         name = self.members.roster.id_of(client)
         return self._claims.believed(client, reply.weight, known, name)
 

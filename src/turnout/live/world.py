@@ -19,6 +19,7 @@ import numpy as np
 from turnout.core import require
 from turnout.core.arrays import check_column
 from turnout.core.errors import InvalidInput
+from turnout.core.roster import Roster
 from turnout.core.types import Array, FloatArray, IntArray, RoundContext
 from turnout.experiment.config import class_names, world_table
 from turnout.worlds import Environment, Fate, History
@@ -141,7 +142,5 @@ def _checked_ids(ids: Iterable[str | int], n_clients: int) -> tuple[str | int, .
     for name in names:
         if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
             raise InvalidInput(f"ids must be texts or integers, got {name!r}.", field="ids")
-    if len(set(names)) != n_clients:
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"ids must be unique, got {twice!r} twice.", field="ids")
+    Roster(names)  # refuses one that is there twice
     return names

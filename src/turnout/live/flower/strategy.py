@@ -326,7 +326,10 @@ class FlowerRun(HostRun):
         replies = self._train(work) if work else []
         others = [message for message in messages if not is_training(message)]
         if others:
-            seconds = self.session.settings.evaluate_s or self.session.exchange_s
+            settings, limit = self.session.settings, self.session.settings.limit_s
+            if self.session.world is None:  # its deadlines are not on the wall clock
+                limit = min(self.session.engine.terms()[1], limit)
+            seconds = settings.evaluate_s or limit
             nodes = [message.metadata.dst_node_id for message in others]
             answers = self.live.exchange(nodes, others, seconds)
             contents = [answers[node].content for node in nodes if node in answers]
@@ -430,7 +433,7 @@ class FlowerRun(HostRun):
                 "once and once, by grid.send_and_receive(messages)."
             )
         payloads = [by_node[cast(int, node)] for node in cohort.addresses]
-        needed = self.session.needed_metrics
+        needed = tuple(self.session.reports.needed.values())
         reject = partial(self._rules.rejected, sent=self.arrays, needed=needed)
         result = self.train(payloads, reject)
         answers = zip(result.answers, result.weights, strict=True)

@@ -139,7 +139,7 @@ class ReplyRules:
             train: Whether it must bring arrays.
         """
         if not message.has_content():
-            return _dropped("it has no content")
+            return Reply(Kind.FAILED, reason="it has no content")
         arrays, measured = message.content.array_records, message.content.metric_records
         metrics = {k: v for record in reversed(list(measured.values())) for k, v in record.items()}
         fault, forms = _look_at_arrays(arrays) if train else (None, [])
@@ -147,7 +147,7 @@ class ReplyRules:
             n_arrays = len(arrays) if train else 1
             fault = _fault_of_metrics(metrics, self.weight_key, n_arrays, len(measured))
         if fault is not None:
-            return _dropped(fault)
+            return Reply(Kind.FAILED, reason=fault)
         if self.weight_key is None:
             return Reply(metrics=metrics, content=message, form=ReplyForm())
         lengths = frozenset(
@@ -169,7 +169,12 @@ class ReplyRules:
         """
         if self.weight_key is None or not replies:
             return {}
-        faults = {} if sent is None else self._other_arrays(replies, form_of_arrays(sent))
+        faults: dict[int, str] = {}
+        if sent is not None:
+            forms = [
+                (reply.form.arrays[0], self._comparable(reply.form.arrays[1])) for reply in replies
+            ]
+            faults = other_forms(forms, self._comparable(form_of_arrays(sent)))
         faults |= self._other_metrics(replies, needed, self.weight_key)
         if self.must_change and sent is not None:
             same = (i for i, one in enumerate(replies) if i not in faults and _is_model(one, sent))
@@ -192,10 +197,6 @@ class ReplyRules:
             if weight < number(metrics, key):
                 metrics[key] = int(weight) if isinstance(metrics[key], int) else weight
         return message
-
-    def _other_arrays(self, replies: Sequence[Reply], sent: ArrayForm) -> dict[int, str]:
-        forms = [(name, self._comparable(form)) for name, form in (x.form.arrays for x in replies)]
-        return other_forms(forms, self._comparable(sent))
 
     def _comparable(self, form: ArrayForm) -> ArrayForm:
         return form if self.same_shapes else tuple((key, (), "") for key, _, _ in form)
@@ -379,10 +380,6 @@ def form_of_arrays(arrays: ArrayRecord) -> ArrayForm:
     """Return keys, shapes and kinds of the arrays of a record, in order."""
     found = ((key, read_array(array)) for key, array in arrays.items())
     return tuple((key, values.shape, values.dtype.kind) for key, values in found)
-
-
-def _dropped(fault: str) -> Reply:
-    return Reply(Kind.FAILED, reason=fault)
 
 
 def _is_model(reply: Reply, sent: ArrayRecord) -> bool:

@@ -259,7 +259,7 @@ class NvflareRun(HostRun):
     def __init__(self, controller: SelectingFedAvg, n_rounds: int) -> None:
         settings = replace(controller.live_settings, followers=_followers_of(controller))
         session = Session(settings, controller.chooser, hints=NvflareHints())
-        self.port = NvflarePort(controller, asks=bool(session.wanted_columns))
+        self.port = NvflarePort(controller, asks=bool(session.engine.wanted))
         self.model = FLModel(params={})  #: the model of the federation
         self.host: dict[str, Any] = {}  #: what else the controller saves
         self._averages = controller.aggregator is None

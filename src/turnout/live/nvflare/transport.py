@@ -71,10 +71,6 @@ class _Task:
     since: float  #: on ``clock.now()``
     is_fetched: bool = False
 
-    @property
-    def is_over(self) -> bool:
-        return self.task.completion_status is not None
-
 
 class NvflarePort:
     """Sends and fetches over a controller. Addresses are the names of sites.
@@ -222,7 +218,7 @@ class NvflarePort:
         with self._lock:
             self._seen.add(client)
             for ticket, request in self._open.items():
-                if request.client == client and request.is_over:
+                if request.client == client and request.task.completion_status is not None:
                     self._replies.setdefault(ticket, Reply(Kind.LOST, reason="too late"))
 
     def _put(
