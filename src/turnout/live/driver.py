@@ -341,7 +341,7 @@ class HostRun:
             self._records = Records(settings.records, self._config, classes, rate, versions)
         self.live = Live(session, port, self._records)
         self._cohort: Cohort | None = None
-        self._result: ClosedRound | None = None  # of the last round
+        self.result: ClosedRound | None = None  #: of the last round
 
     def saved_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return what the framework saves: plain data, and arrays by names without a slash."""
@@ -390,7 +390,7 @@ class HostRun:
             n_wanted: Clients that should be connected.
             model: The model that polled clients evaluate.
         """
-        self._result = None
+        self.result = None
         self.live.gather(n_wanted)
         self._cohort = self.live.choose(model)
         return self._cohort.addresses
@@ -403,10 +403,10 @@ class HostRun:
             reject: Returns which answers cannot be used together with the others.
         """
         if self._cohort is None or not self._cohort.ids:
-            self._result = self.session.close()
+            self.result = self.session.close()
         else:
-            self._result = self.live.train(self._cohort, payloads, reject)
-        return self._result
+            self.result = self.live.train(self._cohort, payloads, reject)
+        return self.result
 
     def end_round(self, metrics: Mapping[str, Any] | None = None) -> None:
         """Save the last round; raise if too many in a row had too few answers.
@@ -416,8 +416,8 @@ class HostRun:
         """
         self.journal.note(IN_TRAINING, self.journal.n_rounds, metrics)
         # Answers come before the checkpoint: a round that is not saved is played and written again.
-        if self._records is not None and self._result is not None:
-            self._records.write_answers(self._result, self.session.members.roster)
+        if self._records is not None and self.result is not None:
+            self._records.write_answers(self.result, self.session.members.roster)
         self.save()
         self.write()
         self.session.spans.finish()

@@ -158,13 +158,18 @@ class SelectingStrategy(Strategy):
             limit = timeout if limit == LONGEST_S else min(timeout, limit)
         require.integer("num_rounds", num_rounds, minimum=0)
         self._run = run = FlowerRun(self, grid, limit, num_rounds)
+        run.arrays = initial_arrays
         train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
         configs = {"train_config": train_config, "evaluate_config": evaluate_config}
         loop_grid = cast(Grid, LoopGrid(grid, run.exchange))
         with ExitStack() as stack:
             stack.enter_context(run.running())
-            run.begin(initial_arrays, configs)
+            if self._inner_state is not None:
+                for name, config in configs.items():
+                    self._inner_state.watch(name, config)
+            form = [[key, list(shape), kind] for key, shape, kind in form_of_arrays(initial_arrays)]
+            run.offset = run.resume({"strategy": within.name_of(self.inner), "model": form})
             if run.offset and not run.is_evaluated:
                 self._evaluate_again(run, evaluate_config, loop_grid)
             stack.enter_context(numbering(run.offset, num_rounds))
@@ -189,12 +194,17 @@ class SelectingStrategy(Strategy):
     ) -> Iterable[Message]:
         """Let the selector choose, and the inner strategy write to the chosen."""
         run = self._running
-        nodes = run.select(arrays, within.first_wait(self.inner, self.settings.cohort_size))
+        run.arrays, n_wanted = arrays, self.settings.cohort_size
+        if self._world is not None:
+            n_wanted = len(self._world.ids)
+        elif not run.journal.n_rounds:
+            n_wanted = within.first_wait(self.inner, n_wanted)
+        nodes = cast(tuple[int, ...], run.choose(n_wanted, arrays))
         if not nodes:
             return []
-        view = GridView(grid, nodes, self.inner)
+        view, number = GridView(grid, nodes, self.inner), run.journal.n_rounds + 1
         with within.taking_everyone(self.inner):
-            written = list(self._own["configure_train"](run.round, arrays, config, view))
+            written = list(self._own["configure_train"](number, arrays, config, view))
         messages = {message.metadata.dst_node_id: message for message in written}
         if len(written) != len(nodes) or messages.keys() != set(nodes):
             raise UnsuitableStrategy(
@@ -211,7 +221,22 @@ class SelectingStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the inner strategy aggregate the usable replies, then save the round."""
-        return self._running.close_round(replies, self._own["aggregate_train"])
+        run = self._running
+        if run.session.is_open:
+            raise UnsuitableStrategy(
+                f"{type(self.inner).__name__}.start must send the messages of configure_train by "
+                "grid.send_and_receive(messages): deadlines and outcomes depend on it."
+            )
+        if run.result is None:  # no client could be chosen
+            run.train(())
+        usable, aggregate = list(replies), self._own["aggregate_train"]
+        with run.session.spans.part("aggregate"):
+            number = run.journal.n_rounds
+            arrays, metrics = aggregate(number, usable) if usable else (None, None)
+        run.arrays = run.arrays if arrays is None else arrays
+        run.is_evaluated = False
+        run.end_round(metrics)
+        return arrays, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -235,7 +260,13 @@ class SelectingStrategy(Strategy):
     ) -> MetricRecord | None:
         """Let the inner strategy aggregate the evaluations that can be used."""
         run = self._running
-        usable = run.usable_evaluations(replies)
+        sound = [message for message in replies if not message.has_error()]
+        checked = [run.rules.check(message, train=False) for message in sound]
+        fit = [reply for reply in checked if reply.reason is None]
+        rejected = run.rules.rejected(fit, sent=None, needed=())
+        for fault in [reply.reason for reply in checked if reply.reason] + [*rejected.values()]:
+            log.warning("an evaluation was dropped, %s", fault)
+        usable = [reply.content for i, reply in enumerate(fit) if i not in rejected]
         number = run.journal.n_rounds
         metrics = self._own["aggregate_evaluate"](number, usable) if usable else None
         if run.journal.note(BY_CLIENTS, number, metrics):
@@ -285,40 +316,18 @@ class FlowerRun(HostRun):
         self.arrays = ArrayRecord()  #: the model
         self.offset = 0  #: rounds that were done before
         self.is_evaluated = True  #: whether the last of them was evaluated
-        self._rules = ReplyRules.of(strategy.inner)
+        self.rules = ReplyRules.of(strategy.inner)
         session = Session(
             replace(strategy.settings, limit_s=limit_s),
             strategy.selector,
             roster=strategy._given_roster,
             world=strategy._world,
-            weight_key=self._rules.weight_key,
-            counts_once=self._rules.counts_once,
+            weight_key=self.rules.weight_key,
+            counts_once=self.rules.counts_once,
             hints=FlowerHints(),
         )
-        port = FlowerPort(grid, self._rules)
+        port = FlowerPort(grid, self.rules)
         super().__init__(session, port, "flower", n_rounds, {"flwr": flwr.__version__})
-
-    @property
-    def round(self) -> int:
-        """The round being trained, from 1 as Flower counts."""
-        return self.journal.n_rounds + (self._result is None)
-
-    def begin(self, initial_arrays: ArrayRecord, configs: dict[str, ConfigRecord]) -> None:
-        """Start, or resume from the checkpoint if there is one."""
-        self.arrays = initial_arrays
-        model = [[key, list(shape), kind] for key, shape, kind in form_of_arrays(initial_arrays)]
-        if self._inner_state is not None:
-            for name, config in configs.items():
-                self._inner_state.watch(name, config)
-        self.offset = self.resume({"strategy": within.name_of(self._inner), "model": model})
-
-    def select(self, arrays: ArrayRecord, n_first: int) -> list[int]:
-        """Return the nodes that train in the next round."""
-        self.arrays = arrays
-        world, cohort_size = self.session.world, self.session.settings.cohort_size
-        n_wanted = cohort_size if self.journal.n_rounds else n_first
-        nodes = self.choose(len(world.ids) if world is not None else n_wanted, arrays)
-        return cast(list[int], list(nodes))
 
     def exchange(self, messages: list[Message], timeout: float | None) -> list[Message]:
         """Send what Flower's loop wants to send, and return the replies that count."""
@@ -335,38 +344,6 @@ class FlowerRun(HostRun):
             contents = [answers[node].content for node in nodes if node in answers]
             replies += [content for content in contents if content is not None]
         return replies
-
-    def close_round(
-        self,
-        replies: Iterable[Message],
-        aggregate: Callable[[int, list[Message]], tuple[ArrayRecord | None, MetricRecord | None]],
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the usable replies, then save the round."""
-        if self.session.is_open:
-            raise UnsuitableStrategy(
-                f"{type(self._inner).__name__}.start must send the messages of configure_train by "
-                "grid.send_and_receive(messages): deadlines and outcomes depend on it."
-            )
-        if self._result is None:
-            self._result = self.session.close()
-        usable = list(replies)
-        with self.session.spans.part("aggregate"):
-            arrays, metrics = aggregate(self.round, usable) if usable else (None, None)
-        if arrays is not None:
-            self.arrays = arrays
-        self.is_evaluated = False
-        self.end_round(metrics)
-        return arrays, metrics
-
-    def usable_evaluations(self, messages: Iterable[Message]) -> list[Message]:
-        """Return the evaluations that the inner strategy can use."""
-        sound = [message for message in messages if not message.has_error()]
-        checked = [self._rules.check(message, train=False) for message in sound]
-        usable = [reply for reply in checked if reply.reason is None]
-        rejected = self._rules.rejected(usable, sent=None, needed=())
-        for fault in [reply.reason for reply in checked if reply.reason] + [*rejected.values()]:
-            log.warning("an evaluation was dropped, %s", fault)
-        return [reply.content for i, reply in enumerate(usable) if i not in rejected]
 
     def watched(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
         """Return the server's evaluation with stored results and rounds counted from the start.
@@ -434,7 +411,7 @@ class FlowerRun(HostRun):
             )
         payloads = [by_node[cast(int, node)] for node in cohort.addresses]
         needed = tuple(self.session.reports.needed.values())
-        reject = partial(self._rules.rejected, sent=self.arrays, needed=needed)
+        reject = partial(self.rules.rejected, sent=self.arrays, needed=needed)
         result = self.train(payloads, reject)
         answers = zip(result.answers, result.weights, strict=True)
-        return [self._rules.weighted(message, weight) for message, weight in answers]
+        return [self.rules.weighted(message, weight) for message, weight in answers]

@@ -313,13 +313,13 @@ class NvflareRun(HostRun):
 
     def save_round(self) -> None:
         """Save the last round, if it is not saved yet."""
-        if self._result is None:
+        if self.result is None:
             return
-        is_void = self._result.is_void
+        is_void = self.result.is_void
         try:
             self.end_round(None if is_void else plain_metrics(self.model.metrics))
         finally:
-            self._result = None
+            self.result = None
 
     def saved_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the model, and what else the controller saves."""
