@@ -340,7 +340,7 @@ class HostRun:
             rate = selector.guaranteed_rate()
             self._records = Records(settings.records, self._config, classes, rate, versions)
         self.live = Live(session, port, self._records)
-        self._cohort: Cohort | None = None
+        self.cohort: Cohort | None = None  #: of the last round
         self.result: ClosedRound | None = None  #: of the last round
 
     def saved_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -392,8 +392,8 @@ class HostRun:
         """
         self.result = None
         self.live.gather(n_wanted)
-        self._cohort = self.live.choose(model)
-        return self._cohort.addresses
+        self.cohort = self.live.choose(model)
+        return self.cohort.addresses
 
     def train(self, payloads: Sequence[Any], reject: Reject | None = None) -> ClosedRound:
         """Send the cohort its work, wait for it, and return how the round ended.
@@ -402,10 +402,10 @@ class HostRun:
             payloads: The work of each client, in the order of the cohort; empty if it is empty.
             reject: Returns which answers cannot be used together with the others.
         """
-        if self._cohort is None or not self._cohort.ids:
+        if self.cohort is None or not self.cohort.ids:
             self.result = self.session.close()
         else:
-            self.result = self.live.train(self._cohort, payloads, reject)
+            self.result = self.live.train(self.cohort, payloads, reject)
         return self.result
 
     def end_round(self, metrics: Mapping[str, Any] | None = None) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from statistics import mode
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,8 +29,6 @@ _SIZE = "num_samples"
 ArrayForm: TypeAlias = tuple[tuple[str, tuple[int, ...], str], ...]
 #: Whatever else must be equal, such as the name of a record, and the arrays.
 Form: TypeAlias = tuple[Hashable, ArrayForm]
-
-_Item = TypeVar("_Item", bound=Hashable)
 
 
 class Hints:
@@ -120,28 +118,22 @@ class Reports:
 
     def check(self, answers: Collection[Reply]) -> None:
         """Raise if no answer so far has a metric that is needed; the message names all of them."""
-        weight = {} if self.weight_key is None else {_WEIGHT: self.weight_key}
-        wanted = self.needed | weight
-        self.seen |= {
-            name for name, key in wanted.items() if any(key in reply.metrics for reply in answers)
-        } | ({_ANSWER} if answers else set())
-        missing = {name: key for name, key in wanted.items() if name not in self.seen}
-        if not answers or not missing:
+        if not answers:
             return
-        parts = []
-        lacking = {name: key for name, key in missing.items() if name != _WEIGHT}
-        if lacking:
-            names = " and ".join(map(repr, lacking.values()))
-            who = type(self._selector).__name__
-            parts.append(
-                f"{who} needs {names}, and no reply has it: {self._hints.metrics(lacking)}."
-            )
-        if _WEIGHT in missing:
-            key = missing[_WEIGHT]
-            parts.append(
-                f"the inner strategy needs {key!r}, and no reply has it: {self._hints.weight(key)}."
-            )
-        raise MissingMetric(" ".join(parts))
+        wanted = self.needed | ({} if self.weight_key is None else {_WEIGHT: self.weight_key})
+        reported = {key for reply in answers for key in reply.metrics}
+        self.seen |= {_ANSWER} | {name for name, key in wanted.items() if key in reported}
+        missing = {name: key for name, key in wanted.items() if name not in self.seen}
+        weight, parts = missing.pop(_WEIGHT, None), []
+        if missing:
+            who = f"{type(self._selector).__name__} needs"
+            names = " and ".join(map(repr, missing.values()))
+            parts.append(f"{who} {names}, and no reply has it: {self._hints.metrics(missing)}.")
+        if weight is not None:
+            who, how = f"the inner strategy needs {weight!r}", self._hints.weight(weight)
+            parts.append(f"{who}, and no reply has it: {how}.")
+        if parts:
+            raise MissingMetric(" ".join(parts))
 
     def outcome(
         self, t: int, clients: IntArray, closed: Closed, answers: Mapping[int, Reply]
@@ -168,10 +160,11 @@ class Reports:
                 if name in self._selector.needs_metrics
             }
         else:
-            reported = {name: np.full(clients.size, math.nan) for name in self.needed}
-            for name, key in self.needed.items():
-                for i, metrics in sound.items():
-                    reported[name][i] = number(metrics, key)
+            of = [sound.get(i, {}) for i in range(clients.size)]
+            reported = {
+                name: np.array([number(metrics, key) for metrics in of], dtype=np.float64)
+                for name, key in self.needed.items()
+            }
         return duration, Outcome.from_reports(closed.status, duration, reported)
 
     def fill_sizes(self, columns: Columns, answers: Iterable[tuple[int, Reply]]) -> None:
@@ -270,21 +263,9 @@ def other_forms(forms: Sequence[Form], model: ArrayForm) -> dict[int, str]:
     """
     if not forms:
         return {}
-    usual = most_common([form for form in forms if form[1] == model] or forms)
+    usual = mode([form for form in forms if form[1] == model] or forms)
     reason = "its arrays have other keys, shapes or types than those of the others"
     return {i: reason for i, form in enumerate(forms) if form != usual}
-
-
-def most_common(items: Sequence[_Item]) -> _Item:
-    """Return the item that occurs most often, the earliest of equals.
-
-    Args:
-        items: At least one.
-
-    >>> most_common(["b", "a", "a", "b"])
-    'b'
-    """
-    return Counter(items).most_common(1)[0][0]
 
 
 def loss_report_hint(keys: Mapping[str, str], reply: str, module: str, owner: str) -> str:

@@ -21,7 +21,7 @@ from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from turnout.core.errors import InvalidInput
-from turnout.live.client import ClientColumns, Given, LossReport, column_values, numbers
+from turnout.live.client import Given, LossReport, column_values, numbers, split_columns
 
 __all__ = ["LossReport", "describe"]  # apps import both from here
 
@@ -65,26 +65,20 @@ def describe(
         loss: A function that evaluates the model in ``message.content["arrays"]``, on all data or
             on a mini-batch as ``message.content["config"]["poll-data"]`` says.
     """
-    columns_of = ClientColumns.of(num_examples, features, context, columns)
+    fixed, changing = split_columns(num_examples, features, context, columns)
     if stable_id is None:
         raise InvalidInput("stable_id must be a text, a number or a function that gives one.")
     if loss is not None and not callable(loss):
         raise InvalidInput(f"loss must be a function (message, context) -> float, got {loss!r}.")
 
     def answer_identity(message: Message, context: Context) -> Message:
-        identity = ConfigRecord(
-            {
-                STABLE_ID: _identity(
-                    stable_id(message, context) if callable(stable_id) else stable_id
-                ),
-                EVERY_ROUND: sorted(columns_of.changing),
-            }
-        )
-        values = MetricRecord({**column_values(columns_of.fixed, message, context)})
+        name = _identity(stable_id(message, context) if callable(stable_id) else stable_id)
+        identity = ConfigRecord({STABLE_ID: name, EVERY_ROUND: sorted(changing)})
+        values = MetricRecord({**column_values(fixed, message, context)})
         return Message(RecordDict({IDENTITY: identity, VALUES: values}), reply_to=message)
 
     def answer_columns(message: Message, context: Context) -> Message:
-        values = MetricRecord({**column_values(columns_of.changing, message, context)})
+        values = MetricRecord({**column_values(changing, message, context)})
         return Message(RecordDict({VALUES: values}), reply_to=message)
 
     def answer_loss(message: Message, context: Context) -> Message:

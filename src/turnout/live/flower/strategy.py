@@ -402,7 +402,7 @@ class FlowerRun(HostRun):
         self.is_evaluated = saved.host["is_evaluated"]
 
     def _train(self, messages: list[Message]) -> list[Message]:
-        cohort = self._cohort
+        cohort = self.cohort
         by_node = {message.metadata.dst_node_id: message for message in messages}
         if cohort is None or not self.session.is_open or by_node.keys() != set(cohort.addresses):
             raise UnsuitableStrategy(

@@ -24,6 +24,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import mode
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -47,7 +48,6 @@ from turnout.live.reports import (
     ArrayForm,
     Hints,
     loss_report_hint,
-    most_common,
     number,
     other_forms,
 )
@@ -208,7 +208,7 @@ class ReplyRules:
         forms = [reply.form.metrics for reply in replies]
         known = [len(wanted & lengths) for _, lengths in forms]
         complete = zip(forms, known, strict=True)
-        usual = most_common([form for form, n_known in complete if n_known == max(known)])
+        usual = mode([form for form, n_known in complete if n_known == max(known)])
         faults = {
             i: f"its metrics are {_names(form[1])} instead of {_names(usual[1])}"
             for i, form in enumerate(forms)

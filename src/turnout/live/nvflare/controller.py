@@ -146,7 +146,10 @@ class SelectingFedAvg(FedAvg):
         Args:
             num_clients: Not used: the cohort has its own size.
         """
-        return self._running.select()
+        run = self._running
+        is_first = run.cohort is None  # also after a restart: all processes start anew
+        n_wanted = len(run.port.expected) if is_first else self.cohort_size
+        return [str(name) for name in run.choose(n_wanted, run.model)]
 
     def send_model(self, *, data: FLModel, callback: Callable[[FLModel], Any], **_: Any) -> None:
         """Send the model to the cohort, and wait until the round is over.
@@ -157,7 +160,19 @@ class SelectingFedAvg(FedAvg):
             **_: What the selector and the round policy decide instead of NVFlare.
         """
         data.start_round, data.total_rounds = self._first_round, self._n_rounds
-        self._running.train_and_aggregate(callback)
+        run = self._running
+        n_selected = 0 if run.cohort is None else len(run.cohort.ids)
+        try:
+            result = run.train([run.model] * n_selected, run.rejected)
+        finally:
+            run.port.end_round()
+        with run.session.spans.part("aggregate"):
+            # In the order of the selection: the sum must not depend on who was faster.
+            for model, weight in zip(result.answers, result.weights, strict=True):
+                try:
+                    callback(weighted(model, weight))
+                except Exception as error:  # the user's own aggregator; NVFlare continues, too
+                    log.error("the aggregator failed: %s: %s", type(error).__name__, error)
 
     def get_num_standing_tasks(self) -> int:
         """Return 0: ``send_model`` has waited already, and late answers are not waited for."""
@@ -274,30 +289,6 @@ class NvflareRun(HostRun):
         form = [[key, list(shape), kind] for key, shape, kind in form_of(model.params)]
         return self.resume({"model": form})
 
-    def select(self) -> list[str]:
-        """Return the sites that train in the next round."""
-        is_first = self._cohort is None  # also after a restart: all processes start anew
-        n_wanted = len(self.port.expected) if is_first else self.session.settings.cohort_size
-        return [str(name) for name in self.choose(n_wanted, self.model)]
-
-    def train_and_aggregate(self, aggregate: Callable[[FLModel], Any]) -> None:
-        """Send the cohort its work, wait, and aggregate the replies that count.
-
-        They are aggregated in the order of the selection, so that the sum does not depend on who
-        was faster.
-        """
-        n_selected = 0 if self._cohort is None else len(self._cohort.ids)
-        try:
-            result = self.train([self.model] * n_selected, self._rejected)
-        finally:
-            self.port.end_round()
-        with self.session.spans.part("aggregate"):
-            for model, weight in zip(result.answers, result.weights, strict=True):
-                try:
-                    aggregate(weighted(model, weight))
-                except Exception as error:  # the user's own aggregator; NVFlare continues, too
-                    log.error("the aggregator failed: %s: %s", type(error).__name__, error)
-
     def receive(self, client_task: ClientTask) -> bool | None:
         """Process a result, on any thread; return whether it may count, None for a question."""
         task, client = client_task.task, client_task.client.name
@@ -330,7 +321,7 @@ class NvflareRun(HostRun):
         self.model.params = fobs.loads(saved.host_arrays["model"].tobytes())
         self.host = dict(saved.host)
 
-    def _rejected(self, replies: Sequence[Reply]) -> dict[int, str]:
+    def rejected(self, replies: Sequence[Reply]) -> dict[int, str]:
         """Return which sound replies cannot be averaged with the others, by position, and why."""
         return other_forms([x.form for x in replies], self.port.form) if self._averages else {}
 
