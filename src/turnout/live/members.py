@@ -292,10 +292,6 @@ class Members:
         """Return which of some clients are connected."""
         return np.intersect1d(np.fromiter(clients, np.int64), self._bound)
 
-    def known(self, client: Hashable) -> tuple[Hashable, int]:
-        """Return the current id of a client and its index; raise if there is no such client."""
-        return self.roster.known_as(client), self.roster.index_of(client)
-
     def index_at(self, address: Address) -> int:
         """Return the index of the client that is connected at an address."""
         return self._index[address]
@@ -320,9 +316,9 @@ class Members:
         if self._addresses.get(client) not in self.pending.busy:
             self.reserved = self._still_reserved() | {client: clock.wall() + seconds}
 
-    def release(self, client: int) -> None:
+    def release(self, client: Hashable) -> None:
         """Allow a client that was late to be chosen again."""
-        self.reserved.pop(self.roster.id_of(client), None)
+        self.reserved.pop(client, None)
 
     def changing(self, wanted: Collection[str]) -> list[Address]:
         """Return the addresses of free clients whose changing columns are wanted."""

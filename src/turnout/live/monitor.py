@@ -17,7 +17,7 @@ from turnout.core.roster import Roster
 from turnout.core.selector import Selector
 from turnout.core.types import Array, BoolArray, Selection, Status
 from turnout.core.version import __version__
-from turnout.live.alerts import FAILED_STATUSES, Alerts, Tally, promised_chance
+from turnout.live.alerts import Alerts, Tally, promised_chance
 from turnout.live.members import Members
 from turnout.live.transport import log
 from turnout.results.callbacks import Callback
@@ -153,8 +153,8 @@ class Monitor:
     def __init__(self, settings: LiveSettings, selector: Selector, *, warns: bool) -> None:
         self.tally = Tally()
         self._run, self._selector = str(settings.label), selector
-        self._min_answers = settings.quorum.min_answers
-        self._alerts = Alerts(settings.alerts) if warns and settings.alerts is not None else None
+        rules, min_answers = settings.alerts, settings.quorum.min_answers
+        self._alerts = Alerts(rules, min_answers) if warns and rules is not None else None
         self._followers = [
             Tracker(one) if isinstance(one, Callback) else one for one in settings.followers
         ]
@@ -190,15 +190,7 @@ class Monitor:
         self.tally.grow(len(roster))
         if self._alerts is None:
             return result
-        failed = {
-            int(clients[i]): result.reasons.get(i, Status(int(status[i])).name.lower())
-            for i in np.flatnonzero(np.isin(status, FAILED_STATUSES)).tolist()
-        }
-        n, void = int(np.count_nonzero(status == Status.COMPLETED)), None
-        if result.is_void:
-            needed = f"{n} of the {self._min_answers} answers that it needs"
-            void = needed if result.ids else "no client could be chosen"
-        alerts = self._alerts.after(result.round, self.tally, roster, failed, void)
+        alerts = self._alerts.after(result, clients, self.tally, roster)
         for alert in alerts:
             log.warning("alert: %s", alert.text)
         return result._replace(alerts=alerts)

@@ -223,11 +223,11 @@ class Session:
             InvalidInput: There is no client of this id.
         """
         with self._lock:
-            client, index = self.members.known(client)
+            client = self.members.roster.id_of(self.members.roster.index_of(client))
             opened = self._open if round in (None, self.round) else None
             if opened is not None and client in opened.position:
                 return opened.receive(client, reply)
-            self.members.release(index)
+            self.members.release(client)
             return False
 
     def closes_at(self) -> float:
