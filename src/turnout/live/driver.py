@@ -6,11 +6,12 @@ and how its model is saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -46,14 +47,6 @@ _IDENTITY = AskIdentity()
 _SHORTEST_S = 1e-3
 
 
-class Sent(NamedTuple):
-    """Requests that were sent together."""
-
-    waiting: dict[Ticket, Address]
-    refused: list[Address]
-    at: float  #: on ``clock.now()``
-
-
 class Transport:
     """Sends requests and collects replies over a port.
 
@@ -66,47 +59,30 @@ class Transport:
     def __init__(self, port: Port, pending: PendingRequests, poll_s: float) -> None:
         self.port, self.pending, self.poll_s = port, pending, poll_s
 
-    def send(
-        self, addresses: Sequence[Address], content: Question | Sequence[Any], *, ttl: float
-    ) -> Sent:
-        """Send a question, or work; ``collect`` or ``late_replies`` returns the answers."""
-        sent = Sent({}, [], clock.now())
-        if not addresses:
-            return sent
-        question = None if isinstance(content, Sequence) else content
-        if isinstance(content, Sequence):
-            tickets = self.port.send(addresses, content, ttl)
-        else:
-            tickets = self.port.ask(addresses, content, ttl)
-        expires = clock.now() + ttl
-        for address, ticket in zip(addresses, tickets, strict=True):
-            if ticket is None:
-                sent.refused.append(address)
-            else:
-                sent.waiting[ticket] = address
-                self.pending.open[ticket] = Request(address, question, expires)
-        if sent.refused:
-            log.warning("%d of %d messages were refused", len(sent.refused), len(addresses))
-        return sent
-
-    def collect(
+    def request(
         self,
-        sent: Sent,
-        seconds: float,
+        addresses: Sequence[Address],
+        content: Question | Sequence[Any],
+        ttl: float,
+        seconds: float | None,
         receive: Callable[[Address, Reply], object],
         until: Callable[[], float] | None = None,
     ) -> float:
-        """Wait for the replies, and return how long it took.
+        """Send a question or work, wait for the replies, and return how long it took.
 
         It ends when every client has replied, after ``seconds``, or at the time that ``until``
         returns for the replies so far. The last look is at the end, so no reply in time is missed.
+        ``late_replies`` returns the others, and all of them if ``seconds`` is None.
         """
-        for address in sent.refused:
+        sent_at, waiting = clock.now(), self._send(addresses, content, ttl)
+        if seconds is None:
+            return 0.0
+        taken = set(waiting.values())
+        for address in (address for address in addresses if address not in taken):
             receive(address, Reply(Kind.REFUSED, 0.0, reason="the message was refused"))
-        waiting = dict(sent.waiting)
         end, at = seconds, 0.0
         while waiting:
-            at = min(clock.now() - sent.at, end)
+            at = min(clock.now() - sent_at, end)
             for ticket, reply in self.port.poll(waiting):
                 receive(waiting.pop(ticket), reply._replace(seconds=at))
                 del self.pending.open[ticket]
@@ -123,6 +99,25 @@ class Transport:
             self.port.cancel(expired)
         replies = self.port.poll(self.pending.open) if self.pending.open else []
         return [(self.pending.open.pop(ticket), reply) for ticket, reply in replies]
+
+    def _send(
+        self, addresses: Sequence[Address], content: Question | Sequence[Any], ttl: float
+    ) -> dict[Ticket, Address]:
+        """Send to all of them; return who got it, by ticket."""
+        tickets: Sequence[Ticket | None] = ()
+        question = None
+        if isinstance(content, Sequence):
+            tickets = self.port.send(addresses, content, ttl) if addresses else ()
+        elif addresses:
+            tickets, question = self.port.ask(addresses, content, ttl), content
+        pairs = zip(tickets, addresses, strict=True)
+        waiting = {ticket: address for ticket, address in pairs if ticket is not None}
+        expires, n_refused = clock.now() + ttl, len(addresses) - len(waiting)
+        for ticket, address in waiting.items():
+            self.pending.open[ticket] = Request(address, question, expires)
+        if n_refused:
+            log.warning("%d of %d messages were refused", n_refused, len(addresses))
+        return waiting
 
 
 class Live:
@@ -217,17 +212,18 @@ class Live:
         """
         session = self.session
         client_at = dict(zip(cohort.addresses, cohort.ids, strict=True))
-        asked = [i for i, is_asked in enumerate(cohort.is_asked) if is_asked]
+
+        def receive(address: Address, reply: Reply) -> None:
+            is_first = session.receive(client_at[address], reply)
+            if is_first and self.records is not None and session.world is None:
+                self.records.write_reply(client_at[address], reply)
+
         seconds = session.settings.limit_s if session.world is not None else cohort.deadline
         ttl = seconds if session.world is not None else session.busy_s(seconds)
-        addresses = [cohort.addresses[i] for i in asked]
+        addresses, work = (list(compress(x, cohort.is_asked)) for x in (cohort.addresses, payloads))
         with session.spans.part("train"):
-            sent = self.transport.send(addresses, [payloads[i] for i in asked], ttl=ttl)
-            length = self.transport.collect(
-                sent,
-                seconds,
-                lambda address, reply: self._receive(client_at[address], reply),
-                session.closes_at,
+            length = self.transport.request(
+                addresses, work, ttl, seconds, receive, session.closes_at
             )
         is_missing = session.world is None and session.is_waiting
         there = self.port.present() if is_missing else cohort.addresses
@@ -264,14 +260,8 @@ class Live:
         """
         replies: dict[Address, Reply] = {}
         ttl = self.session.busy_s(seconds) if ttl is None else ttl
-        sent = self.transport.send(addresses, content, ttl=ttl)
-        self.transport.collect(sent, seconds, replies.__setitem__)
+        self.transport.request(addresses, content, ttl, seconds, replies.__setitem__)
         return replies
-
-    def _receive(self, client: Hashable, reply: Reply) -> None:
-        is_first = self.session.receive(client, reply)
-        if is_first and self.records is not None and self.session.world is None:
-            self.records.write_reply(client, reply)
 
     def _meet(self, *, waits: bool) -> None:
         """Process late replies, look who is connected, and ask newcomers for their identity."""
@@ -287,11 +277,10 @@ class Live:
         ttl = _OPEN_FOR * ask_s
         self._asked.update(unknown)
         others = [address for address in unknown if address not in waited_for]
-        self.transport.send(others, _IDENTITY, ttl=ttl)
+        self.transport.request(others, _IDENTITY, ttl, None, session.identify)
         if new:
             log.info("asking %d new nodes for their identity", len(new))
-        sent = self.transport.send(waited_for, _IDENTITY, ttl=ttl)
-        self.transport.collect(sent, ask_s, session.identify)
+        self.transport.request(waited_for, _IDENTITY, ttl, ask_s, session.identify)
 
     def _ask_all(self, model: Any) -> None:
         """Ask for what the selector needs to know before it chooses."""

@@ -116,13 +116,10 @@ class NvflarePort:
         """Send a question; identities need none, unless columns are wanted with them."""
         names = cast(Sequence[str], addresses)
         if isinstance(question, AskIdentity) and not self._asks:
-            tickets = [f"name:{name}" for name in names]
+            known = {f"name:{name}": Reply(content=Identity(name)) for name in names}
             with self._lock:
-                self._replies |= {
-                    ticket: Reply(content=Identity(name))
-                    for ticket, name in zip(tickets, names, strict=True)
-                }
-            return [*tickets]
+                self._replies |= known
+            return list(known)
         took_part = question.took_part if isinstance(question, AskColumns) else frozenset()
         tickets_of: dict[str, Ticket] = {}
         for is_in in (False, True):  # a task is the same for everyone, so these are two tasks
