@@ -175,8 +175,7 @@ class Members:
         """Number of connected clients with a known identity, busy or not."""
         if self._is_bound:
             return len(self._addresses)
-        claims = (self._claims.get(address) for address in self.connected)
-        return len({client for client in claims if client is not None})
+        return len({self._claims.get(address) for address in self.connected} - {None})
 
     @property
     def connected_clients(self) -> IntArray:
@@ -240,7 +239,12 @@ class Members:
             self._every_round[address] = identity.every_round
             self._reported[address] = reply.metrics
         else:
-            self._anonymous(address, reply.reason or "its stable id is not usable")
+            is_excluded = self._unidentified == "exclude" or self._is_closed
+            known_as = "identified by its node id, which changes with every start"
+            what, why = "excluded" if is_excluded else known_as, reply.reason
+            why = why or "its stable id is not usable"
+            log.warning("node %s did not identify itself and is %s: %s", address, what, why)
+            self._claims[address] = None if is_excluded else f"node:{address}"
 
     def bind(self) -> None:
         """Match clients to addresses; new clients join in the order of their ids."""
@@ -320,22 +324,14 @@ class Members:
         """Allow a client that was late to be chosen again."""
         self.reserved.pop(client, None)
 
-    def changing(self, wanted: Collection[str]) -> list[Address]:
+    def changing(self, wanted: frozenset[str]) -> list[Address]:
         """Return the addresses of free clients whose changing columns are wanted."""
         free = self.addresses_of(np.flatnonzero(self.selectable()))
-        nothing: frozenset[str] = frozenset()
-        return [at for at in free if self._every_round.get(at, nothing).intersection(wanted)]
+        return [at for at in free if wanted.intersection(self._every_round.get(at, ()))]
 
     def _still_reserved(self) -> dict[Hashable, float]:
         wall = clock.wall()
         return {client: until for client, until in self.reserved.items() if until > wall}
-
-    def _anonymous(self, address: Address, why: str) -> None:
-        is_excluded = self._unidentified == "exclude" or self._is_closed
-        known_as = "identified by its node id, which changes with every start"
-        what = "excluded" if is_excluded else known_as
-        log.warning("node %s did not identify itself and is %s: %s", address, what, why)
-        self._claims[address] = None if is_excluded else f"node:{address}"
 
     def _dispute(self, client: Hashable, address: Address) -> float:
         """Exclude an address whose client is connected at another one; return since when."""
@@ -389,10 +385,8 @@ class Enrolled(Members):
         """
         before = len(self.roster)
         indices = np.fromiter(map(self.roster.join, clients), np.int64, len(clients))
-        grown = np.zeros(len(self.roster), dtype=np.bool_)
-        grown[:before] = self._present
-        grown[indices] = True
-        self._present = grown
+        self._present = np.pad(self._present, (0, len(self.roster) - before))
+        self._present[indices] = True
         self.columns.grow(len(self.roster))
         self.columns.fill(indices, columns)
         return len(self.roster) - before

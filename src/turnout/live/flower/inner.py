@@ -115,21 +115,11 @@ def standing_in(
         yield strategy.start
 
 
-def evaluates(strategy: Strategy) -> bool:
-    """Return whether a strategy evaluates on clients at all."""
-    return _setting(strategy, "fraction_evaluate", 1.0) != 0.0
-
-
 def evaluation_size(strategy: Strategy, n_nodes: int) -> int:
     """Return how many of the nodes a strategy evaluates on."""
-    fraction = _setting(strategy, "fraction_evaluate", 1.0)
-    at_least = int(_setting(strategy, "min_evaluate_nodes", 0))
+    fraction = setting(strategy, "fraction_evaluate", 1.0)
+    at_least = int(setting(strategy, "min_evaluate_nodes", 0))
     return min(n_nodes, max(int(n_nodes * fraction), at_least))
-
-
-def first_wait(strategy: Strategy, cohort_size: int) -> int:
-    """Return how many nodes the first round waits for."""
-    return max(cohort_size, int(_setting(strategy, "min_available_nodes", 0)))
 
 
 def sampling_settings(strategy: Strategy) -> str:
@@ -187,7 +177,8 @@ def _check_robust(layer: Strategy, own: Mapping[str, Any], name: str, cohort_siz
         )
 
 
-def _setting(strategy: Strategy, name: str, default: float) -> float:
+def setting(strategy: Strategy, name: str, default: float) -> float:
+    """Return a number of the outermost layer that has it."""
     for layer in layers(strategy):
         value = getattr(layer, name, None)
         if isinstance(value, int | float):

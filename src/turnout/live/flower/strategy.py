@@ -198,7 +198,7 @@ class SelectingStrategy(Strategy):
         if self._world is not None:
             n_wanted = len(self._world.ids)
         elif not run.journal.n_rounds:
-            n_wanted = within.first_wait(self.inner, n_wanted)
+            n_wanted = max(n_wanted, int(within.setting(self.inner, "min_available_nodes", 0)))
         nodes = cast(tuple[int, ...], run.choose(n_wanted, arrays))
         if not nodes:
             return []
@@ -243,7 +243,7 @@ class SelectingStrategy(Strategy):
     ) -> Iterable[Message]:
         """Let the inner strategy evaluate on free nodes, as many as it wants and there are."""
         run = self._running
-        if not within.evaluates(self.inner):
+        if within.setting(self.inner, "fraction_evaluate", 1.0) == 0.0:
             return []
         number, size_of = run.journal.n_rounds, partial(within.evaluation_size, self.inner)
         nodes = cast(list[int], run.live.evaluators(number, size_of))
