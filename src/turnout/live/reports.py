@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import mode
 from typing import Any, TypeAlias
 
@@ -51,6 +52,7 @@ class Hints:
         return "let clients answer the question for their loss"
 
 
+@dataclass
 class Reports:
     """Reads durations and metrics from replies, or from the world that simulates them.
 
@@ -62,39 +64,37 @@ class Reports:
         hints: How clients provide what is missing.
     """
 
-    def __init__(
-        self,
-        settings: LiveSettings,
-        selector: Selector,
-        world: VirtualWorld | None,
-        weight_key: str | None,
-        hints: Hints,
-    ) -> None:
-        self._settings, self._selector, self._world = settings, selector, world
-        self._hints, self.weight_key = hints, weight_key
-        self.seen: set[str] = set()  #: what clients have reported at least once
+    settings: LiveSettings
+    selector: Selector
+    world: VirtualWorld | None
+    weight_key: str | None
+    hints: Hints
+    seen: set[str] = field(default_factory=set)  #: what clients have reported at least once
+
+    def __post_init__(self) -> None:
+        """Look up what clients must report."""
         #: Whether the world makes up what clients report.
-        self.is_virtual = world is not None and world.synthetic_losses
-        names = () if self.is_virtual else sorted(selector.needs_metrics)
+        self.is_virtual = self.world is not None and self.world.synthetic_losses
+        names = () if self.is_virtual else sorted(self.selector.needs_metrics)
         #: The metrics that clients must report, and their keys.
-        self.needed = {name: metric_key(name, settings.metric_keys) for name in names}
+        self.needed = {name: metric_key(name, self.settings.metric_keys) for name in names}
 
     def check_columns(self, columns: Columns) -> None:
         """Raise if a needed column is empty; the message names everything that clients must send.
 
         The number of examples may come with the first answers, if the selector wants answers.
         """
-        missing = columns.missing(self._selector.needs_columns)
+        missing = columns.missing(self.selector.needs_columns)
         if self._may_wait():
             missing = [name for name in missing if name != _SIZE]
         if not missing:
             return
         names = " and ".join(f"the column {name!r}" for name in missing)
-        more = [self._hints.columns(missing)]
-        if self._selector.polls:
-            more.append(self._hints.loss())
+        more = [self.hints.columns(missing)]
+        if self.selector.polls:
+            more.append(self.hints.loss())
         if self.needed:
-            more.append(self._hints.metrics(self.needed))
+            more.append(self.hints.metrics(self.needed))
         raise MissingColumn(
             f"the selector needs {names}, and no client has sent it: {'. Also: '.join(more)}."
         )
@@ -102,7 +102,7 @@ class Reports:
     def columns(self, columns: Columns, wanted: Collection[str]) -> dict[str, FloatArray]:
         """Return the columns for a context; the number of examples may be unknown at first."""
         filled = columns.take(wanted)
-        if _SIZE in self._selector.needs_columns and self._may_wait():
+        if _SIZE in self.selector.needs_columns and self._may_wait():
             filled.setdefault(_SIZE, np.full(columns.n_clients, np.nan))
         return filled
 
@@ -112,8 +112,8 @@ class Reports:
             self.seen.add(_POLLED)
         elif losses.size and n_failed == losses.size and _POLLED not in self.seen:
             raise MissingMetric(
-                f"{type(self._selector).__name__} polls clients for their loss, and no client "
-                f"answers: {self._hints.loss()}."
+                f"{type(self.selector).__name__} polls clients for their loss, and no client "
+                f"answers: {self.hints.loss()}."
             )
 
     def check(self, answers: Collection[Reply]) -> None:
@@ -126,11 +126,11 @@ class Reports:
         missing = {name: key for name, key in wanted.items() if name not in self.seen}
         weight, parts = missing.pop(_WEIGHT, None), []
         if missing:
-            who = f"{type(self._selector).__name__} needs"
+            who = f"{type(self.selector).__name__} needs"
             names = " and ".join(map(repr, missing.values()))
-            parts.append(f"{who} {names}, and no reply has it: {self._hints.metrics(missing)}.")
+            parts.append(f"{who} {names}, and no reply has it: {self.hints.metrics(missing)}.")
         if weight is not None:
-            who, how = f"the inner strategy needs {weight!r}", self._hints.weight(weight)
+            who, how = f"the inner strategy needs {weight!r}", self.hints.weight(weight)
             parts.append(f"{who}, and no reply has it: {how}.")
         if parts:
             raise MissingMetric(" ".join(parts))
@@ -149,15 +149,15 @@ class Reports:
         in_time = closed.status == Status.COMPLETED
         sound = {i: reply.metrics for i, reply in answers.items() if in_time[i]}
         duration = closed.duration.copy()
-        if self._settings.durations == "client" and self._world is None:
+        if self.settings.durations == "client" and self.world is None:
             for i, metrics in sound.items():
                 own = number(metrics, DURATION)
                 duration[i] = own if own >= 0.0 else duration[i]
-        if self.is_virtual and self._world is not None:
+        if self.is_virtual and self.world is not None:
             reported = {
                 name: np.where(in_time, values[clients], math.nan)
-                for name, values in (self._world.metrics(t) or {}).items()
-                if name in self._selector.needs_metrics
+                for name, values in (self.world.metrics(t) or {}).items()
+                if name in self.selector.needs_metrics
             }
         else:
             of = [sound.get(i, {}) for i in range(clients.size)]
@@ -181,8 +181,8 @@ class Reports:
 
     def _may_wait(self) -> bool:
         """Return whether the number of examples may still come with the first answers."""
-        wants_answers = bool(self._selector.needs_metrics) or self._selector.polls
-        return wants_answers and self._world is None and _ANSWER not in self.seen
+        wants_answers = bool(self.selector.needs_metrics) or self.selector.polls
+        return wants_answers and self.world is None and _ANSWER not in self.seen
 
 
 class FirstClaims:
