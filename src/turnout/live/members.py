@@ -241,8 +241,8 @@ class Members:
         else:
             is_excluded = self._unidentified == "exclude" or self._is_closed
             known_as = "identified by its node id, which changes with every start"
-            what, why = "excluded" if is_excluded else known_as, reply.reason
-            why = why or "its stable id is not usable"
+            what = "excluded" if is_excluded else known_as
+            why = reply.reason or "its stable id is not usable"
             log.warning("node %s did not identify itself and is %s: %s", address, what, why)
             self._claims[address] = None if is_excluded else f"node:{address}"
 
@@ -304,7 +304,7 @@ class Members:
         """Return the busy clients, and until when at the latest, in wall time."""
         now, wall = clock.now(), clock.wall()
         busy = {
-            self.roster.id_of(self._index[request.address]): wall + request.expires - now
+            self.roster.id_of(self._index[request.address]): wall + (request.expires - now)
             for request in self.pending.open.values()
             if request.address in self._index
         }

@@ -329,10 +329,10 @@ class InnerState:
                 except CannotEncode as error:
                     name = f"{owner}.{attribute}"
                     if name not in self._unsaved:
-                        lost = (
-                            "%s holds a %s, which the checkpoint does not save: a restart loses it"
+                        log.warning(
+                            "%s holds a %s, which the checkpoint does not save: a restart loses it",
+                            *(name, error),
                         )
-                        log.warning(lost, name, error)
                     self._unsaved.add(name)
         return encoded
 

@@ -169,12 +169,7 @@ class ReplyRules:
         """
         if self.weight_key is None or not replies:
             return {}
-        faults: dict[int, str] = {}
-        if sent is not None:
-            forms = [
-                (reply.form.arrays[0], self._comparable(reply.form.arrays[1])) for reply in replies
-            ]
-            faults = other_forms(forms, self._comparable(form_of_arrays(sent)))
+        faults = {} if sent is None else self._other_arrays(replies, form_of_arrays(sent))
         faults |= self._other_metrics(replies, needed, self.weight_key)
         if self.must_change and sent is not None:
             same = (i for i, one in enumerate(replies) if i not in faults and _is_model(one, sent))
@@ -197,6 +192,10 @@ class ReplyRules:
             if weight < number(metrics, key):
                 metrics[key] = int(weight) if isinstance(metrics[key], int) else weight
         return message
+
+    def _other_arrays(self, replies: Sequence[Reply], sent: ArrayForm) -> dict[int, str]:
+        forms = [(name, self._comparable(form)) for name, form in (x.form.arrays for x in replies)]
+        return other_forms(forms, self._comparable(sent))
 
     def _comparable(self, form: ArrayForm) -> ArrayForm:
         return form if self.same_shapes else tuple((key, (), "") for key, _, _ in form)
