@@ -38,7 +38,6 @@ _ALIASES = {
     "accuracy": ("eval_acc", "eval_accuracy", "acc", "test_accuracy"),
     "loss": ("eval_loss", "test_loss"),
 }
-_NOTHING: Mapping[str, Any] = {}
 #: Called with the metrics of a round, counted from 0; again when more are known.
 OnMeasured = Callable[[int, Mapping[str, float]], None]
 
@@ -322,7 +321,7 @@ class Journal:
     def _measure(self, number: int) -> None:
         """Store the single numbers of a round; the server's own come first."""
         server, clients, training = (
-            _numbers(self.metrics[kind].get(number, _NOTHING))
+            _numbers(self.metrics[kind].get(number, {}))
             for kind in (BY_SERVER, BY_CLIENTS, IN_TRAINING)
         )
         measured = {f"train_{name.removeprefix('train_')}": x for name, x in training.items()}

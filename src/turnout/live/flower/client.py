@@ -12,8 +12,7 @@ of message types, records and keys are here, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -85,30 +84,21 @@ def describe(
         value = numbers("loss", loss(message, context) if loss is not None else None)
         return Message(RecordDict({VALUES: MetricRecord({"loss": value})}), reply_to=message)
 
-    with _past_mods(app):
+    # The app's mods do not see these handlers. Mods are written for messages with a model and a
+    # configuration: mods that clip, add noise or read the round would reject our questions.
+    mods, app._mods = app._mods, []
+    try:
         app.query(DESCRIBE)(answer_identity)
         app.query(COLUMNS)(answer_columns)
         if loss is not None:
             app.query(LOSS)(answer_loss)
+    finally:
+        app._mods = mods
 
 
 def query_type(action: str) -> str:
     """Return the message type of one of our queries."""
     return f"{MessageType.QUERY}.{action}"
-
-
-@contextmanager
-def _past_mods(app: ClientApp) -> Iterator[None]:
-    """Register handlers that the app's mods do not see.
-
-    Mods are written for messages with a model and a configuration. Our questions have neither, so
-    mods that clip, add noise or read the round would reject them.
-    """
-    mods, app._mods = app._mods, []
-    try:
-        yield
-    finally:
-        app._mods = mods
 
 
 def _identity(value: Any) -> str | int:

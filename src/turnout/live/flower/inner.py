@@ -26,7 +26,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Bulyan, Strategy
-from flwr.supercore.logger import FLOWER_LOGGER
 
 from turnout.core.errors import InvalidInput, StateFileError, TurnoutError
 from turnout.core.plain import CONTAINERS, CannotEncode, Codec, Rule
@@ -235,20 +234,15 @@ class LoopGrid(_Delegate):
         return self._exchange(list(messages), timeout)
 
 
-@contextmanager
-def numbering(n_before: int, n_rounds: int) -> Iterator[None]:
-    """Count the rounds in Flower's log from the start, also after a restart."""
+def numbering(n_before: int, n_rounds: int) -> Callable[[logging.LogRecord], bool]:
+    """Return a filter that counts the rounds in Flower's log on from those before a restart."""
 
     def renumber(record: logging.LogRecord) -> bool:
         if record.msg == "[ROUND %s/%s]" and isinstance(record.args, tuple):
             record.args = (cast(int, record.args[0]) + n_before, n_rounds)
         return True
 
-    FLOWER_LOGGER.addFilter(renumber)
-    try:
-        yield
-    finally:
-        FLOWER_LOGGER.removeFilter(renumber)
+    return renumber
 
 
 @runtime_checkable

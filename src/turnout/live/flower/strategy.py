@@ -172,7 +172,9 @@ class SelectingStrategy(Strategy):
             run.offset = run.resume({"strategy": within.name_of(self.inner), "model": form})
             if run.offset and not run.is_evaluated:
                 self._evaluate_again(run, evaluate_config, loop_grid)
-            stack.enter_context(numbering(run.offset, num_rounds))
+            renumber = numbering(run.offset, num_rounds)
+            FLOWER_LOGGER.addFilter(renumber)
+            stack.callback(FLOWER_LOGGER.removeFilter, renumber)
             loop = super().start
             if type(self.inner).start is not Strategy.start:  # it has its own loop
                 hooks = {name: getattr(self, name) for name in within.HOOKS}
