@@ -125,9 +125,16 @@ class SelectingFedAvg(FedAvg):
             self.info("The job was aborted: the run stops waiting for answers.")
 
     def _play(self, run: NvflareRun) -> None:
-        n_done = run.begin(self.model)
+        if self.live_settings.checkpoint is not None:
+            _encode(self.model.params)  # one that cannot be saved is refused before anyone trains
+        run.model = run.port.model = self.model
+        form = [[key, list(shape), kind] for key, shape, kind in form_of(self.model.params)]
+        n_done = run.resume({"model": form})
         if n_done:
-            self._restore(run)
+            self.best_target_metric_value = run.host.get("best")
+            self.num_fl_rounds_without_improvement = run.host.get("n_unimproved", 0)
+            learnable = make_model_learnable(weights=run.model.params, meta_props=run.model.meta)
+            self.fl_ctx.set_prop(AppConstants.GLOBAL_MODEL, learnable, private=True, sticky=True)
         is_over = self.stop_condition is not None and run.host.get("is_over", False)
         self.num_rounds = 0 if is_over else max(0, self._n_rounds - n_done)
         self.start_round = self._first_round + n_done
@@ -249,13 +256,6 @@ class SelectingFedAvg(FedAvg):
         run.save_round()
         super()._maybe_cleanup_memory()
 
-    def _restore(self, run: NvflareRun) -> None:
-        """Continue with what was saved."""
-        self.best_target_metric_value = run.host.get("best")
-        self.num_fl_rounds_without_improvement = run.host.get("n_unimproved", 0)
-        learnable = make_model_learnable(weights=run.model.params, meta_props=run.model.meta)
-        self.fl_ctx.set_prop(AppConstants.GLOBAL_MODEL, learnable, private=True, sticky=True)
-
     @property
     def _running(self) -> NvflareRun:
         if self._run is None:
@@ -280,14 +280,6 @@ class NvflareRun(HostRun):
         self._averages = controller.aggregator is None
         versions = {"nvflare": nvflare.__version__}
         super().__init__(session, self.port, "nvflare", n_rounds, versions)
-
-    def begin(self, model: FLModel) -> int:
-        """Start with a model, or resume from the checkpoint; return how many rounds are done."""
-        self.model = self.port.model = model
-        if self.session.settings.checkpoint is not None:
-            _encode(model.params)  # a model that cannot be saved is refused before anyone trains
-        form = [[key, list(shape), kind] for key, shape, kind in form_of(model.params)]
-        return self.resume({"model": form})
 
     def receive(self, client_task: ClientTask) -> bool | None:
         """Process a result, on any thread; return whether it may count, None for a question."""
