@@ -378,8 +378,8 @@ class Session:
             fate = self.world.fate(ctx.round)
             duration, survived = fate.duration[clients], fate.survived[clients]
             foreseen = self.engine.close(duration, survived, fate.reports_failure)
-        ids = [self.members.roster.id_of(int(client)) for client in clients]
-        addresses = self.members.addresses_of(clients)
+        ids = tuple(self.members.roster.id_of(int(client)) for client in clients)
+        addresses = tuple(self.members.addresses_of(clients))
         return OpenRound(self.engine, ctx, selection, ids, addresses, foreseen)
 
     def _close(self, opened: OpenRound, closed: Closed, times: tuple[float, float]) -> ClosedRound:
