@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from turnout.core.stateful import NOT_NEGATIVE
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Status
 from turnout.results.metrics import jain_of_counts
 from turnout.results.run import Run
+
+if TYPE_CHECKING:
+    from turnout.live.round import ClosedRound
 
 #: Rounding of chances that are equal.
 _EQUAL = 1e-9
@@ -237,47 +240,47 @@ class Alerts:
     """
 
     rules: AlertRules
+    min_answers: int  #: answers that a round needs
     reported: set[int] = field(default_factory=set)  #: clients that were reported as behind
     n_void: int = 0  #: void rounds in a row, up to the last
 
     def after(
-        self,
-        round: int,
-        tally: Tally,
-        roster: Roster,
-        failed: Mapping[int, str],
-        void: str | None,
+        self, result: ClosedRound, clients: IntArray, tally: Tally, roster: Roster
     ) -> tuple[Alert, ...]:
         """Return the alerts after a round.
 
         Args:
-            round: The round.
+            result: How the round ended.
+            clients: (s,) the chosen clients.
             tally: The counts, with this round.
             roster: The stable ids.
-            failed: Why there was no answer, by index of each chosen client that has just failed.
-            void: Why the round is void; None if it is not.
         """
+        t, status = result.round, result.closed.status
         alerts = [
-            *_gathered(self._failing(round, tally, roster, failed)),
-            *_gathered(self._behind(round, tally, roster)),
+            *_gathered(self._failing(result, clients, tally, roster)),
+            *_gathered(self._behind(t, tally, roster)),
         ]
-        self.n_void = 0 if void is None else self.n_void + 1
-        if void is not None and self.n_void == 1:
-            alerts.append(Alert(round, QUORUM, None, f"Round {round + 1} is void: {void}.", {}))
+        self.n_void = self.n_void + 1 if result.is_void else 0
+        if self.n_void == 1:
+            n = np.count_nonzero(status == Status.COMPLETED)
+            few = f"{n} of the {self.min_answers} answers that it needs"
+            why = few if result.ids else "no client could be chosen"
+            alerts.append(Alert(t, QUORUM, None, f"Round {t + 1} is void: {why}.", {}))
         if self.n_void == self.rules.void_rounds:
             text = f"{self.n_void} rounds in a row are void."
-            alerts.append(Alert(round, VOID, None, text, {"rounds": self.n_void}))
+            alerts.append(Alert(t, VOID, None, text, {"rounds": self.n_void}))
         return tuple(alerts)
 
     def _failing(
-        self, t: int, tally: Tally, roster: Roster, failed: Mapping[int, str]
+        self, result: ClosedRound, clients: IntArray, tally: Tally, roster: Roster
     ) -> list[Alert]:
-        alerts = []
-        for client, reason in failed.items():
-            if tally.failures[client] == self.rules.failures:
-                n, who = self.rules.failures, roster.id_of(client)
-                text = f"{who} has failed {n} times in a row, the last time: {reason}."
-                alerts.append(Alert(t, FAILING, who, text, {"failures": n}))
+        alerts, status, n = [], result.closed.status, self.rules.failures
+        failing = np.isin(status, FAILED_STATUSES) & (tally.failures[clients] == n)
+        for i in np.flatnonzero(failing).tolist():
+            reason = result.reasons.get(i, Status(int(status[i])).name.lower())
+            who = roster.id_of(int(clients[i]))
+            text = f"{who} has failed {n} times in a row, the last time: {reason}."
+            alerts.append(Alert(result.round, FAILING, who, text, {"failures": n}))
         return alerts
 
     def _behind(self, t: int, tally: Tally, roster: Roster) -> list[Alert]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -90,44 +90,30 @@ def update_report(
     }
 
 
-class ClientColumns(NamedTuple):
-    """The columns of a client.
+def split_columns(
+    num_examples: Given, features: Given, context: Given, columns: Mapping[str, Given] | None
+) -> tuple[dict[str, Given], dict[str, Given]]:
+    """Return the columns that are asked for once, and those that are asked for before every round.
 
-    Attributes:
-        fixed: Columns that are asked for once.
-        changing: Columns that are asked for before every round.
+    Plain values are checked at once.
+
+    Args:
+        num_examples: The number of examples, for the column num_samples.
+        features: A code of the data, such as SimHash bits.
+        context: The state of the device.
+        columns: Any other column by its name.
     """
-
-    fixed: Mapping[str, Given]
-    changing: Mapping[str, Given]
-
-    @classmethod
-    def of(
-        cls,
-        num_examples: Given = None,
-        features: Given = None,
-        context: Given = None,
-        columns: Mapping[str, Given] | None = None,
-    ) -> ClientColumns:
-        """Return the columns; plain values are checked at once.
-
-        Args:
-            num_examples: The number of examples, for the column num_samples.
-            features: A code of the data, such as SimHash bits.
-            context: The state of the device.
-            columns: Any other column by its name.
-        """
-        known = {"num_samples": num_examples, "features": features, "context": context}
-        given = {name: value for name, value in known.items() if value is not None}
-        given |= columns or {}
-        changing = {
-            name: value for name, value in given.items() if callable(value) and name not in _ONCE
-        }
-        fixed = {name: value for name, value in given.items() if name not in changing}
-        for name, value in fixed.items():
-            if not callable(value):
-                numbers("num_examples" if name == "num_samples" else name, value)
-        return cls(fixed, changing)
+    known = {"num_samples": num_examples, "features": features, "context": context}
+    given = {name: value for name, value in known.items() if value is not None}
+    given |= columns or {}
+    changing = {
+        name: value for name, value in given.items() if callable(value) and name not in _ONCE
+    }
+    fixed = {name: value for name, value in given.items() if name not in changing}
+    for name, value in fixed.items():
+        if not callable(value):
+            numbers("num_examples" if name == "num_samples" else name, value)
+    return fixed, changing
 
 
 def column_values(given: Mapping[str, Given], *asked: Any) -> dict[str, float | list[float]]:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from turnout.core.errors import InvalidInput
 from turnout.core.roster import Roster
-from turnout.core.types import Array, BoolArray
+from turnout.core.types import Array
 from turnout.live import clock
 from turnout.live.checkpoint import Checkpoint
 from turnout.results.run import Collector, RoundRow, Run
@@ -145,11 +144,17 @@ def merge(saved: Checkpoint, kept: Hashable, gone: Hashable) -> Checkpoint:
     for owner in ("columns", "claims"):
         parts = saved.arrays.get(owner, {})
         arrays[owner] = {name: _filled(values, *pair) for name, values in parts.items()}
+    # Busy for as long as it is under any of its ids; at its own address, else at the other.
+    busy = sorted(saved.busy, key=lambda entry: float(entry[1]))
+    longest = {roster.known_as(who): until for who, *until in busy}
+    addresses = dict(saved.bindings)
+    if gone in addresses:
+        addresses.setdefault(kept, addresses.pop(gone))
     return dataclasses.replace(
         saved,
         roster=roster.to_json(),
-        busy=_longest([[roster.known_as(who), *until] for who, *until in saved.busy]),
-        bindings=_first(saved.bindings, kept, gone),
+        busy=[[who, *until] for who, until in longest.items()],
+        bindings=[[who, address] for who, address in addresses.items()],
         arrays=arrays,
     )
 
@@ -173,28 +178,18 @@ def _as_one(run: Run, kept: int, gone: int) -> dict[str, Array]:
         at = slice(run.offsets[t], run.offsets[t + 1])
         clients = np.where(run.clients[at] == gone, kept, run.clients[at])
         order = np.argsort(clients, kind="stable")
+        columns = (run.status, run.duration, run.spent, run.probability)
+        status, duration, spent, chance = (column[at][order] for column in columns)
         measured = {name: float(values[t]) for name, values in run.measured.items()}
+        available = run.available_in(t).copy()
+        available[kept] |= available[gone]
+        available[gone] = False
+        sound = {name: x for name, x in measured.items() if not np.isnan(x)}
+        length_s = float(run.length_s[t])
         rounds.add(
-            RoundRow(
-                clients=clients[order],
-                status=run.status[at][order],
-                duration=run.duration[at][order],
-                spent=run.spent[at][order],
-                probability=run.probability[at][order],
-                length_s=float(run.length_s[t]),
-                available=_available(run, t, kept, gone),
-                measured={name: x for name, x in measured.items() if not np.isnan(x)},
-            )
+            RoundRow(clients[order], status, duration, spent, chance, length_s, available, sound)
         )
     return rounds.columns()
-
-
-def _available(run: Run, t: int, kept: int, gone: int) -> BoolArray:
-    """Return who was available in a round, with one client for two."""
-    available = run.available_in(t).copy()
-    available[kept] |= available[gone]
-    available[gone] = False
-    return available
 
 
 def _filled(values: Array, kept: int, gone: int) -> Array:
@@ -204,19 +199,3 @@ def _filled(values: Array, kept: int, gone: int) -> Array:
         return column
     column[kept] = np.where(np.isnan(column[kept]), column[gone], column[kept])
     return column
-
-
-def _longest(busy: list[list[Any]]) -> list[list[Any]]:
-    """Return each client once, busy for as long as it is under any of its ids."""
-    longest: dict[Hashable, list[Any]] = {}
-    for client, *until in sorted(busy, key=lambda entry: float(entry[1])):
-        longest[client] = until
-    return [[client, *until] for client, until in longest.items()]
-
-
-def _first(bindings: list[list[Any]], kept: Hashable, gone: Hashable) -> list[list[Any]]:
-    """Return each client with one address: its own, else that of the other id."""
-    known: Mapping[Hashable, Any] = dict(bindings)
-    others = [[client, address] for client, address in bindings if client not in (kept, gone)]
-    here = [known[client] for client in (kept, gone) if client in known]
-    return others + [[kept, address] for address in here[:1]]

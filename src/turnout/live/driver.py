@@ -6,18 +6,19 @@ and how its model is saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from turnout.core.errors import OutputError, StateFileError
 from turnout.core.files import UNREADABLE
 from turnout.core.rng import Purpose, stream
-from turnout.core.types import Array, FloatArray
+from turnout.core.types import Array
 from turnout.experiment.codec import encode
 from turnout.live import clock
 from turnout.live.checkpoint import Checkpoint, check_settings, read_checkpoint, write_checkpoint
@@ -46,14 +47,6 @@ _IDENTITY = AskIdentity()
 _SHORTEST_S = 1e-3
 
 
-class Sent(NamedTuple):
-    """Requests that were sent together."""
-
-    waiting: dict[Ticket, Address]
-    refused: list[Address]
-    at: float  #: on ``clock.now()``
-
-
 class Transport:
     """Sends requests and collects replies over a port.
 
@@ -66,36 +59,30 @@ class Transport:
     def __init__(self, port: Port, pending: PendingRequests, poll_s: float) -> None:
         self.port, self.pending, self.poll_s = port, pending, poll_s
 
-    def ask(self, addresses: Sequence[Address], question: Question, *, ttl: float) -> Sent:
-        """Send a question; ``collect`` or ``late_replies`` returns the answers."""
-        at = clock.now()
-        tickets = self.port.ask(addresses, question, ttl) if addresses else []
-        return self._sent(addresses, tickets, question, at, ttl)
-
-    def send(self, addresses: Sequence[Address], payloads: Sequence[Any], *, ttl: float) -> Sent:
-        """Send work; ``collect`` or ``late_replies`` returns the answers."""
-        at = clock.now()
-        tickets = self.port.send(addresses, payloads, ttl) if addresses else []
-        return self._sent(addresses, tickets, None, at, ttl)
-
-    def collect(
+    def request(
         self,
-        sent: Sent,
-        seconds: float,
+        addresses: Sequence[Address],
+        content: Question | Sequence[Any],
+        ttl: float,
+        seconds: float | None,
         receive: Callable[[Address, Reply], object],
         until: Callable[[], float] | None = None,
     ) -> float:
-        """Wait for the replies, and return how long it took.
+        """Send a question or work, wait for the replies, and return how long it took.
 
         It ends when every client has replied, after ``seconds``, or at the time that ``until``
         returns for the replies so far. The last look is at the end, so no reply in time is missed.
+        ``late_replies`` returns the others, and all of them if ``seconds`` is None.
         """
-        for address in sent.refused:
+        sent_at, waiting = clock.now(), self._send(addresses, content, ttl)
+        if seconds is None:
+            return 0.0
+        taken = set(waiting.values())
+        for address in (address for address in addresses if address not in taken):
             receive(address, Reply(Kind.REFUSED, 0.0, reason="the message was refused"))
-        waiting = dict(sent.waiting)
         end, at = seconds, 0.0
         while waiting:
-            at = min(clock.now() - sent.at, end)
+            at = min(clock.now() - sent_at, end)
             for ticket, reply in self.port.poll(waiting):
                 receive(waiting.pop(ticket), reply._replace(seconds=at))
                 del self.pending.open[ticket]
@@ -113,25 +100,24 @@ class Transport:
         replies = self.port.poll(self.pending.open) if self.pending.open else []
         return [(self.pending.open.pop(ticket), reply) for ticket, reply in replies]
 
-    def _sent(
-        self,
-        addresses: Sequence[Address],
-        tickets: Sequence[Ticket | None],
-        question: Question | None,
-        at: float,
-        ttl: float,
-    ) -> Sent:
-        expires = clock.now() + ttl
-        sent = Sent({}, [], at)
-        for address, ticket in zip(addresses, tickets, strict=True):
-            if ticket is None:
-                sent.refused.append(address)
-            else:
-                sent.waiting[ticket] = address
-                self.pending.open[ticket] = Request(address, question, expires)
-        if sent.refused:
-            log.warning("%d of %d messages were refused", len(sent.refused), len(addresses))
-        return sent
+    def _send(
+        self, addresses: Sequence[Address], content: Question | Sequence[Any], ttl: float
+    ) -> dict[Ticket, Address]:
+        """Send to all of them; return who got it, by ticket."""
+        tickets: Sequence[Ticket | None] = ()
+        question = None
+        if isinstance(content, Sequence):
+            tickets = self.port.send(addresses, content, ttl) if addresses else ()
+        elif addresses:
+            tickets, question = self.port.ask(addresses, content, ttl), content
+        pairs = zip(tickets, addresses, strict=True)
+        waiting = {ticket: address for ticket, address in pairs if ticket is not None}
+        expires, n_refused = clock.now() + ttl, len(addresses) - len(waiting)
+        for ticket, address in waiting.items():
+            self.pending.open[ticket] = Request(address, question, expires)
+        if n_refused:
+            log.warning("%d of %d messages were refused", n_refused, len(addresses))
+        return waiting
 
 
 class Live:
@@ -226,17 +212,18 @@ class Live:
         """
         session = self.session
         client_at = dict(zip(cohort.addresses, cohort.ids, strict=True))
-        asked = [i for i, is_asked in enumerate(cohort.is_asked) if is_asked]
+
+        def receive(address: Address, reply: Reply) -> None:
+            is_first = session.receive(client_at[address], reply)
+            if is_first and self.records is not None and session.world is None:
+                self.records.write_reply(client_at[address], reply)
+
         seconds = session.settings.limit_s if session.world is not None else cohort.deadline
         ttl = seconds if session.world is not None else session.busy_s(seconds)
-        addresses = [cohort.addresses[i] for i in asked]
+        addresses, work = (list(compress(x, cohort.is_asked)) for x in (cohort.addresses, payloads))
         with session.spans.part("train"):
-            sent = self.transport.send(addresses, [payloads[i] for i in asked], ttl=ttl)
-            length = self.transport.collect(
-                sent,
-                seconds,
-                lambda address, reply: self._receive(client_at[address], reply),
-                session.closes_at,
+            length = self.transport.request(
+                addresses, work, ttl, seconds, receive, session.closes_at
             )
         is_missing = session.world is None and session.is_waiting
         there = self.port.present() if is_missing else cohort.addresses
@@ -257,24 +244,24 @@ class Live:
         return [there[i] for i in np.sort(drawn)]
 
     def exchange(
-        self, addresses: Sequence[Address], payloads: Sequence[Any], seconds: float
+        self,
+        addresses: Sequence[Address],
+        content: Question | Sequence[Any],
+        seconds: float,
+        ttl: float | None = None,
     ) -> dict[Address, Reply]:
-        """Send messages outside of a round, and return the replies in time.
+        """Send something outside of a round, and return the replies in time.
 
         Args:
             addresses: The receivers.
-            payloads: The messages, in their order.
+            content: A question, or a message for each of them.
             seconds: How long to wait.
+            ttl: Seconds after which the messages expire; None: as for the work of a round.
         """
         replies: dict[Address, Reply] = {}
-        sent = self.transport.send(addresses, payloads, ttl=self.session.busy_s(seconds))
-        self.transport.collect(sent, seconds, replies.__setitem__)
+        ttl = self.session.busy_s(seconds) if ttl is None else ttl
+        self.transport.request(addresses, content, ttl, seconds, replies.__setitem__)
         return replies
-
-    def _receive(self, client: Hashable, reply: Reply) -> None:
-        is_first = self.session.receive(client, reply)
-        if is_first and self.records is not None and self.session.world is None:
-            self.records.write_reply(client, reply)
 
     def _meet(self, *, waits: bool) -> None:
         """Process late replies, look who is connected, and ask newcomers for their identity."""
@@ -290,43 +277,29 @@ class Live:
         ttl = _OPEN_FOR * ask_s
         self._asked.update(unknown)
         others = [address for address in unknown if address not in waited_for]
-        self.transport.ask(others, _IDENTITY, ttl=ttl)
+        self.transport.request(others, _IDENTITY, ttl, None, session.identify)
         if new:
             log.info("asking %d new nodes for their identity", len(new))
-        sent = self.transport.ask(waited_for, _IDENTITY, ttl=ttl)
-        self.transport.collect(sent, ask_s, session.identify)
+        self.transport.request(waited_for, _IDENTITY, ttl, ask_s, session.identify)
 
     def _ask_all(self, model: Any) -> None:
         """Ask for what the selector needs to know before it chooses."""
-        session, members = self.session, self.session.members
-        wanted = session.wanted_columns
+        session, members, ask_s = self.session, self.session.members, self.session.settings.ask_s
+        wanted = session.engine.wanted
         if wanted and session.world is None:
             last = frozenset(members.addresses_of(members.present_of(session.journal.last)))
-            self._ask_columns(members.changing(wanted), AskColumns(session.round, last))
+            columns = AskColumns(session.round, last)
+            replies = self.exchange(members.changing(wanted), columns, ask_s, ask_s)
+            for address, reply in replies.items():
+                if reply.kind is Kind.ANSWERED:
+                    session.update_columns(address, reply)
         polled = session.to_poll()
         if polled:
-            question = AskLoss(session.round, session.selector.poll_data, model)
-            session.receive_losses(polled, *self._losses(polled, question))
-
-    def _ask_columns(self, addresses: Sequence[Address], question: AskColumns) -> None:
-        def receive(address: Address, reply: Reply) -> None:
-            if reply.kind is Kind.ANSWERED:
-                self.session.update_columns(address, reply)
-
-        seconds = self.session.settings.ask_s
-        sent = self.transport.ask(addresses, question, ttl=seconds)
-        self.transport.collect(sent, seconds, receive)
-
-    def _losses(self, polled: Sequence[Address], question: AskLoss) -> tuple[FloatArray, int]:
-        """Return (d,) the losses of the model, NaN = no answer, and how many clients failed."""
-        replies: dict[Address, Reply] = {}
-        seconds = self.session.settings.ask_s
-        sent = self.transport.ask(polled, question, ttl=seconds)
-        self.transport.collect(sent, seconds, replies.__setitem__)
-        nothing = Reply()
-        losses = [number(replies.get(address, nothing).metrics, "loss") for address in polled]
-        failed = [reply for reply in replies.values() if reply.kind in (Kind.FAILED, Kind.LOST)]
-        return np.array(losses, dtype=np.float64), len(failed)
+            loss = AskLoss(session.round, session.selector.poll_data, model)
+            replies, nothing = self.exchange(polled, loss, ask_s, ask_s), Reply()
+            losses = [number(replies.get(address, nothing).metrics, "loss") for address in polled]
+            failed = [one for one in replies.values() if one.kind in (Kind.FAILED, Kind.LOST)]
+            session.receive_losses(polled, np.array(losses, dtype=np.float64), len(failed))
 
 
 class HostRun:
@@ -356,8 +329,8 @@ class HostRun:
             rate = selector.guaranteed_rate()
             self._records = Records(settings.records, self._config, classes, rate, versions)
         self.live = Live(session, port, self._records)
-        self._cohort: Cohort | None = None
-        self._result: ClosedRound | None = None  # of the last round
+        self.cohort: Cohort | None = None  #: of the last round
+        self.result: ClosedRound | None = None  #: of the last round
 
     def saved_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return what the framework saves: plain data, and arrays by names without a slash."""
@@ -406,10 +379,10 @@ class HostRun:
             n_wanted: Clients that should be connected.
             model: The model that polled clients evaluate.
         """
-        self._result = None
+        self.result = None
         self.live.gather(n_wanted)
-        self._cohort = self.live.choose(model)
-        return self._cohort.addresses
+        self.cohort = self.live.choose(model)
+        return self.cohort.addresses
 
     def train(self, payloads: Sequence[Any], reject: Reject | None = None) -> ClosedRound:
         """Send the cohort its work, wait for it, and return how the round ended.
@@ -418,11 +391,11 @@ class HostRun:
             payloads: The work of each client, in the order of the cohort; empty if it is empty.
             reject: Returns which answers cannot be used together with the others.
         """
-        if self._cohort is None or not self._cohort.ids:
-            self._result = self.session.close()
+        if self.cohort is None or not self.cohort.ids:
+            self.result = self.session.close()
         else:
-            self._result = self.live.train(self._cohort, payloads, reject)
-        return self._result
+            self.result = self.live.train(self.cohort, payloads, reject)
+        return self.result
 
     def end_round(self, metrics: Mapping[str, Any] | None = None) -> None:
         """Save the last round; raise if too many in a row had too few answers.
@@ -432,8 +405,8 @@ class HostRun:
         """
         self.journal.note(IN_TRAINING, self.journal.n_rounds, metrics)
         # Answers come before the checkpoint: a round that is not saved is played and written again.
-        if self._records is not None and self._result is not None:
-            self._records.write_answers(self._result, self.session.members.roster)
+        if self._records is not None and self.result is not None:
+            self._records.write_answers(self.result, self.session.members.roster)
         self.save()
         self.write()
         self.session.spans.finish()

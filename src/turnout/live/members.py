@@ -18,6 +18,7 @@ from turnout.core.arrays import COLUMN_LIMITS
 from turnout.core.roster import Roster
 from turnout.core.types import LARGEST_REPORT, Array, BoolArray, FloatArray, IntArray
 from turnout.live import clock
+from turnout.live.checkpoint import Checkpoint
 from turnout.live.transport import Address, Identity, Kind, Question, Reply, Ticket, log
 
 #: Seconds after its time-to-live until a request counts as expired.
@@ -67,18 +68,16 @@ class Columns:
     """
 
     def __init__(self, n_clients: int = 0) -> None:
-        self._n = n_clients
+        self.n_clients = n_clients
         self._values: dict[str, FloatArray] = {}
 
     def grow(self, n_clients: int) -> None:
         """Make room for more clients."""
-        if n_clients == self._n:
-            return
-        for name, old in self._values.items():
-            new = np.full((n_clients, *old.shape[1:]), np.nan)
-            new[: old.shape[0]] = old
-            self._values[name] = new
-        self._n = n_clients
+        if n_clients != self.n_clients:
+            for name, old in self._values.items():
+                more = np.full((n_clients - len(old), *old.shape[1:]), np.nan)
+                self._values[name] = np.concatenate([old, more])
+            self.n_clients = n_clients
 
     def put(self, client: int, record: Mapping[str, Any]) -> None:
         """Add what a client reports; what does not fit is left out and logged."""
@@ -88,17 +87,12 @@ class Columns:
             except (TypeError, ValueError, OverflowError):
                 log.warning("client %d: column %r is not numbers, left out", client, name)
                 continue
-            limit = COLUMN_LIMITS.get(name)
-            is_wrong = value.ndim > (0 if limit is not None else 1) or value.size > MOST_NUMBERS
-            column = self._values.get(name)
-            if is_wrong or (column is not None and column.shape[1:] != value.shape):
-                log.warning(
-                    "client %d: column %r has shape %s, left out", client, name, value.shape
-                )
+            is_wrong = value.ndim > (name not in COLUMN_LIMITS) or value.size > MOST_NUMBERS
+            shape = value.shape
+            if is_wrong or self.shape_of(name) not in (None, shape):
+                log.warning("client %d: column %r has shape %s, left out", client, name, shape)
                 continue
-            if column is None:
-                column = self._values[name] = np.full((self._n, *value.shape), np.nan)
-            column[client] = _possible(name, value)
+            self.fill(np.array([client]), {name: value[np.newaxis]})
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of what each client has in a column; None if there is no such column."""
@@ -114,13 +108,8 @@ class Columns:
         """
         for name, values in record.items():
             if name not in self._values:
-                self._values[name] = np.full((self._n, *values.shape[1:]), np.nan)
+                self._values[name] = np.full((self.n_clients, *values.shape[1:]), np.nan)
             self._values[name][clients] = _possible(name, values)
-
-    def knows(self, name: str, client: int) -> bool:
-        """Return whether a client has filled a column."""
-        values = self._values.get(name)
-        return values is not None and not np.isnan(values[client]).all()
 
     def number(self, name: str, client: int) -> float:
         """Return the number of a client in a column of single numbers; NaN if it is not known."""
@@ -135,10 +124,6 @@ class Columns:
         """Return those of the columns that a client has filled, for a context."""
         return {name: values.copy() for name, values in self._filled().items() if name in names}
 
-    def unknown(self) -> FloatArray:
-        """Return a column that no client has filled."""
-        return np.full(self._n, np.nan)
-
     def state(self) -> dict[str, Array]:
         """Return all columns."""
         return dict(self._values)
@@ -146,7 +131,7 @@ class Columns:
     def load_state(self, state: Mapping[str, Array], n_clients: int) -> None:
         """Continue from the saved columns of this many clients."""
         self._values = {name: np.array(values, dtype=np.float64) for name, values in state.items()}
-        self._n = n_clients
+        self.n_clients = n_clients
 
     def _filled(self) -> dict[str, FloatArray]:
         return {name: values for name, values in self._values.items() if not np.isnan(values).all()}
@@ -171,7 +156,8 @@ class Members:
         self.roster = roster
         self.columns = Columns(len(roster))
         self.connected: set[Address] = set()
-        self.reserved: dict[Hashable, float] = {}  #: busy since before a restart, until wall time
+        #: Late, or busy since before a restart, and until when in wall time.
+        self.reserved: dict[Hashable, float] = {}
         self.pending = PendingRequests()  #: requests that clients have not answered
         self._unidentified = unidentified
         self._is_closed = is_closed
@@ -189,8 +175,7 @@ class Members:
         """Number of connected clients with a known identity, busy or not."""
         if self._is_bound:
             return len(self._addresses)
-        claims = (self._claims.get(address) for address in self.connected)
-        return len({client for client in claims if client is not None})
+        return len({self._claims.get(address) for address in self.connected} - {None})
 
     @property
     def connected_clients(self) -> IntArray:
@@ -207,25 +192,23 @@ class Members:
         """Stable id and address of each connected client, for the checkpoint."""
         return [[client, address] for client, address in self._addresses.items()]
 
-    def restore(
-        self,
-        roster: Roster,
-        busy: Iterable[Sequence[Any]],
-        bindings: Iterable[Sequence[Any]],
-        columns: Mapping[str, Array],
-    ) -> None:
+    def restore(self, roster: Roster, saved: Checkpoint) -> None:
         """Continue with the clients of a checkpoint; busy clients stay busy as long as before.
 
         If the clock was set back since, they are not busy for longer than when it was written.
+
+        Args:
+            roster: Its clients.
+            saved: The checkpoint.
         """
         self.roster = roster
         wall = clock.wall()
         self.reserved = {
             client: min([float(until), *(wall + float(seconds) for seconds in left)])
-            for client, until, *left in busy  # earlier versions wrote no seconds
+            for client, until, *left in saved.busy  # earlier versions wrote no seconds
         }
-        self._addresses = {client: address for client, address in bindings if client in roster}
-        self.columns.load_state(columns, len(roster))
+        self._addresses = {client: at for client, at in saved.bindings if client in roster}
+        self.columns.load_state(saved.arrays.get("columns", {}), len(roster))
 
     def update(self, connected: Iterable[Address]) -> None:
         """Set which addresses are connected."""
@@ -256,7 +239,12 @@ class Members:
             self._every_round[address] = identity.every_round
             self._reported[address] = reply.metrics
         else:
-            self._anonymous(address, reply.reason or "its stable id is not usable")
+            is_excluded = self._unidentified == "exclude" or self._is_closed
+            known_as = "identified by its node id, which changes with every start"
+            what = "excluded" if is_excluded else known_as
+            why = reply.reason or "its stable id is not usable"
+            log.warning("node %s did not identify itself and is %s: %s", address, what, why)
+            self._claims[address] = None if is_excluded else f"node:{address}"
 
     def bind(self) -> None:
         """Match clients to addresses; new clients join in the order of their ids."""
@@ -296,12 +284,8 @@ class Members:
     def selectable(self) -> BoolArray:
         """Return (n,) which clients are connected and have answered everything."""
         free = np.zeros(len(self.roster), dtype=np.bool_)
-        free[self._bound] = True
-        busy = [self._index[address] for address in self.pending.busy if address in self._index]
-        wall = clock.wall()
-        reserved = [client for client, until in self.reserved.items() if until > wall]
-        free[busy] = False
-        free[self.roster.indices(reserved)] = False
+        free[self.connected_clients] = True
+        free[self.roster.indices(self.busy_clients())] = False
         return free
 
     def addresses_of(self, clients: IntArray) -> list[Address]:
@@ -312,10 +296,6 @@ class Members:
         """Return which of some clients are connected."""
         return np.intersect1d(np.fromiter(clients, np.int64), self._bound)
 
-    def known(self, client: Hashable) -> tuple[Hashable, int]:
-        """Return the current id of a client and its index; raise if there is no such client."""
-        return self.roster.known_as(client), self.roster.index_of(client)
-
     def index_at(self, address: Address) -> int:
         """Return the index of the client that is connected at an address."""
         return self._index[address]
@@ -323,38 +303,35 @@ class Members:
     def busy_clients(self) -> dict[Hashable, float]:
         """Return the busy clients, and until when at the latest, in wall time."""
         now, wall = clock.now(), clock.wall()
-        left = {request.address: request.expires - now for request in self.pending.open.values()}
-        by_address = {address: client for client, address in self._addresses.items()}
-        busy = {by_address[at]: wall + s for at, s in left.items() if at in by_address}
-        return {c: until for c, until in self.reserved.items() if until > wall} | busy
+        busy = {
+            self.roster.id_of(self._index[request.address]): wall + (request.expires - now)
+            for request in self.pending.open.values()
+            if request.address in self._index
+        }
+        return self._still_reserved() | busy
 
     def busy_ids(self) -> list[Hashable]:
         """Return the clients that are connected but busy, in the order of the indices."""
-        busy = np.setdiff1d(self._bound, np.flatnonzero(self.selectable()))
+        busy = np.setdiff1d(self.connected_clients, np.flatnonzero(self.selectable()))
         return [self.roster.id_of(client) for client in busy.tolist()]
 
-    def hold(self, address: Address, seconds: float) -> None:
+    def hold(self, client: Hashable, seconds: float) -> None:
         """Do not choose a late client for a while, unless it is known to be busy already."""
-        if address not in self.pending.busy:
-            self.pending.open[f"late:{address}"] = Request(address, None, clock.now() + seconds)
+        if self._addresses.get(client) not in self.pending.busy:
+            self.reserved = self._still_reserved() | {client: clock.wall() + seconds}
 
-    def release(self, client: int) -> None:
+    def release(self, client: Hashable) -> None:
         """Allow a client that was late to be chosen again."""
-        address = self._addresses.get(self.roster.id_of(client))
-        self.pending.open.pop(f"late:{address}", None)
+        self.reserved.pop(client, None)
 
-    def changing(self, wanted: Collection[str]) -> list[Address]:
+    def changing(self, wanted: frozenset[str]) -> list[Address]:
         """Return the addresses of free clients whose changing columns are wanted."""
         free = self.addresses_of(np.flatnonzero(self.selectable()))
-        nothing: frozenset[str] = frozenset()
-        return [at for at in free if self._every_round.get(at, nothing).intersection(wanted)]
+        return [at for at in free if wanted.intersection(self._every_round.get(at, ()))]
 
-    def _anonymous(self, address: Address, why: str) -> None:
-        is_excluded = self._unidentified == "exclude" or self._is_closed
-        known_as = "identified by its node id, which changes with every start"
-        what = "excluded" if is_excluded else known_as
-        log.warning("node %s did not identify itself and is %s: %s", address, what, why)
-        self._claims[address] = None if is_excluded else f"node:{address}"
+    def _still_reserved(self) -> dict[Hashable, float]:
+        wall = clock.wall()
+        return {client: until for client, until in self.reserved.items() if until > wall}
 
     def _dispute(self, client: Hashable, address: Address) -> float:
         """Exclude an address whose client is connected at another one; return since when."""
@@ -399,11 +376,6 @@ class Enrolled(Members):
         """Indices of the clients that are present, busy or not."""
         return np.flatnonzero(self._present)
 
-    @property
-    def bindings(self) -> list[list[Any]]:
-        """Empty: there are no addresses."""
-        return []
-
     def enrol(self, clients: Sequence[Hashable], columns: Mapping[str, FloatArray]) -> int:
         """Add clients in their order, or bring them back; return how many are new.
 
@@ -413,10 +385,8 @@ class Enrolled(Members):
         """
         before = len(self.roster)
         indices = np.fromiter(map(self.roster.join, clients), np.int64, len(clients))
-        grown = np.zeros(len(self.roster), dtype=np.bool_)
-        grown[:before] = self._present
-        grown[indices] = True
-        self._present = grown
+        self._present = np.pad(self._present, (0, len(self.roster) - before))
+        self._present[indices] = True
         self.columns.grow(len(self.roster))
         self.columns.fill(indices, columns)
         return len(self.roster) - before
@@ -435,15 +405,9 @@ class Enrolled(Members):
         """Return whether a client is enrolled and has not been withdrawn."""
         return client in self.roster and bool(self._present[self.roster.index_of(client)])
 
-    def restore(
-        self,
-        roster: Roster,
-        busy: Iterable[Sequence[Any]],
-        bindings: Iterable[Sequence[Any]],
-        columns: Mapping[str, Array],
-    ) -> None:
+    def restore(self, roster: Roster, saved: Checkpoint) -> None:
         """Continue with the clients of a checkpoint; busy clients stay busy as long as before."""
-        super().restore(roster, busy, bindings, columns)
+        super().restore(roster, saved)
         self._present = roster.present
 
     def update(self, connected: Iterable[Address]) -> None:
@@ -454,11 +418,7 @@ class Enrolled(Members):
 
     def selectable(self) -> BoolArray:
         """Return (n,) which clients are present and free, or available as the caller said."""
-        if self.available is not None:
-            return self.available & self._present
-        free = self._present.copy()
-        free[self.roster.indices(self.busy_clients())] = False
-        return free
+        return super().selectable() if self.available is None else self.available & self._present
 
     def addresses_of(self, clients: IntArray) -> list[Address]:
         """Return the ids."""
@@ -467,19 +427,6 @@ class Enrolled(Members):
     def index_at(self, address: Address) -> int:
         """Return the index of a client."""
         return self.roster.index_of(address)
-
-    def busy_clients(self) -> dict[Hashable, float]:
-        """Return the late clients, and until when at the latest, in wall time."""
-        wall = clock.wall()
-        return {client: until for client, until in self.reserved.items() if until > wall}
-
-    def hold(self, address: Address, seconds: float) -> None:
-        """Do not choose a late client for a while."""
-        self.reserved = self.busy_clients() | {address: clock.wall() + seconds}
-
-    def release(self, client: int) -> None:
-        """Allow a client that was late to be chosen again."""
-        self.reserved.pop(self.roster.id_of(client), None)
 
 
 def _order(value: Hashable) -> tuple[str, Any]:

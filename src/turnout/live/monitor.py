@@ -6,8 +6,8 @@ Nothing here influences the selection, and after the start no follower can stop 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ from turnout.core.roster import Roster
 from turnout.core.selector import Selector
 from turnout.core.types import Array, BoolArray, Selection, Status
 from turnout.core.version import __version__
-from turnout.live.alerts import FAILED_STATUSES, AlertRules, Alerts, Tally, promised_chance
+from turnout.live.alerts import Alerts, Tally, promised_chance
 from turnout.live.members import Members
 from turnout.live.transport import log
 from turnout.results.callbacks import Callback
@@ -25,10 +25,10 @@ from turnout.results.run import Run
 
 if TYPE_CHECKING:
     from turnout.live.round import ClosedRound
+    from turnout.live.settings import LiveSettings
 
 #: The quantiles of how long clients wait that followers see.
 AGE_SHARES = (0.5, 0.9, 1.0)
-_NOTHING: AbstractContextManager[Any] = nullcontext()
 #: What trackers show of a run's ``config.json``.
 _SHOWN = (
     *("kind", "experiment", "label", "selector", "parameters", "seed", "cohort_size"),
@@ -141,85 +141,42 @@ class Tracker(Follower):
         self.callback.end()
 
 
-class Followers:
-    """All followers of a run; after the start, none of them can stop it.
-
-    Args:
-        run: The name of the run.
-        followers: Followers, or callbacks of training.
-    """
-
-    def __init__(self, run: str, followers: Sequence[Follower | Callback]) -> None:
-        self._run = run
-        self._all = [Tracker(one) if isinstance(one, Callback) else one for one in followers]
-        self._started = ExitStack()
-
-    def __bool__(self) -> bool:
-        """Return whether there is any."""
-        return bool(self._all)
-
-    def start(self, about: Mapping[str, Any]) -> None:
-        """Start all of them, or none."""
-        with ExitStack() as started:
-            for follower in self._all:
-                follower.start(self._run, about)
-                started.callback(self._guarded, follower, lambda one: one.end(self._run))
-            self._started = started.pop_all()
-
-    def notify(self, event: str, *arguments: Any) -> None:
-        """Call the method of this name on all of them."""
-        for follower in self._all:
-            self._guarded(follower, lambda one: getattr(one, event)(self._run, *arguments))
-
-    def end(self) -> None:
-        """End those that were started; a second call does nothing."""
-        self._started.pop_all().close()
-
-    def _guarded(self, follower: Follower, call: Callable[[Follower], None]) -> None:
-        try:
-            call(follower)
-        except Exception as error:  # whatever a library of others raises
-            who = follower.callback if isinstance(follower, Tracker) else follower
-            name = type(who).__name__
-            log.warning("%s failed to follow this run: %s: %s", name, type(error).__name__, error)
-
-
 class Monitor:
     """Counts rounds by client, raises alerts and notifies followers.
 
     Args:
-        run: The name of the run.
+        settings: The name of the run, its followers, and when to raise an alert.
         selector: Its promises are compared with what clients get.
-        followers: They see every round.
-        rules: When to raise an alert; None never does.
-        min_answers: Answers that a round needs.
+        warns: Whether alerts are raised at all.
     """
 
-    def __init__(
-        self,
-        run: str,
-        selector: Selector,
-        followers: Sequence[Follower | Callback],
-        rules: AlertRules | None,
-        min_answers: int,
-    ) -> None:
+    def __init__(self, settings: LiveSettings, selector: Selector, *, warns: bool) -> None:
         self.tally = Tally()
-        self._followers = Followers(run, followers)
-        self._alerts = None if rules is None else Alerts(rules)
-        self._selector, self._min_answers = selector, min_answers
+        self._run, self._selector = str(settings.label), selector
+        rules, min_answers = settings.alerts, settings.quorum.min_answers
+        self._alerts = Alerts(rules, min_answers) if warns and rules is not None else None
+        self._followers = [
+            Tracker(one) if isinstance(one, Callback) else one for one in settings.followers
+        ]
+        self._started = ExitStack()
 
     def start(self, config: Mapping[str, Any]) -> None:
-        """Start the followers; their errors are errors of their setup.
+        """Start all followers, or none; their errors are errors of their setup.
 
         Args:
             config: The run's ``config.json``.
         """
-        self._followers.start({name: config[name] for name in _SHOWN if name in config})
+        about = {name: config[name] for name in _SHOWN if name in config}
+        with ExitStack() as started:
+            for follower in self._followers:
+                follower.start(self._run, about)
+                started.callback(self._call, follower, "end")
+            self._started = started.pop_all()
 
     def opened(self, round: int, members: Members) -> None:
         """Notify followers that a round is open."""
         if self._followers:
-            self._followers.notify("opened", round, People.of(members))
+            self._notify("opened", round, People.of(members))
 
     def count(
         self, selection: Selection, available: BoolArray, result: ClosedRound, roster: Roster
@@ -233,12 +190,7 @@ class Monitor:
         self.tally.grow(len(roster))
         if self._alerts is None:
             return result
-        failed = {
-            int(clients[i]): result.reasons.get(i, Status(int(status[i])).name.lower())
-            for i in np.flatnonzero(np.isin(status, FAILED_STATUSES)).tolist()
-        }
-        void = self._void(result) if result.is_void else None
-        alerts = self._alerts.after(result.round, self.tally, roster, failed, void)
+        alerts = self._alerts.after(result, clients, self.tally, roster)
         for alert in alerts:
             log.warning("alert: %s", alert.text)
         return result._replace(alerts=alerts)
@@ -262,16 +214,16 @@ class Monitor:
     def ended(self, result: ClosedRound, numbers: Numbers | None) -> None:
         """Notify followers of a round that has ended."""
         if numbers is not None:
-            self._followers.notify("ended", result, numbers)
+            self._notify("ended", result, numbers)
 
     def measured(self, round: int, values: Mapping[str, float]) -> None:
         """Notify followers of the metrics of the model after a round."""
         if values:
-            self._followers.notify("measured", round, values)
+            self._notify("measured", round, values)
 
     def end(self) -> None:
-        """End the followers; a second call does nothing."""
-        self._followers.end()
+        """End those that were started; a second call does nothing."""
+        self._started.pop_all().close()
 
     def state(self) -> dict[str, Mapping[str, Array]]:
         """Return counts and alerts, by owner."""
@@ -287,11 +239,18 @@ class Monitor:
         if self._alerts is not None:
             self._alerts.load_state(state.get("alerts", {}), self.tally, n_void)
 
-    def _void(self, result: ClosedRound) -> str:
-        if not result.ids:
-            return "no client could be chosen"
-        n = int(np.count_nonzero(result.closed.status == Status.COMPLETED))
-        return f"{n} of the {self._min_answers} answers that it needs"
+    def _notify(self, event: str, *arguments: Any) -> None:
+        for follower in self._followers:
+            self._call(follower, event, *arguments)
+
+    def _call(self, follower: Follower, event: str, *arguments: Any) -> None:
+        """Call a method of a follower; after the start, none of them can stop the run."""
+        try:
+            getattr(follower, event)(self._run, *arguments)
+        except Exception as error:  # whatever a library of others raises
+            who = follower.callback if isinstance(follower, Tracker) else follower
+            name = type(who).__name__
+            log.warning("%s failed to follow this run: %s: %s", name, type(error).__name__, error)
 
 
 class Spans:
@@ -327,19 +286,16 @@ class Spans:
         about = {"turnout.run": self._run, "turnout.round": round}
         self._round = self._tracer.start_span("turnout.round", attributes=about)
 
-    def part(self, name: str) -> AbstractContextManager[Any]:
+    def part(self, name: str) -> Any:
         """Return the span of a part of the round, as a context; it is current meanwhile.
 
         Args:
             name: What is done: wait, ask, choose, train, learn, aggregate, save.
         """
         if self._round is None:
-            return _NOTHING
+            return nullcontext()
         context = self._trace.set_span_in_context(self._round)
-        part: AbstractContextManager[Any] = self._tracer.start_as_current_span(
-            f"turnout.{name}", context=context
-        )
-        return part
+        return self._tracer.start_as_current_span(f"turnout.{name}", context=context)
 
     def close(self, result: ClosedRound) -> None:
         """Add the result of the round to its span.

@@ -25,6 +25,26 @@ if TYPE_CHECKING:
 _BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 300, 600, 1800, 3600)
 #: Most metrics of a model that are shown: clients must not be able to add more and more of them.
 _MOST_MEASURED = 50
+#: Name, kind and help of each metric, and its label beside ``run``.
+_METRICS = (
+    ("rounds", "Counter", "Rounds that have ended."),
+    ("void_rounds", "Counter", "Rounds with too few answers."),
+    ("chosen", "Counter", "Chosen clients, by how it ended.", "status"),
+    ("alerts", "Counter", "Alerts, by kind.", "kind"),
+    ("round", "Gauge", "The round that was opened last, counted from 1."),
+    ("clients", "Gauge", "Clients: known, connected, free, busy.", "state"),
+    ("train_seconds", "Histogram", "From sending work to the end of a round."),
+    ("wait_seconds", "Histogram", "Waiting, asking and choosing before that."),
+    (
+        "last_choice_age_rounds",
+        "Gauge",
+        "Rounds since their last choice in which connected clients were free.",
+        "share",
+    ),
+    ("success_ratio", "Gauge", "Share of all choices answered in time."),
+    ("fairness", "Gauge", "Jain's index of choices while free."),
+    ("model", "Gauge", "What the model was last measured at.", "metric"),
+)
 
 
 class Prometheus(Follower):
@@ -56,13 +76,24 @@ class Prometheus(Follower):
         self.port = (
             None if port is None else require.integer("port", port, minimum=0, maximum=65535)
         )
-        self.host, self.file = host, None if file is None else _checked(os.fspath(file))
+        self.host, self.file = host, None if file is None else os.fspath(file)
+        if self.file is not None and not self.file.endswith(".prom"):
+            raise InvalidInput(
+                "file must end in .prom, the collector reads no other, got "
+                f"{Path(self.file).name!r}.",
+                field="file",
+            )
         self.registry = self._library.CollectorRegistry()
         self._lock = RLock()  # one registry may follow several runs
         self._server: Any = None
         self._n_served = 0
         self._measured: dict[str, set[str]] = {}
-        self._make(self._library)
+        self._metrics: dict[str, Any] = {}
+        for name, kind, text, *labels in _METRICS:
+            buckets = {"buckets": _BUCKETS} if kind == "Histogram" else {}
+            self._metrics[name] = getattr(self._library, kind)(
+                f"turnout_{name}", text, ("run", *labels), registry=self.registry, **buckets
+            )
 
     @property
     def content_type(self) -> str:
@@ -80,7 +111,7 @@ class Prometheus(Follower):
             run: Its name.
         """
         with self._lock:
-            for metric in self._all:
+            for metric in self._metrics.values():
                 metric.remove_by_labels({"run": run})
             self._measured.pop(run, None)
 
@@ -100,25 +131,26 @@ class Prometheus(Follower):
     def opened(self, run: str, round: int, people: People) -> None:
         """Show how many clients there are, and which round is open."""
         with self._lock:
-            self._round.labels(run).set(round + 1)
+            self._metrics["round"].labels(run).set(round + 1)
             self._show(run, people)
 
     def ended(self, run: str, ended: ClosedRound, numbers: Numbers) -> None:
         """Count a round."""
         with self._lock:
             self._touch(run)
-            self._rounds.labels(run).inc()
-            self._void.labels(run).inc(int(ended.is_void))
+            metrics = self._metrics
+            metrics["rounds"].labels(run).inc()
+            metrics["void_rounds"].labels(run).inc(int(ended.is_void))
             for status, n in numbers.statuses.items():
-                self._chosen.labels(run, status).inc(n)
+                metrics["chosen"].labels(run, status).inc(n)
             for alert in ended.alerts:
-                self._alerts.labels(run, alert.kind).inc()
-            self._train_s.labels(run).observe(numbers.train_s)
-            self._wait_s.labels(run).observe(numbers.wait_s)
+                metrics["alerts"].labels(run, alert.kind).inc()
+            for name in ("train", "wait"):
+                metrics[f"{name}_seconds"].labels(run).observe(getattr(numbers, f"{name}_s"))
             for share, age in zip(AGE_SHARES, numbers.ages, strict=True):
-                self._age.labels(run, f"{share:g}").set(age)
-            self._success.labels(run).set(numbers.success_ratio)
-            self._fairness.labels(run).set(numbers.fairness)
+                metrics["last_choice_age_rounds"].labels(run, f"{share:g}").set(age)
+            for name in ("success_ratio", "fairness"):
+                metrics[name].labels(run).set(getattr(numbers, name))
             self._show(run, numbers.people)
             self._write()
 
@@ -129,7 +161,7 @@ class Prometheus(Follower):
             for name, value in values.items():
                 if name in names or len(names) < _MOST_MEASURED:
                     names.add(name)
-                    self._model.labels(run, name).set(value)
+                    self._metrics["model"].labels(run, name).set(value)
             self._write()
 
     def end(self, run: str) -> None:
@@ -141,51 +173,18 @@ class Prometheus(Follower):
                 self._server.server_close()
                 self._server = None
 
-    def _make(self, library: Any) -> None:
-        def made(kind: Any, name: str, text: str, *labels: str, **more: Any) -> Any:
-            metric = kind(f"turnout_{name}", text, ("run", *labels), registry=self.registry, **more)
-            self._all.append(metric)
-            return metric
-
-        count, gauge, times = library.Counter, library.Gauge, library.Histogram
-        self._all: list[Any] = []
-        self._rounds = made(count, "rounds", "Rounds that have ended.")
-        self._void = made(count, "void_rounds", "Rounds with too few answers.")
-        self._chosen = made(count, "chosen", "Chosen clients, by how it ended.", "status")
-        self._alerts = made(count, "alerts", "Alerts, by kind.", "kind")
-        self._round = made(gauge, "round", "The round that was opened last, counted from 1.")
-        self._people = made(gauge, "clients", "Clients: known, connected, free, busy.", "state")
-        self._train_s = made(
-            times, "train_seconds", "From sending work to the end of a round.", buckets=_BUCKETS
-        )
-        self._wait_s = made(
-            times,
-            "wait_seconds",
-            "Waiting, asking and choosing before that.",
-            buckets=_BUCKETS,
-        )
-        self._age = made(
-            gauge,
-            "last_choice_age_rounds",
-            "Rounds since their last choice in which connected clients were free.",
-            "share",
-        )
-        self._success = made(gauge, "success_ratio", "Share of all choices answered in time.")
-        self._fairness = made(gauge, "fairness", "Jain's index of choices while free.")
-        self._model = made(gauge, "model", "What the model was last measured at.", "metric")
-
     def _touch(self, run: str) -> None:
         """Create the counters of a run, so that they start at 0 and not with the first event."""
-        for metric in (self._rounds, self._void, self._train_s, self._wait_s):
-            metric.labels(run)
+        for name in ("rounds", "void_rounds", "train_seconds", "wait_seconds"):
+            self._metrics[name].labels(run)
         for status in Status:
-            self._chosen.labels(run, status.name.lower())
+            self._metrics["chosen"].labels(run, status.name.lower())
         for kind in KINDS:
-            self._alerts.labels(run, kind)
+            self._metrics["alerts"].labels(run, kind)
 
     def _show(self, run: str, people: People) -> None:
         for state, n in people._asdict().items():
-            self._people.labels(run, state).set(n)
+            self._metrics["clients"].labels(run, state).set(n)
 
     def _serve(self, port: int) -> Any:
         try:
@@ -200,12 +199,3 @@ class Prometheus(Follower):
     def _write(self) -> None:
         if self.file is not None:
             self._library.write_to_textfile(self.file, self.registry)
-
-
-def _checked(path: str) -> str:
-    if not path.endswith(".prom"):
-        raise InvalidInput(
-            f"file must end in .prom, the collector reads no other, got {Path(path).name!r}.",
-            field="file",
-        )
-    return path

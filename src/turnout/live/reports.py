@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from statistics import mode
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from turnout.live.client import DURATION, NUM_EXAMPLES, metric_key, seed_key, sp
 from turnout.live.members import Columns
 from turnout.live.settings import LiveSettings, MissingMetric
 from turnout.live.transport import Reply, log
-from turnout.live.world import World
+from turnout.live.world import VirtualWorld
 from turnout.worlds import Closed
 
 #: Names among what was seen: the weight for averaging, a polled loss, any answer at all.
@@ -31,8 +32,6 @@ _SIZE = "num_samples"
 ArrayForm: TypeAlias = tuple[tuple[str, tuple[int, ...], str], ...]
 #: Whatever else must be equal, such as the name of a record, and the arrays.
 Form: TypeAlias = tuple[Hashable, ArrayForm]
-
-_Item = TypeVar("_Item", bound=Hashable)
 
 
 class Hints:
@@ -55,6 +54,7 @@ class Hints:
         return "let clients answer the question for their loss"
 
 
+@dataclass
 class Reports:
     """Reads durations and metrics from replies, or from the world that simulates them.
 
@@ -66,40 +66,44 @@ class Reports:
         hints: How clients provide what is missing.
     """
 
-    def __init__(
-        self,
-        settings: LiveSettings,
-        selector: Selector,
-        world: World | None,
-        weight_key: str | None,
-        hints: Hints,
-    ) -> None:
-        self._settings, self._selector, self._world = settings, selector, world
-        self._hints, self.weight_key = hints, weight_key
-        self.seen: set[str] = set()  #: what clients have reported at least once
+    settings: LiveSettings
+    selector: Selector
+    world: VirtualWorld | None
+    weight_key: str | None
+    hints: Hints
+    seen: set[str] = field(default_factory=set)  #: what clients have reported at least once
+
+    def __post_init__(self) -> None:
+        """Look up what clients must report."""
         #: Whether the world makes up what clients report.
-        self.is_virtual = world is not None and world.metrics(0) is not None
-        names = () if self.is_virtual else sorted(selector.needs_metrics)
+        self.is_virtual = self.world is not None and self.world.synthetic_losses
+        names = () if self.is_virtual else sorted(self.selector.needs_metrics)
         #: The metrics that the selector learns from, and their keys.
-        self.needed = {name: metric_key(name, settings.metric_keys) for name in names}
+        self.needed = {name: metric_key(name, self.settings.metric_keys) for name in names}
         self._logged: set[str] = set()  # optional metrics whose lack was logged
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The keys of the metrics that the selector cannot do without."""
+        can_miss = self.selector.optional_metrics
+        return tuple(key for name, key in self.needed.items() if name not in can_miss)
 
     def check_columns(self, columns: Columns) -> None:
         """Raise if a needed column is empty; the message names everything that clients must send.
 
         The number of examples may come with the first answers, if the selector wants answers.
         """
-        missing = columns.missing(self._selector.needs_columns)
+        missing = columns.missing(self.selector.needs_columns)
         if self._may_wait():
             missing = [name for name in missing if name != _SIZE]
         if not missing:
             return
         names = " and ".join(f"the column {name!r}" for name in missing)
-        more = [self._hints.columns(missing)]
-        if self._selector.polls:
-            more.append(self._hints.loss())
+        more = [self.hints.columns(missing)]
+        if self.selector.polls:
+            more.append(self.hints.loss())
         if self.needed:
-            more.append(self._hints.metrics(self.needed))
+            more.append(self.hints.metrics(self.needed))
         raise MissingColumn(
             f"the selector needs {names}, and no client has sent it: {'. Also: '.join(more)}."
         )
@@ -107,8 +111,8 @@ class Reports:
     def columns(self, columns: Columns, wanted: Collection[str]) -> dict[str, FloatArray]:
         """Return the columns for a context; the number of examples may be unknown at first."""
         filled = columns.take(wanted)
-        if _SIZE in self._selector.needs_columns and self._may_wait():
-            filled.setdefault(_SIZE, columns.unknown())
+        if _SIZE in self.selector.needs_columns and self._may_wait():
+            filled.setdefault(_SIZE, np.full(columns.n_clients, np.nan))
         return filled
 
     def check_poll(self, losses: FloatArray, n_failed: int) -> None:
@@ -117,8 +121,8 @@ class Reports:
             self.seen.add(_POLLED)
         elif losses.size and n_failed == losses.size and _POLLED not in self.seen:
             raise MissingMetric(
-                f"{type(self._selector).__name__} polls clients for their loss, and no client "
-                f"answers: {self._hints.loss()}."
+                f"{type(self.selector).__name__} polls clients for their loss, and no client "
+                f"answers: {self.hints.loss()}."
             )
 
     def check(self, answers: Collection[Reply]) -> None:
@@ -126,45 +130,37 @@ class Reports:
 
         If the selector can do without it, the log says once what it then does.
         """
-        weight = {} if self.weight_key is None else {_WEIGHT: self.weight_key}
-        wanted = self.needed | weight
-        found = {
-            name: any(self._has(reply.metrics, name, key) for reply in answers)
-            for name, key in self.needed.items()
-        } | {name: any(key in reply.metrics for reply in answers) for name, key in weight.items()}
-        self.seen |= {name for name, is_found in found.items() if is_found}
-        self.seen |= {_ANSWER} if answers else set()
+        if not answers:
+            return
+        wanted = self.needed | ({} if self.weight_key is None else {_WEIGHT: self.weight_key})
+        self.seen |= {_ANSWER} | {
+            name
+            for name, key in wanted.items()
+            if any(self._has(reply.metrics, name, key) for reply in answers)
+        }
         missing = {name: key for name, key in wanted.items() if name not in self.seen}
-        if not answers or not missing:
-            return
-        for name in missing.keys() & self._selector.optional_metrics.keys():
+        for name in missing.keys() & self.selector.optional_metrics.keys():
             self._log_lack(name, missing.pop(name))
-        if not missing:
-            return
-        parts = []
-        lacking = {name: key for name, key in missing.items() if name != _WEIGHT}
-        if lacking:
-            names = " and ".join(self._wanted(name, key) for name, key in lacking.items())
-            who = type(self._selector).__name__
-            sent = [self._sent(key, answers) for key in lacking.values()]
-            parts.append(
-                f"{who} needs {names}, and no reply has it{''.join(sent)}: "
-                f"{self._hints.metrics(lacking)}."
-            )
-        if _WEIGHT in missing:
-            key = missing[_WEIGHT]
-            parts.append(
-                f"the inner strategy needs {key!r}, and no reply has it: {self._hints.weight(key)}."
-            )
-        raise MissingMetric(" ".join(parts))
+        weight, parts = missing.pop(_WEIGHT, None), []
+        if missing:
+            who = f"{type(self.selector).__name__} needs"
+            names = " and ".join(self._wanted(name, key) for name, key in missing.items())
+            sent = "".join(self._sent(key, answers) for key in missing.values())
+            how = self.hints.metrics(missing)
+            parts.append(f"{who} {names}, and no reply has it{sent}: {how}.")
+        if weight is not None:
+            who, how = f"the inner strategy needs {weight!r}", self.hints.weight(weight)
+            parts.append(f"{who}, and no reply has it: {how}.")
+        if parts:
+            raise MissingMetric(" ".join(parts))
 
     def _log_lack(self, name: str, key: str) -> None:
         if name not in self._logged:
             self._logged.add(name)
             log.warning(
                 "no client reports %r, and %s can do without: %s. To use it, %s.",
-                *(key, type(self._selector).__name__, self._selector.optional_metrics[name]),
-                self._hints.metrics({name: key}),
+                *(key, type(self.selector).__name__, self.selector.optional_metrics[name]),
+                self.hints.metrics({name: key}),
             )
 
     def outcome(
@@ -181,35 +177,35 @@ class Reports:
         in_time = closed.status == Status.COMPLETED
         sound = {i: reply.metrics for i, reply in answers.items() if in_time[i]}
         duration = closed.duration.copy()
-        if self._settings.durations == "client" and self._world is None:
+        if self.settings.durations == "client" and self.world is None:
             for i, metrics in sound.items():
                 own = number(metrics, DURATION)
                 duration[i] = own if own >= 0.0 else duration[i]
         reported: dict[str, Any]
-        if self.is_virtual and self._world is not None:
+        if self.is_virtual and self.world is not None:
             reported = {
                 name: np.where(in_time, values[clients], math.nan)
-                for name, values in (self._world.metrics(t) or {}).items()
-                if name in self._selector.needs_metrics
+                for name, values in (self.world.metrics(t) or {}).items()
+                if name in self.selector.needs_metrics
             }
         else:
             reported = {
                 name: [self._report(sound.get(i, {}), name, key) for i in range(clients.size)]
                 for name, key in self.needed.items()
             }
-        sizes = self._selector.metric_sizes
+        sizes = self.selector.metric_sizes
         return duration, Outcome.from_reports(closed.status, duration, reported, sizes)
 
     def _report(self, metrics: Mapping[str, Any], name: str, key: str) -> Any:
         """Return what a client reported; NaN for a number or a vector that does not fit."""
-        if name not in self._selector.metric_sizes:
+        if name not in self.selector.metric_sizes:
             return number(metrics, key)
         written = spelling(metrics, key)
         return metrics[written] if written and self._has(metrics, name, key) else math.nan
 
     def _has(self, metrics: Mapping[str, Any], name: str, key: str) -> bool:
         """Return whether a client reported a metric, with the length and seed that are needed."""
-        size, written = self._selector.metric_sizes.get(name), spelling(metrics, key)
+        size, written = self.selector.metric_sizes.get(name), spelling(metrics, key)
         if size is None or written is None:
             return written is not None
         seed = metrics.get(seed_key(written), SKETCH_SEED)
@@ -217,7 +213,7 @@ class Reports:
 
     def _wanted(self, name: str, key: str) -> str:
         """Return what clients must report, for an error."""
-        size = self._selector.metric_sizes.get(name)
+        size = self.selector.metric_sizes.get(name)
         if size is None:
             return repr(key)
         seed = f" of seed {SKETCH_SEED}" if name == "update_sketch" else ""
@@ -242,18 +238,13 @@ class Reports:
         """
         for client, reply in answers:
             size = number(reply.metrics, NUM_EXAMPLES)
-            if not math.isnan(size) and not columns.knows(_SIZE, client):
+            if not math.isnan(size) and math.isnan(columns.number(_SIZE, client)):
                 columns.put(client, {_SIZE: size})
-
-    def known_weight(self, columns: Columns, client: int) -> float:
-        """Return the weight that follows from a client's columns; NaN if none does."""
-        counts_examples = self.weight_key == NUM_EXAMPLES
-        return columns.number(_SIZE, client) if counts_examples else math.nan
 
     def _may_wait(self) -> bool:
         """Return whether the number of examples may still come with the first answers."""
-        wants_answers = bool(self._selector.needs_metrics) or self._selector.polls
-        return wants_answers and self._world is None and _ANSWER not in self.seen
+        wants_answers = bool(self.selector.needs_metrics) or self.selector.polls
+        return wants_answers and self.world is None and _ANSWER not in self.seen
 
 
 class FirstClaims:
@@ -334,21 +325,9 @@ def other_forms(forms: Sequence[Form], model: ArrayForm) -> dict[int, str]:
     """
     if not forms:
         return {}
-    usual = most_common([form for form in forms if form[1] == model] or forms)
+    usual = mode([form for form in forms if form[1] == model] or forms)
     reason = "its arrays have other keys, shapes or types than those of the others"
     return {i: reason for i, form in enumerate(forms) if form != usual}
-
-
-def most_common(items: Sequence[_Item]) -> _Item:
-    """Return the item that occurs most often, the earliest of equals.
-
-    Args:
-        items: At least one.
-
-    >>> most_common(["b", "a", "a", "b"])
-    'b'
-    """
-    return Counter(items).most_common(1)[0][0]
 
 
 def loss_report_hint(keys: Mapping[str, str], reply: str, module: str, owner: str) -> str:

@@ -13,6 +13,7 @@ What a client sends takes four forms on its way through a round:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,6 @@ _ALIASES = {
     "accuracy": ("eval_acc", "eval_accuracy", "acc", "test_accuracy"),
     "loss": ("eval_loss", "test_loss"),
 }
-_NOTHING: Mapping[str, Any] = {}
 #: Called with the metrics of a round, counted from 0; again when more are known.
 OnMeasured = Callable[[int, Mapping[str, float]], None]
 
@@ -99,6 +99,7 @@ class ClosedRound(NamedTuple):
     weights: tuple[float, ...] = ()
 
 
+@dataclass
 class OpenRound:
     """A round in progress: replies come in, and the policy says when it is over.
 
@@ -111,22 +112,19 @@ class OpenRound:
         foreseen: How the round will end, in a virtual world; None in the real one.
     """
 
-    def __init__(
-        self,
-        engine: RoundEngine,
-        context: RoundContext,
-        selection: Selection,
-        ids: Sequence[Hashable],
-        addresses: Sequence[Address],
-        foreseen: Closed | None,
-    ) -> None:
-        self.context, self.selection = context, selection
-        self.ids, self.addresses = tuple(ids), tuple(addresses)
-        self.position = {client: i for i, client in enumerate(self.ids)}
-        self.answers: dict[int, Reply] = {}  #: usable ones, by position
-        self.reasons: dict[int, str] = {}  #: why there is none, by position
-        self._engine, self._foreseen = engine, foreseen
+    engine: RoundEngine
+    context: RoundContext
+    selection: Selection
+    ids: tuple[Hashable, ...]
+    addresses: tuple[Address, ...]
+    foreseen: Closed | None
+    answers: dict[int, Reply] = field(default_factory=dict)  #: usable ones, by position
+    reasons: dict[int, str] = field(default_factory=dict)  #: why there is none, by position
+
+    def __post_init__(self) -> None:
+        """Wait for everyone."""
         n = len(self.ids)
+        self.position = {client: i for i, client in enumerate(self.ids)}
         self._duration = np.full(n, np.nan)
         self._has_replied = np.zeros(n, dtype=np.bool_)
         self._survived = np.ones(n, dtype=np.bool_)
@@ -136,8 +134,8 @@ class OpenRound:
     def cohort(self) -> Cohort:
         """The clients that are to work."""
         is_asked = np.ones(len(self.ids), dtype=np.bool_)
-        if self._foreseen is not None:
-            is_asked = self._foreseen.status == Status.COMPLETED
+        if self.foreseen is not None:
+            is_asked = self.foreseen.status == Status.COMPLETED
         return Cohort(
             self.context.round,
             self.ids,
@@ -176,7 +174,7 @@ class OpenRound:
         """Return when the round is over, in seconds after sending, as far as is known."""
         # A client that is still working replies later than everyone so far.
         duration = np.where(self._has_replied, self._duration, np.inf)
-        engine = self._engine
+        engine = self.engine
         end = engine.policy.end(duration, self._survived, engine.cohort_size, engine.observed)
         return min(self.context.deadline, end.at)
 
@@ -189,8 +187,11 @@ class OpenRound:
                 client has not replied.
             ends: The end of the round, in seconds after sending.
         """
-        if self._foreseen is not None:
-            return self._close_foreseen(self._foreseen)
+        if self.foreseen is not None:  # a client without an answer has failed
+            status = self.foreseen.status.copy()
+            in_time = np.flatnonzero(status == Status.COMPLETED).tolist()
+            status[[i for i in in_time if i not in self.answers]] = Status.FAILED
+            return self.foreseen._replace(status=status)
         if length_s is None:
             last = float(np.fmax.reduce(self._duration, initial=0.0))
             length_s = ends if self.is_waiting else min(ends, last)
@@ -198,7 +199,7 @@ class OpenRound:
         survived = self._survived & (self._has_replied | ~gone)
         is_known = self._has_replied & (survived | self._reported)
         duration = np.where(is_known, self._duration, np.nan)
-        closed = self._engine.close(duration, survived, self._reported)
+        closed = self.engine.close(duration, survived, self._reported)
         spent = np.where(np.isnan(duration), length_s, np.fmin(duration, length_s))
         return closed._replace(length_s=length_s, spent=spent)
 
@@ -224,13 +225,6 @@ class OpenRound:
             del self.answers[i]
             self._lose(i, f"reply dropped, {fault}")
         return closed._replace(status=status)
-
-    def _close_foreseen(self, foreseen: Closed) -> Closed:
-        """Return how a round of a virtual world ended: a client without an answer has failed."""
-        status = foreseen.status.copy()
-        in_time = np.flatnonzero(status == Status.COMPLETED).tolist()
-        status[[i for i in in_time if i not in self.answers]] = Status.FAILED
-        return foreseen._replace(status=status)
 
     def _lose(self, i: int, reason: str) -> None:
         self.reasons[i] = reason
@@ -326,7 +320,7 @@ class Journal:
     def _measure(self, number: int) -> None:
         """Store the single numbers of a round; the server's own come first."""
         server, clients, training = (
-            _numbers(self.metrics[kind].get(number, _NOTHING))
+            _numbers(self.metrics[kind].get(number, {}))
             for kind in (BY_SERVER, BY_CLIENTS, IN_TRAINING)
         )
         measured = {f"train_{name.removeprefix('train_')}": x for name, x in training.items()}

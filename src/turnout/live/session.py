@@ -23,13 +23,14 @@ from turnout.core.types import FloatArray, RoundContext, Selection, Status
 from turnout.experiment.engine import RoundEngine
 from turnout.live import clock
 from turnout.live.checkpoint import Checkpoint
+from turnout.live.client import NUM_EXAMPLES
 from turnout.live.members import Members
 from turnout.live.monitor import Monitor, Spans
 from turnout.live.reports import FirstClaims, Hints, Reports
 from turnout.live.round import ClosedRound, Cohort, Journal, OpenRound, Reject
 from turnout.live.settings import LiveSettings, TooFewAnswers
 from turnout.live.transport import Address, Reply
-from turnout.live.world import World
+from turnout.live.world import VirtualWorld
 from turnout.worlds import Closed
 
 
@@ -53,7 +54,7 @@ class Session:
         selector: Selector,
         *,
         roster: Roster | None = None,
-        world: World | None = None,
+        world: VirtualWorld | None = None,
         members: Members | None = None,
         weight_key: str | None = None,
         counts_once: bool = False,
@@ -78,9 +79,7 @@ class Session:
             bounds=None if settings.bounds is None else settings.bounds.clone(),
         )
         self.spans = Spans(label)
-        rules = None if world is not None else settings.alerts
-        min_answers = settings.quorum.min_answers
-        self.monitor = Monitor(label, selector, settings.followers, rules, min_answers)
+        self.monitor = Monitor(settings, selector, warns=world is None)
         self.journal = Journal(settings.cohort_size, self.monitor.measured)
         self._claims = FirstClaims()
         self._counts_once = counts_once
@@ -103,25 +102,6 @@ class Session:
     def is_waiting(self) -> bool:
         """Whether a round is open and a client in it has not replied."""
         return self._open is not None and self._open.is_waiting
-
-    @property
-    def exchange_s(self) -> float:
-        """Seconds that clients have for anything but a round: as many as for the next round."""
-        limit_s = self.settings.limit_s
-        if self.world is not None:  # its deadlines are not on the wall clock
-            return limit_s
-        return min(self.engine.terms()[1], limit_s)
-
-    @property
-    def wanted_columns(self) -> frozenset[str]:
-        """The columns that the selector needs or may use."""
-        return self.engine.wanted
-
-    @property
-    def needed_metrics(self) -> tuple[str, ...]:
-        """The keys of the metrics that every answer must report for the selector."""
-        can_miss = self.selector.optional_metrics
-        return tuple(key for name, key in self.reports.needed.items() if name not in can_miss)
 
     def busy_s(self, seconds: float) -> float:
         """Return for how long a client with this many seconds of work may stay busy."""
@@ -152,7 +132,8 @@ class Session:
         with self._lock:
             self.members.update(present)
             self.members.bind()
-            self._resize()
+            self.engine.resize(len(self.members.roster))
+            self._claims.grow(len(self.members.roster))
 
     def update_columns(self, address: Address, reply: Reply) -> None:
         """Store columns of a connected client.
@@ -171,13 +152,12 @@ class Session:
             clients = None if ctx is None else self.engine.poll(ctx)
             if ctx is None or clients is None:
                 return []
-            if self.world is not None:
-                simulated = self.world.polled_loss(ctx.round, self.selector.poll_data)
-                if simulated is not None:
-                    losses = simulated[clients]
-                    self._context = self.engine.with_losses(ctx, clients, losses, is_claimed=False)
-                    return []
-            return self.members.addresses_of(clients)
+            world, data = self.world, self.selector.poll_data
+            losses = None if world is None else world.polled_loss(ctx.round, data)
+            if losses is None:
+                return self.members.addresses_of(clients)
+            self._context = self.engine.with_losses(ctx, clients, losses[clients], is_claimed=False)
+            return []
 
     def receive_losses(self, polled: Sequence[Address], losses: FloatArray, n_failed: int) -> None:
         """Store the losses of polled clients.
@@ -243,11 +223,11 @@ class Session:
             InvalidInput: There is no client of this id.
         """
         with self._lock:
-            client, index = self.members.known(client)
+            client = self.members.roster.id_of(self.members.roster.index_of(client))
             opened = self._open if round in (None, self.round) else None
             if opened is not None and client in opened.position:
                 return opened.receive(client, reply)
-            self.members.release(index)
+            self.members.release(client)
             return False
 
     def closes_at(self) -> float:
@@ -350,7 +330,7 @@ class Session:
             first, n = self.members.roster.ids, len(roster)
             if roster.ids[: len(first)] != first:
                 raise StateFileError("its clients are in another order than roster or world.")
-            self.members.restore(roster, saved.busy, saved.bindings, arrays.get("columns", {}))
+            self.members.restore(roster, saved)
             self.engine.load_state(arrays, n)
             self._claims.load_state(arrays.get("claims", {}), n)
             if self.world is not None:
@@ -373,10 +353,6 @@ class Session:
         """End followers and traces, also after an error; a second call does nothing."""
         self.spans.finish()
         self.monitor.end()
-
-    def _resize(self) -> None:
-        self.engine.resize(len(self.members.roster))
-        self._claims.grow(len(self.members.roster))
 
     def _next_context(self) -> RoundContext | None:
         """Return what the selector knows before it chooses; None while it cannot choose."""
@@ -402,8 +378,8 @@ class Session:
             fate = self.world.fate(ctx.round)
             duration, survived = fate.duration[clients], fate.survived[clients]
             foreseen = self.engine.close(duration, survived, fate.reports_failure)
-        ids = [self.members.roster.id_of(int(client)) for client in clients]
-        addresses = self.members.addresses_of(clients)
+        ids = tuple(self.members.roster.id_of(int(client)) for client in clients)
+        addresses = tuple(self.members.addresses_of(clients))
         return OpenRound(self.engine, ctx, selection, ids, addresses, foreseen)
 
     def _close(self, opened: OpenRound, closed: Closed, times: tuple[float, float]) -> ClosedRound:
@@ -421,7 +397,7 @@ class Session:
         if self.world is None:
             left = self.busy_s(ctx.deadline) - closed.length_s
             for i in np.flatnonzero(closed.status == Status.LATE).tolist():
-                members.hold(opened.addresses[i], left)
+                members.hold(opened.ids[i], left)
         self.journal.add(selection, result, duration, ctx.available)
         return self.monitor.count(selection, ctx.available, result, members.roster)
 
@@ -448,7 +424,8 @@ class Session:
         bounds = self.engine.bounds
         if math.isnan(reply.weight) or bounds is None or not bounds.fixed_samples:
             return reply.weight
-        known = self.reports.known_weight(self.members.columns, client)
+        counts_examples = self.reports.weight_key == NUM_EXAMPLES
+        known = self.members.columns.number("num_samples", client) if counts_examples else math.nan
         name = self.members.roster.id_of(client)
         return self._claims.believed(client, reply.weight, known, name)
 

@@ -34,7 +34,7 @@ from turnout.core.selector import Selector
 from turnout.experiment.codec import build, decode, encode
 from turnout.live.alerts import AlertRules
 from turnout.live.monitor import Follower
-from turnout.live.world import World
+from turnout.live.world import VirtualWorld
 from turnout.results import files
 from turnout.results.callbacks import Callback
 from turnout.worlds import FixedDeadline, RoundPolicy
@@ -244,7 +244,7 @@ class LiveSettings:
         guarded = inner if self.guard is None else self.guard.around(inner)
         return dataclasses.replace(self, label=label), guarded
 
-    def round_policy(self, world: World | None) -> RoundPolicy:
+    def round_policy(self, world: VirtualWorld | None) -> RoundPolicy:
         """Return the policy; the default is a deadline after ``limit_s``, and none in a world.
 
         The limit is on the wall clock, the deadlines of a world are in virtual time.
@@ -275,7 +275,7 @@ class LiveSettings:
         }
 
     def config(
-        self, kind: str, selector: Selector, world: World | None, n_rounds: int
+        self, kind: str, selector: Selector, world: VirtualWorld | None, n_rounds: int
     ) -> dict[str, Any]:
         """Return the run's ``config.json``, without the number of clients."""
         name = kind if self.records is None else Path(self.records).resolve().name

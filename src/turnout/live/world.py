@@ -11,9 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -21,75 +19,17 @@ import numpy as np
 from turnout.core import require
 from turnout.core.arrays import check_column
 from turnout.core.errors import InvalidInput
+from turnout.core.roster import Roster
 from turnout.core.types import Array, FloatArray, IntArray, RoundContext
 from turnout.experiment.config import class_names, world_table
 from turnout.worlds import Environment, Fate, History
 
 
-class World(ABC):
-    """Availability, durations and failures of all clients, in virtual time.
+class VirtualWorld:
+    """Plays an environment to a session, round by round, as ``turnout.simulate`` would.
 
     Clients are matched by stable id. Work goes only to chosen clients that answer in virtual time,
     so no client sleeps or trains in vain.
-    """
-
-    @property
-    @abstractmethod
-    def ids(self) -> Sequence[str | int]:
-        """The stable ids in the order of the world's clients; they become the roster."""
-
-    @property
-    def world_id(self) -> str:
-        """A name that is equal for runs in the same world, for the report."""
-        return "virtual"
-
-    @property
-    def classes(self) -> IntArray | None:
-        """(n,) the class of each client for the report, None if there are no classes."""
-        return None
-
-    @property
-    def class_names(self) -> dict[str, Any] | None:
-        """The names of the classes in the report."""
-        return None
-
-    @abstractmethod
-    def context(
-        self, round: int, cohort_size: int, columns: Collection[str], deadline: float
-    ) -> RoundContext:
-        """Return what the server knows before it chooses, over all clients."""
-
-    @abstractmethod
-    def fate(self, round: int) -> Fate:
-        """Return what would happen to every client."""
-
-    def metrics(self, round: int) -> Mapping[str, FloatArray] | None:
-        """Return (n,) what clients report, or None for what they really report."""
-        return None
-
-    def polled_loss(self, round: int, poll_data: Literal["all", "mini-batch"]) -> FloatArray | None:
-        """Return (n,) the answers to a poll, or None to ask the clients."""
-        return None
-
-    @abstractmethod
-    def record(self, chosen: IntArray) -> None:
-        """Record who was chosen, after each round."""
-
-    @abstractmethod
-    def state(self) -> dict[str, Array]:
-        """Return what the world remembers, for the checkpoint."""
-
-    @abstractmethod
-    def load_state(self, state: Mapping[str, Array]) -> None:
-        """Continue from what ``state()`` returned."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return the world as plain data, for the run's record."""
-        return {}
-
-
-class VirtualWorld(World):
-    """Plays an environment to a session, round by round, as ``turnout.simulate`` would.
 
     Args:
         environment: Decides who is available, how long clients take and whether they fail.
@@ -121,7 +61,8 @@ class VirtualWorld(World):
                 field="environment",
             )
         n = environment.n_clients
-        self._ids = _checked_ids(range(n) if ids is None else ids, n)
+        #: The stable ids, in the order of the environment's clients; they become the roster.
+        self.ids = _checked_ids(range(n) if ids is None else ids, n)
         self.environment = environment
         self.columns = {name: np.asarray(column) for name, column in (columns or {}).items()}
         for name, column in self.columns.items():
@@ -130,31 +71,19 @@ class VirtualWorld(World):
         self.history = History.fresh(n)
 
     @property
-    def ids(self) -> tuple[str | int, ...]:
-        """The stable ids, in the order of the environment's clients."""
-        return self._ids
-
-    @property
     def world_id(self) -> str:
         """12 hexadecimal digits; worlds with the same ones compare, whatever their seeds."""
         world = [self.environment.n_clients, self.synthetic_losses, self.describe()]
         return hashlib.sha256(json.dumps(world, sort_keys=True).encode()).hexdigest()[:12]
 
     def context(
-        self,
-        round: int,
-        cohort_size: int,
-        columns: Collection[str] = (),
-        deadline: float = math.inf,
+        self, round: int, cohort_size: int, columns: Collection[str], deadline: float
     ) -> RoundContext:
         """Return what the server knows before it chooses; only the columns asked for."""
         asked = frozenset(columns)
+        unknown = asked - self.columns.keys()
         ctx = self.environment.context(
-            round,
-            cohort_size,
-            self.history,
-            columns=asked - self.columns.keys(),
-            deadline=deadline,
+            round, cohort_size, self.history, columns=unknown, deadline=deadline
         )
         known = {name: column for name, column in self.columns.items() if name in asked}
         return dataclasses.replace(ctx, columns={**ctx.columns, **known})
@@ -169,9 +98,7 @@ class VirtualWorld(World):
 
     def polled_loss(self, round: int, poll_data: Literal["all", "mini-batch"]) -> FloatArray | None:
         """Return the environment's answers to a poll, or None: clients answer."""
-        if not self.synthetic_losses:
-            return None
-        return self.environment.polled_loss(round, poll_data)
+        return self.environment.polled_loss(round, poll_data) if self.synthetic_losses else None
 
     def record(self, chosen: IntArray) -> None:
         """Remember who was chosen; once per round, after it."""
@@ -200,6 +127,10 @@ class VirtualWorld(World):
         return class_names(self.environment)
 
 
+#: The former base class of every world.
+World = VirtualWorld
+
+
 def _checked_ids(ids: Iterable[str | int], n_clients: int) -> tuple[str | int, ...]:
     names = tuple(ids)
     if len(names) != n_clients:
@@ -211,7 +142,5 @@ def _checked_ids(ids: Iterable[str | int], n_clients: int) -> tuple[str | int, .
     for name in names:
         if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
             raise InvalidInput(f"ids must be texts or integers, got {name!r}.", field="ids")
-    if len(set(names)) != n_clients:
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidInput(f"ids must be unique, got {twice!r} twice.", field="ids")
+    Roster(names)  # refuses one that is there twice
     return names

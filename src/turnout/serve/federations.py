@@ -110,7 +110,7 @@ def get_federation(store: Stored, name: Name) -> dict[str, Any]:
             "needs": {
                 "columns": sorted(selector.needs_columns),
                 "may_use": sorted(selector.uses_columns),
-                "metrics": sorted(federation.session.needed_metrics),
+                "metrics": sorted(federation.selector.needs_metrics),
                 "polls": selector.polls,
                 "poll_data": selector.poll_data,
             },

@@ -206,7 +206,7 @@ def test_the_number_of_examples_may_come_with_the_replies(ticking, selector):
     strategy.start(grid, model(), num_rounds=3)
     assert strategy.rounds_done == 3
     columns = strategy._running.session.members.columns
-    trained = [i for i in range(8) if columns.knows("num_samples", i)]
+    trained = [i for i in range(8) if columns.number("num_samples", i) > 0.0]
     assert set(trained) == set(strategy.run.clients.tolist())
 
 

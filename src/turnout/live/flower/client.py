@@ -12,8 +12,7 @@ of message types, records and keys are here, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,11 +21,11 @@ from flwr.clientapp import ClientApp
 
 from turnout.core.errors import InvalidInput
 from turnout.live.client import (
-    ClientColumns,
     Given,
     LossReport,
     column_values,
     numbers,
+    split_columns,
     update_report,
 )
 
@@ -72,56 +71,41 @@ def describe(
         loss: A function that evaluates the model in ``message.content["arrays"]``, on all data or
             on a mini-batch as ``message.content["config"]["poll-data"]`` says.
     """
-    columns_of = ClientColumns.of(num_examples, features, context, columns)
+    fixed, changing = split_columns(num_examples, features, context, columns)
     if stable_id is None:
         raise InvalidInput("stable_id must be a text, a number or a function that gives one.")
     if loss is not None and not callable(loss):
         raise InvalidInput(f"loss must be a function (message, context) -> float, got {loss!r}.")
 
     def answer_identity(message: Message, context: Context) -> Message:
-        identity = ConfigRecord(
-            {
-                STABLE_ID: _identity(
-                    stable_id(message, context) if callable(stable_id) else stable_id
-                ),
-                EVERY_ROUND: sorted(columns_of.changing),
-            }
-        )
-        values = MetricRecord({**column_values(columns_of.fixed, message, context)})
+        name = _identity(stable_id(message, context) if callable(stable_id) else stable_id)
+        identity = ConfigRecord({STABLE_ID: name, EVERY_ROUND: sorted(changing)})
+        values = MetricRecord({**column_values(fixed, message, context)})
         return Message(RecordDict({IDENTITY: identity, VALUES: values}), reply_to=message)
 
     def answer_columns(message: Message, context: Context) -> Message:
-        values = MetricRecord({**column_values(columns_of.changing, message, context)})
+        values = MetricRecord({**column_values(changing, message, context)})
         return Message(RecordDict({VALUES: values}), reply_to=message)
 
     def answer_loss(message: Message, context: Context) -> Message:
         value = numbers("loss", loss(message, context) if loss is not None else None)
         return Message(RecordDict({VALUES: MetricRecord({"loss": value})}), reply_to=message)
 
-    with _past_mods(app):
+    # The app's mods do not see these handlers. Mods are written for messages with a model and a
+    # configuration: mods that clip, add noise or read the round would reject our questions.
+    mods, app._mods = app._mods, []
+    try:
         app.query(DESCRIBE)(answer_identity)
         app.query(COLUMNS)(answer_columns)
         if loss is not None:
             app.query(LOSS)(answer_loss)
+    finally:
+        app._mods = mods
 
 
 def query_type(action: str) -> str:
     """Return the message type of one of our queries."""
     return f"{MessageType.QUERY}.{action}"
-
-
-@contextmanager
-def _past_mods(app: ClientApp) -> Iterator[None]:
-    """Register handlers that the app's mods do not see.
-
-    Mods are written for messages with a model and a configuration. Our questions have neither, so
-    mods that clip, add noise or read the round would reject them.
-    """
-    mods, app._mods = app._mods, []
-    try:
-        yield
-    finally:
-        app._mods = mods
 
 
 def _identity(value: Any) -> str | int:

@@ -26,7 +26,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Bulyan, Strategy
-from flwr.supercore.logger import FLOWER_LOGGER
 
 from turnout.core.errors import InvalidInput, StateFileError, TurnoutError
 from turnout.core.plain import CONTAINERS, CannotEncode, Codec, Rule
@@ -78,14 +77,11 @@ def name_of(strategy: Strategy) -> str:
 
 def layers(strategy: Strategy) -> list[Strategy]:
     """Return a strategy and the strategies it wraps, the outermost first."""
-    found: list[Strategy] = []
-    ahead = [strategy]
-    while ahead:
-        layer = ahead.pop(0)
-        if any(layer is one for one in found):
-            continue
-        found.append(layer)
-        ahead += [value for value in vars(layer).values() if isinstance(value, Strategy)]
+    found = [strategy]
+    for layer in found:  # it grows meanwhile
+        for value in vars(layer).values():
+            if isinstance(value, Strategy) and not any(value is one for one in found):
+                found.append(value)
     return found
 
 
@@ -118,21 +114,11 @@ def standing_in(
         yield strategy.start
 
 
-def evaluates(strategy: Strategy) -> bool:
-    """Return whether a strategy evaluates on clients at all."""
-    return _setting(strategy, "fraction_evaluate", 1.0) != 0.0
-
-
 def evaluation_size(strategy: Strategy, n_nodes: int) -> int:
     """Return how many of the nodes a strategy evaluates on."""
-    fraction = _setting(strategy, "fraction_evaluate", 1.0)
-    at_least = int(_setting(strategy, "min_evaluate_nodes", 0))
+    fraction = setting(strategy, "fraction_evaluate", 1.0)
+    at_least = int(setting(strategy, "min_evaluate_nodes", 0))
     return min(n_nodes, max(int(n_nodes * fraction), at_least))
-
-
-def first_wait(strategy: Strategy, cohort_size: int) -> int:
-    """Return how many nodes the first round waits for."""
-    return max(cohort_size, int(_setting(strategy, "min_available_nodes", 0)))
 
 
 def sampling_settings(strategy: Strategy) -> str:
@@ -190,25 +176,8 @@ def _check_robust(layer: Strategy, own: Mapping[str, Any], name: str, cohort_siz
         )
 
 
-def refuse_waiting(strategy: Strategy) -> None:
-    """Raise: the strategy keeps looking for nodes that will not come."""
-    raise UnsuitableStrategy(
-        f"{name_of(strategy)} waits for more nodes than were chosen, and would wait forever: look "
-        f"at {sampling_settings(strategy)}. It must take all nodes that grid.get_node_ids() shows; "
-        "cohort_size decides how many these are."
-    )
-
-
-def refuse_sampling(strategy: Strategy, n_chosen: int, n_messages: int, n_hit: int) -> None:
-    """Raise: the strategy does not write to exactly the chosen nodes."""
-    raise UnsuitableStrategy(
-        f"{name_of(strategy)} samples by itself: {n_chosen} nodes were chosen, and it wrote "
-        f"{n_messages} messages, to {n_hit} of them. Look at {sampling_settings(strategy)}: "
-        "configure_train must write one message to every node that grid.get_node_ids() shows."
-    )
-
-
-def _setting(strategy: Strategy, name: str, default: float) -> float:
+def setting(strategy: Strategy, name: str, default: float) -> float:
+    """Return a number of the outermost layer that has it."""
     for layer in layers(strategy):
         value = getattr(layer, name, None)
         if isinstance(value, int | float):
@@ -216,17 +185,9 @@ def _setting(strategy: Strategy, name: str, default: float) -> float:
     return default
 
 
-def _passed_on(name: str) -> Any:
-    """Return a method that calls the method of this name of the wrapped grid."""
-
-    def method(self: _Delegate, *arguments: Any, **named: Any) -> Any:
-        return getattr(self._grid, name)(*arguments, **named)
-
-    return method
-
-
-class _Delegate(Grid):
-    """Passes everything on to another grid; ``Grid`` is abstract, so its methods are named here."""
+@Grid.register
+class _Delegate:
+    """Passes everything on to another grid."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -234,30 +195,23 @@ class _Delegate(Grid):
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
-    run: Any = property(lambda self: self._grid.run)
-    set_run = _passed_on("set_run")
-    create_message = _passed_on("create_message")
-    get_node_ids = _passed_on("get_node_ids")
-    get_nodes = _passed_on("get_nodes")
-    push_messages = _passed_on("push_messages")
-    pull_messages = _passed_on("pull_messages")
-    send_and_receive = _passed_on("send_and_receive")
-
 
 class GridView(_Delegate):
-    """Shows some nodes only; ``on_waiting`` is called when a strategy keeps asking for more."""
+    """Shows a strategy some nodes only; refuses it if it keeps asking for more."""
 
-    def __init__(self, grid: Grid, nodes: Sequence[int], on_waiting: Callable[[], None]) -> None:
+    def __init__(self, grid: Grid, nodes: Sequence[int], strategy: Strategy) -> None:
         super().__init__(grid)
-        self._nodes = list(nodes)
-        self._on_waiting = on_waiting
-        self._looks = 0
+        self._nodes, self._strategy, self._looks = nodes, strategy, 0
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the nodes of the view."""
         self._looks += 1
         if self._looks > _MOST_LOOKS:
-            self._on_waiting()
+            raise UnsuitableStrategy(
+                f"{name_of(self._strategy)} waits for more nodes than were chosen, and would wait "
+                f"forever: look at {sampling_settings(self._strategy)}. It must take all nodes "
+                "that grid.get_node_ids() shows; cohort_size decides how many these are."
+            )
         return list(self._nodes)
 
     def get_nodes(self) -> Iterable[NodeInfo]:
@@ -280,20 +234,15 @@ class LoopGrid(_Delegate):
         return self._exchange(list(messages), timeout)
 
 
-@contextmanager
-def numbering(n_before: int, n_rounds: int) -> Iterator[None]:
-    """Count the rounds in Flower's log from the start, also after a restart."""
+def numbering(n_before: int, n_rounds: int) -> Callable[[logging.LogRecord], bool]:
+    """Return a filter that counts the rounds in Flower's log on from those before a restart."""
 
     def renumber(record: logging.LogRecord) -> bool:
         if record.msg == "[ROUND %s/%s]" and isinstance(record.args, tuple):
             record.args = (cast(int, record.args[0]) + n_before, n_rounds)
         return True
 
-    FLOWER_LOGGER.addFilter(renumber)
-    try:
-        yield
-    finally:
-        FLOWER_LOGGER.removeFilter(renumber)
+    return renumber
 
 
 @runtime_checkable
@@ -312,26 +261,27 @@ class InnerState:
     """
 
     def __init__(self, strategy: Strategy) -> None:
-        self._owners: dict[str, Strategy | ConfigRecord] = {
-            str(number): layer for number, layer in enumerate(layers(strategy))
+        #: The class of each owner, and its attributes or entries.
+        self._owners: dict[str, tuple[str, MutableMapping[str, Any]]] = {
+            str(number): (type(layer).__name__, vars(layer))
+            for number, layer in enumerate(layers(strategy))
         }
         self._unsaved: set[str] = set()
-        self._before = self._everything()
+        self._before = self._prints(self._owners)
 
     def watch(self, name: str, config: ConfigRecord) -> None:
         """Remember a configuration as it was given: strategies may change it later."""
-        self._owners[name] = config
-        self._before = {
-            key: value for key, value in self._before.items() if not key.startswith(f"{name}.")
-        } | self._values_of(name, config)
+        self._owners[name] = ("ConfigRecord", config)
+        before = {key: x for key, x in self._before.items() if not key.startswith(f"{name}.")}
+        self._before = before | self._prints([name])
 
     def changed(self) -> tuple[dict[str, Any], list[Array]]:
         """Return what has changed: plain data by attribute, and the arrays it refers to."""
-        now = self._everything()
+        now = self._encoded(self._owners)
         plain: dict[str, Any] = {name: None for name in self._before if name not in now}
         arrays: list[Array] = []
         for name, (value, parts) in now.items():
-            if name not in self._before or not _is_same(self._before[name], (value, parts)):
+            if self._before.get(name) != _print(value, parts):
                 plain[name] = {"value": value, "first": len(arrays), "count": len(parts)}
                 arrays += parts
         return plain, arrays
@@ -340,10 +290,7 @@ class InnerState:
         """Restore saved attributes, and remove those that were removed."""
         for name, saved in plain.items():
             key, _, attribute = name.partition(".")
-            owner = self._owners[key]
-            values: MutableMapping[str, Any] = (
-                owner if isinstance(owner, ConfigRecord) else vars(owner)
-            )
+            owner, values = self._owners[key]
             if saved is None:
                 values.pop(attribute, None)
                 continue
@@ -355,39 +302,33 @@ class InnerState:
                 values[attribute].load_state_dict(decode(plain_value["of"]))
             else:
                 raise StateFileError(
-                    f"it has the state of {type(owner).__name__}.{attribute}, and there is no such "
-                    "object here: make it in the constructor of the strategy."
+                    f"it has the state of {owner}.{attribute}, and there is no such object here: "
+                    "make it in the constructor of the strategy."
                 )
 
-    def _everything(self) -> dict[str, tuple[Any, list[Array]]]:
-        attributes: dict[str, tuple[Any, list[Array]]] = {}
-        for name, owner in self._owners.items():
-            attributes |= self._values_of(name, owner)
-        return attributes
+    def _prints(self, keys: Iterable[str]) -> dict[str, Any]:
+        return {name: _print(*encoded) for name, encoded in self._encoded(keys).items()}
 
-    def _values_of(
-        self, name: str, owner: Strategy | ConfigRecord
-    ) -> dict[str, tuple[Any, list[Array]]]:
+    def _encoded(self, keys: Iterable[str]) -> dict[str, tuple[Any, list[Array]]]:
+        """Return what can be saved of some owners, by owner and attribute."""
         encoded = {}
-        values = owner if isinstance(owner, ConfigRecord) else vars(owner)
-        for attribute, value in values.items():
-            if _is_fixed(value):
-                continue
-            parts: list[Array] = []
-            try:
-                encoded[f"{name}.{attribute}"] = (_codec(parts).encode(value), parts)
-            except CannotEncode as error:
-                self._warn(type(owner).__name__, attribute, error)
+        for key in keys:
+            owner, values = self._owners[key]
+            for attribute, value in values.items():
+                if _is_fixed(value):
+                    continue
+                parts: list[Array] = []
+                try:
+                    encoded[f"{key}.{attribute}"] = (_codec(parts).encode(value), parts)
+                except CannotEncode as error:
+                    name = f"{owner}.{attribute}"
+                    if name not in self._unsaved:
+                        log.warning(
+                            "%s holds a %s, which the checkpoint does not save: a restart loses it",
+                            *(name, error),
+                        )
+                    self._unsaved.add(name)
         return encoded
-
-    def _warn(self, owner: str, attribute: str, error: CannotEncode) -> None:
-        name = f"{owner}.{attribute}"
-        if name not in self._unsaved:
-            self._unsaved.add(name)
-            log.warning(
-                "%s holds a %s, which the checkpoint does not save: a restart loses it",
-                *(name, error),
-            )
 
 
 def encode_arrays(record: ArrayRecord, parts: list[Array]) -> list[list[Any]]:
@@ -456,10 +397,6 @@ def _of_dict(cls: type[MetricRecord | ConfigRecord], kind: str) -> Rule:
     return Rule(cls, lambda record, walk: walk(dict(record)), lambda of, walk: cls(walk(of)), kind)
 
 
-def _is_same(before: tuple[Any, list[Array]], now: tuple[Any, list[Array]]) -> bool:
-    if before[0] != now[0] or len(before[1]) != len(now[1]):
-        return False
-    return all(
-        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-        for a, b in zip(before[1], now[1], strict=True)
-    )
+def _print(value: Any, parts: list[Array]) -> Any:
+    """Return what differs if an encoded value has changed: attributes may share arrays."""
+    return value, [(part.dtype, part.shape, part.tobytes()) for part in parts]

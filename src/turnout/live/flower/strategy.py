@@ -9,7 +9,7 @@ replies that it can use.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -50,8 +50,8 @@ from turnout.live.flower.transport import (
 from turnout.live.round import BY_CLIENTS, BY_SERVER, HISTORIES
 from turnout.live.session import Session
 from turnout.live.settings import LONGEST_S, LiveSettings
-from turnout.live.transport import Reply, log
-from turnout.live.world import VirtualWorld, World
+from turnout.live.transport import log
+from turnout.live.world import VirtualWorld
 from turnout.worlds import Environment, FixedDeadline, RoundPolicy
 
 log.parent = FLOWER_LOGGER  # a session logs like Flower itself
@@ -91,7 +91,7 @@ class SelectingStrategy(Strategy):
         records: str | os.PathLike[str] | None = None,
         settings: LiveSettings | None = None,
         roster: Roster | None = None,
-        world: World | Environment | None = None,
+        world: VirtualWorld | Environment | None = None,
         **options: Any,
     ) -> None:
         if not isinstance(inner, Strategy) or isinstance(inner, SelectingStrategy):
@@ -151,17 +151,30 @@ class SelectingStrategy(Strategy):
         **more: Any,
     ) -> Result:
         """Run, or resume from the checkpoint, until ``num_rounds`` rounds are done in total."""
-        run = self._open(grid, num_rounds, timeout)
+        limit = self.settings.limit_s
+        if timeout is not None:
+            require.number("timeout", timeout, above=0.0)
+            # The default of limit_s must not cut a longer timeout short.
+            limit = timeout if limit == LONGEST_S else min(timeout, limit)
+        require.integer("num_rounds", num_rounds, minimum=0)
+        self._run = run = FlowerRun(self, grid, limit, num_rounds)
+        run.arrays = initial_arrays
         train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
         configs = {"train_config": train_config, "evaluate_config": evaluate_config}
-        loop_grid = LoopGrid(grid, run.exchange)
+        loop_grid = cast(Grid, LoopGrid(grid, run.exchange))
         with ExitStack() as stack:
             stack.enter_context(run.running())
-            run.begin(initial_arrays, configs)
+            if self._inner_state is not None:
+                for name, config in configs.items():
+                    self._inner_state.watch(name, config)
+            form = [[key, list(shape), kind] for key, shape, kind in form_of_arrays(initial_arrays)]
+            run.offset = run.resume({"strategy": within.name_of(self.inner), "model": form})
             if run.offset and not run.is_evaluated:
                 self._evaluate_again(run, evaluate_config, loop_grid)
-            stack.enter_context(numbering(run.offset, num_rounds))
+            renumber = numbering(run.offset, num_rounds)
+            FLOWER_LOGGER.addFilter(renumber)
+            stack.callback(FLOWER_LOGGER.removeFilter, renumber)
             loop = super().start
             if type(self.inner).start is not Strategy.start:  # it has its own loop
                 hooks = {name: getattr(self, name) for name in within.HOOKS}
@@ -183,16 +196,25 @@ class SelectingStrategy(Strategy):
     ) -> Iterable[Message]:
         """Let the selector choose, and the inner strategy write to the chosen."""
         run = self._running
-        nodes = run.select(arrays, within.first_wait(self.inner, self.settings.cohort_size))
+        run.arrays, n_wanted = arrays, self.settings.cohort_size
+        if self._world is not None:
+            n_wanted = len(self._world.ids)
+        elif not run.journal.n_rounds:
+            n_wanted = max(n_wanted, int(within.setting(self.inner, "min_available_nodes", 0)))
+        nodes = cast(tuple[int, ...], run.choose(n_wanted, arrays))
         if not nodes:
             return []
-        view = GridView(grid, nodes, lambda: within.refuse_waiting(self.inner))
+        view, number = GridView(grid, nodes, self.inner), run.journal.n_rounds + 1
         with within.taking_everyone(self.inner):
-            written = list(self._own["configure_train"](run.round, arrays, config, view))
+            written = list(self._own["configure_train"](number, arrays, config, view))
         messages = {message.metadata.dst_node_id: message for message in written}
         if len(written) != len(nodes) or messages.keys() != set(nodes):
-            n_hit = len(messages.keys() & set(nodes))
-            within.refuse_sampling(self.inner, len(nodes), len(written), n_hit)
+            raise UnsuitableStrategy(
+                f"{within.name_of(self.inner)} samples by itself: {len(nodes)} nodes were chosen, "
+                f"and it wrote {len(written)} messages, to {len(messages.keys() & set(nodes))} of "
+                f"them. Look at {within.sampling_settings(self.inner)}: configure_train must write "
+                "one message to every node that grid.get_node_ids() shows."
+            )
         ordered = [messages[node] for node in nodes]
         mark_training(ordered)
         return ordered
@@ -201,20 +223,35 @@ class SelectingStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the inner strategy aggregate the usable replies, then save the round."""
-        return self._running.close_round(replies, self._own["aggregate_train"])
+        run = self._running
+        if run.session.is_open:
+            raise UnsuitableStrategy(
+                f"{type(self.inner).__name__}.start must send the messages of configure_train by "
+                "grid.send_and_receive(messages): deadlines and outcomes depend on it."
+            )
+        if run.result is None:  # no client could be chosen
+            run.train(())
+        usable, aggregate = list(replies), self._own["aggregate_train"]
+        with run.session.spans.part("aggregate"):
+            number = run.journal.n_rounds
+            arrays, metrics = aggregate(number, usable) if usable else (None, None)
+        run.arrays = run.arrays if arrays is None else arrays
+        run.is_evaluated = False
+        run.end_round(metrics)
+        return arrays, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Let the inner strategy evaluate on free nodes, as many as it wants and there are."""
         run = self._running
-        if not within.evaluates(self.inner):
+        if within.setting(self.inner, "fraction_evaluate", 1.0) == 0.0:
             return []
-        number, size_of = run.evaluated, partial(within.evaluation_size, self.inner)
+        number, size_of = run.journal.n_rounds, partial(within.evaluation_size, self.inner)
         nodes = cast(list[int], run.live.evaluators(number, size_of))
         if not nodes:
             return []
-        view = GridView(grid, nodes, lambda: within.refuse_waiting(self.inner))
+        view = GridView(grid, nodes, self.inner)
         with within.taking_everyone(self.inner, evaluate=True):
             made = list(self._own["configure_evaluate"](number, arrays, config, view))
         place = {node: i for i, node in enumerate(nodes)}  # one order, one sum of floats
@@ -225,9 +262,17 @@ class SelectingStrategy(Strategy):
     ) -> MetricRecord | None:
         """Let the inner strategy aggregate the evaluations that can be used."""
         run = self._running
-        usable = run.usable_evaluations(replies)
-        metrics = self._own["aggregate_evaluate"](run.evaluated, usable) if usable else None
-        run.note_evaluation(metrics)
+        sound = [message for message in replies if not message.has_error()]
+        checked = [run.rules.check(message, train=False) for message in sound]
+        fit = [reply for reply in checked if reply.reason is None]
+        rejected = run.rules.rejected(fit, sent=None, needed=())
+        for fault in [reply.reason for reply in checked if reply.reason] + [*rejected.values()]:
+            log.warning("an evaluation was dropped, %s", fault)
+        usable = [reply.content for i, reply in enumerate(fit) if i not in rejected]
+        number = run.journal.n_rounds
+        metrics = self._own["aggregate_evaluate"](number, usable) if usable else None
+        if run.journal.note(BY_CLIENTS, number, metrics):
+            run.write()
         return metrics
 
     def summary(self) -> None:
@@ -248,17 +293,7 @@ class SelectingStrategy(Strategy):
             )
         return self._run
 
-    def _open(self, grid: Grid, num_rounds: int, timeout: float | None) -> FlowerRun:
-        limit = self.settings.limit_s
-        if timeout is not None:
-            require.number("timeout", timeout, above=0.0)
-            # The default of limit_s must not cut a longer timeout short.
-            limit = timeout if limit == LONGEST_S else min(timeout, limit)
-        require.integer("num_rounds", num_rounds, minimum=0)
-        self._run = FlowerRun(self, grid, limit, num_rounds)
-        return self._run
-
-    def _evaluate_again(self, run: FlowerRun, config: ConfigRecord, grid: LoopGrid) -> None:
+    def _evaluate_again(self, run: FlowerRun, config: ConfigRecord, grid: Grid) -> None:
         """Evaluate the model of the last round: the run was stopped before the result was saved."""
         log.info("evaluating the model of round %d again", run.offset)
         run.live.gather(1)
@@ -283,45 +318,18 @@ class FlowerRun(HostRun):
         self.arrays = ArrayRecord()  #: the model
         self.offset = 0  #: rounds that were done before
         self.is_evaluated = True  #: whether the last of them was evaluated
-        self._rules = ReplyRules.of(strategy.inner)
+        self.rules = ReplyRules.of(strategy.inner)
         session = Session(
             replace(strategy.settings, limit_s=limit_s),
             strategy.selector,
             roster=strategy._given_roster,
             world=strategy._world,
-            weight_key=self._rules.weight_key,
-            counts_once=self._rules.counts_once,
+            weight_key=self.rules.weight_key,
+            counts_once=self.rules.counts_once,
             hints=FlowerHints(),
         )
-        port = FlowerPort(grid, self._rules)
+        port = FlowerPort(grid, self.rules)
         super().__init__(session, port, "flower", n_rounds, {"flwr": flwr.__version__})
-
-    @property
-    def round(self) -> int:
-        """The round being trained, from 1 as Flower counts."""
-        return self.evaluated + (self._result is None)
-
-    @property
-    def evaluated(self) -> int:
-        """The round being evaluated: the last that was trained."""
-        return self.journal.n_rounds
-
-    def begin(self, initial_arrays: ArrayRecord, configs: dict[str, ConfigRecord]) -> None:
-        """Start, or resume from the checkpoint if there is one."""
-        self.arrays = initial_arrays
-        model = [[key, list(shape), kind] for key, shape, kind in form_of_arrays(initial_arrays)]
-        if self._inner_state is not None:
-            for name, config in configs.items():
-                self._inner_state.watch(name, config)
-        self.offset = self.resume({"strategy": within.name_of(self._inner), "model": model})
-
-    def select(self, arrays: ArrayRecord, n_first: int) -> list[int]:
-        """Return the nodes that train in the next round."""
-        self.arrays = arrays
-        world, cohort_size = self.session.world, self.session.settings.cohort_size
-        n_wanted = cohort_size if self.journal.n_rounds else n_first
-        nodes = self.choose(len(world.ids) if world is not None else n_wanted, arrays)
-        return cast(list[int], list(nodes))
 
     def exchange(self, messages: list[Message], timeout: float | None) -> list[Message]:
         """Send what Flower's loop wants to send, and return the replies that count."""
@@ -329,49 +337,15 @@ class FlowerRun(HostRun):
         replies = self._train(work) if work else []
         others = [message for message in messages if not is_training(message)]
         if others:
-            seconds = self.session.settings.evaluate_s or self.session.exchange_s
+            settings, limit = self.session.settings, self.session.settings.limit_s
+            if self.session.world is None:  # its deadlines are not on the wall clock
+                limit = min(self.session.engine.terms()[1], limit)
+            seconds = settings.evaluate_s or limit
             nodes = [message.metadata.dst_node_id for message in others]
             answers = self.live.exchange(nodes, others, seconds)
             contents = [answers[node].content for node in nodes if node in answers]
             replies += [content for content in contents if content is not None]
         return replies
-
-    def close_round(
-        self,
-        replies: Iterable[Message],
-        aggregate: Callable[[int, list[Message]], tuple[ArrayRecord | None, MetricRecord | None]],
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the usable replies, then save the round."""
-        if self.session.is_open:
-            raise UnsuitableStrategy(
-                f"{type(self._inner).__name__}.start must send the messages of configure_train by "
-                "grid.send_and_receive(messages): deadlines and outcomes depend on it."
-            )
-        if self._result is None:
-            self._result = self.session.close()
-        usable = list(replies)
-        with self.session.spans.part("aggregate"):
-            arrays, metrics = aggregate(self.round, usable) if usable else (None, None)
-        if arrays is not None:
-            self.arrays = arrays
-        self.is_evaluated = False
-        self.end_round(metrics)
-        return arrays, metrics
-
-    def usable_evaluations(self, messages: Iterable[Message]) -> list[Message]:
-        """Return the evaluations that the inner strategy can use."""
-        sound = [message for message in messages if not message.has_error()]
-        checked = [self._rules.check(message, train=False) for message in sound]
-        usable = [reply for reply in checked if reply.reason is None]
-        rejected = self._rules.rejected(usable, sent=None, needed=())
-        for fault in [reply.reason for reply in checked if reply.reason] + [*rejected.values()]:
-            log.warning("an evaluation was dropped, %s", fault)
-        return [reply.content for i, reply in enumerate(usable) if i not in rejected]
-
-    def note_evaluation(self, metrics: MetricRecord | None) -> None:
-        """Store the result of the clients' evaluation."""
-        if self.journal.note(BY_CLIENTS, self.evaluated, metrics):
-            self.write()
 
     def watched(self, evaluate_fn: EvaluateFn) -> EvaluateFn:
         """Return the server's evaluation with stored results and rounds counted from the start.
@@ -407,8 +381,7 @@ class FlowerRun(HostRun):
 
     def saved_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the model, the state of the inner strategy, and whether it was evaluated."""
-        changed = ({}, []) if self._inner_state is None else self._inner_state.changed()
-        inner, inner_parts = changed
+        inner, inner_parts = self._inner_state.changed() if self._inner_state else ({}, [])
         parts: list[Array] = []
         host = {
             "is_evaluated": self.is_evaluated,
@@ -431,7 +404,7 @@ class FlowerRun(HostRun):
         self.is_evaluated = saved.host["is_evaluated"]
 
     def _train(self, messages: list[Message]) -> list[Message]:
-        cohort = self._cohort
+        cohort = self.cohort
         by_node = {message.metadata.dst_node_id: message for message in messages}
         if cohort is None or not self.session.is_open or by_node.keys() != set(cohort.addresses):
             raise UnsuitableStrategy(
@@ -439,10 +412,8 @@ class FlowerRun(HostRun):
                 "once and once, by grid.send_and_receive(messages)."
             )
         payloads = [by_node[cast(int, node)] for node in cohort.addresses]
-        result = self.train(payloads, self._rejected)
+        needed = self.session.reports.required
+        reject = partial(self.rules.rejected, sent=self.arrays, needed=needed)
+        result = self.train(payloads, reject)
         answers = zip(result.answers, result.weights, strict=True)
-        return [self._rules.weighted(message, weight) for message, weight in answers]
-
-    def _rejected(self, replies: Sequence[Reply]) -> dict[int, str]:
-        needed = self.session.needed_metrics
-        return self._rules.rejected(replies, sent=self.arrays, needed=needed)
+        return [self.rules.weighted(message, weight) for message, weight in answers]

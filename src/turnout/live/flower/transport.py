@@ -24,6 +24,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import mode
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -48,7 +49,6 @@ from turnout.live.reports import (
     ArrayForm,
     Hints,
     loss_report_hint,
-    most_common,
     number,
     other_forms,
 )
@@ -140,7 +140,7 @@ class ReplyRules:
             train: Whether it must bring arrays.
         """
         if not message.has_content():
-            return _dropped("it has no content")
+            return Reply(Kind.FAILED, reason="it has no content")
         arrays, measured = message.content.array_records, message.content.metric_records
         for record in measured.values():  # strategies average what all replies have alike
             for old in OLD_KEYS.keys() & record.keys():
@@ -152,7 +152,7 @@ class ReplyRules:
             n_arrays = len(arrays) if train else 1
             fault = _fault_of_metrics(metrics, self.weight_key, n_arrays, len(measured))
         if fault is not None:
-            return _dropped(fault)
+            return Reply(Kind.FAILED, reason=fault)
         if self.weight_key is None:
             return Reply(metrics=metrics, content=message, form=ReplyForm())
         lengths = frozenset(
@@ -212,7 +212,7 @@ class ReplyRules:
         forms = [reply.form.metrics for reply in replies]
         known = [len(wanted & lengths) for _, lengths in forms]
         complete = zip(forms, known, strict=True)
-        usual = most_common([form for form, n_known in complete if n_known == max(known)])
+        usual = mode([form for form, n_known in complete if n_known == max(known)])
         faults = {
             i: f"its metrics are {_names(form[1])} instead of {_names(usual[1])}"
             for i, form in enumerate(forms)
@@ -384,10 +384,6 @@ def form_of_arrays(arrays: ArrayRecord) -> ArrayForm:
     """Return keys, shapes and kinds of the arrays of a record, in order."""
     found = ((key, read_array(array)) for key, array in arrays.items())
     return tuple((key, values.shape, values.dtype.kind) for key, values in found)
-
-
-def _dropped(fault: str) -> Reply:
-    return Reply(Kind.FAILED, reason=fault)
 
 
 def _is_model(reply: Reply, sent: ArrayRecord) -> bool:

@@ -31,11 +31,11 @@ from nvflare.app_common.abstract.fl_model import FLModel
 
 from turnout.core.errors import InvalidInput
 from turnout.live.client import (
-    ClientColumns,
     Given,
     LossReport,
     column_values,
     numbers,
+    split_columns,
     update_report,
 )
 
@@ -87,7 +87,8 @@ class Describe:
             raise InvalidInput(
                 f"loss must be a function of the model -> float, got {loss!r}.", field="loss"
             )
-        self._columns = ClientColumns.of(num_examples, features, context, columns)
+        columns_of = split_columns(num_examples, features, context, columns)
+        self._fixed, self._changing = columns_of
         self._loss = loss
 
     def receive(self, timeout: float | None = None) -> FLModel | None:
@@ -114,10 +115,10 @@ class Describe:
             return None
         answer: dict[str, Any] = {}
         if what == IDENTITY:
-            answer[COLUMNS] = column_values(self._columns.fixed, received)
-            answer[EVERY_ROUND] = sorted(self._columns.changing)
+            answer[COLUMNS] = column_values(self._fixed, received)
+            answer[EVERY_ROUND] = sorted(self._changing)
         elif what == COLUMNS:
-            answer[COLUMNS] = column_values(self._columns.changing, received)
+            answer[COLUMNS] = column_values(self._changing, received)
         elif what == LOSS and self._loss is not None:
             answer[LOSS] = numbers("loss", self._loss(received))
         return FLModel(metrics={}, meta={MARK: answer})

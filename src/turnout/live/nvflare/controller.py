@@ -125,9 +125,16 @@ class SelectingFedAvg(FedAvg):
             self.info("The job was aborted: the run stops waiting for answers.")
 
     def _play(self, run: NvflareRun) -> None:
-        n_done = run.begin(self.model)
+        if self.live_settings.checkpoint is not None:
+            _encode(self.model.params)  # one that cannot be saved is refused before anyone trains
+        run.model = run.port.model = self.model
+        form = [[key, list(shape), kind] for key, shape, kind in form_of(self.model.params)]
+        n_done = run.resume({"model": form})
         if n_done:
-            self._restore(run)
+            self.best_target_metric_value = run.host.get("best")
+            self.num_fl_rounds_without_improvement = run.host.get("n_unimproved", 0)
+            learnable = make_model_learnable(weights=run.model.params, meta_props=run.model.meta)
+            self.fl_ctx.set_prop(AppConstants.GLOBAL_MODEL, learnable, private=True, sticky=True)
         is_over = self.stop_condition is not None and run.host.get("is_over", False)
         self.num_rounds = 0 if is_over else max(0, self._n_rounds - n_done)
         self.start_round = self._first_round + n_done
@@ -146,7 +153,10 @@ class SelectingFedAvg(FedAvg):
         Args:
             num_clients: Not used: the cohort has its own size.
         """
-        return self._running.select()
+        run = self._running
+        is_first = run.cohort is None  # also after a restart: all processes start anew
+        n_wanted = len(run.port.expected) if is_first else self.cohort_size
+        return [str(name) for name in run.choose(n_wanted, run.model)]
 
     def send_model(self, *, data: FLModel, callback: Callable[[FLModel], Any], **_: Any) -> None:
         """Send the model to the cohort, and wait until the round is over.
@@ -157,7 +167,19 @@ class SelectingFedAvg(FedAvg):
             **_: What the selector and the round policy decide instead of NVFlare.
         """
         data.start_round, data.total_rounds = self._first_round, self._n_rounds
-        self._running.train_and_aggregate(callback)
+        run = self._running
+        n_selected = 0 if run.cohort is None else len(run.cohort.ids)
+        try:
+            result = run.train([run.model] * n_selected, run.rejected)
+        finally:
+            run.port.end_round()
+        with run.session.spans.part("aggregate"):
+            # In the order of the selection: the sum must not depend on who was faster.
+            for model, weight in zip(result.answers, result.weights, strict=True):
+                try:
+                    callback(weighted(model, weight))
+                except Exception as error:  # the user's own aggregator; NVFlare continues, too
+                    log.error("the aggregator failed: %s: %s", type(error).__name__, error)
 
     def get_num_standing_tasks(self) -> int:
         """Return 0: ``send_model`` has waited already, and late answers are not waited for."""
@@ -234,13 +256,6 @@ class SelectingFedAvg(FedAvg):
         run.save_round()
         super()._maybe_cleanup_memory()
 
-    def _restore(self, run: NvflareRun) -> None:
-        """Continue with what was saved."""
-        self.best_target_metric_value = run.host.get("best")
-        self.num_fl_rounds_without_improvement = run.host.get("n_unimproved", 0)
-        learnable = make_model_learnable(weights=run.model.params, meta_props=run.model.meta)
-        self.fl_ctx.set_prop(AppConstants.GLOBAL_MODEL, learnable, private=True, sticky=True)
-
     @property
     def _running(self) -> NvflareRun:
         if self._run is None:
@@ -259,44 +274,12 @@ class NvflareRun(HostRun):
     def __init__(self, controller: SelectingFedAvg, n_rounds: int) -> None:
         settings = replace(controller.live_settings, followers=_followers_of(controller))
         session = Session(settings, controller.chooser, hints=NvflareHints())
-        self.port = NvflarePort(controller, asks=bool(session.wanted_columns))
+        self.port = NvflarePort(controller, asks=bool(session.engine.wanted))
         self.model = FLModel(params={})  #: the model of the federation
         self.host: dict[str, Any] = {}  #: what else the controller saves
         self._averages = controller.aggregator is None
         versions = {"nvflare": nvflare.__version__}
         super().__init__(session, self.port, "nvflare", n_rounds, versions)
-
-    def begin(self, model: FLModel) -> int:
-        """Start with a model, or resume from the checkpoint; return how many rounds are done."""
-        self.model = self.port.model = model
-        if self.session.settings.checkpoint is not None:
-            _encode(model.params)  # a model that cannot be saved is refused before anyone trains
-        form = [[key, list(shape), kind] for key, shape, kind in form_of(model.params)]
-        return self.resume({"model": form})
-
-    def select(self) -> list[str]:
-        """Return the sites that train in the next round."""
-        is_first = self._cohort is None  # also after a restart: all processes start anew
-        n_wanted = len(self.port.expected) if is_first else self.session.settings.cohort_size
-        return [str(name) for name in self.choose(n_wanted, self.model)]
-
-    def train_and_aggregate(self, aggregate: Callable[[FLModel], Any]) -> None:
-        """Send the cohort its work, wait, and aggregate the replies that count.
-
-        They are aggregated in the order of the selection, so that the sum does not depend on who
-        was faster.
-        """
-        n_selected = 0 if self._cohort is None else len(self._cohort.ids)
-        try:
-            result = self.train([self.model] * n_selected, self._rejected)
-        finally:
-            self.port.end_round()
-        with self.session.spans.part("aggregate"):
-            for model, weight in zip(result.answers, result.weights, strict=True):
-                try:
-                    aggregate(weighted(model, weight))
-                except Exception as error:  # the user's own aggregator; NVFlare continues, too
-                    log.error("the aggregator failed: %s: %s", type(error).__name__, error)
 
     def receive(self, client_task: ClientTask) -> bool | None:
         """Process a result, on any thread; return whether it may count, None for a question."""
@@ -313,13 +296,13 @@ class NvflareRun(HostRun):
 
     def save_round(self) -> None:
         """Save the last round, if it is not saved yet."""
-        if self._result is None:
+        if self.result is None:
             return
-        is_void = self._result.is_void
+        is_void = self.result.is_void
         try:
             self.end_round(None if is_void else plain_metrics(self.model.metrics))
         finally:
-            self._result = None
+            self.result = None
 
     def saved_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the model, and what else the controller saves."""
@@ -330,7 +313,7 @@ class NvflareRun(HostRun):
         self.model.params = fobs.loads(saved.host_arrays["model"].tobytes())
         self.host = dict(saved.host)
 
-    def _rejected(self, replies: Sequence[Reply]) -> dict[int, str]:
+    def rejected(self, replies: Sequence[Reply]) -> dict[int, str]:
         """Return which sound replies cannot be averaged with the others, by position, and why."""
         return other_forms([x.form for x in replies], self.port.form) if self._averages else {}
 

@@ -72,10 +72,6 @@ class _Task:
     since: float  #: on ``clock.now()``
     is_fetched: bool = False
 
-    @property
-    def is_over(self) -> bool:
-        return self.task.completion_status is not None
-
 
 class NvflarePort:
     """Sends and fetches over a controller. Addresses are the names of sites.
@@ -121,13 +117,10 @@ class NvflarePort:
         """Send a question; identities need none, unless columns are wanted with them."""
         names = cast(Sequence[str], addresses)
         if isinstance(question, AskIdentity) and not self._asks:
-            tickets = [f"name:{name}" for name in names]
+            known = {f"name:{name}": Reply(content=Identity(name)) for name in names}
             with self._lock:
-                self._replies |= {
-                    ticket: Reply(content=Identity(name))
-                    for ticket, name in zip(tickets, names, strict=True)
-                }
-            return [*tickets]
+                self._replies |= known
+            return list(known)
         took_part = question.took_part if isinstance(question, AskColumns) else frozenset()
         tickets_of: dict[str, Ticket] = {}
         for is_in in (False, True):  # a task is the same for everyone, so these are two tasks
@@ -223,7 +216,7 @@ class NvflarePort:
         with self._lock:
             self._seen.add(client)
             for ticket, request in self._open.items():
-                if request.client == client and request.is_over:
+                if request.client == client and request.task.completion_status is not None:
                     self._replies.setdefault(ticket, Reply(Kind.LOST, reason="too late"))
 
     def _put(
