@@ -330,7 +330,7 @@ def test_up_to_needs_one_setting_to_hold_and_all_to_fail() -> None:
     assert any_of([good, bad], 3) == Evidence(0.03, 1.0)
     assert any_of([bad, open_], 2) == Evidence(0.8, 0.6)
     found = {"iid": Finding("1 and 2", bad, 5), "non-iid": Finding("3 and 4", good, 3)}
-    assert joined(found, 2)[0::2] == ("nearest in non-iid: 3 and 4", 3)
+    assert joined(found, 2)[0:3:2] == ("nearest in non-iid: 3 and 4", 3)
     assert joined(found, 2).verdict == Verdict.HOLDS
 
 

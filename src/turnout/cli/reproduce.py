@@ -30,10 +30,17 @@ from turnout.studies import Reproduction, Verdict, preset_names
 from turnout.studies import reproduce as run_paper
 from turnout.studies.measures import comparable, measure_named
 from turnout.studies.paper_tables import Judged, TextTable, count_sentence
+from turnout.studies.plan import HEADLINE, Headlines, headline_table, run_plan
 
-_COLOURS = {Verdict.HOLDS: "green", Verdict.UNDECIDED: "yellow", Verdict.FAILS: "bold red"}
+_COLOURS = {
+    Verdict.HOLDS: "green",
+    Verdict.UNDECIDED: "yellow",
+    Verdict.FAILS: "bold red",
+    Verdict.NOT_REACHED: "yellow",
+}
 
-Paper = Annotated[str, typer.Argument(help=f"One of {', '.join(preset_names())}.")]
+_PAPERS = f"One of {', '.join(preset_names())}, or {HEADLINE}: the headline claims of all papers."
+Paper = Annotated[str, typer.Argument(help=_PAPERS)]
 More = Annotated[list[int] | None, typer.Argument(hidden=True)]
 FigureNumbers = Annotated[
     list[int] | None,
@@ -60,6 +67,10 @@ KeepIn = Annotated[
 Only = Annotated[
     bool, typer.Option("--collect", help="Run nothing: judge and draw the complete runs.")
 ]
+Claims = Annotated[
+    list[str] | None,
+    typer.Option("--only", help=f"With {HEADLINE}: key of a claim; can be repeated; default: all."),
+]
 Extras = Annotated[
     bool,
     typer.Option("--extras/--no-extras", help="Published forms, their cost, regret and bound."),
@@ -84,7 +95,8 @@ def reproduce(
     training: Retrained = "",
     out: Out = Path("runs"),
     results: KeepIn = None,
-    only: Only = False,
+    collect: Only = False,
+    only: Claims = None,
     extras: Extras = True,
     computing: GridOptions,
     as_json: AsJson = False,
@@ -99,7 +111,18 @@ def reproduce(
     require_matplotlib()
     running = computing.for_run()
     shard = running["shard"]
-    if only and shard is not None:
+    if paper == HEADLINE:
+        changes = (figure, more, setting, seeds, rounds, training, shard, computing.fresh)
+        if any(changes):
+            raise InvalidInput(
+                f"{HEADLINE} runs as it was planned: leave --figure, --setting, --seeds, --rounds, "
+                "--training, --shard and --fresh out."
+            )
+        _reproduce_headline(only or [], out, results or Path("results"), collect, running, as_json)
+        return
+    if only:
+        raise InvalidInput(f"--only chooses claims of the plan: turnout reproduce {HEADLINE}.")
+    if collect and shard is not None:
         raise InvalidInput("--collect and --shard exclude each other: collect after turnout merge.")
     study = run_paper(
         paper,
@@ -111,7 +134,7 @@ def reproduce(
         extras=extras,
         out=out,
         results=results,
-        only_collect=only,
+        only_collect=collect,
         run=functools.partial(run_shown, quiet=as_json),
         **running,
     )
@@ -126,6 +149,44 @@ def reproduce(
         _print(study, written)
     if study.has_failed:
         raise typer.Exit(1)
+
+
+def _reproduce_headline(
+    only: list[str], out: Path, results: Path, collect: bool, running: dict[str, Any], as_json: bool
+) -> None:
+    """Run and print the headline claims; the exit code is 1 if one of them fails."""
+    study = run_plan(
+        only=only,
+        out=out,
+        results=results,
+        only_collect=collect,
+        run=functools.partial(run_shown, quiet=as_json),
+        **running,
+    )
+    exit_on_problems(*study.ran)
+    if as_json:
+        print_json(_headline_content(study))
+    else:
+        console.print(_rich(headline_table(study.standings)))
+    if any(one.verdict == Verdict.FAILS for one in study.standings):
+        raise typer.Exit(1)
+
+
+def _headline_content(study: Headlines) -> dict[str, Any]:
+    return {
+        "claims": [
+            {
+                "key": one.headline.key,
+                "says": one.headline.claim.says,
+                "seeds": one.n_done,
+                "seeds_planned": one.headline.seeds,
+                "planned_effect": one.headline.planned,
+                "effect": one.finding and numbers(one.finding.effect),
+                "verdict": one.verdict and one.verdict.value,
+            }
+            for one in study.standings
+        ]
+    }
 
 
 def _print(study: Reproduction, written: list[Path]) -> None:

@@ -139,6 +139,21 @@ class SchemeResults:
             {name: np.stack([_CLIENTS[name](cell) for cell in cells]) for name in clients},
         )
 
+    def rows(self, places: Sequence[int]) -> SchemeResults:
+        """Return the results of some of the seeds.
+
+        Args:
+            places: Their places in ``seeds``.
+        """
+        at = list(places)
+        return SchemeResults(
+            tuple(self.seeds[place] for place in at),
+            self.cohort_size,
+            {name: values[at] for name, values in self.measures.items()},
+            {name: Curve(rounds, values[at]) for name, (rounds, values) in self.curves.items()},
+            {name: values[at] for name, values in self.clients.items()},
+        )
+
     def joined(self, later: SchemeResults) -> SchemeResults:
         """Return these results with those of more seeds. For a seed in both, the later run counts.
 
@@ -257,6 +272,19 @@ class Trials:
         """
         return len(self._scheme(label).seeds)
 
+    def only(self, seeds: Sequence[int]) -> Trials:
+        """Return the results of some seeds, without schemes that lack one of them.
+
+        Args:
+            seeds: The seeds, in the order of the values that are returned.
+        """
+        schemes = {
+            label: scheme.rows([scheme.seeds.index(seed) for seed in seeds])
+            for label, scheme in self.schemes.items()
+            if set(seeds) <= set(scheme.seeds)
+        }
+        return replace(self, schemes=schemes)
+
     def values(self, label: str, measure: str) -> FloatArray:
         """Return a measure of a scheme, one value per seed.
 
@@ -266,7 +294,10 @@ class Trials:
         """
         if measure.startswith(RELATIVE):
             return self._rounds_to_best_of(measure.removeprefix(RELATIVE), label)
-        kept = self._scheme(label).measures
+        kept, target = self._scheme(label).measures, target_of(measure)
+        if measure not in kept and target is not None and measure.startswith("rounds"):
+            levels = dict.fromkeys(self._scheme(label).seeds, target[1])
+            return self._first_rounds(label, _EVALUATED[target[0]], levels)
         if measure not in kept:
             raise ResultsError(
                 f"{measure} of {label} was not kept: collect its runs again with --collect, or "
@@ -369,23 +400,41 @@ class Trials:
         """
         targets: dict[int, float] = {}
         if other in self.schemes:
-            best = self._accuracies(other)[1].max(axis=1, initial=0.0)
+            best = self._evaluated(other, "accuracy")[1].max(axis=1, initial=0.0)
             targets = dict(zip(self.schemes[other].seeds, best.tolist(), strict=True))
-        rounds, values = self._accuracies(label)
+        return self._first_rounds(label, "accuracy", targets)
+
+    def _first_rounds(self, label: str, curve: str, levels: Mapping[int, float]) -> FloatArray:
+        """Return the first round of each seed at its level; NaN for a seed without a level."""
+        rounds, values = self._evaluated(label, curve)
         first = np.full(values.shape[0], np.nan)
-        for place, seed in enumerate(self.schemes[label].seeds):
-            if seed in targets:
-                reached = rounds[values[place] >= targets[seed]]
+        for place, seed in enumerate(self._scheme(label).seeds):
+            if seed in levels:
+                reached = rounds[values[place] >= levels[seed]]
                 first[place] = reached[0] if reached.size else np.inf
         return first
 
-    def _accuracies(self, label: str) -> tuple[IntArray, FloatArray]:
-        """Return the rounds in which training was evaluated, and accuracies; 0 if diverged."""
+    def _evaluated(self, label: str, curve: str) -> tuple[IntArray, FloatArray]:
+        """Return the rounds in which training was evaluated, and a curve; 0 if diverged."""
         curves = self._scheme(label).curves
-        if "accuracy" not in curves:
-            raise ResultsError(f"the accuracies of {label} were not kept: draw them in a figure.")
-        rounds, values = curves["accuracy"]
+        if curve not in curves:
+            what = {"accuracy": "accuracies"}.get(curve, curve)
+            raise ResultsError(f"the {what} of {label} were not kept: draw them in a figure.")
+        rounds, values = curves[curve]
         return rounds, np.nan_to_num(values)
+
+    def last_gain(self, label: str, measure: str) -> float:
+        """Return how much accuracy rose over the last fifth of the rounds, mean over seeds.
+
+        Args:
+            label: The scheme.
+            measure: The accuracy that is compared: on the hold-out, or on the test set.
+        """
+        curve = "hold-out accuracy" if "hold-out" in measure else "accuracy"
+        rounds, values = self._evaluated(label, curve)
+        share = rounds / self.n_rounds
+        ends = [values[:, (share > at - 0.05) & (share <= at)].mean() for at in (0.8, 1.0)]
+        return float(ends[1] - ends[0])
 
     def _scheme(self, label: str) -> SchemeResults:
         if label not in self.schemes:
