@@ -29,7 +29,7 @@ from turnout.report.to_matplotlib import require_matplotlib
 from turnout.studies import Reproduction, Verdict, preset_names
 from turnout.studies import reproduce as run_paper
 from turnout.studies.measures import comparable, measure_named
-from turnout.studies.paper_tables import Judged, TextTable, count_sentence
+from turnout.studies.paper_tables import Judged, TextTable
 from turnout.studies.plan import HEADLINE, Headlines, headline_table, run_plan
 
 _COLOURS = {
@@ -196,13 +196,12 @@ def _print(study: Reproduction, written: list[Path]) -> None:
         console.print(f"  {note}", highlight=False)
     for text in study.tables:
         console.print(_rich(text))
-    console.print(count_sentence(study.claims), highlight=False)
     if written:
         console.print("Figures: " + ", ".join(str(path) for path in written), highlight=False)
 
 
 def _rich(text: TextTable) -> Table:
-    if "verdict" not in text.headings:
+    if not {"verdict", "alone"} & set(text.headings):
         return text_table(text.title, text.headings, text.rows)
     shown = table(text.title, *text.headings)
     for row in text.rows:
@@ -243,7 +242,6 @@ def _content(study: Reproduction, written: list[Path]) -> dict[str, Any]:
             for (setting, times), results in study.file.parts.items()
         ],
         "claims": [_claim(entry) for entry in study.claims],
-        "count": count_sentence(study.claims),
     }
 
 
@@ -261,11 +259,8 @@ def _measured(values: FloatArray, name: str) -> dict[str, Any]:
 
 
 def _claim(entry: Judged) -> dict[str, Any]:
-    published = entry.published and {
-        "found": entry.published[0].ours,
-        "verdict": entry.published[1].value,
-        "verdict_alone": entry.published[0].verdict.value,
-    }
+    form = entry.published
+    published = form and {"found": form.deciding, "verdict_alone": form.verdict.value}
     return {
         "figure": entry.claim.figure,
         "place": entry.place,
@@ -275,7 +270,7 @@ def _claim(entry: Judged) -> dict[str, Any]:
         "by_construction": entry.claim.by_construction,
         "differs": entry.differs,
         "ours": entry.ours.ours,
-        "verdict": entry.verdict.value,
+        "effect": numbers(entry.ours.effect),
         "verdict_alone": entry.ours.verdict.value,
         "seeds": entry.ours.n_seeds,
         "seeds_needed_alone": entry.ours.seeds_needed,

@@ -84,6 +84,7 @@ class Claim:
         times: Length of the runs on which it is judged, as a multiple of the paper's.
         has_published: Whether it is judged for the published forms too.
         by_construction: Why our model of the world makes it true; empty if it does not.
+        after_look: What this reading changed after results had been seen; empty if nothing.
         is_eventual: Whether it is about the end of training. If it does not hold while the schemes
             that should end above still improve, its verdict is "not reached".
     """
@@ -104,6 +105,7 @@ class Claim:
     times: int = 1
     has_published: bool = False
     by_construction: str = ""
+    after_look: str = ""
     is_eventual: bool = False
 
     def __post_init__(self) -> None:
@@ -161,23 +163,28 @@ class Finding(NamedTuple):
     """What was measured for a claim.
 
     Attributes:
-        ours: The numbers, as text.
+        numbers: Those of every scheme, as text.
         evidence: The evidence for the claim and against it.
         n_seeds: The number of seeds: the fewest pairs of any comparison.
         seeds_needed: The number of seeds that would decide it alone with even odds if mean and
             spread stayed the same; None if it is decided or if the number is unknown.
-        step: The name of the comparison that decides.
+        deciding: The comparison that decides, as text.
         effect: Its mean difference over the seeds, or that of the logarithms of times.
         is_rising: Whether training was not over.
     """
 
-    ours: str
+    numbers: str
     evidence: Evidence
     n_seeds: int
     seeds_needed: int | None = None
-    step: str = ""
+    deciding: str = ""
     effect: Estimate = estimate(())
     is_rising: bool = False
+
+    @property
+    def ours(self) -> str:
+        """All numbers as text: those of every scheme, and the comparison that decides."""
+        return f"{self.numbers}; {self.deciding}"
 
     @property
     def verdict(self) -> Verdict:
@@ -240,8 +247,8 @@ def joined(found: Mapping[str, Finding], n_settings: int) -> Finding:
     """
     best = min(found, key=lambda label: found[label].evidence.speaks_for)
     evidence = any_of([finding.evidence for finding in found.values()], n_settings)
-    ours = f"nearest in {best}: {found[best].ours}"
-    return found[best]._replace(ours=ours, evidence=evidence, seeds_needed=None)
+    numbers = f"nearest in {best}: {found[best].numbers}"
+    return found[best]._replace(numbers=numbers, evidence=evidence, seeds_needed=None)
 
 
 def corrected(findings: Sequence[Finding], planned: int = 0) -> list[Verdict]:
@@ -344,8 +351,7 @@ def _order(claim: Claim, places: Sequence[Place], drawn: Sequence[str]) -> Findi
         for label in group
         if len(places) == 1 and not places[0].suffix
     )
-    deciding = _remarked(_deciding(steps), len(steps), measure)
-    return _finding(f"{numbers}; {deciding}" if numbers else deciding, steps)
+    return _finding(numbers, steps, _remarked(_deciding(steps), measure))
 
 
 def _both(
@@ -407,11 +413,11 @@ _SIGNS: Mapping[str, _Sign] = {
 }
 
 
-def _finding(text: str, steps: Sequence[_Step]) -> Finding:
+def _finding(numbers: str, steps: Sequence[_Step], deciding: str) -> Finding:
     evidence, weakest = all_of([step.evidence for step in steps]), _deciding(steps)
     n_seeds = min(step.n_seeds for step in steps)
     needed = _seeds_needed(steps) if _verdict(evidence) == Verdict.UNDECIDED else None
-    return Finding(text, evidence, n_seeds, needed, weakest.name, estimate(weakest.differences))
+    return Finding(numbers, evidence, n_seeds, needed, deciding, estimate(weakest.differences))
 
 
 def _deciding(steps: Sequence[_Step]) -> _Step:
@@ -421,8 +427,8 @@ def _deciding(steps: Sequence[_Step]) -> _Step:
     return max(steps, key=lambda step: step.weakness)
 
 
-def _remarked(weakest: _Step, n_steps: int, measure: Metric[Cell]) -> str:
-    """Return the comparison that decides, as text."""
+def _remarked(weakest: _Step, measure: Metric[Cell]) -> str:
+    """Return a comparison as text."""
     form = ".2f" if measure.is_time_to else measure.form
     text = f"{weakest.name} = {estimate(weakest.differences).written(form)}"
     if weakest.n_never:
@@ -434,7 +440,7 @@ def _remarked(weakest: _Step, n_steps: int, measure: Metric[Cell]) -> str:
         text += f", diverged in {n_diverged} of {weakest.n_seeds} seeds"
     if weakest.n_early:
         text += f", reached by the first evaluation in {weakest.n_early} of {weakest.n_seeds} seeds"
-    return f"{'weakest' if n_steps > 1 else 'paired'}: {text}"
+    return text
 
 
 def _seeds_needed(steps: Sequence[_Step]) -> int | None:
@@ -460,14 +466,14 @@ def _each(claim: Claim, places: Sequence[Place], drawn: Sequence[str]) -> Findin
     side = -1.0 if claim.relation == "below" else 1.0
     equal = "~" if claim.margin > 0.0 else "="
     sign = _SIGNS[equal if claim.relation == "is" else ">"]
-    steps, parts = [], []
+    steps, parts = [], {}
     for label in claim.schemes:
         values = places[0].results.values(label, claim.measure)
         steps.append(_judged(label, side * (values - claim.limit), sign, claim.margin))
         verdict = _verdict(_one_of(steps[-1].evidence, len(claim.schemes)))
         remark = "" if verdict == Verdict.HOLDS else f" ({verdict})"
-        parts.append(f"{label} {shown(values, measure)}{remark}")
-    return _finding("; ".join(parts), steps)
+        parts[label] = f"{label} {shown(values, measure)}{remark}"
+    return _finding("; ".join(parts.values()), steps, parts[_deciding(steps).name])
 
 
 def _one_of(evidence: Evidence, n: int) -> Evidence:

@@ -47,7 +47,7 @@ from turnout.studies.trials import ResultsError, SchemeResults, Trials, complete
 HEADLINE = "headline"
 
 #: What describes a plan in words and decides nothing: it can be mended after the runs.
-_WORDS = frozenset({"says", "place", "stand_in"})
+_WORDS = frozenset({"says", "place", "reading", "stand_in"})
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,14 @@ class Headline:
         Args:
             effects: One effect, or the two ends of an interval.
         """
-        if self.is_time or self.claim.measure.startswith("log-"):
+        measure = self.claim.measure
+        if self.is_time or measure.startswith("log-"):
             return " to ".join(f"{math.exp(effect):.2f}x" for effect in effects)
-        form = measure_named(self.claim.measure).form
-        return " to ".join(format(effect, f"+{form}") for effect in effects)
+        if "accuracy" in measure or "hold-out" in measure:
+            return " to ".join(f"{100 * effect:+.1f}" for effect in effects) + " pt"
+        unit = " s" if measure == "total-time" else ""
+        form = measure_named(measure).form
+        return " to ".join(format(effect, f"+{form}") for effect in effects) + unit
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -313,7 +317,8 @@ class Plan:
             for name in _WORDS & entry.keys():
                 del entry[name]
         table["headlines"] = {one.pop("key"): one for one in table["headlines"]}
-        return {name: _plain(part) for name, part in table.items()}
+        decides: dict[str, Any] = _plain(table)
+        return decides
 
     def standings(self, file: ResultsFile) -> list[Standing]:
         """Return what the runs say about every claim.
@@ -348,7 +353,7 @@ def _judged(headline: Headline, places: Sequence[Place]) -> Finding:
     """Judge a claim over all places at once, or, if it says "up to", in each of them."""
     if not headline.claim.is_anywhere:
         return judge_pooled(headline.claim, places)
-    each = {str(i): judge_pooled(headline.claim, [place]) for i, place in enumerate(places)}
+    each = {str(i): judge_pooled(headline.claim, [place]) for i, place in enumerate(places, 1)}
     return joined(each, len(each))
 
 
@@ -366,8 +371,7 @@ def headline_table(standings: Sequence[Standing]) -> TextTable:
                 "paper": one.headline.shown(one.headline.planned) if one.headline.printed else "",
                 "ours": one.effect,
                 "95 % interval": one.interval,
-                "seeds": f"{one.n_done}/{one.headline.seeds}",
-                "verdict": one.text,
+                "verdict": one.verdict or f"{one.n_done}/{one.headline.seeds} seeds",
             }
             for one in standings
         ),
@@ -398,9 +402,8 @@ def read_headline(path: Path, plan: Plan) -> ResultsFile:
     if not path.exists():
         return ResultsFile(HEADLINE, plan=plan.decided_by())
     file = ResultsFile.read(path, HEADLINE)
-    difference = first_difference(
-        file.plan, plan.decided_by(), saved_in=path.name, wanted_by="the plan"
-    )
+    there, here = _plain(file.plan), plan.decided_by()
+    difference = first_difference(there, here, saved_in=path.name, wanted_by="the plan")
     if difference is not None:
         raise ResultsError(
             f"the plan was changed after its runs: {difference}. Restore the plan, or move "
@@ -515,7 +518,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return plain data as JSON gives it back."""
+    """Return plain data as JSON gives it back, without empty entries: a new field changes none."""
     if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: _plain(part) for name, part in value.items() if part}
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value

@@ -141,6 +141,7 @@ class Preset:
         overview: Measures that are shown for every scheme.
         settings: At least one.
         notes: Sentences that are shown with the results.
+        in_part: Why a figure or table of the paper is reproduced only in part, by its name.
         published: The published form of each scheme that has one.
         cost: A table of the cost of published forms.
         regret: A table of regrets.
@@ -159,6 +160,7 @@ class Preset:
     overview: tuple[str, ...]
     settings: tuple[Setting, ...] = (Setting(),)
     notes: tuple[str, ...] = ()
+    in_part: Mapping[str, str] = field(default_factory=dict)
     published: Mapping[str, str] = field(default_factory=dict)
     cost: CostTable | None = None
     regret: RegretTable | None = None

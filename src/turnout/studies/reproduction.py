@@ -60,8 +60,8 @@ class Reproduction:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a claim fails in one of the paper's own settings."""
-        return any(one.verdict == Verdict.FAILS and not one.differs for one in self.claims)
+        """Whether a claim, alone, fails in one of the paper's own settings."""
+        return any(one.ours.verdict == Verdict.FAILS and not one.differs for one in self.claims)
 
     @property
     def tables(self) -> list[TextTable]:

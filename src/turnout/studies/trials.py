@@ -424,13 +424,15 @@ class Trials:
         return rounds, np.nan_to_num(values)
 
     def last_gain(self, label: str, measure: str) -> float:
-        """Return how much accuracy rose over the last fifth of the rounds, mean over seeds.
+        """Return how much accuracy rose over the last fifth of the rounds; 0 if it was not kept.
 
         Args:
             label: The scheme.
             measure: The accuracy that is compared: on the hold-out, or on the test set.
         """
         curve = "hold-out accuracy" if "hold-out" in measure else "accuracy"
+        if curve not in self._scheme(label).curves:
+            return 0.0
         rounds, values = self._evaluated(label, curve)
         share = rounds / self.n_rounds
         ends = [values[:, (share > at - 0.05) & (share <= at)].mean() for at in (0.8, 1.0)]
