@@ -90,9 +90,15 @@ _READ = (
 )
 
 #: The colour of a verdict in the forest plot, as a number of the palette, and its meaning.
-VERDICTS = {Verdict.HOLDS: 2, Verdict.FAILS: 1, Verdict.UNDECIDED: 7, Verdict.NOT_REACHED: 4}
+VERDICTS = {
+    Verdict.HOLDS: 2,
+    Verdict.FAILS: 1,
+    Verdict.UNDECIDED: 0,
+    Verdict.NOT_REACHED: 4,
+    None: "#bbbbbb",
+}
 #: The ends of the forest plot: 0 separates "holds" from "fails", 1 is the planned effect.
-ENDS = (-2.0, 5.0)
+ENDS = (-3.0, 5.0)
 #: Letters of a claim in a line of the forest plot.
 CLAIM_WIDTH = 52
 
@@ -111,7 +117,8 @@ runs it. [How verdicts are made](verdicts.md), [errors in the papers](errata.md)
 _CAPTION = (
     "*Each claim in its own unit. 0 is the border between holds and fails, and 1 is the effect for "
     "which the number of seeds was planned: the paper's number where it prints one (mark), else a "
-    "choice of ours. Bars are 95 % intervals. A row without an effect of ours has not run yet.*"
+    "choice of ours. Bars are 95 % intervals. Grey effects are of the pilot, the runs before the "
+    "plan: they set the number of seeds and do not count.*"
 )
 
 _EXPLORED = (
@@ -205,8 +212,9 @@ def index(standings: Sequence[Standing], papers: Sequence[Paper]) -> str:
         "## The headline claims",
         _headlines(standings),
         "An effect is the mean over all settings of a claim, paired by seed: a ratio of times or "
-        "losses (x), or a difference. Of several comparisons, the weakest counts and is shown. The "
-        "paper's number is the mean of what it prints, if it prints one.",
+        "losses (x), or a difference (pt: points of accuracy). Of several comparisons, the weakest "
+        "counts and is shown. Numbers in parentheses are of the pilot and do not count. The paper's "
+        "number is the mean of what it prints, if it prints one.",
         _coverage(papers),
         "## Readings fixed after a look",
         "No headline claim is among these. We changed or added them when results had been seen:",
@@ -257,9 +265,9 @@ def _of_paper(standings: Sequence[Standing], page: str, starts: tuple[str, ...])
 
 def _said(one: Standing) -> str:
     """Return a claim with our effect and the paper's."""
-    numbers = [f"ours {one.effect}" if one.effect else "", _papers_number(one, "the paper ")]
-    known = ", ".join(number for number in numbers if number)
-    return f"*{one.headline.claim.says}*" + (f" ({known})" if known else "")
+    ours = f"{'ours' if one.verdict else 'pilot'} {one.effect}"
+    numbers = [ours, _papers_number(one, "the paper ")]
+    return f"*{one.headline.claim.says}* ({', '.join(number for number in numbers if number)})"
 
 
 def _papers_number(one: Standing, before: str = "") -> str:
@@ -273,8 +281,8 @@ def _headlines(standings: Sequence[Standing]) -> str:
             f"[{one.headline.claim.says}]({one.headline.paper}.md)",
             one.headline.claim.place,
             _papers_number(one),
-            one.effect,
-            one.interval,
+            one.effect if one.verdict else f"({one.effect})",
+            one.interval if one.verdict else f"({one.interval})",
             f"{one.n_done} of {one.headline.seeds}",
             f"**{one.text}**" if one.verdict else one.text,
         )
@@ -305,7 +313,9 @@ def forest(standings: Sequence[Standing]) -> Chart:
         rows = [(float(y), *_position(one)) for y, one in rowed if one.verdict == verdict]
         at, mean, low, high = np.array(rows).reshape(-1, 4).T
         how: dict[str, Any] = {"role": "points", "size": 6.0, "x_range": np.stack([low, high])}
-        marks += [Line(str(verdict), colour, mean, at, **how)] if rows else []
+        marks += (
+            [Line(str(verdict or "pilot, not counted"), colour, mean, at, **how)] if rows else []
+        )
     printed = np.array([y for y, one in rowed if one.headline.printed], dtype=np.float64)
     paper = Line("the paper's number", 6, np.ones(printed.size), printed, role="points", size=5.0)
     panel = Panel(
@@ -553,6 +563,10 @@ def main() -> int:
                     _shrink(path)
     plan = load_plan()
     found = plan.standings(read_headline(RESULTS / f"{HEADLINE}.json", plan))
+    found = [
+        one if one.finding else one._replace(finding=plan.pilot(one.headline, RESULTS))
+        for one in found
+    ]
     standings = [one for _, page, starts in PAPERS for one in _of_paper(found, page, starts)]
     texts[INDEX], texts[EXPLORED] = index(standings, papers), explored(papers)
     if not is_check:

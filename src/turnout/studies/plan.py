@@ -279,30 +279,39 @@ class Plan:
         """Return the fresh seeds of a claim."""
         return range(self.first_seed, self.first_seed + headline.seeds)
 
+    def pilot(self, headline: Headline, results: Path) -> Finding:
+        """Return what the presets' own runs say about a claim. They are not counted.
+
+        Args:
+            headline: The claim.
+            results: The folder with the results of the presets.
+        """
+        parts = []
+        for _, group, setting in self.places(headline):
+            file = ResultsFile.read(results / f"{group.preset}.json", group.preset)
+            parts += [(group, file.parts[(setting, 1)], end) for end in group.suffixes]
+        kept = [
+            set(trials.schemes[label + end].seeds)
+            for _, trials, end in parts
+            for label in headline.labels
+        ]
+        seeds = sorted(set.intersection(*kept))
+        return _judged(
+            headline,
+            [
+                Place(part.only(seeds), headline.measure_in(group), end)
+                for group, part, end in parts
+            ],
+        )
+
     def sampled(self, headline: Headline, results: Path) -> tuple[float, int]:
         """Return the spread of a claim in the pilot, and the number of seeds that follows from it.
 
         Args:
             headline: The claim.
-            results: The folder with the results of the presets, which are the pilot.
+            results: The folder with the results of the presets.
         """
-        parts = []
-        for _, group, setting in self.places(headline):
-            file = ResultsFile.read(results / f"{group.preset}.json", group.preset)
-            parts.append((group, file.parts[(setting, 1)]))
-        kept = [
-            set(trials.schemes[label + end].seeds)
-            for group, trials in parts
-            for label in headline.labels
-            for end in group.suffixes
-        ]
-        seeds = sorted(set.intersection(*kept))
-        places = [
-            Place(trials.only(seeds), headline.measure_in(group), end)
-            for group, trials in parts
-            for end in group.suffixes
-        ]
-        spread = _judged(headline, places).effect.deviation
+        spread = self.pilot(headline, results).effect.deviation
         distance = abs(headline.planned - headline.border)
         is_equivalence = "~" in headline.claim.order  # two tests share the risk of missing it
         power = (1.0 + self.power) / 2 if is_equivalence else self.power
