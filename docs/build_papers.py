@@ -34,7 +34,7 @@ from turnout.studies.paper_tables import (
     details,
     judged_claims,
 )
-from turnout.studies.plan import HEADLINE, Standing, load_plan, read_headline
+from turnout.studies.plan import HEADLINE, Ruling, load_plan, read_headline
 from turnout.studies.presets import Setting
 
 ROOT = Path(__file__).parent.parent
@@ -201,20 +201,20 @@ def _explored(judged: Sequence[Judged]) -> str:
     return f"{_table(*rows)}\n\n<details>{summary}\n<ul>\n{unfolded}</ul>\n</details>"
 
 
-def index(standings: Sequence[Standing], papers: Sequence[Paper]) -> str:
+def index(rulings: Sequence[Ruling], papers: Sequence[Paper]) -> str:
     """Return the page that a reader finishes: the forest plot, five paragraphs and the table."""
     parts = [
-        _INDEX_HEAD.format(n=len(standings)).rstrip(),
+        _INDEX_HEAD.format(n=len(rulings)).rstrip(),
         f"![The headline claims: effects, intervals and verdicts]({FOREST.name})",
         _CAPTION,
-        _counted(standings),
-        *(_paragraph(name, page, starts, standings) for name, page, starts in PAPERS),
+        _counted(rulings),
+        *(_paragraph(name, page, starts, rulings) for name, page, starts in PAPERS),
         "## The headline claims",
-        _headlines(standings),
+        _headlines(rulings),
         "An effect is the mean over all settings of a claim, paired by seed: a ratio of times or "
         "losses (x), or a difference (pt: points of accuracy). Of several comparisons, the weakest "
-        "counts and is shown. Numbers in parentheses are of the pilot and do not count. The paper's "
-        "number is the mean of what it prints, if it prints one.",
+        "counts and is shown. Numbers in parentheses are of the pilot and do not count. What the "
+        "paper prints is shown as its mean.",
         _coverage(papers),
         "## Readings fixed after a look",
         "No headline claim is among these. We changed or added them when results had been seen:",
@@ -232,50 +232,50 @@ def explored(papers: Sequence[Paper]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _counted(standings: Sequence[Standing]) -> str:
+def _counted(rulings: Sequence[Ruling]) -> str:
     """Return how many headline claims have which verdict."""
-    counts = Counter(one.text for one in standings)
+    counts = Counter(one.text for one in rulings)
     plural = {"holds": "hold", "fails": "fail"}
     words = ", ".join(
         f"{n} {text if n == 1 else plural.get(text, text)}" for text, n in counts.items()
     )
     return (
-        f"**{len(standings)} headline claims: {words}.** Holm's correction keeps the chance of any "
+        f"**{len(rulings)} headline claims: {words}.** Holm's correction keeps the chance of any "
         f"wrong verdict among them at {LEVEL:.0%}."
     )
 
 
-def _paragraph(name: str, page: str, starts: tuple[str, ...], standings: Sequence[Standing]) -> str:
+def _paragraph(name: str, page: str, starts: tuple[str, ...], rulings: Sequence[Ruling]) -> str:
     """Return what the runs say about a paper, claim by claim."""
-    own, texts = _of_paper(standings, page, starts), []
+    own, texts = _of_paper(rulings, page, starts), []
     for verdict in dict.fromkeys(one.text for one in own):
         claims = "; ".join(_said(one) for one in own if one.text == verdict)
         texts.append(f"**{verdict.capitalize()}:** {claims}.")
     return f"**[{name}]({page}.md).** {' '.join(texts)}"
 
 
-def _of_paper(standings: Sequence[Standing], page: str, starts: tuple[str, ...]) -> list[Standing]:
+def _of_paper(rulings: Sequence[Ruling], page: str, starts: tuple[str, ...]) -> list[Ruling]:
     """Return the headline claims of a paper."""
     return [
         one
-        for one in standings
+        for one in rulings
         if one.headline.paper == page and one.headline.claim.place.startswith(starts)
     ]
 
 
-def _said(one: Standing) -> str:
+def _said(one: Ruling) -> str:
     """Return a claim with our effect and the paper's."""
     ours = f"{'ours' if one.verdict else 'pilot'} {one.effect}"
     numbers = [ours, _papers_number(one, "the paper ")]
     return f"*{one.headline.claim.says}* ({', '.join(number for number in numbers if number)})"
 
 
-def _papers_number(one: Standing, before: str = "") -> str:
+def _papers_number(one: Ruling, before: str = "") -> str:
     headline = one.headline
     return before + headline.shown(headline.planned) if headline.printed else ""
 
 
-def _headlines(standings: Sequence[Standing]) -> str:
+def _headlines(rulings: Sequence[Ruling]) -> str:
     rows = [
         (
             f"[{one.headline.claim.says}]({one.headline.paper}.md)",
@@ -286,7 +286,7 @@ def _headlines(standings: Sequence[Standing]) -> str:
             f"{one.n_done} of {one.headline.seeds}",
             f"**{one.text}**" if one.verdict else one.text,
         )
-        for one in standings
+        for one in rulings
     ]
     heads = ("claim", "where", "paper", "ours", "95 % interval", "seeds", "verdict")
     return _table(heads, *rows)
@@ -304,9 +304,9 @@ def _after_a_look(papers: Sequence[Paper]) -> list[str]:
     return [text for text in dict.fromkeys((*claims, *settings)) if text]
 
 
-def forest(standings: Sequence[Standing]) -> Chart:
+def forest(rulings: Sequence[Ruling]) -> Chart:
     """Return the forest plot: a row per claim, the first on top."""
-    rowed = list(zip(range(len(standings), 0, -1), standings, strict=True))
+    rowed = list(zip(range(len(rulings), 0, -1), rulings, strict=True))
     ticks = {float(y): textwrap.fill(one.headline.claim.says, CLAIM_WIDTH) for y, one in rowed}
     marks: list[Mark] = [Guide("x", 0.0), Guide("x", 1.0, "dot")]
     for verdict, colour in VERDICTS.items():
@@ -321,13 +321,13 @@ def forest(standings: Sequence[Standing]) -> Chart:
     panel = Panel(
         [*marks, paper],
         Axis("fails  <  0  <  holds; 1 is the planned effect", low=ENDS[0], high=ENDS[1]),
-        Axis(ticks=ticks, tick_size=7.0, low=0.3, high=len(standings) + 0.7),
-        height=0.33 * len(standings),
+        Axis(ticks=ticks, tick_size=7.0, low=0.3, high=len(rulings) + 0.7),
+        height=0.33 * len(rulings),
     )
     return Chart(FOREST.stem, "Headline claims", "", [panel], is_wide=True)
 
 
-def _position(one: Standing) -> tuple[float, ...]:
+def _position(one: Ruling) -> tuple[float, ...]:
     """Return mean and ends of an effect on the axis of the forest plot, within its ends."""
     headline, effect = one.headline, one.finding.effect if one.finding else estimate(())
     unit = headline.planned - headline.border
@@ -562,15 +562,15 @@ def main() -> int:
                 for path in draw(figure, paper.parts, folder, order=order, formats=("png",)):
                     _shrink(path)
     plan = load_plan()
-    found = plan.standings(read_headline(RESULTS / f"{HEADLINE}.json", plan))
+    found = plan.rulings(read_headline(RESULTS / f"{HEADLINE}.json", plan))
     found = [
         one if one.finding else one._replace(finding=plan.pilot(one.headline, RESULTS))
         for one in found
     ]
-    standings = [one for _, page, starts in PAPERS for one in _of_paper(found, page, starts)]
-    texts[INDEX], texts[EXPLORED] = index(standings, papers), explored(papers)
+    rulings = [one for _, page, starts in PAPERS for one in _of_paper(found, page, starts)]
+    texts[INDEX], texts[EXPLORED] = index(rulings, papers), explored(papers)
     if not is_check:
-        write_figure(forest(standings), [FOREST])
+        write_figure(forest(rulings), [FOREST])
     texts |= _hand_written(papers)
     unmade = [p for p in PAGES.glob("*.md") if p not in texts]  # of presets that are gone
     stale = [p for p, text in texts.items() if not p.exists() or p.read_text("utf-8") != text]

@@ -314,7 +314,7 @@ def test_no_run_that_never_got_there_is_dropped_from_json() -> None:
     kept = Path(__file__).parents[2] / "results"
     label = "Letters features, non-iid, FedAvg, keep-global"
     arguments = ("reproduce", "e3cs-letters", "--setting", label, "--collect")
-    content = run_json(*arguments, "--results", str(kept), exit_code=1)  # a claim fails
+    content = run_json(*arguments, "--results", str(kept))
     part = next(part for part in content["settings"] if part["setting"] == label)
     found = part["schemes"]["FedCS"]["rounds-to-hold-out-0.65"]
     assert found == {"median": None, "never": 3, "diverged": 0, "seeds": 5}

@@ -135,17 +135,17 @@ def test_two_claims_of_one_name_and_unknown_entries_are_refused() -> None:
 def test_a_plan_runs_once_and_is_refused_after_a_change(tmp_path: Path) -> None:
     plan, where = Plan.from_table(small()), {"out": tmp_path / "runs", "results": tmp_path}
     before = run_plan(plan=plan, only_collect=True, **where)
-    assert [one.text for one in before.standings] == ["not run yet"]
+    assert [one.text for one in before.rulings] == ["not run yet"]
     assert not (tmp_path / "headline.json").exists()
     ran = run_plan(plan=plan, n_jobs=1, **where)
-    (one,) = ran.standings
+    (one,) = ran.rulings
     assert (one.n_done, one.verdict) == (3, one.finding and one.finding.verdict)
     (part,) = ran.file.parts.values()
     assert set(part.labels) == {"RBCS-F(1)", "RBCS-F(50)"}
     assert part.schemes["RBCS-F(1)"].seeds == (1000, 1001, 1002)
     again = run_plan(plan=plan, **where)
     assert again.ran == []
-    assert headline_table(again.standings) == headline_table(ran.standings)
+    assert headline_table(again.rulings) == headline_table(ran.rulings)
     words = Plan.from_table(small(says="With a higher V, a run is faster"))
     assert read_headline(tmp_path / "headline.json", words).parts  # words may be mended
     for change, difference in (
@@ -167,13 +167,13 @@ def test_too_few_seeds_give_no_verdict(tmp_path: Path) -> None:
     for values in scheme["measures"].values():
         values.pop()
     path.write_text(json.dumps(kept))
-    (one,) = plan.standings(read_headline(path, plan))
+    (one,) = plan.rulings(read_headline(path, plan))
     assert (one.n_done, one.finding, one.verdict, one.text) == (2, None, None, "still running")
 
 
 def test_the_table_of_the_shipped_plan_fits_80_columns() -> None:
     plan = load_plan()
-    shown = headline_table(plan.standings(read_headline(RESULTS / "headline.json", plan)))
+    shown = headline_table(plan.rulings(read_headline(RESULTS / "headline.json", plan)))
     columns = zip(shown.headings, *shown.rows, strict=True)
     assert sum(max(map(len, column)) + 3 for column in columns) + 1 <= 80
 
@@ -215,7 +215,7 @@ def test_suffixes_and_targets_choose_the_runs() -> None:
 
 def test_holm_counts_the_claims_that_have_not_run() -> None:
     shipped = load_plan()
-    found = shipped.standings(ResultsFile("headline"))
+    found = shipped.rulings(ResultsFile("headline"))
     assert {one.verdict for one in found} == {None}
     # alone, p = 0.2 %; of 18 claims, 2 x 18 x 0.2 % is above 5 %
     assert holm([0.004], len(shipped.headlines))[0] > LEVEL

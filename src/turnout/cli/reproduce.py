@@ -167,8 +167,8 @@ def _reproduce_headline(
     if as_json:
         print_json(_headline_content(study))
     else:
-        console.print(_rich(headline_table(study.standings)))
-    if any(one.verdict == Verdict.FAILS for one in study.standings):
+        console.print(_rich(headline_table(study.rulings)))
+    if any(one.verdict == Verdict.FAILS for one in study.rulings):
         raise typer.Exit(1)
 
 
@@ -184,7 +184,7 @@ def _headline_content(study: Headlines) -> dict[str, Any]:
                 "effect": one.finding and numbers(one.finding.effect),
                 "verdict": one.verdict and one.verdict.value,
             }
-            for one in study.standings
+            for one in study.rulings
         ]
     }
 

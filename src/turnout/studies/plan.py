@@ -39,7 +39,7 @@ from turnout.studies.claims import (
 )
 from turnout.studies.measures import measure_named
 from turnout.studies.paper_tables import TextTable
-from turnout.studies.presets import Preset, load_preset
+from turnout.studies.presets import Preset, load_preset, made
 from turnout.studies.results_file import ResultsFile, by_seeds
 from turnout.studies.trials import ResultsError, SchemeResults, Trials, complete_cells
 
@@ -150,7 +150,7 @@ class Headline:
         return self.measure.format(target=group.target)
 
 
-class Standing(NamedTuple):
+class Ruling(NamedTuple):
     """What the runs say about a headline claim.
 
     Attributes:
@@ -329,20 +329,20 @@ class Plan:
         decides: dict[str, Any] = _plain(table)
         return decides
 
-    def standings(self, file: ResultsFile) -> list[Standing]:
+    def rulings(self, file: ResultsFile) -> list[Ruling]:
         """Return what the runs say about every claim.
 
         Args:
             file: The results.
         """
-        found = [self._standing(headline, file) for headline in self.headlines]
+        found = [self._ruling(headline, file) for headline in self.headlines]
         complete = [one for one in found if one.finding is not None]
         findings = [one.finding for one in complete if one.finding is not None]
         verdicts = corrected(findings, len(self.headlines))
         by_key = dict(zip((one.headline.key for one in complete), verdicts, strict=True))
         return [one._replace(verdict=by_key.get(one.headline.key)) for one in found]
 
-    def _standing(self, headline: Headline, file: ResultsFile) -> Standing:
+    def _ruling(self, headline: Headline, file: ResultsFile) -> Ruling:
         seeds, places, open_seeds = self.seeds_of(headline), [], set[int]()
         for name, group, setting in self.places(headline):
             trials = file.parts.get((part_name(name, setting), 1))
@@ -354,8 +354,8 @@ class Plan:
                     places.append(Place(trials.only(seeds), headline.measure_in(group), end))
         n_done = len(seeds) - len(open_seeds)
         if n_done < len(seeds):
-            return Standing(headline, n_done)
-        return Standing(headline, n_done, _judged(headline, places))
+            return Ruling(headline, n_done)
+        return Ruling(headline, n_done, _judged(headline, places))
 
 
 def _judged(headline: Headline, places: Sequence[Place]) -> Finding:
@@ -366,11 +366,11 @@ def _judged(headline: Headline, places: Sequence[Place]) -> Finding:
     return joined(each, len(each))
 
 
-def headline_table(standings: Sequence[Standing]) -> TextTable:
+def headline_table(rulings: Sequence[Ruling]) -> TextTable:
     """Return every claim with the effect, its interval and the verdict, for 80 columns.
 
     Args:
-        standings: What the runs say.
+        rulings: What the runs say.
     """
     return TextTable.of(
         "Headline claims",
@@ -382,7 +382,7 @@ def headline_table(standings: Sequence[Standing]) -> TextTable:
                 "95 % interval": one.interval,
                 "verdict": one.verdict or f"{one.n_done}/{one.headline.seeds} seeds",
             }
-            for one in standings
+            for one in rulings
         ),
     )
 
@@ -427,13 +427,13 @@ class Headlines(NamedTuple):
     Attributes:
         plan: The plan.
         file: The kept results.
-        standings: What they say about every claim.
+        rulings: What they say about every claim.
         ran: The results of what was run now. Look at ``failed`` of each: a run may have failed.
     """
 
     plan: Plan
     file: ResultsFile
-    standings: list[Standing]
+    rulings: list[Ruling]
     ran: list[Results]
 
 
@@ -493,7 +493,7 @@ def run_plan(
                     if schemes:
                         file.update(part, 1, Trials(experiment.table(), schemes, {}))
                         file.keep(path, trains="training" in group.loaded.base)
-    return Headlines(plan, file, plan.standings(file), ran)
+    return Headlines(plan, file, plan.rulings(file), ran)
 
 
 def plan_kept(plan: Plan, name: str) -> tuple[list[str], list[str]]:
@@ -513,17 +513,13 @@ def plan_kept(plan: Plan, name: str) -> tuple[list[str], list[str]]:
 
 
 def _made(kind: type, where: str, entry: Mapping[str, Any]) -> Any:
-    """Return a part of the plan; lists become tuples."""
+    """Return a part of the plan."""
     try:
-        return kind(**{name: _tuples(value) for name, value in entry.items()})
+        return made(kind, entry)
     except TypeError as error:
         raise InvalidInput(str(error).partition("() ")[2] + ".", field=where) from None
     except InvalidInput as error:
         raise InvalidInput(str(error), field=where) from None
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:

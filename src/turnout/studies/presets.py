@@ -178,7 +178,7 @@ class Preset:
             table: The content of the TOML file.
             **changed: ``n_seeds``, ``n_rounds``, ``changes``.
         """
-        parts = {key: _made(_PARTS.get(key), value) for key, value in table.items()}
+        parts = {key: made(_PARTS.get(key), value) for key, value in table.items()}
         parts["base"] = table["experiment"]
         del parts["experiment"]
         return cls(name=name, **parts, **changed)
@@ -370,10 +370,10 @@ _PARTS: Mapping[str, type] = {
 }
 
 
-def _made(kind: type | None, value: Any) -> Any:
+def made(kind: type | None, value: Any) -> Any:
     """Return lists as tuples, and tables of a kind as instances of it."""
     if isinstance(value, list):
-        return tuple(_made(kind, item) for item in value)
+        return tuple(made(kind, item) for item in value)
     if kind is not None and isinstance(value, Mapping):
-        return kind(**{name: _made(None, part) for name, part in value.items()})
+        return kind(**{name: made(None, part) for name, part in value.items()})
     return value

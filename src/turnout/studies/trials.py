@@ -170,25 +170,19 @@ class SchemeResults:
                     f"the kept results were made for other claims or figures: {part} "
                     f"{', '.join(differ)}. Write to another file, or delete them."
                 )
-        old = [i for i, seed in enumerate(self.seeds) if seed not in later.seeds]
-        seeds = (*(self.seeds[i] for i in old), *later.seeds)
-        order = np.argsort(seeds)
-
-        def rows(ours: FloatArray, theirs: FloatArray) -> FloatArray:
-            both: FloatArray = np.concatenate((ours[old], theirs))[order]
-            return both
-
-        return SchemeResults(
-            tuple(sorted(seeds)),
+        old = self.rows([i for i, seed in enumerate(self.seeds) if seed not in later.seeds])
+        both = SchemeResults(
+            old.seeds + later.seeds,
             later.cohort_size,
-            {name: rows(self.measures[name], new) for name, new in later.measures.items()},
+            {name: np.append(old.measures[name], new) for name, new in later.measures.items()},
             {
-                name: Curve(rounds, rows(self.curves[name].at(rounds), new.at(rounds)))
+                name: Curve(rounds, np.concatenate((old.curves[name].at(rounds), new.at(rounds))))
                 for name, new in later.curves.items()
                 for rounds in [np.union1d(self.curves[name].rounds, new.rounds)]
             },
-            {name: rows(self.clients[name], new) for name, new in later.clients.items()},
+            {name: np.concatenate((old.clients[name], new)) for name, new in later.clients.items()},
         )
+        return both.rows(np.argsort(both.seeds).tolist())
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
