@@ -3,6 +3,7 @@
 from turnout.studies.arena import ArenaRun, run_arena
 from turnout.studies.arena_tasks import Arena, ArenaTask, tasks_named
 from turnout.studies.claims import Claim, Finding, Verdict, judge
+from turnout.studies.plan import Headlines, Plan, load_plan, run_plan
 from turnout.studies.presets import Preset, Setting, load_preset, preset_names
 from turnout.studies.recommendation import Recommendation, recommend
 from turnout.studies.reproduction import Reproduction, reproduce
@@ -15,6 +16,8 @@ __all__ = [
     "ArenaTask",
     "Claim",
     "Finding",
+    "Headlines",
+    "Plan",
     "Preset",
     "Recommendation",
     "Reproduction",
@@ -23,10 +26,12 @@ __all__ = [
     "Trials",
     "Verdict",
     "judge",
+    "load_plan",
     "load_preset",
     "preset_names",
     "recommend",
     "reproduce",
     "run_arena",
+    "run_plan",
     "tasks_named",
 ]

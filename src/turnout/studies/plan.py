@@ -41,7 +41,7 @@ from turnout.studies.measures import measure_named
 from turnout.studies.paper_tables import TextTable
 from turnout.studies.presets import Preset, load_preset, made
 from turnout.studies.results_file import ResultsFile, by_seeds
-from turnout.studies.trials import ResultsError, SchemeResults, Trials, complete_cells
+from turnout.studies.trials import ResultsError, gathered
 
 #: Name of the plan's results file, and of what the command reproduces.
 HEADLINE = "headline"
@@ -318,6 +318,20 @@ class Plan:
         n = seeds_for(distance, spread, self.level, power=power, most=self.most_seeds)
         return spread, max(n or self.most_seeds, self.fewest_seeds)
 
+    def kept(self, name: str) -> tuple[list[str], list[str]]:
+        """Return the measures and the curves that the claims of a group need of its runs.
+
+        Args:
+            name: Name of the group.
+        """
+        claims = [one for one in self.headlines if name in one.groups]
+        measures = dict.fromkeys(one.measure_in(self.groups[name]) for one in claims)
+        if any(measure.startswith("time-to") for measure in measures):
+            measures["total-time"] = None
+        wanted = [one.measure for one in claims if one.is_time or one.claim.is_eventual]
+        curves = ("hold-out accuracy" if "hold-out" in each else "accuracy" for each in wanted)
+        return list(measures), list(dict.fromkeys(curves))
+
     def decided_by(self) -> dict[str, Any]:
         """Return everything in the plan that decides a verdict, as plain data."""
         table = asdict(self)
@@ -485,31 +499,12 @@ def run_plan(
                 try:
                     ran.append(run(experiment, folder, labels=alike, **computing))
                 finally:
-                    schemes = {
-                        label: SchemeResults.from_cells(cells, *plan_kept(plan, name))
-                        for label in alike
-                        if (cells := complete_cells(experiment, folder, label, skip_bad=True))
-                    }
-                    if schemes:
-                        file.update(part, 1, Trials(experiment.table(), schemes, {}))
+                    kept = dict.fromkeys(alike, plan.kept(name)).__getitem__
+                    found = gathered(experiment, folder, alike, kept, skip_bad=True)
+                    file.update(part, 1, found)
+                    if found.schemes:
                         file.keep(path, trains="training" in group.loaded.base)
     return Headlines(plan, file, plan.rulings(file), ran)
-
-
-def plan_kept(plan: Plan, name: str) -> tuple[list[str], list[str]]:
-    """Return the measures and the curves that the claims of a group need of its runs.
-
-    Args:
-        plan: The plan.
-        name: Name of the group.
-    """
-    claims = [one for one in plan.headlines if name in one.groups]
-    measures = dict.fromkeys(one.measure_in(plan.groups[name]) for one in claims)
-    if any(measure.startswith("time-to") for measure in measures):
-        measures["total-time"] = None
-    wanted = [one.claim.measure for one in claims if one.is_time or one.claim.is_eventual]
-    curves = ("hold-out accuracy" if "hold-out" in measure else "accuracy" for measure in wanted)
-    return list(measures), list(dict.fromkeys(curves))
 
 
 def _made(kind: type, where: str, entry: Mapping[str, Any]) -> Any:

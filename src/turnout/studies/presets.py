@@ -371,7 +371,12 @@ _PARTS: Mapping[str, type] = {
 
 
 def made(kind: type | None, value: Any) -> Any:
-    """Return lists as tuples, and tables of a kind as instances of it."""
+    """Return lists as tuples, and tables of a kind as instances of it.
+
+    Args:
+        kind: The class of a table; None = it stays as it is.
+        value: Plain data.
+    """
     if isinstance(value, list):
         return tuple(made(kind, item) for item in value)
     if kind is not None and isinstance(value, Mapping):

@@ -458,6 +458,38 @@ class Trials:
         return {"experiment": self.experiment, "classes": self.classes, "schemes": schemes}
 
 
+def gathered(
+    experiment: Experiment,
+    folder: Path,
+    labels: Iterable[str],
+    kept: Callable[[str], Sequence[Iterable[str]]],
+    *,
+    skip_bad: bool = False,
+) -> Trials:
+    """Return the results of the complete runs in a folder.
+
+    Args:
+        experiment: The experiment that was run.
+        folder: Its run folder.
+        labels: The schemes; a scheme without a complete run is left out.
+        kept: Returns the measures, curves and numbers of clients that are kept of a scheme.
+        skip_bad: Whether to leave out runs that cannot be used, instead of raising.
+
+    Raises:
+        FolderError: A run is damaged, has other settings, or was made by another version of
+            turnout.
+    """
+    schemes: dict[str, SchemeResults] = {}
+    classes: dict[str, object] = {}
+    for label in labels:
+        cells = complete_cells(experiment, folder, label, skip_bad=skip_bad)
+        if cells:
+            schemes[label] = SchemeResults.from_cells(cells, *kept(label))
+            if cells[0].class_of is not None:
+                classes = {**cells[0].settings.classes, "of": cells[0].class_of.tolist()}
+    return Trials(experiment.table(), schemes, classes)
+
+
 def complete_cells(
     experiment: Experiment, folder: Path, label: str, *, skip_bad: bool = False
 ) -> list[Cell]:
