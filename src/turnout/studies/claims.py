@@ -466,14 +466,16 @@ def _each(claim: Claim, places: Sequence[Place], drawn: Sequence[str]) -> Findin
     side = -1.0 if claim.relation == "below" else 1.0
     equal = "~" if claim.margin > 0.0 else "="
     sign = _SIGNS[equal if claim.relation == "is" else ">"]
-    steps, parts = [], {}
+    steps, parts, remarks = [], {}, []
     for label in claim.schemes:
         values = places[0].results.values(label, claim.measure)
         steps.append(_judged(label, side * (values - claim.limit), sign, claim.margin))
         verdict = _verdict(_one_of(steps[-1].evidence, len(claim.schemes)))
-        remark = "" if verdict == Verdict.HOLDS else f" ({verdict})"
-        parts[label] = f"{label} {shown(values, measure)}{remark}"
-    return _finding("; ".join(parts.values()), steps, parts[_deciding(steps).name])
+        parts[label] = f"{label} {shown(values, measure)}"
+        remarks.append("" if verdict == Verdict.HOLDS else f" ({verdict})")
+    numbers = "; ".join(map("".join, zip(parts.values(), remarks, strict=True)))
+    deciding = f"{parts[_deciding(steps).name]}, limit {claim.limit:g}"
+    return _finding(numbers, steps, deciding)
 
 
 def _one_of(evidence: Evidence, n: int) -> Evidence:
