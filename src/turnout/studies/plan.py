@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from importlib import resources
@@ -35,13 +35,12 @@ from turnout.studies.claims import (
     joined,
     judge_pooled,
     seeds_for,
-    steps_of,
 )
 from turnout.studies.measures import measure_named
 from turnout.studies.paper_tables import TextTable
 from turnout.studies.presets import Preset, load_preset, made
 from turnout.studies.results_file import ResultsFile, by_seeds
-from turnout.studies.trials import ResultsError, gathered
+from turnout.studies.trials import ResultsError, Trials, gathered
 
 #: Name of the plan's results file, and of what the command reproduces.
 HEADLINE = "headline"
@@ -140,11 +139,6 @@ class Headline:
         form = measure_named(measure).form
         return " to ".join(format(effect, f"+{form}") for effect in effects) + unit
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The schemes of its order."""
-        return tuple(label for group in steps_of(self.claim.order)[0] for label in group)
-
     def measure_in(self, group: Group) -> str:
         """Return its measure in a group."""
         return self.measure.format(target=group.target)
@@ -241,12 +235,15 @@ class Plan:
             if name not in self.groups:
                 known = nearest(name, tuple(self.groups))
                 raise InvalidInput(f"there is no group {name!r}.{known}", field=f"{where}.groups")
-        for name, group in self._groups_of(headline):
+        for name in headline.groups:
+            group = self.groups[name]
             for setting in group.settings:
                 group.loaded.setting(setting)
             measure_named(headline.measure_in(group))
             there = group.loaded.experiment.labels
-            for label in (label + end for label in headline.labels for end in group.suffixes):
+            for label in (
+                label + end for label in headline.claim.labels(()) for end in group.suffixes
+            ):
                 if label not in there:
                     message = f"{name} has no scheme {label!r}.{nearest(label, there)}"
                     raise InvalidInput(message, field=f"{where}.order")
@@ -261,16 +258,14 @@ class Plan:
         """Level of one side of a test at the first step of Holm's correction."""
         return LEVEL / 2 / len(self.headlines)
 
-    def _groups_of(self, headline: Headline) -> Iterator[tuple[str, Group]]:
-        return ((name, self.groups[name]) for name in headline.groups)
-
     def places(self, headline: Headline) -> Iterator[tuple[str, Group, str]]:
         """Yield name, group and setting of the runs that a claim needs.
 
         Args:
             headline: The claim.
         """
-        for name, group in self._groups_of(headline):
+        for name in headline.groups:
+            group = self.groups[name]
             for setting in group.settings:
                 if setting in (headline.settings or (setting,)):
                     yield name, group, setting
@@ -286,23 +281,35 @@ class Plan:
             headline: The claim.
             results: The folder with the results of the presets.
         """
-        parts = []
-        for _, group, setting in self.places(headline):
+
+        def find(name: str, group: Group, setting: str) -> Trials:
             file = ResultsFile.read(results / f"{group.preset}.json", group.preset)
-            parts += [(group, file.parts[(setting, 1)], end) for end in group.suffixes]
-        kept = [
-            set(trials.schemes[label + end].seeds)
-            for _, trials, end in parts
-            for label in headline.labels
+            return file.parts[(setting, 1)]
+
+        return _judged(headline, self._pooled(headline, find)[1])
+
+    def _pooled(
+        self,
+        headline: Headline,
+        find: Callable[[str, Group, str], Trials],
+        among: Iterable[int] | None = None,
+    ) -> tuple[list[int], list[Place]]:
+        """Return the seeds that all runs of a claim have, and its places with these seeds."""
+        parts = [
+            (find(*place), place[1], end)
+            for place in self.places(headline)
+            for end in place[1].suffixes
         ]
-        seeds = sorted(set.intersection(*kept))
-        return _judged(
-            headline,
-            [
-                Place(part.only(seeds), headline.measure_in(group), end)
-                for group, part, end in parts
-            ],
-        )
+        has = [
+            set(trials.schemes[label + end].seeds if label + end in trials.schemes else ())
+            for trials, _, end in parts
+            for label in headline.claim.labels(())
+        ]
+        seeds = sorted(set.intersection(*has, *([] if among is None else [set(among)])))
+        return seeds, [
+            Place(trials.only(seeds), headline.measure_in(group), end)
+            for trials, group, end in parts
+        ]
 
     def sampled(self, headline: Headline, results: Path) -> tuple[float, int]:
         """Return the spread of a claim in the pilot, and the number of seeds that follows from it.
@@ -350,26 +357,17 @@ class Plan:
             file: The results.
         """
         found = [self._ruling(headline, file) for headline in self.headlines]
-        complete = [one for one in found if one.finding is not None]
-        findings = [one.finding for one in complete if one.finding is not None]
-        verdicts = corrected(findings, len(self.headlines))
-        by_key = dict(zip((one.headline.key for one in complete), verdicts, strict=True))
-        return [one._replace(verdict=by_key.get(one.headline.key)) for one in found]
+        findings = [one.finding for one in found if one.finding is not None]
+        verdicts = iter(corrected(findings, len(self.headlines)))
+        return [one._replace(verdict=next(verdicts)) if one.finding else one for one in found]
 
     def _ruling(self, headline: Headline, file: ResultsFile) -> Ruling:
-        seeds, places, open_seeds = self.seeds_of(headline), [], set[int]()
-        for name, group, setting in self.places(headline):
-            trials = file.parts.get((part_name(name, setting), 1))
-            for end in group.suffixes:
-                labels = [label + end for label in headline.labels]
-                lacking = file.missing(part_name(name, setting), 1, labels, seeds)
-                open_seeds.update(seed for those in lacking.values() for seed in those)
-                if trials and not lacking:
-                    places.append(Place(trials.only(seeds), headline.measure_in(group), end))
-        n_done = len(seeds) - len(open_seeds)
-        if n_done < len(seeds):
-            return Ruling(headline, n_done)
-        return Ruling(headline, n_done, _judged(headline, places))
+        def find(name: str, group: Group, setting: str) -> Trials:
+            return file.parts.get((part_name(name, setting), 1)) or Trials({}, {}, {})
+
+        seeds, places = self._pooled(headline, find, self.seeds_of(headline))
+        is_complete = len(seeds) == headline.seeds
+        return Ruling(headline, len(seeds), _judged(headline, places) if is_complete else None)
 
 
 def _judged(headline: Headline, places: Sequence[Place]) -> Finding:
@@ -489,7 +487,7 @@ def run_plan(
             continue
         for name, group, setting in plan.places(headline):
             part, chosen = part_name(name, setting), group.loaded.setting(setting)
-            labels = [label + end for label in headline.labels for end in group.suffixes]
+            labels = [label + end for label in headline.claim.labels(()) for end in group.suffixes]
             missing = by_seeds(file.missing(part, 1, labels, plan.seeds_of(headline)))
             for seeds, alike in missing.items():
                 experiment = group.loaded.experiment_of(chosen, seeds=seeds)

@@ -202,22 +202,16 @@ class SchemeResults:
             {name: _numbers(values) for name, values in table["clients"].items()},
         )
         n = len(scheme.seeds)
-        checked = [
-            *((name, values.shape == (n,)) for name, values in scheme.measures.items()),
-            *(
-                (name, values.ndim == 2 and len(values) == n)
-                for name, values in scheme.clients.items()
-            ),
-            *(
-                (name, one.values.shape == (n, one.rounds.size))
-                for name, one in scheme.curves.items()
-            ),
+        shapes: list[tuple[str, FloatArray, tuple[int, ...]]] = [
+            *((name, values, (n,)) for name, values in scheme.measures.items()),
+            *((name, each, (n, *each.shape[-1:])) for name, each in scheme.clients.items()),
+            *((name, each.values, (n, each.rounds.size)) for name, each in scheme.curves.items()),
         ]
-        wrong = [name for name, is_right in checked if not is_right]
-        if wrong:
-            raise InvalidInput(
-                f"{wrong[0]} has not one value for each of {n} seeds, or of each round."
-            )
+        for name, values, shape in shapes:
+            if values.shape != shape:
+                raise InvalidInput(
+                    f"{name} has not one value for each of {n} seeds, or of each round."
+                )
         return scheme
 
     def table(self) -> dict[str, Any]:
