@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from turnout.cli.app import app
 from turnout.core.errors import InvalidInput
 from turnout.results.statistics import LEVEL, above, holm
 from turnout.studies import Claim, ResultsFile, Trials, Verdict, judge, load_preset
@@ -294,3 +296,28 @@ def test_what_is_in_part_is_said_to_be() -> None:
         for name, reason in reasons.items():
             assert f"{name} ({reason})" in index
     assert part_name("letters", "iid") == "letters: iid"
+
+
+# the command -------------------------------------------------------------------------------------
+
+
+def test_the_command_shows_every_headline_claim_and_runs_nothing_it_should_not(
+    tmp_path: Path,
+) -> None:
+    plan, command = load_plan(), ["reproduce", "headline", "--collect", "--results", str(tmp_path)]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0
+    assert shown.output.count("0/") == len(plan.headlines)
+    assert all(one.key in shown.output for one in plan.headlines)
+    told = json.loads(CliRunner().invoke(app, [*command, "--json"]).output)
+    assert {claim["verdict"] for claim in told["claims"]} == {None}
+    for options, problem in (
+        (["headline", "--seeds", "3"], "runs as it was planned"),
+        (["headline", "--fresh"], "runs as it was planned"),
+        (["headline", "--only", "e3cs-soner"], "Did you mean 'e3cs-sooner'"),
+        (["rbcs-f", "--only", "rbcs-f-time"], "turnout reproduce headline"),
+    ):
+        refused = CliRunner().invoke(app, ["reproduce", *options, "--results", str(tmp_path)])
+        assert refused.exit_code == 2
+        assert problem in " ".join(refused.output.split())
+    assert list(tmp_path.iterdir()) == []
