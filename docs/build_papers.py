@@ -267,6 +267,8 @@ def _said(one: Ruling) -> str:
     """Return a claim with our effect and the paper's."""
     ours = f"{'ours' if one.verdict else 'pilot'} {one.effect}"
     numbers = [ours, _papers_number(one, "the paper ")]
+    if one.verdict == Verdict.UNDECIDED and one.finding:  # why, if a time is not known
+        numbers.append(one.finding.deciding.partition(", ")[2])
     return f"*{one.headline.claim.says}* ({', '.join(number for number in numbers if number)})"
 
 
