@@ -7,16 +7,22 @@ compared: pixels differ between machines.
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 from PIL import Image
 
+from turnout.report.figure import Axis, Chart, Guide, Line, Mark, Panel
+from turnout.report.to_matplotlib import write_figure
+from turnout.results.statistics import LEVEL, estimate
 from turnout.studies import Preset, ResultsFile, Trials, Verdict, load_preset, preset_names
 from turnout.studies.measures import measure_named, shown
 from turnout.studies.paper_figures import differences_of, draw, panels_of
@@ -25,15 +31,18 @@ from turnout.studies.paper_tables import (
     TextTable,
     all_tables,
     claims_table,
-    count_sentence,
+    details,
     judged_claims,
 )
+from turnout.studies.plan import HEADLINE, Ruling, load_plan, read_headline
 from turnout.studies.presets import Setting
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 PAGES = ROOT / "docs" / "papers" / "results"
 INDEX = ROOT / "docs" / "papers" / "index.md"
+EXPLORED = INDEX.with_name("explored.md")
+FOREST = INDEX.with_name("headline.svg")
 
 #: The hand-written page about the paper of each preset.
 PROSE = {
@@ -59,9 +68,6 @@ COMPARED = ("FedCS", "E3CS-0", "E3CS-inc", "Random", "pow-d")
 #: Bytes of a figure that has fewer colours here than where it is drawn by the command.
 LARGE = 200_000
 
-#: The part of a hand-written page that the index shows too.
-IN_SHORT = re.compile(r"^## In short\n\n(?P<text>.*?)\n\n## ", re.DOTALL | re.MULTILINE)
-
 #: What no preset covers: the paper's task, its figures and tables, and why.
 NOT_RUN = (
     (
@@ -78,17 +84,58 @@ NOT_RUN = (
 )
 
 _READ = (
-    "Comparisons are paired by seed; ± is half the 95 % interval. "
-    "[How verdicts are made](../verdicts.md)."
+    "Effects are differences between schemes with the same seed, with half the 95 % interval; of "
+    "times, logarithms of their ratio. These claims are explored, not decided: see the "
+    "[headline claims](../index.md)."
 )
 
-_INDEX_HEAD = """# The papers, claim by claim
+#: The colour of a verdict in the forest plot, as a number of the palette, and its meaning.
+VERDICTS = {
+    Verdict.HOLDS: 2,
+    Verdict.FAILS: 1,
+    Verdict.UNDECIDED: 0,
+    Verdict.NOT_REACHED: 4,
+    None: "#bbbbbb",
+}
+#: The ends of the forest plot: 0 separates "holds" from "fails", 1 is the planned effect.
+ENDS = (-3.0, 5.0)
+#: Letters of a claim in a line of the forest plot.
+CLAIM_WIDTH = 52
 
-<!-- Made by docs/build_papers.py from results; do not edit. -->
+_MADE = "<!-- Made by docs/build_papers.py from results; do not edit. -->"
 
-This page lists every claim of the papers that we judged, with its verdict. The linked pages have
-the numbers, figures and commands. [How verdicts are made](verdicts.md).
+_INDEX_HEAD = f"""# What the papers promise, and what we measured
+
+{_MADE}
+
+Five papers, {{n}} headline claims. A plan (`src/turnout/studies/plan.toml`) fixed each claim,
+its measure and the number of its seeds before the runs that decide it. `turnout reproduce headline`
+runs it. [How verdicts are made](verdicts.md), [errors in the papers](errata.md),
+[everything else that we measured](explored.md).
 """
+
+_CAPTION = (
+    "*Each claim in its own unit. 0 is the border between holds and fails, and 1 is the effect for "
+    "which the number of seeds was planned: the paper's number where it prints one (mark), else a "
+    "choice of ours. Bars are 95 % intervals. Grey effects are of the pilot, the runs before the "
+    "plan: they set the number of seeds and do not count.*"
+)
+
+_EXPLORED = (
+    "Every claim of the papers that we measured besides the [headline claims](index.md), with its "
+    "effect. No plan fixed these before their runs. Most have three to ten seeds, and many "
+    "overlap. So there are no verdicts here. An interval that is far from zero is a hint, not a "
+    "finding."
+)
+
+#: The papers in the order of the index, by the page of a claim and the start of its place.
+PAPERS = (
+    ("E3CS, journal form", "e3cs", ("journal", "ours")),
+    ("E3CS, arXiv form", "e3cs", ("arXiv",)),
+    ("RBCS-F", "rbcs-f", ("",)),
+    ("UCB-CS", "ucb-cs", ("",)),
+    ("NCCB", "nccb", ("",)),
+)
 
 
 class Paper(NamedTuple):
@@ -127,13 +174,13 @@ def page(paper: Paper) -> str:
     prose = PROSE[preset.name]
     parts = [
         f"# {preset.title}: results",
-        "<!-- Made by docs/build_papers.py from results; do not edit. -->",
+        _MADE,
         f"{preset.paper}. Discussion: [{prose}.md](../{prose}.md).",
         _commands(preset, file),
         "\n".join(f"- {note}" for note in preset.notes),
         _missing(preset, file),
-        f"## Claims\n\n{count_sentence(judged)}\n\n{_READ}",
-        _markdown(claims_table(judged, title="")) if judged else "",
+        f"## Claims\n\n{_READ}",
+        _explored(judged),
         "## Numbers",
         *(_markdown(table) for table in all_tables(preset, file)),
         *_figures(paper),
@@ -142,74 +189,159 @@ def page(paper: Paper) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def index(papers: Sequence[Paper]) -> str:
-    """Return the page with all claims."""
-    everything = [one for paper in papers for one in paper.judged]
-    n_pages = sum(any(one.is_counted for one in paper.judged) for paper in papers)
-    counts = count_sentence(everything, pages=n_pages)
-    parts = [_INDEX_HEAD.rstrip(), _in_short(), "## Verdicts", _overview(papers), counts]
-    parts.append(_coverage(papers))
+def _explored(judged: Sequence[Judged]) -> str:
+    """Return claims with short cells; readings and the numbers of every scheme unfold."""
+    if not judged:
+        return "No claim can be judged yet: the schemes that it compares were not all run."
+    table = claims_table(judged, title="")
+    shown = [i for i, name in enumerate(table.headings) if name not in {"alone", "as published"}]
+    rows = ([row[i] for i in shown] for row in (table.headings, *table.rows))
+    unfolded = "".join(f"<li>{html.escape(text)}</li>\n" for text in details(judged))
+    summary = "<summary>Readings, and the numbers of every scheme</summary>"
+    return f"{_table(*rows)}\n\n<details>{summary}\n<ul>\n{unfolded}</ul>\n</details>"
+
+
+def index(rulings: Sequence[Ruling], papers: Sequence[Paper]) -> str:
+    """Return the page that a reader finishes: the forest plot, five paragraphs and the table."""
+    parts = [
+        _INDEX_HEAD.format(n=len(rulings)).rstrip(),
+        f"![The headline claims: effects, intervals and verdicts]({FOREST.name})",
+        _CAPTION,
+        _counted(rulings),
+        *(_paragraph(name, page, starts, rulings) for name, page, starts in PAPERS),
+        "## The headline claims",
+        _headlines(rulings),
+        "An effect is the mean over all settings of a claim, paired by seed: a ratio of times or "
+        "losses (x), or a difference (pt: points of accuracy). Of several comparisons, the weakest "
+        "counts and is shown. Numbers in parentheses are of the pilot and do not count. What the "
+        "paper prints is shown as its mean.",
+        _coverage(papers),
+        "## Readings fixed after a look",
+        "No headline claim is among these. We changed or added them when results had been seen:",
+        "\n".join(f"- {text}" for text in _after_a_look(papers)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def explored(papers: Sequence[Paper]) -> str:
+    """Return the page of all claims that no plan fixed."""
+    parts = ["# Explored", _MADE, _EXPLORED]
     for paper in papers:
-        parts += [f"## {paper.heading}", _verdicts(paper.judged)]
+        parts += [f"## {paper.heading}", _explored(paper.judged) if paper.judged else ""]
         parts.append(_missing(paper.preset, paper.file))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _in_short() -> str:
-    """Return what the hand-written pages say in short, one paper after the other."""
-    parts = [
-        "## In short",
-        "The pages of the papers have the details and list every error that we found in the texts.",
+def _counted(rulings: Sequence[Ruling]) -> str:
+    """Return how many headline claims have which verdict."""
+    counts = Counter(one.text for one in rulings)
+    plural = {"holds": "hold", "fails": "fail"}
+    words = ", ".join(
+        f"{n} {text if n == 1 else plural.get(text, text)}" for text, n in counts.items()
+    )
+    return (
+        f"**{len(rulings)} headline claims: {words}.** Holm's correction keeps the chance of any "
+        f"wrong verdict among them at {LEVEL:.0%}."
+    )
+
+
+def _paragraph(name: str, page: str, starts: tuple[str, ...], rulings: Sequence[Ruling]) -> str:
+    """Return what the runs say about a paper, claim by claim."""
+    own, texts = _of_paper(rulings, page, starts), []
+    for verdict in dict.fromkeys(one.text for one in own):
+        claims = "; ".join(_said(one) for one in own if one.text == verdict)
+        texts.append(f"**{verdict.capitalize()}:** {claims}.")
+    return f"**[{name}]({page}.md).** {' '.join(texts)}"
+
+
+def _of_paper(rulings: Sequence[Ruling], page: str, starts: tuple[str, ...]) -> list[Ruling]:
+    """Return the headline claims of a paper."""
+    return [
+        one
+        for one in rulings
+        if one.headline.paper == page and one.headline.claim.place.startswith(starts)
     ]
-    for name in dict.fromkeys(PROSE.values()):
-        text = (INDEX.parent / f"{name}.md").read_text(encoding="utf-8")
-        title, short = text.splitlines()[0].removeprefix("# "), IN_SHORT.search(text)
-        if short is None:
-            raise SystemExit(f"docs/papers/{name}.md has no section 'In short' for the index.")
-        parts += [f"### [{title}]({name}.md)", short["text"]]
-    return "\n\n".join(parts)
 
 
-def _verdicts(judged: Sequence[Judged]) -> str:
-    """Return a row for each claim and a column for each setting, which are listed if many."""
-    settings = {one.setting: one for one in judged}
-    claims = dict.fromkeys((one.place, one.claim.says) for one in judged)
-    found = {(one.place, one.claim.says, one.setting): _remarked(one) for one in judged}
-    names = [_column(one) for one in settings.values()]
-    heads = [str(i) for i in range(1, len(names) + 1)] if len(names) > 1 else names
+def _said(one: Ruling) -> str:
+    """Return a claim with our effect and the paper's."""
+    ours = f"{'ours' if one.verdict else 'pilot'} {one.effect}"
+    numbers = [ours, _papers_number(one, "the paper ")]
+    if one.verdict == Verdict.UNDECIDED and one.finding:  # why, if a time is not known
+        numbers.append(one.finding.deciding.partition(", ")[2])
+    return f"*{one.headline.claim.says}* ({', '.join(number for number in numbers if number)})"
+
+
+def _papers_number(one: Ruling, before: str = "") -> str:
+    headline = one.headline
+    return before + headline.shown(headline.planned) if headline.printed else ""
+
+
+def _headlines(rulings: Sequence[Ruling]) -> str:
     rows = [
-        (*claim, *(found.get((*claim, setting), "") for setting in settings)) for claim in claims
+        (
+            f"[{one.headline.claim.says}]({one.headline.paper}.md)",
+            one.headline.claim.place,
+            _papers_number(one),
+            one.effect if one.verdict else f"({one.effect})",
+            one.interval if one.verdict else f"({one.interval})",
+            f"{one.n_done} of {one.headline.seeds}",
+            f"**{one.text}**" if one.verdict else one.text,
+        )
+        for one in rulings
     ]
-    if not rows:
-        return ""
-    table = _table(("where", "the paper says", *heads), *rows)
-    listed = "\n".join(f"{i}. {name}" for i, name in enumerate(names, 1))
-    return f"{table}\n\n{listed}" if len(names) > 1 else table
+    heads = ("claim", "where", "paper", "ours", "95 % interval", "seeds", "verdict")
+    return _table(heads, *rows)
 
 
-def _column(one: Judged) -> str:
-    """Return a setting in words: its name, seeds and why its verdicts are not counted."""
-    n_seeds = one.ours.n_seeds
-    words = [one.setting or "verdict", f"{n_seeds} {'seed' if n_seeds == 1 else 'seeds'}"]
-    words += [f"not counted: {one.differs}"] if one.differs else []
-    return ", ".join(words)
+def _after_a_look(papers: Sequence[Paper]) -> list[str]:
+    """Return what was changed after results had been seen."""
+    claims = (claim.after_look for paper in papers for claim in paper.preset.claims)
+    settings = (
+        f"{paper.preset.title}: {setting.label} ({setting.differs})"
+        for paper in papers
+        for setting in paper.preset.settings
+        if "added later" in setting.differs
+    )
+    return [text for text in dict.fromkeys((*claims, *settings)) if text]
 
 
-def _overview(papers: Sequence[Paper]) -> str:
-    rows = []
-    for paper in papers:
-        counted = Counter(one.verdict for one in paper.judged if one.is_counted)
-        if paper.has_page:
-            rows.append((paper.heading, *(str(counted[verdict]) for verdict in Verdict)))
-        else:
-            rows.append((paper.heading, *("not run",) * len(Verdict)))
-    return _table(("experiment", *(str(verdict) for verdict in Verdict)), *rows)
+def forest(rulings: Sequence[Ruling]) -> Chart:
+    """Return the forest plot: a row per claim, the first on top."""
+    rowed = list(zip(range(len(rulings), 0, -1), rulings, strict=True))
+    ticks = {float(y): textwrap.fill(one.headline.claim.says, CLAIM_WIDTH) for y, one in rowed}
+    marks: list[Mark] = [Guide("x", 0.0), Guide("x", 1.0, "dot")]
+    for verdict, colour in VERDICTS.items():
+        rows = [(float(y), *_position(one)) for y, one in rowed if one.verdict == verdict]
+        at, mean, low, high = np.array(rows).reshape(-1, 4).T
+        how: dict[str, Any] = {"role": "points", "size": 6.0, "x_range": np.stack([low, high])}
+        marks += (
+            [Line(str(verdict or "pilot, not counted"), colour, mean, at, **how)] if rows else []
+        )
+    printed = np.array([y for y, one in rowed if one.headline.printed], dtype=np.float64)
+    paper = Line("the paper's number", 6, np.ones(printed.size), printed, role="points", size=5.0)
+    panel = Panel(
+        [*marks, paper],
+        Axis("fails  <  0  <  holds; 1 is the planned effect", low=ENDS[0], high=ENDS[1]),
+        Axis(ticks=ticks, tick_size=7.0, low=0.3, high=len(rulings) + 0.7),
+        height=0.33 * len(rulings),
+    )
+    return Chart(FOREST.stem, "Headline claims", "", [panel], is_wide=True)
+
+
+def _position(one: Ruling) -> tuple[float, ...]:
+    """Return mean and ends of an effect on the axis of the forest plot, within its ends."""
+    headline, effect = one.headline, one.finding.effect if one.finding else estimate(())
+    unit = headline.planned - headline.border
+    ends = (effect.mean, effect.low, effect.high)
+    return tuple(float(np.clip((end - headline.border) / unit, *ENDS)) for end in ends)
 
 
 def _coverage(papers: Sequence[Paper]) -> str:
     """Return which figures and tables were run, in part or not at all."""
     rows = []
-    for preset, file, *_ in papers:
+    for paper in papers:
+        preset, file = paper.preset, paper.file
         numbers = tuple(figure.number for figure in preset.figures)
         states: dict[str, set[str]] = {figure.name: set() for figure in preset.figures}
         for figure in preset.figures:
@@ -221,11 +353,17 @@ def _coverage(papers: Sequence[Paper]) -> str:
                 labels = table.settings or [setting.label for setting in preset.settings]
                 blocks = [setting for setting in preset.settings if setting.label in labels]
                 states.setdefault(title[0], set()).update(_states(preset, file, blocks, numbers))
+        for name in preset.in_part:
+            states[name].add("in part")
         cells = [
-            ", ".join(name for name, found in states.items() if _whole(found) == state)
+            ", ".join(
+                f"{name} ({preset.in_part[name]})" if name in preset.in_part else name
+                for name, found in states.items()
+                if _whole(found) == state
+            )
             for state in ("run", "in part", "not run")
         ]
-        rows.append((preset.title, *cells))
+        rows.append((paper.heading, *cells))
     whole = _table(("experiment", "run", "in part", "not run"), *rows, *NOT_RUN)
     return f"## Figures and tables\n\n{whole}"
 
@@ -249,13 +387,6 @@ def _states(
 def _whole(states: set[str]) -> str:
     """Return the state of a figure from those of its settings."""
     return next(iter(states)) if len(states) == 1 else "in part"
-
-
-def _remarked(one: Judged) -> str:
-    """Return a verdict; one that could have been another stands out if it is decided."""
-    if one.claim.by_construction:
-        return f"{one.verdict}, by construction"
-    return f"{one.verdict}" if one.verdict is Verdict.UNDECIDED else f"**{one.verdict}**"
 
 
 def _missing(preset: Preset, file: ResultsFile) -> str:
@@ -432,7 +563,16 @@ def main() -> int:
             for figure in preset.figures:
                 for path in draw(figure, paper.parts, folder, order=order, formats=("png",)):
                     _shrink(path)
-    texts[INDEX] = index(papers)
+    plan = load_plan()
+    found = plan.rulings(read_headline(RESULTS / f"{HEADLINE}.json", plan))
+    found = [
+        one if one.finding else one._replace(finding=plan.pilot(one.headline, RESULTS))
+        for one in found
+    ]
+    rulings = [one for _, page, starts in PAPERS for one in _of_paper(found, page, starts)]
+    texts[INDEX], texts[EXPLORED] = index(rulings, papers), explored(papers)
+    if not is_check:
+        write_figure(forest(rulings), [FOREST])
     texts |= _hand_written(papers)
     unmade = [p for p in PAGES.glob("*.md") if p not in texts]  # of presets that are gone
     stale = [p for p, text in texts.items() if not p.exists() or p.read_text("utf-8") != text]

@@ -239,7 +239,7 @@ def test_reproduce_prints_claims_and_draws_figures() -> None:
     forms = ("pdf", "svg", "png")
     assert drawn == {f"figure-{number}.{form}" for number in (3, 4) for form in forms}
     content = run_json(*arguments, "--jobs", "1", exit_code=result.exit_code)
-    verdicts = [claim["verdict"] for claim in content["claims"]]
+    verdicts = [claim["verdict_alone"] for claim in content["claims"]]
     assert len(verdicts) == 3
     assert (result.exit_code == 1) == ("fails" in verdicts)
     (setting,) = content["settings"]
@@ -314,14 +314,13 @@ def test_no_run_that_never_got_there_is_dropped_from_json() -> None:
     kept = Path(__file__).parents[2] / "results"
     label = "Letters features, non-iid, FedAvg, keep-global"
     arguments = ("reproduce", "e3cs-letters", "--setting", label, "--collect")
-    content = run_json(*arguments, "--results", str(kept), exit_code=1)  # a claim fails
+    content = run_json(*arguments, "--results", str(kept))
     part = next(part for part in content["settings"] if part["setting"] == label)
     found = part["schemes"]["FedCS"]["rounds-to-hold-out-0.65"]
     assert found == {"median": None, "never": 3, "diverged": 0, "seeds": 5}
     cep = part["schemes"]["FedCS"]["cep"]
     assert (cep["n"], cep["diverged"], cep["seeds"]) == (5, 0, 5)
-    verdicts = {(claim["verdict"], claim["verdict_alone"]) for claim in content["claims"]}
-    assert ("undecided", "holds") in verdicts
+    assert {claim["verdict_alone"] for claim in content["claims"]} >= {"holds", "not reached"}
 
 
 def test_one_setting_can_be_chosen() -> None:

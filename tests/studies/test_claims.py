@@ -144,7 +144,7 @@ def test_only_seeds_that_both_have_are_compared() -> None:
     ],
 )
 def test_the_step_that_decides_is_named(order: str, step: str) -> None:
-    assert f"weakest: {step} = " in finding("order", VALUES, order=order).ours
+    assert finding("order", VALUES, order=order).deciding.startswith(f"{step} = ")
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_up_to_needs_one_setting_to_hold_and_all_to_fail() -> None:
     assert any_of([good, bad], 3) == Evidence(0.03, 1.0)
     assert any_of([bad, open_], 2) == Evidence(0.8, 0.6)
     found = {"iid": Finding("1 and 2", bad, 5), "non-iid": Finding("3 and 4", good, 3)}
-    assert joined(found, 2)[0::2] == ("nearest in non-iid: 3 and 4", 3)
+    assert joined(found, 2)[0:3:2] == ("nearest in non-iid: 3 and 4", 3)
     assert joined(found, 2).verdict == Verdict.HOLDS
 
 
@@ -440,14 +440,14 @@ def test_first_looks_are_those_of_the_seeds_that_both_have() -> None:
 def test_claims_print_the_geometric_mean_of_times_which_is_tested() -> None:
     times = {"a": [10.0, 40.0, 20.0], "b": [5.0, 5.0, 40.0]}
     found = finding("order", times, measure="rounds-to-0.8", order="a > b")
-    assert found.ours.startswith("a 20, b 10; paired: log(a / b) = 0.69")
+    assert found.ours.startswith("a 20, b 10; log(a / b) = 0.69")
 
 
 def test_any_step_may_be_the_one_that_more_seeds_decide() -> None:
     equal, down = [0.0] * 4, [-1.0, 0.2, -0.9, -0.3]
     values = {"a": equal, "b": equal, "c": [-one for one in down]}
     found = finding("order", values, order="a > b & c")  # a - b is 0, which no seeds decide
-    assert "weakest: a - b" in found.ours
+    assert found.deciding.startswith("a - b")
     assert found.seeds_needed is not None
 
 

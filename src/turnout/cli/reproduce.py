@@ -24,14 +24,22 @@ from turnout.report.to_matplotlib import require_matplotlib
 from turnout.studies import Reproduction, Verdict, preset_names
 from turnout.studies import reproduce as run_paper
 from turnout.studies.measures import comparable, measure_named
-from turnout.studies.paper_tables import Judged, TextTable, count_sentence
+from turnout.studies.paper_tables import Judged, TextTable
+from turnout.studies.plan import HEADLINE, Headlines, headline_table, run_plan
 
-_COLOURS = {Verdict.HOLDS: "green", Verdict.UNDECIDED: "yellow", Verdict.FAILS: "bold red"}
+_COLOURS = {
+    Verdict.HOLDS: "green",
+    Verdict.UNDECIDED: "yellow",
+    Verdict.FAILS: "bold red",
+    Verdict.NOT_REACHED: "yellow",
+}
+
+_PAPERS = f"One of {', '.join(preset_names())}, or {HEADLINE}: the headline claims of all papers."
 
 
 @documented
 def reproduce(
-    paper: Annotated[str, typer.Argument(help=f"One of {', '.join(preset_names())}.")],
+    paper: Annotated[str, typer.Argument(help=_PAPERS)],
     more: Annotated[list[int] | None, typer.Argument(hidden=True)] = None,
     *,
     figure: list[int] | None = None,
@@ -42,6 +50,7 @@ def reproduce(
     out: Path = Path("runs"),
     results: Path | None = None,
     collect: bool = False,
+    only: list[str] | None = None,
     extras: Annotated[bool, typer.Option("--extras/--no-extras")] = True,
     computing: GridOptions,
     as_json: AsJson = False,
@@ -64,6 +73,7 @@ def reproduce(
         out: Folder of the run folders.
         results: Folder of the results file, for one process at a time; default: as --out.
         collect: Run nothing: judge and draw the complete runs.
+        only: With headline: key of a claim; can be repeated; default: all.
         extras: Published forms, their cost, regret and bound.
         computing: How the runs are computed.
         as_json: For programs.
@@ -71,6 +81,17 @@ def reproduce(
     require_matplotlib()
     running = computing.for_run()
     shard = running["shard"]
+    if paper == HEADLINE:
+        changes = (figure, more, setting, seeds, rounds, training, shard, computing.fresh)
+        if any(changes):
+            raise InvalidInput(
+                f"{HEADLINE} runs as it was planned: leave --figure, --setting, --seeds, --rounds, "
+                "--training, --shard and --fresh out."
+            )
+        _reproduce_headline(only or [], out, results or Path("results"), collect, running, as_json)
+        return
+    if only:
+        raise InvalidInput(f"--only chooses claims of the plan: turnout reproduce {HEADLINE}.")
     if collect and shard is not None:
         raise InvalidInput("--collect and --shard exclude each other: collect after turnout merge.")
     study = run_paper(
@@ -100,6 +121,44 @@ def reproduce(
         raise typer.Exit(1)
 
 
+def _reproduce_headline(
+    only: list[str], out: Path, results: Path, collect: bool, running: dict[str, Any], as_json: bool
+) -> None:
+    """Run and print the headline claims; the exit code is 1 if one of them fails."""
+    study = run_plan(
+        only=only,
+        out=out,
+        results=results,
+        only_collect=collect,
+        run=functools.partial(run_shown, quiet=as_json),
+        **running,
+    )
+    exit_on_problems(*study.ran)
+    if as_json:
+        print_json(_headline_content(study))
+    else:
+        console.print(_rich(headline_table(study.rulings)))
+    if any(one.verdict == Verdict.FAILS for one in study.rulings):
+        raise typer.Exit(1)
+
+
+def _headline_content(study: Headlines) -> dict[str, Any]:
+    return {
+        "claims": [
+            {
+                "key": one.headline.key,
+                "says": one.headline.claim.says,
+                "seeds": one.n_done,
+                "seeds_planned": one.headline.seeds,
+                "planned_effect": one.headline.planned,
+                "effect": one.finding and numbers(one.finding.effect),
+                "verdict": one.verdict and one.verdict.value,
+            }
+            for one in study.rulings
+        ]
+    }
+
+
 def _print(study: Reproduction, written: list[Path]) -> None:
     preset = study.preset
     console.print(f"[bold]{preset.title}[/]: {preset.paper}")
@@ -107,13 +166,12 @@ def _print(study: Reproduction, written: list[Path]) -> None:
         console.print(f"  {note}")
     for text in study.tables:
         console.print(_rich(text))
-    console.print(count_sentence(study.claims))
     if written:
         console.print("Figures: " + ", ".join(str(path) for path in written))
 
 
 def _rich(text: TextTable) -> Table:
-    if "verdict" not in text.headings:
+    if not {"verdict", "alone"} & set(text.headings):
         return text_table(text.title, text.headings, text.rows)
     shown = table(text.title, *text.headings)
     for row in text.rows:
@@ -143,7 +201,6 @@ def _content(study: Reproduction, written: list[Path]) -> dict[str, Any]:
             for (setting, times), results in study.file.parts.items()
         ],
         "claims": [_claim(entry) for entry in study.claims],
-        "count": count_sentence(study.claims),
     }
 
 
@@ -168,11 +225,8 @@ def _measured(values: FloatArray, name: str) -> dict[str, Any]:
 
 
 def _claim(entry: Judged) -> dict[str, Any]:
-    published = entry.published and {
-        "found": entry.published[0].ours,
-        "verdict": entry.published[1].value,
-        "verdict_alone": entry.published[0].verdict.value,
-    }
+    form = entry.published
+    published = form and {"found": form.deciding, "verdict_alone": form.verdict.value}
     return {
         "figure": entry.claim.figure,
         "place": entry.place,
@@ -182,7 +236,7 @@ def _claim(entry: Judged) -> dict[str, Any]:
         "by_construction": entry.claim.by_construction,
         "differs": entry.differs,
         "ours": entry.ours.ours,
-        "verdict": entry.verdict.value,
+        "effect": numbers(entry.ours.effect),
         "verdict_alone": entry.ours.verdict.value,
         "seeds": entry.ours.n_seeds,
         "seeds_needed_alone": entry.ours.seeds_needed,

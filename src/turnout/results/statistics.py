@@ -348,7 +348,7 @@ def later(
     looked at is at most that.
 
     Args:
-        times: One time per seed, in the order of the seeds.
+        times: One time per seed, in the order of the seeds, or (settings, seeds).
         others: The times of the other scheme for the same seeds.
         bounds: How long the runs of both were, one per seed, in the same unit.
         factor: 1 for "later"; 2 for "takes more than twice as long".
@@ -369,12 +369,13 @@ def log_ratio(
     """Return the logarithms of times over others, with lengths for what never got there.
 
     Args:
-        times: One time per seed.
+        times: One time per seed, or (settings, seeds): each seed then counts with its mean.
         others: The times of the other scheme.
         bounds: How long the runs of both were.
     """
     ours, theirs = np.minimum(times, bounds[0]), np.minimum(others, bounds[1])
-    return np.log(ours) - np.log(theirs)
+    ratio: FloatArray = np.atleast_2d(np.log(ours) - np.log(theirs)).mean(axis=0)
+    return ratio
 
 
 def all_of(parts: Sequence[Evidence]) -> Evidence:

@@ -4,6 +4,7 @@ from turnout.studies.arena import ArenaRun, run_arena
 from turnout.studies.arena_tasks import Arena, ArenaTask, tasks_named
 from turnout.studies.claims import Claim, Finding, Verdict, judge
 from turnout.studies.controls import Control, controls_named, run_control
+from turnout.studies.plan import Headlines, Plan, load_plan, run_plan
 from turnout.studies.presets import Preset, Setting, load_preset, preset_names
 from turnout.studies.recommendation import Recommendation, recommend
 from turnout.studies.reproduction import Reproduction, reproduce
@@ -17,6 +18,8 @@ __all__ = [
     "Claim",
     "Control",
     "Finding",
+    "Headlines",
+    "Plan",
     "Preset",
     "Recommendation",
     "Reproduction",
@@ -26,11 +29,13 @@ __all__ = [
     "Verdict",
     "controls_named",
     "judge",
+    "load_plan",
     "load_preset",
     "preset_names",
     "recommend",
     "reproduce",
     "run_arena",
     "run_control",
+    "run_plan",
     "tasks_named",
 ]

@@ -17,7 +17,7 @@ from turnout.experiment import Experiment, Variant
 from turnout.results.files import slug
 from turnout.studies.recommendation import unfit
 from turnout.studies.results_file import ResultsFile, by_seeds
-from turnout.studies.trials import SchemeResults, Trials, complete_cells
+from turnout.studies.trials import Trials, gathered
 
 #: A quick look has this share of the rounds.
 _QUICK = 4
@@ -212,15 +212,12 @@ class Arena:
         """
         kept = self.trials(task)
         before = [] if kept is None else list(kept.experiment["selectors"])
-        table = experiment.table()
+        names = [Measures.of(task)]
+        found = gathered(experiment, folder, experiment.labels, lambda _: names, skip_bad=True)
         known = {selector["label"] for selector in before}
-        order = before + [new for new in table["selectors"] if new["label"] not in known]
-        schemes = {}
-        for label in experiment.labels:
-            cells = complete_cells(experiment, folder, label, skip_bad=True)
-            if cells:
-                schemes[label] = SchemeResults.from_cells(cells, Measures.of(task))
-        self.file.update(task.label, 1, Trials(table | {"selectors": order}, schemes, {}))
+        new = [one for one in found.experiment["selectors"] if one["label"] not in known]
+        table = {**found.experiment, "selectors": before + new}
+        self.file.update(task.label, 1, Trials(table, found.schemes, {}))
 
     def trials(self, task: ArenaTask) -> Trials | None:
         """Return the kept results of a task; None if there are none.

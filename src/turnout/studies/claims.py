@@ -2,7 +2,8 @@
 
 Verdicts are about means over seeds, paired by seed where two schemes are compared (see
 ``turnout.results.statistics``). *holds*: the data support the claim. *fails*: they contradict it.
-*undecided*: the interval covers both sides, a run diverged, or there is only one seed.
+*undecided*: the interval covers both sides, a run diverged, or there is only one seed. *not
+reached*: the sentence is about the end of training, and training was not over.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout.core.errors import InvalidInput
-from turnout.core.types import FloatArray
+from turnout.core.names import import_extra
+from turnout.core.types import Array, FloatArray
 from turnout.results.cell import Cell
 from turnout.results.metric import Metric
 from turnout.results.statistics import (
     LEVEL,
+    Estimate,
     Evidence,
     above,
     all_of,
@@ -51,6 +54,11 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     UNDECIDED = "undecided"
     FAILS = "fails"
+    NOT_REACHED = "not reached"
+
+
+#: Training is not over while accuracy rises by more than this over the last fifth of the rounds.
+STILL_RISING = 0.01
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,9 @@ class Claim:
         times: Length of the runs on which it is judged, as a multiple of the paper's.
         has_published: Whether it is judged for the published forms too.
         by_construction: Why our model of the world makes it true; empty if it does not.
+        after_look: What this reading changed after results had been seen; empty if nothing.
+        is_eventual: Whether it is about the end of training. If it does not hold while the schemes
+            that should end above still improve, its verdict is "not reached".
     """
 
     figure: int
@@ -94,6 +105,8 @@ class Claim:
     times: int = 1
     has_published: bool = False
     by_construction: str = ""
+    after_look: str = ""
+    is_eventual: bool = False
 
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS:
@@ -132,26 +145,59 @@ class Claim:
         return [others if group == ("others",) else group for group in groups], signs
 
 
+class Place(NamedTuple):
+    """Where a claim is judged. Several places are pooled, with the seed as block.
+
+    Attributes:
+        results: The results of a setting.
+        measure: The measure that is compared there.
+        suffix: What follows the labels of the claim there, such as ", m=1".
+    """
+
+    results: Trials
+    measure: str
+    suffix: str = ""
+
+
 class Finding(NamedTuple):
     """What was measured for a claim.
 
     Attributes:
-        ours: The numbers, as text.
+        numbers: Those of every scheme, as text.
         evidence: The evidence for the claim and against it.
         n_seeds: The number of seeds: the fewest pairs of any comparison.
-        seeds_needed: The number of seeds that would decide it if the spread stayed the same; None
-            if it is decided or if the number is unknown.
+        seeds_needed: The number of seeds that would decide it alone with even odds if mean and
+            spread stayed the same; None if it is decided or if the number is unknown.
+        deciding: The comparison that decides, as text.
+        effect: Its mean difference over the seeds, or that of the logarithms of times.
+        is_rising: Whether training was not over.
     """
 
-    ours: str
+    numbers: str
     evidence: Evidence
     n_seeds: int
     seeds_needed: int | None = None
+    deciding: str = ""
+    effect: Estimate = estimate(())
+    is_rising: bool = False
+
+    @property
+    def ours(self) -> str:
+        """All numbers as text: those of every scheme, and the comparison that decides."""
+        return f"{self.numbers}; {self.deciding}"
 
     @property
     def verdict(self) -> Verdict:
         """The verdict on this claim alone."""
-        return _verdict(self.evidence)
+        return self.unless_rising(_verdict(self.evidence))
+
+    def unless_rising(self, verdict: Verdict) -> Verdict:
+        """Return a verdict, or "not reached" if training was not over and the claim does not hold.
+
+        Args:
+            verdict: What the evidence says.
+        """
+        return Verdict.NOT_REACHED if self.is_rising and verdict != Verdict.HOLDS else verdict
 
 
 def judge(
@@ -168,7 +214,28 @@ def judge(
         drawn: The schemes of the claim's figure.
         rename: Schemes that are replaced by others, such as their published forms.
     """
-    return RELATIONS[claim.relation](claim, results.renamed(rename or {}), drawn)
+    place = Place(results.renamed(rename or {}), claim.measure)
+    return judge_pooled(claim, [place], drawn)
+
+
+def judge_pooled(claim: Claim, places: Sequence[Place], drawn: Sequence[str] = ()) -> Finding:
+    """Judge a claim over several settings at once: each seed counts with its mean over them.
+
+    Args:
+        claim: The claim; its own measure is not used.
+        places: The settings, all with the same seeds.
+        drawn: The schemes of the claim's figure.
+    """
+    found = RELATIONS[claim.relation](claim, places, drawn)
+    if claim.is_eventual:
+        winners = [label for group in claim.groups(drawn)[0][:-1] for label in group]
+        gains = [
+            place.results.last_gain(label + place.suffix, place.measure)
+            for place in places
+            for label in winners
+        ]
+        found = found._replace(is_rising=max(gains) > STILL_RISING)
+    return found
 
 
 def joined(found: Mapping[str, Finding], n_settings: int) -> Finding:
@@ -180,7 +247,8 @@ def joined(found: Mapping[str, Finding], n_settings: int) -> Finding:
     """
     best = min(found, key=lambda label: found[label].evidence.speaks_for)
     evidence = any_of([finding.evidence for finding in found.values()], n_settings)
-    return Finding(f"nearest in {best}: {found[best].ours}", evidence, found[best].n_seeds)
+    numbers = f"nearest in {best}: {found[best].numbers}"
+    return found[best]._replace(numbers=numbers, evidence=evidence, seeds_needed=None)
 
 
 def corrected(findings: Sequence[Finding], planned: int = 0) -> list[Verdict]:
@@ -195,8 +263,29 @@ def corrected(findings: Sequence[Finding], planned: int = 0) -> list[Verdict]:
     verdicts = [finding.verdict for finding in findings]
     for i, p_value in zip(tested, p_values, strict=True):
         if p_value > LEVEL:
-            verdicts[i] = Verdict.UNDECIDED
+            verdicts[i] = findings[i].unless_rising(Verdict.UNDECIDED)
     return verdicts
+
+
+def seeds_for(effect: float, spread: float, level: float, *, power: float, most: int) -> int | None:
+    """Return the number of seeds with which a paired t-test finds an effect; None = above ``most``.
+
+    Args:
+        effect: The distance of the mean difference from the border that decides.
+        spread: Standard deviation of the differences between seeds, above 0.
+        level: Level of the one-sided test.
+        power: Chance of finding the effect.
+        most: The largest number that is tried.
+
+    >>> seeds_for(1.0, 1.0, 0.025, power=0.9, most=30)
+    13
+    """
+    special = import_extra("scipy.special", "Sample sizes need scipy: pip install 'turnout[cli]'.")
+    n = np.arange(_FEWEST_SEEDS, most + 1)
+    border = special.stdtrit(n - 1, 1.0 - level)
+    missed = special.nctdtr(n - 1, effect / spread * np.sqrt(n), border)
+    enough = n[np.nan_to_num(missed) <= 1.0 - power]  # NaN where it is nearly 0
+    return int(enough[0]) if enough.size else None
 
 
 def steps_of(order: str) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
@@ -245,43 +334,55 @@ class _Step(NamedTuple):
         return self.evidence.speaks_for, not self.evidence.is_exact, -self.distance
 
 
-def _order(claim: Claim, results: Trials, drawn: Sequence[str]) -> Finding:
+def _order(claim: Claim, places: Sequence[Place], drawn: Sequence[str]) -> Finding:
     groups, signs = claim.groups(drawn)
-    measure = measure_named(claim.measure)
+    measure = measure_named(places[0].measure)
     steps = [
-        _time_step(claim, results, first, second)
+        _time_step(claim, places, first, second)
         if measure.is_time_to
-        else _step(claim, results, first, second, sign)
+        else _step(claim, places, first, second, sign)
         for left, sign, right in zip(groups, signs, groups[1:], strict=False)
         for first in left
         for second in right
     ]
     numbers = ", ".join(
-        f"{label} {typical(results.values(label, claim.measure), measure)}"
+        f"{label} {typical(places[0].results.values(label, claim.measure), measure)}"
         for group in groups
         for label in group
+        if len(places) == 1 and not places[0].suffix
     )
-    return _finding(f"{numbers}; {_weakest(steps, measure)}", steps)
+    return _finding(numbers, steps, _remarked(_deciding(steps), measure))
 
 
-def _step(claim: Claim, results: Trials, first: str, second: str, sign: str) -> _Step:
-    ours, theirs = results.paired(first, second, claim.measure)
-    return _judged(f"{first} - {second}", ours - theirs, _SIGNS[sign], claim.margin)
+def _both(
+    places: Sequence[Place], first: str, second: str, part: Callable[..., tuple[Array, Array]]
+) -> tuple[Array, Array]:
+    """Return (places, seeds) a part of the results of two schemes."""
+    found = [
+        part(place.results, first + place.suffix, second + place.suffix, place.measure)
+        for place in places
+    ]
+    return np.stack([one for one, _ in found]), np.stack([other for _, other in found])
 
 
-def _time_step(claim: Claim, results: Trials, first: str, second: str) -> _Step:
-    ours, theirs = results.paired(first, second, claim.measure)
-    bounds = results.lengths(first, second, claim.measure)
-    early = results.reached_at_once(first, second, claim.measure)
+def _step(claim: Claim, places: Sequence[Place], first: str, second: str, sign: str) -> _Step:
+    ours, theirs = _both(places, first, second, Trials.paired)
+    differences = (ours - theirs).mean(axis=0)
+    return _judged(f"{first} - {second}", differences, _SIGNS[sign], claim.margin)
+
+
+def _time_step(claim: Claim, places: Sequence[Place], first: str, second: str) -> _Step:
+    ours, theirs = _both(places, first, second, Trials.paired)
+    bounds = _both(places, first, second, Trials.lengths)
+    early = _both(places, first, second, Trials.reached_at_once)
     evidence = later(ours, theirs, bounds, claim.factor, early)
     setter = claim.measure.removeprefix(RELATIVE)  # the scheme that sets the target reaches it
     if setter == first:
         evidence = evidence._replace(speaks_against=1.0)
     if setter == second:
         evidence = evidence._replace(speaks_for=1.0)
-    n_early = int((early[0] | early[1]).sum())
     never = np.isinf(ours), np.isinf(theirs)
-    n_never = int((never[0] | never[1]).sum())
+    n_early, n_never = (int((one | other).any(axis=0).sum()) for one, other in (early, never))
     ratio, border = log_ratio(ours, theirs, bounds), math.log(claim.factor)
     return _Step(
         f"log({first} / {second})",
@@ -312,19 +413,22 @@ _SIGNS: Mapping[str, _Sign] = {
 }
 
 
-def _finding(text: str, steps: Sequence[_Step]) -> Finding:
-    evidence = all_of([step.evidence for step in steps])
+def _finding(numbers: str, steps: Sequence[_Step], deciding: str) -> Finding:
+    evidence, weakest = all_of([step.evidence for step in steps]), _deciding(steps)
     n_seeds = min(step.n_seeds for step in steps)
     needed = _seeds_needed(steps) if _verdict(evidence) == Verdict.UNDECIDED else None
-    return Finding(text, evidence, n_seeds, needed)
+    return Finding(numbers, evidence, n_seeds, needed, deciding, estimate(weakest.differences))
 
 
-def _weakest(steps: Sequence[_Step], measure: Metric[Cell]) -> str:
-    """Return the comparison that decides, as text."""
+def _deciding(steps: Sequence[_Step]) -> _Step:
+    """Return the comparison that decides: the weakest, or the one that makes the claim fail."""
     if _verdict(all_of([step.evidence for step in steps])) == Verdict.FAILS:
-        weakest = min(steps, key=lambda step: step.evidence.speaks_against)
-    else:
-        weakest = max(steps, key=lambda step: step.weakness)
+        return min(steps, key=lambda step: step.evidence.speaks_against)
+    return max(steps, key=lambda step: step.weakness)
+
+
+def _remarked(weakest: _Step, measure: Metric[Cell]) -> str:
+    """Return a comparison as text."""
     form = ".2f" if measure.is_time_to else measure.form
     text = f"{weakest.name} = {estimate(weakest.differences).written(form)}"
     if weakest.n_never:
@@ -336,7 +440,7 @@ def _weakest(steps: Sequence[_Step], measure: Metric[Cell]) -> str:
         text += f", diverged in {n_diverged} of {weakest.n_seeds} seeds"
     if weakest.n_early:
         text += f", reached by the first evaluation in {weakest.n_early} of {weakest.n_seeds} seeds"
-    return f"{'weakest' if len(steps) > 1 else 'paired'}: {text}"
+    return text
 
 
 def _seeds_needed(steps: Sequence[_Step]) -> int | None:
@@ -356,20 +460,22 @@ def _seeds_needed(steps: Sequence[_Step]) -> int | None:
     return numbers[first] if first < len(numbers) else None
 
 
-def _each(claim: Claim, results: Trials, drawn: Sequence[str]) -> Finding:
+def _each(claim: Claim, places: Sequence[Place], drawn: Sequence[str]) -> Finding:
     """Judge each scheme by its distance from the limit: above, below or at it."""
     measure = measure_named(claim.measure)
     side = -1.0 if claim.relation == "below" else 1.0
     equal = "~" if claim.margin > 0.0 else "="
     sign = _SIGNS[equal if claim.relation == "is" else ">"]
-    steps, parts = [], []
+    steps, parts, remarks = [], {}, []
     for label in claim.schemes:
-        values = results.values(label, claim.measure)
+        values = places[0].results.values(label, claim.measure)
         steps.append(_judged(label, side * (values - claim.limit), sign, claim.margin))
         verdict = _verdict(_one_of(steps[-1].evidence, len(claim.schemes)))
-        remark = "" if verdict == Verdict.HOLDS else f" ({verdict})"
-        parts.append(f"{label} {shown(values, measure)}{remark}")
-    return _finding("; ".join(parts), steps)
+        parts[label] = f"{label} {shown(values, measure)}"
+        remarks.append("" if verdict == Verdict.HOLDS else f" ({verdict})")
+    numbers = "; ".join(map("".join, zip(parts.values(), remarks, strict=True)))
+    deciding = f"{parts[_deciding(steps).name]}, limit {claim.limit:g}"
+    return _finding(numbers, steps, deciding)
 
 
 def _one_of(evidence: Evidence, n: int) -> Evidence:

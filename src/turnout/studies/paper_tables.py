@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
-from turnout.results.statistics import LEVEL, estimate
-from turnout.studies.claims import Claim, Finding, Verdict, corrected, joined, judge
+from turnout.results.statistics import estimate
+from turnout.studies.claims import Claim, Finding, joined, judge
 from turnout.studies.measures import measure_named, shown
 from turnout.studies.presets import CostTable, NumbersTable, Preset, RegretTable, Setting
 from turnout.studies.results_file import ResultsFile
@@ -50,7 +48,7 @@ class TextTable(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A claim in one setting, with its verdict.
+    """A claim in one setting. It is explored, not decided: no plan fixed it before its runs.
 
     Args:
         claim: The claim.
@@ -58,9 +56,7 @@ class Judged(NamedTuple):
         setting: Label of the setting.
         differs: How the setting deviates from the paper's protocol; empty if it does not.
         ours: What we measured.
-        verdict: The verdict, with Holm's correction for all claims that are judged together.
-        n_together: The number of these claims, including those that are still to be run.
-        published: Finding and verdict of the published forms, if there are any.
+        published: The same for the published forms, if there are any.
     """
 
     claim: Claim
@@ -68,20 +64,13 @@ class Judged(NamedTuple):
     setting: str
     differs: str
     ours: Finding
-    verdict: Verdict
-    n_together: int = 0
-    published: tuple[Finding, Verdict] | None = None
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether it is a verdict about the paper that could have been different."""
-        return not self.claim.by_construction and not self.differs
+    published: Finding | None = None
 
 
 def judged_claims(
     preset: Preset, file: ResultsFile, numbers: tuple[int, ...] = (), *, extras: bool = True
 ) -> list[Judged]:
-    """Judge every claim in every setting that was run.
+    """Judge every claim alone, in every setting that was run.
 
     Args:
         preset: The preset with the claims.
@@ -97,28 +86,21 @@ def judged_claims(
         results, drawn = file.parts.get((setting.label, claim.times)), preset.drawn(claim.figure)
         if results is None or not set(claim.labels(drawn)) <= set(results.labels):
             continue
-        ours = judge(claim, results, drawn)
+        ours, form = judge(claim, results, drawn), None
         if claim.is_anywhere:
             anywhere.setdefault(claim, {})[setting.label] = ours
             continue
-        place = claim.place or places[claim.figure]
-        one = Judged(claim, place, setting.label, setting.differs, ours, ours.verdict)
-        if (
-            extras
-            and set(preset.published.values()) <= set(results.labels)
-            and _has_published(setting, claim)
-        ):
+        has_forms = extras and set(preset.published.values()) <= set(results.labels)
+        if has_forms and setting.has_published and claim.has_published:
             form = judge(claim, results, drawn, preset.published)
-            one = one._replace(published=(form, form.verdict))
-        judged.append(one)
+        place = claim.place or places[claim.figure]
+        judged.append(Judged(claim, place, setting.label, setting.differs, ours, form))
     for claim, found in anywhere.items():
         n_settings = sum(claim is other for _, other in planned)
         label = f"any of {n_settings}, {len(found)} run"
-        ours = joined(found, n_settings)
         place = claim.place or places[claim.figure]
-        judged.append(Judged(claim, place, label, "", ours, ours.verdict))
-    judged.sort(key=lambda one: bool(one.differs))
-    return _corrected(judged, planned)
+        judged.append(Judged(claim, place, label, "", joined(found, n_settings)))
+    return sorted(judged, key=lambda one: bool(one.differs))
 
 
 def _planned(preset: Preset, figures: tuple[int, ...]) -> Iterator[tuple[Setting, Claim]]:
@@ -131,89 +113,11 @@ def _planned(preset: Preset, figures: tuple[int, ...]) -> Iterator[tuple[Setting
                 yield setting, claim
 
 
-def _has_published(setting: Setting, claim: Claim) -> bool:
-    return setting.has_published and claim.has_published
-
-
-def _corrected(judged: Sequence[Judged], planned: Sequence[tuple[Setting, Claim]]) -> list[Judged]:
-    """Apply Holm's correction to each family of claims, for the number that is planned.
-
-    There are three families: verdicts about the paper, about other protocols, and about published
-    forms. A claim that is true by construction belongs to none of them.
-    """
-    tested = [(setting, claim) for setting, claim in planned if not claim.by_construction]
-    after = []
-    for differs in (False, True):
-        distinct = {
-            claim if claim.is_anywhere else (setting.label, claim)
-            for setting, claim in tested
-            if bool(setting.differs) == differs
-        }
-        family = [one for one in judged if bool(one.differs) == differs]
-        verdicts = _family_verdicts([(one.claim, one.ours) for one in family], len(distinct))
-        after += [
-            one._replace(verdict=verdict, n_together=len(distinct))
-            for one, verdict in zip(family, verdicts, strict=True)
-        ]
-    forms = [(one.claim, one.published[0]) for one in after if one.published]
-    verdicts = _family_verdicts(forms, sum(_has_published(*both) for both in tested))
-    others = zip((form for _, form in forms), verdicts, strict=True)
-    return [one._replace(published=next(others)) if one.published else one for one in after]
-
-
-def _family_verdicts(found: Sequence[tuple[Claim, Finding]], planned: int) -> list[Verdict]:
-    """Return corrected verdicts; a claim that is true by construction keeps its own."""
-    tested = [finding for claim, finding in found if not claim.by_construction]
-    verdicts = iter(corrected(tested, planned))
-    return [
-        finding.verdict if claim.by_construction else next(verdicts) for claim, finding in found
-    ]
-
-
-def count_sentence(judged: Sequence[Judged], *, pages: int = 1) -> str:
-    """Return how many claims hold, and how many would be wrong by chance.
-
-    Args:
-        judged: The verdicts.
-        pages: The number of pages that show them, each with a correction of its own.
-    """
-    if not judged:
-        return "No claim can be judged yet: the schemes that it compares were not all run."
-    counted = [entry for entry in judged if entry.is_counted]
-    counts = Counter(entry.verdict for entry in counted)
-    plural = {Verdict.HOLDS: "hold", Verdict.FAILS: "fail"}
-    parts = ", ".join(
-        f"{counts[verdict]} {verdict if counts[verdict] == 1 else plural.get(verdict, verdict)}"
-        for verdict in Verdict
-    )
-    n_tested = sum(not entry.ours.evidence.is_exact for entry in counted if entry.ours.n_seeds > 1)
-    by_chance = math.ceil(round(10.0 * LEVEL * n_tested, 6)) / 10.0  # a bound is rounded up
-    changed = sum(entry.verdict != entry.ours.verdict for entry in counted)
-    n_to_come = counted[0].n_together - len(counted) if counted and pages == 1 else 0
-    where = "on each page" if pages > 1 else "here"
-    where += f" with {n_to_come} more claims that are still to be run" if n_to_come else ""
-    text = (
-        f"{len(counted)} verdicts: {parts}. Each verdict alone would be wrong in at most "
-        f"{LEVEL:.0%} of cases, so at most {by_chance:.1f} of them on average. Holm's "
-        f"correction, which is applied {where}, keeps the chance of any wrong verdict at "
-        f"{LEVEL:.0%}"
-    )
-    together = f" there, so at most at {min(1.0, LEVEL * pages):.0%} over {pages} pages,"
-    text += together if pages > 1 else ""
-    text += f" and makes {changed} more undecided." if changed else "."
-    n_given = sum(bool(entry.claim.by_construction) for entry in judged)
-    text += f" {n_given} by construction are not counted." if n_given else ""
-    reasons = "; ".join(dict.fromkeys(entry.differs for entry in judged if entry.differs))
-    n_other = sum(bool(entry.differs) for entry in judged)
-    other = f" {n_other} more are not counted ({reasons})."
-    return text + (other if n_other else "")
-
-
 def claims_table(judged: Sequence[Judged], title: str = "Claims") -> TextTable:
-    """Return claims, numbers and verdicts.
+    """Return claims with effect and interval, and what each alone would be judged to be.
 
     Args:
-        judged: The verdicts.
+        judged: The claims.
         title: The title.
     """
     left_out = set() if len({one.setting for one in judged}) > 1 else {"setting"}
@@ -221,18 +125,33 @@ def claims_table(judged: Sequence[Judged], title: str = "Claims") -> TextTable:
     rows = (
         {
             "where": one.place,
-            "the paper says": one.claim.says
-            + (f" [{one.claim.reading}]" if one.claim.reading else ""),
+            "the paper says": one.claim.says,
             "setting": one.setting,
-            "ours": one.ours.ours,
-            "verdict": _verdict_text(one),
-            "as published": _published_text(one),
+            "effect": one.ours.deciding,
+            "seeds": str(one.ours.n_seeds),
+            "alone": _alone(one),
+            "as published": one.published.verdict if one.published else "",
         }
         for one in judged
     )
     return TextTable.of(
         title, ({name: row[name] for name in row if name not in left_out} for row in rows)
     )
+
+
+def details(judged: Sequence[Judged]) -> list[str]:
+    """Return what the short cells leave out, one text per claim: its reading, and every number.
+
+    Args:
+        judged: The claims.
+    """
+    texts = []
+    for one in judged:
+        where = f" ({one.setting})" if one.setting else ""
+        parts = [one.claim.reading, one.ours.numbers, one.differs and f"deviates: {one.differs}"]
+        parts += [f"as published: {one.published.deciding}"] if one.published else []
+        texts.append(f"{one.claim.says}{where}: {'; '.join(part for part in parts if part)}")
+    return texts
 
 
 def all_tables(preset: Preset, file: ResultsFile, *, extras: bool = True) -> list[TextTable]:
@@ -333,23 +252,13 @@ def _numbers(printed: NumbersTable, settings: Mapping[str, Trials]) -> TextTable
     return TextTable(printed.title + where, tuple(headings), tuple(rows))
 
 
-def _verdict_text(entry: Judged) -> str:
-    text: str = entry.verdict
+def _alone(entry: Judged) -> str:
+    """Return the verdict on a claim alone, and what would change it."""
+    text, n_seeds = str(entry.ours.verdict), entry.ours.n_seeds
     if entry.claim.by_construction:
         return f"{text}, by construction: {entry.claim.by_construction}"
-    if entry.verdict != entry.ours.verdict:
-        text += f" ({entry.ours.verdict} alone)"
-    if entry.differs:
-        text += f", not counted: {entry.differs}"
-    if entry.ours.n_seeds < 2:
-        text += f" ({'one' if entry.ours.n_seeds else 'no common'} seed; at least 2 are needed)"
-    elif entry.ours.seeds_needed is not None:
-        text += f" (about {entry.ours.seeds_needed} seeds would decide)"
-    return text
-
-
-def _published_text(entry: Judged) -> str:
-    if entry.published is None:
-        return ""
-    finding, verdict = entry.published
-    return f"{verdict}: {finding.ours}" if verdict == Verdict.FAILS else verdict
+    if n_seeds < 2:
+        return f"{text} ({'one' if n_seeds else 'no common'} seed; at least 2 are needed)"
+    if entry.ours.seeds_needed is None:
+        return text
+    return f"{text} (about {entry.ours.seeds_needed} seeds: even odds, without Holm's correction)"

@@ -141,6 +141,7 @@ class Preset:
         overview: Measures that are shown for every scheme.
         settings: At least one.
         notes: Sentences that are shown with the results.
+        in_part: Why a figure or table of the paper is reproduced only in part, by its name.
         published: The published form of each scheme that has one.
         cost: A table of the cost of published forms.
         regret: A table of regrets.
@@ -159,6 +160,7 @@ class Preset:
     overview: tuple[str, ...]
     settings: tuple[Setting, ...] = (Setting(),)
     notes: tuple[str, ...] = ()
+    in_part: Mapping[str, str] = field(default_factory=dict)
     published: Mapping[str, str] = field(default_factory=dict)
     cost: CostTable | None = None
     regret: RegretTable | None = None
@@ -176,7 +178,7 @@ class Preset:
             table: The content of the TOML file.
             **changed: ``n_seeds``, ``n_rounds``, ``changes``.
         """
-        parts = {key: _made(_PARTS.get(key), value) for key, value in table.items()}
+        parts = {key: made(_PARTS.get(key), value) for key, value in table.items()}
         parts["base"] = table["experiment"]
         del parts["experiment"]
         return cls(name=name, **parts, **changed)
@@ -368,10 +370,15 @@ _PARTS: Mapping[str, type] = {
 }
 
 
-def _made(kind: type | None, value: Any) -> Any:
-    """Return lists as tuples, and tables of a kind as instances of it."""
+def made(kind: type | None, value: Any) -> Any:
+    """Return lists as tuples, and tables of a kind as instances of it.
+
+    Args:
+        kind: The class of a table; None = it stays as it is.
+        value: Plain data.
+    """
     if isinstance(value, list):
-        return tuple(_made(kind, item) for item in value)
+        return tuple(made(kind, item) for item in value)
     if kind is not None and isinstance(value, Mapping):
-        return kind(**{name: _made(None, part) for name, part in value.items()})
+        return kind(**{name: made(None, part) for name, part in value.items()})
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from turnout.studies.paper_figures import DRAWINGS, draw
 from turnout.studies.paper_tables import Judged, TextTable, all_tables, claims_table, judged_claims
 from turnout.studies.presets import Preset, Setting, load_preset
 from turnout.studies.results_file import ResultsFile, by_seeds
-from turnout.studies.trials import SchemeResults, Trials, complete_cells
+from turnout.studies.trials import Trials, gathered
 
 
 class _Part(NamedTuple):
@@ -60,8 +60,8 @@ class Reproduction:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a claim fails in one of the paper's own settings."""
-        return any(one.verdict == Verdict.FAILS and not one.differs for one in self.claims)
+        """Whether a claim, alone, fails in one of the paper's own settings."""
+        return any(one.ours.verdict == Verdict.FAILS and not one.differs for one in self.claims)
 
     @property
     def tables(self) -> list[TextTable]:
@@ -236,16 +236,11 @@ def collect(
             turnout.
     """
     drawings = [(DRAWINGS[figure.draws], figure.schemes) for figure in preset.figures]
-    schemes: dict[str, SchemeResults] = {}
-    classes: dict[str, object] = {}
-    for label in labels:
-        cells = complete_cells(experiment, folder, label, skip_bad=skip_bad)
-        if not cells:
-            continue
+
+    def kept(label: str) -> list[Iterable[str]]:
         drawn = [drawing for drawing, members in drawings if label in members]
         curves = dict.fromkeys(name for drawing in drawn for name in drawing.curves)
         clients = dict.fromkeys(name for drawing in drawn for name in drawing.clients)
-        schemes[label] = SchemeResults.from_cells(cells, preset.measures(), curves, clients)
-        if cells[0].class_of is not None:
-            classes = {**cells[0].settings.classes, "of": cells[0].class_of.tolist()}
-    return Trials(experiment.table(), schemes, classes)
+        return [preset.measures(), curves, clients]
+
+    return gathered(experiment, folder, labels, kept, skip_bad=skip_bad)

@@ -27,6 +27,7 @@ class ResultsFile:
         preset: Name of the preset.
         parts: Results by setting and by length, a multiple of the paper's.
         made_with: The versions of turnout and other packages that made them.
+        plan: What decided about the runs before they ran, as plain data; empty without a plan.
     """
 
     def __init__(
@@ -34,10 +35,12 @@ class ResultsFile:
         preset: str,
         parts: Mapping[tuple[str, int], Trials] | None = None,
         made_with: Mapping[str, Any] | None = None,
+        plan: Mapping[str, Any] | None = None,
     ) -> None:
         self.preset = preset
         self.parts = dict(parts or {})
         self.made_with = dict(made_with or {})
+        self.plan = dict(plan or {})
 
     @classmethod
     def read(cls, path: Path, preset: str) -> Self:
@@ -56,7 +59,7 @@ class ResultsFile:
             parts = {
                 (part["setting"], part["times"]): Trials.from_table(part) for part in table["parts"]
             }
-            made_with = dict(table["made_with"])
+            made_with, plan = dict(table["made_with"]), dict(table.get("plan", {}))
         except ResultsError:
             raise
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -65,7 +68,7 @@ class ResultsFile:
                 f"{path} cannot be read ({reason}): restore it, or move it away and run turnout "
                 f"reproduce {preset} again. Run folders are not touched."
             ) from error
-        return cls(preset, parts, made_with)
+        return cls(preset, parts, made_with, plan)
 
     def keep(self, path: Path, *, trains: bool) -> None:
         """Write results that were made just now, with the versions that made them.
@@ -92,6 +95,7 @@ class ResultsFile:
             "format": FORMAT,
             "preset": self.preset,
             "made_with": self.made_with,
+            **({"plan": self.plan} if self.plan else {}),
             "parts": parts,
         }
         write_atomically(path, (json.dumps(table, allow_nan=False) + "\n").encode())

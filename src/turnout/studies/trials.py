@@ -139,6 +139,21 @@ class SchemeResults:
             {name: np.stack([_CLIENTS[name](cell) for cell in cells]) for name in clients},
         )
 
+    def rows(self, places: Sequence[int]) -> SchemeResults:
+        """Return the results of some of the seeds.
+
+        Args:
+            places: Their places in ``seeds``.
+        """
+        at = list(places)
+        return SchemeResults(
+            tuple(self.seeds[place] for place in at),
+            self.cohort_size,
+            {name: values[at] for name, values in self.measures.items()},
+            {name: Curve(rounds, values[at]) for name, (rounds, values) in self.curves.items()},
+            {name: values[at] for name, values in self.clients.items()},
+        )
+
     def joined(self, later: SchemeResults) -> SchemeResults:
         """Return these results with those of more seeds. For a seed in both, the later run counts.
 
@@ -155,25 +170,19 @@ class SchemeResults:
                     f"the kept results were made for other claims or figures: {part} "
                     f"{', '.join(differ)}. Write to another file, or delete them."
                 )
-        old = [i for i, seed in enumerate(self.seeds) if seed not in later.seeds]
-        seeds = (*(self.seeds[i] for i in old), *later.seeds)
-        order = np.argsort(seeds)
-
-        def rows(ours: FloatArray, theirs: FloatArray) -> FloatArray:
-            both: FloatArray = np.concatenate((ours[old], theirs))[order]
-            return both
-
-        return SchemeResults(
-            tuple(sorted(seeds)),
+        old = self.rows([i for i, seed in enumerate(self.seeds) if seed not in later.seeds])
+        both = SchemeResults(
+            old.seeds + later.seeds,
             later.cohort_size,
-            {name: rows(self.measures[name], new) for name, new in later.measures.items()},
+            {name: np.append(old.measures[name], new) for name, new in later.measures.items()},
             {
-                name: Curve(rounds, rows(self.curves[name].at(rounds), new.at(rounds)))
+                name: Curve(rounds, np.concatenate((old.curves[name].at(rounds), new.at(rounds))))
                 for name, new in later.curves.items()
                 for rounds in [np.union1d(self.curves[name].rounds, new.rounds)]
             },
-            {name: rows(self.clients[name], new) for name, new in later.clients.items()},
+            {name: np.concatenate((old.clients[name], new)) for name, new in later.clients.items()},
         )
+        return both.rows(np.argsort(both.seeds).tolist())
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Self:
@@ -193,22 +202,16 @@ class SchemeResults:
             {name: _numbers(values) for name, values in table["clients"].items()},
         )
         n = len(scheme.seeds)
-        checked = [
-            *((name, values.shape == (n,)) for name, values in scheme.measures.items()),
-            *(
-                (name, values.ndim == 2 and len(values) == n)
-                for name, values in scheme.clients.items()
-            ),
-            *(
-                (name, one.values.shape == (n, one.rounds.size))
-                for name, one in scheme.curves.items()
-            ),
+        shapes: list[tuple[str, FloatArray, tuple[int, ...]]] = [
+            *((name, values, (n,)) for name, values in scheme.measures.items()),
+            *((name, each, (n, *each.shape[-1:])) for name, each in scheme.clients.items()),
+            *((name, each.values, (n, each.rounds.size)) for name, each in scheme.curves.items()),
         ]
-        wrong = [name for name, is_right in checked if not is_right]
-        if wrong:
-            raise InvalidInput(
-                f"{wrong[0]} has not one value for each of {n} seeds, or of each round."
-            )
+        for name, values, shape in shapes:
+            if values.shape != shape:
+                raise InvalidInput(
+                    f"{name} has not one value for each of {n} seeds, or of each round."
+                )
         return scheme
 
     def table(self) -> dict[str, Any]:
@@ -257,6 +260,19 @@ class Trials:
         """
         return len(self._scheme(label).seeds)
 
+    def only(self, seeds: Sequence[int]) -> Trials:
+        """Return the results of some seeds, without schemes that lack one of them.
+
+        Args:
+            seeds: The seeds, in the order of the values that are returned.
+        """
+        schemes = {
+            label: scheme.rows([scheme.seeds.index(seed) for seed in seeds])
+            for label, scheme in self.schemes.items()
+            if set(seeds) <= set(scheme.seeds)
+        }
+        return replace(self, schemes=schemes)
+
     def values(self, label: str, measure: str) -> FloatArray:
         """Return a measure of a scheme, one value per seed.
 
@@ -266,7 +282,10 @@ class Trials:
         """
         if measure.startswith(RELATIVE):
             return self._rounds_to_best_of(measure.removeprefix(RELATIVE), label)
-        kept = self._scheme(label).measures
+        kept, target = self._scheme(label).measures, target_of(measure)
+        if measure not in kept and target is not None and measure.startswith("rounds"):
+            levels = dict.fromkeys(self._scheme(label).seeds, target[1])
+            return self._first_rounds(label, _EVALUATED[target[0]], levels)
         if measure not in kept:
             raise ResultsError(
                 f"{measure} of {label} was not kept: collect its runs again with --collect, or "
@@ -369,23 +388,43 @@ class Trials:
         """
         targets: dict[int, float] = {}
         if other in self.schemes:
-            best = self._accuracies(other)[1].max(axis=1, initial=0.0)
+            best = self._evaluated(other, "accuracy")[1].max(axis=1, initial=0.0)
             targets = dict(zip(self.schemes[other].seeds, best.tolist(), strict=True))
-        rounds, values = self._accuracies(label)
+        return self._first_rounds(label, "accuracy", targets)
+
+    def _first_rounds(self, label: str, curve: str, levels: Mapping[int, float]) -> FloatArray:
+        """Return the first round of each seed at its level; NaN for a seed without a level."""
+        rounds, values = self._evaluated(label, curve)
         first = np.full(values.shape[0], np.nan)
-        for place, seed in enumerate(self.schemes[label].seeds):
-            if seed in targets:
-                reached = rounds[values[place] >= targets[seed]]
+        for place, seed in enumerate(self._scheme(label).seeds):
+            if seed in levels:
+                reached = rounds[values[place] >= levels[seed]]
                 first[place] = reached[0] if reached.size else np.inf
         return first
 
-    def _accuracies(self, label: str) -> tuple[IntArray, FloatArray]:
-        """Return the rounds in which training was evaluated, and accuracies; 0 if diverged."""
+    def _evaluated(self, label: str, curve: str) -> tuple[IntArray, FloatArray]:
+        """Return the rounds in which training was evaluated, and a curve; 0 if diverged."""
         curves = self._scheme(label).curves
-        if "accuracy" not in curves:
-            raise ResultsError(f"the accuracies of {label} were not kept: draw them in a figure.")
-        rounds, values = curves["accuracy"]
+        if curve not in curves:
+            what = {"accuracy": "accuracies"}.get(curve, curve)
+            raise ResultsError(f"the {what} of {label} were not kept: draw them in a figure.")
+        rounds, values = curves[curve]
         return rounds, np.nan_to_num(values)
+
+    def last_gain(self, label: str, measure: str) -> float:
+        """Return how much accuracy rose over the last fifth of the rounds; 0 if it was not kept.
+
+        Args:
+            label: The scheme.
+            measure: The accuracy that is compared: on the hold-out, or on the test set.
+        """
+        curve = "hold-out accuracy" if "hold-out" in measure else "accuracy"
+        if curve not in self._scheme(label).curves:
+            return 0.0
+        rounds, values = self._evaluated(label, curve)
+        share = rounds / self.n_rounds
+        ends = [values[:, (share > at - 0.05) & (share <= at)].mean() for at in (0.8, 1.0)]
+        return float(ends[1] - ends[0])
 
     def _scheme(self, label: str) -> SchemeResults:
         if label not in self.schemes:
@@ -411,6 +450,38 @@ class Trials:
         """Return the results as plain data."""
         schemes = {label: scheme.table() for label, scheme in self.schemes.items()}
         return {"experiment": self.experiment, "classes": self.classes, "schemes": schemes}
+
+
+def gathered(
+    experiment: Experiment,
+    folder: Path,
+    labels: Iterable[str],
+    kept: Callable[[str], Sequence[Iterable[str]]],
+    *,
+    skip_bad: bool = False,
+) -> Trials:
+    """Return the results of the complete runs in a folder.
+
+    Args:
+        experiment: The experiment that was run.
+        folder: Its run folder.
+        labels: The schemes; a scheme without a complete run is left out.
+        kept: Returns the measures, curves and numbers of clients that are kept of a scheme.
+        skip_bad: Whether to leave out runs that cannot be used, instead of raising.
+
+    Raises:
+        FolderError: A run is damaged, has other settings, or was made by another version of
+            turnout.
+    """
+    schemes: dict[str, SchemeResults] = {}
+    classes: dict[str, object] = {}
+    for label in labels:
+        cells = complete_cells(experiment, folder, label, skip_bad=skip_bad)
+        if cells:
+            schemes[label] = SchemeResults.from_cells(cells, *kept(label))
+            if cells[0].class_of is not None:
+                classes = {**cells[0].settings.classes, "of": cells[0].class_of.tolist()}
+    return Trials(experiment.table(), schemes, classes)
 
 
 def complete_cells(
