@@ -65,6 +65,7 @@ OTHERS = [
     Variant("fedcs", {"by": "packing", "request": 0.5}, effort=0.15),
     Variant("data-weighted", {"replacement": True}, effort=0.15),
     Variant("dirichlet", {"concentration": 0.5}, effort=0.15),
+    Variant("divfl", {"sampled": None, "candidates": 40}, effort=0.15),
     Variant("guarded", {"inner": "oort"}, {}, effort=0.15),
     Variant("guarded", {"inner": "pow-d", "floor": 1.0, "cap": 1.0}, EQUAL, effort=0.15),
     Variant("guarded", {"inner": "e3cs", "floor": 0.0, "cap": math.inf}, {}, effort=0.15),

@@ -4,6 +4,7 @@ from turnout.selectors.afl import AFL
 from turnout.selectors.cpow_d import CPowD
 from turnout.selectors.data_weighted import DataWeighted
 from turnout.selectors.dirichlet import Dirichlet
+from turnout.selectors.divfl import DivFL
 from turnout.selectors.e3cs import E3CS
 from turnout.selectors.fedcs import FedCS
 from turnout.selectors.guarded import Guarded
@@ -30,6 +31,7 @@ __all__ = [
     "CPowD",
     "DataWeighted",
     "Dirichlet",
+    "DivFL",
     "FedCS",
     "Guarded",
     "KLinUCB",
