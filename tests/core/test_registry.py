@@ -71,6 +71,7 @@ def test_built_in_names():
         "nccb",
         "dirichlet",
         "divfl",
+        "fedcor",
     }
     assert expected <= set(turnout.list_selectors())
     assert list(turnout.list_selectors()) == sorted(turnout.list_selectors())

@@ -17,6 +17,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "e3cs draw=multinomial estimate=gain": ("e3cs", {"draw": "multinomial", "estimate": "gain"}),
     "e3cs quota=0": ("e3cs", {"quota": 0.0}),
     "data-weighted replacement": ("data-weighted", {"replacement": True}),
+    "fedcor centered=False": ("fedcor", {"centered": False}),
     "fedcs by=expected-duration": ("fedcs", {"by": "expected-duration"}),
     "fedcs by=packing": ("fedcs", {"by": "packing"}),
     "nccb bonus=diagonal": ("nccb", {"bonus": "diagonal"}),

@@ -6,6 +6,7 @@ from turnout.selectors.data_weighted import DataWeighted
 from turnout.selectors.dirichlet import Dirichlet
 from turnout.selectors.divfl import DivFL
 from turnout.selectors.e3cs import E3CS
+from turnout.selectors.fedcor import FedCor
 from turnout.selectors.fedcs import FedCS
 from turnout.selectors.guarded import Guarded
 from turnout.selectors.k_linucb import KLinUCB
@@ -33,6 +34,7 @@ __all__ = [
     "Dirichlet",
     "DivFL",
     "FedCS",
+    "FedCor",
     "Guarded",
     "KLinUCB",
     "Oort",
