@@ -9,7 +9,7 @@ import pytest
 
 from turnout.core.arrays import LARGEST_REPORT
 from turnout.core.bounds import Bounds
-from turnout.core.errors import InvalidInput, MissingMetric
+from turnout.core.errors import InvalidInput
 from turnout.core.selector import Selector
 from turnout.core.types import Outcome, RoundContext, Selection
 from turnout.experiment import rounds
@@ -158,13 +158,34 @@ def test_old_states_of_bounds_still_load():
     assert np.isnan(bounds.norms_).all()
 
 
-def test_a_world_without_training_refuses_a_selector_that_needs_updates():
-    class NeedsUpdates(Longest):
+def test_a_world_without_training_has_synthetic_updates():
+    class Seeing(Longest):
         needs_columns = frozenset()
+        needs_metrics = frozenset({"loss", "update_norm", "update_sketch", "mine"})
+        seen: ClassVar = []
 
-    world = Environment(n_clients=6)
-    with pytest.raises(MissingMetric, match=r"'update_sketch'.*turnout\.train"):
-        rounds(NeedsUpdates(), world, cohort_size=2, n_rounds=3)
+        def select(self, ctx, rng):
+            return Selection(ctx.round, ctx.pool[: ctx.size])
+
+        def observe(self, selection, outcome):
+            self.seen.append((selection.clients, outcome))
+
+    selector = Seeing(size=64)
+    list(rounds(selector, Environment(n_clients=6, seed=3), cohort_size=6, n_rounds=4))
+    directions = {}
+    for clients, outcome in selector.seen:
+        loss, vectors = outcome.metric("loss"), outcome.metric("update_sketch", 64)
+        np.testing.assert_array_equal(outcome.metric("update_norm"), loss)
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), loss)
+        assert "mine" not in outcome.metrics
+        for client, vector, length in zip(clients, vectors, loss, strict=True):
+            if length > 0.0:
+                known = directions.setdefault(int(client), vector / length)
+                np.testing.assert_allclose(vector / length, known)  # the same in every round
+    units = np.array(list(directions.values()))
+    angles = units @ units.T - np.eye(len(units))
+    assert len(units) >= 5
+    assert 0.0 < np.abs(angles).max() < 0.6  # and unlike those of the others
 
 
 def test_scores_of_the_model_travel_with_the_context():

@@ -40,8 +40,6 @@ def test_it_trains(folder):
     assert "Diverse" in text
 
 
-def test_a_world_without_training_says_what_is_missing(folder):
-    code, text = run(folder, "simulate", "diverse:Diverse", "--rounds", "2")
-    assert code != 0
-    assert "update_sketch" in text
-    assert "--train" in text
+def test_it_runs_without_training_on_synthetic_updates(folder):
+    code, text = run(folder, "simulate", "diverse:Diverse", "--rounds", "3")
+    assert code == 0, text

@@ -24,9 +24,8 @@ from typing import Literal, NamedTuple, Protocol, Self
 import numpy as np
 
 from turnout.core import require
-from turnout.core.arrays import UPDATE_METRICS
 from turnout.core.bounds import Bounds
-from turnout.core.errors import InvalidInput, MissingColumn, MissingMetric
+from turnout.core.errors import InvalidInput, MissingColumn
 from turnout.core.selector import Selector
 from turnout.core.types import (
     Array,
@@ -45,8 +44,6 @@ from turnout.worlds import Closed, Environment, Fate, FixedDeadline, History, Ob
 # --------------------------------------------------------------------------------------------------
 # What clients hold, answer and do in a round: losses of the world, or training of a real model.
 # --------------------------------------------------------------------------------------------------
-
-_NONE: Mapping[str, FloatArray] = MappingProxyType({})
 
 
 class Work(Protocol):
@@ -145,17 +142,11 @@ class Simulated:
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._wanted = frozenset[str]()
+        self._wanted: Mapping[str, int | None] = {}
 
     def report(self, metrics: Mapping[str, int | None]) -> None:
-        """Remember the metrics to report; refuse those that only training provides."""
-        self._wanted = frozenset(metrics)
-        trained = sorted(self._wanted.intersection(UPDATE_METRICS))
-        if trained:
-            raise MissingMetric(
-                f"the selector needs {' and '.join(map(repr, trained))}, which only clients that "
-                "train a model report: use turnout.train(...) or 'turnout compare --train'."
-            )
+        """Remember the metrics to report; the world's are synthetic, unknown ones are missing."""
+        self._wanted = metrics
 
     def reset(self) -> None:
         """Nothing to forget."""
@@ -169,14 +160,11 @@ class Simulated:
 
     def work(self, selection: Selection, is_completed: BoolArray) -> _Reports:
         """Return the world's metrics; only those who completed report them."""
-        if not self._wanted:
-            return _Reports(_NONE)
-        everyone = self._environment.metrics(selection.round)
+        everyone = self._environment.reports(selection.round, selection.clients, self._wanted)
         return _Reports(
             {
-                name: np.where(is_completed, values[selection.clients], np.nan)
+                name: np.where(is_completed, values.T, np.nan).T  # the last axis is the clients'
                 for name, values in everyone.items()
-                if name in self._wanted
             }
         )
 

@@ -55,27 +55,56 @@ def similar_groups(distance: FloatArray, n_groups: int, rule: str = "average") -
     array([0, 0, 1, 1, 2])
     """
     n_groups = require.integer("n_groups", n_groups, minimum=1)
-    require.choice("rule", rule, tuple(RULES))
-    if distance.ndim != 2 or distance.shape[0] != distance.shape[1]:
-        raise InvalidInput(f"distance must be (n, n), got {distance.shape}.", field="distance")
-    merges = _merges(distance, RULES[rule])
+    merges = _merges(distance, rule)
     merges = merges[np.argsort(merges[:, 2], kind="stable")]
-    parent = np.arange(distance.shape[0])
+    kept = merges[: max(0, distance.shape[0] - n_groups)]
+    return _joined(kept, np.zeros(distance.shape[0]), 0.0)
+
+
+def light_groups(
+    distance: FloatArray, weight: FloatArray, most: float, rule: str = "ward"
+) -> IntArray:
+    """Return (n,) the largest groups of the tree whose weights are at most ``most``, from 0.
+
+    Args:
+        distance: (n, n) symmetric distances, >= 0.
+        weight: (n,) the weight of each position; a position that is heavier stands alone.
+        most: The largest weight of a group.
+        rule: A name of ``RULES``.
+
+    >>> x = np.array([0.0, 0.1, 0.3, 5.0])
+    >>> light_groups(np.abs(x[:, None] - x), np.ones(4), 2.0)
+    array([0, 0, 1, 2])
+    """
+    return _joined(_merges(distance, rule), weight, most)
+
+
+def _joined(merges: FloatArray, weight: FloatArray, most: float) -> IntArray:
+    """Return the groups that some merges leave; one that is too heavy, and all above it, fail."""
+    parent, total = np.arange(weight.size), weight.astype(np.float64)
+    is_closed = np.zeros(weight.size, dtype=np.bool_)
 
     def root(i: int) -> int:
         while parent[i] != i:
             i = int(parent[i])
         return i
 
-    for i, j, _ in merges[: max(0, distance.shape[0] - n_groups)]:
+    for i, j, _ in merges:
         first, second = sorted((root(int(i)), root(int(j))))
+        if is_closed[[first, second]].any() or total[first] + total[second] > most:
+            is_closed[[first, second]] = True
+            continue
         parent[second] = first
+        total[first] += total[second]
     roots = np.array([root(i) for i in range(parent.size)], dtype=np.int64)
     return np.unique(roots, return_inverse=True)[1].reshape(-1)
 
 
-def _merges(distance: FloatArray, rule: Rule) -> FloatArray:
+def _merges(distance: FloatArray, name: str) -> FloatArray:
     """Return (n - 1, 3) a member of each of two merged groups, and how far apart they were."""
+    rule = RULES[require.choice("rule", name, tuple(RULES))]
+    if distance.ndim != 2 or distance.shape[0] != distance.shape[1]:
+        raise InvalidInput(f"distance must be (n, n), got {distance.shape}.", field="distance")
     n = distance.shape[0]
     between = distance.astype(np.float64, copy=True)
     np.fill_diagonal(between, np.inf)

@@ -1,6 +1,7 @@
 """The selectors, one algorithm per file. A new file needs one import line here."""
 
 from turnout.selectors.afl import AFL
+from turnout.selectors.clustered import Clustered
 from turnout.selectors.cpow_d import CPowD
 from turnout.selectors.data_weighted import DataWeighted
 from turnout.selectors.dirichlet import Dirichlet
@@ -9,6 +10,7 @@ from turnout.selectors.e3cs import E3CS
 from turnout.selectors.fedcor import FedCor
 from turnout.selectors.fedcs import FedCS
 from turnout.selectors.guarded import Guarded
+from turnout.selectors.hics_fl import HiCSFL
 from turnout.selectors.k_linucb import KLinUCB
 from turnout.selectors.nccb import NCCB
 from turnout.selectors.ocs import OCS
@@ -30,12 +32,14 @@ __all__ = [
     "RBCSF",
     "UCBCS",
     "CPowD",
+    "Clustered",
     "DataWeighted",
     "Dirichlet",
     "DivFL",
     "FedCS",
     "FedCor",
     "Guarded",
+    "HiCSFL",
     "KLinUCB",
     "Oort",
     "Pace",

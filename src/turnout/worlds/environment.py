@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from turnout.core.arrays import UPDATE_METRICS
 from turnout.core.domains import (
     CheckedFields,
     Count,
@@ -178,6 +179,17 @@ class SyntheticLoss(CheckedFields):
         return np.maximum(metrics["loss"] + metrics["loss_std"] * deviation, 0.0)
 
 
+def _direction(clients: IntArray, size: int, seed: int) -> FloatArray:
+    """Return (s, d) a unit vector for each client. Its signs come from a hash (SplitMix64)."""
+    offset = np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
+    place = clients[:, None] * size + np.arange(size)
+    mixed: Array = place.astype(np.uint64) + offset
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    unit: FloatArray = np.where(mixed >> np.uint64(63), -1.0, 1.0) / math.sqrt(size)
+    return unit
+
+
 @lru_cache(maxsize=4)
 def _num_samples(population: Population, n_clients: int, seed: int) -> IntArray:
     factor = np.power(_traits(seed, 0).random(n_clients), -1.0 / population.tail)
@@ -308,6 +320,31 @@ class Environment(CheckedFields):
             round: Number of the round, from 0.
         """
         return self.losses.metrics(self._levels(), self._moment(round, None))
+
+    def reports(
+        self, round: int, clients: IntArray, wanted: Mapping[str, int | None]
+    ) -> dict[str, FloatArray]:
+        """Return what some clients would report; metrics that worlds do not know are left out.
+
+        Without training there are no updates. In their place, each client has a fixed random
+        direction, and the length of its update is its loss.
+
+        Args:
+            round: Number of the round, from 0.
+            clients: (s,) the clients.
+            wanted: The metrics by name, each with the length of its vectors, None for numbers.
+        """
+        if not wanted:
+            return {}
+        known = {name: values[clients] for name, values in self.metrics(round).items()}
+        found = {name: known[name] for name in wanted if name in known}
+        for name in wanted.keys() & UPDATE_METRICS:
+            size = wanted[name]
+            loss = known["loss"]
+            found[name] = (
+                loss if size is None else loss[:, None] * _direction(clients, size, self.seed)
+            )
+        return found
 
     def polled_loss(self, round: int, poll_data: PollData = "all") -> FloatArray:
         """Return (n,) the loss that every client would answer to a poll.

@@ -1,0 +1,224 @@
+"""Clustered sampling: one client from each of m distributions, unbiased with less variance.
+
+Paper:      Y. Fraboni, R. Vidal, L. Kameni, M. Lorenzi, Clustered Sampling: Low-Variance and
+            Improved Representativity for Clients Selection in Federated Learning, ICML 2021,
+            arXiv:2105.05883.
+Setting:    needs the column num_samples; by similarity, feedback is a sketch of the update of the
+            chosen (update_sketch); no horizon, no polling.
+Idea:       Drawing m times from one distribution (multinomial sampling) may draw the same kind of
+            client again and again. Here the data of all clients is dealt to m urns of equal size,
+            and each urn gives one client, in proportion to its data in the urn. On average a client
+            comes m times its share of the data, as before, and clients of one urn never come
+            together. Urns are filled by size (Alg. 1) or with groups of similar updates (Alg. 2).
+Symbols:    num_samples = n_i, share = p_i, cohort_size = m, amount = m n_i / M, sketch_ = the
+            representative gradient.
+Equations:  select: Alg. 1 (by="size"), Alg. 2 (by="similarity"). observe: the last update of the
+            chosen.
+Deviations: 1. Groups are formed from sketches of the updates instead of the updates: angles are
+            right to about sqrt(2 / sketch_size). A longer sketch comes closer.
+            2. The authors' public code gives the matrix of angles to a function that takes its rows
+            for points, so that clients are compared by their angles to all others. of_rows=True
+            does the same. The default compares two clients by their own angle, as the text says.
+            3. With more than 400 available clients, 400 of them, drawn anew in each round, form the
+            groups, and the others are dealt by size after them. Every client keeps its chance.
+            4. Unknown data sizes (NaN) count as the mean size. Clients of size 0 are drawn only if
+            no client has any data.
+            5. Silent clients are not avoided: the draw would no longer be unbiased.
+Limits:     The mean must count every draw alike: train with MeanReturned("equal"), which counts a
+            client that two urns gave twice. Failures bias it, as they bias every draw.
+Cost:       O(n log n) select by size; by similarity O(n log n + 400^2). O(m) observe. State
+            8 n bytes for each number of the sketch, by similarity only.
+Checked:    by hand, against a slow implementation of both algorithms, for unbiasedness and less
+            variance than multinomial sampling: tests/selectors/test_clustered.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+
+from turnout.core.domains import Count, Flag
+from turnout.core.registry import register
+from turnout.core.selector import Selector
+from turnout.core.stateful import Range
+from turnout.core.types import (
+    LARGEST_REPORT,
+    FloatArray,
+    IntArray,
+    Outcome,
+    RoundContext,
+    Selection,
+)
+from turnout.sampling import known_weights
+from turnout.sampling.linkage import light_groups
+
+#: Clients that form the groups; distances between more would take too long.
+MOST_GROUPED = 400
+#: Amounts of an urn that are lost to rounding.
+_TINY = 1e-12
+
+
+@register("clustered")
+class Clustered(Selector):
+    """Draw one client from each of m urns that share all data.
+
+    Args:
+        by: ``"size"`` fills urns in the order of data sizes (Alg. 1), ``"similarity"`` with groups
+            of clients whose last updates point the same way (Alg. 2).
+        sketch_size: Numbers of a sketch, by similarity only. Try 64.
+        of_rows: Whether clients are compared by their angles to all others, as in the authors' code
+            (deviation 2).
+    """
+
+    may_underfill = True
+    needs_columns = frozenset({"num_samples"})
+    reports_probability = True
+    expected_check_failures = MappingProxyType(
+        {"learns": "every client keeps the chance of its data; groups only spread the draws"}
+    )
+    state_ranges = MappingProxyType({"sketch_": Range(-LARGEST_REPORT, LARGEST_REPORT)})
+
+    def __init__(
+        self,
+        *,
+        by: Literal["size", "similarity"] = "similarity",
+        sketch_size: Count = 64,
+        of_rows: Flag = False,
+    ) -> None:
+        self.by = by
+        self.sketch_size = sketch_size
+        self.of_rows = of_rows
+
+    @property
+    def needs_metrics(self) -> frozenset[str]:  # type: ignore[override]  # depends on a parameter
+        """Sketches, by similarity."""
+        return frozenset({"update_sketch"} if self.by == "similarity" else ())
+
+    @property
+    def metric_sizes(self) -> Mapping[str, int]:  # type: ignore[override]  # depends on a parameter
+        """The length of the sketches."""
+        return {"update_sketch": self.sketch_size} if self.by == "similarity" else {}
+
+    def reset(self, n_clients: int) -> None:
+        """All updates are zero, as in the paper before the first round."""
+        super().reset(n_clients)
+        if self.by == "similarity":
+            self.sketch_ = np.zeros((n_clients, self.sketch_size))
+
+    def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
+        """Draw a client from each urn."""
+        size = ctx.of_pool(known_weights(ctx.column("num_samples")))
+        if ctx.size == 0:
+            return Selection(ctx.round, ctx.pool[:0], np.zeros(0))
+        total = float(size.sum())
+        amount = ctx.size * (size / total if total > 0.0 else np.full(size.size, 1.0 / size.size))
+        group = np.zeros(0, dtype=np.int64)
+        some = group
+        if self.by == "similarity":
+            some = np.arange(size.size)
+            if size.size > MOST_GROUPED:
+                some = np.sort(rng.choice(size.size, MOST_GROUPED, replace=False))
+            group = self._groups(self.sketch_[ctx.pool[some]], amount[some])
+        client, urn, share = fill_urns(amount, ctx.size, some, group)
+        ends = np.cumsum(share)
+        first = np.searchsorted(urn, np.arange(ctx.size))
+        start = np.where(first > 0, ends[first - 1], 0.0)
+        span = np.bincount(urn, share, minlength=ctx.size)
+        drawn = np.searchsorted(ends, start + rng.random(ctx.size) * span, side="right")
+        last = np.append(first[1:], urn.size) - 1
+        chosen, times = np.unique(client[np.clip(drawn, first, last)], return_counts=True)
+        with np.errstate(divide="ignore"):
+            missed = np.bincount(client, np.log1p(-np.minimum(share, 1.0)), minlength=size.size)
+        chance = -np.expm1(missed[chosen])
+        return Selection(ctx.round, ctx.pool[chosen], chance, {"multiplicity": times})
+
+    def observe(self, selection: Selection, outcome: Outcome) -> None:
+        """Remember the updates of the chosen."""
+        if self.by == "similarity":
+            sent = outcome.metric("update_sketch", self.sketch_size)
+            answered = ~np.isnan(sent[:, 0])  # a vector is whole or missing
+            self.sketch_[selection.clients[answered]] = sent[answered]
+
+    def _groups(self, sketch: FloatArray, amount: FloatArray) -> IntArray:
+        """Return groups of similar clients that fit into an urn."""
+        angle = angles(sketch)
+        if self.of_rows:
+            squares = np.square(angle).sum(axis=1)
+            square = squares[:, None] + squares - 2.0 * angle @ angle
+            angle = np.sqrt(np.maximum(square, 0.0))
+        return light_groups(angle, amount, 1.0 + _TINY)
+
+
+def angles(sketch: FloatArray) -> FloatArray:
+    """Return (n, n) angles between vectors; 0 to and from a vector of zeros, as in the code.
+
+    Args:
+        sketch: (n, d) the vectors.
+    """
+    largest = np.abs(sketch).max(axis=1, keepdims=True)
+    scaled = sketch / np.where(largest > 0.0, largest, 1.0)
+    length = np.linalg.norm(scaled, axis=1)
+    unit = scaled / np.where(length > 0.0, length, 1.0)[:, None]
+    found = np.arccos(np.clip(unit @ unit.T, -1.0, 1.0))
+    is_zero = length == 0.0
+    found[is_zero] = 0.0
+    found[:, is_zero] = 0.0
+    np.fill_diagonal(found, 0.0)
+    return 0.5 * (found + found.T)
+
+
+def fill_urns(
+    amount: FloatArray, n_urns: int, some: IntArray, group: IntArray
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Return the pieces of all urns, urn after urn: client, urn, and its share of the urn.
+
+    Clients with more than an urn fill whole ones first. The heaviest groups begin the urns that are
+    left, and everything else fills them up: other groups by weight, then clients by size.
+
+    Args:
+        amount: (n,) m n_i / M; sums to m.
+        n_urns: m.
+        some: Positions of the clients that are in groups; none by size.
+        group: (len(some),) their groups, from 0.
+    """
+    whole = np.floor(amount + _TINY).astype(np.int64)
+    rest = np.maximum(amount - whole, 0.0)
+    rest[rest < _TINY] = 0.0
+    n_whole = int(whole.sum())
+    pieces = [(np.repeat(np.arange(amount.size), whole), np.arange(n_whole), np.ones(n_whole))]
+    n_left = n_urns - n_whole
+    weight = np.bincount(group, rest[some]) if group.size else np.zeros(0)
+    rank = np.empty(weight.size, dtype=np.int64)
+    rank[np.argsort(-weight, kind="stable")] = np.arange(weight.size)
+    level = np.full(amount.size, weight.size)  # clients without a group come last
+    level[some] = rank[group] if group.size else 0
+    order = np.lexsort((-rest, level))
+    order = order[rest[order] > 0.0]
+    begins = order[level[order] < min(n_left, weight.size)]
+    pieces.append((begins, n_whole + level[begins], rest[begins]))
+    room = np.ones(n_left) - np.bincount(level[begins], rest[begins], minlength=n_left)
+    line = order[level[order] >= min(n_left, weight.size)]
+    pieces.append(_dealt(line, rest[line], np.maximum(room, 0.0), n_whole))
+    client, urn, share = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    by_urn = np.argsort(urn, kind="stable")
+    return client[by_urn], urn[by_urn], share[by_urn]
+
+
+def _dealt(
+    clients: IntArray, amount: FloatArray, room: FloatArray, first: int
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Lay amounts end to end into the room that urns have left, and cut them at its borders."""
+    ends, borders = np.cumsum(amount), np.cumsum(room)
+    if not ends.size:
+        return clients, np.zeros(0, dtype=np.int64), np.zeros(0)
+    borders = borders * (ends[-1] / borders[-1])  # equal but for rounding
+    cuts = np.unique(np.concatenate((ends, borders)))
+    middle = cuts - 0.5 * np.diff(cuts, prepend=0.0)
+    length = np.diff(cuts, prepend=0.0)
+    kept = length > _TINY
+    who = np.minimum(np.searchsorted(ends, middle[kept]), clients.size - 1)
+    urn = np.minimum(np.searchsorted(borders, middle[kept]), room.size - 1)
+    return clients[who], first + urn, length[kept]
