@@ -18,9 +18,10 @@ from turnout.testing.speed import measure
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 #: Selectors whose cost per client is a matrix product: measured up to this many clients.
-LARGEST = {"k-linucb": 100_000, "nccb": 10_000}
+LARGEST = {"fedcor": 10_000, "k-linucb": 100_000, "nccb": 10_000}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in turnout.list_selectors(plugins=False)},
+    "divfl greedy": ("divfl", {"sampled": None}),
     "e3cs quota=0": ("e3cs", {"quota": 0.0}),
     "e3cs multinomial, gain": ("e3cs", {"draw": "multinomial", "estimate": "gain"}),
     "fedcs expected-duration": ("fedcs", {"by": "expected-duration", "deadline": 10.0}),

@@ -70,6 +70,8 @@ def test_built_in_names():
         "k-linucb",
         "nccb",
         "dirichlet",
+        "divfl",
+        "fedcor",
     }
     assert expected <= set(turnout.list_selectors())
     assert list(turnout.list_selectors()) == sorted(turnout.list_selectors())

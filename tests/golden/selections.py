@@ -12,10 +12,12 @@ GOLDEN_FILE = Path(__file__).parent / "selections.txt"
 N_CLIENTS, COHORT_SIZE, N_ROUNDS = 30, 5, 50
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "divfl sampled=None": ("divfl", {"sampled": None}),
     "e3cs draw=dependent-rounding": ("e3cs", {"draw": "dependent-rounding"}),
     "e3cs draw=multinomial estimate=gain": ("e3cs", {"draw": "multinomial", "estimate": "gain"}),
     "e3cs quota=0": ("e3cs", {"quota": 0.0}),
     "data-weighted replacement": ("data-weighted", {"replacement": True}),
+    "fedcor centered=False": ("fedcor", {"centered": False}),
     "fedcs by=expected-duration": ("fedcs", {"by": "expected-duration"}),
     "fedcs by=packing": ("fedcs", {"by": "packing"}),
     "nccb bonus=diagonal": ("nccb", {"bonus": "diagonal"}),

@@ -33,7 +33,7 @@ REPLACED = {"replacement": True}
 LOOP = {"vectorised": "DepRound is published as a loop over the clients"}
 CAPPED = {"learns": "after 3 participations nobody is preferred any more"}
 
-EFFORT = {"cpow-d": 0.15}  # the code of pow-d
+EFFORT = {"cpow-d": 0.15, "fedcor": 0.15}  # the code of pow-d; trains a process every ten rounds
 
 
 def effort_of(name: str) -> float:
@@ -60,11 +60,13 @@ OTHERS = [
     Variant("e3cs", {"estimate": "gain", "quota": 0.0}, effort=0.3),
     Variant("e3cs", {"eta": "theorem-1", "horizon": 300}, effort=0.15),
     Variant("e3cs", {"share": 0.001, "quota": 0.0}, effort=0.15),
+    Variant("fedcor", {"warmup": 1, "interval": 3, "iterations": 3}, effort=0.15),
     Variant("fedcs", {"by": "expected-duration"}, effort=0.15),
     Variant("fedcs", {"by": "packing"}, effort=0.15),
     Variant("fedcs", {"by": "packing", "request": 0.5}, effort=0.15),
     Variant("data-weighted", {"replacement": True}, effort=0.15),
     Variant("dirichlet", {"concentration": 0.5}, effort=0.15),
+    Variant("divfl", {"sampled": None, "candidates": 40}, effort=0.15),
     Variant("guarded", {"inner": "oort"}, {}, effort=0.15),
     Variant("guarded", {"inner": "pow-d", "floor": 1.0, "cap": 1.0}, EQUAL, effort=0.15),
     Variant("guarded", {"inner": "e3cs", "floor": 0.0, "cap": math.inf}, {}, effort=0.15),

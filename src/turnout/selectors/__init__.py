@@ -5,7 +5,9 @@ from turnout.selectors.clustered import Clustered
 from turnout.selectors.cpow_d import CPowD
 from turnout.selectors.data_weighted import DataWeighted
 from turnout.selectors.dirichlet import Dirichlet
+from turnout.selectors.divfl import DivFL
 from turnout.selectors.e3cs import E3CS
+from turnout.selectors.fedcor import FedCor
 from turnout.selectors.fedcs import FedCS
 from turnout.selectors.guarded import Guarded
 from turnout.selectors.hics_fl import HiCSFL
@@ -33,7 +35,9 @@ __all__ = [
     "Clustered",
     "DataWeighted",
     "Dirichlet",
+    "DivFL",
     "FedCS",
+    "FedCor",
     "Guarded",
     "HiCSFL",
     "KLinUCB",
