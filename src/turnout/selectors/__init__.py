@@ -6,6 +6,7 @@ from turnout.selectors.cpow_d import CPowD
 from turnout.selectors.data_weighted import DataWeighted
 from turnout.selectors.dirichlet import Dirichlet
 from turnout.selectors.e3cs import E3CS
+from turnout.selectors.fed_cbs import FedCBS
 from turnout.selectors.fedcs import FedCS
 from turnout.selectors.guarded import Guarded
 from turnout.selectors.hics_fl import HiCSFL
@@ -33,6 +34,7 @@ __all__ = [
     "Clustered",
     "DataWeighted",
     "Dirichlet",
+    "FedCBS",
     "FedCS",
     "Guarded",
     "HiCSFL",
