@@ -7,6 +7,7 @@ from turnout.selectors.data_weighted import DataWeighted
 from turnout.selectors.dirichlet import Dirichlet
 from turnout.selectors.divfl import DivFL
 from turnout.selectors.e3cs import E3CS
+from turnout.selectors.fed_cbs import FedCBS
 from turnout.selectors.fedcor import FedCor
 from turnout.selectors.fedcs import FedCS
 from turnout.selectors.guarded import Guarded
@@ -36,6 +37,7 @@ __all__ = [
     "DataWeighted",
     "Dirichlet",
     "DivFL",
+    "FedCBS",
     "FedCS",
     "FedCor",
     "Guarded",
