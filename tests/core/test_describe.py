@@ -65,7 +65,7 @@ class Annotated(turnout.Selector):
 
 
 #: Parameters whose docstrings state what no type hint can.
-STATED = {"guarded": ("inner", "inner_parameters")}
+STATED = {"guarded": ("inner", "inner_parameters"), "tifl": ("probabilities",)}
 TERSE = f"{__name__}:Terse"
 
 

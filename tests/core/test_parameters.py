@@ -32,8 +32,10 @@ VALUES = (
 )
 #: Parameters that another one needs to be of any use.
 OTHERS = {("e3cs", "eta"): {"horizon": 9}, ("fedcs", "request"): {"by": "packing"}}
-#: Not words but a selector's name, its parameters and infinity: tests/selectors/test_guarded.py.
+#: Not words but a selector's name, its parameters, infinity or a list: test_guarded.py and
+#: test_tifl.py of tests/selectors.
 ELSEWHERE = {("guarded", "inner"), ("guarded", "inner_parameters"), ("guarded", "cap")}
+ELSEWHERE |= {("tifl", "probabilities")}
 CASES = [
     pytest.param(name, parameter, id=f"{name}-{parameter.name}")
     for name in turnout.list_selectors()

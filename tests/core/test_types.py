@@ -457,7 +457,7 @@ def test_grow_only_grows():
 def test_every_error_is_a_turnout_error():
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     raised = [kind for kind in kinds if issubclass(kind, Exception)]
-    assert len(raised) == 10
+    assert len(raised) == 11
     assert all(issubclass(kind, turnout.TurnoutError) for kind in raised)
     assert issubclass(turnout.InvalidInput, ValueError)
     assert issubclass(turnout.MissingColumn, KeyError)

@@ -326,7 +326,7 @@ class Outcome:
                 values,
                 status.size,
                 non_negative=name in NON_NEGATIVE_METRICS,
-                may_be_vectors=True,
+                may_be_vectors=name not in NON_NEGATIVE_METRICS,
             )
             for name, values in self.metrics.items()
         }

@@ -67,7 +67,8 @@ class Participants(Protocol):
     then ``measure``. What ``state`` returns is all that is needed to continue behind a round. A
     class below this one has clients without data and without a model, unless it says otherwise.
 
-    Two members are optional. ``report(metrics)`` is called once before the first round with what
+    Three members are optional. ``hides`` names columns of the world that say nothing about these
+    clients. ``report(metrics)`` is called once before the first round with what
     the selector needs: the metrics by name, each with the length of its vectors or None for single
     numbers. It raises ``MissingMetric`` for what the clients cannot report. ``evaluated`` is a
     mapping with the scores of the last evaluation of the model, which the selector sees in its
@@ -308,7 +309,8 @@ def rounds(
     progress = Progress(environment.n_clients) if progress is None else progress
     if participants is None:
         participants = Simulated(environment)
-    provided = environment.columns.union(participants.columns)
+    hidden: frozenset[str] = getattr(participants, "hides", frozenset())
+    provided = (environment.columns - hidden).union(participants.columns)
     missing = sorted(selector.needs_columns - provided)
     if missing:
         raise MissingColumn(
@@ -341,7 +343,8 @@ def _go(
 ) -> Iterator[RoundRecord]:
     """Yield the records of the rounds with these numbers."""
     own = {name: x for name, x in participants.columns.items() if name in engine.wanted}
-    columns, workload = engine.wanted.difference(own), participants.workload
+    hidden: frozenset[str] = getattr(participants, "hides", frozenset())
+    columns, workload = engine.wanted.difference(own, hidden), participants.workload
     for t in numbers:
         if participants.is_done:
             return

@@ -182,18 +182,16 @@ class Reports:
                 own = number(metrics, DURATION)
                 duration[i] = own if own >= 0.0 else duration[i]
         reported: dict[str, Any]
+        sizes = self.selector.metric_sizes
         if self.is_virtual and self.world is not None:
-            reported = {
-                name: np.where(in_time, values[clients], math.nan)
-                for name, values in (self.world.metrics(t) or {}).items()
-                if name in self.selector.needs_metrics
-            }
+            wanted = {name: sizes.get(name) for name in self.selector.needs_metrics}
+            made = self.world.environment.reports(t, clients, wanted)
+            reported = {name: np.where(in_time, x.T, math.nan).T for name, x in made.items()}
         else:
             reported = {
                 name: [self._report(sound.get(i, {}), name, key) for i in range(clients.size)]
                 for name, key in self.needed.items()
             }
-        sizes = self.selector.metric_sizes
         return duration, Outcome.from_reports(closed.status, duration, reported, sizes)
 
     def _report(self, metrics: Mapping[str, Any], name: str, key: str) -> Any:

@@ -92,10 +92,6 @@ class VirtualWorld:
         """Return what would happen to every client."""
         return self.environment.fate(round, self.history)
 
-    def metrics(self, round: int) -> dict[str, FloatArray] | None:
-        """Return the environment's losses, or None: clients report."""
-        return self.environment.metrics(round) if self.synthetic_losses else None
-
     def polled_loss(self, round: int, poll_data: Literal["all", "mini-batch"]) -> FloatArray | None:
         """Return the environment's answers to a poll, or None: clients answer."""
         return self.environment.polled_loss(round, poll_data) if self.synthetic_losses else None

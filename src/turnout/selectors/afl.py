@@ -35,7 +35,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from turnout.core.domains import BelowOne, Fraction, Index, NonNegative
+from turnout.core.domains import Fraction, Index, NonNegative
 from turnout.core.registry import register
 from turnout.core.selector import Selector
 from turnout.core.stateful import NOT_NEGATIVE
@@ -55,10 +55,10 @@ class AFL(Selector):
 
     Args:
         ignored: Share of the available clients, the least valuable, that only the random rest can
-            draw; alpha_1 in the paper, 0.75.
+            draw; alpha_1 in the paper. Keep 0.75.
         sharpness: How much a unit of value counts in the softmax; alpha_2 in the paper, 0.01.
             Raise it if losses are small.
-        random_share: Share of the cohort that is drawn at random; alpha_3 in the paper, 0.1.
+        random_share: Share of the cohort that is drawn at random; alpha_3 in the paper. Keep 0.1.
         patience: How many requests in a row a client may leave unanswered before each further one
             halves its value (deviation 6). None never lowers it. Keep 5.
     """
@@ -71,7 +71,7 @@ class AFL(Selector):
     def __init__(
         self,
         *,
-        ignored: BelowOne = 0.75,
+        ignored: Fraction = 0.75,
         sharpness: NonNegative = 0.01,
         random_share: Fraction = 0.1,
         patience: Index | None = 5,

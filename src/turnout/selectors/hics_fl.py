@@ -72,7 +72,7 @@ class HiCSFL(Selector):
         horizon: Rounds after which balance counts nothing; None keeps gamma. Set it to the length
             of the training.
         weight_of_balance: How much a difference in balance counts beside the angle in the distance
-            of two clients; lambda in the paper, 10.
+            of two clients; lambda in the paper. Keep 10.
         temperature: Divides the changes of the bias in Eq. (7); None follows their size.
         patience: How many requests in a row a client may leave unanswered before each further one
             halves its chance (deviation 6). None never lowers it. Keep 5.

@@ -65,12 +65,12 @@ class TiFL(Selector):
     """Draw a tier of clients with similar times, then the cohort from it.
 
     Args:
-        tiers: How many tiers there are; the paper uses 5.
-        probabilities: The chance of each tier, the fastest first; None gives all the same. The
-            paper's static policies for 5 tiers are fast (1, 0, 0, 0, 0), random (0.7, 0.1, 0.1,
-            0.05, 0.05), uniform (0.2 each) and slow (0, 0, 0, 0, 1).
+        tiers: How many tiers there are. Try 5, as the paper does.
+        probabilities (list of numbers or None): The chance of each tier, the fastest first; None
+            gives all the same. The paper's static policies for 5 tiers are fast (1, 0, 0, 0, 0),
+            random (0.7, 0.1, 0.1, 0.05, 0.05), uniform (0.2 each) and slow (0, 0, 0, 0, 1).
         interval: Rounds between two looks at the losses of the tiers; I in the paper. None keeps
-            the probabilities (the static form).
+            the probabilities (the static form). Try 10.
         credits: Rounds that each tier may take; None is no limit. The paper divides all rounds.
         profiling: Requests to each client before tiers are used; 0 starts at once, with all clients
             in the middle.

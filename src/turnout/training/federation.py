@@ -62,6 +62,8 @@ class Federation:
 
     """
 
+    hides = frozenset({"label_counts"})  #: what the world says of labels is not about these data
+
     def __init__(
         self,
         training: Training,

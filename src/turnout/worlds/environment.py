@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -179,6 +179,10 @@ class SyntheticLoss(CheckedFields):
         return np.maximum(metrics["loss"] + metrics["loss_std"] * deviation, 0.0)
 
 
+#: Labels of the synthetic examples; a client's shares are drawn from Dir(0.5).
+N_LABELS = 10
+
+
 def _direction(clients: IntArray, size: int, seed: int) -> FloatArray:
     """Return (s, d) a unit vector for each client. Its signs come from a hash (SplitMix64)."""
     offset = np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
@@ -219,7 +223,18 @@ def _traits(seed: int, trait: int) -> np.random.Generator:
     return fixed_rng(seed, WorldStream.POPULATION, level=trait)
 
 
-_TRAITS = {"num_samples": Population.num_samples, "features": Population.features}
+@lru_cache(maxsize=4)
+def _label_counts(population: Population, n_clients: int, seed: int) -> FloatArray:
+    share = _traits(seed, 3).gamma(0.5, size=(n_clients, N_LABELS))
+    share /= np.maximum(share.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+    return frozen(np.rint(share * population.num_samples(n_clients, seed)[:, None]))
+
+
+_TRAITS: Mapping[str, Callable[[Population, int, int], Array]] = {
+    "num_samples": Population.num_samples,
+    "features": Population.features,
+    "label_counts": _label_counts,
+}
 
 
 @dataclass(frozen=True)

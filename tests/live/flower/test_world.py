@@ -11,6 +11,7 @@ from tests.live.flower.example import load
 from tests.live.flower.fake import FakeGrid, Node
 from tests.live.flower.volatile import COHORT, COLUMNS, POLICY, ROUNDS, SEED, WORLD, N, client, play
 from turnout import Status
+from turnout.core.arrays import UPDATE_METRICS
 from turnout.core.errors import InvalidInput
 from turnout.experiment import simulate
 from turnout.live import Guard, VirtualWorld
@@ -61,7 +62,10 @@ def assert_same(run, expected):
 def test_flower_makes_the_choices_of_our_simulator(selector):
     expected = expected_run(selector, policy=POLICY)
     assert np.unique(expected.status).size >= 3  # a run in which something happens
-    assert_same(play(grid_of(client(WORLD)), selector, policy=POLICY), expected)
+    made = turnout.make(selector)
+    asked = {name: made.metric_sizes.get(name) for name in made.needs_metrics & {*UPDATE_METRICS}}
+    app = client(WORLD, vectors=asked)
+    assert_same(play(grid_of(app), selector, policy=POLICY), expected)
 
 
 POLICIES = (

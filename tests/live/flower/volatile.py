@@ -31,8 +31,11 @@ COLUMNS = ("offsets", "clients", "status", "duration", "spent", "probability")
 COLUMNS += ("length_s", "n_available")
 
 
-def client(environment, *, raises=(), name="device-{}".format):
-    """Clients whose reports are the environment's; one in ``raises`` fails whenever it trains."""
+def client(environment, *, raises=(), name="device-{}".format, vectors=None):
+    """Clients whose reports are the environment's; one in ``raises`` fails whenever it trains.
+
+    ``vectors`` are the lengths of the reports about updates that a selector needs.
+    """
     app = ClientApp()
 
     def place(context):
@@ -52,6 +55,9 @@ def client(environment, *, raises=(), name="device-{}".format):
             raise RuntimeError("broken")
         reported = environment.metrics(message.content["config"]["server-round"] - 1)
         metrics = {name.replace("_", "-"): float(values[me]) for name, values in reported.items()}
+        round = message.content["config"]["server-round"] - 1
+        about_updates = environment.reports(round, np.array([me]), vectors or {})
+        metrics |= {name: values[0].tolist() for name, values in about_updates.items()}
         (weights,) = message.content["arrays"].to_numpy_ndarrays()
         content = {
             "arrays": ArrayRecord([weights + 1.0]),
