@@ -25,7 +25,7 @@ Limits:     It trusts reported losses. With small losses, alpha_2 = 0.01 makes t
             uniform over the clients that are not left out.
 Cost:       O(n) select, O(m) observe, state 17n bytes.
 Checked:    by hand, against a slow implementation and by frequencies:
-            tests/selectors/test_afl.py.
+            tests/selectors/test_afl.py. We had public implementations, not the whole text.
 """
 
 from __future__ import annotations

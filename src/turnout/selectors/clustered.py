@@ -29,7 +29,8 @@ Limits:     The mean must count every draw alike: train with MeanReturned("equal
 Cost:       O(n log n) select by size; by similarity O(n log n + 400^2). O(m) observe. State
             8 n bytes for each number of the sketch, by similarity only.
 Checked:    by hand, against a slow implementation of both algorithms, for unbiasedness and less
-            variance than multinomial sampling: tests/selectors/test_clustered.py.
+            variance than multinomial sampling: tests/selectors/test_clustered.py. We had the
+            abstract and the authors' code, not the whole text.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ Limits:     The distances of all pairs take O(n^2) time and memory, so n is limi
 Cost:       select O(c^2 d + c^2 m s), for c = candidates, d = sketch_size, s = sampled; greedy is
             lazy and usually takes O(c^2 d + c^2 log m). observe O(m d), state (8d + 9) n bytes.
 Checked:    by hand, against slow greedy and stochastic greedy, against the best of all cohorts:
-            tests/selectors/test_divfl.py.
+            tests/selectors/test_divfl.py. We had the abstract and the authors' code, not the whole
+            text.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ Limits:     Counts are what clients claim, and they tell the server about privat
             cohorts are slow, see Cost.
 Cost:       O(n C + m (m + 2000) C) select with C classes, O(m) observe, state 16n bytes.
 Checked:    by hand, with the example of the paper's Fig. 3, and against exact probabilities of all
-            cohorts: tests/selectors/test_fed_cbs.py.
+            cohorts: tests/selectors/test_fed_cbs.py. We had summaries and public implementations,
+            not the whole text: which divisor the paper means is not certain.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ Cost:       select O(m n d); training O(samples n d^2) for each iteration, every
             10,000 clients, a cohort of 100 and 16 samples, a choice takes 0.08 s on one core, the
             first training 13 s and a later one 1.3 s.
 Checked:    by hand, against full covariance matrices, against numerical gradients and the closed
-            form of probabilistic PCA: tests/selectors/test_fedcor.py.
+            form of probabilistic PCA: tests/selectors/test_fedcor.py. We had the abstract and the
+            authors' code, not the whole text.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ Limits:     Large norms come from unusual data, and from noise or lies: bounds l
             default mean instead of InverseProbability(), clients with large updates count too much.
 Cost:       O(n) select, O(m) observe, state 17n bytes.
 Checked:    by hand, against a general optimiser, against the authors' form of the formula and of
-            AOCS one client at a time, and for unbiasedness: tests/selectors/test_ocs.py.
+            AOCS one client at a time, and for unbiasedness: tests/selectors/test_ocs.py. We had the
+            abstract and the authors' code, not the whole text.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ Deviations: 1. Before training, the paper lets all clients run a profiling phase
 Limits:     Tiers that are seldom drawn keep old losses. Where speed and labels go together, fast
             tiers bias the model; the adaptive form was made against that.
 Cost:       O(n log n) select, O(m) observe, state 41n bytes.
-Checked:    by hand, against a slow implementation and by frequencies: tests/selectors/test_tifl.py.
+Checked:    by hand, against a slow implementation and by frequencies:
+            tests/selectors/test_tifl.py. We had public implementations, not the whole text.
 """
 
 from __future__ import annotations
