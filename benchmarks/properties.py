@@ -19,7 +19,7 @@ from turnout.experiment.config import world_of
 from turnout.results.settings import tools
 from turnout.studies.controls import controls_named
 from turnout.studies.properties import (
-    Losses,
+    ClientLevels,
     drift,
     explained_share,
     losses_of,
@@ -74,7 +74,7 @@ def of_bits(seed: int) -> dict[str, float]:
     experiment = controls_named(["k-linucb"])[0].experiment([seed])
     population, n = experiment.world.population, experiment.n_clients
     level, bits = population.loss_level(n, seed), population.features(n, seed)
-    return _of_utility(Losses(level, level, bits))
+    return _of_utility(ClientLevels(level, level, bits))
 
 
 def of_unlike(seed: int) -> dict[str, float]:
@@ -106,7 +106,7 @@ def of_times(world: Any, n_clients: int = 100) -> Measure:
     return lambda seed: time_shares(world_of(world, n_clients, seed), N_ROUNDS)
 
 
-def _of_utility(found: Losses) -> dict[str, float]:
+def _of_utility(found: ClientLevels) -> dict[str, float]:
     return {
         "utility spread": relative_spread(found.utility),
         "explained by features": explained_share(found.features, found.utility),

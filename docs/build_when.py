@@ -23,9 +23,9 @@ from turnout.results.statistics import estimate
 from turnout.studies.controls import (
     SEEDS,
     Bar,
+    BarFinding,
     Control,
     ControlVerdict,
-    Finding,
     controls_named,
     judged,
     run_controls,
@@ -140,7 +140,7 @@ def kept_gap(path: Path, above: tuple[str, str], below: tuple[str, str]) -> str:
     return _written(means[0] - means[1], "points")
 
 
-def table(found: Mapping[str, list[Finding]]) -> list[str]:
+def table(found: Mapping[str, list[BarFinding]]) -> list[str]:
     """Return the table of all bars.
 
     Args:
@@ -182,7 +182,7 @@ def _limit(bar: Bar) -> str:
     return f"{_named(bar)}: {bar.rival}{margin}"
 
 
-def _effect(found: Finding) -> str:
+def _effect(found: BarFinding) -> str:
     ends = (found.effect, found.low, found.high)
     if found.bar.is_ratio:
         text = "{:.2f} x ({:.2f} to {:.2f})".format(*ends)
@@ -266,7 +266,7 @@ def page(results: ResultsFile, sets: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def summary(found: Mapping[str, list[Finding]]) -> str:
+def summary(found: Mapping[str, list[BarFinding]]) -> str:
     """Return which methods beat random selection, in a sentence.
 
     Args:
@@ -288,7 +288,7 @@ def _listed(names: list[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
-def paragraphs(number: Numbers, found: Mapping[str, list[Finding]]) -> list[str]:
+def paragraphs(number: Numbers, found: Mapping[str, list[BarFinding]]) -> list[str]:
     """Return what to check for each method, with the numbers of public data.
 
     Args:

@@ -53,6 +53,7 @@ def world(t: int) -> turnout.RoundContext:
         "expected_duration": rng.gamma(2.0, 2.0, N_CLIENTS),
         "upload_duration": rng.gamma(2.0, 1.0, N_CLIENTS),
         "download_duration": rng.gamma(2.0, 1.0, N_CLIENTS),
+        "label_counts": fixed.integers(0, 40, (N_CLIENTS, 5)),
     }
     return turnout.RoundContext(t, COHORT, available, 25.0, columns)
 
@@ -75,6 +76,10 @@ def play(selector: turnout.Selector, start: int, stop: int) -> list[list[int]]:
             name: np.where(answered, factor * all_losses[c], np.nan)
             for name, factor in (("loss", 1.0), ("loss_std", 0.3), ("loss_rms", 1.2))
         }
+        for name, size in selector.metric_sizes.items():
+            direction = np.random.default_rng(1).standard_normal((N_CLIENTS, size))[c]
+            metrics[name] = direction * metrics["loss"][:, None]
+        metrics["update_norm"] = metrics["loss"]
         duration = np.where(answered, durations[c], np.nan)
         selector.observe(selection, turnout.Outcome(status[c], duration, metrics))
     return chosen

@@ -85,7 +85,7 @@ def test_bad_seed_and_round(bad):
             stream(0, Purpose.ENV, 0, bad)
 
 
-@pytest.mark.parametrize("bad", [7, -1, "SELECT", None])
+@pytest.mark.parametrize("bad", [len(Purpose), -1, "SELECT", None])
 def test_bad_purpose(bad):
     with pytest.raises(turnout.InvalidInput, match="purpose"):
         stream(0, bad)

@@ -16,8 +16,8 @@ from turnout.studies import controls, properties
 from turnout.studies.control_worlds import Dialects, MeanSuccess, Pairs, Redundant
 from turnout.studies.controls import (
     Bar,
+    BarFinding,
     ControlVerdict,
-    Finding,
     controls_named,
     judged,
     run_control,
@@ -139,7 +139,7 @@ def test_better_by_less_than_the_margin_is_short_and_noise_is_undecided():
 
 def test_verdicts_are_corrected_for_the_number_of_bars():
     bar, values = Bar("final-accuracy", "B", 0.0), np.zeros(10)
-    near = Finding(bar, 0.1, 0.01, 0.2, values, 0.01, 0.01, 0.99, False)
+    near = BarFinding(bar, 0.1, 0.01, 0.2, values, 0.01, 0.01, 0.99, False)
     assert verdicts([near]) == [ControlVerdict.WINS]
     assert verdicts([near] * 10) == [ControlVerdict.UNDECIDED] * 10
 

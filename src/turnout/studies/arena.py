@@ -18,7 +18,7 @@ from turnout.report.to_matplotlib import FORMATS
 from turnout.results.files import slug
 from turnout.studies.arena_figures import ACCURACY, TIME, draw_front, draw_profile
 from turnout.studies.arena_tables import page_of
-from turnout.studies.arena_tasks import Arena, ArenaTask, Plan, tasks_named
+from turnout.studies.arena_tasks import Arena, ArenaTask, TaskPlan, tasks_named
 from turnout.studies.recommendation import BASELINE, NOT_ASKED
 from turnout.studies.standings import Overall, overall_of
 
@@ -146,7 +146,7 @@ def run_arena(
     return found
 
 
-def _missing_data(plans: Sequence[Plan]) -> list[str]:
+def _missing_data(plans: Sequence[TaskPlan]) -> list[str]:
     """Return a line for each kind of data that is missing, with the tasks that need it."""
     by_problem: dict[str, dict[str, None]] = {}
     for plan in plans:
@@ -159,7 +159,7 @@ def _missing_data(plans: Sequence[Plan]) -> list[str]:
 
 
 def _run_plan(
-    found: ArenaRun, plan: Plan, run: Callable[..., Results], computing: dict[str, Any]
+    found: ArenaRun, plan: TaskPlan, run: Callable[..., Results], computing: dict[str, Any]
 ) -> None:
     """Run an experiment and keep its results, whether or not it ends."""
     assert plan.experiment is not None

@@ -117,7 +117,7 @@ class Measures(NamedTuple):
         return cls(f"time-to-{task.target:g}", f"rounds-to-{task.target:g}")
 
 
-class Plan(NamedTuple):
+class TaskPlan(NamedTuple):
     """Runs of a task that are still missing.
 
     Attributes:
@@ -162,7 +162,7 @@ class Arena:
         out: Path,
         *,
         is_quick: bool = False,
-    ) -> list[Plan]:
+    ) -> list[TaskPlan]:
         """Return the runs that the results lack, task by task.
 
         Selectors that lack the same seeds share a plan.
@@ -199,7 +199,7 @@ class Arena:
                 if fitting and not missing_data:
                     experiment = task.experiment(fitting, lacking, is_quick=is_quick)
                 folder = out / slug(task.label)
-                plans.append(Plan(task, experiment, folder, left_out, missing_data))
+                plans.append(TaskPlan(task, experiment, folder, left_out, missing_data))
         return plans
 
     def keep(self, task: ArenaTask, experiment: Experiment, folder: Path) -> None:

@@ -140,7 +140,7 @@ class Control:
         return replace(self, table=table, bars=bars)
 
 
-class Finding(NamedTuple):
+class BarFinding(NamedTuple):
     """What was measured for a bar.
 
     Attributes:
@@ -245,7 +245,7 @@ def run_controls(
     return file
 
 
-def judged(control: Control, trials: Trials) -> list[Finding]:
+def judged(control: Control, trials: Trials) -> list[BarFinding]:
     """Return what was measured for each bar of a control.
 
     Args:
@@ -255,7 +255,7 @@ def judged(control: Control, trials: Trials) -> list[Finding]:
     return [_judged(bar, control.scheme, trials) for bar in control.bars]
 
 
-def verdicts(findings: Sequence[Finding]) -> list[ControlVerdict]:
+def verdicts(findings: Sequence[BarFinding]) -> list[ControlVerdict]:
     """Return how the methods did, with Holm's correction for the number of bars.
 
     Args:
@@ -269,7 +269,7 @@ def verdicts(findings: Sequence[Finding]) -> list[ControlVerdict]:
     ]
 
 
-def _verdict(found: Finding, *, is_beyond: bool, is_apart: bool) -> ControlVerdict:
+def _verdict(found: BarFinding, *, is_beyond: bool, is_apart: bool) -> ControlVerdict:
     if is_beyond:
         return ControlVerdict.WINS
     if not is_apart:
@@ -277,13 +277,13 @@ def _verdict(found: Finding, *, is_beyond: bool, is_apart: bool) -> ControlVerdi
     return ControlVerdict.SHORT if found.better < found.loses else ControlVerdict.LOSES
 
 
-def _judged(bar: Bar, scheme: str, trials: Trials) -> Finding:
+def _judged(bar: Bar, scheme: str, trials: Trials) -> BarFinding:
     ours, theirs = trials.paired(scheme, bar.rival, bar.measure)
     if not bar.is_ratio:
         effect = ours - theirs
         gain = -effect if bar.less_is_better else effect
         wins, apart = above(gain, bar.margin).speaks_for, above(gain)
-        return Finding(bar, *_interval(estimate(effect)), effect, wins, *apart[:2], False)
+        return BarFinding(bar, *_interval(estimate(effect)), effect, wins, *apart[:2], False)
     lengths = trials.lengths(scheme, bar.rival, bar.measure)
     ratio = log_ratio(ours, theirs, lengths)
     swapped = lengths[1], lengths[0]
@@ -291,7 +291,7 @@ def _judged(bar: Bar, scheme: str, trials: Trials) -> Finding:
     apart = later(theirs, ours, swapped)
     middle, low, high = (math.exp(end) for end in _interval(estimate(ratio)))
     is_bound = bool(np.isinf(theirs).any())
-    return Finding(bar, middle, low, high, np.exp(ratio), wins, *apart[:2], is_bound)
+    return BarFinding(bar, middle, low, high, np.exp(ratio), wins, *apart[:2], is_bound)
 
 
 def _interval(found: Estimate) -> tuple[float, float, float]:
@@ -301,9 +301,9 @@ def _interval(found: Estimate) -> tuple[float, float, float]:
 __all__ = [
     "SEEDS",
     "Bar",
+    "BarFinding",
     "Control",
     "ControlVerdict",
-    "Finding",
     "controls_named",
     "judged",
     "run_control",

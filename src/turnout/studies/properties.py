@@ -97,7 +97,7 @@ def drift(values: FloatArray) -> float:
     return float(np.abs(np.diff(values, axis=0)).mean() / values.mean())
 
 
-class Losses(NamedTuple):
+class ClientLevels(NamedTuple):
     """What a run with random selection shows of the clients' losses.
 
     Attributes:
@@ -111,7 +111,7 @@ class Losses(NamedTuple):
     features: Array
 
 
-def losses_of(experiment: Experiment, seed: int, every: int) -> Losses:
+def losses_of(experiment: Experiment, seed: int, every: int) -> ClientLevels:
     """Train with random selection and look at the losses of all clients on the way.
 
     Args:
@@ -133,7 +133,7 @@ def losses_of(experiment: Experiment, seed: int, every: int) -> Losses:
         federation.client_scores().loss for record in records if (record.round + 1) % every == 0
     ]
     features = federation.data.features
-    return Losses(
+    return ClientLevels(
         np.array(looks),
         _utility(federation, experiment.n_rounds),
         np.zeros((federation.data.n_clients, 0)) if features is None else features,
