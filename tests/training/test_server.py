@@ -1,7 +1,5 @@
 """Server optimisers: Flower's own numbers, hand-worked steps, resume, and the plain mean."""
 
-import logging
-
 import numpy as np
 import pytest
 import torch
@@ -24,7 +22,6 @@ from turnout.training import (
 )
 
 N_WEIGHTS, N_ROUNDS = 40, 12
-logging.getLogger("flwr").setLevel(logging.WARNING)
 
 
 def records(values):
