@@ -200,7 +200,7 @@ class TiFL(Selector):
         return Selection(ctx.round, ctx.pool[chosen], chance[chosen], memo)
 
     def _tiers(self) -> IntArray:
-        """Return (n,) the tier of every client, 0 the fastest; equal times are cut by index."""
+        """Return (n,) the tier of every client, 0 the fastest."""
         answered = self.answers_ > 0
         slowest = float(self.seconds_[answered].max(initial=0.0))
         usual = float(np.median(self.seconds_[answered])) if answered.any() else 0.0
@@ -209,8 +209,11 @@ class TiFL(Selector):
         if self.patience is not None:
             is_lost |= self.unanswered_ > self.patience
         seconds[is_lost] = 2.0 * slowest
-        place = np.argsort(np.argsort(seconds, kind="stable"), kind="stable")
-        return place * self.tiers // self.n_clients
+        border = -(-np.arange(self.tiers + 1) * self.n_clients // self.tiers)  # first places
+        order = np.argpartition(seconds, np.minimum(border[:-1], seconds.size - 1))
+        tier = np.empty(self.n_clients, dtype=np.int64)
+        tier[order] = np.repeat(np.arange(self.tiers), np.diff(border))
+        return tier
 
     def _chances(self) -> FloatArray:
         """Return (T,) the chance of each tier among those that have credits left."""
@@ -232,7 +235,8 @@ class TiFL(Selector):
 def _filled(tier: IntArray, drawn: int, size: int) -> list[tuple[IntArray, int]]:
     """Return the tiers of a cohort, the drawn one first, and how many of each it takes."""
     parts = []
-    for t in sorted(set(tier.tolist()), key=lambda other: (abs(other - drawn), other)):
+    there = np.flatnonzero(np.bincount(tier)).tolist()
+    for t in sorted(there, key=lambda other: (abs(other - drawn), other)):
         members = np.flatnonzero(tier == t)
         parts.append((members, min(size, members.size)))
         size -= parts[-1][1]
