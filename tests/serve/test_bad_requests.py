@@ -241,6 +241,26 @@ def test_a_selector_gets_what_it_needs(http):
     assert http.post(where, json={"outcomes": both}).json()["state"] == "closed"
 
 
+def test_vectors_are_lists_and_odd_ones_count_as_missing(http):
+    parameters = {"by": "similarity", "sketch_size": 3}
+    path = create(http, name="kinds", selector="clustered", parameters=parameters, n_clients=0)
+    clients, sizes = ["a", "b", "c", "d"], {"num_samples": [5, 5, 5, 5]}
+    http.put(f"{path}/clients", json={"clients": clients, "columns": sizes})
+    sent = [[1.0, 2.0, 3.0], [1.0, None, 3.0], [1.0], 7.0]
+    for t in range(3):
+        chosen = http.post(f"{path}/rounds").json()["clients"]
+        body = [
+            {"client": c, "seconds": 1.0, "metrics": {"update_sketch": sent[clients.index(c)]}}
+            for c in chosen
+        ]
+        answer = http.post(f"{path}/rounds/{t}/outcomes", json={"outcomes": body})
+        assert answer.json()["state"] == "closed", answer.text
+    long = [{"client": "a", "metrics": {"update_sketch": [0.0] * 10_001}}]
+    chosen = http.post(f"{path}/rounds").json()["clients"]
+    wrong = http.post(f"{path}/rounds/3/outcomes", json={"outcomes": long})
+    check_problem(wrong, 422, "outcomes.0.metrics.update_sketch")
+
+
 def test_pace_can_do_without_losses(http):
     path = create(http, name="pace", selector="pace")
     assert http.get(path).json()["needs"]["metrics"] == ["loss_rms"]

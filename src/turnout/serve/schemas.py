@@ -30,6 +30,8 @@ Column: TypeAlias = Annotated[
 ]
 Seconds: TypeAlias = Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)]
 Name: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+#: A vector that a client reports, such as the sketch of its update; null = unknown.
+Numbers: TypeAlias = Annotated[list[_Number], Field(max_length=10_000)]
 Round: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 Size: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
 
@@ -176,7 +178,7 @@ class ClientOutcome(Body):
         default=None,
         description="How long the client took; by default the time since the round was opened.",
     )
-    metrics: dict[Annotated[str, Field(max_length=64)], float | None] = Field(
+    metrics: dict[Annotated[str, Field(max_length=64)], float | Numbers | None] = Field(
         default={}, max_length=64
     )
     reason: Annotated[str, Field(max_length=500)] | None = None
