@@ -109,7 +109,10 @@ def test_an_interrupted_grid_goes_on_without_ray_and_back(address: str, tmp_path
         f"compare e3cs --world e3cs --rounds 12000 --clients 30 --cohort 5 --seeds 1 --out {cut}"
     )
     command += f" --backend ray --address {address}"
-    turnout = [sys.executable, "-m", "turnout", *command.split()]
+    # A shell that starts the tests in the background has SIGINT ignored, and children inherit that.
+    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    start += "from turnout.__main__ import main; main()"
+    turnout = [sys.executable, "-c", start, *command.split()]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(turnout, **pipes) as process:
         for _ in range(3000):  # until the first checkpoint, for a minute at most
