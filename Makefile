@@ -22,10 +22,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $(READY)
 
-demo: $(READY)  ## train on the embedded digits with volatile clients, compare selectors, report
-	$(BIN)/turnout compare Random=random FedCS=fedcs E3CS-0.5=e3cs:quota=0.5 UCB-CS=ucb-cs PACE=pace \
+demo: $(READY)  ## why selection matters: five selectors on the embedded digits, slow clients fail more often
+	$(BIN)/turnout compare Random=random Oort=oort E3CS=e3cs RBCS-F=rbcs-f pace \
 		--train --data digits --partition shards:per_client=2 --model 'mlp:hidden=[64]' \
-		--rounds 200 --seeds 5 --target 0.8 --target 0.9 --out runs/demo
+		--world unequal --rounds 200 --seeds 10 --target 0.9 --out runs/demo
 	$(BIN)/turnout report runs/demo --out runs/demo/report.html
 
 test: $(READY) browser database  ## all tests
