@@ -153,7 +153,7 @@ COMPARED = ("compare", "random", "E3CS-0=e3cs:quota=0.0", "--world", "e3cs", "--
 
 
 def test_compare_prints_means_intervals_and_differences() -> None:
-    result = run(*COMPARED, "--jobs", "1")
+    result = run(*COMPARED, "--jobs", "1", "--explain")
     assert result.exit_code == 0
     assert "30 rounds, 3 of 12 clients, 3 seeds" in result.stdout
     assert "Difference to random" in result.stdout

@@ -29,21 +29,41 @@ def compared(monkeypatch: pytest.MonkeyPatch, width: int, *arguments: str) -> li
     return lines
 
 
-def test_a_narrow_terminal_gets_one_table_of_means_and_one_of_differences(
-    monkeypatch: pytest.MonkeyPatch,
+def headings_in(lines: list[str]) -> list[str]:
+    return [line for line in lines if "selector" in line and "┃" in line]
+
+
+@pytest.mark.parametrize("width", [80, 130])
+def test_one_table_fits_and_has_the_time_to_the_highest_target_first(
+    monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    options = ("--train", "--target", "0.5", "--target", "0.9")
-    lines = compared(monkeypatch, 80, *options)
-    assert max(map(len, lines)) <= 80
-    headings = [line for line in lines if "selector" in line and "┃" in line]
-    assert len(headings) == 2
-    assert all(name in headings[0] for name in ("accuracy", "success", "time to 0.9"))
+    options = ("--train", "--target", "0.2", "--target", "0.9")
+    lines = compared(monkeypatch, width, *options)
+    assert max(map(len, lines)) <= width
+    (heading,) = headings_in(lines)
+    columns = [column.strip() for column in heading.strip("┃").split("┃")]
+    assert columns[0] == "selector"
+    assert columns[1].startswith("time to 0.9 (")
+    assert columns[2:5] == ["vs random", "least served", "accuracy"]
+    end = next(i for i, line in enumerate(lines) if line.startswith("└"))
+    assert lines[end + 1].startswith("No run reached 90 %.")
+    assert lines[-1].startswith("Run folder")
     told = " ".join(lines)
     assert "Not shown: loss; " in told
-    assert "\nloss: " not in "\n".join(lines)  # what is not shown is not explained
-    wide = [line for line in compared(monkeypatch, 200, *options) if "┃" in line]
-    assert "rounds to 0.5" in wide[0]
-    assert len(wide) == 2
+    assert "--explain" in told
+    assert "is better)" not in told  # explanations come when they are asked for
+
+
+def test_explanations_and_differences_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ("--train", "--target", "0.2", "--explain")
+    lines = compared(monkeypatch, 80, *options)
+    assert max(map(len, lines)) <= 80
+    assert len(headings_in(lines)) == 2
+    text = "\n".join(lines)
+    for part in ("Difference to random, paired by seed", "vs random: ", "accuracy: Share of the"):
+        assert part in text
+    assert "\nloss: " not in text  # what is not shown is not explained
+    assert "More: --explain" not in text
 
 
 def test_columns_that_were_asked_for_are_all_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ SMALL = ("--rounds", "4", "--clients", "12", "--cohort", "2")
 def _one_more(monkeypatch, tmp_path):
     monkeypatch.setattr(catalogue, "PARTICIPATION", (*catalogue.PARTICIPATION, MADE_UP))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console, "_width", 140)  # COLUMNS may have been read before
+    monkeypatch.setattr(console, "_width", 200)  # COLUMNS may have been read before
 
 
 def printed(*arguments):
@@ -85,6 +85,7 @@ def test_a_metric_is_one_entry():
 
 def test_an_old_run_without_a_newer_number_is_still_shown(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "_width", 200)  # all columns fit
     printed("compare", "random", "fedcs", *SMALL, "--seeds", "1", "--jobs", "1", "--out", "r")
     assert "idle_share" not in read_cell("r/fedcs/seed-0").summary
     monkeypatch.setattr(catalogue, "PARTICIPATION", (*catalogue.PARTICIPATION, MADE_UP))

@@ -141,16 +141,19 @@ def test_show_fits_the_terminal_and_explains_itself(folder):
     narrow, wide = show(folder), show(folder, width=200)
     assert narrow.exit_code == wide.exit_code == 0
     assert max(len(line) for line in narrow.stdout.splitlines()) <= 80
-    assert narrow.stdout.count("┏") == wide.stdout.count("┏") == 2
-    assert "Not shown: min rate. Widen the terminal, or give --metrics." in narrow.stdout
+    assert narrow.stdout.count("┏") == wide.stdout.count("┏") == 1
+    assert "Not shown: CEP; Jain; min rate. Widen the terminal, or give --metrics." in narrow.stdout
     assert "┃ min rate" in wide.stdout or " min rate ┃" in wide.stdout
     assert "…" not in narrow.stdout
-    for text in ("Difference to random", "Jain: How equally often", "Only 3 seeds"):
-        assert text in narrow.stdout
+    assert "Only 3 seeds" in narrow.stdout  # a caution is no explanation
+    assert "Difference to random" not in narrow.stdout
+    explained = show(folder, "--explain").stdout
+    for text in ("Difference to random", "success: Share of the chosen", "Only 3 seeds"):
+        assert text in explained
 
 
 def test_show_takes_metrics_and_baseline(folder):
-    shown = show(folder, "--metrics", "gini_of_counts,cep", "--baseline", "e3cs-0.5")
+    shown = show(folder, "--metrics", "gini_of_counts,cep", "--baseline", "e3cs-0.5", "--explain")
     assert "Difference to e3cs-0.5" in shown.stdout
     assert "Gini" in shown.stdout
     assert "Jain" not in shown.stdout

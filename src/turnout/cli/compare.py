@@ -29,6 +29,7 @@ from turnout.cli.options import (
 from turnout.cli.output import AsJson, console, print_json
 from turnout.cli.scores import (
     Baseline,
+    Explain,
     MetricKeys,
     named_metrics,
     print_across,
@@ -42,9 +43,10 @@ from turnout.experiment.variants import parse_parameters
 from turnout.report.charts import draw_results
 from turnout.report.to_matplotlib import FORMATS, require_matplotlib
 from turnout.results import Results
-from turnout.results.catalogue import all_metrics, at_targets, shown_in
+from turnout.results.catalogue import all_metrics
 from turnout.results.metric import Facts, Metric
 from turnout.results.scores import known_label
+from turnout.results.tables import usual_columns
 
 _NO_SELECTORS = "give selectors, e.g. turnout compare random e3cs, or --config FILE."
 #: What is wrong when there is something to train with, and nothing to train.
@@ -68,6 +70,7 @@ def compare(
     yes: bool = False,
     metrics: MetricKeys = None,
     baseline: Baseline = None,
+    explain: Explain = False,
     figures: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
@@ -99,6 +102,7 @@ def compare(
         yes: Do not ask before more than 1,000 runs.
         metrics: What the tables show.
         baseline: The selector that the others are compared with.
+        explain: Whether differences and explanations follow the table.
         figures: Folder for figures: PDF, SVG and PNG.
         as_json: For programs.
     """
@@ -126,9 +130,11 @@ def compare(
         for point, each in zip(points, grids, strict=True):
             name = f"{point.experiment.name}: " if len(grids) > 1 else ""
             title = f"{name}{point.experiment.title}"
-            print_scores(each.scores, title, _usual(point.experiment), wanted, baseline)
+            print_scores(
+                each.scores, title, _usual(point.experiment), wanted, baseline, explain=explain
+            )
         if len(grids) > 1:
-            print_across(results.across, wanted or _usual(plan.base), baseline)
+            print_across(results.across, wanted or _usual(plan.base), baseline, explain=explain)
         console.print(f"Run folder: {folder}")
     if figures is not None and shard is None and results.worlds:
         draw_results(results, figures, formats=FORMATS)
@@ -138,9 +144,7 @@ def compare(
 def _usual(experiment: Experiment) -> list[Metric[Facts]]:
     """Return the metrics that the table of an experiment shows by default."""
     recipe = experiment.training
-    if recipe is None:
-        return shown_in("compare")
-    return [*shown_in("compare --train"), *at_targets(recipe.target_accuracy)]
+    return usual_columns(recipe is not None, recipe.target_accuracy if recipe else ())
 
 
 def _rows(point: Point, results: Results, baseline: str | None) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from turnout.cli.app import documented
 from turnout.cli.output import AsJson, console, fitted, note, print_json, table, text_table
 from turnout.cli.scores import (
     Baseline,
+    Explain,
     MetricKeys,
     named_metrics,
     print_across,
@@ -54,9 +55,10 @@ def show(
     *,
     metrics: MetricKeys = None,
     baseline: Baseline = None,
+    explain: Explain = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is in run folders: means over seeds, and differences paired by seed.
+    """Show what is in run folders: means over seeds, and a verdict from differences by seed.
 
     A folder may be half finished. Runs of different worlds get a table each. Of a live run, it
     also shows which clients were late, failed or silent, and why.
@@ -67,6 +69,7 @@ def show(
         runs: Run folders, single cells, or folders above them.
         metrics: What the tables show.
         baseline: The selector that the others are compared with.
+        explain: Whether differences and explanations follow the table.
         as_json: For programs.
     """
     wanted = named_metrics(metrics)
@@ -80,11 +83,12 @@ def show(
         title = f"{world.settings.experiment}: {world.title}"
         for view in live_views(world):
             _print_live(view)
-        print_scores(world.scores, title, usual_metrics(world), wanted, known)
+        print_scores(world.scores, title, usual_metrics(world), wanted, known, explain=explain)
     if len(results.worlds) > 1:
         text = "; ".join(differences(results.worlds))
         console.print(f"The worlds differ: {text}.", markup=False)
-        print_across(results.across, wanted or usual_metrics(results.worlds[0]), baseline)
+        usual = usual_metrics(results.worlds[0])
+        print_across(results.across, wanted or usual, baseline, explain=explain)
 
 
 def opened(runs: list[Path], baseline: str | None = None) -> Results:

@@ -1,4 +1,4 @@
-"""Tables of scores: means with intervals, paired differences, and what they mean."""
+"""Tables of scores: means with intervals, a verdict in a sentence, and on demand what they mean."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from turnout.results.scores import Across, Scores
 from turnout.results.statistics import Estimate, Interval
 from turnout.results.tables import (
     ScoreTable,
-    compared_metrics,
     difference_table,
     explanations,
     mean_table,
 )
+from turnout.results.verdict import Versus
 
 MetricKeys = Annotated[
     str | None,
@@ -33,14 +33,21 @@ MetricKeys = Annotated[
 Baseline = Annotated[
     str | None, typer.Option(help="Label that others are compared with; default: the first.")
 ]
-
-#: On a narrower terminal, only the columns that fit side by side are shown.
-_WIDE = 100
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain", help="Also print differences to the baseline, and what columns and marks mean."
+    ),
+]
 
 _MARKS = (
     "Bold: best by more than chance; ≈: best mean, or a difference to it that may be chance. "
     "*: more than chance (paired t-test, 5 %, Holm's correction for the selectors compared).",
 )
+_VERSUS = (
+    "vs {}: mean time over that of {}, or the mean difference where the first column is no time."
+)
+_HINT = "*: more than chance. ≈: may be the best. More: --explain."
 _ACROSS = (
     "IQM: inter-quartile mean, over the middle half of all runs. P: chance that a run is better, "
     "mean over worlds. 95 % bootstrap intervals in brackets; with several worlds P above 0.5 in "
@@ -68,11 +75,12 @@ def print_scores(
     usual: Sequence[Metric[Facts]],
     wanted: Sequence[Metric[Facts]] = (),
     baseline: str | None = None,
+    *,
+    explain: bool = False,
 ) -> None:
-    """Print the tables of scores, and what a reader must know about them.
+    """Print a table of scores, and in one sentence what its first column says.
 
-    A narrow terminal shows the usual columns that fit side by side, and the names of the
-    others. It shows all columns that the user asked for.
+    The table has the usual columns that fit side by side, or all that the user asked for.
 
     Args:
         scores: The numbers.
@@ -80,51 +88,68 @@ def print_scores(
         usual: The columns by default.
         wanted: The columns that the user asked for.
         baseline: The selector that the others are compared with; default: the first.
+        explain: Whether to print the differences, and what columns and marks mean.
     """
-    metrics = list(wanted or usual)
-    if not wanted and console.width < _WIDE:
-        metrics = _that_fit(scores, metrics)
+    first = scores.labels[0] if baseline is None else baseline
+    columns = list(wanted or usual)
+    has_others = len(scores.labels) > 1
+    versus = Versus(scores, columns[0], first) if has_others else None
+    metrics = columns if wanted else _that_fit(scores, columns, versus)
     n_seeds = max(scores.n_seeds(label) for label in scores.labels)
     seeds = "1 seed" if n_seeds == 1 else f"{n_seeds} seeds (mean ± 95 % interval)"
-    _print_table(f"{title}, {seeds}", mean_table(scores, metrics))
-    has_others = len(scores.labels) > 1
-    if has_others:
-        first = scores.labels[0] if baseline is None else baseline
-        compared = list(wanted) or compared_metrics(metrics)
-        steps = difference_table(scores, compared, first)
+    _print_table(f"{title}, {seeds}", mean_table(scores, metrics), versus)
+    if versus is not None and versus.sentence:
+        console.print(versus.sentence, markup=False)
+    lines = [scores.caution] if scores.caution else []
+    if explain and has_others:
+        steps = difference_table(scores, metrics, first)
         _print_table(f"Difference to {first}, paired by seed", steps)
-    lines = [*(_MARKS if has_others and n_seeds > 1 else ()), *explanations(scores, metrics)]
-    hidden = [metric.short for metric in usual if not wanted and metric not in metrics]
+    if explain:
+        lines += [_VERSUS.format(first, first), *_MARKS] if has_others and n_seeds > 1 else []
+        lines += explanations(scores, metrics)
+    elif has_others and n_seeds > 1:
+        lines.append(_HINT)
+    hidden = [metric.short for metric in columns if metric not in metrics]
     if hidden:
         lines.append(f"Not shown: {'; '.join(hidden)}. Widen the terminal, or give --metrics.")
-    console.print("\n".join(lines), style="dim", markup=False)
+    if lines:
+        console.print("\n".join(lines), style="dim", markup=False)
 
 
-def _that_fit(scores: Scores, metrics: Sequence[Metric[Facts]]) -> list[Metric[Facts]]:
-    """Return the most telling of the metrics whose columns fit side by side.
+def _that_fit(
+    scores: Scores, metrics: Sequence[Metric[Facts]], versus: Versus | None
+) -> list[Metric[Facts]]:
+    """Return the most telling of the metrics whose columns fit side by side, in their order.
 
-    The first metric of each kind comes first: what was learned, how fast, how fairly, by how many
-    answers. Of times to a target, the highest target comes first.
+    The first metric of each kind comes first: how fast, how fairly, what was learned, by how many
+    answers. At least one is returned, even if it does not fit.
     """
     kinds: dict[tuple[str, bool], list[Metric[Facts]]] = {}
     for metric in metrics:
-        kind = kinds.setdefault((metric.group, metric.is_time_to), [])
-        kind.insert(0 if metric.is_time_to else len(kind), metric)
+        kinds.setdefault((metric.group, metric.is_time_to), []).append(metric)
     chosen: list[Metric[Facts]] = []
     for metric in (each for row in itertools.zip_longest(*kinds.values()) for each in row):
         trial = [each for each in metrics if each in chosen or each == metric]
-        if metric is not None and len(_drawn(mean_table(scores, trial))) == 1:
+        fits = metric is not None and len(_drawn(mean_table(scores, trial), versus)) == 1
+        if fits or not chosen:
             chosen = trial
     return chosen
 
 
-def print_across(across: Across, metrics: Sequence[Metric[Facts]], baseline: str | None) -> None:
+def print_across(
+    across: Across,
+    metrics: Sequence[Metric[Facts]],
+    baseline: str | None,
+    *,
+    explain: bool = False,
+) -> None:
     """Print the selectors that all worlds have, over these worlds.
 
     Args:
         across: The worlds.
         metrics: The first of them that can be ranked and that all runs have is what counts.
         baseline: The selector that the others are compared with; default: the first.
+        explain: Whether to print what the columns mean.
     """
     if baseline is not None and baseline not in across.labels:
         return
@@ -146,7 +171,8 @@ def print_across(across: Across, metrics: Sequence[Metric[Facts]], baseline: str
         chance = _interval(better[label], ".2f") if label in better else "-"
         rows.add_row(escape(label), _interval(middle[label], metric.form), chance)
     console.print(rows)
-    console.print(_ACROSS, style="dim")
+    if explain:
+        console.print(_ACROSS, style="dim")
 
 
 def _interval(interval: Interval, form: str) -> str:
@@ -180,15 +206,23 @@ def score_row(scores: Scores, label: str, keys: Sequence[str], baseline: str) ->
     return {"label": label, "metrics": means, "difference": steps}
 
 
-def _print_table(title: str, content: ScoreTable) -> None:
+def _print_table(title: str, content: ScoreTable, versus: Versus | None = None) -> None:
     console.print(title, style="italic", markup=False)
-    console.print(*_drawn(content))
+    console.print(*_drawn(content, versus))
 
 
-def _drawn(content: ScoreTable) -> list[Table]:
-    """Return the tables of some columns: one if they fit side by side."""
+def _drawn(content: ScoreTable, versus: Versus | None) -> list[Table]:
+    """Return the tables of some columns: one if they fit side by side.
+
+    Beside the first column stands each selector's part of the baseline's number.
+    """
+    headings = ["selector", *content.headings]
     rows = [
         [escape(label), *(_STYLES[entry.mark].format(escape(entry.text)) for entry in entries)]
         for label, entries in content.rows
     ]
-    return fitted(["selector", *content.headings], rows)
+    if versus is not None:
+        headings.insert(2, escape(versus.heading))
+        for row, (label, _) in zip(rows, content.rows, strict=True):
+            row.insert(2, versus.written(label))
+    return fitted(headings, rows)

@@ -19,7 +19,7 @@ from turnout.report.charts import sections, world_charts
 from turnout.report.figure import Chart
 from turnout.report.live import live_views
 from turnout.report.to_plotly import plotly_chart, plotly_maps
-from turnout.results.catalogue import shown_in
+from turnout.results.catalogue import at_targets, shown_in
 from turnout.results.cell import Cell
 from turnout.results.groups import VariantCells, WorldGroup
 from turnout.results.metric import Facts, Metric
@@ -36,8 +36,10 @@ from turnout.results.tables import (
     difference_table,
     mean_table,
     suitable,
+    targets_of,
     usual_metrics,
 )
+from turnout.results.verdict import Versus
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -283,7 +285,8 @@ def world_view(world: WorldGroup, id: str, order: Mapping[str, int]) -> dict[str
         "sentence": describe(world),
         "live": live_views(world, id),  # for operators; empty for simulations
         "summary": _summary_table(scores, suitable(world, shown_in("report")), usual),
-        "targets": target_table(scores, [metric for metric in usual if metric.is_time_to]),
+        "targets": target_table(scores, suitable(world, at_targets(targets_of(world.cells)))),
+        "verdict": Versus(scores, usual[0], scores.labels[0]).sentence if usual else "",
         "differences": _difference_table(scores, usual),
         "sections": drawn,
         "charts": [chart for section in drawn for chart in section.charts],

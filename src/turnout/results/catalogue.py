@@ -17,8 +17,9 @@ import numpy as np
 
 from turnout.core.errors import InvalidInput
 from turnout.core.names import nearest
-from turnout.core.types import IntArray
+from turnout.core.types import FloatArray, IntArray
 from turnout.results import metrics
+from turnout.results.guarantee import fair_places, least_share
 from turnout.results.metric import Facts, Group, Metric, Table, last_of, number_of
 
 # --------------------------------------------------------------------------------------------------
@@ -52,6 +53,7 @@ def to_target(target: float) -> tuple[Metric[Facts], Metric[Facts]]:
         decimals=0,
         tables=frozenset({"train"}),
         is_time_to=True,
+        goal=f"{100 * target:g} %",
         run_length="rounds_run",
         compute=rounds,
     )
@@ -222,6 +224,22 @@ def _shortfall(facts: Facts) -> float:
     return float(metrics.guarantee(facts.run, floor=0.5, cap=math.inf).shortfall.max())
 
 
+def _served(measure: Callable[[FloatArray, IntArray], float]) -> Callable[[Facts], float]:
+    """Return a metric of fair shares and counts, where it is known who was available."""
+
+    def compute(facts: Facts) -> float:
+        run, counts = facts.run, facts.counts
+        if run is None or counts is None or not run.knows_available:
+            return math.nan
+        return measure(fair_places(run), counts)
+
+    return compute
+
+
+def _left_out(fair: FloatArray, counts: IntArray) -> float:
+    return float(np.count_nonzero((fair > 0.0) & (counts == 0)))
+
+
 def _minimum_rate(facts: Facts) -> float:
     if facts.counts is None:
         return math.nan
@@ -287,6 +305,31 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         decimals=0,
         tables=frozenset({"simulate"}),
         compute=last_of("bound"),
+    ),
+    _fairness(
+        key="least_share",
+        title="Share of the least served",
+        heading="least served",
+        meaning="Places of the least served client, as a part of its fair share.",
+        detail=(
+            "The fair share of a round is its places over its available clients. 1 means that "
+            "every client got its fair share, and 0 that some client was never chosen. Only "
+            "clients count that were available at least half as often as the most available one."
+        ),
+        better="higher",
+        decimals=2,
+        tables=_SIMULATION | {"train", "compare --train"},
+        compute=_served(least_share),
+    ),
+    _fairness(
+        key="left_out",
+        heading="left out",
+        meaning="Clients that were available and never chosen.",
+        unit="clients",
+        better="lower",
+        decimals=0,
+        tables=frozenset({"simulate", "train"}),
+        compute=_served(_left_out),
     ),
     _fairness(
         key="jain_of_counts",

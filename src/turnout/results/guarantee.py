@@ -17,7 +17,7 @@ import numpy as np
 from turnout.core import require
 from turnout.core.types import BoolArray, FloatArray, IntArray
 
-__all__ = ["Guarantee", "Recorded", "fair_share", "guarantee"]
+__all__ = ["Guarantee", "Recorded", "fair_places", "fair_share", "guarantee", "least_share"]
 
 #: Rounding of sums over a run, in places.
 _ROUNDING = 1e-6
@@ -153,3 +153,31 @@ def fair_share(run: Recorded, round: int) -> FloatArray:
     n_available = max(1, int(np.count_nonzero(available)))
     n_places = min(max(run.cohort_size, run.chosen_in(round).size), n_available)
     return np.where(available, n_places / n_available, 0.0)
+
+
+def fair_places(run: Recorded) -> FloatArray:
+    """Return (n,) the fair share of each client in the whole run, in places.
+
+    Args:
+        run: The run. It must have a record of the available clients.
+    """
+    total = np.zeros(run.n_clients)
+    for t in range(run.n_rounds):
+        total += fair_share(run, t)
+    return total
+
+
+def least_share(fair: FloatArray, chosen: IntArray) -> float:
+    """Return the part of its fair share that the least served client got; NaN without any share.
+
+    Only clients count that were available at least half as often as the most available one.
+
+    Args:
+        fair: (n,) the fair share of each client, in places.
+        chosen: (n,) places that each client got.
+    """
+    most = fair.max(initial=0.0)
+    if most <= 0.0:
+        return math.nan
+    counts = fair >= 0.5 * most
+    return float((chosen[counts] / fair[counts]).min())

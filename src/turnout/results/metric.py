@@ -180,6 +180,7 @@ class Metric(Generic[Source]):
         decimals: digits after the point.
         tables: where it is shown.
         is_time_to: whether it is a time to a target, which a run may never reach.
+        goal: the target of such a time, in words.
         run_length: for a time to a target, the key of the metric for the length of a run.
     """
 
@@ -196,6 +197,7 @@ class Metric(Generic[Source]):
     decimals: int = 3
     tables: frozenset[Table] = frozenset({"simulate", "train", "report"})
     is_time_to: bool = False
+    goal: str = ""
     run_length: str = ""
 
     @property

@@ -95,6 +95,24 @@ def main_metric(world: WorldGroup) -> Metric[Facts]:
     return metric_named("accuracy" if is_trained else "cep")
 
 
+def usual_columns(is_trained: bool, targets: Sequence[float]) -> list[Metric[Facts]]:
+    """Return the metrics that a table shows by default, what decides first.
+
+    With training: the time to the highest target, how fairly the clients were served, and what was
+    learned.
+
+    Args:
+        is_trained: Whether the runs train a model.
+        targets: The accuracies to reach, ascending.
+    """
+    if not is_trained:
+        return shown_in("compare")
+    shown, times = shown_in("compare --train"), at_targets(targets)
+    fairness = [metric for metric in shown if metric.group == "fairness"]
+    rest = [metric for metric in shown if metric.group != "fairness"]
+    return [*times[-1:], *fairness, *rest, *times[:-1]]
+
+
 def usual_metrics(world: WorldGroup) -> list[Metric[Facts]]:
     """Return the metrics that a table of a world shows by default.
 
@@ -103,8 +121,7 @@ def usual_metrics(world: WorldGroup) -> list[Metric[Facts]]:
     """
     targets = targets_of(world.cells)
     is_trained = bool(world.settings.training) or bool(targets)
-    usual = [*shown_in("compare --train" if is_trained else "compare"), *at_targets(targets)]
-    return suitable(world, usual)
+    return suitable(world, usual_columns(is_trained, targets))
 
 
 def suitable(world: WorldGroup, metrics: Sequence[Metric[Facts]]) -> list[Metric[Facts]]:
@@ -131,11 +148,11 @@ def compared_metrics(metrics: Sequence[Metric[Facts]]) -> list[Metric[Facts]]:
     """Return those of the metrics that are worth a difference: with training, what was learned.
 
     Args:
-        metrics: Those of a table, with the highest target last.
+        metrics: Those of a table. Of times to targets, the first has the highest target.
     """
     learned = [metric for metric in metrics if metric.group == "learning"]
-    last_target = [metric for metric in learned if metric.is_time_to][-2:]
-    return [*(m for m in learned if not m.is_time_to), *last_target] or list(metrics)
+    goals = [metric.goal for metric in learned if metric.is_time_to][:1]
+    return [m for m in learned if not m.is_time_to or m.goal in goals] or list(metrics)
 
 
 def mean_table(scores: Scores, metrics: Iterable[Metric[Facts]]) -> ScoreTable:

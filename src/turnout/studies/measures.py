@@ -22,7 +22,7 @@ from turnout.experiment import Cell
 from turnout.results import metrics
 from turnout.results.catalogue import all_metrics
 from turnout.results.files import CLIENT_SCORES, FolderError
-from turnout.results.guarantee import guarantee
+from turnout.results.guarantee import fair_places, least_share
 from turnout.results.metric import Facts, Metric
 from turnout.results.statistics import estimate
 
@@ -173,13 +173,8 @@ def _cohort_mean(cell: Cell) -> float:
 
 @_measure("least-share", "least share of fair", 2)
 def _least_share(cell: Cell) -> float:
-    """Return the smallest ratio of places to fair places.
-
-    Only clients count that were available at least half as often as the most available one.
-    """
-    accounts = guarantee(cell.run)
-    counts = accounts.share >= 0.5 * accounts.share.max()
-    return float((accounts.chosen[counts] / accounts.share[counts]).min())
+    """Return the smallest ratio of places to fair places."""
+    return least_share(fair_places(cell.run), cell.run.counts)
 
 
 @_measure("wasted-share", "wasted device time", 3)
