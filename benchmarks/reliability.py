@@ -84,7 +84,9 @@ class Chooser(NamedTuple):
 
 #: A network is trained in each round of nccb: 5 seconds a run, and 23 minutes for the table.
 SELECTORS = {
-    name: Chooser(name, {}) for name in turnout.list_selectors(plugins=False) if name != "guarded"
+    name: Chooser(name, {})
+    for name in turnout.list_selectors(plugins=False)
+    if name not in ("guarded", "mix")
 } | {"fedcs by=packing": Chooser("fedcs", {"by": "packing"})}
 #: Selectors that look at the time that clients really take.
 LOOK_AT_TIME = {"oort", "pace", "rbcs-f"}

@@ -113,7 +113,7 @@ def not_measured(cells: Cells) -> str:
     """
     known = {key[0] for key in cells}
     missing = [f"`{name}`" for name in turnout.list_selectors(plugins=False) if name not in known]
-    missing.remove("`guarded`")  # it goes around the others
+    missing = [name for name in missing if name not in ("`guarded`", "`mix`")]  # made of others
     return (
         f"Not measured yet: {', '.join(missing)}; `make reliability` adds it. " if missing else ""
     )

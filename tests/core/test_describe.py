@@ -65,7 +65,11 @@ class Annotated(turnout.Selector):
 
 
 #: Parameters whose docstrings state what no type hint can.
-STATED = {"guarded": ("inner", "inner_parameters"), "tifl": ("probabilities",)}
+STATED = {
+    "guarded": ("inner", "inner_parameters"),
+    "mix": ("members", "parameters_of"),
+    "tifl": ("probabilities",),
+}
 TERSE = f"{__name__}:Terse"
 
 

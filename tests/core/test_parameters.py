@@ -32,10 +32,10 @@ VALUES = (
 )
 #: Parameters that another one needs to be of any use.
 OTHERS = {("e3cs", "eta"): {"horizon": 9}, ("fedcs", "request"): {"by": "packing"}}
-#: Not words but a selector's name, its parameters, infinity or a list: test_guarded.py and
-#: test_tifl.py of tests/selectors.
+#: Not words but a selector's name, its parameters, infinity or a list: test_guarded.py,
+#: test_mix.py and test_tifl.py of tests/selectors.
 ELSEWHERE = {("guarded", "inner"), ("guarded", "inner_parameters"), ("guarded", "cap")}
-ELSEWHERE |= {("tifl", "probabilities")}
+ELSEWHERE |= {("tifl", "probabilities"), ("mix", "members"), ("mix", "parameters_of")}
 CASES = [
     pytest.param(name, parameter, id=f"{name}-{parameter.name}")
     for name in turnout.list_selectors()

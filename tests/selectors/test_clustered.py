@@ -10,9 +10,7 @@ from scipy.spatial.distance import squareform
 import turnout
 from tests.references import clustered_slow
 from turnout.sampling.linkage import light_groups
-from turnout.selectors.clustered import MOST_GROUPED, angles, fill_urns
-
-NONE = np.zeros(0, dtype=np.int64)
+from turnout.selectors.clustered import MOST_GROUPED, angles, fill_urns, sign_code
 
 
 def context(sizes, m, available=None):
@@ -28,9 +26,9 @@ def made(n, **parameters):
     return selector
 
 
-def urns_of(amount, m, some=NONE, group=NONE):
+def urns_of(amount, m, group=None, code=None):
     urns = [{} for _ in range(m)]
-    for client, urn, share in zip(*fill_urns(np.array(amount), m, some, group), strict=True):
+    for client, urn, share in zip(*fill_urns(np.array(amount), m, group, code), strict=True):
         urns[urn][int(client)] = urns[urn].get(int(client), 0.0) + share
     return urns
 
@@ -63,7 +61,7 @@ def test_urns_of_algorithm_2_are_those_of_the_slow_one():
     group = np.array([0, 1, 0, 2, 1, 3, 2, 3])
     amount = m * np.array(sizes) / sum(sizes)
     groups = [np.flatnonzero(group == g).tolist() for g in range(4)]
-    ours = urns_of(amount, m, np.arange(8), group)
+    ours = urns_of(amount, m, group)
     assert_same(ours, clustered_slow.by_groups(sizes, m, groups))
 
 
@@ -74,7 +72,7 @@ def test_urns_are_full_and_every_client_keeps_its_share(sizes, data, seed):
     rng = np.random.default_rng(seed)
     distance = angles(rng.standard_normal((len(sizes), 4)))
     group = light_groups(distance, amount, 1.0 + 1e-12)
-    client, urn, share = fill_urns(amount, m, np.arange(len(sizes)), group)
+    client, urn, share = fill_urns(amount, m, group)
     np.testing.assert_allclose(np.bincount(urn, share, minlength=m), 1.0, atol=1e-8)
     np.testing.assert_allclose(np.bincount(client, share, minlength=len(sizes)), amount, atol=1e-8)
 
@@ -158,14 +156,48 @@ def test_a_vector_of_zeros_is_at_no_angle():
     np.testing.assert_allclose(found, [[0, 0, 0], [0, 0, np.pi / 2], [0, np.pi / 2, 0]])
 
 
-def test_many_clients_keep_their_chances():
-    n = MOST_GROUPED + 100
-    sizes = np.random.default_rng(0).integers(1, 100, n)
-    selector = made(n, sketch_size=3)
-    selector.sketch_[:] = np.random.default_rng(1).standard_normal((n, 3))
-    drawn = selector.select(context(sizes, 50), np.random.default_rng(2))
-    assert drawn.times.sum() == 50
-    assert ((drawn.probability > 0) & (drawn.probability <= 1)).all()
+def test_codes_by_hand():
+    # signs +-, --, -+, ++: as a Gray code, neighbours differ in one sign
+    vectors = np.array([[1.0, -1.0], [-1.0, -2.0], [-3.0, 0.5], [0.0, 0.0]])
+    order = np.argsort(sign_code(vectors))
+    assert order.tolist() == [3, 0, 1, 2]
+    assert sign_code(np.ones((2, 16))).tolist() == [0, 0]
+    # urns filled in the order of the codes: what 2 has left, 0, 1
+    assert_same(
+        urns_of([0.5, 0.3, 1.2], 2, code=np.array([4, 5, 0])), [{2: 1.0}, {2: 0.2, 0: 0.5, 1: 0.3}]
+    )
+
+
+@given(st.lists(st.floats(0.01, 50.0), min_size=2, max_size=30), st.data(), st.integers(0, 100))
+def test_urns_by_codes_are_full_and_every_client_keeps_its_share(sizes, data, seed):
+    m = data.draw(st.integers(1, len(sizes)))
+    amount = m * np.array(sizes) / np.sum(sizes)
+    code = sign_code(np.random.default_rng(seed).standard_normal((len(sizes), 3)))
+    client, urn, share = fill_urns(amount, m, code=code)
+    assert (np.diff(urn) >= 0).all()
+    np.testing.assert_allclose(np.bincount(urn, share, minlength=m), 1.0, atol=1e-8)
+    np.testing.assert_allclose(np.bincount(client, share, minlength=len(sizes)), amount, atol=1e-8)
+
+
+def test_among_many_clients_the_mean_varies_less_and_chances_are_kept():
+    n, m = MOST_GROUPED + 100, 20
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 100, n)
+    update = rng.standard_normal((10, 32))[rng.integers(0, 10, n)]  # ten kinds of clients
+    groups, by_size = made(n, sketch_size=32), made(n, by="size")
+    groups.sketch_[:] = update + 0.05 * rng.standard_normal(update.shape)
+    ctx, spread = context(sizes, m), {}
+    for name, selector in (("groups", groups), ("sizes", by_size)):
+        drawn = [selector.select(ctx, rng) for _ in range(300)]
+        assert all(x.times.sum() == m for x in drawn)
+        means = np.array([plain_mean(x, update) for x in drawn])
+        error = np.sqrt(np.var(means, axis=0).sum() / len(means))
+        assert (
+            np.linalg.norm(means.mean(axis=0) - np.average(update, axis=0, weights=sizes))
+            < 3 * error
+        )
+        spread[name] = np.var(means, axis=0).sum()
+    assert spread["groups"] < 0.5 * spread["sizes"]
 
 
 def test_unknown_and_empty_clients():

@@ -157,3 +157,21 @@ def test_the_largest_reports_do_not_overflow():
     selector = made(np.array([[1e30, -1e30], [-1e30, 1e30], [1e-300, 0.0]]), groups=2)
     chosen = selector.select(context(3, 2), np.random.default_rng(0)).clients
     assert chosen.size == 2
+
+
+def test_a_random_part_of_many_clients_can_be_chosen_and_kinds_keep_their_chances():
+    rng = np.random.default_rng(0)
+    kind = rng.integers(0, 3, 3000)
+    biases = np.array([[1.0, 1.0, 1.0], [2.0, -1.0, -1.0], [-1.0, 2.0, -1.0]])[kind]
+    biases = biases + 0.01 * rng.standard_normal(biases.shape)
+    share = {}
+    for candidates in (None, 500):
+        selector = made(biases, groups=3, gamma=1.0, candidates=candidates)
+        chosen = [selector.select(context(3000, 20), rng).clients for _ in range(100)]
+        assert all(x.size == 20 for x in chosen)
+        share[candidates] = np.bincount(kind[np.concatenate(chosen)], minlength=3) / 2000
+    assert share[None][0] > share[None][1:].max() + 0.1  # balanced labels first
+    np.testing.assert_allclose(share[500], share[None], atol=5 * np.sqrt(0.5 / 2000))
+    few = made(biases, groups=3, candidates=1)
+    assert few.select(context(3000, 20), rng).clients.size == 20
+    assert few._candidates(np.arange(3000), 20, rng).size == 400

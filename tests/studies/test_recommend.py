@@ -56,7 +56,7 @@ def test_who_needs_what_the_world_has_not_is_left_out_with_the_reason() -> None:
     assert "context" in left_out["rbcs-f"]
     assert left_out["fedcs"] == "it needs success_rate"
     assert left_out["pow-d"] == left_out["cpow-d"] == "it needs poll"
-    assert {"dirichlet", "guarded"} < set(left_out)
+    assert {"dirichlet", "guarded", "mix"} < set(left_out)
     assert {*experiment.labels, *left_out} == set(turnout.list_selectors())
     for variant in experiment.selectors:
         assert not {"success_rate", "poll", "context"} & set(needs_of(variant.make()))
@@ -65,7 +65,7 @@ def test_who_needs_what_the_world_has_not_is_left_out_with_the_reason() -> None:
 def test_in_another_world_others_fit() -> None:
     experiment, left_out = candidates([], (), world="volatile", seeds=2)
     assert {"rbcs-f", "fedcs", "pow-d"} <= set(experiment.labels)
-    assert set(left_out) == {"dirichlet", "guarded"}
+    assert set(left_out) == {"dirichlet", "guarded", "mix"}
 
 
 def test_those_who_were_asked_for_are_candidates() -> None:

@@ -241,6 +241,11 @@ class ChangingProbability(Uniform):
         return Selection(ctx.round, chosen, 1.0 - 0.5 * rng.random(chosen.size))
 
 
+class OtherChances(StickToWinners):
+    def chances(self, ctx):
+        return ctx.of_everyone(np.full(ctx.pool.size, 1.0 / ctx.n_clients))
+
+
 # 7 observe survives
 
 

@@ -64,6 +64,7 @@ CAUGHT = {
         "WrongProbability": "not the frequency",
         "TargetsAsProbability": "the likely clients are chosen too rarely",
         "ChangingProbability": "different probabilities",
+        "OtherChances": "chances differs from the probabilities of select",
     },
     "observe_survives": {
         "NaNIntoState": "NaN or infinity in won_",

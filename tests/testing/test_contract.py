@@ -71,6 +71,7 @@ OTHERS = [
     Variant("guarded", {"inner": "pow-d", "floor": 1.0, "cap": 1.0}, EQUAL, effort=0.15),
     Variant("guarded", {"inner": "e3cs", "floor": 0.0, "cap": math.inf}, {}, effort=0.15),
     Variant("guarded", {"inner": "data-weighted", "inner_parameters": REPLACED}, effort=0.15),
+    Variant("mix", {"members": {"pow-d": 0.5, "e3cs": 0.5}}, effort=0.15),
     Variant("k-linucb", {"standardize": False, "explore": 500.0}, effort=0.15),  # raw rewards
     Variant("oort", {"max_participation": 3}, CAPPED, effort=0.15),
     Variant("oort", {"normalize": False}, effort=0.15),

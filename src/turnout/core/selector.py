@@ -122,6 +122,20 @@ class Selector(Stateful, ABC):
             At most ``ctx.size`` of the available clients.
         """
 
+    def chances(self, ctx: RoundContext) -> FloatArray | None:
+        """Return (n,) the chance of every client to be chosen; the state stays as it is.
+
+        ``select`` says it of the chosen clients only. With the chances of all clients a selection
+        can be mixed with others, and judged by the records of another selector.
+
+        Args:
+            ctx: What is known before the round, with the answers of polled clients.
+
+        Returns:
+            Zero for clients that cannot be chosen. None, the default, if there is no closed form.
+        """
+        return None
+
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Learn from what happened to a selection; the default learns nothing.
 

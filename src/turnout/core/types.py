@@ -138,6 +138,16 @@ class RoundContext:
         """
         return values if self.pool.size == self.n_clients else values.take(self.pool, axis=axis)
 
+    def of_everyone(self, values: Array) -> FloatArray:
+        """Return numbers of the available clients as (n,) numbers of all; 0 for the others.
+
+        Args:
+            values: One number for each client of ``pool``.
+        """
+        everyone = np.zeros(self.n_clients)
+        everyone[self.pool] = values
+        return everyone
+
     def column(self, name: str) -> Array:
         """Return a column.
 

@@ -26,6 +26,8 @@ _SPEC = re.compile(r"^(?P<name>.+?)(?::(?P<parameters>[A-Za-z_]\w*\s*=.*))?$")
 _TOKEN = re.compile(r""""(?:\\.|[^"\\])*"|'[^']*'|[\[\]{},]|[^"'\[\]{},]+|.""", re.DOTALL)
 #: A word, or a path such as data/mine.npz, ../mine.npz or module:name.
 _WORD = re.compile(r"(?!(?:true|false|inf|nan)$)(?:[A-Za-z_~]|\.{0,2}/)[\w~./:+-]*")
+#: A name of a parameter, or of a selector in a table of them.
+_NAME = re.compile(r"[A-Za-z_][\w-]*")
 #: Numbers that TOML refuses: .25 and 5.
 _OPEN_DECIMAL = re.compile(r"[+-]?(?:\.\d+|\d+\.)(?:[eE][+-]?\d+)?")
 
@@ -58,7 +60,7 @@ def parse_parameters(text: str) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for part in _split(text):
         name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not name.isidentifier():
+        if not equals or not _NAME.fullmatch(name):
             raise ConfigError((), f"{part.strip()!r} in {text!r} is not key=value.")
         if name in table:
             raise ConfigError((name,), f"stands twice in {text!r}.")

@@ -1,4 +1,4 @@
-"""Alerts for operators: neglected clients, failing clients, void rounds.
+"""Alerts for operators: neglected clients, failing clients, void rounds, odd updates.
 
 A client is behind if it was chosen so rarely, while it could be, that the promise of the selector
 is not credible. Let P be the sum of the chances that it was promised and X the times that it was
@@ -14,13 +14,14 @@ log(n / a) + 2.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from turnout.core.domains import CheckedFields, Count, Fraction
+from turnout.core.domains import CheckedFields, Count, Fraction, Positive
 from turnout.core.errors import StateFileError
 from turnout.core.roster import Roster
 from turnout.core.selector import Selector
@@ -183,8 +184,9 @@ _STEPS = np.array([0.1, 0.25, 0.5, 0.75, 0.99])
 _MOST_NAMED = 20
 
 BEHIND, FAILING, QUORUM, VOID = "behind", "failing", "quorum", "void-rounds"
+SHORT, UPDATE, MODEL = "short-cohort", "update-size", "model"
 #: Everything that an alert can be about.
-KINDS = (BEHIND, FAILING, QUORUM, VOID)
+KINDS = (BEHIND, FAILING, QUORUM, VOID, SHORT, UPDATE, MODEL)
 #: The last alert of a run that did not reach its end; no rule causes it.
 STOPPED = "stopped"
 
@@ -198,14 +200,19 @@ class AlertRules(CheckedFields):
             the selector keeps its promise; 0 switches these alerts off.
         failures: Consecutive failures of a client, silence included, that cause an alert.
         void_rounds: Consecutive rounds with too few answers that cause an alert.
+        update_size: How many times as large as usual an update may be without an alert.
+        worse: Consecutive measurements of a model with less than half of the accuracy that it had
+            gained that cause an alert.
 
     >>> AlertRules(failures=3)
-    AlertRules(false_alarms=0.01, failures=3, void_rounds=3)
+    AlertRules(false_alarms=0.01, failures=3, void_rounds=3, update_size=30.0, worse=3)
     """
 
     false_alarms: Fraction = 0.01
     failures: Count = 5
     void_rounds: Count = 3
+    update_size: Positive = 30.0
+    worse: Count = 3
 
 
 class Alert(NamedTuple):
@@ -243,6 +250,7 @@ class Alerts:
     min_answers: int  #: answers that a round needs
     reported: set[int] = field(default_factory=set)  #: clients that were reported as behind
     n_void: int = 0  #: void rounds in a row, up to the last
+    is_short: bool = False  #: whether the last round had fewer clients than wanted
 
     def after(
         self, result: ClosedRound, clients: IntArray, tally: Tally, roster: Roster
@@ -259,6 +267,8 @@ class Alerts:
         alerts = [
             *_gathered(self._failing(result, clients, tally, roster)),
             *_gathered(self._behind(t, tally, roster)),
+            *_gathered(self._large(result)),
+            *self._short(result),
         ]
         self.n_void = self.n_void + 1 if result.is_void else 0
         if self.n_void == 1:
@@ -299,14 +309,39 @@ class Alerts:
             alerts.append(Alert(t, BEHIND, who, text, numbers))
         return alerts
 
+    def _large(self, result: ClosedRound) -> list[Alert]:
+        alerts = []
+        for i, multiple in result.sizes.items():
+            if multiple > self.rules.update_size:
+                is_known, who = math.isfinite(multiple), result.ids[i]
+                than = (
+                    f"{multiple:.3g} times as large as usual" if is_known else "of impossible size"
+                )
+                end = ": it was refused" if i in result.reasons else ""
+                text = f"{who} sent an update {than}{end}."
+                numbers = {"multiple": multiple} if is_known else {}
+                alerts.append(Alert(result.round, UPDATE, who, text, numbers))
+        return alerts
+
+    def _short(self, result: ClosedRound) -> list[Alert]:
+        was_short, n, wanted = self.is_short, len(result.ids), result.n_wanted
+        self.is_short = n < wanted
+        if was_short or not 0 < n < wanted:  # without any client, the round is void
+            return []
+        text = f"Round {result.round + 1} has {n} of the {wanted} clients that it should have"
+        numbers = {"chosen": n, "wanted": wanted}
+        return [Alert(result.round, SHORT, None, f"{text}: too few were free.", numbers)]
+
     def state(self) -> dict[str, Array]:
-        """Return which clients were reported."""
-        return {"told": np.array(sorted(self.reported), dtype=np.int64)}
+        """Return which clients were reported, and whether the last round was short."""
+        reported = np.array(sorted(self.reported), dtype=np.int64)
+        return {"told": reported, "short": np.array(self.is_short)}
 
     def load_state(self, state: Mapping[str, Array], tally: Tally, n_void: int) -> None:
         """Continue from saved alerts; without any, clients that are behind count as reported."""
         reported = state["told"] if "told" in state else behind(tally, self.rules.false_alarms)
         self.reported, self.n_void = set(reported.tolist()), n_void
+        self.is_short = bool(state.get("short", False))
 
 
 def _gathered(alerts: list[Alert]) -> list[Alert]:
@@ -315,8 +350,8 @@ def _gathered(alerts: list[Alert]) -> list[Alert]:
         return alerts
     first, n = alerts[0], len(alerts)
     names = ", ".join(str(alert.client) for alert in alerts[:_MOST_NAMED])
-    what = "behind" if first.kind == BEHIND else "failing"
-    text = f"{n} clients are {what}, among them {names}."
+    what = {UPDATE: "have sent updates far larger than usual"}.get(first.kind, f"are {first.kind}")
+    text = f"{n} clients {what}, among them {names}."
     return [Alert(first.round, first.kind, None, text, {"clients": n})]
 
 

@@ -195,6 +195,13 @@ class Live:
             "round %d: %d of %d free clients selected",
             *(cohort.round + 1, len(cohort.ids), cohort.n_free),
         )
+        wanted = session.engine.cohort_size
+        if cohort.n_free < wanted and session.world is None:
+            log.warning(
+                "round %d has %d instead of %d clients: %d are connected, and %d of these are free",
+                *(cohort.round + 1, len(cohort.ids), wanted, session.members.n_connected),
+                cohort.n_free,
+            )
         if self.records is not None and session.world is None:
             self.records.write_cohort(cohort, session.members)
         return cohort
@@ -436,6 +443,9 @@ class HostRun:
         """Write the numbers of the last round to the records, again if they have changed."""
         if self._records is not None:
             self._records.add(self.journal)
+            unwritten, self.session.monitor.unwritten = self.session.monitor.unwritten, []
+            if unwritten:
+                self._records.write_alerts(unwritten)
 
     def finish(self) -> None:
         """Write the end of the run."""

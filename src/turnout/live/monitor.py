@@ -17,8 +17,9 @@ from turnout.core.roster import Roster
 from turnout.core.selector import Selector
 from turnout.core.types import Array, BoolArray, Selection, Status
 from turnout.core.version import __version__
-from turnout.live.alerts import Alerts, Tally, promised_chance
+from turnout.live.alerts import MODEL, Alert, Alerts, Tally, promised_chance
 from turnout.live.members import Members
+from turnout.live.quality import Quality
 from turnout.live.transport import log
 from turnout.results.callbacks import Callback
 from turnout.results.run import Run
@@ -70,6 +71,7 @@ class Numbers(NamedTuple):
         fairness: Jain's index of how often clients were chosen while they could be.
         ages: Rounds since their last choice in which connected clients could have been chosen, the
             quantiles of ``AGE_SHARES``.
+        n_wanted: How many clients were to be chosen, if enough had been free.
     """
 
     people: People
@@ -79,6 +81,12 @@ class Numbers(NamedTuple):
     success_ratio: float
     fairness: float
     ages: tuple[float, ...]
+    n_wanted: int = 0
+
+    @property
+    def is_short(self) -> bool:
+        """Whether fewer clients were chosen than wanted."""
+        return sum(self.statuses.values()) < self.n_wanted
 
     def values(self) -> dict[str, float]:
         """Return them by name, as trackers show them."""
@@ -87,6 +95,7 @@ class Numbers(NamedTuple):
         values |= {name: float(n) for name, n in self.people._asdict().items()}
         values |= {"train_s": self.train_s, "wait_s": self.wait_s, "longest_wait": self.ages[-1]}
         values |= {"success_ratio": self.success_ratio, "fairness": self.fairness}
+        values |= {"wanted": float(self.n_wanted)}
         return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
@@ -108,6 +117,9 @@ class Follower:
 
     def measured(self, run: str, round: int, values: Mapping[str, float]) -> None:
         """Process the metrics of the model after a round; again when more are known."""
+
+    def alerted(self, run: str, alert: Alert) -> None:
+        """Process an alert about the model, which comes between two rounds."""
 
     def end(self, run: str) -> None:
         """Stop following: the run is over, or has failed."""
@@ -155,6 +167,8 @@ class Monitor:
         self._run, self._selector = str(settings.label), selector
         rules, min_answers = settings.alerts, settings.quorum.min_answers
         self._alerts = Alerts(rules, min_answers) if warns and rules is not None else None
+        self._quality = None if rules is None else Quality(rules.worse)
+        self.unwritten: list[Alert] = []  #: alerts about the model that are not recorded yet
         self._followers = [
             Tracker(one) if isinstance(one, Callback) else one for one in settings.followers
         ]
@@ -209,6 +223,7 @@ class Monitor:
             self.tally.success_ratio,
             self.tally.fairness,
             tuple(ages.tolist()),
+            result.n_wanted,
         )
 
     def ended(self, result: ClosedRound, numbers: Numbers | None) -> None:
@@ -220,6 +235,12 @@ class Monitor:
         """Notify followers of the metrics of the model after a round."""
         if values:
             self._notify("measured", round, values)
+        wrong = None if self._quality is None else self._quality.measured(round, values)
+        if wrong is not None:
+            alert = Alert(round, MODEL, None, wrong[0].upper() + wrong[1:], {})
+            log.warning("alert: %s", alert.text)
+            self.unwritten.append(alert)
+            self._notify("alerted", alert)
 
     def end(self) -> None:
         """End those that were started; a second call does nothing."""
@@ -238,6 +259,11 @@ class Monitor:
             self.tally = Tally.of_run(run, self._selector)
         if self._alerts is not None:
             self._alerts.load_state(state.get("alerts", {}), self.tally, n_void)
+        if self._quality is not None:
+            for t in range(run.n_rounds):
+                before = {name: float(values[t]) for name, values in run.measured.items()}
+                known = {name: x for name, x in before.items() if not math.isnan(x)}
+                self._quality.measured(t, known)
 
     def _notify(self, event: str, *arguments: Any) -> None:
         for follower in self._followers:

@@ -15,7 +15,7 @@ from turnout.core import require
 from turnout.core.errors import InvalidInput
 from turnout.core.names import import_extra
 from turnout.core.types import Status
-from turnout.live.alerts import KINDS
+from turnout.live.alerts import KINDS, Alert
 from turnout.live.monitor import AGE_SHARES, Follower, Numbers, People
 
 if TYPE_CHECKING:
@@ -29,9 +29,11 @@ _MOST_MEASURED = 50
 _METRICS = (
     ("rounds", "Counter", "Rounds that have ended."),
     ("void_rounds", "Counter", "Rounds with too few answers."),
+    ("short_rounds", "Counter", "Rounds with fewer clients than wanted: too few were free."),
     ("chosen", "Counter", "Chosen clients, by how it ended.", "status"),
     ("alerts", "Counter", "Alerts, by kind.", "kind"),
     ("round", "Gauge", "The round that was opened last, counted from 1."),
+    ("cohort", "Gauge", "Clients of the latest round: wanted, chosen.", "size"),
     ("clients", "Gauge", "Clients: known, connected, free, busy.", "state"),
     ("train_seconds", "Histogram", "From sending work to the end of a round."),
     ("wait_seconds", "Histogram", "Waiting, asking and choosing before that."),
@@ -141,6 +143,9 @@ class Prometheus(Follower):
             metrics = self._metrics
             metrics["rounds"].labels(run).inc()
             metrics["void_rounds"].labels(run).inc(int(ended.is_void))
+            metrics["short_rounds"].labels(run).inc(int(numbers.is_short))
+            metrics["cohort"].labels(run, "wanted").set(numbers.n_wanted)
+            metrics["cohort"].labels(run, "chosen").set(sum(numbers.statuses.values()))
             for status, n in numbers.statuses.items():
                 metrics["chosen"].labels(run, status).inc(n)
             for alert in ended.alerts:
@@ -164,6 +169,12 @@ class Prometheus(Follower):
                     self._metrics["model"].labels(run, name).set(value)
             self._write()
 
+    def alerted(self, run: str, alert: Alert) -> None:
+        """Count an alert between two rounds."""
+        with self._lock:
+            self._metrics["alerts"].labels(run, alert.kind).inc()
+            self._write()
+
     def end(self, run: str) -> None:
         """Close the port after the last run that uses it."""
         with self._lock:
@@ -175,7 +186,7 @@ class Prometheus(Follower):
 
     def _touch(self, run: str) -> None:
         """Create the counters of a run, so that they start at 0 and not with the first event."""
-        for name in ("rounds", "void_rounds", "train_seconds", "wait_seconds"):
+        for name in ("rounds", "void_rounds", "short_rounds", "train_seconds", "wait_seconds"):
             self._metrics[name].labels(run)
         for status in Status:
             self._metrics["chosen"].labels(run, status.name.lower())

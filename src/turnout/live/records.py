@@ -14,7 +14,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,13 @@ class Records:
             log.sync()
 
     @_refused
+    def write_alerts(self, alerts: Sequence[Alert]) -> None:
+        """Write alerts that came between two rounds."""
+        at = _stamp(clock.wall())
+        self._alerts.append([alert.line(at) for alert in alerts])
+        self._alerts.sync()
+
+    @_refused
     def add(self, journal: Journal) -> None:
         """Write the last round; a line that was already written is replaced."""
         if self._config["n_clients"] != journal.n_clients:
@@ -195,14 +202,19 @@ class Records:
 
 
 def _answers(result: ClosedRound) -> dict[str, Any]:
-    """Return a round as a line of ``answers.jsonl``; ``wall_s`` includes the waits before it."""
+    """Return a round as a line of ``answers.jsonl``; ``wall_s`` includes the waits before it.
+
+    The ``seconds`` of a late client that has not replied are those that it had.
+    """
     closed = result.closed
+    is_late = (closed.status == Status.LATE) & np.isnan(closed.duration)
+    seconds_of = np.where(is_late, closed.spent, closed.duration)
     chosen = [
         {"id": client, "status": Status(int(status)).name.lower()}
         | ({} if np.isnan(seconds) else {"seconds": round(float(seconds), 3)})
         | ({"reason": result.reasons[i]} if i in result.reasons else {})
         for i, (client, status, seconds) in enumerate(
-            zip(result.ids, closed.status, closed.duration, strict=True)
+            zip(result.ids, closed.status, seconds_of, strict=True)
         )
     ]
     return {

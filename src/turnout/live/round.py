@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,6 +86,8 @@ class ClosedRound(NamedTuple):
         closed_at: When the round was closed.
         alerts: The alerts that the round caused.
         weights: The believed weight of each answer; NaN if it has none.
+        sizes: How many times as large as usual its update was, by position, where it is known.
+        n_wanted: How many clients were to be selected, if enough had been free.
     """
 
     round: int
@@ -97,6 +100,8 @@ class ClosedRound(NamedTuple):
     closed_at: float
     alerts: tuple[Alert, ...] = ()
     weights: tuple[float, ...] = ()
+    sizes: Mapping[int, float] = MappingProxyType({})
+    n_wanted: int = 0
 
 
 @dataclass

@@ -26,7 +26,8 @@ from turnout.live.checkpoint import Checkpoint
 from turnout.live.client import NUM_EXAMPLES
 from turnout.live.members import Members
 from turnout.live.monitor import Monitor, Spans
-from turnout.live.reports import FirstClaims, Hints, Reports
+from turnout.live.quality import REFUSED, UpdateSizes
+from turnout.live.reports import FirstClaims, Hints, Reports, number
 from turnout.live.round import ClosedRound, Cohort, Journal, OpenRound, Reject
 from turnout.live.settings import LiveSettings, TooFewAnswers
 from turnout.live.transport import Address, Reply
@@ -81,7 +82,7 @@ class Session:
         self.spans = Spans(label)
         self.monitor = Monitor(settings, selector, warns=world is None)
         self.journal = Journal(settings.cohort_size, self.monitor.measured)
-        self._claims = FirstClaims()
+        self._claims, self._sizes = FirstClaims(), UpdateSizes()
         self._counts_once = counts_once
         self._lock = RLock()
         self._context: RoundContext | None = None  # of a round that is not open yet
@@ -134,6 +135,7 @@ class Session:
             self.members.bind()
             self.engine.resize(len(self.members.roster))
             self._claims.grow(len(self.members.roster))
+            self._sizes.grow(len(self.members.roster))
 
     def update_columns(self, address: Address, reply: Reply) -> None:
         """Store columns of a connected client.
@@ -267,8 +269,9 @@ class Session:
                 faults = {} if reject is None else reject(list(in_time.values()))
                 positions = list(in_time)
                 closed = opened.drop(closed, {positions[i]: why for i, why in faults.items()})
+                closed, sizes = self._compare_sizes(opened, closed)
                 with self.spans.part("learn"):
-                    result = self._close(opened, closed, times)
+                    result = self._close(opened, closed, times, sizes)
             self.spans.close(result)
             numbers = self.monitor.numbers(result, self.members)
         self.monitor.ended(result, numbers)
@@ -309,7 +312,7 @@ class Session:
                 arrays={
                     **self.engine.state(),
                     "world": {} if self.world is None else self.world.state(),
-                    "claims": self._claims.state(),
+                    "claims": self._claims.state() | self._sizes.state(),
                     **self.monitor.state(),
                     "columns": members.columns.state(),
                     "run": journal.columns(),
@@ -332,7 +335,8 @@ class Session:
                 raise StateFileError("its clients are in another order than roster or world.")
             self.members.restore(roster, saved)
             self.engine.load_state(arrays, n)
-            self._claims.load_state(arrays.get("claims", {}), n)
+            for claims in (self._claims, self._sizes):
+                claims.load_state(arrays.get("claims", {}), n)
             if self.world is not None:
                 self.world.load_state(arrays.get("world", {}))
             self.journal.restore(arrays["run"], saved.metrics, set(saved.void))
@@ -382,10 +386,42 @@ class Session:
         addresses = tuple(self.members.addresses_of(clients))
         return OpenRound(self.engine, ctx, selection, ids, addresses, foreseen)
 
-    def _close(self, opened: OpenRound, closed: Closed, times: tuple[float, float]) -> ClosedRound:
+    def _compare_sizes(
+        self, opened: OpenRound, closed: Closed
+    ) -> tuple[Closed, Mapping[int, float]]:
+        """Return the round without updates that would ruin the model, and their sizes.
+
+        What clients claim about their updates causes alerts only.
+        """
+        replies = opened.completed(closed)
+        clients = opened.selection.clients[list(replies)]
+        measured = [reply.size for reply in replies.values()]
+        claimed = [number(reply.metrics, "update_norm") for reply in replies.values()]
+        sizes = np.where(np.isnan(measured), claimed, measured)
+        multiples = dict(zip(replies, self._sizes.compare(clients, sizes).tolist(), strict=True))
+        bounds = self.engine.bounds
+        if bounds is not None and bounds.losses:
+            faults = {
+                i: f"its update has the size {size:.3g}, far more than usual"
+                for (i, multiple), size in zip(multiples.items(), measured, strict=True)
+                if multiple > REFUSED and not math.isnan(size)
+            }
+            closed = opened.drop(closed, faults)
+        return closed, {i: x for i, x in multiples.items() if not math.isnan(x)}
+
+    def _close(
+        self,
+        opened: OpenRound,
+        closed: Closed,
+        times: tuple[float, float],
+        sizes: Mapping[int, float],
+    ) -> ClosedRound:
         """Learn from a round, reserve late clients, and record it."""
         selection, ctx, members = opened.selection, opened.context, self.members
-        result = self._result(opened, closed, times)
+        wanted = min(ctx.cohort_size, self.engine.cohort_size)
+        if ctx.pool.size >= wanted:  # a selector may choose fewer of them
+            wanted = min(wanted, selection.clients.size)
+        result = self._result(opened, closed, times)._replace(sizes=sizes, n_wanted=wanted)
         replies = [(int(selection.clients[i]), x) for i, x in opened.completed(closed).items()]
         t, clients = ctx.round, selection.clients
         duration, outcome = self.reports.outcome(t, clients, closed, opened.answers)

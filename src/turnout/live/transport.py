@@ -66,6 +66,7 @@ class Reply(NamedTuple):
         content: The answer itself. A session does not open it, except for an ``Identity``.
         weight: The weight that it claims in the average; NaN if it claims none.
         form: What must be equal for answers to be aggregated, as the framework describes it.
+        size: The Euclidean norm of its update, as the server measured it; NaN if it did not.
     """
 
     kind: Kind = Kind.ANSWERED
@@ -75,6 +76,7 @@ class Reply(NamedTuple):
     content: Any = None
     weight: float = math.nan
     form: Any = None
+    size: float = math.nan
 
 
 class Identity(NamedTuple):

@@ -2,7 +2,7 @@
 
 from turnout.sampling.allocation import Allocation, capped_allocation
 from turnout.sampling.bottleneck import bottleneck_limit
-from turnout.sampling.ranking import Ranking, kth_largest, top_m
+from turnout.sampling.ranking import Ranking, kth_largest, top_m, top_m_chances
 from turnout.sampling.rounding import (
     dependent_rounding,
     draw_candidates,
@@ -26,5 +26,6 @@ __all__ = [
     "multinomial_without_replacement",
     "systematic_draw",
     "top_m",
+    "top_m_chances",
     "uniform_draw",
 ]

@@ -27,7 +27,7 @@ def _average(
 def _ward(
     a: FloatArray, b: FloatArray, ab: float, n_a: float, n_b: float, n: FloatArray
 ) -> FloatArray:
-    square = (n_a + n) * a**2 + (n_b + n) * b**2 - n * ab**2
+    square = (n_a + n) * (a * a) + (n_b + n) * (b * b) - n * ab**2
     merged: FloatArray = np.sqrt(np.maximum(square, 0.0) / (n_a + n_b + n))
     return merged
 
@@ -81,22 +81,22 @@ def light_groups(
 
 def _joined(merges: FloatArray, weight: FloatArray, most: float) -> IntArray:
     """Return the groups that some merges leave; one that is too heavy, and all above it, fail."""
-    parent, total = np.arange(weight.size), weight.astype(np.float64)
-    is_closed = np.zeros(weight.size, dtype=np.bool_)
+    parent, total = list(range(weight.size)), weight.astype(np.float64).tolist()
+    is_closed = [False] * weight.size
 
     def root(i: int) -> int:
         while parent[i] != i:
-            i = int(parent[i])
+            i = parent[i]
         return i
 
-    for i, j, _ in merges:
-        first, second = sorted((root(int(i)), root(int(j))))
-        if is_closed[[first, second]].any() or total[first] + total[second] > most:
-            is_closed[[first, second]] = True
+    for i, j in merges[:, :2].astype(np.int64).tolist():
+        first, second = sorted((root(i), root(j)))
+        if is_closed[first] or is_closed[second] or total[first] + total[second] > most:
+            is_closed[first] = is_closed[second] = True
             continue
         parent[second] = first
         total[first] += total[second]
-    roots = np.array([root(i) for i in range(parent.size)], dtype=np.int64)
+    roots = np.array([root(i) for i in range(weight.size)], dtype=np.int64)
     return np.unique(roots, return_inverse=True)[1].reshape(-1)
 
 
@@ -109,28 +109,26 @@ def _merges(distance: FloatArray, name: str) -> FloatArray:
     if not np.isfinite(distance).all():  # the chain below would never end
         raise InvalidInput("distance must be finite.", field="distance")
     between = distance.astype(np.float64, copy=True)
-    np.fill_diagonal(between, np.inf)
+    np.fill_diagonal(between, np.inf)  # as far as a group that was merged into another one
     size, is_open = np.ones(n), np.ones(n, dtype=np.bool_)
     merges = np.zeros((max(0, n - 1), 3))
     chain: list[int] = []
     for step in range(n - 1):
         if not chain:
-            chain.append(int(np.flatnonzero(is_open)[0]))
+            chain.append(int(is_open.argmax()))
         while True:
-            last = chain[-1]
-            row = between[last]
-            nearest = int(np.argmin(row))
+            row = between[chain[-1]]
+            nearest = int(row.argmin())
             if len(chain) > 1 and row[chain[-2]] <= row[nearest]:
                 break  # the last two are each other's nearest
             chain.append(nearest)
         a, b = chain.pop(), chain.pop()
         far = float(between[a, b])
         merges[step] = a, b, far
-        others = is_open.copy()
-        others[[a, b]] = False
-        merged = rule(between[a, others], between[b, others], far, size[a], size[b], size[others])
-        between[a, others] = between[others, a] = merged
-        between[b, :] = between[:, b] = np.inf
+        merged = rule(between[a], between[b], far, float(size[a]), float(size[b]), size)
+        merged[b] = np.inf
+        between[a] = between[:, a] = merged  # stays infinite to merged groups and to itself
+        between[b] = between[:, b] = np.inf
         size[a] += size[b]
         is_open[b] = False
     return merges

@@ -107,3 +107,26 @@ def top_m(score: FloatArray, m: int, rng: np.random.Generator) -> Ranking:
     probability[above.size :] = n_open / tied.size
     order = np.argsort(chosen)
     return Ranking(chosen[order], probability[order])
+
+
+def top_m_chances(score: FloatArray, m: int) -> FloatArray:
+    """Return (n,) the chance of each position to be among those of ``top_m``.
+
+    Args:
+        score: (n,) scores without NaN.
+        m: Number of positions, from 0 to n.
+
+    >>> top_m_chances(np.array([0.3, 0.9, 0.3]), 2)
+    array([0.5, 1. , 0.5])
+    """
+    check_vector("score", score)
+    m = require.integer("m", m, minimum=0, maximum=score.size)
+    if m in (0, score.size):
+        return np.full(score.size, float(m > 0))
+    if np.isnan(score.max()):
+        raise InvalidInput("score must not be NaN; give -inf to rank a client last.")
+    border = border_of(score, m)
+    chance = (score > border).astype(np.float64)
+    is_tied = score == border
+    chance[is_tied] = (m - chance.sum()) / np.count_nonzero(is_tied)
+    return chance

@@ -13,6 +13,7 @@ from turnout.selectors.fedcs import FedCS
 from turnout.selectors.guarded import Guarded
 from turnout.selectors.hics_fl import HiCSFL
 from turnout.selectors.k_linucb import KLinUCB
+from turnout.selectors.mix import Mix
 from turnout.selectors.nccb import NCCB
 from turnout.selectors.ocs import OCS
 from turnout.selectors.oort import Oort
@@ -43,6 +44,7 @@ __all__ = [
     "Guarded",
     "HiCSFL",
     "KLinUCB",
+    "Mix",
     "Oort",
     "Pace",
     "PowD",

@@ -19,15 +19,17 @@ Deviations: 1. Groups are formed from sketches of the updates instead of the upd
             2. The authors' public code gives the matrix of angles to a function that takes its rows
             for points, so that clients are compared by their angles to all others. of_rows=True
             does the same. The default compares two clients by their own angle, as the text says.
-            3. With more than 400 available clients, 400 of them, drawn anew in each round, form the
-            groups, and the others are dealt by size after them. Every client keeps its chance.
+            3. Groups take all pairs of clients. With more than 400 available clients, the signs of
+            the first 16 numbers of the sketches stand for them: two clients agree in a sign with
+            probability 1 - angle / pi. Urns are filled in the order of these signs, as a Gray code,
+            so that clients of an urn agree in the first of them. Every client keeps its chance.
             4. Unknown data sizes (NaN) count as the mean size. Clients of size 0 are drawn only if
             no client has any data.
             5. Silent clients are not avoided: the draw would no longer be unbiased.
 Limits:     The mean must count every draw alike: train with MeanReturned("equal"), which counts a
             client that two urns gave twice. Failures bias it, as they bias every draw.
-Cost:       O(n log n) select by size; by similarity O(n log n + 400^2). O(m) observe. State
-            8 n bytes for each number of the sketch, by similarity only.
+Cost:       O(n log n) select by size; by similarity O(n), and O(n^2) up to 400 clients. O(m)
+            observe. State 8 n bytes for each number of the sketch, by similarity only.
 Checked:    by hand, against a slow implementation of both algorithms, for unbiasedness and less
             variance than multinomial sampling: tests/selectors/test_clustered.py. We had the
             abstract and the authors' code, not the whole text.
@@ -47,6 +49,7 @@ from turnout.core.selector import Selector
 from turnout.core.stateful import Range
 from turnout.core.types import (
     LARGEST_REPORT,
+    Array,
     FloatArray,
     IntArray,
     Outcome,
@@ -56,8 +59,10 @@ from turnout.core.types import (
 from turnout.sampling import known_weights
 from turnout.sampling.linkage import light_groups
 
-#: Clients that form the groups; distances between more would take too long.
+#: Clients whose pairs are compared; distances between more would take too long.
 MOST_GROUPED = 400
+#: Signs that stand for the direction of an update if there are more clients, at most 16.
+N_SIGNS = 16
 #: Amounts of an urn that are lost to rounding.
 _TINY = 1e-12
 
@@ -116,14 +121,12 @@ class Clustered(Selector):
             return Selection(ctx.round, ctx.pool[:0], np.zeros(0))
         total = float(size.sum())
         amount = ctx.size * (size / total if total > 0.0 else np.full(size.size, 1.0 / size.size))
-        group = np.zeros(0, dtype=np.int64)
-        some = group
-        if self.by == "similarity":
-            some = np.arange(size.size)
-            if size.size > MOST_GROUPED:
-                some = np.sort(rng.choice(size.size, MOST_GROUPED, replace=False))
-            group = self._groups(self.sketch_[ctx.pool[some]], amount[some])
-        client, urn, share = fill_urns(amount, ctx.size, some, group)
+        group = code = None
+        if self.by == "similarity" and size.size <= MOST_GROUPED:
+            group = self._groups(self.sketch_[ctx.pool], amount)
+        elif self.by == "similarity":
+            code = sign_code(ctx.of_pool(self.sketch_[:, :N_SIGNS]))
+        client, urn, share = fill_urns(amount, ctx.size, group, code)
         ends = np.cumsum(share)
         first = np.searchsorted(urn, np.arange(ctx.size))
         start = np.where(first > 0, ends[first - 1], 0.0)
@@ -131,9 +134,12 @@ class Clustered(Selector):
         drawn = np.searchsorted(ends, start + rng.random(ctx.size) * span, side="right")
         last = np.append(first[1:], urn.size) - 1
         chosen, times = np.unique(client[np.clip(drawn, first, last)], return_counts=True)
+        is_chosen = np.zeros(size.size, dtype=np.bool_)
+        is_chosen[chosen] = True
+        theirs = np.flatnonzero(is_chosen[client])
         with np.errstate(divide="ignore"):
-            missed = np.bincount(client, np.log1p(-np.minimum(share, 1.0)), minlength=size.size)
-        chance = -np.expm1(missed[chosen])
+            missed = np.log1p(-np.minimum(share[theirs], 1.0))
+        chance = -np.expm1(np.bincount(np.searchsorted(chosen, client[theirs]), missed))
         return Selection(ctx.round, ctx.pool[chosen], chance, {"multiplicity": times})
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
@@ -171,8 +177,22 @@ def angles(sketch: FloatArray) -> FloatArray:
     return 0.5 * (found + found.T)
 
 
+def sign_code(vectors: FloatArray) -> Array:
+    """Return (n,) unsigned codes of the signs; neighbours in their order differ in few signs.
+
+    Args:
+        vectors: (n, k) for k up to 16.
+    """
+    is_negative = np.zeros((len(vectors), 16), dtype=np.bool_)
+    np.less(vectors, 0.0, out=is_negative[:, : vectors.shape[1]])
+    code = np.packbits(is_negative.reshape(-1)).view(">u2").astype(np.uint16)
+    for shift in (8, 4, 2, 1):  # the place of a Gray code in its order
+        code ^= code >> shift
+    return code
+
+
 def fill_urns(
-    amount: FloatArray, n_urns: int, some: IntArray, group: IntArray
+    amount: FloatArray, n_urns: int, group: IntArray | None = None, code: Array | None = None
 ) -> tuple[IntArray, IntArray, FloatArray]:
     """Return the pieces of all urns, urn after urn: client, urn, and its share of the urn.
 
@@ -182,44 +202,52 @@ def fill_urns(
     Args:
         amount: (n,) m n_i / M; sums to m.
         n_urns: m.
-        some: Positions of the clients that are in groups; none by size.
-        group: (len(some),) their groups, from 0.
+        group: (n,) groups of the clients, from 0; None has none.
+        code: (n,) the order in which urns are filled; None is by groups and by size.
     """
     whole = np.floor(amount + _TINY).astype(np.int64)
     rest = np.maximum(amount - whole, 0.0)
     rest[rest < _TINY] = 0.0
     n_whole = int(whole.sum())
-    pieces = [(np.repeat(np.arange(amount.size), whole), np.arange(n_whole), np.ones(n_whole))]
-    n_left = n_urns - n_whole
-    weight = np.bincount(group, rest[some]) if group.size else np.zeros(0)
-    rank = np.empty(weight.size, dtype=np.int64)
-    rank[np.argsort(-weight, kind="stable")] = np.arange(weight.size)
-    level = np.full(amount.size, weight.size)  # clients without a group come last
-    level[some] = rank[group] if group.size else 0
-    order = np.lexsort((-rest, level))
-    order = order[rest[order] > 0.0]
-    begins = order[level[order] < min(n_left, weight.size)]
-    pieces.append((begins, n_whole + level[begins], rest[begins]))
-    room = np.ones(n_left) - np.bincount(level[begins], rest[begins], minlength=n_left)
-    line = order[level[order] >= min(n_left, weight.size)]
-    pieces.append(_dealt(line, rest[line], np.maximum(room, 0.0), n_whole))
-    client, urn, share = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
-    by_urn = np.argsort(urn, kind="stable")
-    return client[by_urn], urn[by_urn], share[by_urn]
+    n_left, begins = n_urns - n_whole, np.zeros(0, dtype=np.int64)
+    first, room = begins, np.ones(n_left)
+    if group is not None:
+        weight = np.bincount(group, rest)
+        rank = np.empty(weight.size, dtype=np.int64)
+        rank[np.argsort(-weight, kind="stable")] = np.arange(weight.size)
+        order = np.lexsort((-rest, rank[group]))
+        order = order[rest[order] > 0.0]
+        n_begun = np.searchsorted(rank[group[order]], min(n_left, weight.size))
+        begins, order = order[:n_begun], order[n_begun:]
+        first = rank[group[begins]]
+        room = np.maximum(room - np.bincount(first, rest[begins], minlength=n_left), 0.0)
+    else:
+        order = np.argsort(-rest if code is None else code, kind="stable")
+        order = order[rest[order] > 0.0]
+    dealt, their_urn, their_share = _dealt(order, rest[order], room)
+    client = np.concatenate((np.repeat(np.arange(amount.size), whole), begins, dealt))
+    urn = np.concatenate((np.arange(n_whole), n_whole + first, n_whole + their_urn))
+    share = np.concatenate((np.ones(n_whole), rest[begins], their_share))
+    if begins.size:
+        by_urn = np.argsort(urn, kind="stable")
+        client, urn, share = client[by_urn], urn[by_urn], share[by_urn]
+    return client, urn, share
 
 
 def _dealt(
-    clients: IntArray, amount: FloatArray, room: FloatArray, first: int
+    clients: IntArray, amount: FloatArray, room: FloatArray
 ) -> tuple[IntArray, IntArray, FloatArray]:
     """Lay amounts end to end into the room that urns have left, and cut them at its borders."""
+    if not clients.size:
+        return clients, clients, np.zeros(0)
     ends, borders = np.cumsum(amount), np.cumsum(room)
-    if not ends.size:
-        return clients, np.zeros(0, dtype=np.int64), np.zeros(0)
     borders = borders * (ends[-1] / borders[-1])  # equal but for rounding
-    cuts = np.unique(np.concatenate((ends, borders)))
-    middle = cuts - 0.5 * np.diff(cuts, prepend=0.0)
+    cut = np.searchsorted(ends, borders)  # a client that ends at a border is not cut there
+    cuts = np.insert(ends, cut, borders)
+    who = np.insert(np.arange(clients.size), cut, np.minimum(cut, clients.size - 1))
+    urn = np.repeat(np.arange(room.size), np.diff(cut + np.arange(1, room.size + 1), prepend=0))
+    last = cuts.size - urn.size
+    urn = np.append(urn, np.full(last, room.size - 1))
     length = np.diff(cuts, prepend=0.0)
     kept = length > _TINY
-    who = np.minimum(np.searchsorted(ends, middle[kept]), clients.size - 1)
-    urn = np.minimum(np.searchsorted(borders, middle[kept]), room.size - 1)
-    return clients[who], first + urn, length[kept]
+    return clients[who[kept]], urn[kept], length[kept]

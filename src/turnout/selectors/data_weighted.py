@@ -33,7 +33,7 @@ import numpy as np
 from turnout.core.domains import Flag
 from turnout.core.registry import register
 from turnout.core.selector import Selector
-from turnout.core.types import RoundContext, Selection
+from turnout.core.types import FloatArray, RoundContext, Selection
 from turnout.sampling import capped_allocation, exact_draw, known_weights, uniform_draw
 
 
@@ -78,3 +78,18 @@ class DataWeighted(Selector):
             chance = np.concatenate((chance, np.full(extra.size, extra.size / empty.size)))
         order = np.argsort(chosen)
         return Selection(ctx.round, ctx.pool[chosen[order]], chance[order])
+
+    def chances(self, ctx: RoundContext) -> FloatArray:
+        """Return the chances of the draw that ``select`` makes."""
+        weight = ctx.of_pool(known_weights(ctx.column("num_samples")))
+        is_positive = weight > 0.0
+        n_positive = int(np.count_nonzero(is_positive))
+        chance = np.zeros(weight.size)
+        if self.replacement and n_positive:
+            chance = 1.0 - (1.0 - weight / weight.sum()) ** ctx.size
+        else:
+            size = min(ctx.size, n_positive)
+            log_weight = np.log(weight[is_positive])
+            chance[is_positive] = capped_allocation(log_weight, size).probability
+            chance[~is_positive] = (ctx.size - size) / max(1, weight.size - n_positive)
+        return ctx.of_everyone(chance)

@@ -171,6 +171,14 @@ class E3CS(Selector):
         reported = chance if self.reports_probability else None
         return Selection(ctx.round, ctx.pool[drawn], reported, memo | {"target": chance})
 
+    def chances(self, ctx: RoundContext) -> FloatArray | None:
+        """Return the allocated probabilities; None for the journal's draw, which misses them."""
+        if not self.reports_probability:
+            return None
+        sigma = self.quota_at(ctx.round) * ctx.size / max(1, ctx.pool.size)
+        p = capped_allocation(ctx.of_pool(self.log_weight_), ctx.size, sigma).probability
+        return ctx.of_everyone(np.maximum(p, np.finfo(np.float64).tiny))
+
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Reweight the drawn clients by their estimated success, and the overflow set S_t.
 

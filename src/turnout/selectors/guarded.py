@@ -197,6 +197,18 @@ class Guarded(Accounts):
             chance = np.concatenate((once, chance))[order]
         return self._noted(Selection(ctx.round, clients[order], chance, memo))
 
+    def chances(self, ctx: RoundContext) -> FloatArray | None:
+        """Return 1 for a reserved place, and the inner selector's chances for the others."""
+        reserved, inner_ctx = self._plan(ctx)
+        if inner_ctx is None:
+            chance = np.zeros(ctx.n_clients)
+        elif (found := self._inner.chances(inner_ctx)) is not None:
+            chance = found
+        else:
+            return None
+        chance[reserved] = 1.0
+        return chance
+
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Charge the round to everyone who was available, and tell the inner selector its part."""
         self._settle(selection)

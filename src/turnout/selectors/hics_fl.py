@@ -21,15 +21,18 @@ Deviations: 1. Eq. (7) has a temperature of its own for each data set, because D
             3. The paper does not say how groups are formed from the distances of Eq. (9). Here the
             two closest are merged by their mean distance until M are left
             (turnout.sampling.linkage).
-            4. With more than 400 known clients, 400 of them, drawn anew in each round, form the
-            groups, and the others join the nearest one.
+            4. In federations of more than ``candidates`` known clients, a random part of this size,
+            drawn anew in each round, can be chosen. With more than 250 clients, 250 of them form
+            the groups, and the others join the nearest one. candidates=None lets everyone be
+            chosen, for O(n M C).
             5. Without a horizon, gamma stays at gamma_0.
             6. A client that was asked and has never answered has no direction and the mean balance.
             After ``patience`` unanswered requests in a row, each further one halves a client's
             chance (turnout.sampling.running). patience=None turns this off.
 Limits:     The bias shows labels only if the last layer has one and the loss is cross-entropy. The
             number of classes must be set. A group of one balanced client is drawn very often.
-Cost:       O(n M C) select and O(m) observe; state (8 C + 17) n bytes.
+Cost:       select O(n + c M C), for c = candidates, plus the groups, O(250^2); observe O(m). State
+            (8 C + 17) n bytes.
 Checked:    by hand, against a slow implementation and by frequencies:
             tests/selectors/test_hics_fl.py.
 """
@@ -58,7 +61,13 @@ from turnout.sampling.linkage import similar_groups
 from turnout.sampling.running import count_unanswered, lowered
 
 #: Clients that form the groups; distances between more would take too long.
-MOST_GROUPED = 400
+MOST_GROUPED = 250
+
+#: Least size of a client, probability, length and temperature.
+LEAST = np.finfo(float).tiny
+
+#: Candidates for each place of the cohort, at least.
+PER_PLACE = 20
 
 
 @register("hics-fl")
@@ -74,6 +83,8 @@ class HiCSFL(Selector):
         weight_of_balance: How much a difference in balance counts beside the angle in the distance
             of two clients; lambda in the paper. Keep 10.
         temperature: Divides the changes of the bias in Eq. (7); None follows their size.
+        candidates: Most clients that can be chosen in a round (deviation 4), but at least twenty
+            times the cohort. None lets everyone be chosen.
         patience: How many requests in a row a client may leave unanswered before each further one
             halves its chance (deviation 6). None never lowers it. Keep 5.
     """
@@ -100,6 +111,7 @@ class HiCSFL(Selector):
         horizon: Count | None = None,
         weight_of_balance: NonNegative = 10.0,
         temperature: Positive | None = None,
+        candidates: Count | None = 2000,
         patience: Index | None = 5,
     ) -> None:
         self.classes = classes
@@ -108,6 +120,7 @@ class HiCSFL(Selector):
         self.horizon = horizon
         self.weight_of_balance = weight_of_balance
         self.temperature = temperature
+        self.candidates = candidates
         self.patience = patience
 
     @property
@@ -128,7 +141,7 @@ class HiCSFL(Selector):
         new = np.flatnonzero(~self.was_asked_[pool])
         chosen = new[uniform_draw(new.size, min(new.size, ctx.size), rng)]
         if chosen.size < ctx.size:
-            old = np.flatnonzero(self.was_asked_[pool])
+            old = self._candidates(np.flatnonzero(self.was_asked_[pool]), ctx.size, rng)
             weight = self._weight(ctx, pool[old], rng)
             drawn = multinomial_without_replacement(weight, ctx.size - chosen.size, rng)
             chosen = np.concatenate((chosen, old[drawn]))
@@ -142,12 +155,17 @@ class HiCSFL(Selector):
         self.bias_[chosen[answered]] = sent[answered]
         self.was_asked_[chosen] = True
 
+    def _candidates(self, old: IntArray, size: int, rng: np.random.Generator) -> IntArray:
+        """Return the clients that can be chosen in this round; deviation 4."""
+        most = old.size if self.candidates is None else max(self.candidates, PER_PLACE * size)
+        return old if old.size <= most else old[uniform_draw(old.size, most, rng)]
+
     def _weight(self, ctx: RoundContext, clients: IntArray, rng: np.random.Generator) -> FloatArray:
         """Return the chance of each of some clients in one draw; Eq. (10)."""
-        size = np.ones(ctx.n_clients)
+        size = np.ones(clients.size)
         if "num_samples" in ctx.columns:
-            size = np.maximum(known_weights(ctx.column("num_samples")), np.finfo(float).tiny)
-        share = size[clients] / size[clients].max(initial=1.0)
+            size = np.maximum(known_weights(ctx.column("num_samples"))[clients], LEAST)
+        share = size / size.max(initial=1.0)
         direction, balance = described(self.bias_[clients], self.temperature)
         group = self._groups(direction, balance, rng)
         n_members = np.bincount(group, minlength=self.groups)
@@ -172,7 +190,7 @@ class HiCSFL(Selector):
         n_members = np.bincount(group)
         centre = np.zeros((n_members.size, direction.shape[1]))
         np.add.at(centre, group, direction[some])
-        centre /= np.maximum(np.linalg.norm(centre, axis=1, keepdims=True), np.finfo(float).tiny)
+        centre /= np.maximum(np.linalg.norm(centre, axis=1, keepdims=True), LEAST)
         level = np.bincount(group, balance[some]) / n_members
         nearest: IntArray = distances(direction, balance, centre, level, factor).argmin(axis=1)
         return nearest
@@ -193,13 +211,12 @@ def described(bias: FloatArray, temperature: float | None) -> tuple[FloatArray, 
     heat = temperature
     if heat is None:
         heat = 0.5 * float(largest[known].mean()) if known.any() else 1.0
-    least = np.finfo(float).tiny
     gap = bias - bias.max(axis=1, keepdims=True)
     with np.errstate(over="ignore"):
-        logit = gap / max(heat, least)  # at most 0; minus infinity is no chance
+        logit = gap / max(heat, LEAST)  # at most 0; minus infinity is no chance
     p = np.exp(logit)
     p /= p.sum(axis=1, keepdims=True)
-    balance = -np.sum(p * np.log(np.maximum(p, least)), axis=1)  # Eq. (7)
+    balance = -np.sum(p * np.log(np.maximum(p, LEAST)), axis=1)  # Eq. (7)
     usual = float(balance[known].mean()) if known.any() else 0.0
     return direction, np.where(known, balance, usual)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from turnout.core.registry import register
 from turnout.core.selector import Selector
-from turnout.core.types import RoundContext, Selection
+from turnout.core.types import FloatArray, RoundContext, Selection
 from turnout.sampling import uniform_draw
 
 
@@ -33,3 +33,7 @@ class Random(Selector):
         drawn = uniform_draw(ctx.pool.size, ctx.size, rng)
         chance = np.full(ctx.size, ctx.size / max(1, ctx.pool.size))
         return Selection(ctx.round, ctx.pool[drawn], chance)
+
+    def chances(self, ctx: RoundContext) -> FloatArray:
+        """Return the same chance for all who are available."""
+        return ctx.of_everyone(np.full(ctx.pool.size, ctx.size / max(1, ctx.pool.size)))

@@ -24,8 +24,8 @@ import numpy as np
 from turnout.core.registry import register
 from turnout.core.selector import Selector
 from turnout.core.stateful import NOT_NEGATIVE, Range
-from turnout.core.types import Outcome, RoundContext, Selection
-from turnout.sampling import top_m
+from turnout.core.types import FloatArray, Outcome, RoundContext, Selection
+from turnout.sampling import top_m, top_m_chances
 
 
 @register("round-robin")
@@ -48,12 +48,20 @@ class RoundRobin(Selector):
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Take the clients whose last participation lies furthest back."""
-        turns = self.n_chosen_ / (self.n_chosen_.max() + 1.0)  # below 1: decides ties only
-        ranking = top_m(-ctx.of_pool(self.last_round_ + turns), ctx.size, rng)
+        ranking = top_m(self._wait(ctx), ctx.size, rng)
         return Selection(ctx.round, ctx.pool[ranking.chosen], ranking.probability)
+
+    def chances(self, ctx: RoundContext) -> FloatArray:
+        """Return 1 for those whose turn it is, and equal chances for drawn places."""
+        return ctx.of_everyone(top_m_chances(self._wait(ctx), ctx.size))
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Note the participation, whatever came of it; late feedback never turns time back."""
         last = self.last_round_[selection.clients]
         self.last_round_[selection.clients] = np.maximum(last, selection.round)
         self.n_chosen_[selection.clients] += 1.0
+
+    def _wait(self, ctx: RoundContext) -> FloatArray:
+        """Return how long each available client has waited; fewer turns decide ties."""
+        turns = self.n_chosen_ / (self.n_chosen_.max() + 1.0)  # below 1
+        return np.negative(ctx.of_pool(self.last_round_ + turns))

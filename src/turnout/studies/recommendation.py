@@ -29,6 +29,7 @@ UNKNOWN = "success_rate"
 NOT_ASKED: Mapping[str, str] = {
     "dirichlet": "it is unfair on purpose, to measure what that costs",
     "guarded": "it wraps another selector: name one, such as guarded:inner=oort",
+    "mix": "it draws one of other selectors: name them, such as mix:members={pace=0.9,random=0.1}",
 }
 
 

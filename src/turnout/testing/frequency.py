@@ -66,6 +66,13 @@ def _expect_frequencies(selector: Selector, ctx: RoundContext, repeats: int) -> 
         reported[chosen] = p
     seen = np.flatnonzero(hits.any(axis=0))
     p = reported[seen]
+    everyone = selector.chances(ctx)
+    expect(
+        everyone is None
+        or (everyone.shape == (ctx.n_clients,) and np.allclose(everyone[seen], p, atol=ROUNDING)),
+        "chances differs from the probabilities of select: return (n,) the same numbers, and those "
+        "of the clients that were not drawn.",
+    )
     expect(bool(np.all((p > 0.0) & (p <= 1.0))), "probability is outside (0, 1].")
     allowed = np.where(p >= 1.0 - ROUNDING, 0.5, margin(repeats * p * (1.0 - p)))
     odd = seen[np.abs(hits[:, seen].sum(axis=0) - repeats * p) > allowed]

@@ -6,15 +6,19 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import (
+    Bulyan,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
     FedMedian,
+    FedTrimmedAvg,
     Krum,
+    MultiKrum,
     QFedAvg,
     Strategy,
 )
+from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 
 import turnout
 from tests.live.flower.fake import Fate, by_name, cohorts, federation, model, outcomes, value_of
@@ -23,6 +27,7 @@ from turnout.core.bounds import Bounds
 from turnout.live import MissingMetric
 from turnout.live.checkpoint import read_checkpoint
 from turnout.live.flower import SelectingStrategy, transport
+from turnout.live.flower.inner import answers_needed
 from turnout.worlds import FixedDeadline
 
 COMPLETED, LATE, FAILED, SILENT = (int(status) for status in Status)
@@ -595,3 +600,68 @@ def test_a_weight_that_is_no_number_of_examples_is_bounded_by_the_first_one(tick
     assert value_of(result.arrays)[0][0] == pytest.approx(sum(steps))
     assert set(rounds) == {1, 2}
     assert sum("claimed 3.5 before: its weight is 10.5" in line for line in logged) == 1
+
+
+def scaled(factor):
+    """A reply whose arrays are multiplied, as a poisoned model would be."""
+
+    def forge(reply):
+        arrays = [factor * array for array in reply.content["arrays"].to_numpy_ndarrays()]
+        reply.content["arrays"] = ArrayRecord(arrays)
+        return reply
+
+    return forge
+
+
+def test_a_median_of_two_is_not_ruined(ticking, logged):
+    """One reply of 1e30 and one of NaN in a cohort of three left a model at chance."""
+    grid = federation(3)
+    nodes = by_name(grid)
+    nodes["client-001"].plan = {2: Fate(forge=with_arrays(np.full(3, math.nan), np.ones((1, 1))))}
+    nodes["client-002"].plan = {2: Fate(forge=with_arrays(np.full(3, 1e30), np.ones((1, 1))))}
+    strategy = selecting(FedMedian(fraction_evaluate=0.0), cohort_size=3)
+    result = strategy.start(grid, model(), num_rounds=4)
+    assert list(outcomes(strategy, 2).values()) == [COMPLETED, FAILED, FAILED]
+    assert np.abs(value_of(result.arrays)[0]).max() < 100
+    assert any("sent an update of impossible size: it was refused" in line for line in logged)
+    assert any("FedMedian needs 3 answers to withstand 1 wrong" in line for line in logged)
+
+
+def test_a_large_update_is_compared_with_the_others_also_after_a_restart(ticking, logged, tmp_path):
+    checkpoint = tmp_path / "run.npz"
+    grid = federation(5)
+    for _ in range(2):
+        strategy = selecting(cohort_size=5, checkpoint=checkpoint)
+        strategy.start(grid, model(), num_rounds=1)
+    for node in grid.nodes.values():  # only two of them answer, one with a model 1e5 times as large
+        forged = scaled(1e5) if node.name == "client-003" else None
+        lost = node.name in ("client-001", "client-002")
+        node.plan = {node.trained: Fate(is_lost=lost, forge=forged)}
+    strategy = selecting(cohort_size=5, checkpoint=checkpoint)
+    strategy.start(grid, model(), num_rounds=2)
+    assert outcomes(strategy, 1)["client-003"] == FAILED
+    assert outcomes(strategy, 1)["client-000"] == COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("inner", "needed"),
+    [
+        (FedAvg(), (1, 0)),
+        (FedMedian(), (3, 1)),
+        (FedTrimmedAvg(beta=0.2), (5, 1)),
+        (FedTrimmedAvg(beta=0.0), (1, 0)),
+        (Krum(num_malicious_nodes=2), (7, 2)),
+        (MultiKrum(num_malicious_nodes=0, num_nodes_to_select=1), (1, 0)),
+        (Bulyan(num_malicious_nodes=1), (7, 1)),
+    ],
+)
+def test_how_many_answers_a_robust_strategy_needs(inner, needed):
+    assert answers_needed(inner) == needed
+
+
+def test_a_trimmed_mean_of_that_many_drops_one():
+    """The table says 1 / beta: with one answer fewer, the wrong one is still in the mean."""
+    wrong = np.array([[1e9]])
+    for n, is_kept in ((5, False), (4, True)):
+        array = np.concatenate([np.ones((n - 1, 1)), wrong])
+        assert (trim_mean(array, 0.2)[0] > 2.0) == is_kept

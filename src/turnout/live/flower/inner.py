@@ -14,6 +14,7 @@ between two runs.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +26,7 @@ from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Bulyan, Strategy
+from flwr.serverapp.strategy import Bulyan, FedMedian, FedTrimmedAvg, Strategy
 
 from turnout.core.errors import InvalidInput, StateFileError, TurnoutError
 from turnout.core.plain import CONTAINERS, CannotEncode, Codec, Rule
@@ -136,8 +137,11 @@ def sampling_settings(strategy: Strategy) -> str:
     return ", ".join(found) or "its configure_train"
 
 
-def check_numbers(strategy: Strategy, cohort_size: int, select_size: int) -> None:
-    """Refuse a cohort that the strategy, or one inside it, cannot work with."""
+def check_numbers(strategy: Strategy, cohort_size: int, select_size: int, min_answers: int) -> None:
+    """Refuse a cohort that the strategy, or one inside it, cannot work with.
+
+    A robust strategy with fewer answers than it needs is no error, but the log says so.
+    """
     for layer in layers(strategy):
         own, name = vars(layer), type(layer).__name__
         if own.get("fraction_train") == 0.0:
@@ -157,18 +161,40 @@ def check_numbers(strategy: Strategy, cohort_size: int, select_size: int) -> Non
                 "nodes: privacy accounting allows no over-selection; use a policy without it."
             )
         _check_robust(layer, own, name, cohort_size)
+        needed, wrong = answers_needed(layer)
+        if min_answers < needed and wrong:
+            log.warning(
+                "%s needs %d answers to withstand %d wrong, and rounds count with %d: set "
+                "quorum=Quorum(min_answers=%d)",
+                *(name, needed, wrong, min_answers, needed),
+            )
+
+
+def answers_needed(layer: Strategy) -> tuple[int, int]:
+    """Return how many answers a robust strategy needs, and how many wrong ones it then withstands.
+
+    Args:
+        layer: The strategy; one that is not robust needs one answer and withstands none.
+    """
+    malicious = vars(layer).get("num_malicious_nodes")
+    if malicious is not None and isinstance(layer, Bulyan):
+        return 4 * malicious + 3, malicious
+    if malicious:
+        return 2 * malicious + 3, malicious
+    if isinstance(layer, FedMedian):
+        return 3, 1
+    if isinstance(layer, FedTrimmedAvg) and layer.beta > 0.0:
+        return math.ceil(1.0 / layer.beta), 1  # it drops int(beta * answers) at either end
+    return 1, 0
 
 
 def _check_robust(layer: Strategy, own: Mapping[str, Any], name: str, cohort_size: int) -> None:
     malicious, kept = own.get("num_malicious_nodes"), own.get("num_nodes_to_select")
-    if malicious is not None:
-        is_bulyan = isinstance(layer, Bulyan)
-        needed = 4 * malicious + 3 if is_bulyan else 2 * malicious + 3 if malicious else 1
-        if cohort_size < needed:
-            raise InvalidInput(
-                f"cohort_size must be at least {needed} for {name} with num_malicious_nodes = "
-                f"{malicious}, got {cohort_size}."
-            )
+    if malicious is not None and cohort_size < (needed := answers_needed(layer)[0]):
+        raise InvalidInput(
+            f"cohort_size must be at least {needed} for {name} with num_malicious_nodes = "
+            f"{malicious}, got {cohort_size}."
+        )
     if kept is not None and kept > cohort_size:
         raise InvalidInput(
             f"num_nodes_to_select is {kept} in {name} and cohort_size is {cohort_size}: it cannot "

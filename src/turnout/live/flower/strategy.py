@@ -112,7 +112,7 @@ class SelectingStrategy(Strategy):
         self._given_roster = roster
         self._world = VirtualWorld(world) if isinstance(world, Environment) else world
         chosen = (self.settings.policy or FixedDeadline()).select_size(cohort_size)
-        within.check_numbers(inner, cohort_size, chosen)
+        within.check_numbers(inner, cohort_size, chosen, self.settings.quorum.min_answers)
         self._inner_state = None if self.settings.checkpoint is None else InnerState(inner)
         # The hooks of the inner strategy, before others stand in for them.
         self._own = {name: getattr(inner, name) for name in within.HOOKS}
@@ -328,8 +328,8 @@ class FlowerRun(HostRun):
             counts_once=self.rules.counts_once,
             hints=FlowerHints(),
         )
-        port = FlowerPort(grid, self.rules)
-        super().__init__(session, port, "flower", n_rounds, {"flwr": flwr.__version__})
+        self.port = FlowerPort(grid, self.rules)
+        super().__init__(session, self.port, "flower", n_rounds, {"flwr": flwr.__version__})
 
     def exchange(self, messages: list[Message], timeout: float | None) -> list[Message]:
         """Send what Flower's loop wants to send, and return the replies that count."""
@@ -412,7 +412,7 @@ class FlowerRun(HostRun):
                 "once and once, by grid.send_and_receive(messages)."
             )
         payloads = [by_node[cast(int, node)] for node in cohort.addresses]
-        needed = self.session.reports.required
+        needed, self.port.model = self.session.reports.required, self.arrays
         reject = partial(self.rules.rejected, sent=self.arrays, needed=needed)
         result = self.train(payloads, reject)
         answers = zip(result.answers, result.weights, strict=True)

@@ -45,6 +45,7 @@ from turnout.core.types import LARGEST_REPORT, Array
 from turnout.live.client import OLD_KEYS
 from turnout.live.flower import client as wire
 from turnout.live.flower.inner import layers
+from turnout.live.quality import squared_distance
 from turnout.live.reports import (
     ArrayForm,
     Hints,
@@ -132,12 +133,13 @@ class ReplyRules:
                 return cls(layer.weighted_by_key, not is_tree, must_change, counts_once)
         return cls(must_change=must_change, counts_once=counts_once)
 
-    def check(self, message: Message, *, train: bool) -> Reply:
+    def check(self, message: Message, *, train: bool, model: ArrayRecord | None = None) -> Reply:
         """Return a message as a reply that answers, or that failed because of its content.
 
         Args:
             message: What came.
             train: Whether it must bring arrays.
+            model: The model that was sent out, to measure how far the reply is from it.
         """
         if not message.has_content():
             return Reply(Kind.FAILED, reason="it has no content")
@@ -160,7 +162,10 @@ class ReplyRules:
         )
         form = ReplyForm(forms[0] if forms else ("", ()), (next(iter(measured)), lengths))
         weight = number(metrics, self.weight_key)
-        return Reply(metrics=metrics, content=message, weight=weight, form=form)
+        size = math.nan
+        if model is not None and self.same_shapes:
+            size = _distance(next(iter(arrays.values())), model)
+        return Reply(metrics=metrics, content=message, weight=weight, form=form, size=size)
 
     def rejected(
         self, replies: Sequence[Reply], *, sent: ArrayRecord | None, needed: Sequence[str]
@@ -234,6 +239,7 @@ class FlowerPort:
         self.grid = grid
         self._rules = rules
         self._sent: dict[Ticket, Question | bool] = {}  #: a question, or whether it is training
+        self.model = ArrayRecord()  #: what clients start from in this round
 
     def present(self) -> Iterable[int]:
         """Return the connected nodes."""
@@ -305,7 +311,7 @@ class FlowerPort:
             return Reply(metrics=_values(message), content=message)
         if not what:
             return Reply(content=message)
-        reply = self._rules.check(message, train=True)
+        reply = self._rules.check(message, train=True, model=self.model)
         dropped = None if reply.reason is None else f"reply dropped, {reply.reason}"
         return reply._replace(reason=dropped)
 
@@ -392,6 +398,16 @@ def _is_model(reply: Reply, sent: ArrayRecord) -> bool:
     return list(arrays) == list(sent) and all(
         np.array_equal(read_array(arrays[key]), read_array(sent[key])) for key in sent
     )
+
+
+def _distance(arrays: ArrayRecord, model: ArrayRecord) -> float:
+    """Return the Euclidean distance from the model; NaN if the arrays have another form."""
+    if list(arrays) != list(model):
+        return math.nan
+    pairs = [(read_array(arrays[key]), read_array(model[key])) for key in model]
+    if any(new.shape != old.shape for new, old in pairs):
+        return math.nan
+    return math.sqrt(sum(squared_distance(new, old) for new, old in pairs if new.dtype.kind == "f"))
 
 
 def _look_at_arrays(

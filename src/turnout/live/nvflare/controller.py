@@ -291,7 +291,8 @@ class NvflareRun(HostRun):
             return None
         if not isinstance(received, Reply):
             received.meta["client_name"] = client  # FedAvg weighs by it
-            received = check(received, self.port.form, averages=self._averages)
+            known = self.model.params or {}
+            received = check(received, self.port.form, known, averages=self._averages)
         return self.port.take(task, client, received)
 
     def save_round(self) -> None:

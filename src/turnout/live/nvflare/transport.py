@@ -26,7 +26,7 @@ import numpy as np
 from nvflare.apis.controller_spec import Task
 from nvflare.apis.fl_constant import FLMetaKey, ReturnCode
 from nvflare.apis.shareable import Shareable
-from nvflare.app_common.abstract.fl_model import FLModel
+from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from nvflare.app_common.workflows.base_fedavg import _get_num_steps_weight
 from nvflare.app_common.workflows.fedavg import FedAvg
@@ -35,6 +35,7 @@ from turnout.core.types import LARGEST_REPORT
 from turnout.live import clock
 from turnout.live.members import MOST_NUMBERS
 from turnout.live.nvflare import client as wire
+from turnout.live.quality import squared_distance
 from turnout.live.reports import ArrayForm, Hints, loss_report_hint
 from turnout.live.transport import (
     Address,
@@ -348,16 +349,22 @@ def read(result: Shareable) -> FLModel | Reply:
         return Reply(Kind.GARBLED, reason=f"reply not readable ({type(error).__name__})")
 
 
-def check(received: FLModel, model: ArrayForm, *, averages: bool) -> Reply:
+def check(
+    received: FLModel, model: ArrayForm, params: Mapping[str, Any], *, averages: bool
+) -> Reply:
     """Return the reply of a client that has sent a model.
 
     Args:
         received: The model.
         model: The form of the model that was sent out.
+        params: Its parameters.
         averages: Whether replies are averaged, and not combined by the user's own aggregator.
     """
+    size = math.nan
     try:
         fault, form = _look(received, model, averages=averages)
+        if fault is None and averages:
+            size = _size(received, params)
     except Exception as error:  # the same
         fault, form = f"it cannot be read ({type(error).__name__})", ()
     if fault is not None:
@@ -368,7 +375,7 @@ def check(received: FLModel, model: ArrayForm, *, averages: bool) -> Reply:
     claimed = (received.meta or {}).get(FLMetaKey.NUM_STEPS_CURRENT_ROUND)
     weight = math.nan if claimed is None else _get_num_steps_weight(received)
     whole_form = (str(received.params_type), form)
-    return Reply(metrics=metrics, content=received, weight=weight, form=whole_form)
+    return Reply(metrics=metrics, content=received, weight=weight, form=whole_form, size=size)
 
 
 def weighted(model: FLModel, weight: float) -> FLModel:
@@ -432,6 +439,21 @@ def _look(received: FLModel, model: ArrayForm, *, averages: bool) -> tuple[str |
     if _get_num_steps_weight(received) > LARGEST_REPORT:
         return "its number of steps is too large", ()
     return None, form
+
+
+def _size(received: FLModel, params: Mapping[str, Any]) -> float:
+    """Return the Euclidean norm of an update; NaN if it has no number that NumPy can hold."""
+    is_update = received.params_type == ParamsType.DIFF
+    pairs = [
+        (value, 0.0 if is_update else params[key])
+        for key, value in received.params.items()
+        if (is_update or key in params) and _shape_and_kind(value)[1] == "f"
+    ]
+    try:
+        squares = [squared_distance(np.asarray(new), np.asarray(old)) for new, old in pairs]
+    except TypeError:  # a type such as bfloat16
+        return math.nan
+    return math.sqrt(sum(squares)) if squares else math.nan
 
 
 def _shape_and_kind(value: Any) -> tuple[tuple[int, ...], str]:
