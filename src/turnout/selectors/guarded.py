@@ -93,7 +93,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
@@ -213,7 +213,7 @@ class Guarded(Accounts):
         """Charge the round to everyone who was available, and tell the inner selector its part."""
         self._settle(selection)
         if selection.recall("asked_inner"):
-            self._inner.observe(*_part(selection, outcome, ~selection.recall("is_reserved")))
+            self._inner.observe(*_part(selection, outcome))
 
     def quota_at(self, round: int) -> float:
         """Return the larger of the floor and the inner selector's quota."""
@@ -269,6 +269,11 @@ class Guarded(Accounts):
         return self._chooser.poll_data
 
     @property
+    def whole_cohorts(self) -> str:  # type: ignore[override]  # the inner selector's
+        """Whether the inner selector needs whole cohorts, and why."""
+        return self._chooser.whole_cohorts
+
+    @property
     def may_underfill(self) -> bool:  # type: ignore[override]  # depends on a parameter
         """A cap may leave too few clients."""
         return self.cap < math.inf or self._chooser.may_underfill
@@ -287,6 +292,12 @@ class Guarded(Accounts):
         inner.load_state({"n_clients_": np.array(self.n_clients)} | _without_prefix(state))
         super().load_state(own)
         self._inner = inner
+
+    def resume(self, waiting: Sequence[Selection]) -> None:
+        """Tell the inner selector too, of its own choices."""
+        super().resume(waiting)
+        asked = [selection for selection in waiting if selection.recall("asked_inner")]
+        self._inner.resume([_own_choice(selection) for selection in asked])
 
     def grow(self, n_clients: int) -> None:
         """Make room for more clients, in the inner selector too."""
@@ -313,17 +324,23 @@ class Guarded(Accounts):
         return make(self.inner, **(self.inner_parameters or {}))
 
 
-def _part(selection: Selection, outcome: Outcome, mine: Array) -> tuple[Selection, Outcome]:
-    """Return the inner selector's own choice, and what came of it."""
-    chance = selection.probability
-    own = Selection(
+def _own_choice(selection: Selection) -> Selection:
+    """Return the inner selector's own choice."""
+    chance, mine = selection.probability, ~selection.recall("is_reserved")
+    return Selection(
         selection.round,
         selection.clients[mine],
         None if chance is None else chance[mine],
         _without_prefix(selection.memo),
     )
+
+
+def _part(selection: Selection, outcome: Outcome) -> tuple[Selection, Outcome]:
+    """Return the inner selector's own choice, and what came of it."""
+    mine = ~selection.recall("is_reserved")
     metrics = {name: values[mine] for name, values in outcome.metrics.items()}
-    return own, Outcome(outcome.status[mine], outcome.duration[mine], metrics)
+    own = Outcome(outcome.status[mine], outcome.duration[mine], metrics)
+    return _own_choice(selection), own
 
 
 def _without_prefix(arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -164,13 +164,6 @@ class Mix(Selector):
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Tell the member that chose what came of its choice; the others learn nothing."""
-        own = {
-            name.removeprefix(MEMBER): values
-            for name, values in selection.memo.items()
-            if name.startswith(MEMBER)
-        }
-        chance = selection.memo.get("own_probability")
-        choice = Selection(selection.round, selection.clients, chance, own)
         lot = int(selection.recall("lot"))
         if not 0 <= lot < len(self._members):
             raise InvalidInput(
@@ -178,7 +171,13 @@ class Mix(Selector):
                 "selection belongs to another mix.",
                 field="selection",
             )
-        self._members[lot].observe(choice, outcome)
+        self._members[lot].observe(_own_choice(selection), outcome)
+
+    def resume(self, waiting: Sequence[Selection]) -> None:
+        """Tell each member of its own choices."""
+        for place, member in enumerate(self._members):
+            mine = [each for each in waiting if int(each.recall("lot")) == place]
+            member.resume([_own_choice(selection) for selection in mine])
 
     def quota_at(self, round: int) -> float:
         """Return the members' quotas, each times the member's weight."""
@@ -235,6 +234,11 @@ class Mix(Selector):
     def poll_data(self) -> PollData:  # type: ignore[override]  # the members'
         """What those who poll do poll."""
         return next((each.poll_data for each in self._choosers if each.polls), "all")
+
+    @property
+    def whole_cohorts(self) -> str:  # type: ignore[override]  # the members'
+        """Why a member needs whole cohorts, if one does."""
+        return next((each.whole_cohorts for each in self._choosers if each.whole_cohorts), "")
 
     @property
     def may_underfill(self) -> bool:  # type: ignore[override]  # the members'
@@ -355,6 +359,17 @@ def _lengths(members: list[Selector]) -> set[str]:
         for name, size in member.metric_sizes.items():
             sizes.setdefault(name, set()).add(size)
     return {f"{name} of {n}" for name, found in sizes.items() if len(found) > 1 for n in found}
+
+
+def _own_choice(selection: Selection) -> Selection:
+    """Return the choice as the member made it."""
+    own = {
+        name.removeprefix(MEMBER): values
+        for name, values in selection.memo.items()
+        if name.startswith(MEMBER)
+    }
+    chance = selection.memo.get("own_probability")
+    return Selection(selection.round, selection.clients, chance, own)
 
 
 def _indicator(ctx: RoundContext, selection: Selection) -> FloatArray:
