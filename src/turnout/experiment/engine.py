@@ -25,8 +25,8 @@ from turnout.core.types import (
     RoundContext,
     Selection,
 )
-from turnout.experiment.in_flight import Answers, InFlight
-from turnout.worlds import Closed, Observed, RoundPolicy, WorkSchedule
+from turnout.experiment.in_flight import InFlight
+from turnout.worlds import Answers, Closed, Observed, RoundPolicy, WorkSchedule
 
 
 class RoundEngine:

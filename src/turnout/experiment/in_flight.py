@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
@@ -40,7 +39,7 @@ from turnout.core.types import (
     Selection,
     Status,
 )
-from turnout.worlds.overlap import WorkSchedule
+from turnout.worlds.overlap import Answers, WorkSchedule
 
 #: What is known of a client at work. ``place`` is its position in the selection of its choice.
 FLIGHT = np.dtype(
@@ -65,28 +64,6 @@ ENDED = np.dtype(
 )
 _DUE = -1  # the status of a client that is at work
 _MEMO, _METRIC = "memo.", "metric."
-
-
-class Answers(NamedTuple):
-    """The answers that make the next model, in the order in which they came.
-
-    Attributes:
-        clients: (s,) who answered; a client may be there twice.
-        choices: (s,) the choice that gave it this work.
-        versions: (s,) the model that it worked on, by the number of aggregations before it.
-        staleness: (s,) aggregations since then.
-        weight: (s,) the factor on its coefficient, by its staleness.
-        probability: (s,) its chance to be chosen; NaN if the selector reports none.
-        times: (s,) how often it was drawn in its choice.
-    """
-
-    clients: IntArray
-    choices: IntArray
-    versions: IntArray
-    staleness: IntArray
-    weight: FloatArray
-    probability: FloatArray
-    times: IntArray
 
 
 @dataclass

@@ -38,9 +38,9 @@ from turnout.core.types import (
     Status,
 )
 from turnout.experiment.engine import RoundEngine
-from turnout.experiment.in_flight import Answers
 from turnout.results.run import RoundRow
 from turnout.worlds import (
+    Answers,
     Environment,
     Fate,
     FixedDeadline,

@@ -28,7 +28,6 @@ from turnout.core.bounds import Bounds
 from turnout.core.errors import InvalidInput
 from turnout.core.selector import Selector
 from turnout.core.types import Array, BoolArray, IntArray, Outcome, Status
-from turnout.experiment.in_flight import Answers
 from turnout.experiment.loop import (
     Chooser,
     Overlapping,
@@ -38,7 +37,7 @@ from turnout.experiment.loop import (
     prepared,
 )
 from turnout.results.run import Overlap, RoundRow
-from turnout.worlds import Closed, Environment, RoundPolicy, WorkSchedule
+from turnout.worlds import Answers, Closed, Environment, RoundPolicy, WorkSchedule
 
 #: A buffered round ends as it is after so many outcomes and empty choices without an answer.
 PATIENCE = 1000

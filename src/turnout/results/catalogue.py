@@ -314,7 +314,8 @@ OVERLAP: tuple[Metric[Facts], ...] = (
         compute=_overlapping(lambda run: run.concurrency),
     ),
     _time(
-        key="idle_share",
+        key="idle_places",
+        title="Idle places",
         heading="idle",
         meaning="Share of the places' time in which nobody held them.",
         unit="",

@@ -18,6 +18,7 @@ from turnout.worlds.environment import (
     rbcs_f_world,
 )
 from turnout.worlds.overlap import (
+    Answers,
     Buffered,
     ConstantWeight,
     HingeWeight,
@@ -62,6 +63,7 @@ __all__ = [
     "AdaptiveDeadline",
     "Adversary",
     "Always",
+    "Answers",
     "Availability",
     "AvailabilityFile",
     "Bernoulli",

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -213,7 +213,7 @@ class SemiSynchronous(CheckedFields, WorkSchedule):
         staleness: The weight of late work.
     """
 
-    period_s: Positive
+    period_s: Positive = 60.0
     staleness: StalenessWeight = field(default_factory=PolynomialWeight)
 
     def __post_init__(self) -> None:
@@ -246,8 +246,8 @@ class Buffered(CheckedFields, WorkSchedule):
         staleness: The weight of stale work.
     """
 
-    size: Count
-    concurrency: Count
+    size: Count = 10
+    concurrency: Count = 30
     staleness: StalenessWeight = field(default_factory=PolynomialWeight)
     refills: ClassVar[bool] = True
 
@@ -282,3 +282,25 @@ class Buffered(CheckedFields, WorkSchedule):
                 f"concurrency must be at most n_clients = {n_clients}, got {self.concurrency}.",
                 field="concurrency",
             )
+
+
+class Answers(NamedTuple):
+    """The answers that make the next model, in the order in which they came.
+
+    Attributes:
+        clients: (s,) who answered; a client may be there twice.
+        choices: (s,) the choice that gave it this work.
+        versions: (s,) the model that it worked on, by the number of aggregations before it.
+        staleness: (s,) aggregations since then.
+        weight: (s,) the factor on its coefficient, by its staleness.
+        probability: (s,) its chance to be chosen; NaN if the selector reports none.
+        times: (s,) how often it was drawn in its choice.
+    """
+
+    clients: IntArray
+    choices: IntArray
+    versions: IntArray
+    staleness: IntArray
+    weight: FloatArray
+    probability: FloatArray
+    times: IntArray
