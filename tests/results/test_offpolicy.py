@@ -11,7 +11,6 @@ from turnout.results.statistics import student_quantile
 from turnout.sampling import systematic_draw
 
 
-
 def single_place_log(n_rounds: int = 400, n_clients: int = 5):
     """Return a log with one place a round: contexts decide chances, as in a contextual bandit."""
     rng = np.random.default_rng(11)
@@ -65,7 +64,7 @@ def test_two_places_by_hand():
 
 def test_residuals_sum_to_zero_and_differences_take_the_same_rounds():
     """Errors of two judgements of one log are compared round by round."""
-    weighted, *_, reward, model = single_place_log()
+    weighted, *_, reward, _ = single_place_log()
     ours, now = weighted.self_normalised(reward), weighted.as_logged(reward)
     assert ours.residual.sum() == pytest.approx(0.0, abs=1e-12)
     step = ours.minus(now)
