@@ -158,9 +158,9 @@ class Versus(NamedTuple):
         least = {n: self.scores.estimate("least_share")[n].mean for n in self.scores.labels}
         low = {n: mean for n, mean in least.items() if mean < _FAIR and n not in left}
         if low:
-            (label, share), *others = low.items()
-            first = f"{share:.2f} of a fair share with {label}"
-            clause = _listed([first, *(f"{mean:.2f} with {name}" for name, mean in others)])
+            (worst, share), *further = low.items()
+            first = f"{share:.2f} of a fair share with {worst}"
+            clause = _listed([first, *(f"{mean:.2f} with {name}" for name, mean in further)])
             rest = {n: mean for n, mean in least.items() if n not in low and n not in left}
             if rest:
                 limit, whom = ("", *rest) if len(rest) == 1 else ("at least ", "the rest")
