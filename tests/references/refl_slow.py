@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 
@@ -29,7 +30,7 @@ def stay_rates(seen: list[list[bool]], strength: float) -> list[float]:
     """The share of rounds after which an available client was available again."""
     n = len(seen[0])
     chances, stays = [0] * n, [0] * n
-    for before, after in zip(seen, seen[1:], strict=False):
+    for before, after in itertools.pairwise(seen):
         for k in range(n):
             if before[k]:
                 chances[k] += 1

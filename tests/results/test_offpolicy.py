@@ -11,7 +11,6 @@ from turnout.results.statistics import student_quantile
 from turnout.sampling import systematic_draw
 
 
-
 def single_place_log(n_rounds: int = 400, n_clients: int = 5):
     """Return a log with one place a round: contexts decide chances, as in a contextual bandit."""
     rng = np.random.default_rng(11)

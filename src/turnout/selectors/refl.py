@@ -1,7 +1,7 @@
 """REFL: clients that will soon be gone come first, and clients that answered rest.
 
-Paper:      A. M. Abdelmoniem, A. N. Sahu, M. Canini, S. A. Fahmy, REFL: Resource-Efficient Federated
-            Learning, EuroSys 2023, arXiv:2111.01108.
+Paper:      A. M. Abdelmoniem, A. N. Sahu, M. Canini, S. A. Fahmy, REFL: Resource-Efficient
+            Federated Learning, EuroSys 2023, arXiv:2111.01108.
 Setting:    no feedback but answers; a column known before the round: the chance that a client will
             still be available in the next one.
 Idea:       Selection by speed sees the same clients again and again, and the data of others are
@@ -23,7 +23,8 @@ Deviations: 1. A server without the column estimates it: the share of rounds aft
             4. The cohort is as large as asked for. The paper's optional adaptive target subtracts
             the stragglers whose updates are still expected.
 Limits:     If all clients are present all the time, it is a random draw with pauses. Clients that
-            fail because they leave are chosen first; their work is wasted unless late updates count.
+            fail because they leave are chosen first. Their work is wasted if late updates do not
+            count.
 Cost:       O(n) select, O(n) observe, state 41n bytes.
 Checked:    by hand and against a slow implementation: tests/selectors/test_refl.py. We had the
             authors' public code and descriptions of the paper, not the whole text.
