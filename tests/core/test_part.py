@@ -78,8 +78,10 @@ def test_the_whole_selection_as_a_part_is_the_selection(name):
         np.testing.assert_array_equal(values, states[1][learned], err_msg=learned)
 
 
-@pytest.mark.parametrize(("name", "account"), [("pace", "owed_"), ("guarded", "owed_"),
-                                                ("pace", "queue_"), ("rbcs-f", "queue_")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "account"),
+    [("pace", "owed_"), ("guarded", "owed_"), ("pace", "queue_"), ("rbcs-f", "queue_")],
+)
 def test_accounts_are_charged_for_everyone_who_was_chosen(name, account):
     """Who was chosen needs no feedback, so floors and queues do not depend on it."""
     accounts = []

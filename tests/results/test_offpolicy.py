@@ -1,4 +1,4 @@
-"""Estimates from logs, against formulas written out slowly, hand-worked examples and frequencies."""
+"""Estimates from logs, against formulas written out, hand-worked examples and frequencies."""
 
 import math
 
