@@ -14,7 +14,7 @@ from turnout.core.errors import InvalidInput
 from turnout.core.types import BoolArray, FloatArray, IntArray, Status
 from turnout.results import read_cells
 from turnout.results.answers import Answers, read_answers
-from turnout.results.cell import Cell
+from turnout.results.reader import Cell
 from turnout.results.run import Run
 
 #: Fewer rounds than these say too little to be fitted at all.
