@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import turnout
-from turnout.core.moved import _MOVED, current_path
 from turnout.core.names import import_object
+from turnout.core.version import _MOVED, current_path
 
 EXPORTS = [
     "Environment",

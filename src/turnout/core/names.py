@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from turnout.core.errors import InvalidInput, MissingExtra
-from turnout.core.moved import current_path
+from turnout.core.version import current_path
 
 #: If this environment variable is set, only turnout's own code is imported by name.
 NO_PLUGINS_VARIABLE = "TURNOUT_NO_PLUGINS"

@@ -22,8 +22,8 @@ import numpy as np
 from turnout.core.errors import InvalidInput
 from turnout.core.names import import_extra
 from turnout.core.types import Array, FloatArray
-from turnout.results.cell import Cell
 from turnout.results.metric import Metric
+from turnout.results.reader import Cell
 from turnout.results.statistics import (
     LEVEL,
     Estimate,
