@@ -317,7 +317,7 @@ class TrainingOptions:
         evaluate_every: Rounds between two evaluations on the test set; default: 1.
         participants: module:Name of your own subclass of turnout.training.Federation.
         device: cpu (default), cuda, cuda:1, mps ...
-        trainer: fast (default), or reference: one client after the other.
+        trainer: fast, reference (one client after the other), or auto (default): the faster one.
     """
 
     help_panel: ClassVar = "Training"
