@@ -137,8 +137,8 @@ def test_who_serves_badly_is_named_with_its_own_number():
     }
     assert Versus(scores(table), TIME, "Random").sentence == (
         "No selector reached 90 % clearly sooner or later than Random; Random left 1 client out "
-        "and Oort 3; the least served client got 0.02 of a fair share with RBCS-F and 0.44 with E3CS, "
-        "and 0.67 with pace."
+        "and Oort 3; the least served client got 0.02 of a fair share with RBCS-F and 0.44 with "
+        "E3CS, and 0.67 with pace."
     )
 
 
