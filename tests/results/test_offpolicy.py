@@ -1,4 +1,4 @@
-"""Estimates from logs, against formulas written out slowly, hand-worked examples and frequencies."""
+"""Estimates from logs, against slow formulas, hand-worked examples and frequencies."""
 
 import math
 
@@ -9,7 +9,6 @@ from turnout.core.errors import InvalidInput
 from turnout.results.offpolicy import BLOCKS, LEAST_EFFECTIVE, Judgement, Weighted
 from turnout.results.statistics import student_quantile
 from turnout.sampling import systematic_draw
-
 
 
 def single_place_log(n_rounds: int = 400, n_clients: int = 5):
@@ -65,7 +64,7 @@ def test_two_places_by_hand():
 
 def test_residuals_sum_to_zero_and_differences_take_the_same_rounds():
     """Errors of two judgements of one log are compared round by round."""
-    weighted, *_, reward, model = single_place_log()
+    weighted, *_, reward, _model = single_place_log()
     ours, now = weighted.self_normalised(reward), weighted.as_logged(reward)
     assert ours.residual.sum() == pytest.approx(0.0, abs=1e-12)
     step = ours.minus(now)

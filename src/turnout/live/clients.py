@@ -15,8 +15,8 @@ import numpy as np
 from turnout.core.errors import InvalidInput
 from turnout.core.roster import Roster
 from turnout.core.types import Array
-from turnout.live import clock
 from turnout.live.checkpoint import Checkpoint
+from turnout.live.transport import clock
 from turnout.results.run import Collector, RoundRow, Run
 
 

@@ -21,12 +21,13 @@ from turnout.core.registry import list_selectors, make
 from turnout.core.selector import Selector
 from turnout.core.types import BoolArray, FloatArray, IntArray, Status
 from turnout.experiment.codec import decode_parameter
-from turnout.live import ClosedRound, Cohort, Kind, LiveSettings, Reply, Session, clock
+from turnout.live import ClosedRound, Cohort, Kind, LiveSettings, Reply, Session
 from turnout.live.checkpoint import Checkpoint, check_settings, checkpoint_bytes, read_checkpoint
 from turnout.live.client import NUM_EXAMPLES
 from turnout.live.members import Enrolled
 from turnout.live.monitor import Follower
 from turnout.live.reports import Hints
+from turnout.live.transport import clock
 from turnout.serve.schemas import (
     Bits,
     ClientOutcome,

@@ -7,6 +7,7 @@ wraps another one.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -193,6 +194,15 @@ class Availability(ABC):
     @abstractmethod
     def available(self, moment: Moment) -> BoolArray:
         """Return (n,) which clients are available."""
+
+    def forecast(self, moment: Moment) -> FloatArray:
+        """Return (n,) what clients say of the next round: their chance to be available in it.
+
+        The default is that of recorded clients, who know their habits: they are right.
+        """
+        return self.available(dataclasses.replace(moment, round=moment.round + 1)).astype(
+            np.float64
+        )
 
 
 class _Wrappable:

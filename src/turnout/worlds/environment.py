@@ -275,7 +275,7 @@ class Environment(CheckedFields):
     @property
     def columns(self) -> frozenset[str]:
         """Columns that ``context`` can fill."""
-        return self.timing.columns | _TRAITS.keys() | {"success_rate"}
+        return self.timing.columns | _TRAITS.keys() | {"availability_forecast", "success_rate"}
 
     @property
     def classes(self) -> IntArray:
@@ -385,6 +385,8 @@ class Environment(CheckedFields):
             return self.timing.column(name, moment)
         if name in _TRAITS:
             return _TRAITS[name](self.population, self.n_clients, self.seed)
+        if name == "availability_forecast":
+            return self.availability.forecast(moment)
         return self.volatility.success_rate(moment)
 
     def _levels(self) -> FloatArray:
