@@ -231,8 +231,8 @@ def _label_counts(population: Population, n_clients: int, seed: int) -> FloatArr
 
 
 _TRAITS: Mapping[str, Callable[[Population, int, int], Array]] = {
-    "num_samples": Population.num_samples,
-    "features": Population.features,
+    "num_samples": lambda population, n, seed: population.num_samples(n, seed),
+    "features": lambda population, n, seed: population.features(n, seed),
     "label_counts": _label_counts,
 }
 
