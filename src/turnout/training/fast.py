@@ -191,7 +191,7 @@ def best_trainer(
         _faster[key] = "reference" if is_slow else "fast"
         _log.log(
             logging.WARNING if is_slow else logging.INFO,
-            "%d clients: the fast trainer %.2f s, the reference %.2f s; turnout uses the %s (%s).",
+            "%d clients took side by side %.2f s, the reference %.2f s; turnout uses the %s (%s).",
             *(min(TRIED, data.n_clients), *seconds, _faster[key], fast.why),
         )
     if _faster[key] == "fast":

@@ -85,6 +85,8 @@ class Federation:
             )
         self._seed = seed
         self.trainer = self.make_trainer(seed)
+        #: Whether a trial chose the trainer, so that a resumed run must be told.
+        self._was_tried = training.trainer == "fast" and bool(getattr(self.trainer, "why", ""))
         self.columns: Mapping[str, Array] = _columns(self.data, training.label_noise, seed)
         seen = examples_seen(self.data.num_samples, training.local.batch_size, self.trainer.steps)
         self.workload: FloatArray = seen / seen.mean()
@@ -106,11 +108,6 @@ class Federation:
             self.data, recipe.model, recipe.local, seed, recipe.device
         )
         return trainer
-
-    @property
-    def _was_tried(self) -> bool:
-        """Whether ``auto`` took the trainer by a trial, so that a resumed run must be told."""
-        return self.training.trainer == "auto" and bool(getattr(self.trainer, "why", ""))
 
     def report(self, metrics: Mapping[str, int | None]) -> None:
         """Say what the selector needs beside losses; nothing else is computed.
@@ -256,7 +253,7 @@ class Federation:
         if self._was_tried and "is_reference" in state:
             was = bool(state["is_reference"])
             if was != _is_reference(self.trainer):
-                self.trainer = self._trainer("reference" if was else "fast", self._seed)
+                self.trainer = self._trainer("reference" if was else "batched", self._seed)
         self.reset()
         self.weights = saved("weights", self.weights)
         self._moments = {name: saved(f"server.{name}", x) for name, x in self._moments.items()}

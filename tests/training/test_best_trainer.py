@@ -1,4 +1,4 @@
-"""The trainer "auto": fast where it batches, by a trial elsewhere, and kept by a resumed run."""
+"""The default trainer: side by side where it can, by a trial elsewhere; kept by a resumed run."""
 
 import logging
 
