@@ -37,6 +37,9 @@ PER_ROUND: Mapping[str, type] = {"length_s": np.float64, "n_available": np.int64
 AVAILABLE_BITS, AVAILABLE_AT = "available_bits", "available_at"
 #: How the names of measured columns begin in a file; one entry per round, NaN = not measured.
 MEASURED = "measured."
+#: How the names of columns begin that hold what clients reported; one entry per choice, NaN = no
+#: report.
+REPORTED = "reported."
 
 #: All columns that are collected, in the order of ``selections.npz``.
 _COLLECTED: Mapping[str, type] = {
@@ -64,6 +67,7 @@ class RoundRow(NamedTuple):
         length_s: Seconds that the round took.
         available: (n,) who could be chosen.
         measured: accuracy, loss, ... after the round; empty without training.
+        reported: (s,) each: what clients reported, by name; NaN = no report.
     """
 
     clients: IntArray
@@ -74,6 +78,7 @@ class RoundRow(NamedTuple):
     length_s: float
     available: BoolArray
     measured: Mapping[str, float] = _NOTHING
+    reported: Mapping[str, FloatArray] = MappingProxyType({})
 
 
 class Collector:
@@ -85,6 +90,7 @@ class Collector:
             self._columns[starts].append(0)
         #: By round, what was measured in it; an entry may be replaced when more is known.
         self.measured: list[Mapping[str, float]] = []
+        self._reported: dict[str, _Growing] = {}
 
     @property
     def n_rounds(self) -> int:
@@ -100,6 +106,11 @@ class Collector:
         """
         columns = self._columns
         unknown = np.full(row.clients.size, np.nan)
+        for name in dict.fromkeys((*self._reported, *row.reported)):
+            if name not in self._reported:
+                self._reported[name] = _Growing(np.float64)
+                self._reported[name].extend(np.full(columns["clients"].size, np.nan))
+            self._reported[name].extend(row.reported.get(name, unknown))
         for name in PER_CHOICE:
             values = getattr(row, name)
             columns[name].extend(unknown if values is None else values)
@@ -119,7 +130,8 @@ class Collector:
         for name in dict.fromkeys(name for by_name in self.measured for name in by_name):
             values = [by_name.get(name, np.nan) for by_name in self.measured]
             columns[f"{MEASURED}{name}"] = np.array(values)
-        return columns
+        reported = self._reported.items()
+        return columns | {f"{REPORTED}{name}": column.values for name, column in reported}
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Array]) -> Self:
@@ -137,6 +149,9 @@ class Collector:
             del collector._columns[AVAILABLE_BITS], collector._columns[AVAILABLE_AT]
         for name, column in collector._columns.items():
             column.extend(columns[name][column.size :])
+        for name, values in reported_of(columns).items():
+            collector._reported[name] = _Growing(np.float64)
+            collector._reported[name].extend(values)
         measured = measured_of(columns)
         collector.measured = [
             {name: float(values[t]) for name, values in measured.items() if values[t] == values[t]}
@@ -199,10 +214,24 @@ def measured_of(columns: Mapping[str, Array]) -> dict[str, FloatArray]:
         columns: Columns as they stand in ``selections.npz``.
 
     """
+    return _under(MEASURED, columns)
+
+
+def reported_of(columns: Mapping[str, Array]) -> dict[str, FloatArray]:
+    """Return the reported columns under their own names.
+
+    Args:
+        columns: Columns as they stand in ``selections.npz``.
+
+    """
+    return _under(REPORTED, columns)
+
+
+def _under(prefix: str, columns: Mapping[str, Array]) -> dict[str, FloatArray]:
     return {
-        name.removeprefix(MEASURED): values
+        name.removeprefix(prefix): values
         for name, values in columns.items()
-        if name.startswith(MEASURED)
+        if name.startswith(prefix)
     }
 
 
@@ -255,6 +284,7 @@ class Run:
             training.
         available_bits: The available clients, by rounds, for ``available_in``; None = not recorded.
         available_at: (T + 1,) where the bits of each round start.
+        reported: (choices,) each: what clients of a live run reported, by name; NaN = no report.
     """
 
     n_clients: int
@@ -271,6 +301,7 @@ class Run:
     measured: Mapping[str, FloatArray] = field(default_factory=dict)
     available_bits: Array | None = None
     available_at: IntArray | None = None
+    reported: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
     def from_columns(
@@ -294,6 +325,7 @@ class Run:
         """
         own: dict[str, Any] = {name: columns[name] for name in (*PER_CHOICE, *PER_ROUND)}
         own |= {"offsets": columns["offsets"], "measured": measured_of(columns)}
+        own["reported"] = reported_of(columns)
         own |= {name: columns.get(name) for name in (AVAILABLE_BITS, AVAILABLE_AT)}
         return cls(n_clients, cohort_size, **own, in_time=in_time)
 
@@ -396,6 +428,7 @@ class Run:
             in_time=None if self.in_time is None else self.in_time[:n_rounds],
             available_at=None if self.available_at is None else self.available_at[: n_rounds + 1],
             measured={name: values[:n_rounds] for name, values in self.measured.items()},
+            reported={name: values[: offsets[-1]] for name, values in self.reported.items()},
         )
 
     @property
