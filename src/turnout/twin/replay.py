@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout.core import require
+from turnout.core.arrays import vector
 from turnout.core.errors import InvalidInput, TurnoutError
 from turnout.core.selector import Selector
 from turnout.core.types import BoolArray, FloatArray, IntArray, Outcome, RoundContext
@@ -32,6 +33,7 @@ from turnout.experiment.variants import variants_of
 from turnout.results.guarantee import least_share
 from turnout.results.offpolicy import Judgement, Weighted
 from turnout.twin.log import Log, Record, read_log
+from turnout.twin.world import FittedWorld
 from turnout.worlds import Environment, FixedDeadline, Observed, RoundPolicy
 
 #: The estimators, the best one first.
@@ -78,6 +80,7 @@ class Replayed:
         differences: The candidate minus what was logged, by quantity, doubly robust.
         least_share: The part of its fair share that the least served client can expect; NaN if the
             chances of everyone are not known.
+        modelled: What the model of outcomes alone expects, by quantity (the direct method).
     """
 
     variant: Variant
@@ -87,6 +90,7 @@ class Replayed:
     estimates: Mapping[str, Mapping[str, Judgement]] = field(default_factory=dict)
     differences: Mapping[str, Judgement] = field(default_factory=dict)
     least_share: float = math.nan
+    modelled: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -114,12 +118,49 @@ class Replay:
     candidates: tuple[Replayed, ...]
     notes: tuple[str, ...]
 
+    @property
+    def charge(self) -> Variant:
+        """The selector in charge."""
+        return in_charge(self.log)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The candidates by name."""
+        return tuple(each.label for each in self.candidates)
+
+    @property
+    def n_answers(self) -> int:
+        """Half of the recorded answers in time: a number that most selectors reach, too."""
+        total = sum(int(np.count_nonzero(record.run.completed)) for record in self.log.records)
+        return max(1, total // 2)
+
+
+def in_charge(log: Log) -> Variant:
+    """Return the selector in charge.
+
+    Args:
+        log: The records.
+
+    Raises:
+        InvalidInput: There were several.
+    """
+    by_label = {record.cell.settings.label: record.cell.settings for record in log.records}
+    if len(by_label) > 1:
+        raise InvalidInput(
+            f"runs must have one selector in charge, got {' and '.join(by_label)}: give the folder "
+            "of one of them.",
+            field="runs",
+        )
+    settings = next(iter(by_label.values()))
+    return Variant(settings.selector, settings.label, dict(settings.parameters))
+
 
 def replay(
     runs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     selectors: Sequence[str | Variant],
     *,
     draws: int | None = None,
+    outcomes: Mapping[str, FloatArray] | FittedWorld | None = None,
 ) -> Replay:
     """Return what records say about selectors that were not in charge.
 
@@ -128,6 +169,9 @@ def replay(
         selectors: Candidates such as ``"e3cs:quota=0.8"``.
         draws: How often a selector without chances in closed form chooses in each round, to
             estimate them; None leaves it out.
+        outcomes: The model of the doubly robust estimates: (n,) what to expect of each client, by
+            quantity, or a world that was fitted to *other* records. None learns it from the rounds
+            before.
 
     Raises:
         InvalidInput: The records cannot be used, or a selector is unknown.
@@ -148,20 +192,33 @@ def replay(
     ]
     if not variants:
         raise InvalidInput("selectors must name at least one candidate.", field="selectors")
-    return replay_log(
-        read_log([runs] if isinstance(runs, str | os.PathLike) else runs), variants, draws
-    )
+    log = read_log([runs] if isinstance(runs, str | os.PathLike) else runs)
+    return replay_log(log, variants, draws, outcomes)
 
 
-def replay_log(log: Log, variants: Sequence[Variant], draws: int | None = None) -> Replay:
+def replay_log(
+    log: Log,
+    variants: Sequence[Variant],
+    draws: int | None = None,
+    outcomes: Mapping[str, FloatArray] | FittedWorld | None = None,
+) -> Replay:
     """Return what a log says about candidates.
 
     Args:
         log: The records of one federation.
         variants: The candidates.
         draws: As for ``replay``.
+        outcomes: As for ``replay``.
+
+    Raises:
+        InvalidInput: Several selectors were in charge, or a model does not fit.
     """
-    logger, notes = _logger(log), list(log.notes)
+    logger, notes = in_charge(log).label, list(log.notes)
+    model = {"success": outcomes.in_time()} if isinstance(outcomes, FittedWorld) else outcomes or {}
+    for key, expected in model.items():
+        vector(f"outcomes[{key!r}]", expected, np.float64, log.n_clients)
+    charge = in_charge(log).make()
+    variants = [each for each in variants if repr(each.make()) != repr(charge)]
     rounds = [_Rounds(record) for record in log.records]
     values = {key: value for key, value in _values(rounds).items() if np.isfinite(value).all()}
     usable = np.concatenate([each.usable for each in rounds])
@@ -175,7 +232,7 @@ def replay_log(log: Log, variants: Sequence[Variant], draws: int | None = None) 
             f"{usable.sum():,} of {usable.size:,} rounds have chances of choice; only these count."
         )
     judged = tuple(
-        Replayed(each, problem) if problem else _judged(each, rounds, values, draws)
+        Replayed(each, problem) if problem else _judged(each, rounds, values, draws, model)
         for each in variants
     )
     return Replay(log, logger, int(usable.sum()), _now(rounds, values), judged, tuple(notes))
@@ -188,10 +245,6 @@ def _no_chances(log: Log, logger: str) -> str:
         f"estimated from it alone. Put mix:members={{{name}=0.9,random=0.1}} in charge, and its "
         "records can be judged."
     )
-
-
-def _logger(log: Log) -> str:
-    return " then ".join(dict.fromkeys(record.cell.settings.label for record in log.records))
 
 
 class _Rounds:
@@ -297,6 +350,7 @@ def _judged(
     rounds: Sequence[_Rounds],
     values: Mapping[str, FloatArray],
     draws: int | None,
+    outcomes: Mapping[str, FloatArray],
 ) -> Replayed:
     try:
         selector = variant.make()
@@ -310,6 +364,7 @@ def _judged(
                 each,
                 {key: value[begin:end] for key, value in values.items()},
                 draws,
+                outcomes,
             )
             for each, begin, end in zip(rounds, starts[:-1], starts[1:], strict=True)
         ]
@@ -325,7 +380,7 @@ def _judged(
     )
     if weighted.problem:
         return Replayed(variant, weighted.problem, origin, weighted)
-    estimates, differences = {}, {}
+    estimates, differences, modelled = {}, {}, {}
     for key, value in values.items():
         mine = value[usable]
         predicted = np.concatenate([each.predicted[key] for each in played])
@@ -335,11 +390,12 @@ def _judged(
             "self_normalised": weighted.self_normalised(mine),
             "inverse_propensity": weighted.inverse_propensity(mine),
         }
+        modelled[key] = float(expected.sum() / weighted.places.sum())
         differences[key] = estimates[key]["doubly_robust"].minus(weighted.as_logged(mine))
     demand = sum((each.demand for each in played), np.zeros(1))
     fair = sum((each.fair for each in played), np.zeros(1))
     least = least_share(fair, demand)
-    return Replayed(variant, "", origin, weighted, estimates, differences, least)
+    return Replayed(variant, "", origin, weighted, estimates, differences, least, modelled)
 
 
 def _obstacle(selector: Selector, rounds: Sequence[_Rounds], draws: int | None) -> tuple[str, str]:
@@ -371,12 +427,15 @@ class _Model:
     It has seen earlier rounds only, so what it is used for stays unbiased.
     """
 
-    def __init__(self, n_clients: int) -> None:
+    def __init__(self, n_clients: int, fixed: FloatArray | None = None) -> None:
+        self._fixed = fixed
         self._sum, self._count = np.zeros(n_clients), np.zeros(n_clients)
         self._total = self._n = 0.0
 
     def expected(self) -> FloatArray:
         """Return (n,) what is expected of each client."""
+        if self._fixed is not None:
+            return self._fixed
         mean = self._total / self._n if self._n else 0.0
         return (self._sum + PRIOR * mean) / (self._count + PRIOR)
 
@@ -389,13 +448,18 @@ class _Model:
 
 
 def _play(
-    selector: Selector, rounds: _Rounds, values: Mapping[str, FloatArray], draws: int | None
+    selector: Selector,
+    rounds: _Rounds,
+    values: Mapping[str, FloatArray],
+    draws: int | None,
+    outcomes: Mapping[str, FloatArray],
 ) -> _Played:
     """Let a candidate play the rounds of one record."""
     run, n = rounds.run, rounds.n_clients
     columns = rounds.columns(selector.needs_columns | selector.uses_columns)
     selector.prepare(n, rounds.seed)
-    shadow, models = Shadow(selector, rounds.seed), {key: _Model(n) for key in values}
+    shadow = Shadow(selector, rounds.seed)
+    models = {key: _Model(n, outcomes.get(key)) for key in values}
     wanted: list[FloatArray] = [np.zeros(0)]
     places: list[float] = []
     predicted: dict[str, list[FloatArray]] = {key: [np.zeros(0)] for key in values}
