@@ -197,8 +197,8 @@ def page_part(saved: Mapping[str, Any]) -> str:
         "",
         f"Each row is {N_LOGS} logs of {N_ROUNDS} rounds with {N_CLIENTS} clients and {COHORT} "
         "places, and a candidate that did not",
-        "make them. The bars were set before the first log was judged. The truth is the mean of each "
-        "client in the world,",
+        "make them. The bars were set before the first log was judged. The truth is the mean of "
+        "each client in the world,",
         "weighted by the candidate's own chances. With 200 logs, an exact interval of 95 % is "
         "outside 92 to 97 % about once in nine rows.",
         "",
@@ -210,7 +210,7 @@ def page_part(saved: Mapping[str, Any]) -> str:
         f"{len(not_worse)} of {len(compared)} cases; the ratio is {min(compared.values()):.2f} to "
         f"{max(compared.values()):.2f}.",
         "",
-        "| world | in charge | candidate | quantity | method | bias ± its error | error | covered |",
+        "| world | in charge | candidate | quantity | method | bias ± error | RMSE | covered |",
         "|---" * 8 + "|",
     ]
     for row in rows:

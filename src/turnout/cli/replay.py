@@ -81,8 +81,7 @@ def parted(text: str) -> list[str]:
     parts: list[str] = []
     depth = 0
     for piece in text.split(","):
-        name, equals, _ = piece.partition("=")
-        continues = depth > 0 or (bool(parts) and bool(equals) and ":" not in name)
+        continues = depth > 0 or (bool(parts) and "=" in piece and ":" not in piece)
         if continues:
             parts[-1] += f",{piece}"
         else:
