@@ -112,7 +112,7 @@ class Federation:
         Raises:
             MissingMetric: The selector asks for a vector of another length than the model has.
         """
-        from turnout.training.update_reports import UpdateReports
+        from turnout.training.reference import UpdateReports
 
         self._updates = UpdateReports(self.trainer, metrics)
 
