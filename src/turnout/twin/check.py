@@ -56,6 +56,11 @@ class Coverage(NamedTuple):
     predicted: float
 
     @property
+    def is_wrong(self) -> bool:
+        """Whether the share differs from what it should be by more than luck."""
+        return self.verdict in ("too sure", "too wide")
+
+    @property
     def verdict(self) -> str:
         """In words: calibrated, too sure, too wide, or too few cases."""
         low, high = CALIBRATED
@@ -86,7 +91,7 @@ class Check(NamedTuple):
     @property
     def is_calibrated(self) -> bool:
         """Whether nothing was found wrong."""
-        return all(each.verdict not in ("too sure", "too wide") for each in self.coverages)
+        return not any(each.is_wrong for each in self.coverages)
 
 
 def check(
