@@ -378,7 +378,12 @@ def _are_finite(rows: Tensor) -> BoolArray:
 
 
 class ReferenceTrainer(TorchTrainer):
-    """Trains one client after the other in plain PyTorch; see ``TorchTrainer`` for arguments."""
+    """Trains one client after the other in plain PyTorch; see ``TorchTrainer`` for arguments.
+
+    ``why`` is the reason against a faster trainer, if one was tried.
+    """
+
+    how, why = "reference", ""
 
     def train(self, weights: Tensor, clients: IntArray, round: int) -> Updates:
         """Let each client train, starting from the global model."""
