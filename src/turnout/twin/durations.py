@@ -23,7 +23,7 @@ _NORMAL = np.array([NormalDist().inv_cdf(float(level)) for level in LEVELS])
 _CLEAR = 3.0
 #: Standard deviation of the logarithm of durations where nothing else is known.
 _USUAL_SCALE = 0.5
-_LEAST_SCALE = 1e-3
+_LEAST_SCALE = 1e-4
 #: So many answers in two rounds in a row must be seen for what they change.
 _LEAST_WARM = 50
 

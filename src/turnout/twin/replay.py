@@ -17,6 +17,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -25,13 +26,14 @@ from turnout.core import require
 from turnout.core.arrays import vector
 from turnout.core.errors import InvalidInput, TurnoutError
 from turnout.core.selector import Selector
-from turnout.core.types import BoolArray, FloatArray, IntArray, Outcome, RoundContext
+from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Outcome, RoundContext
 from turnout.experiment import Variant
 from turnout.experiment.codec import build, decode
 from turnout.experiment.shadow import Shadow
 from turnout.experiment.variants import variants_of
 from turnout.results.guarantee import least_share
 from turnout.results.offpolicy import Judgement, Weighted
+from turnout.results.run import LOSSES
 from turnout.twin.log import Log, Record, read_log
 from turnout.twin.world import FittedWorld
 from turnout.worlds import Environment, FixedDeadline, Observed, RoundPolicy
@@ -40,6 +42,8 @@ from turnout.worlds import Environment, FixedDeadline, Observed, RoundPolicy
 METHODS = ("doubly_robust", "self_normalised", "inverse_propensity")
 #: Observations of a client that count as much as everyone's mean, in the model of outcomes.
 PRIOR = 5.0
+#: The column that records have, too.
+SIZE = "num_samples"
 
 
 class Quantity(NamedTuple):
@@ -279,7 +283,16 @@ class _Rounds:
 
     def columns(self, wanted: frozenset[str]) -> frozenset[str]:
         """Return the columns among these that the contexts have."""
-        return wanted & self.world.columns if self.world is not None else frozenset()
+        known = {SIZE} & self.run.reported.keys()
+        return wanted & (known if self.world is None else known | self.world.columns)
+
+    @cached_property
+    def _size(self) -> FloatArray:
+        """(n,) how many examples each client was last known to hold; NaN = not known."""
+        size, told = np.full(self.n_clients, np.nan), self.run.reported[SIZE]
+        is_known = np.isfinite(told)
+        size[self.run.clients[is_known]] = told[is_known]
+        return size
 
     def contexts(self, wanted: frozenset[str]) -> Iterator[tuple[int, slice, RoundContext]]:
         """Yield round, its choices and its context; as many places as were given."""
@@ -288,9 +301,11 @@ class _Rounds:
             size = int(self.sizes[t])
             available = self.run.available_in(t).copy()
             available[self.run.clients[chosen]] = True
-            known = {}
+            known: dict[str, Array] = {}
             if self.world is not None and wanted:
-                known = dict(self.world.context(t, size, columns=wanted).columns)
+                known |= self.world.context(t, size, columns=wanted).columns
+            elif SIZE in wanted:
+                known[SIZE] = self._size
             yield t, chosen, RoundContext(t, size, available, self.deadline, known)
 
 
@@ -480,7 +495,7 @@ def _play(
             fair += np.where(ctx.available, ctx.size / ctx.pool.size, 0.0)
         for key, model in models.items():
             model.learn(clients, values[key][chosen])
-        reported = {name: column[chosen] for name, column in run.reported.items()}
+        reported = {name: run.reported[name][chosen] for name in LOSSES if name in run.reported}
         outcome = Outcome(run.status[chosen], run.duration[chosen], reported)
         shadow.learn(wish, clients, run.probability[chosen], outcome)
     return _Played(
