@@ -42,7 +42,7 @@ _COMMANDS = {
         "export": "runs",
         "audit": "runs",
     },
-    "Study": {"recommend": "recommend", "arena": "arena", "reproduce": "reproduce"},
+    "Study": {"fit": "fit", "recommend": "recommend", "arena": "arena", "reproduce": "reproduce"},
     "Operate": {"watch": "watch", "clients": "clients", "serve": "serve:app"},
     "Develop": {"new": "develop", "check": "develop", "bench": "develop"},
 }

@@ -317,7 +317,8 @@ class TrainingOptions:
         evaluate_every: Rounds between two evaluations on the test set; default: 1.
         participants: module:Name of your own subclass of turnout.training.Federation.
         device: cpu (default), cuda, cuda:1, mps ...
-        trainer: fast (default), or reference: one client after the other.
+        trainer: batched (clients side by side), reference (one after the other), or fast (default):
+            the faster of the two.
     """
 
     help_panel: ClassVar = "Training"

@@ -15,11 +15,11 @@ import numpy as np
 from turnout.core import require
 from turnout.core.errors import StateFileError, TurnoutError
 from turnout.core.files import UNREADABLE, read_npz, write_npz
-from turnout.core.moved import current_path
 from turnout.core.plain import CONTAINERS, CannotEncode, Codec, Record, Rule
 from turnout.core.registry import make, name_of
 from turnout.core.selector import Selector
 from turnout.core.types import Array
+from turnout.core.version import current_path
 
 __all__ = ["FORMAT", "MOST_CLIENTS", "load", "save"]
 

@@ -30,10 +30,10 @@ from turnout.report.figure import (
 from turnout.report.to_matplotlib import write_figure
 from turnout.results import sensitivity
 from turnout.results.catalogue import find, metric_named, shown_in
-from turnout.results.cell import Cell
 from turnout.results.files import slug
 from turnout.results.groups import VariantCells, WorldGroup
 from turnout.results.metric import Facts, Metric, Scale
+from turnout.results.reader import Cell
 from turnout.results.results import Results
 from turnout.results.tables import main_metric
 

@@ -21,9 +21,9 @@ from turnout.report.figure import Axis, Bars, Chart, Guide, Line, Mark, Panel, s
 from turnout.report.to_svg import Shape, Sketch, cells, sketch, spelled
 from turnout.results import metrics
 from turnout.results.answers import Answers, Notice, read_alerts, read_answers
-from turnout.results.cell import Cell
 from turnout.results.groups import WorldGroup
 from turnout.results.guarantee import fair_share
+from turnout.results.reader import Cell
 from turnout.results.run import Run
 from turnout.results.settings import CellSettings
 

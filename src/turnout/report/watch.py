@@ -33,9 +33,8 @@ from turnout.report.page import packaged, templates, title_of
 from turnout.report.to_svg import Sketch, sketch
 from turnout.report.watcher import Look, State, Watched, Watcher
 from turnout.results.answers import OpenNow, read_open
-from turnout.results.cell import Cell
 from turnout.results.files import DamagedFile
-from turnout.results.reader import Problem
+from turnout.results.reader import Cell, Problem
 
 __all__ = ["WatchServer", "serve"]
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from turnout.core.errors import InvalidInput
 from turnout.core.names import shortened
-from turnout.results.cell import Cell
 from turnout.results.files import EXPERIMENT, DamagedFile, read_json
-from turnout.results.reader import Problem
+from turnout.results.reader import Cell, Problem
 from turnout.results.scores import Scores, numbers_of
 from turnout.results.settings import CellSettings
 

@@ -17,8 +17,8 @@ from sqlalchemy import delete, insert, select
 
 from turnout.core.arrays import COLUMN_LIMITS
 from turnout.core.types import Status
-from turnout.live import clock
 from turnout.live.members import possible_range
+from turnout.live.transport import clock
 from turnout.results import metrics
 from turnout.serve.auth import (
     ADMIN,

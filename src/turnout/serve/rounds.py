@@ -19,7 +19,7 @@ from sqlalchemy import Row, delete, insert, select, update
 
 from turnout.core.types import Status
 from turnout.live import TooFewAnswers
-from turnout.live.client import spelling
+from turnout.live.reports import spelling
 from turnout.serve.auth import READ, SELECT, GuardedRoute
 from turnout.serve.database import AUDIT, EVENT, FEDERATION, ROUND
 from turnout.serve.federation import (

@@ -21,11 +21,11 @@ from typing import Annotated, Any, TypeAlias
 from fastapi import Depends, Path, Request
 from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
 
-from turnout.live import Prometheus, clock
+from turnout.live import Prometheus
 from turnout.live.checkpoint import Checkpoint
 from turnout.live.monitor import Numbers, People
+from turnout.live.transport import clock, one_line
 from turnout.live.transport import log as live_log
-from turnout.live.transport import one_line
 from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT, writing
 from turnout.serve.federation import (
     Content,

@@ -231,8 +231,8 @@ def _label_counts(population: Population, n_clients: int, seed: int) -> FloatArr
 
 
 _TRAITS: Mapping[str, Callable[[Population, int, int], Array]] = {
-    "num_samples": Population.num_samples,
-    "features": Population.features,
+    "num_samples": lambda population, n, seed: population.num_samples(n, seed),
+    "features": lambda population, n, seed: population.features(n, seed),
     "label_counts": _label_counts,
 }
 
@@ -275,7 +275,7 @@ class Environment(CheckedFields):
     @property
     def columns(self) -> frozenset[str]:
         """Columns that ``context`` can fill."""
-        return self.timing.columns | _TRAITS.keys() | {"success_rate"}
+        return self.timing.columns | _TRAITS.keys() | {"availability_forecast", "success_rate"}
 
     @property
     def classes(self) -> IntArray:
@@ -385,6 +385,8 @@ class Environment(CheckedFields):
             return self.timing.column(name, moment)
         if name in _TRAITS:
             return _TRAITS[name](self.population, self.n_clients, self.seed)
+        if name == "availability_forecast":
+            return self.availability.forecast(moment)
         return self.volatility.success_rate(moment)
 
     def _levels(self) -> FloatArray:

@@ -170,7 +170,7 @@ def test_clients_stand_in_the_records_by_name_with_time_status_and_reason(tickin
     assert [one["id"] for one in line["chosen"]] == ["client-000", "client-001", "client-002"]
     assert line["chosen"][1]["reason"] == "error 2, made for the test"
     assert line["chosen"][0]["seconds"] == pytest.approx(0.5)
-    assert "seconds" not in line["chosen"][2]
+    assert line["chosen"][2]["seconds"] == pytest.approx(10.0)  # it was stopped at the deadline
     assert line["length_s"] == 10.0
     assert line["wall_s"] >= 10.5  # the questions who they are took half a second
     assert line["began"] < line["closed"]
