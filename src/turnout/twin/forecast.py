@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from turnout.core.errors import TurnoutError
-from turnout.experiment import Variant, simulate
+from turnout.experiment.simulation import simulate
+from turnout.experiment.variants import Variant
 from turnout.results.guarantee import fair_places, least_share
 from turnout.results.run import Run
 from turnout.results.statistics import Estimate, estimate, paired_difference

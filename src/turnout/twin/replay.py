@@ -27,10 +27,9 @@ from turnout.core.arrays import vector
 from turnout.core.errors import InvalidInput, TurnoutError
 from turnout.core.selector import Selector
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Outcome, RoundContext
-from turnout.experiment import Variant
 from turnout.experiment.codec import build, decode
 from turnout.experiment.shadow import Shadow
-from turnout.experiment.variants import variants_of
+from turnout.experiment.variants import Variant, variants_of
 from turnout.results.guarantee import least_share
 from turnout.results.offpolicy import Judgement, Weighted
 from turnout.results.run import LOSSES
