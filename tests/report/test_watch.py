@@ -96,14 +96,14 @@ def test_the_open_round_its_cohort_and_what_was_heard(tmp_path, ticking):
     text, view = part_of(tmp_path / "runs")
     assert view.opened.round + 1 == 7
     assert [name for name, _ in view.opened.clients] == list(chosen.ids)
-    assert view.opened.n_heard == 0
+    assert view.opened.n_replies == 0
     assert "Round 7 is open" in text
     assert text.count("no reply yet") == len(chosen.ids)
     assert "6 of 7 rounds are done" in text
     assert "<script" not in text
     ended = live.train(chosen)
     _, view = part_of(tmp_path / "runs")
-    assert view.opened.n_heard > 0
+    assert view.opened.n_replies > 0
     live.record(ended)
     assert part_of(tmp_path / "runs")[1].opened is None  # until the next one
     live.finish()
