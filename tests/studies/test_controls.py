@@ -64,7 +64,9 @@ def test_the_method_wins_where_its_assumption_holds(label):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("label", ["e3cs-adversary", "rbcs-f", "ucb-cs-order", "oort", "nccb-pairs"])
+@pytest.mark.parametrize(
+    "label", ["e3cs-adversary", "rbcs-f", "ucb-cs-order", "oort", "nccb-pairs"]
+)
 def test_a_random_draw_in_place_of_the_method_does_not_pass(label):
     assert min(gains(label, method="random")) < 0.0
 
