@@ -44,7 +44,8 @@ def serve(
         certificate: PEM file of a TLS certificate, with its chain.
         key: PEM file of its private key.
         max_body: Megabytes that the body of a request may have.
-        no_auth: Ask programs on this machine for no token; on loopback, before the first token.
+        no_auth: Require no token from programs on this machine. Only on loopback, and only before
+            the first token.
         plugins: Let requests name selectors of installed plug-ins.
     """
     if context.invoked_subcommand is not None:
