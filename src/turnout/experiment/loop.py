@@ -39,7 +39,7 @@ from turnout.core.types import (
     Status,
 )
 from turnout.experiment.engine import RoundEngine
-from turnout.results.run import RoundRow
+from turnout.results.run import LOSSES, RoundRow
 from turnout.worlds import Environment, Fate, FixedDeadline, History, Observed, RoundPolicy
 
 if TYPE_CHECKING:
@@ -217,7 +217,17 @@ class RoundRecord:
             self.length_s,
             self.context.available,
             self.measured,
+            self._reported,
         )
+
+    @property
+    def _reported(self) -> dict[str, FloatArray]:
+        """What the server knows of losses and data of the chosen; empty if it asked for neither."""
+        found = {name: x for name, x in self.outcome.metrics.items() if name in LOSSES}
+        sizes = self.context.columns.get("num_samples")
+        if sizes is not None:
+            found["num_samples"] = sizes[self.selection.clients].astype(np.float64)
+        return found
 
 
 class Progress:

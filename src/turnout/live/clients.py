@@ -186,9 +186,9 @@ def _as_one(run: Run, kept: int, gone: int) -> dict[str, Array]:
         available[gone] = False
         sound = {name: x for name, x in measured.items() if not np.isnan(x)}
         length_s = float(run.length_s[t])
-        rounds.add(
-            RoundRow(clients[order], status, duration, spent, chance, length_s, available, sound)
-        )
+        row = RoundRow(clients[order], status, duration, spent, chance, length_s, available, sound)
+        reported = {name: values[at][order] for name, values in run.reported.items()}
+        rounds.add(row._replace(reported=reported))
     return rounds.columns()
 
 

@@ -21,12 +21,16 @@ from turnout.live.members import Columns
 from turnout.live.settings import LiveSettings, MissingMetric
 from turnout.live.transport import Reply, log
 from turnout.live.world import VirtualWorld
+from turnout.results.run import LOSSES
 from turnout.worlds import Closed
 
 #: Names among what was seen: the weight for averaging, a polled loss, any answer at all.
 _WEIGHT, _POLLED, _ANSWER = "weight", "polled-loss", "answer"
 #: The column that answers fill, too.
 _SIZE = "num_samples"
+
+#: Other names under which applications report the loss of the training.
+_LOSSES = ("train_loss", "train-loss")
 
 #: How ``LossReport`` of earlier versions wrote its metrics.
 OLD_KEYS = {"loss-std": "loss_std", "loss-rms": "loss_rms"}
@@ -204,6 +208,35 @@ class Reports:
                 for name, key in self.needed.items()
             }
         return duration, Outcome.from_reports(closed.status, duration, reported, sizes)
+
+    def recorded(
+        self,
+        clients: IntArray,
+        outcome: Outcome,
+        answers: Mapping[int, Reply],
+        columns: Columns,
+    ) -> dict[str, FloatArray]:
+        """Return losses and numbers of examples of the chosen, as far as they are known.
+
+        Args:
+            clients: (s,) who was chosen.
+            outcome: What the selector learned from.
+            answers: The replies that came in time, by position.
+            columns: What clients reported about themselves.
+        """
+        key = self.settings.metric_keys.get("loss", "loss")
+        loss = outcome.metrics.get("loss")
+        if loss is None:
+            loss = np.full(clients.size, np.nan)
+            for i, reply in answers.items():
+                loss[i] = next(
+                    (x for x in (number(reply.metrics, k) for k in (key, *_LOSSES)) if x >= 0.0),
+                    math.nan,
+                )
+        sizes = np.array([columns.number(_SIZE, client) for client in clients.tolist()])
+        found = {**outcome.metrics, "loss": loss, _SIZE: sizes}
+        found = {name: found[name] for name in (*LOSSES, _SIZE) if name in found}
+        return {name: values for name, values in found.items() if not np.isnan(values).all()}
 
     def _report(self, metrics: Mapping[str, Any], name: str, key: str) -> Any:
         """Return what a client reported; NaN for a number or a vector that does not fit."""

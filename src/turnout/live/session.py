@@ -432,7 +432,10 @@ class Session:
             left = self.busy_s(ctx.deadline) - closed.length_s
             for i in np.flatnonzero(closed.status == Status.LATE).tolist():
                 members.hold(opened.ids[i], left)
-        self.journal.add(selection, result, duration, ctx.available)
+        reported = self.reports.recorded(
+            clients, outcome, opened.completed(closed), members.columns
+        )
+        self.journal.add(selection, result, duration, ctx.available, reported)
         return self.monitor.count(selection, ctx.available, result, members.roster)
 
     def _result(self, opened: OpenRound, closed: Closed, times: tuple[float, float]) -> ClosedRound:

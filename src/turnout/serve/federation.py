@@ -291,9 +291,11 @@ class LiveFederation:
     def _open(self, terms: Terms, at: float) -> None:
         self._set(terms)
         self.session.begin()
-        polled, told = self.session.to_poll(), terms.losses
-        if polled and told is not None:
-            known: dict[Hashable, float | None] = dict(zip(told.clients, told.losses, strict=True))
+        polled, given = self.session.to_poll(), terms.losses
+        if polled and given is not None:
+            known: dict[Hashable, float | None] = dict(
+                zip(given.clients, given.losses, strict=True)
+            )
             self.session.receive_losses(polled, as_array([known.get(c) for c in polled]), 0)
         self.cohort = self.session.open()
         self.opened_at, self.outcomes, self.length_s = at, {}, None

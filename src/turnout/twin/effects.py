@@ -19,7 +19,7 @@ from turnout.core.types import BoolArray, FloatArray
 Likelihood = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 
 #: Effects differ between clients by at least this much.
-_LEAST_SPREAD = 1e-3
+_LEAST_SPREAD = 1e-4
 #: Each covariance is that of so many imagined clients whose effects are unrelated.
 _IMAGINED = 4.0
 #: Longest step of an effect in one iteration.

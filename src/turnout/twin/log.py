@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +17,16 @@ from turnout.results import read_cells
 from turnout.results.answers import Answers, read_answers
 from turnout.results.reader import Cell
 from turnout.results.run import Run
+from turnout.worlds import SyntheticLoss
 
 #: Fewer rounds than these say too little to be fitted at all.
 LEAST_ROUNDS = 5
 #: A client that has answered may have taken longer than the round by this factor: clocks differ.
 _LONGEST = 1.5
+
+
+#: The columns of a log, one entry per choice.
+_COLUMNS = ("clients", "rounds", "status", "seconds", "limit", "warm", "loss", "examples")
 
 
 class Record(NamedTuple):
@@ -67,6 +73,8 @@ class Log:
         seconds: (choices,) until the answer; NaN = not known.
         limit: (choices,) seconds after which the client had not answered yet; NaN = not known.
         warm: (choices,) whether the client took part in the round before.
+        loss: (choices,) the reported loss; NaN = none.
+        examples: (choices,) the reported number of examples; NaN = none.
         notes: What a reader must know about the records.
     """
 
@@ -79,6 +87,8 @@ class Log:
     seconds: FloatArray
     limit: FloatArray
     warm: BoolArray
+    loss: FloatArray
+    examples: FloatArray
     notes: tuple[str, ...]
 
     @property
@@ -93,13 +103,12 @@ class Log:
             n_rounds: Rounds to keep.
         """
         kept = self.rounds < n_rounds
-        columns = ("clients", "rounds", "status", "seconds", "limit", "warm")
         records = tuple(
             record._replace(run=record.run.first(min(record.run.n_rounds, n_rounds - record.first)))
             for record in self.records
             if record.first < n_rounds
         )
-        values: dict[str, Any] = {name: getattr(self, name)[kept] for name in columns}
+        values: dict[str, Any] = {name: getattr(self, name)[kept] for name in _COLUMNS}
         return replace(self, records=records, n_rounds=n_rounds, **values)
 
 
@@ -175,6 +184,7 @@ def _check_same_federation(cells: Sequence[Cell]) -> None:
             field="runs",
         )
     if kinds == {True}:
+        _check_same_names(cells)
         return
     worlds = {
         (c.settings.seed, str(sorted(c.settings.world.items())), c.settings.n_clients): c
@@ -189,6 +199,22 @@ def _check_same_federation(cells: Sequence[Cell]) -> None:
         )
 
 
+def _check_same_names(cells: Sequence[Cell]) -> None:
+    """Refuse live runs that have no client in common with the first one."""
+    names = [(cell, read_answers(cell.path)) for cell in cells]
+    known = set(names[0][1].names if names[0][1] else ())
+    for cell, answers in names[1:]:
+        own = set(answers.names if answers else ())
+        if own and known and not own & known:
+            raise InvalidInput(
+                f"runs must be of one federation: no client of {cell.path} is in "
+                f"{names[0][0].path}. If the clients were renamed, rename them in the checkpoint "
+                "with turnout clients --rename, or fit each run by itself.",
+                field="runs",
+            )
+        known |= own
+
+
 def _clients(cell: Cell, answers: Answers | None, index: dict[str, int]) -> IntArray:
     """Return which client of the log each client of a cell is; new names are added."""
     n = cell.settings.n_clients
@@ -201,9 +227,7 @@ def _columns(
     records: Sequence[Record], names: tuple[str, ...], n_rounds: int, notes: list[str]
 ) -> Log:
     """Return the choices of all records, without what cannot be true."""
-    parts: dict[str, list[Any]] = {
-        name: [] for name in ("clients", "rounds", "status", "seconds", "limit", "warm")
-    }
+    parts: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     n_impossible = 0
     for record in records:
         run = record.run
@@ -225,6 +249,9 @@ def _columns(
         parts["seconds"].append(np.where(usable, run.duration, np.nan))
         parts["limit"].append(np.where(late & (waited > 0.0), waited, np.nan))
         parts["warm"].append(_took_part_before(run, rounds))
+        unknown = np.full(run.clients.size, np.nan)
+        parts["loss"].append(_loss(run, unknown))
+        parts["examples"].append(run.reported.get("num_samples", unknown))
     if n_impossible:
         notes.append(
             f"{n_impossible:,} durations cannot be true, because they are negative or longer than "
@@ -232,6 +259,16 @@ def _columns(
         )
     columns = {name: np.concatenate(values) for name, values in parts.items()}
     return Log(names, tuple(records), n_rounds, **columns, notes=tuple(notes))
+
+
+def _loss(run: Run, unknown: FloatArray) -> FloatArray:
+    """Return the reported losses; where only root mean squares were reported, what they stand for.
+
+    The factor between them is that of the synthetic losses that a world makes of them again.
+    """
+    root = run.reported.get("loss_rms", unknown) / math.hypot(1.0, SyntheticLoss().batch_spread)
+    loss = run.reported.get("loss", unknown)
+    return np.where(np.isnan(loss), root, loss)
 
 
 def _took_part_before(run: Run, rounds: IntArray) -> BoolArray:

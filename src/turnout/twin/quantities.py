@@ -10,38 +10,57 @@ from turnout.core.types import FloatArray
 from turnout.twin.availability import Presence
 from turnout.twin.durations import LEVELS, Durations
 from turnout.twin.effects import Effects
+from turnout.twin.learning import LEAST_PAIRS, Fitted
 from turnout.twin.log import Log
+from turnout.twin.reported import Reported
 from turnout.twin.world import Quantity
 
 #: Clients with fewer observations than this have mostly the population's values.
 FEW = 5
 
 
-def quantities_of(
-    log: Log, effects: Effects, presence: Presence, durations: Durations, success_stay: float
-) -> tuple[Quantity, ...]:
+def quantities_of(log: Log, fitted: Fitted) -> tuple[Quantity, ...]:
     """Return what was learned, quantity by quantity.
 
     Args:
         log: The records.
-        effects: Of the clients.
-        presence: What was seen of availability.
-        durations: What is common to the durations of all clients.
-        success_stay: Chance that success is not drawn anew from one round to the next.
+        fitted: What was learned from them.
     """
-    n = log.n_clients
+    n, effects = log.n_clients, fitted.effects
     chosen = np.bincount(log.clients, minlength=n).astype(np.float64)
     return (
-        _availability(effects, presence, n),
-        _stays(presence, effects),
-        _rhythm(presence, log),
+        _availability(effects, fitted.presence, n),
+        _stays(fitted.presence, effects),
+        _rhythm(fitted.presence, log),
         _success(effects, chosen, log),
-        _lasting(success_stay, log),
-        *_seconds(effects, durations, log),
-        _correlation(effects, log),
-        Quantity("losses", "as in every world", "0 reports", 0, True, "no losses in the records"),
-        Quantity("examples", "500 each", "0 reports", 0, True, "no sizes in the records"),
+        _lasting(fitted, log),
+        *_seconds(effects, fitted.durations, log),
+        *_reported(effects, fitted.reported, n),
+        _correlation(effects, fitted.reported, n),
     )
+
+
+def _reported(effects: Effects, reported: Reported, n: int) -> tuple[Quantity, Quantity]:
+    lossy, sized = int((reported.n_losses > 0).sum()), int((reported.n_sizes > 0).sum())
+    spread = np.sqrt(np.diag(effects.spread))
+    losses = Quantity(
+        "losses",
+        f"clients differ by a factor of {math.exp(spread[3]):.3g}",
+        f"{int(reported.n_losses.sum()):,} reports",
+        lossy,
+        not lossy,
+        _unseen(n - lossy) if lossy else "no losses in the records",
+    )
+    low, high = np.exp(np.quantile(effects.mean[:, 4], (0.05, 0.95)))
+    examples = Quantity(
+        "examples",
+        f"{low:.3g} to {high:.3g}" if sized else "500 each",
+        f"{int(reported.n_sizes.sum()):,} reports",
+        sized,
+        not sized,
+        _unseen(n - sized) if sized else "no sizes in the records",
+    )
+    return losses, examples
 
 
 def _availability(effects: Effects, presence: Presence, n: int) -> Quantity:
@@ -90,10 +109,10 @@ def _success(effects: Effects, chosen: FloatArray, log: Log) -> Quantity:
     return Quantity("success", value, f"{log.clients.size:,} choices", seen, False, remark)
 
 
-def _lasting(success_stay: float, log: Log) -> Quantity:
-    n_pairs = int(log.warm.sum())
-    value = f"a state is kept with chance {success_stay:.2f}" if success_stay else "independent"
-    is_guess = n_pairs < 100
+def _lasting(fitted: Fitted, log: Log) -> Quantity:
+    stay, n_pairs = fitted.success_stay, fitted.n_success_pairs
+    value = f"a state is kept with chance {stay:.2f}" if stay else "independent"
+    is_guess = n_pairs < LEAST_PAIRS
     remark = "hardly anyone was chosen twice in a row" if is_guess else ""
     return Quantity("failures in a row", value, f"{n_pairs:,} pairs", 0, is_guess, remark)
 
@@ -116,6 +135,9 @@ def _seconds(effects: Effects, durations: Durations, log: Log) -> tuple[Quantity
     change = math.expm1(drift * log.n_rounds)
     rounds = f"{log.n_rounds:,} rounds"
     gain = math.expm1(durations.gain[0])
+    if not seen:
+        remark = "no durations in the records: the median length of a round"
+        return (Quantity("durations", value, "0 answers", 0, True, remark),)
     return (
         Quantity("durations", value, learned_from, seen, False, remark),
         Quantity(
@@ -151,11 +173,16 @@ def _seconds(effects: Effects, durations: Durations, log: Log) -> tuple[Quantity
     )
 
 
-def _correlation(effects: Effects, log: Log) -> Quantity:
+def _correlation(effects: Effects, reported: Reported, n: int) -> Quantity:
     deviation = np.sqrt(np.diag(effects.spread))
     relation = effects.spread / np.outer(deviation, deviation)
-    value = f"slow and failing {relation[1, 2] * -1:+.2f}, slow and away {relation[0, 2] * -1:+.2f}"
-    return Quantity("clients' effects", value, f"{log.n_clients:,} clients", log.n_clients, False)
+    shown = {"failing": -relation[2, 1], "away": -relation[2, 0]}
+    if reported.n_losses.any():
+        shown["high losses"] = relation[2, 3]
+    if reported.n_sizes.any():
+        shown["many examples"] = relation[2, 4]
+    value = "slow goes with " + ", ".join(f"{name} {x:+.2f}" for name, x in shown.items())
+    return Quantity("correlations", value, f"{n:,} clients", n, False)
 
 
 def _unseen(n: int) -> str:

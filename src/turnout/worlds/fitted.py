@@ -8,6 +8,7 @@ plausible: runs with several seeds differ by as much as the records leave open.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Mapping
@@ -267,8 +268,12 @@ class FittedAvailability(_Fitted, Availability):
         """Return who is there; a client keeps its state for a while."""
         n = moment.n_clients
         stay = _of_clients(self.learned.stay, n)
-        drawn = sticky_uniforms(moment, stay, n, WorldStream.AVAILABILITY, 0, self)
-        return drawn < self.chance(moment)
+        part = WorldStream.AVAILABILITY
+        return sticky_uniforms(moment, stay, n, part, 0, self.learned) < self.chance(moment)
+
+    def forecast(self, moment: Moment) -> FloatArray:
+        """Return the chance in the next round."""
+        return self.chance(dataclasses.replace(moment, round=moment.round + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +293,8 @@ class FittedSuccess(_Fitted, Volatility):
     def survived(self, moment: Moment) -> BoolArray:
         """Return who does not fail; a client keeps its state for a while."""
         n, stay = moment.n_clients, float(self.learned.success_stay)
-        drawn = sticky_uniforms(moment, stay, n, WorldStream.VOLATILITY, 0, self)
-        return drawn < self.success_rate(moment)
+        part = WorldStream.VOLATILITY
+        return sticky_uniforms(moment, stay, n, part, 0, self.learned) < self.success_rate(moment)
 
 
 @dataclass(frozen=True, slots=True)
