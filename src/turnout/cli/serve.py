@@ -57,7 +57,8 @@ def serve(
         certificate: PEM file of a TLS certificate, with its chain.
         key: PEM file of its private key.
         max_body: Megabytes that the body of a request may have.
-        no_auth: Ask programs on this machine for no token; on loopback, before the first token.
+        no_auth: Require no token from programs on this machine. Only on loopback, and only before
+            the first token.
         token_file: File with a name, a scope and a token in each line; the server accepts them.
         plugins: Let requests name selectors of installed plug-ins.
         keep_days: Days after which the records of a round are deleted; default: never.

@@ -35,6 +35,8 @@ class Presence(NamedTuple):
         stay: (n,) chance that the state is not drawn anew from one round to the next.
         rhythm: (n, 2) what a day adds: cosine and sine.
         period: Rounds of a day; infinity = no rhythm.
+        n_gone: Clients that were there early and never later.
+        n_new: Clients that were first there later.
     """
 
     present: FloatArray
@@ -44,6 +46,8 @@ class Presence(NamedTuple):
     stay: FloatArray
     rhythm: FloatArray
     period: float
+    n_gone: int = 0
+    n_new: int = 0
 
 
 def presence_of(log: Log) -> Presence:
@@ -67,6 +71,7 @@ def presence_of(log: Log) -> Presence:
             np.zeros(n),
             np.zeros((n, 2)),
             math.inf,
+            *_comings(state),
         )
     rhythm, period = _rhythm(state, share, days)
     stay, n_changes = _stays(state, share, rhythm, period)
@@ -80,6 +85,7 @@ def presence_of(log: Log) -> Presence:
         stay,
         rhythm,
         period,
+        *_comings(state),
     )
 
 
@@ -99,10 +105,29 @@ def _states(log: Log) -> tuple[Array, FloatArray | None]:
                     state[row + t, record.client_of] = np.where(known, available, -1)
         at = np.full(n, np.nan) if record.answers is None else times_of_day(record.answers)
         days.append(np.pad(at[:n], (0, max(0, n - at.size)), constant_values=np.nan))
+        if record.answers is not None:
+            _forget_before_first(state[max(row, 0) : row + n])
         row += n
     when = np.concatenate(days)[first:]
     is_clock = np.isfinite(when).all() and (np.diff(when) >= 0.0).all()
     return state, when if is_clock else None
+
+
+def _forget_before_first(state: Array) -> None:
+    """Mark the rounds up to a client's first one as not known: it had not joined yet."""
+    is_there = state == 1
+    first = np.where(is_there.any(axis=0), is_there.argmax(axis=0), -1)
+    late = first > 0
+    rounds = np.arange(len(state))[:, None]
+    state[(rounds <= first) & late & (state >= 0)] = -1
+
+
+def _comings(state: Array) -> tuple[int, int]:
+    """Return how many clients were there early and never later, and the other way around."""
+    third = len(state) // 3
+    early, late = (state[:third] == 1).any(axis=0), (state[third:] == 1).any(axis=0)
+    last = (state[-third:] == 1).any(axis=0) if third else late
+    return int((early & ~last).sum()), int((~early & late).sum())
 
 
 # --------------------------------------------------------------------------------------------------

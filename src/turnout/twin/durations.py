@@ -98,11 +98,15 @@ class Durations:
         """Number of clients."""
         return self.scale.size
 
-    def start(self) -> FloatArray:
-        """Return (n,) a first guess of the clients' effects."""
+    def start(self, otherwise: float) -> FloatArray:
+        """Return (n,) a first guess of the clients' effects.
+
+        Args:
+            otherwise: The guess if there is no duration at all.
+        """
         count = np.bincount(self.clients, minlength=self.n_clients)
         total = np.bincount(self.clients, self.log_s, minlength=self.n_clients)
-        usual = float(np.median(self.log_s)) if self.log_s.size else 0.0
+        usual = float(np.median(self.log_s)) if self.log_s.size else otherwise
         return np.asarray((total + usual) / (count + 1.0))
 
     def likelihood(self, own: FloatArray, center: float) -> tuple[FloatArray, FloatArray]:

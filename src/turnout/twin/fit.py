@@ -18,6 +18,11 @@ from turnout.twin.world import FittedWorld
 from turnout.worlds import FittedArrays, FixedDeadline, RoundPolicy
 from turnout.worlds.fitted import EFFECTS
 
+#: So large a share of the clients that leave while others come may have been renamed.
+MANY_RENAMED = 0.05
+#: Smaller differences between clients' effects, and between their durations, are none.
+EQUAL = 1e-3
+
 
 def fit(runs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> FittedWorld:
     """Return the world that was fitted to the records of a federation.
@@ -72,18 +77,35 @@ def fit_log(log: Log) -> FittedWorld:
         fitted.reported.losses,
         bool(failed.size and (failed == Status.FAILED).mean() > 0.5),
         quantities_of(log, fitted),
-        log.notes,
+        log.notes + _changes(log, fitted),
         tuple(str(record.cell.path) for record in log.records),
+    )
+
+
+def _changes(log: Log, fitted: Fitted) -> tuple[str, ...]:
+    """Return a note if clients of a live run left while others came."""
+    gone, new = fitted.presence.n_gone, fitted.presence.n_new
+    if log.records[-1].answers is None or min(gone, new) < max(2.0, MANY_RENAMED * log.n_clients):
+        return ()
+    return (
+        f"{gone:,} clients were there in the first third of the rounds and not in the last, and "
+        f"{new:,} others came later. If they were renamed, each counts as two: join them in the "
+        "checkpoint with turnout clients --merge, and record on.",
     )
 
 
 def _arrays(fitted: Fitted, n_rounds: int) -> FittedArrays:
     effects, presence, durations = fitted.effects, fitted.presence, fitted.durations
     ridge = 1e-12 * np.eye(len(EFFECTS))
+    mean, factor = effects.mean.copy(), np.linalg.cholesky(effects.covariance + ridge)
+    # Where clients do not differ, they are equal: selectors break ties at random.
+    is_equal = np.sqrt(np.diag(effects.spread)) < EQUAL
+    mean[:, is_equal] = effects.population[is_equal]
+    factor[:, is_equal, :] = 0.0
     return FittedArrays.from_arrays(
         {
-            "mean": effects.mean,
-            "factor": np.linalg.cholesky(effects.covariance + ridge),
+            "mean": mean,
+            "factor": factor,
             "population": effects.population,
             "population_error": effects.population_error,
             "spread": np.linalg.cholesky(effects.spread + ridge),
@@ -91,7 +113,7 @@ def _arrays(fitted: Fitted, n_rounds: int) -> FittedArrays:
             "rhythm": presence.rhythm,
             "period": np.array(presence.period),
             "success_stay": np.array(fitted.success_stay),
-            "scale": durations.scale,
+            "scale": np.where(durations.scale < EQUAL, 0.0, durations.scale),
             "noise_at": LEVELS,
             "noise": durations.noise.quantile,
             "round_scale": np.array(durations.round_scale),

@@ -67,7 +67,7 @@ def learned_from(log: Log) -> Fitted:
     start = np.tile(USUAL_MEAN, (n, 1))
     start[:, 0] = np.where(seen[:, 0], _logit(presence.present, presence.known), start[:, 0])
     start[:, 1] = np.where(seen[:, 1], _logit(succeeded, tried), start[:, 1])
-    start[:, 2] = durations.start()
+    start[:, 2] = durations.start(_usual_length(log))
     for column, total, count in (
         (3, reported.level, reported.n_losses),
         (4, reported.size, reported.n_sizes),
@@ -110,6 +110,13 @@ class _Likelihood:
             slope[:, column], curvature[:, column] = own_slope, own_curvature
         slope[:, 3:], curvature[:, 3:] = self.reported.likelihood(effects[:, 3], effects[:, 4])
         return slope, curvature
+
+
+def _usual_length(log: Log) -> float:
+    """Return the logarithm of a round's usual length: all there is where no duration is known."""
+    length = np.concatenate([record.run.length_s for record in log.records])
+    length = length[np.isfinite(length) & (length > 0.0)]
+    return float(np.log(np.median(length))) if length.size else 0.0
 
 
 def _logit(successes: FloatArray, trials: FloatArray) -> FloatArray:

@@ -184,6 +184,7 @@ def _check_same_federation(cells: Sequence[Cell]) -> None:
             field="runs",
         )
     if kinds == {True}:
+        _check_same_names(cells)
         return
     worlds = {
         (c.settings.seed, str(sorted(c.settings.world.items())), c.settings.n_clients): c
@@ -196,6 +197,22 @@ def _check_same_federation(cells: Sequence[Cell]) -> None:
             "worlds. Every seed is a federation of its own; give runs of one seed and one world.",
             field="runs",
         )
+
+
+def _check_same_names(cells: Sequence[Cell]) -> None:
+    """Refuse live runs that have no client in common with the first one."""
+    names = [(cell, read_answers(cell.path)) for cell in cells]
+    known = set(names[0][1].names if names[0][1] else ())
+    for cell, answers in names[1:]:
+        own = set(answers.names if answers else ())
+        if own and known and not own & known:
+            raise InvalidInput(
+                f"runs must be of one federation: no client of {cell.path} is in "
+                f"{names[0][0].path}. If the clients were renamed, rename them in the checkpoint "
+                "with turnout clients --rename, or fit each run by itself.",
+                field="runs",
+            )
+        known |= own
 
 
 def _clients(cell: Cell, answers: Answers | None, index: dict[str, int]) -> IntArray:

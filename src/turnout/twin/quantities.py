@@ -135,6 +135,9 @@ def _seconds(effects: Effects, durations: Durations, log: Log) -> tuple[Quantity
     change = math.expm1(drift * log.n_rounds)
     rounds = f"{log.n_rounds:,} rounds"
     gain = math.expm1(durations.gain[0])
+    if not seen:
+        remark = "no durations in the records: the median length of a round"
+        return (Quantity("durations", value, "0 answers", 0, True, remark),)
     return (
         Quantity("durations", value, learned_from, seen, False, remark),
         Quantity(
