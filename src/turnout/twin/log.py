@@ -96,6 +96,11 @@ class Log:
         """Number of clients."""
         return len(self.names)
 
+    @property
+    def last(self) -> Record:
+        """The run that ends last."""
+        return max(self.records, key=lambda each: each.first + each.run.n_rounds)
+
     def first(self, n_rounds: int) -> Log:
         """Return the log of the first rounds.
 
