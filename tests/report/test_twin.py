@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from tests.report.live_folders import live_folder
@@ -24,13 +23,13 @@ def folder(tmp_path_factory):
 
 
 def test_the_record_lies_in_the_band_of_the_worlds(folder):
-    (chart,) = twin_of(folder).charts
-    assert len(chart.panels) == 6
-    for panel in chart.panels:
+    charts = twin_of(folder).charts
+    assert [len(chart.panels) for chart in charts] == [3, 3]
+    for panel in (panel for chart in charts for panel in chart.panels):
         fitted, recorded = (mark for mark in panel.marks if isinstance(mark, Line))
         assert (fitted.name, recorded.name) == ("fitted", "recorded")
         inside = (recorded.y >= fitted.low - 1e-9) & (recorded.y <= fitted.high + 1e-9)
-        assert inside.mean() > 0.6, panel.x.label
+        assert inside.mean() > 0.5, panel.x.label
 
 
 def test_the_page_has_the_section_and_is_the_same_twice(folder, tmp_path):

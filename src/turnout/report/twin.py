@@ -22,11 +22,11 @@ _DRAWS, _MOST_ROUNDS = 40, 300
 _MOST_CLIENTS = 20_000
 _CAPTION = (
     "A world was fitted to the records (turnout fit), and the recorded choices were played in "
-    "{draws} worlds drawn from it. Black: recorded; band and bars: the middle 90 % of these "
-    "worlds. Where black leaves the band, do not trust the twin."
+    "{draws} worlds drawn from it. Orange: recorded. Blue: the worlds, with a band that holds the "
+    "middle 90 %. Where the recorded line leaves the band, do not trust the twin."
 )
 #: How the recorded numbers and the twin's are drawn.
-_RECORDED, _TWIN = "#000000", 0
+_RECORDED, _TWIN = 1, 0
 
 
 def twin_charts(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
@@ -47,15 +47,20 @@ def twin_charts(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
         return
     rounds = np.arange(log.last.run.n_rounds)[-_MOST_ROUNDS:]
     found = replayed(fitted, log.last, rounds, _DRAWS)
-    panels = [panel for panel in _panels(found) if panel is not None]
     caption = _CAPTION.format(draws=_DRAWS)
-    yield Chart("twin", "Recorded and fitted", caption, panels, n_columns=3, is_wide=True)
+    panels = [panel for panel in _rounds(found) if panel is not None]
+    yield Chart("twin", "Rounds", caption, panels, n_columns=3, is_wide=True)
+    panels = [panel for panel in _clients(found) if panel is not None]
+    yield Chart("twin-clients", "Clients", "As above.", panels, n_columns=3, is_wide=True)
 
 
-def _panels(found: Replay) -> Iterator[Panel | None]:
+def _rounds(found: Replay) -> Iterator[Panel | None]:
     yield _over_rounds(found, "clients there")
     yield _cumulative(found, "answers", Axis("answers in a round"))
     yield _cumulative(found, "round length", Axis("length of a round", "s"))
+
+
+def _clients(found: Replay) -> Iterator[Panel | None]:
     yield _quantiles(found)
     yield _by_client(found, "rounds there, by client")
     yield _by_client(found, "answers, by client")
@@ -66,7 +71,7 @@ def _over_rounds(found: Replay, name: str) -> Panel | None:
         return None
     recorded, drawn = found.recorded[name], found.drawn[name]
     at = np.arange(1.0, recorded.size + 1.0)
-    return Panel(_pair(at, recorded, drawn), Axis("round"), Axis("clients"), "Clients there")
+    return Panel(_pair(at, recorded, drawn), Axis("round"), Axis("clients there"))
 
 
 def _cumulative(found: Replay, name: str, axis: Axis) -> Panel | None:
@@ -75,7 +80,7 @@ def _cumulative(found: Replay, name: str, axis: Axis) -> Panel | None:
     grid = np.linspace(both.min(), np.quantile(both, 0.995), 60)
     share = np.array([(recorded <= x).mean() for x in grid])
     shares = np.array([(drawn <= x).mean(axis=1) for x in grid]).T
-    return Panel(_pair(grid, share, shares), axis, Axis("rounds up to this", is_share=True), "")
+    return Panel(_pair(grid, share, shares), axis, Axis("rounds up to this", is_share=True))
 
 
 def _quantiles(found: Replay) -> Panel | None:
@@ -83,7 +88,7 @@ def _quantiles(found: Replay) -> Panel | None:
     if np.isnan(recorded).any() or np.isnan(drawn).any():
         return None
     marks = _pair(QUANTILES, recorded, drawn)
-    return Panel(marks, Axis("share of the answers", is_share=True), Axis("seconds"), "Durations")
+    return Panel(marks, Axis("share of the answers", is_share=True), Axis("seconds of an answer"))
 
 
 def _by_client(found: Replay, name: str) -> Panel | None:
@@ -93,7 +98,7 @@ def _by_client(found: Replay, name: str) -> Panel | None:
     order = np.argsort(recorded, kind="stable")
     at = np.arange(1.0, recorded.size + 1.0)
     axis = Axis("clients, fewest first")
-    return Panel(_pair(at, recorded[order], drawn[:, order]), axis, Axis(name.split(",")[0]), "")
+    return Panel(_pair(at, recorded[order], drawn[:, order]), axis, Axis(name.split(",")[0]))
 
 
 def _pair(at: FloatArray, recorded: FloatArray, drawn: FloatArray) -> list[Mark]:

@@ -208,7 +208,8 @@ class _Tally:
             chosen = slice(run.offsets[t], run.offsets[t + 1])
             available = np.zeros(n_clients, dtype=np.bool_)
             if run.knows_available:
-                available[record.client_of] = run.available_in(t)[: record.client_of.size]
+                there = run.available_in(t)[: record.client_of.size]
+                available[record.client_of] = there & record.known_in(t)
             completed = run.status[chosen] == Status.COMPLETED
             clients = record.client_of[run.clients[chosen]]
             seconds = run.duration[chosen]
@@ -238,7 +239,9 @@ def _played(world: FittedWorld, record: Record, rounds: Any, n_clients: int, see
         )
         if policy.uses_observed:
             observed.record(closed, policy.deadline(observed))
-        available = environment.context(when, 1).available
+        available = np.zeros(n_clients, dtype=np.bool_)
+        there = environment.context(when, 1).available
+        available[record.client_of] = there[record.client_of] & record.known_in(t)
         completed = closed.status == Status.COMPLETED
         tally.add(row, available, clients, completed, closed.duration, closed.length_s)
     return tally
