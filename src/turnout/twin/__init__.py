@@ -2,6 +2,17 @@
 
 from turnout.twin.check import Check, Coverage, check
 from turnout.twin.fit import fit
+from turnout.twin.replay import Replay, Replayed, replay
 from turnout.twin.world import FittedWorld, Quantity
 
-__all__ = ["Check", "Coverage", "FittedWorld", "Quantity", "check", "fit"]
+__all__ = [
+    "Check",
+    "Coverage",
+    "FittedWorld",
+    "Quantity",
+    "Replay",
+    "Replayed",
+    "check",
+    "fit",
+    "replay",
+]
