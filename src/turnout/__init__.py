@@ -15,8 +15,6 @@ from typing import Any as _Any
 
 from turnout import selectors as selectors  # registers the built-in selectors
 from turnout.core.errors import TurnoutError
-from turnout.core.moved import current_path as _current_path
-from turnout.core.moved import keep_old_paths as _keep_old_paths
 from turnout.core.names import nearest as _nearest
 from turnout.core.persist import load, save
 from turnout.core.registry import list_selectors, make, register
@@ -24,11 +22,14 @@ from turnout.core.rng import Purpose, stream
 from turnout.core.selector import Selector
 from turnout.core.types import Outcome, RoundContext, Selection, Status
 from turnout.core.version import __version__ as __version__
+from turnout.core.version import current_path as _current_path
+from turnout.core.version import keep_old_paths as _keep_old_paths
 
 if _TYPE_CHECKING:
     from turnout.experiment import Experiment, compare, simulate, train
     from turnout.results import open_runs
     from turnout.serve.client import Remote
+    from turnout.twin import fit
     from turnout.worlds import Environment
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Status",
     "TurnoutError",
     "compare",
+    "fit",
     "list_selectors",
     "load",
     "make",
@@ -58,13 +60,14 @@ __all__ = [
 #: loads no more than the contract and the selectors.
 _PACKAGES = (
     *("cli", "core", "data", "experiment", "live", "report", "results", "sampling", "selectors"),
-    *("serve", "studies", "testing", "training", "worlds"),
+    *("serve", "studies", "testing", "training", "twin", "worlds"),
 )
 _LATER = {
     "Environment": "worlds",
     "Experiment": "experiment",
     "Remote": "serve.client",
     "compare": "experiment",
+    "fit": "twin",
     "open_runs": "results",
     "simulate": "experiment",
     "train": "experiment",

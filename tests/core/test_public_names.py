@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import turnout
-from turnout.core.moved import _MOVED, current_path
 from turnout.core.names import import_object
+from turnout.core.version import _MOVED, current_path
 
 EXPORTS = [
     "Environment",
@@ -24,6 +24,7 @@ EXPORTS = [
     "Status",
     "TurnoutError",
     "compare",
+    "fit",
     "list_selectors",
     "load",
     "make",
@@ -36,7 +37,7 @@ EXPORTS = [
 ]
 PACKAGES = [
     *("cli", "core", "data", "experiment", "live", "report", "results", "sampling", "selectors"),
-    *("serve", "studies", "testing", "training", "worlds"),
+    *("serve", "studies", "testing", "training", "twin", "worlds"),
 ]
 #: Exported by 0.1 and still found, but no longer listed.
 EARLIER = [

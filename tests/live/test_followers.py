@@ -112,7 +112,7 @@ def test_callbacks_of_training_follow_live_runs(ticking):
     assert first["chosen"] == sum(first[s] for s in ("completed", "late", "failed", "silent"))
     assert set(first) == {
         *("chosen", "completed", "late", "failed", "silent", "void", "alerts"),
-        *("known", "connected", "free", "busy", "train_s", "wait_s", "longest_wait"),
+        *("wanted", "known", "connected", "free", "busy", "train_s", "wait_s", "longest_wait"),
         *("success_ratio", "fairness"),
     }
     assert notes.told[4][1] == {"accuracy": 0.75}

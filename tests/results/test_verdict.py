@@ -50,8 +50,8 @@ def test_who_is_faster_who_is_not_and_whom_they_leave_out():
     found = Versus(scores(WORLD), TIME, "Random")
     assert found.sentence == (
         "Oort reached 90 % in 0.50 of Random's time and pace in 0.70; E3CS did not differ clearly "
-        "from Random; Oort left 12 clients out; E3CS gave its least served client 0.43 of a fair "
-        "share, the others at least 0.67."
+        "from Random; Oort left 12 clients out; the least served client got 0.43 of a fair share "
+        "with E3CS, and at least 0.67 with the rest."
     )
     assert [found.written(n) for n in WORLD] == ["", "0.70*", "0.50*", "1.00"]
     assert found.heading == "vs Random"
@@ -60,8 +60,8 @@ def test_who_is_faster_who_is_not_and_whom_they_leave_out():
 def test_another_baseline_tells_it_from_the_other_side():
     found = Versus(scores(WORLD), TIME, "Oort")
     assert found.sentence.startswith(
-        "No selector reached 90 % clearly sooner than Oort; pace, Random and E3CS took 1.40, 2.00 "
-        "and 2.00 times as long; "
+        "No selector reached 90 % clearly sooner than Oort; pace took 1.40 times as long, Random "
+        "2.00 and E3CS 2.00; "
     )
 
 
@@ -105,6 +105,41 @@ def test_a_metric_that_is_no_time():
     assert found.written("fedcs") == "+0.4300*"
     alike = Versus(scores({n: table[n] for n in ("random", "rr")}), success, "random")
     assert alike.sentence == "By success, no selector was clearly better or worse than random."
+
+
+def test_two_that_did_not_get_there_in_all_seeds_are_compared_without_a_number():
+    def late(mean):
+        return [NEVER, *around(mean)]
+
+    table = {
+        "Random": (late(80.0), 0, 1.0),
+        "Oort": (late(20.0), 0, 1.0),
+        "pace": ([25.0, *around(24.0, shift=1)], 0, 1.0),
+    }
+    found = Versus(scores(table), TIME, "Random")
+    assert found.sentence == (
+        f"pace reached 90 % in at most {(25 + 120) / (100 + 400):.2f} of Random's time, and Oort "
+        "sooner than Random."
+    )
+    del table["pace"]
+    assert Versus(scores(table), TIME, "Random").sentence == "Oort reached 90 % sooner than Random."
+    turned = Versus(scores(table), TIME, "Oort").sentence
+    assert turned == "No selector reached 90 % clearly sooner than Oort; Random took longer."
+
+
+def test_who_serves_badly_is_named_with_its_own_number():
+    table = {
+        "Random": (around(50.0), 1.2, 0.7),
+        "Oort": (around(50.1, shift=1), 3.4, 0.0),
+        "RBCS-F": (around(50.1, shift=2), 0.2, 0.02),
+        "E3CS": (around(50.1, shift=3), 0, 0.44),
+        "pace": (around(50.1, shift=4), 0, 0.67),
+    }
+    assert Versus(scores(table), TIME, "Random").sentence == (
+        "No selector reached 90 % clearly sooner or later than Random; Random left 1 client out "
+        "and Oort 3; the least served client got 0.02 of a fair share with RBCS-F and 0.44 with "
+        "E3CS, and 0.67 with pace."
+    )
 
 
 @pytest.mark.parametrize("values", [[5.0], []])

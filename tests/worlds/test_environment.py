@@ -131,7 +131,8 @@ def test_models_are_independent_of_each_other():
 def test_only_the_columns_asked_for_are_made():
     world = rbcs_f_world(8, seed=1)
     assert world.columns == {
-        "context", "expected_duration", "features", "label_counts", "num_samples", "success_rate",
+        "availability_forecast", "context", "expected_duration", "features", "label_counts",
+        "num_samples", "success_rate",
     }  # fmt: skip
     assert not world.context(0, 2).columns
     ctx = world.context(0, 2, columns={"context", "num_samples", "no_such_column"})

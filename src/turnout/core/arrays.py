@@ -37,6 +37,7 @@ COLUMN_LIMITS: Mapping[str, float] = MappingProxyType(
         "upload_duration": LARGEST_REPORT,
         "download_duration": LARGEST_REPORT,
         "success_rate": 1.0,
+        "availability_forecast": 1.0,
     }
 )
 

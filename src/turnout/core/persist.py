@@ -15,11 +15,11 @@ import numpy as np
 from turnout.core import require
 from turnout.core.errors import StateFileError, TurnoutError
 from turnout.core.files import UNREADABLE, read_npz, write_npz
-from turnout.core.moved import current_path
 from turnout.core.plain import CONTAINERS, CannotEncode, Codec, Record, Rule
 from turnout.core.registry import make, name_of
 from turnout.core.selector import Selector
 from turnout.core.types import Array
+from turnout.core.version import current_path
 
 __all__ = ["FORMAT", "MOST_CLIENTS", "load", "save"]
 
@@ -79,7 +79,7 @@ def load(
     if n_clients > max_clients:
         raise StateFileError(
             f"{path} is for n_clients = {n_clients}, more than max_clients = {max_clients}: raise "
-            "that if you trust it."
+            "max_clients if you trust the file."
         )
     parameters = {key: _decode(key, value) for key, value in header["parameters"].items()}
     if into is not None:

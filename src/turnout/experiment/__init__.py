@@ -14,9 +14,8 @@ from turnout.experiment.pool import Advance
 from turnout.experiment.simulation import collect, simulate, train
 from turnout.experiment.sweep import Point, Sweep, compare, run_sweep
 from turnout.experiment.variants import Variant, parse_variant
-from turnout.results.cell import Cell
 from turnout.results.files import FolderError
-from turnout.results.reader import read_cell
+from turnout.results.reader import Cell, read_cell
 from turnout.results.results import CellResult, Results
 from turnout.results.run import Run
 from turnout.results.statistics import Estimate, estimate, paired_difference

@@ -15,11 +15,21 @@ One round::
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 
@@ -38,7 +48,7 @@ from turnout.core.types import (
     Status,
 )
 from turnout.experiment.engine import RoundEngine
-from turnout.results.run import RoundRow
+from turnout.results.run import LOSSES, RoundRow
 from turnout.worlds import (
     Answers,
     Environment,
@@ -49,6 +59,9 @@ from turnout.worlds import (
     RoundPolicy,
     WorkSchedule,
 )
+
+if TYPE_CHECKING:
+    from turnout.results.callbacks import Callback
 
 # --------------------------------------------------------------------------------------------------
 # What clients hold, answer and do in a round: losses of the world, or training of a real model.
@@ -272,7 +285,17 @@ class RoundRecord:
             self.length_s,
             self.context.available,
             self.measured,
+            self._reported,
         )
+
+    @property
+    def _reported(self) -> dict[str, FloatArray]:
+        """What the server knows of losses and data of the chosen; empty if it asked for neither."""
+        found = {name: x for name, x in self.outcome.metrics.items() if name in LOSSES}
+        sizes = self.context.columns.get("num_samples")
+        if sizes is not None:
+            found["num_samples"] = sizes[self.selection.clients].astype(np.float64)
+        return found
 
 
 #: How the names of the work in flight begin in the state of a progress.
@@ -551,3 +574,51 @@ def _go(playing: Playing, numbers: range) -> Iterator[RoundRecord]:
         progress.history.record(chosen)
         measured = participants.measure(t, t == numbers[-1])
         yield RoundRecord(ctx, selection, outcome, closed.length_s, closed.spent, fate, measured)
+
+
+class Recorded(Protocol):
+    """A round of either loop."""
+
+    @property
+    def round(self) -> int:
+        """The round, from 0."""
+
+    @property
+    def row(self) -> RoundRow:
+        """What is kept of it."""
+
+
+_Record = TypeVar("_Record", bound=Recorded)
+
+
+def with_callbacks(
+    records: Iterator[_Record],
+    callbacks: Sequence[Callback],
+    settings: Mapping[str, Any],
+    clock_s: float = 0.0,
+) -> Generator[_Record, None, None]:
+    """Pass every record on and report it to callbacks; end each callback that was started.
+
+    ``clock_s`` is the virtual time before the first of these records.
+    """
+    if not callbacks:
+        yield from records
+        return
+    with contextlib.ExitStack() as ended:
+        for callback in callbacks:
+            callback.start(settings)
+            ended.callback(callback.end)
+        for record in records:
+            row = record.row
+            clock_s += row.length_s
+            values = {
+                **row.measured,
+                "available": float(np.count_nonzero(row.available)),
+                "chosen": float(row.clients.size),
+                "completed": float((row.status == Status.COMPLETED).sum()),
+                "length_s": row.length_s,
+                "clock_s": clock_s,
+            }
+            for callback in callbacks:
+                callback.round(record.round, values)
+            yield record

@@ -236,7 +236,7 @@ class _Loop:
                 self._clock_s - began_s,
                 self._available(),
                 measured,
-                Overlap(
+                overlap=Overlap(
                     ended["choice"], version - ended["version"], ended["began_s"], self._busy_s
                 ),
             )

@@ -35,6 +35,7 @@ BY_CLIENTS = "evaluate_metrics_clientapp"
 BY_SERVER = "evaluate_metrics_serverapp"
 HISTORIES = (IN_TRAINING, BY_CLIENTS, BY_SERVER)
 
+_NOT_REPORTED: Mapping[str, FloatArray] = MappingProxyType({})
 #: Names that applications use for what a report calls accuracy and loss.
 _ALIASES = {
     "accuracy": ("eval_acc", "eval_accuracy", "acc", "test_accuracy"),
@@ -272,13 +273,14 @@ class Journal:
         result: ClosedRound,
         duration: FloatArray,
         available: BoolArray,
+        reported: Mapping[str, FloatArray] = _NOT_REPORTED,
     ) -> None:
         """Add a round."""
         closed = result.closed
         status, spent, length_s = closed.status, closed.spent, closed.length_s
         chosen, chance = selection.clients, selection.probability
         row = RoundRow(chosen, status, duration, spent, chance, length_s, available)
-        self._rounds.add(row)
+        self._rounds.add(row._replace(reported=reported))
         if result.is_void and np.any(status == Status.COMPLETED):
             self.void.add(self.n_rounds)
             self._measure(self.n_rounds)

@@ -28,12 +28,13 @@ from turnout.report.figure import (
     Panel,
 )
 from turnout.report.to_matplotlib import write_figure
+from turnout.report.twin import twin_charts
 from turnout.results import sensitivity
 from turnout.results.catalogue import find, metric_named, shown_in
-from turnout.results.cell import Cell
 from turnout.results.files import slug
 from turnout.results.groups import VariantCells, WorldGroup
 from turnout.results.metric import Facts, Metric, Scale
+from turnout.results.reader import Cell
 from turnout.results.results import Results
 from turnout.results.tables import main_metric
 
@@ -85,6 +86,7 @@ def sections(world: WorldGroup, order: Order) -> list[Section]:
         *by_client,
         ("Time", _time),
         ("Fairness queues", _queues),
+        ("Twin", twin_charts),
     ]
     found = [Section(title, list(charts(world, order))) for title, charts in everything]
     return [section for section in found if section.charts]

@@ -20,10 +20,9 @@ from turnout.report.figure import Chart
 from turnout.report.live import live_views
 from turnout.report.to_plotly import plotly_chart, plotly_maps
 from turnout.results.catalogue import at_targets, shown_in
-from turnout.results.cell import Cell
 from turnout.results.groups import VariantCells, WorldGroup
 from turnout.results.metric import Facts, Metric
-from turnout.results.reader import Problem
+from turnout.results.reader import Cell, Problem
 from turnout.results.results import cell_row
 from turnout.results.scores import Scores
 from turnout.results.sensitivity import point_name

@@ -33,9 +33,8 @@ from turnout.report.page import packaged, templates, title_of
 from turnout.report.to_svg import Sketch, sketch
 from turnout.report.watcher import Look, State, Watched, Watcher
 from turnout.results.answers import OpenNow, read_open
-from turnout.results.cell import Cell
 from turnout.results.files import DamagedFile
-from turnout.results.reader import Problem
+from turnout.results.reader import Cell, Problem
 
 __all__ = ["WatchServer", "serve"]
 
@@ -209,7 +208,7 @@ def _curves(runs: list[Watched]) -> list[Sketch]:
         shortest = min(column.size for column in columns)
         mean = np.mean([column[:shortest] for column in columns], axis=0)
         lines.append(_line(label, number, mean))
-    title = "Accuracy by round" if is_trained else "Answers in time so far"
+    title = "Accuracy by round" if is_trained else "Replies in time so far"
     caption = "Mean over the seeds of a selector, up to the round that all of them reached."
     drawn = sketch(Chart("curves", title, caption, [Panel(lines, Axis("round"))]))
     return [] if drawn is None else [drawn]

@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from turnout.results import files
 from turnout.results.answers import read_open
-from turnout.results.cell import Cell
 from turnout.results.groups import plan_of
-from turnout.results.reader import Problem, cell_folders, read_cells
+from turnout.results.reader import Cell, Problem, cell_folders, read_cells
 
 #: Name, size, time of change and kind of each file of a folder.
 _Print = tuple[tuple[str, int, int, int], ...]

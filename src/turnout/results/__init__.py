@@ -5,10 +5,9 @@
 0.61
 """
 
-from turnout.results.cell import Cell
 from turnout.results.files import FolderError
 from turnout.results.groups import VariantCells, WorldGroup
-from turnout.results.reader import Problem, read_cell, read_cells
+from turnout.results.reader import Cell, Problem, read_cell, read_cells
 from turnout.results.results import Results, open_runs
 from turnout.results.run import Run
 from turnout.results.scores import Across, Difference, Leaders, Scores

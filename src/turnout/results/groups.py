@@ -11,9 +11,8 @@ from typing import Any
 
 from turnout.core.errors import InvalidInput
 from turnout.core.names import shortened
-from turnout.results.cell import Cell
 from turnout.results.files import EXPERIMENT, DamagedFile, read_json
-from turnout.results.reader import Problem
+from turnout.results.reader import Cell, Problem
 from turnout.results.scores import Scores, numbers_of
 from turnout.results.settings import CellSettings
 
@@ -155,7 +154,7 @@ def refuse_mixed(worlds: Sequence[WorldGroup], advice: str) -> None:
     more = len(lines) - _SHOWN_DIFFERENCES
     rest = f"; and {more} more" if more > 0 else ""
     raise InvalidInput(
-        f"these runs are of {len(worlds)} different worlds and do not compare: {shown}{rest}. "
+        f"these runs are of {len(worlds)} different worlds and are not comparable: {shown}{rest}. "
         f"{advice}"
     )
 
@@ -279,7 +278,7 @@ def _remarks(world: WorldGroup) -> list[Problem]:
     if any(broken.values()):
         counts = ", ".join(f"{name}: {count:,}" for name, count in broken.items() if count)
         remarks.append(
-            "some clients trained to a loss or weights that are not finite; their answers count as "
+            "some clients trained to a loss or weights that are not finite; their replies count as "
             f"failed ({counts})."
         )
     written_by = {str(cell.versions.get("turnout")) for cell in cells}

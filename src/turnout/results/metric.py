@@ -13,7 +13,7 @@ from typing import Generic, Literal, NamedTuple, Self, TypeVar
 import numpy as np
 
 from turnout.core.types import Array, FloatArray, IntArray
-from turnout.results.cell import Cell
+from turnout.results.reader import Cell
 from turnout.results.run import Run
 
 # --------------------------------------------------------------------------------------------------

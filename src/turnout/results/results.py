@@ -18,11 +18,10 @@ from turnout.core.names import import_extra, nearest
 from turnout.core.notebook import lines_with_curves
 from turnout.results import files
 from turnout.results.catalogue import all_metrics
-from turnout.results.cell import Cell
 from turnout.results.files import FolderError
 from turnout.results.groups import WorldGroup, gather, refuse_mixed
 from turnout.results.metric import Facts, Metric
-from turnout.results.reader import Problem, read_cells
+from turnout.results.reader import Cell, Problem, read_cells
 from turnout.results.run import PER_CHOICE, STATUSES
 from turnout.results.scores import Across, Difference, Numbers, Scores, known_label, numbers_of
 from turnout.results.statistics import Estimate

@@ -14,8 +14,8 @@ from turnout.core.errors import InvalidInput
 from turnout.core.names import nearest
 from turnout.core.types import FloatArray
 from turnout.results.catalogue import metric_named
-from turnout.results.cell import Cell
 from turnout.results.metric import Facts, Metric
+from turnout.results.reader import Cell
 from turnout.results.statistics import (
     LEVEL,
     Estimate,

@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from turnout.results.catalogue import at_targets, metric_named, shown_in
-from turnout.results.cell import Cell
 from turnout.results.groups import WorldGroup
 from turnout.results.metric import Facts, Metric, Scale
+from turnout.results.reader import Cell
 from turnout.results.scores import Place, Scores
 from turnout.results.statistics import Estimate
 

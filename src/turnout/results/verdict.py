@@ -107,11 +107,15 @@ class Versus(NamedTuple):
             ours, theirs = self._with_means(labels), self._with_means([self.baseline])
             were = "was" if len(labels) == 1 else "were"
             return f"By {self._measure}, {ours} {were} better than {theirs}"
-        best, *others = labels
         unit = "rounds" if self.metric.unit == "rounds" else "time"
-        ratios = {n: (self._ratio(n) or "less").replace("≤", "at most") for n in labels}
-        first = f"{best} reached {self.metric.goal} in {ratios[best]} of {self.baseline}'s {unit}"
-        return _listed([first, *(f"{label} in {ratios[label]}" for label in others)])
+        known = {n: ratio.replace("≤", "at most") for n in labels if (ratio := self._ratio(n))}
+        unknown = [label for label in labels if label not in known]
+        if not known:
+            return f"{_listed(unknown)} reached {self.metric.goal} sooner than {self.baseline}"
+        (best, ratio), *others = known.items()
+        first = f"{best} reached {self.metric.goal} in {ratio} of {self.baseline}'s {unit}"
+        clause = _listed([first, *(f"{label} in {ratio}" for label, ratio in others)])
+        return clause + (f", and {_listed(unknown)} sooner than {self.baseline}" if unknown else "")
 
     @property
     def _measure(self) -> str:
@@ -131,8 +135,13 @@ class Versus(NamedTuple):
         never = [n for n in labels if self.scores.n_reached(n, self.metric) == 0]
         worse = [label for label in labels if label not in never]
         if worse and self.metric.is_time_to:
-            ratios = [(self._ratio(n) or "more").replace("≥", "at least") for n in worse]
-            yield f"{_listed(worse)} took {_listed(ratios)} times as long"
+            known = {n: ratio.replace("≥", "at least") for n in worse if (ratio := self._ratio(n))}
+            if known:
+                (label, ratio), *others = known.items()
+                first = f"{label} took {ratio} times as long"
+                yield _listed([first, *(f"{name} {longer}" for name, longer in others)])
+            if len(known) < len(worse):
+                yield f"{_listed([n for n in worse if n not in known])} took longer"
         elif worse:
             yield f"{self._with_means(worse)} {'was' if len(worse) == 1 else 'were'} worse"
         if never:
@@ -141,19 +150,22 @@ class Versus(NamedTuple):
     def _unserved(self) -> Iterator[str]:
         """Yield clauses about the clients that selectors hardly served, or did not serve at all."""
         out = {n: self.scores.estimate("left_out")[n].mean for n in self.scores.labels}
-        left = {label: f"{mean:.0f}" for label, mean in out.items() if mean >= _ONE}
+        left = {label: round(mean) for label, mean in out.items() if mean >= _ONE}
         if left:
-            yield f"{_listed([*left])} left {_listed([*left.values()])} clients out"
+            (label, number), *others = left.items()
+            first = f"{label} left {number} client{'s' if number > 1 else ''} out"
+            yield _listed([first, *(f"{name} {more}" for name, more in others)])
         least = {n: self.scores.estimate("least_share")[n].mean for n in self.scores.labels}
-        low = {n: f"{mean:.2f}" for n, mean in least.items() if mean < _FAIR and n not in left}
+        low = {n: mean for n, mean in least.items() if mean < _FAIR and n not in left}
         if low:
-            whose = "its" if len(low) == 1 else "their"
-            rest = [mean for n, mean in least.items() if n not in low and n not in left]
-            others = f", the others at least {min(rest):.2f}" if rest else ""
-            yield (
-                f"{_listed([*low])} gave {whose} least served client {_listed([*low.values()])} "
-                f"of a fair share{others}"
-            )
+            (worst, share), *further = low.items()
+            first = f"{share:.2f} of a fair share with {worst}"
+            clause = _listed([first, *(f"{mean:.2f} with {name}" for name, mean in further)])
+            rest = {n: mean for n, mean in least.items() if n not in low and n not in left}
+            if rest:
+                limit, whom = ("", *rest) if len(rest) == 1 else ("at least ", "the rest")
+                clause += f", and {limit}{min(rest.values()):.2f} with {whom}"
+            yield f"the least served client got {clause}"
 
     def _with_means(self, labels: Sequence[str]) -> str:
         """Return selectors with their means, as a list in a sentence."""

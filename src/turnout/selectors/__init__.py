@@ -21,6 +21,7 @@ from turnout.selectors.pace import Pace
 from turnout.selectors.pow_d import PowD
 from turnout.selectors.random import Random
 from turnout.selectors.rbcs_f import RBCSF
+from turnout.selectors.refl import REFL
 from turnout.selectors.round_robin import RoundRobin
 from turnout.selectors.rpow_d import RPowD
 from turnout.selectors.tifl import TiFL
@@ -32,6 +33,7 @@ __all__ = [
     "NCCB",
     "OCS",
     "RBCSF",
+    "REFL",
     "UCBCS",
     "CPowD",
     "Clustered",

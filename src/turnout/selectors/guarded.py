@@ -105,6 +105,7 @@ from turnout.core.registry import make, register
 from turnout.core.selector import Selector
 from turnout.core.types import (
     Array,
+    BoolArray,
     FloatArray,
     IntArray,
     Outcome,
@@ -134,6 +135,8 @@ class Guarded(Accounts):
     expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"learns": "the inner selector learns, and by default it is random"}
     )
+
+    memo_by_client = Accounts.memo_by_client | {"multiplicity"}
 
     def __init__(
         self,
@@ -209,11 +212,21 @@ class Guarded(Accounts):
         chance[reserved] = 1.0
         return chance
 
+    def part(self, selection: Selection, kept: BoolArray, chance: FloatArray) -> Selection:
+        """Return the part, with the part of the inner selector's choice."""
+        part = super().part(selection, kept, chance)
+        if not selection.recall("asked_inner"):
+            return part
+        is_inner = ~selection.recall("is_reserved")
+        inner = self._inner.part(_own(selection, is_inner), kept[is_inner], chance[is_inner[kept]])
+        memo = {**part.memo, **{f"{INNER}{name}": x for name, x in inner.memo.items()}}
+        return Selection(part.round, part.clients, part.probability, memo)
+
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Charge the round to everyone who was available, and tell the inner selector its part."""
         self._settle(selection)
         if selection.recall("asked_inner"):
-            self._inner.observe(*_part(selection, outcome))
+            self._inner.observe(*_part(selection, outcome, ~selection.recall("is_reserved")))
 
     def quota_at(self, round: int) -> float:
         """Return the larger of the floor and the inner selector's quota."""
@@ -297,7 +310,7 @@ class Guarded(Accounts):
         """Tell the inner selector too, of its own choices."""
         super().resume(waiting)
         asked = [selection for selection in waiting if selection.recall("asked_inner")]
-        self._inner.resume([_own_choice(selection) for selection in asked])
+        self._inner.resume([_own(each, ~each.recall("is_reserved")) for each in asked])
 
     def grow(self, n_clients: int) -> None:
         """Make room for more clients, in the inner selector too."""
@@ -324,23 +337,22 @@ class Guarded(Accounts):
         return make(self.inner, **(self.inner_parameters or {}))
 
 
-def _own_choice(selection: Selection) -> Selection:
+def _part(selection: Selection, outcome: Outcome, mine: Array) -> tuple[Selection, Outcome]:
+    """Return the inner selector's own choice, and what came of it."""
+    own = _own(selection, mine)
+    metrics = {name: values[mine] for name, values in outcome.metrics.items()}
+    return own, Outcome(outcome.status[mine], outcome.duration[mine], metrics)
+
+
+def _own(selection: Selection, mine: Array) -> Selection:
     """Return the inner selector's own choice."""
-    chance, mine = selection.probability, ~selection.recall("is_reserved")
+    chance = selection.probability
     return Selection(
         selection.round,
         selection.clients[mine],
         None if chance is None else chance[mine],
         _without_prefix(selection.memo),
     )
-
-
-def _part(selection: Selection, outcome: Outcome) -> tuple[Selection, Outcome]:
-    """Return the inner selector's own choice, and what came of it."""
-    mine = ~selection.recall("is_reserved")
-    metrics = {name: values[mine] for name, values in outcome.metrics.items()}
-    own = Outcome(outcome.status[mine], outcome.duration[mine], metrics)
-    return _own_choice(selection), own
 
 
 def _without_prefix(arrays: Mapping[str, Array]) -> dict[str, Array]:

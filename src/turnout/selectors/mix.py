@@ -44,6 +44,7 @@ from turnout.core.selector import Selector
 from turnout.core.stateful import Range
 from turnout.core.types import (
     Array,
+    BoolArray,
     FloatArray,
     IntArray,
     Outcome,
@@ -74,6 +75,7 @@ class Mix(Selector):
     """
 
     reports_probability = True
+    memo_by_client = frozenset({"multiplicity"})
     state_ranges = MappingProxyType({"key_": Range(0.0, MOST_KEYS)})
 
     def __init__(
@@ -164,6 +166,28 @@ class Mix(Selector):
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Tell the member that chose what came of its choice; the others learn nothing."""
+        member, choice = self._choice(selection)
+        member.observe(choice, outcome)
+
+    def part(self, selection: Selection, kept: BoolArray, chance: FloatArray) -> Selection:
+        """Return the part, with the part of the choice of the member that chose."""
+        member, choice = self._choice(selection)
+        own = member.part(choice, kept, chance)
+        part = super().part(selection, kept, chance)
+        memo = {**part.memo, **{f"{MEMBER}{name}": x for name, x in own.memo.items()}}
+        if own.probability is not None:
+            memo["own_probability"] = own.probability
+        return Selection(part.round, part.clients, part.probability, memo)
+
+    def _choice(self, selection: Selection) -> tuple[Selector, Selection]:
+        """Return the member that chose, and its own selection."""
+        own = {
+            name.removeprefix(MEMBER): values
+            for name, values in selection.memo.items()
+            if name.startswith(MEMBER)
+        }
+        chance = selection.memo.get("own_probability")
+        choice = Selection(selection.round, selection.clients, chance, own)
         lot = int(selection.recall("lot"))
         if not 0 <= lot < len(self._members):
             raise InvalidInput(
@@ -171,13 +195,13 @@ class Mix(Selector):
                 "selection belongs to another mix.",
                 field="selection",
             )
-        self._members[lot].observe(_own_choice(selection), outcome)
+        return self._members[lot], choice
 
     def resume(self, waiting: Sequence[Selection]) -> None:
         """Tell each member of its own choices."""
-        for place, member in enumerate(self._members):
-            mine = [each for each in waiting if int(each.recall("lot")) == place]
-            member.resume([_own_choice(selection) for selection in mine])
+        choices = [self._choice(selection) for selection in waiting]
+        for member in self._members:
+            member.resume([choice for chooser, choice in choices if chooser is member])
 
     def quota_at(self, round: int) -> float:
         """Return the members' quotas, each times the member's weight."""
@@ -359,17 +383,6 @@ def _lengths(members: list[Selector]) -> set[str]:
         for name, size in member.metric_sizes.items():
             sizes.setdefault(name, set()).add(size)
     return {f"{name} of {n}" for name, found in sizes.items() if len(found) > 1 for n in found}
-
-
-def _own_choice(selection: Selection) -> Selection:
-    """Return the choice as the member made it."""
-    own = {
-        name.removeprefix(MEMBER): values
-        for name, values in selection.memo.items()
-        if name.startswith(MEMBER)
-    }
-    chance = selection.memo.get("own_probability")
-    return Selection(selection.round, selection.clients, chance, own)
 
 
 def _indicator(ctx: RoundContext, selection: Selection) -> FloatArray:

@@ -40,6 +40,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from turnout.core.arrays import numbers
 from turnout.core.domains import Count, Index
 from turnout.core.errors import InvalidInput
 from turnout.core.registry import register
@@ -117,8 +118,8 @@ class TiFL(Selector):
         super().check_parameters()
         if self.probabilities is None:
             return
-        given = np.asarray(self.probabilities, dtype=np.float64)
-        if given.shape != (self.tiers,) or given.min() < 0.0 or abs(given.sum() - 1.0) > 1e-6:
+        given = numbers("probabilities", self.probabilities)
+        if given.shape != (self.tiers,) or given.min() < 0.0 or not abs(given.sum() - 1.0) <= 1e-6:
             raise InvalidInput(
                 f"probabilities must be {self.tiers} numbers >= 0 that sum to 1, one for each "
                 f"tier, got {self.probabilities!r}.",

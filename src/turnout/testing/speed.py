@@ -122,6 +122,7 @@ def warm_columns(selector: Selector, n_clients: int) -> dict[str, Array]:
         "context": lambda: rng.uniform(0.5, 10.0, (n_clients, 3)),
         "expected_duration": lambda: rng.uniform(0.5, 30.0, n_clients),
         "success_rate": lambda: rng.random(n_clients),
+        "availability_forecast": lambda: rng.random(n_clients),
         "label_counts": lambda: rng.integers(0, 50, (n_clients, 10)).astype(np.float64),
     }
     wanted = selector.needs_columns | selector.uses_columns

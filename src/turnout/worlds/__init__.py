@@ -17,6 +17,13 @@ from turnout.worlds.environment import (
     named_world,
     rbcs_f_world,
 )
+from turnout.worlds.fitted import (
+    FittedArrays,
+    FittedAvailability,
+    FittedPopulation,
+    FittedSuccess,
+    FittedTimes,
+)
 from turnout.worlds.overlap import (
     Answers,
     Buffered,
@@ -81,7 +88,12 @@ __all__ = [
     "Environment",
     "Fate",
     "FirstK",
+    "FittedArrays",
+    "FittedAvailability",
     "FittedDevices",
+    "FittedPopulation",
+    "FittedSuccess",
+    "FittedTimes",
     "FixedDeadline",
     "FixedTime",
     "HeavyTail",

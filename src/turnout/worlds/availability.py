@@ -6,6 +6,7 @@ availability is the same for every selector.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,6 +46,10 @@ class Bernoulli(CheckedFields, Availability):
     def available(self, moment: Moment) -> BoolArray:
         """Draw everyone once."""
         return moment.uniforms(WorldStream.AVAILABILITY, shape=(moment.n_clients,)) < self.rate
+
+    def forecast(self, moment: Moment) -> FloatArray:
+        """Return the rate: nobody knows more."""
+        return np.full(moment.n_clients, self.rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,10 @@ class Diurnal(Availability):
         """Draw everyone once."""
         drawn = moment.uniforms(WorldStream.AVAILABILITY, shape=(moment.n_clients,))
         return drawn < self.chance(moment)
+
+    def forecast(self, moment: Moment) -> FloatArray:
+        """Return the chance in the next round."""
+        return self.chance(dataclasses.replace(moment, round=moment.round + 1))
 
 
 @dataclass(frozen=True, slots=True)
