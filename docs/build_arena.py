@@ -81,15 +81,22 @@ above."""
 
 HOW_TO_READ = f"""\
 - *time / {BASELINE}* is the geometric mean of the times to the target, divided by those of
-  `{BASELINE}` and paired by seed, with a 95 % bootstrap interval. A run that never reached the
-  target counts with its length.
+  `{BASELINE}` and paired by seed, with a 95 % bootstrap interval. Both times are cut off where the
+  run of `{BASELINE}` ended, in seconds. A run that never reached the target counts as that long.
+- *never* is the number of runs that did not reach the target.
+- *won* is the share of the time that the oracle saves. The *oracle* has the objective and the floor
+  of `{OURS}` and is told the true expected times, chances to answer and losses. The *unfair oracle*
+  has no floor. Oracles have no rank, and a dash means that the oracle was not run.
+- *final accuracy* is that after equal rounds. *at equal time* is the difference to `{BASELINE}`
+  when the shorter of both runs ends.
 - *chance to be faster* compares a run of the selector with any run of `{BASELINE}`, over tasks
   drawn at random.
 - *mean rank* is the rank among the selectors that have all tasks.
 - *faster / slower* counts tasks with a significant difference: a paired test per task, corrected
   for the number of tasks (Holm).
 - *least share* is the part of its fair share that the least served client got. Below one half
-  counts as *unfair*."""
+  counts as *unfair*. *least answered* counts answers in time instead of places, against an equal
+  share of all answers."""
 
 
 def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from turnout.live import Identity, Kind, Reply, clock
-from turnout.live.transport import AskIdentity, AskLoss
+from turnout.live import Identity, Kind, Reply
+from turnout.live.transport import AskIdentity, AskLoss, clock
 
 #: What may become of a work: kind, chance. "late" answers after the deadline, "hung" never.
 FATES = {"ok": 0.7, "failed": 0.08, "lost": 0.05, "late": 0.09, "hung": 0.04, "garbled": 0.04}

@@ -5,7 +5,8 @@ import time
 import pytest
 
 from tests.live.test_session import present, session_of
-from turnout.live import Reply, checkpoint, clock
+from turnout.live import Reply, checkpoint
+from turnout.live.transport import clock
 
 DAY = 86_400.0
 

@@ -3,9 +3,10 @@
 import numpy as np
 
 from turnout.core.registry import make
-from turnout.live import Kind, LiveSettings, Reply, Session, clock
+from turnout.live import Kind, LiveSettings, Reply, Session
 from turnout.live.checkpoint import checkpoint_bytes, read_checkpoint
 from turnout.live.members import Enrolled
+from turnout.live.transport import clock
 
 AT = 1.7e9
 

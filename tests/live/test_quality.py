@@ -11,9 +11,9 @@ from tests.live.test_session import answered, calm, play_round, present, session
 from turnout import InvalidInput, StateFileError, Status
 from turnout.core.bounds import Bounds
 from turnout.live import AlertRules, Kind, Live, Reply
-from turnout.live.alerts import MODEL, SHORT, UPDATE
-from turnout.live.quality import LARGEST, REFUSED, Quality, UpdateSizes, squared_distance
+from turnout.live.alerts import MODEL, SHORT, UPDATE, Quality
 from turnout.live.records import Records
+from turnout.live.reports import LARGEST, REFUSED, UpdateSizes, squared_distance
 from turnout.live.round import BY_SERVER
 
 NAN = math.nan

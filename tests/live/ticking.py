@@ -1,6 +1,6 @@
 """A clock that moves only when somebody sleeps."""
 
-from turnout.live import clock
+from turnout.live.transport import clock
 
 
 class Ticking:

@@ -15,8 +15,17 @@ from turnout.experiment.variants import variants_of
 from turnout.studies import run_arena
 from turnout.studies.arena_tables import overall_table, page_of, task_table
 from turnout.studies.arena_tasks import Arena, Measures, task_labels, tasks_named
-from turnout.studies.standings import Side, duels_of, goals_of, overall_of, sentence_of, standings
-from turnout.studies.trials import ResultsError, SchemeResults, Trials
+from turnout.studies.standings import (
+    Side,
+    duels_of,
+    goals_of,
+    overall_of,
+    sentence_of,
+    share_won,
+    standings,
+    standings_text,
+)
+from turnout.studies.trials import Curve, ResultsError, SchemeResults, Trials
 
 SEEDS = range(6)
 
@@ -99,6 +108,70 @@ def test_noise_is_level_and_censored_runs_prove_nothing():
     assert "never" in task_table(arena, tasks[0]).rows[2][2]
     everyone = kept(random=never, pace=[100.0] * 6)
     assert {duel.time for duel in duels_of(everyone, tasks, "pace")} == {Side.BETTER}
+
+
+def test_short_rounds_do_not_make_a_run_that_never_arrives_look_fast():
+    tasks = tasks_named(["contexts"])
+    arena = kept(random=[100.0] * 6, fedcs=[math.inf] * 6, oort=[2000.0] * 6)
+    measures = arena.trials(tasks[0]).schemes["fedcs"].measures
+    measures[Measures.of(tasks[0]).length][:] = 20.0  # its rounds are short, and it did not arrive
+    overall = overall_of(arena, tasks)
+    assert overall["fedcs"].ratio.value == pytest.approx(10.0, rel=0.02)  # as long as random's run
+    assert overall["oort"].ratio.value == pytest.approx(10.0, rel=0.02)  # cut off there too
+    assert (overall["fedcs"].n_never, overall["fedcs"].n_runs) == (6, 6)
+    assert list(overall) == ["random", "fedcs", "oort"]
+    row = overall_table(overall).rows[1]
+    assert "6 of 6" in row
+
+
+def with_curves(arena, task, label, times, accuracies):
+    scheme = arena.trials(task).schemes[label]
+    rounds = np.arange(1, len(times) + 1)
+    scheme.curves["time"] = Curve(rounds, np.tile(times, (len(SEEDS), 1)))
+    scheme.curves["accuracy"] = Curve(rounds, np.tile(accuracies, (len(SEEDS), 1)))
+
+
+def test_accuracies_are_compared_when_the_shorter_run_ends():
+    (task,) = tasks_named(["contexts"])
+    arena = kept(random=[100.0] * 6, pace=[70.0] * 6)
+    assert math.isnan(duels_of(arena, [task], "pace")[0].gain_at_time)  # older results
+    arena.trials(task).schemes["pace"].measures[Measures.of(task).length][:] = 500.0
+    with_curves(arena, task, "pace", [250.0, 500.0], [0.4, 0.7])
+    with_curves(arena, task, "random", [400.0, 600.0, 1000.0], [0.5, 0.8, 0.9])
+    assert duels_of(arena, [task], "pace")[0].gain_at_time == pytest.approx(0.2)  # 0.7 - 0.5
+    early = arena.trials(task).paired_at("pace", "random", "accuracy", np.full(6, 100.0))
+    assert [part.tolist() for part in early] == [[0.0] * 6] * 2  # nothing was evaluated yet
+
+
+def test_what_can_be_won_is_the_lead_of_the_oracle_and_oracles_have_no_rank():
+    tasks = tasks_named(["contexts"])
+    arena = kept(random=[100.0] * 6, pace=[80.0] * 6)
+    arena.trials(tasks[0]).schemes["oracle"] = arena.trials(tasks[0]).schemes["pace"]
+    found = overall_of(arena, tasks)
+    assert found["pace"].won == pytest.approx(1.0)
+    assert math.isnan(found["oracle"].rank.value)
+    assert found["pace"].rank.value == 1.0
+    assert "oracle" not in json.loads(standings_text(found))
+    assert share_won(0.8, 0.6) == 0.5
+    assert share_won(1.1, 0.6) < 0.0
+    assert math.isnan(share_won(0.8, 0.99))  # there is nothing to win
+
+
+def test_results_of_older_versions_take_in_more_seeds():
+    measures = {"time-to-0.5": np.array([1.0, 2.0])}
+    older = SchemeResults((0, 1), 10, measures, {}, {})
+    newer = SchemeResults(
+        (2, 3),
+        10,
+        {**measures, "least-answered": np.ones(2)},
+        {"time": Curve(np.arange(1, 3), np.ones((2, 2)))},
+        {},
+    )
+    both = older.joined(newer.like(older))
+    assert both.seeds == (0, 1, 2, 3)
+    assert set(both.measures) == {"time-to-0.5"}
+    again = SchemeResults((0, 1, 2), 10, {"least-answered": np.ones(3)}, {}, {})
+    assert again.like(older) is again  # it replaces them
 
 
 def test_the_bar_can_be_cleared_and_missed():
@@ -192,6 +265,16 @@ def test_the_command_keeps_what_it_ran_and_takes_a_plug_in(small, tmp_path, monk
     for figure in ("front", "accuracy", "profile"):
         assert (tmp_path / f"runs/arena/{figure}.png").exists()
     assert (tmp_path / "runs/arena/mine.md").read_text().startswith("# Mine in the arena")
+
+
+def test_an_oracle_is_told_the_truth_and_its_answers_are_kept(small, tmp_path):
+    found = run_arena(["oracle", "unfair-oracle"], seeds=2, out=tmp_path, n_jobs=1)
+    assert set(found.overall) == {"random", "oracle", "unfair-oracle"}
+    (duel,) = found.overall["unfair-oracle"].duels
+    assert duel.least_share == 0.0
+    assert 0.0 <= duel.least_answered <= 1.0
+    assert not math.isnan(duel.gain_at_time)
+    assert found.overall["oracle"].duels[0].is_fair
 
 
 def test_nothing_kept_is_one_clear_line(small, tmp_path):

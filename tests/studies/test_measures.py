@@ -106,6 +106,26 @@ def test_cohort_measures() -> None:
     assert of("cohort-mean", made) == 9.0
 
 
+def test_shares_of_answers_are_not_those_of_places() -> None:
+    made = cell(
+        clients=[0, 1, 2, 3, 0, 1, 2, 3],
+        status=[0, 0, 0, 1, 0, 0, 0, 2],  # client 3 got its places and answered in none
+        offsets=[0, 2, 4, 6, 8],
+        length_s=np.ones(4),
+        n_available=np.full(4, 4),
+    )
+    assert of("least-share", made) == 1.0
+    assert of("least-answered", made) == 0.0
+    made = cell(
+        clients=[0, 1, 2, 3, 0, 1, 2, 3],
+        status=[0, 0, 0, 1, 0, 0, 0, 0],  # 7 answers: an equal share is 7 / 4
+        offsets=[0, 2, 4, 6, 8],
+        length_s=np.ones(4),
+        n_available=np.full(4, 4),
+    )
+    assert of("least-answered", made) == pytest.approx(4 / 7)
+
+
 # training --------------------------------------------------------------------------------------
 
 

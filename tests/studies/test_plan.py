@@ -69,6 +69,17 @@ def test_the_plan_covers_every_paper_and_only_fresh_seeds() -> None:
         assert max(load_preset(name).experiment.seeds) < plan.first_seed
 
 
+def test_rows_of_claims_are_short_and_begin_with_the_paper() -> None:
+    headlines = load_plan().headlines
+    shorts = [one.short for one in headlines]
+    assert len(set(shorts)) == len(shorts)
+    for one in headlines:
+        paper, _, says = one.short.partition(": ")
+        assert paper.partition(",")[0].lower() == one.paper
+        assert says
+        assert len(one.short) <= 40
+
+
 @pytest.mark.parametrize("headline", load_plan().headlines, ids=lambda one: one.key)
 def test_samples_follow_from_the_pilot(headline: Any) -> None:
     spread, seeds = load_plan().sampled(headline, RESULTS)
@@ -292,9 +303,11 @@ def test_what_is_in_part_is_said_to_be() -> None:
     assert "gamma_1 = 100 not run" in part["rbcs-f-training"]["Fig. 7"]
     assert part["e3cs-letters"].keys() == {"Fig. 5", "Table II"}
     index = (RESULTS.parent / "docs" / "papers" / "index.md").read_text(encoding="utf-8")
-    for reasons in part.values():
-        for name, reason in reasons.items():
-            assert f"{name} ({reason})" in index
+    titles = {name: load_preset(name).title for name in part}
+    for preset, reasons in part.items():
+        (row,) = (line for line in index.splitlines() if line.startswith(f"| [{titles[preset]}]("))
+        for name, reason in reasons.items():  # figures with one reason share it
+            assert re.search(rf"{name}[^(;|]* \({re.escape(reason)}\)", row)
     assert part_name("letters", "iid") == "letters: iid"
 
 

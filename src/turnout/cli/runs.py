@@ -62,8 +62,8 @@ def show(
 ) -> None:
     """Show what is in run folders: means over seeds, and a verdict from differences by seed.
 
-    A folder may be half finished. Runs of different worlds get a table each. Of a live run, it
-    also shows which clients were late, failed or silent, and why.
+    A folder may be unfinished. Runs of different worlds get a table each. For a live run, the
+    command also shows which clients were late, failed or silent, and why.
 
     Example: [bold]turnout show runs/demo --metrics success_ratio,cep --baseline random[/]
 
@@ -130,7 +130,7 @@ def _print_live(view: LiveView) -> None:
         remark = f" ({fact.remark})" if fact.remark else ""
         console.print(f"  {fact.title}: {fact.text}{remark}", markup=False)
     if view.void:
-        console.print(f"  Void, with too few answers: rounds {view.void}")
+        console.print(f"  Void, with too few replies: rounds {view.void}")
     for alert in view.alerts:
         text = f"  Alert after round {alert.round}, {alert.kind}: {alert.text}"
         console.print(text, markup=False)
@@ -167,9 +167,10 @@ def export(
 ) -> None:
     """Write tables and figures of run folders.
 
-    CSV and Parquet have a table each of cells, rounds and choices. LaTeX marks the best of each
-    column, and what is not different from it; with --baseline it has differences too. Figures show
-    accuracy by round and by time, and metrics against everything that was swept.
+    CSV and Parquet files hold the tables cells, rounds and choices. LaTeX tables mark the best
+    value of each column and the values that do not differ from it; --baseline adds a table of
+    differences. Figures show accuracy by round and by time, and metrics against everything that
+    was swept.
 
     Example: [bold]turnout export runs/demo --latex --metrics success_ratio,cep --out paper[/]
 
@@ -285,9 +286,9 @@ def _encoded(written: Report) -> dict[str, Any]:
 def merge(out: Path, folders: list[Path], *, as_json: AsJson = False) -> None:
     """Join run folders of the same experiment, such as the shards of a grid.
 
-    Nothing is written if a folder belongs to another experiment, runs were made by different
-    versions, one is damaged, or two copies of one differ. Runs that are not complete are left out.
-    The command can be repeated.
+    The command writes nothing if a folder belongs to another experiment, if runs come from
+    different versions, if a run is damaged, or if two copies of a run differ. It leaves out
+    incomplete runs. You can repeat it.
 
     Example: [bold]turnout merge runs/all runs/shard-0 runs/shard-1[/]
 

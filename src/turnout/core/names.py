@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from turnout.core.errors import InvalidInput, MissingExtra
@@ -29,6 +29,23 @@ def import_extra(module: str, advice: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtra(advice) from error
+
+
+def loader(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that imports its names when they are first used.
+
+    Args:
+        package: The package.
+        homes: The module of each name, or ``module:Name`` for a name of earlier versions.
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}.")
+        module, _, current = homes[name].partition(":")
+        return getattr(importlib.import_module(f"{package}.{module}"), current or name)
+
+    return load
 
 
 def may_use_plugins() -> bool:

@@ -53,6 +53,7 @@ from turnout.core.rng import Purpose, stream
 from turnout.core.stateful import Stateful
 from turnout.core.types import (
     Array,
+    BoolArray,
     FloatArray,
     IntArray,
     Outcome,
@@ -87,6 +88,8 @@ class Selector(Stateful, ABC):
     #: Columns of the checks for names that they do not know: the number of columns of an (n, d)
     #: array, or a function of n and a generator that returns the whole array.
     check_columns: ClassVar[Mapping[str, int | ColumnMaker]] = MappingProxyType({})
+    #: Entries of the memo with one row per chosen client, for ``part``.
+    memo_by_client: frozenset[str] = frozenset()
     #: Whether ``select`` may choose fewer clients than it could.
     may_underfill: bool = False
     #: Whether every selection carries the probability with which each client was chosen.
@@ -146,6 +149,26 @@ class Selector(Stateful, ABC):
             selection: What ``select`` returned, in whatever round.
             outcome: What happened, aligned with ``selection.clients``.
         """
+
+    def part(self, selection: Selection, kept: BoolArray, chance: FloatArray) -> Selection:
+        """Return a part of a selection for ``observe``, when only its feedback is known.
+
+        A selector that chose beside another one learns of those whom both chose.
+
+        Args:
+            selection: What ``select`` returned.
+            kept: (s,) the chosen clients whose feedback is known.
+            chance: (k,) the chance of each of these k to have known feedback.
+        """
+        return Selection(
+            selection.round,
+            selection.clients[kept],
+            _product(selection.probability, kept, chance),
+            {
+                name: values[kept] if name in self.memo_by_client else values
+                for name, values in selection.memo.items()
+            },
+        )
 
     def poll(self, ctx: RoundContext, rng: np.random.Generator) -> IntArray | None:
         """Return the clients whose current loss ``select`` needs; the default polls no client.
@@ -227,6 +250,11 @@ class Selector(Stateful, ABC):
         for name, guard in _GUARDS.items():
             if name in vars(cls):
                 setattr(cls, name, guard(vars(cls)[name]))
+
+
+def _product(p: FloatArray | None, kept: BoolArray, chance: FloatArray) -> FloatArray | None:
+    """Return the chances of those who are kept, times another chance; never 0."""
+    return None if p is None else np.maximum(p[kept] * chance, np.finfo(np.float64).tiny)
 
 
 def _guard_context(method: Callable[..., Any]) -> Callable[..., Any]:

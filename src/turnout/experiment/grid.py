@@ -28,9 +28,9 @@ from turnout.results.files import (
     FolderError,
     cell_folder,
     drop_previous,
+    locked,
     remove_leftovers,
 )
-from turnout.results.lock import locked
 from turnout.results.merge import misfit, union
 from turnout.results.results import CellResult, Results
 from turnout.results.settings import versions

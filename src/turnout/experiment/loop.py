@@ -15,11 +15,12 @@ One round::
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -39,8 +40,11 @@ from turnout.core.types import (
     Status,
 )
 from turnout.experiment.engine import RoundEngine
-from turnout.results.run import RoundRow
+from turnout.results.run import LOSSES, RoundRow
 from turnout.worlds import Environment, Fate, FixedDeadline, History, Observed, RoundPolicy
+
+if TYPE_CHECKING:
+    from turnout.results.callbacks import Callback
 
 # --------------------------------------------------------------------------------------------------
 # What clients hold, answer and do in a round: losses of the world, or training of a real model.
@@ -214,7 +218,17 @@ class RoundRecord:
             self.length_s,
             self.context.available,
             self.measured,
+            self._reported,
         )
+
+    @property
+    def _reported(self) -> dict[str, FloatArray]:
+        """What the server knows of losses and data of the chosen; empty if it asked for neither."""
+        found = {name: x for name, x in self.outcome.metrics.items() if name in LOSSES}
+        sizes = self.context.columns.get("num_samples")
+        if sizes is not None:
+            found["num_samples"] = sizes[self.selection.clients].astype(np.float64)
+        return found
 
 
 class Progress:
@@ -378,3 +392,35 @@ def _go(
         history.record(chosen)
         measured = {**chance_bound(selection), **participants.measure(t, t == numbers[-1])}
         yield RoundRecord(ctx, selection, outcome, closed.length_s, closed.spent, fate, measured)
+
+
+def with_callbacks(
+    records: Iterator[RoundRecord],
+    callbacks: Sequence[Callback],
+    settings: Mapping[str, Any],
+    clock_s: float = 0.0,
+) -> Generator[RoundRecord, None, None]:
+    """Pass every record on and report it to callbacks; end each callback that was started.
+
+    ``clock_s`` is the virtual time before the first of these records.
+    """
+    if not callbacks:
+        yield from records
+        return
+    with contextlib.ExitStack() as ended:
+        for callback in callbacks:
+            callback.start(settings)
+            ended.callback(callback.end)
+        for record in records:
+            clock_s += record.length_s
+            values = {
+                **record.measured,
+                "available": float(record.context.pool.size),
+                "chosen": float(record.selection.clients.size),
+                "completed": float((record.outcome.status == Status.COMPLETED).sum()),
+                "length_s": record.length_s,
+                "clock_s": clock_s,
+            }
+            for callback in callbacks:
+                callback.round(record.round, values)
+            yield record

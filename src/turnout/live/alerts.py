@@ -382,3 +382,68 @@ def log_evidence(promised: FloatArray, chosen: Array) -> FloatArray:
     most = each.max(axis=1, initial=-np.inf, keepdims=True)
     mean: FloatArray = np.log(np.mean(np.exp(each - most), axis=1)) + most[:, 0]
     return mean
+
+
+# Quality that is lost. Updates far larger than usual are noticed by ``turnout.live.reports``.
+
+#: A model that never gained this much accuracy has none to lose.
+_LEAST_GAIN = 0.1
+#: A loss of this many times the lowest one means that the model is of no use.
+_HUGE = 100.0
+
+
+class Quality:
+    """Follows accuracy and loss of the model, and says when they are lost.
+
+    Accuracy is lost if, in several measurements in a row, the model has less than half of what it
+    had gained: the best accuracy minus the lowest one before it. A loss is lost at once if it is
+    not finite, or a hundred times the lowest one.
+
+    Args:
+        patience: Measurements in a row that show a loss of accuracy.
+    """
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+        self._round = -1  # of the last measurement
+        self._lowest = self._base = self._best = math.nan
+        self._n_worse = 0
+        self._least_loss = math.nan
+        self._is_told = False  # whether the loss was reported, and was not fine since
+
+    def measured(self, round: int, values: Mapping[str, float]) -> str | None:
+        """Return what is wrong with a model, in one sentence; None if nothing is new.
+
+        Args:
+            round: The round after which it was measured, from 0.
+            values: Its accuracy, its loss, and others.
+        """
+        loss = self._of_loss(round, values["loss"]) if "loss" in values else None
+        if "accuracy" not in values or round <= self._round:
+            return loss
+        self._round = round
+        return loss or self._of_accuracy(round, values["accuracy"])
+
+    def _of_accuracy(self, round: int, accuracy: float) -> str | None:
+        self._lowest = np.fmin(self._lowest, accuracy)
+        if math.isnan(self._best) or accuracy > self._best:
+            self._best, self._base = accuracy, self._lowest
+        gained = self._best - self._base
+        is_worse = gained >= _LEAST_GAIN and not accuracy >= self._base + gained / 2.0
+        self._n_worse = self._n_worse + 1 if is_worse else 0
+        if self._n_worse != self._patience:
+            return None
+        return (
+            f"the accuracy has fallen from {self._best:.3g} to {accuracy:.3g}, for "
+            f"{self._n_worse} measurements in a row up to round {round + 1}."
+        )
+
+    def _of_loss(self, round: int, loss: float) -> str | None:
+        is_fine = math.isfinite(loss) and not loss > _HUGE * max(self._least_loss, 0.0)
+        was_told, self._is_told = self._is_told, not is_fine
+        if is_fine:
+            self._least_loss = float(np.fmin(self._least_loss, loss))
+        if is_fine or was_told:
+            return None
+        before = "" if math.isnan(self._least_loss) else f", and was {self._least_loss:.3g} before"
+        return f"the loss of the model is {loss:.3g} after round {round + 1}{before}."

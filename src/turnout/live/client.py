@@ -19,48 +19,13 @@ from turnout.core.sketch import SKETCH_SEED, flat_update, sketch
 
 #: Keys of numbers that clients report beside an answer.
 NUM_EXAMPLES, DURATION = "num-examples", "duration"
-#: How ``LossReport`` of earlier versions wrote its metrics.
-OLD_KEYS = {"loss-std": "loss_std", "loss-rms": "loss_rms"}
+#: What follows the key of a sketch in the key of its seed.
+SEED = "_seed"
 
 #: A value, or a function that returns it when the server asks.
 Given: TypeAlias = Any
 #: Columns that are asked for once, also if they are functions.
 _ONCE = ("num_samples", "features")
-
-
-def metric_key(name: str, renamed: Mapping[str, str]) -> str:
-    """Return the key under which clients report a selector's metric.
-
-    Args:
-        name: The selector's name of the metric.
-        renamed: The keys that differ, by name.
-    """
-    return renamed.get(name, name)
-
-
-def spelling(metrics: Mapping[str, Any], key: str) -> str | None:
-    """Return how a client wrote a key; None if it did not report it.
-
-    Clients of earlier versions wrote hyphens for underscores: ``loss-rms``.
-
-    Args:
-        metrics: What the client reported.
-        key: The key.
-
-    >>> spelling({"loss-rms": 0.5}, "loss_rms")
-    'loss-rms'
-    """
-    spellings = (key, key.replace("_", "-"), OLD_KEYS.get(key, key))
-    return next((one for one in spellings if one in metrics), None)
-
-
-def seed_key(key: str) -> str:
-    """Return the key under which clients say of which seed a sketch is.
-
-    Args:
-        key: The key of the sketch.
-    """
-    return f"{key}_seed"
 
 
 def update_report(
@@ -82,11 +47,10 @@ def update_report(
     (5.0, 2)
     """
     update = flat_update(before, after)
-    key = metric_key("update_sketch", {})
     return {
-        metric_key("update_norm", {}): float(np.linalg.norm(update)),
-        key: sketch(update, size, seed).tolist(),
-        seed_key(key): float(seed),
+        "update_norm": float(np.linalg.norm(update)),
+        "update_sketch": sketch(update, size, seed).tolist(),
+        f"update_sketch{SEED}": float(seed),
     }
 
 

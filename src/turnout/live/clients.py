@@ -16,8 +16,8 @@ from turnout.core.errors import InvalidInput
 from turnout.core.participation import merged
 from turnout.core.roster import Roster
 from turnout.core.types import Array
-from turnout.live import clock
 from turnout.live.checkpoint import Checkpoint
+from turnout.live.transport import clock
 from turnout.results.run import Collector, RoundRow, Run
 
 
@@ -188,9 +188,9 @@ def _as_one(run: Run, kept: int, gone: int) -> dict[str, Array]:
         available[gone] = False
         sound = {name: x for name, x in measured.items() if not np.isnan(x)}
         length_s = float(run.length_s[t])
-        rounds.add(
-            RoundRow(clients[order], status, duration, spent, chance, length_s, available, sound)
-        )
+        row = RoundRow(clients[order], status, duration, spent, chance, length_s, available, sound)
+        reported = {name: values[at][order] for name, values in run.reported.items()}
+        rounds.add(row._replace(reported=reported))
     return rounds.columns()
 
 

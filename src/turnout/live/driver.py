@@ -20,7 +20,6 @@ from turnout.core.files import UNREADABLE
 from turnout.core.rng import Purpose, stream
 from turnout.core.types import Array
 from turnout.experiment.codec import encode
-from turnout.live import clock
 from turnout.live.checkpoint import Checkpoint, check_settings, read_checkpoint, write_checkpoint
 from turnout.live.members import PendingRequests, Request
 from turnout.live.records import Records
@@ -37,6 +36,7 @@ from turnout.live.transport import (
     Question,
     Reply,
     Ticket,
+    clock,
     log,
 )
 

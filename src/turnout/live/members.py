@@ -17,9 +17,8 @@ import numpy as np
 from turnout.core.arrays import COLUMN_LIMITS
 from turnout.core.roster import Roster
 from turnout.core.types import LARGEST_REPORT, Array, BoolArray, FloatArray, IntArray
-from turnout.live import clock
 from turnout.live.checkpoint import Checkpoint
-from turnout.live.transport import Address, Identity, Kind, Question, Reply, Ticket, log
+from turnout.live.transport import Address, Identity, Kind, Question, Reply, Ticket, clock, log
 
 #: Seconds after its time-to-live until a request counts as expired.
 _GRACE_S = 1.0

@@ -17,9 +17,8 @@ from turnout.core.roster import Roster
 from turnout.core.selector import Selector
 from turnout.core.types import Array, BoolArray, Selection, Status
 from turnout.core.version import __version__
-from turnout.live.alerts import MODEL, Alert, Alerts, Tally, promised_chance
+from turnout.live.alerts import MODEL, Alert, Alerts, Quality, Tally, promised_chance
 from turnout.live.members import Members
-from turnout.live.quality import Quality
 from turnout.live.transport import log
 from turnout.results.callbacks import Callback
 from turnout.results.run import Run

@@ -25,11 +25,10 @@ from turnout.core.errors import OutputError
 from turnout.core.files import write_atomically, write_npz
 from turnout.core.roster import Roster
 from turnout.core.types import IntArray, Status
-from turnout.live import clock
 from turnout.live.alerts import STOPPED, Alert
 from turnout.live.members import Members
 from turnout.live.round import ClosedRound, Cohort, Journal
-from turnout.live.transport import Reply
+from turnout.live.transport import Reply, clock
 from turnout.results import files
 from turnout.results.catalogue import summarize
 from turnout.results.files import FolderError, cell_folder

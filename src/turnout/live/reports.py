@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mode
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from turnout.core.errors import MissingColumn, StateFileError
 from turnout.core.selector import Selector
 from turnout.core.sketch import SKETCH_SEED
 from turnout.core.types import LARGEST_REPORT, Array, FloatArray, IntArray, Outcome, Status
-from turnout.live.client import DURATION, NUM_EXAMPLES, metric_key, seed_key, spelling
+from turnout.live.client import DURATION, NUM_EXAMPLES, SEED
 from turnout.live.members import Columns
 from turnout.live.settings import LiveSettings, MissingMetric
 from turnout.live.transport import Reply, log
 from turnout.live.world import VirtualWorld
+from turnout.results.run import LOSSES
 from turnout.worlds import Closed
 
 #: Names among what was seen: the weight for averaging, a polled loss, any answer at all.
@@ -28,10 +29,24 @@ _WEIGHT, _POLLED, _ANSWER = "weight", "polled-loss", "answer"
 #: The column that answers fill, too.
 _SIZE = "num_samples"
 
+#: Other names under which applications report the loss of the training.
+_LOSSES = ("train_loss", "train-loss")
+
+#: How ``LossReport`` of earlier versions wrote its metrics.
+OLD_KEYS = {"loss-std": "loss_std", "loss-rms": "loss_rms"}
+
 #: Key, shape and kind of each array, in order.
 ArrayForm: TypeAlias = tuple[tuple[str, tuple[int, ...], str], ...]
 #: Whatever else must be equal, such as the name of a record, and the arrays.
 Form: TypeAlias = tuple[Hashable, ArrayForm]
+
+
+#: An update this many times as large as usual is refused.
+REFUSED = 1000.0
+#: So is one whose square no longer fits into 32 bits, whatever the others sent.
+LARGEST = 1e19
+#: Fewer sizes say nothing: among four, one wrong size is not the lower one in the middle.
+_FEWEST = 4
 
 
 class Hints:
@@ -79,7 +94,7 @@ class Reports:
         self.is_virtual = self.world is not None and self.world.synthetic_losses
         names = () if self.is_virtual else sorted(self.selector.needs_metrics)
         #: The metrics that the selector learns from, and their keys.
-        self.needed = {name: metric_key(name, self.settings.metric_keys) for name in names}
+        self.needed = {name: self.settings.metric_keys.get(name, name) for name in names}
         self._logged: set[str] = set()  # optional metrics whose lack was logged
 
     @property
@@ -194,6 +209,35 @@ class Reports:
             }
         return duration, Outcome.from_reports(closed.status, duration, reported, sizes)
 
+    def recorded(
+        self,
+        clients: IntArray,
+        outcome: Outcome,
+        answers: Mapping[int, Reply],
+        columns: Columns,
+    ) -> dict[str, FloatArray]:
+        """Return losses and numbers of examples of the chosen, as far as they are known.
+
+        Args:
+            clients: (s,) who was chosen.
+            outcome: What the selector learned from.
+            answers: The replies that came in time, by position.
+            columns: What clients reported about themselves.
+        """
+        key = self.settings.metric_keys.get("loss", "loss")
+        loss = outcome.metrics.get("loss")
+        if loss is None:
+            loss = np.full(clients.size, np.nan)
+            for i, reply in answers.items():
+                loss[i] = next(
+                    (x for x in (number(reply.metrics, k) for k in (key, *_LOSSES)) if x >= 0.0),
+                    math.nan,
+                )
+        sizes = np.array([columns.number(_SIZE, client) for client in clients.tolist()])
+        found = {**outcome.metrics, "loss": loss, _SIZE: sizes}
+        found = {name: found[name] for name in (*LOSSES, _SIZE) if name in found}
+        return {name: values for name, values in found.items() if not np.isnan(values).all()}
+
     def _report(self, metrics: Mapping[str, Any], name: str, key: str) -> Any:
         """Return what a client reported; NaN for a number or a vector that does not fit."""
         if name not in self.selector.metric_sizes:
@@ -206,7 +250,7 @@ class Reports:
         size, written = self.selector.metric_sizes.get(name), spelling(metrics, key)
         if size is None or written is None:
             return written is not None
-        seed = metrics.get(seed_key(written), SKETCH_SEED)
+        seed = metrics.get(written + SEED, SKETCH_SEED)
         return bool(np.shape(metrics[written]) == (size,) and seed == SKETCH_SEED)
 
     def _wanted(self, name: str, key: str) -> str:
@@ -222,7 +266,7 @@ class Reports:
         """Return what a client sent in the place of the metric; empty if no client sent any."""
         for metrics in (reply.metrics for reply in answers):
             if key in metrics:
-                seed = metrics.get(seed_key(key))
+                seed = metrics.get(key + SEED)
                 of_seed = "" if seed is None else f" of seed {seed:g}"
                 return f" (one has {key!r}{of_seed} with {np.size(metrics[key])} numbers)"
         return ""
@@ -245,15 +289,45 @@ class Reports:
         return wants_answers and self.world is None and _ANSWER not in self.seen
 
 
-class FirstClaims:
+class PerClient:
+    """A number for each client that checkpoints keep; NaN means that there is none yet."""
+
+    #: Its name in a checkpoint, and what it is in words.
+    key: ClassVar[str]
+    what: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._of = np.zeros(0)
+
+    def grow(self, n_clients: int) -> None:
+        """Make room for more clients."""
+        more = max(0, n_clients - self._of.size)
+        self._of = np.pad(self._of, (0, more), constant_values=np.nan)
+
+    def state(self) -> dict[str, Array]:
+        """Return the numbers."""
+        return {self.key: self._of}
+
+    def load_state(self, state: Mapping[str, Array], n_clients: int) -> None:
+        """Continue from saved numbers; earlier versions saved none."""
+        saved = state.get(self.key, np.zeros(0))
+        if saved.dtype != np.float64 or saved.ndim != 1 or saved.size > n_clients:
+            raise StateFileError(f"{self.what} must be numbers of {n_clients} clients.")
+        self._of = np.array(saved)
+        self.grow(n_clients)
+
+
+class FirstClaims(PerClient):
     """The weights that clients first claimed for their answers: numbers of examples, or of steps.
 
     The model is averaged by these weights. A client that claims 140 and later 10^9 would take it
     over. A weight of up to three times the first claim is believed, because data may grow.
     """
 
+    key, what = "examples", "claims"
+
     def __init__(self) -> None:
-        self._first = np.zeros(0)
+        super().__init__()
         self._warned: set[int] = set()
 
     def believed(
@@ -268,35 +342,85 @@ class FirstClaims:
             name: Its stable id, for the log.
         """
         self.grow(client + 1)
-        if math.isnan(self._first[client]):
-            self._first[client] = known if known > 0.0 else claim
-        most = JUMP * float(self._first[client])
+        if math.isnan(self._of[client]):
+            self._of[client] = known if known > 0.0 else claim
+        most = JUMP * float(self._of[client])
         if not claim > most or most <= 0.0:
             return claim
         if client not in self._warned:
             self._warned.add(client)
             log.warning(
                 "client %r claims the weight %g and claimed %g before: its weight is %g",
-                *(client if name is None else name, claim, self._first[client], most),
+                *(client if name is None else name, claim, self._of[client], most),
             )
         return most
 
-    def grow(self, n_clients: int) -> None:
-        """Make room for more clients."""
-        more = max(0, n_clients - self._first.size)
-        self._first = np.pad(self._first, (0, more), constant_values=np.nan)
 
-    def state(self) -> dict[str, Array]:
-        """Return the first claims."""
-        return {"examples": self._first}
+class UpdateSizes(PerClient):
+    """The sizes of updates that are usual in a federation.
 
-    def load_state(self, state: Mapping[str, Array], n_clients: int) -> None:
-        """Continue from saved claims; earlier versions saved none."""
-        first = state.get("examples", np.zeros(0))
-        if first.dtype != np.float64 or first.ndim != 1 or first.size > n_clients:
-            raise StateFileError(f"claims must be numbers of {n_clients} clients.")
-        self._first = np.array(first)
-        self.grow(n_clients)
+    One reply of 1e30 ruins an average, and also a median of two. The server measures how far each
+    reply is from the model that it sent. What is usual is a median with one vote for each client,
+    so it holds while fewer than half of them lie. A client votes with its last update, but with no
+    more than the largest one that is accepted: if all updates grow, the usual size follows within
+    rounds.
+    """
+
+    key, what = "update", "sizes"
+
+    def compare(self, clients: IntArray, sizes: FloatArray) -> FloatArray:
+        """Return (s,) sizes as multiples of the usual one, and let the clients vote.
+
+        With four sizes in a round, these decide. With fewer, the last sizes of all clients do. A
+        multiple is NaN if nothing is known, and infinite if the size is impossible.
+
+        Args:
+            clients: (s,) who has sent an update.
+            sizes: (s,) the Euclidean norms of their updates, NaN = not known.
+        """
+        self.grow(int(clients.max(initial=-1)) + 1)
+        known = np.where(sizes > 0.0, np.minimum(sizes, LARGEST), np.nan)
+        usual = _lower_median(known)
+        if math.isnan(usual):
+            votes = self._of.copy()
+            np.copyto(known, votes[clients], where=np.isnan(known))
+            votes[clients] = known
+            usual = _lower_median(votes)
+        voting = sizes > 0.0
+        most = LARGEST if math.isnan(usual) else REFUSED * usual
+        self._of[clients[voting]] = np.minimum(sizes[voting], most)
+        return np.where(sizes > LARGEST, np.inf, sizes / usual)
+
+
+def squared_distance(new: Array, old: Array) -> float:
+    """Return the squared Euclidean distance of two arrays of the same shape."""
+    with np.errstate(over="ignore"):
+        step = np.subtract(new, old, dtype=np.float64).ravel()
+        return float(step @ step)
+
+
+def _lower_median(sizes: FloatArray) -> float:
+    known = sizes[~np.isnan(sizes)]
+    if known.size < _FEWEST:
+        return math.nan
+    middle = (known.size - 1) // 2
+    return float(np.partition(known, middle)[middle])
+
+
+def spelling(metrics: Mapping[str, Any], key: str) -> str | None:
+    """Return how a client wrote a key; None if it did not report it.
+
+    Clients of earlier versions wrote hyphens for underscores: ``loss-rms``.
+
+    Args:
+        metrics: What the client reported.
+        key: The key.
+
+    >>> spelling({"loss-rms": 0.5}, "loss_rms")
+    'loss-rms'
+    """
+    spellings = (key, key.replace("_", "-"), OLD_KEYS.get(key, key))
+    return next((one for one in spellings if one in metrics), None)
 
 
 def number(metrics: Mapping[str, Any], key: str) -> float:

@@ -36,6 +36,7 @@ BY_CLIENTS = "evaluate_metrics_clientapp"
 BY_SERVER = "evaluate_metrics_serverapp"
 HISTORIES = (IN_TRAINING, BY_CLIENTS, BY_SERVER)
 
+_NOT_REPORTED: Mapping[str, FloatArray] = MappingProxyType({})
 #: Names that applications use for what a report calls accuracy and loss.
 _ALIASES = {
     "accuracy": ("eval_acc", "eval_accuracy", "acc", "test_accuracy"),
@@ -273,14 +274,14 @@ class Journal:
         result: ClosedRound,
         duration: FloatArray,
         available: BoolArray,
+        reported: Mapping[str, FloatArray] = _NOT_REPORTED,
     ) -> None:
         """Add a round."""
         closed = result.closed
         status, spent, length_s = closed.status, closed.spent, closed.length_s
         chosen, chance = selection.clients, selection.probability
-        bound = chance_bound(selection)
-        row = RoundRow(chosen, status, duration, spent, chance, length_s, available, bound)
-        self._rounds.add(row)
+        row = RoundRow(chosen, status, duration, spent, chance, length_s, available)
+        self._rounds.add(row._replace(reported=reported, measured=chance_bound(selection)))
         if result.is_void and np.any(status == Status.COMPLETED):
             self.void.add(self.n_rounds)
             self._measure(self.n_rounds)

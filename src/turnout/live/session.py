@@ -21,16 +21,14 @@ from turnout.core.roster import Roster
 from turnout.core.selector import Selector
 from turnout.core.types import FloatArray, RoundContext, Selection, Status
 from turnout.experiment.engine import RoundEngine
-from turnout.live import clock
 from turnout.live.checkpoint import Checkpoint
 from turnout.live.client import NUM_EXAMPLES
 from turnout.live.members import Members
 from turnout.live.monitor import Monitor, Spans
-from turnout.live.quality import REFUSED, UpdateSizes
-from turnout.live.reports import FirstClaims, Hints, Reports, number
+from turnout.live.reports import REFUSED, FirstClaims, Hints, Reports, UpdateSizes, number
 from turnout.live.round import ClosedRound, Cohort, Journal, OpenRound, Reject
 from turnout.live.settings import LiveSettings, TooFewAnswers
-from turnout.live.transport import Address, Reply
+from turnout.live.transport import Address, Reply, clock
 from turnout.live.world import VirtualWorld
 from turnout.worlds import Closed
 
@@ -445,7 +443,10 @@ class Session:
             left = self.busy_s(ctx.deadline) - closed.length_s
             for i in np.flatnonzero(closed.status == Status.LATE).tolist():
                 members.hold(opened.ids[i], left)
-        self.journal.add(selection, result, duration, ctx.available)
+        reported = self.reports.recorded(
+            clients, outcome, opened.completed(closed), members.columns
+        )
+        self.journal.add(selection, result, duration, ctx.available, reported)
         return self.monitor.count(selection, ctx.available, result, members.roster)
 
     def _result(self, opened: OpenRound, closed: Closed, times: tuple[float, float]) -> ClosedRound:

@@ -1,4 +1,4 @@
-"""What a session needs of a framework: who is connected, requests out, replies in.
+"""What a session needs from outside: who is connected, requests out, replies in, and the time.
 
 A framework implements ``Port``, and ``Transport`` in ``turnout.live.driver`` sends and collects
 over it. A reply belongs to the request it answers, never to its claimed sender.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -137,3 +140,46 @@ class Port(Protocol):
 
     def cancel(self, tickets: Collection[Ticket]) -> None:
         """Forget these requests."""
+
+
+#: Difference between seconds since 1970 and a clock that never goes back.
+_OFFSET = time.time() - time.monotonic()
+_held: ContextVar[float | None] = ContextVar("held", default=None)
+
+
+class Clock:
+    """The only place where a live run looks at a clock or sleeps."""
+
+    def now(self) -> float:
+        """Return seconds on a clock that never goes back."""
+        at = _held.get()
+        return time.monotonic() if at is None else at
+
+    def wall(self) -> float:
+        """Return seconds since 1970, for what outlives the process.
+
+        The computer's clock is read once, at the start. If it is set back or forward later, no
+        client is locked out or freed by it, and no round has a negative length.
+        """
+        at = _held.get()
+        return _OFFSET + time.monotonic() if at is None else at
+
+    def sleep(self, seconds: float) -> None:
+        """Do nothing for a while."""
+        time.sleep(seconds)
+
+    @contextmanager
+    def held(self, at: float) -> Iterator[None]:
+        """Stop both clocks of this thread, so that a replay sees the same time.
+
+        Args:
+            at: Seconds since 1970.
+        """
+        token = _held.set(at)
+        try:
+            yield
+        finally:
+            _held.reset(token)
+
+
+clock = Clock()

@@ -278,7 +278,7 @@ def _remarks(world: WorldGroup) -> list[Problem]:
     if any(broken.values()):
         counts = ", ".join(f"{name}: {count:,}" for name, count in broken.items() if count)
         remarks.append(
-            "some clients trained to a loss or weights that are not finite; their answers count as "
+            "some clients trained to a loss or weights that are not finite; their replies count as "
             f"failed ({counts})."
         )
     written_by = {str(cell.versions.get("turnout")) for cell in cells}

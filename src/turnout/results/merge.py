@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from turnout.core.errors import InvalidInput, OutputError
 from turnout.core.files import TEMPORARY
 from turnout.results import files
-from turnout.results.files import FolderError
-from turnout.results.lock import locked
+from turnout.results.files import FolderError, locked
 from turnout.results.reader import read_cell
 from turnout.results.settings import SAME_VERSION, first_difference
 

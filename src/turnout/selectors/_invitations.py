@@ -18,7 +18,7 @@ import numpy as np
 from turnout.core.participation import KNOWN, NEXT, TIMES, Participation
 from turnout.core.stateful import NOT_NEGATIVE
 from turnout.core.types import Array, FloatArray, RoundContext, Selection
-from turnout.selectors._accounts import Accounts, Ledger
+from turnout.selectors._accounts import Accounts, Ledger, charged
 
 #: The accounts of the limits.
 INVITATIONS = (TIMES, NEXT, KNOWN)
@@ -121,7 +121,7 @@ class Invitations(Accounts):
         super()._charge(accounts, selection)
         if not self.participation.is_limited:
             return
-        t, clients = selection.round, selection.clients
+        t, clients = selection.round, charged(selection)
         self._charge_unknown(accounts, t, int(selection.recall("n_unknown")))
         accounts[TIMES][clients] += 1.0
         accounts[NEXT][clients] = np.maximum(accounts[NEXT][clients], t + 1.0)

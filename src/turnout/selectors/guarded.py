@@ -129,6 +129,7 @@ from turnout.core.registry import make, register
 from turnout.core.selector import Selector
 from turnout.core.types import (
     Array,
+    BoolArray,
     FloatArray,
     IntArray,
     Outcome,
@@ -162,6 +163,8 @@ class Guarded(Invitations):
     expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"learns": "the inner selector learns, and by default it is random"}
     )
+
+    memo_by_client = Invitations.memo_by_client | {"multiplicity"}
 
     def __init__(
         self,
@@ -253,6 +256,16 @@ class Guarded(Invitations):
             return None
         chance[reserved] = 1.0
         return chance
+
+    def part(self, selection: Selection, kept: BoolArray, chance: FloatArray) -> Selection:
+        """Return the part, with the part of the inner selector's choice."""
+        part = super().part(selection, kept, chance)
+        if not selection.recall("asked_inner"):
+            return part
+        is_inner = ~selection.recall("is_reserved")
+        inner = self._inner.part(_own(selection, is_inner), kept[is_inner], chance[is_inner[kept]])
+        memo = {**part.memo, **{f"{INNER}{name}": x for name, x in inner.memo.items()}}
+        return Selection(part.round, part.clients, part.probability, memo)
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Charge the round to everyone who was available, and tell the inner selector its part."""
@@ -378,15 +391,20 @@ class Guarded(Invitations):
 
 def _part(selection: Selection, outcome: Outcome, mine: Array) -> tuple[Selection, Outcome]:
     """Return the inner selector's own choice, and what came of it."""
+    own = _own(selection, mine)
+    metrics = {name: values[mine] for name, values in outcome.metrics.items()}
+    return own, Outcome(outcome.status[mine], outcome.duration[mine], metrics)
+
+
+def _own(selection: Selection, mine: Array) -> Selection:
+    """Return the inner selector's own choice."""
     chance = selection.probability
-    own = Selection(
+    return Selection(
         selection.round,
         selection.clients[mine],
         None if chance is None else chance[mine],
         _without_prefix(selection.memo),
     )
-    metrics = {name: values[mine] for name, values in outcome.metrics.items()}
-    return own, Outcome(outcome.status[mine], outcome.duration[mine], metrics)
 
 
 def _without_prefix(arrays: Mapping[str, Array]) -> dict[str, Array]:

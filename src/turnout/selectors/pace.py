@@ -56,7 +56,7 @@ from turnout.core.types import FloatArray, Outcome, RoundContext, Selection, Sta
 from turnout.sampling import bottleneck_limit, top_m
 from turnout.sampling.linear import known_context
 from turnout.sampling.running import add_observations, fade, no_observations, shrunk_mean
-from turnout.selectors._accounts import Accounts
+from turnout.selectors._accounts import Accounts, charged
 
 #: Observations that the population's mean is worth: of times, of answers, of losses.
 TIME_PRIOR, ANSWER_PRIOR, LOSS_PRIOR = 2.0, 1.0, 0.5
@@ -95,6 +95,8 @@ class Pace(Accounts):
     )
     cap = math.inf
     accounts = (*Accounts.accounts, "queue_")
+
+    memo_by_client = Accounts.memo_by_client | {"base", "context", "time"}
 
     def __init__(
         self,
@@ -136,8 +138,8 @@ class Pace(Accounts):
         others = np.flatnonzero(self._allowed(ctx, reserved))
         n_places = ctx.size - reserved.size
         base = self._base(ctx)
-        time = shrunk_mean(self.pace_, 0.0, TIME_PRIOR)
-        np.minimum(np.multiply(np.exp(time, out=time), base, out=time), ctx.deadline, out=time)
+        time = self._expected(ctx, base)
+        np.minimum(time, ctx.deadline, out=time)
         cost = np.maximum(time[others], time[reserved].max(initial=0.0))  # the slowest counts
         gain = self._worth(ctx)
         gain *= self.utility
@@ -175,7 +177,7 @@ class Pace(Accounts):
         super()._charge(accounts, selection)
         queue, was_there = accounts["queue_"], self._was_there(selection)
         queue[: was_there.size] += self.share * float(selection.recall("share")) * was_there
-        queue[selection.clients] -= 1.0
+        queue[charged(selection)] -= 1.0
         np.maximum(queue, 0.0, out=queue)  # Eq. (2)
 
     def _learn_times(self, selection: Selection, outcome: Outcome) -> None:
@@ -209,6 +211,11 @@ class Pace(Accounts):
         theta = np.linalg.solve(self.gram_ + ridge, self.moment_)
         return np.clip(known_context(ctx, self.dimension) @ theta, mean / TAIL, mean * TAIL)
 
+    def _expected(self, ctx: RoundContext, base: FloatArray) -> FloatArray:
+        """Return (n,) the time that each client is expected to take, Eq. (3)."""
+        time = shrunk_mean(self.pace_, 0.0, TIME_PRIOR)
+        return np.multiply(np.exp(time, out=time), base, out=time)
+
     def _worth(self, ctx: RoundContext) -> FloatArray:
         """Return (n,) utility times reliability; 1 for a typical client that always answers."""
         n_answers, n_asked = self.answers_.sum(axis=1)
@@ -220,14 +227,24 @@ class Pace(Accounts):
             relative /= typical
             worth *= np.minimum(relative, CLIP, out=relative)
         if "num_samples" in ctx.columns:
-            amount = np.array(ctx.column("num_samples"), dtype=np.float64)
-            unknown = np.isnan(amount)
-            typical = _median(amount[~unknown] if unknown.any() else amount)
-            if typical > 0.0:
-                amount /= typical
-                amount[unknown] = 1.0
-                worth *= np.minimum(amount, CLIP, out=amount)
+            worth *= typical_share(np.array(ctx.column("num_samples"), dtype=np.float64), CLIP)
         return worth
+
+
+def typical_share(amount: FloatArray, most: float) -> FloatArray:
+    """Return amounts over the median, in place: at most ``most``, and 1 where one is not known.
+
+    Args:
+        amount: (n,) the amounts, NaN = unknown; it is changed.
+        most: The largest share.
+    """
+    unknown = np.isnan(amount)
+    typical = _median(amount[~unknown] if unknown.any() else amount)
+    if not typical > 0.0:
+        return np.ones(amount.size)
+    amount /= typical
+    amount[unknown] = 1.0
+    return np.minimum(amount, most, out=amount)
 
 
 def _median(values: FloatArray) -> float:

@@ -21,12 +21,13 @@ from turnout.core.registry import list_selectors, make
 from turnout.core.selector import Selector
 from turnout.core.types import BoolArray, FloatArray, IntArray, Status
 from turnout.experiment.codec import decode_parameter
-from turnout.live import ClosedRound, Cohort, Guard, Kind, LiveSettings, Reply, Session, clock
+from turnout.live import ClosedRound, Cohort, Guard, Kind, LiveSettings, Reply, Session
 from turnout.live.checkpoint import Checkpoint, check_settings, checkpoint_bytes, read_checkpoint
 from turnout.live.client import NUM_EXAMPLES
 from turnout.live.members import Enrolled
 from turnout.live.monitor import Follower
 from turnout.live.reports import Hints
+from turnout.live.transport import clock
 from turnout.serve.schemas import (
     Bits,
     ClientOutcome,
@@ -296,9 +297,11 @@ class LiveFederation:
     def _open(self, terms: Terms, at: float) -> None:
         self._set(terms)
         self.session.begin()
-        polled, told = self.session.to_poll(), terms.losses
-        if polled and told is not None:
-            known: dict[Hashable, float | None] = dict(zip(told.clients, told.losses, strict=True))
+        polled, given = self.session.to_poll(), terms.losses
+        if polled and given is not None:
+            known: dict[Hashable, float | None] = dict(
+                zip(given.clients, given.losses, strict=True)
+            )
             self.session.receive_losses(polled, as_array([known.get(c) for c in polled]), 0)
         self.cohort = self.session.open()
         self.opened_at, self.outcomes, self.length_s = at, {}, None

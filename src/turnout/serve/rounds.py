@@ -15,14 +15,20 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Response
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Row, delete, insert, select, update
 
 from turnout.core.types import Status
 from turnout.live import TooFewAnswers
-from turnout.live.client import spelling
+from turnout.live.reports import spelling
 from turnout.serve.auth import READ, SELECT, GuardedRoute
-from turnout.serve.database import FEDERATION, ROUND
-from turnout.serve.federation import LiveFederation, RoundClosed, RoundOpened, RoundReported
+from turnout.serve.database import AUDIT, EVENT, FEDERATION, ROUND
+from turnout.serve.federation import (
+    LiveFederation,
+    RoundClosed,
+    RoundOpened,
+    RoundReported,
+    content_of,
+)
 from turnout.serve.problems import (
     ERRORS,
     RETRY,
@@ -47,6 +53,7 @@ from turnout.serve.store import (
     Stored,
     Transaction,
     reported_outcomes,
+    save,
 )
 
 router = APIRouter(
@@ -193,6 +200,38 @@ def close_overdue(store: Store, at: float) -> int:
     return n_closed
 
 
+def forget_old(store: Store, before: float) -> int:
+    """Delete the records of rounds that were closed before a time; return how many.
+
+    The state has what the next rounds depend on, and is stored first. A federation with an open
+    round has to wait.
+
+    Args:
+        store: All federations.
+        before: The time, in seconds since 1970.
+    """
+    is_old = ROUND.c.closed_at < before
+    with store.engine.begin() as connection:
+        query = select(FEDERATION.c.name).join(ROUND, ROUND.c.federation_id == FEDERATION.c.id)
+        names = list(connection.execute(query.where(is_old).distinct()).scalars())
+    n_forgotten = 0
+    for name in names:
+        with store.write(name) as tx:
+            if tx.federation.cohort is not None:
+                continue
+            number, connection = tx.federation.id, tx.connection
+            save(connection, number, tx.federation.seq, content_of(tx.federation.checkpoint()))
+            old = select(ROUND.c.number).where(ROUND.c.federation_id == number, is_old)
+            events = (EVENT.c.federation_id == number) & EVENT.c.round.in_(old)
+            events &= EVENT.c.seq < tx.federation.seq  # the last one tells the time of the state
+            connection.execute(delete(EVENT).where(events))
+            entries = (AUDIT.c.federation == name) & AUDIT.c.round.in_(old)
+            connection.execute(delete(AUDIT).where(entries))
+            gone = delete(ROUND).where(ROUND.c.federation_id == number, is_old)
+            n_forgotten += connection.execute(gone).rowcount
+    return n_forgotten
+
+
 # --------------------------------------------------------------------------------------------------
 # Rounds in the database.
 # --------------------------------------------------------------------------------------------------
@@ -203,6 +242,9 @@ def _row(tx: Transaction, number: int) -> Row[Any]:
     if row is None:
         t = tx.federation.session.round
         detail = f"round {number} was never opened; the next one is {t}."
+        if number < t:
+            detail = f"round {number} is older than the records that are kept (--keep-days)."
+            raise HttpProblem("unknown-round", detail, fix=f"Omit it; the next one is {t}.")
         raise HttpProblem("unknown-round", detail)
     return row
 

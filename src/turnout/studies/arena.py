@@ -18,7 +18,7 @@ from turnout.report.to_matplotlib import FORMATS
 from turnout.results.files import slug
 from turnout.studies.arena_figures import ACCURACY, TIME, draw_front, draw_profile
 from turnout.studies.arena_tables import page_of
-from turnout.studies.arena_tasks import Arena, ArenaTask, TaskPlan, tasks_named
+from turnout.studies.arena_tasks import ORACLES, Arena, ArenaTask, TaskPlan, tasks_named
 from turnout.studies.recommendation import BASELINE, NOT_ASKED
 from turnout.studies.standings import Overall, overall_of
 
@@ -100,7 +100,7 @@ def run_arena(
 
     Args:
         selectors: Selectors such as ``"e3cs:quota=0.8"``; none = all that are built in. The
-            baseline always runs too.
+            baseline always runs too, and ``oracle`` and ``unfair-oracle`` name the oracles.
         tasks: Labels of tasks; none = all whose data are there.
         seeds: Runs per selector and task.
         first_seed: The first seed. Tuning uses seeds from 100 on.
@@ -119,8 +119,11 @@ def run_arena(
 
     """
     notify = notify or (lambda text: None)
-    chosen = selectors or [name for name in list_selectors(plugins=False) if name not in NOT_ASKED]
-    texts = dict.fromkeys([BASELINE, *chosen])
+    chosen = selectors or [
+        *(name for name in list_selectors(plugins=False) if name not in NOT_ASKED),
+        *ORACLES,
+    ]
+    texts = dict.fromkeys([BASELINE, *(ORACLES.get(text, text) for text in chosen)])
     variants = [variant for text in texts for variant in variants_of(text)]
     folder = Path(out) / "quick" if is_quick else Path(out)
     path = Path(folder if results is None else results) / "arena.json"

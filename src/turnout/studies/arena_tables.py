@@ -9,7 +9,7 @@ import numpy as np
 
 from turnout.core.types import FloatArray
 from turnout.results.statistics import Interval
-from turnout.studies.arena_tasks import Arena, ArenaTask, Measures
+from turnout.studies.arena_tasks import ORACLE, Arena, ArenaTask, Measures
 from turnout.studies.paper_tables import TextTable
 from turnout.studies.recommendation import BASELINE
 from turnout.studies.standings import (
@@ -17,9 +17,11 @@ from turnout.studies.standings import (
     Goal,
     Overall,
     Side,
+    duels_of,
     goals_of,
     overall_of,
     sentence_of,
+    share_won,
 )
 
 _MARKS = {Side.BETTER: "▲", Side.WORSE: "▼", Side.LEVEL: ""}
@@ -41,6 +43,8 @@ def overall_table(overall: Mapping[str, Overall]) -> TextTable:
             "chance to be faster": _interval(own.improvement),
             "mean rank": _interval(own.rank, ".1f"),
             "faster / slower": f"{sides.count(Side.BETTER)} / {sides.count(Side.WORSE)}",
+            "never": f"{own.n_never} of {own.n_runs}",
+            "won": _known(own.won),
             "least share": f"{own.least_share:.2f}",
             "unfair in": str(own.n_unfair),
         }
@@ -56,6 +60,12 @@ def task_table(arena: Arena, task: ArenaTask) -> TextTable:
         task: The task.
     """
     trials, names = arena.trials(task), Measures.of(task)
+    duels = {
+        label: duel
+        for label in (trials.labels if trials else ())
+        for duel in duels_of(arena, [task], label)
+    }
+    best = duels[ORACLE].ratio if ORACLE in duels else math.nan
     rows = (
         []
         if trials is None
@@ -65,9 +75,16 @@ def task_table(arena: Arena, task: ArenaTask) -> TextTable:
                 "seeds": str(trials.n_seeds(label)),
                 f"time to {task.target:.0%}, s": _time(trials.values(label, names.time)),
                 "rounds": _time(trials.values(label, names.rounds)),
+                "won": _known(share_won(duels[label].ratio, best) if label in duels else math.nan),
                 "final accuracy": trials.estimate(label, names.accuracy).written(".3f"),
+                "at equal time": _known(
+                    duels[label].gain_at_time if label in duels else math.nan, "+.3f"
+                ),
                 "worst tenth": trials.estimate(label, names.worst_tenth).written(".3f"),
                 "least share": trials.estimate(label, names.least_share).written(".2f"),
+                "least answered": trials.estimate(label, names.least_answered).written(".2f")
+                if trials.has(label, names.least_answered)
+                else "-",
                 "wasted": trials.estimate(label, names.wasted).written(".2f"),
             }
             for label in trials.labels
@@ -90,8 +107,10 @@ def duels_table(label: str, duels: Sequence[Duel]) -> TextTable:
             f"time / {BASELINE}": f"{duel.ratio:.2f} {_MARKS[duel.time]}".strip(),
             "never": str(duel.n_censored),
             "accuracy": f"{duel.accuracy} {_MARKS[duel.accuracy]}".strip(),
+            "at equal time": _known(duel.gain_at_time, "+.3f"),
             "worst tenth": f"{duel.worst_tenth} {_MARKS[duel.worst_tenth]}".strip(),
             "least share": f"{duel.least_share:.2f}" + ("" if duel.is_fair else " unfair"),
+            "least answered": _known(duel.least_answered),
         }
         for duel in duels
     )
@@ -114,6 +133,10 @@ def _interval(interval: Interval, form: str = ".2f") -> str:
         return "-"
     value, low, high = (format(number, form) for number in interval)
     return value if math.isnan(interval.low) else f"{value} ({low} to {high})"
+
+
+def _known(value: float, form: str = ".2f") -> str:
+    return "-" if math.isnan(value) else format(value, form)
 
 
 def _time(values: FloatArray) -> str:

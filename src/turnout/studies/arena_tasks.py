@@ -96,14 +96,30 @@ def tasks_named(labels: Iterable[str] = ()) -> tuple[ArenaTask, ...]:
     return tuple(task for task in _all_tasks() if not wanted or task.label in wanted)
 
 
+#: The oracle whose lead over the baseline is what can be won, and all oracles, as the command
+#: takes them. They are shown beside the selectors and not ranked.
+ORACLE = "oracle"
+ORACLES: Mapping[str, str] = {
+    ORACLE: f"{ORACLE}=turnout.studies.oracle:Oracle",
+    "unfair-oracle": "unfair-oracle=turnout.studies.oracle:Oracle:floor=0.0,share=0.0",
+}
+
+#: The curves that are kept of each run: accuracies are compared at equal times too.
+CURVES = ("time", "accuracy")
+
+
 class Measures(NamedTuple):
-    """Names of the measures that are kept of a task's runs, see ``turnout.studies.measures``."""
+    """Names of the measures that are kept of a task's runs, see ``turnout.studies.measures``.
+
+    Results of older versions lack ``least_answered`` and the curves.
+    """
 
     time: str
     rounds: str
     accuracy: str = "final-accuracy"
     worst_tenth: str = "worst-accuracy"
     least_share: str = "least-share"
+    least_answered: str = "least-answered"
     wasted: str = "wasted-share"
     length: str = "total-time"
 
@@ -212,12 +228,16 @@ class Arena:
         """
         kept = self.trials(task)
         before = [] if kept is None else list(kept.experiment["selectors"])
-        names = [Measures.of(task)]
+        names = [Measures.of(task), CURVES]
         found = gathered(experiment, folder, experiment.labels, lambda _: names, skip_bad=True)
+        schemes = {
+            label: new.like(kept.schemes[label]) if kept and label in kept.schemes else new
+            for label, new in found.schemes.items()
+        }
         known = {selector["label"] for selector in before}
         new = [one for one in found.experiment["selectors"] if one["label"] not in known]
         table = {**found.experiment, "selectors": before + new}
-        self.file.update(task.label, 1, Trials(table, found.schemes, {}))
+        self.file.update(task.label, 1, Trials(table, schemes, {}))
 
     def trials(self, task: ArenaTask) -> Trials | None:
         """Return the kept results of a task; None if there are none.

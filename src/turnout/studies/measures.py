@@ -17,7 +17,7 @@ import numpy as np
 
 from turnout.core.errors import InvalidInput
 from turnout.core.names import nearest
-from turnout.core.types import FloatArray, IntArray
+from turnout.core.types import FloatArray, IntArray, Status
 from turnout.experiment import Cell
 from turnout.results import metrics
 from turnout.results.catalogue import all_metrics
@@ -175,6 +175,15 @@ def _cohort_mean(cell: Cell) -> float:
 def _least_share(cell: Cell) -> float:
     """Return the smallest ratio of places to fair places."""
     return least_share(fair_places(cell.run), cell.run.counts)
+
+
+@_measure("least-answered", "least share of answers", 2)
+def _least_answered(cell: Cell) -> float:
+    """Return the smallest ratio of a client's answers in time to its fair share of all answers."""
+    run, fair = cell.run, fair_places(cell.run)
+    answers = np.bincount(run.clients[run.status == Status.COMPLETED], minlength=run.n_clients)
+    total = float(fair.sum())
+    return least_share(fair * (answers.sum() / total), answers) if total else math.nan
 
 
 @_measure("wasted-share", "wasted device time", 3)

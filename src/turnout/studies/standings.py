@@ -28,9 +28,12 @@ from turnout.results.statistics import (
     log_ratio,
     probability_of_improvement,
 )
-from turnout.studies.arena_tasks import Arena, ArenaTask, Measures
+from turnout.studies.arena_tasks import ORACLE, ORACLES, Arena, ArenaTask, Measures
 from turnout.studies.recommendation import BASELINE
 from turnout.studies.trials import Trials
+
+#: An oracle must save at least this share of the baseline's time for a share of it to be named.
+_LEAST_TO_WIN = 0.02
 
 #: The part of its fair share that the least served client must get, on average over seeds.
 FAIR = 0.5
@@ -50,14 +53,17 @@ class Duel(NamedTuple):
     Attributes:
         task: The task.
         n_seeds: Seeds that both have.
-        ratio: Geometric mean of its time to the target divided by the baseline's. Runs that never
-            reached the target count with their length.
+        ratio: Geometric mean of its time to the target divided by the baseline's. Both are cut off
+            where the baseline's run of that seed ended, and a run that never reached the target
+            counts as that long. So short rounds do not make it look faster.
         n_censored: The number of its runs that never reached the target.
         time: Whether it is faster.
         accuracy: Whether its final accuracy is higher.
         gain: The mean difference of final accuracies, paired by seed.
+        gain_at_time: The same when the shorter of both runs ends; NaN if no curves were kept.
         worst_tenth: Whether the worst tenth of its clients has a higher accuracy.
         least_share: The part of its fair share that the least served client got, mean over seeds.
+        least_answered: The same of answers in time; NaN if it was not kept.
     """
 
     task: ArenaTask
@@ -67,8 +73,10 @@ class Duel(NamedTuple):
     time: Side
     accuracy: Side
     gain: float
+    gain_at_time: float
     worst_tenth: Side
     least_share: float
+    least_answered: float
 
     @property
     def is_fair(self) -> bool:
@@ -86,6 +94,8 @@ class Overall(NamedTuple):
         rank: Mean rank of its times among all selectors; 1 is the fastest.
         gain: Mean difference of final accuracies, with an interval over runs.
         least_share: Mean over tasks.
+        won: The share of the time that the oracle saves, in the tasks that both have; NaN if the
+            oracle saves nothing or was not run.
     """
 
     duels: tuple[Duel, ...]
@@ -94,6 +104,17 @@ class Overall(NamedTuple):
     rank: Interval
     gain: Interval
     least_share: float
+    won: float = math.nan
+
+    @property
+    def n_never(self) -> int:
+        """The number of runs that never reached the target."""
+        return sum(duel.n_censored for duel in self.duels)
+
+    @property
+    def n_runs(self) -> int:
+        """The number of runs."""
+        return sum(duel.n_seeds for duel in self.duels)
 
     @property
     def n_unfair(self) -> int:
@@ -119,13 +140,27 @@ class _Meeting(NamedTuple):
     @property
     def speeds(self) -> FloatArray:
         """Minus the logarithm of the selector's times over the baseline's, one per seed."""
-        return -log_ratio(*self.paired("time"), self.lengths)
+        horizon = self.lengths[1]
+        return -log_ratio(*self.paired("time"), (horizon, horizon))
 
     @property
     def gains(self) -> FloatArray:
         """The selector's final accuracy minus the baseline's, one per seed."""
         own, others = self.paired("accuracy")
         return own - others
+
+    @property
+    def gain_at_time(self) -> float:
+        """The mean difference of accuracies when the shorter of two runs ends; NaN if unknown."""
+        both = self.trials.paired_at(self.label, BASELINE, "accuracy", np.minimum(*self.lengths))
+        return math.nan if both is None else float((both[0] - both[1]).mean())
+
+    @property
+    def least_answered(self) -> float:
+        """The least share of answers, mean over seeds; NaN if it was not kept."""
+        name = Measures.of(self.task).least_answered
+        known = self.trials.has(self.label, name)
+        return self.trials.estimate(self.label, name).mean if known else math.nan
 
     def evidence(self, kind: str) -> Evidence:
         """Return the tests that the selector is better, and that it is worse."""
@@ -155,8 +190,10 @@ def duels_of(arena: Arena, tasks: Sequence[ArenaTask], label: str) -> tuple[Duel
             sides["time"][i],
             sides["accuracy"][i],
             float(one.gains.mean()),
+            one.gain_at_time,
             sides["worst_tenth"][i],
             one.trials.estimate(label, Measures.of(one.task).least_share).mean,
+            one.least_answered,
         )
         for i, one in enumerate(met)
     )
@@ -165,7 +202,8 @@ def duels_of(arena: Arena, tasks: Sequence[ArenaTask], label: str) -> tuple[Duel
 def overall_of(arena: Arena, tasks: Sequence[ArenaTask]) -> dict[str, Overall]:
     """Return every selector over the tasks, the fastest first.
 
-    Selectors that have all tasks are ranked among each other. One that lacks a task has no rank.
+    Selectors that have all tasks are ranked among each other. One that lacks a task has no rank,
+    and neither has an oracle.
 
     Args:
         arena: The results.
@@ -173,7 +211,9 @@ def overall_of(arena: Arena, tasks: Sequence[ArenaTask]) -> dict[str, Overall]:
     """
     speeds = {label: speeds_of(arena, tasks, label) for label in arena.labels(tasks)}
     n_played = sum(arena.trials(task) is not None for task in tasks)
-    complete = [own for own in speeds.values() if len(own) == n_played]
+    complete = [
+        own for label, own in speeds.items() if len(own) == n_played and label not in ORACLES
+    ]
     overall = {}
     for label, own in speeds.items():
         if not own:
@@ -189,9 +229,10 @@ def overall_of(arena: Arena, tasks: Sequence[ArenaTask]) -> dict[str, Overall]:
             duels,
             Interval(mean, high, low),  # a high speed is a low ratio
             improvement,
-            _mean_rank(complete, own) if len(own) == n_played else rank,
+            _mean_rank(complete, own) if any(own is one for one in complete) else rank,
             bootstrap_mean([one.gains for one in _met(arena, tasks, label)]),
             float(np.mean([duel.least_share for duel in duels])),
+            _won(own, speeds.get(ORACLE, {})),
         )
     return dict(sorted(overall.items(), key=lambda item: item[1].ratio.value))
 
@@ -205,6 +246,31 @@ def speeds_of(arena: Arena, tasks: Sequence[ArenaTask], label: str) -> dict[str,
         label: The selector.
     """
     return {one.task.label: one.speeds for one in _met(arena, tasks, label)}
+
+
+def share_won(ratio: float, best: float) -> float:
+    """Return the share of the time that can be saved that was saved; NaN if it is next to nothing.
+
+    Args:
+        ratio: Time over the baseline's.
+        best: The oracle's.
+
+    >>> share_won(0.8, 0.6)
+    0.5
+    """
+    return round((1.0 - ratio) / (1.0 - best), 12) if best <= 1.0 - _LEAST_TO_WIN else math.nan
+
+
+def _won(own: Mapping[str, FloatArray], oracle: Mapping[str, FloatArray]) -> float:
+    """Return the share won over the tasks that a selector and the oracle have both."""
+    both = [task for task in own if task in oracle]
+    if not both:
+        return math.nan
+    ours, best = (
+        math.exp(-float(np.mean([speeds[task].mean() for task in both])))
+        for speeds in (own, oracle)
+    )
+    return share_won(ours, best)
 
 
 def sentence_of(duels: Sequence[Duel]) -> str:
@@ -429,5 +495,6 @@ def standings_text(overall: Mapping[str, Overall]) -> str:
             "Everyone is measured against it." if label == BASELINE else sentence_of(own.duels),
         )._asdict()
         for label, own in overall.items()
+        if label not in ORACLES
     }
     return json.dumps(rows, indent=1) + "\n"

@@ -154,6 +154,22 @@ class SchemeResults:
             {name: values[at] for name, values in self.clients.items()},
         )
 
+    def like(self, older: SchemeResults) -> SchemeResults:
+        """Return these results without what older ones lack, unless they have all its seeds.
+
+        Args:
+            older: Results that these will be joined to.
+        """
+        if set(older.seeds) <= set(self.seeds):
+            return self
+        return SchemeResults(
+            self.seeds,
+            self.cohort_size,
+            {name: values for name, values in self.measures.items() if name in older.measures},
+            {name: curve for name, curve in self.curves.items() if name in older.curves},
+            {name: values for name, values in self.clients.items() if name in older.clients},
+        )
+
     def joined(self, later: SchemeResults) -> SchemeResults:
         """Return these results with those of more seeds. For a seed in both, the later run counts.
 
@@ -333,6 +349,40 @@ class Trials:
             if seeds:
                 schemes[label] = SchemeResults(seeds, scheme.cohort_size, {}, curves, {})
         return replace(self, schemes=schemes)
+
+    def paired_at(
+        self, label: str, other: str, curve: str, ends: FloatArray
+    ) -> tuple[FloatArray, FloatArray] | None:
+        """Return a curve of two schemes at some times, for the seeds that both have.
+
+        Args:
+            label: The first scheme.
+            other: The second scheme.
+            curve: A curve.
+            ends: Virtual seconds, one per seed that both have. The last value before counts, and 0
+                if there was none yet.
+
+        Returns:
+            One value per seed each; None if the curve or the times were not kept.
+        """
+        found = []
+        for name, rows in zip((label, other), self._common(label, other), strict=True):
+            curves = self._scheme(name).curves
+            if not {"time", curve} <= curves.keys() or not curves[curve].values.size:
+                return None
+            values = np.pad(np.nan_to_num(curves[curve].values[rows]), ((0, 0), (1, 0)))
+            n_past = (curves["time"].values[rows] <= ends[:, None] * (1.0 + 1e-5)).sum(axis=1)
+            found.append(values[np.arange(len(rows)), n_past])
+        return found[0], found[1]
+
+    def has(self, label: str, measure: str) -> bool:
+        """Return whether a measure of a scheme was kept; older results have fewer.
+
+        Args:
+            label: The scheme.
+            measure: The measure.
+        """
+        return measure in self._scheme(label).measures
 
     def estimate(self, label: str, measure: str) -> Estimate:
         """Return the mean over seeds with its interval.

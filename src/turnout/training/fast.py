@@ -1,11 +1,13 @@
 """The fast trainer: clients side by side, one tile of them on each core.
 
 It uses the same mini-batches as the reference and gives the same numbers to float tolerance. Tests
-compare the two.
+compare the two. ``best_trainer`` takes the faster of the two for a module.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from functools import partial
 
 import numpy as np
@@ -30,6 +32,15 @@ from turnout.training.lstm import Text
 from turnout.training.models import Model
 from turnout.training.modules import NextWord
 from turnout.training.reference import ReferenceTrainer, Scorer, TorchTrainer, finished, one_by_one
+
+_log = logging.getLogger(__name__)
+
+#: Clients that train once with each trainer to see which is faster, and how much faster the
+#: reference must be to be taken.
+TRIED, CLEARLY = 6, 1.2
+
+#: Which trainer was faster, by model, data, local work and device: measured once in a process.
+_faster: dict[str, str] = {}
 
 # The engine of a model is the fastest one that gives the numbers of the reference.
 
@@ -147,3 +158,54 @@ class FastTrainer(TorchTrainer):
             devices=[]
         ):  # engines may use the generator that all threads share
             return spread(self.engine.train, tasks, self.threads)
+
+
+def best_trainer(
+    data: FederatedData,
+    model: Model | nn.Module,
+    local: LocalWork,
+    seed: int = 0,
+    device: str = "cpu",
+) -> TorchTrainer:
+    """Return the trainer that is faster for a module.
+
+    It is the fast trainer for modules that it computes layer by layer. For all others, some clients
+    train a round with both. The reference is taken if it is clearly faster; the log says so.
+
+    Args:
+        data: The examples of all clients.
+        model: What is trained: a recipe or a module.
+        local: How long and by which rule a client trains.
+        seed: Fixes the first model and all mini-batches.
+        device: A device of PyTorch such as ``"cpu"`` or ``"cuda"``.
+
+    """
+    fast = FastTrainer(data, model, local, seed, device)
+    if not fast.why:
+        return fast
+    key = repr((data.name, data.n_clients, repr(model), local, device, fast.threads))
+    if key not in _faster:
+        both = fast, ReferenceTrainer(data, model, local, seed, device)
+        seconds = [_seconds(trainer) for trainer in both]
+        is_slow = seconds[0] > CLEARLY * seconds[1]
+        _faster[key] = "reference" if is_slow else "fast"
+        _log.log(
+            logging.WARNING if is_slow else logging.INFO,
+            "%d clients took side by side %.2f s, the reference %.2f s; turnout uses the %s (%s).",
+            *(min(TRIED, data.n_clients), *seconds, _faster[key], fast.why),
+        )
+    if _faster[key] == "fast":
+        return fast
+    reference = ReferenceTrainer(data, model, local, seed, device)
+    reference.why = fast.why
+    return reference
+
+
+def _seconds(trainer: TorchTrainer) -> float:
+    """Return how long some clients train; a first client warms up."""
+    clients = np.arange(min(TRIED, trainer.data.n_clients))
+    weights = trainer.initial_weights()
+    trainer.train(weights, clients[:1], 0)
+    start = time.perf_counter()
+    trainer.train(weights, clients, 0)
+    return time.perf_counter() - start

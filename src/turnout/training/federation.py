@@ -83,7 +83,10 @@ class Federation:
                 f"data has {self.data.n_clients} clients, but n_clients is {n_clients}.",
                 field="data",
             )
+        self._seed = seed
         self.trainer = self.make_trainer(seed)
+        #: Whether a trial chose the trainer, so that a resumed run must be told.
+        self._was_tried = training.trainer == "fast" and bool(getattr(self.trainer, "why", ""))
         self.columns: Mapping[str, Array] = _columns(self.data, training.label_noise, seed)
         seen = examples_seen(self.data.num_samples, training.local.batch_size, self.trainer.steps)
         self.workload: FloatArray = seen / seen.mean()
@@ -96,9 +99,12 @@ class Federation:
         Args:
             seed: Fixes the first model and every mini-batch.
         """
+        return self._trainer(self.training.trainer, seed)
+
+    def _trainer(self, name: str, seed: int) -> Trainer:
         importlib.import_module("turnout.training.modules")  # says what to install without PyTorch
         recipe = self.training
-        trainer: Trainer = import_object(TRAINERS[recipe.trainer])(
+        trainer: Trainer = import_object(TRAINERS[name])(
             self.data, recipe.model, recipe.local, seed, recipe.device
         )
         return trainer
@@ -112,7 +118,7 @@ class Federation:
         Raises:
             MissingMetric: The selector asks for a vector of another length than the model has.
         """
-        from turnout.training.update_reports import UpdateReports
+        from turnout.training.reference import UpdateReports
 
         self._updates = UpdateReports(self.trainer, metrics)
 
@@ -227,6 +233,8 @@ class Federation:
             "evaluated": np.array([self.evaluated.get(name, np.nan) for name in _EVALUATED]),
         }
         state |= {f"server.{name}": x.cpu().numpy() for name, x in self._moments.items()}
+        if self._was_tried:
+            state["is_reference"] = np.array(_is_reference(self.trainer))
         return state if self._kept is None else state | {"buffers": self._kept.values.cpu().numpy()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
@@ -242,6 +250,10 @@ class Federation:
                 )
             return values.to(like.device)
 
+        if self._was_tried and "is_reference" in state:
+            was = bool(state["is_reference"])
+            if was != _is_reference(self.trainer):
+                self.trainer = self._trainer("reference" if was else "batched", self._seed)
         self.reset()
         self.weights = saved("weights", self.weights)
         self._moments = {name: saved(f"server.{name}", x) for name, x in self._moments.items()}
@@ -349,6 +361,10 @@ def label_counts(data: FederatedData, noise: float = 0.0, seed: int = 0) -> Floa
     if noise:
         counts += stream(seed, Purpose.LABELS).laplace(scale=noise, size=counts.size)
     return np.maximum(counts, 0.0).reshape(data.n_clients, data.n_classes)
+
+
+def _is_reference(trainer: Trainer) -> bool:
+    return getattr(trainer, "how", "") == "reference"
 
 
 def _possible(values: FloatArray) -> FloatArray:

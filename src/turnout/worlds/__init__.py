@@ -17,6 +17,13 @@ from turnout.worlds.environment import (
     named_world,
     rbcs_f_world,
 )
+from turnout.worlds.fitted import (
+    FittedArrays,
+    FittedAvailability,
+    FittedPopulation,
+    FittedSuccess,
+    FittedTimes,
+)
 from turnout.worlds.policies import (
     AdaptiveDeadline,
     Closed,
@@ -67,7 +74,12 @@ __all__ = [
     "Environment",
     "Fate",
     "FirstK",
+    "FittedArrays",
+    "FittedAvailability",
     "FittedDevices",
+    "FittedPopulation",
+    "FittedSuccess",
+    "FittedTimes",
     "FixedDeadline",
     "FixedTime",
     "HeavyTail",

@@ -59,7 +59,7 @@ class AvailabilityFile(CheckedFields, Availability):
 
     def available(self, moment: Moment) -> BoolArray:
         """Look up which clients have a session at the time of the round."""
-        start, end, period, span = _sessions(Path(self.path), _edition(self.path))
+        start, end, period, span = _sessions(Path(self.path), edition_of(self.path))
         record = _records(period.size, self.shuffle, moment.n_clients, moment.seed)
         at = record * span + moment.round * self.round_s % period[record]
         latest = np.searchsorted(start, at, side="right") - 1
@@ -95,7 +95,7 @@ class DeviceFile(CheckedFields, Devices):
         return self.expected_s_per_mbit(moment.n_clients, moment.seed)
 
     def _devices(self, n_clients: int, seed: int) -> FloatArray:
-        devices = _devices(Path(self.path), _edition(self.path))
+        devices = _devices(Path(self.path), edition_of(self.path))
         records = _records(len(devices), self.shuffle, n_clients, seed)
         return np.take(devices, records, axis=0)
 
@@ -109,8 +109,12 @@ def _records(n_records: int, shuffle: bool, n_clients: int, seed: int) -> IntArr
     return frozen(np.resize(order, n_clients))
 
 
-def _edition(path: str) -> tuple[int, int]:
-    """Return what changes with a file, so that an edited one is read again."""
+def edition_of(path: str) -> tuple[int, int]:
+    """Return what changes with a file, so that an edited one is read again.
+
+    Args:
+        path: The file; it need not exist.
+    """
     try:
         state = os.stat(path)
     except OSError:

@@ -8,8 +8,8 @@ from flwr.app.message_type import MessageType
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from turnout.live import clock
 from turnout.live.flower.client import describe
+from turnout.live.transport import clock
 
 SUPERLINK = 1
 

@@ -17,9 +17,9 @@ from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from turnout.core.types import Status
-from turnout.live import clock
 from turnout.live.nvflare import SelectingFedAvg
 from turnout.live.nvflare.client import Describe
+from turnout.live.transport import clock
 
 N_WEIGHTS = 3
 

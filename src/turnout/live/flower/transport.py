@@ -42,16 +42,16 @@ from flwr.serverapp.strategy import (
 from google.protobuf.message import Error as ProtobufError  # type: ignore[import-untyped]
 
 from turnout.core.types import LARGEST_REPORT, Array
-from turnout.live.client import OLD_KEYS
 from turnout.live.flower import client as wire
 from turnout.live.flower.inner import layers
-from turnout.live.quality import squared_distance
 from turnout.live.reports import (
+    OLD_KEYS,
     ArrayForm,
     Hints,
     loss_report_hint,
     number,
     other_forms,
+    squared_distance,
 )
 from turnout.live.transport import (
     Address,

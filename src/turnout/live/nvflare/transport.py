@@ -32,11 +32,9 @@ from nvflare.app_common.workflows.base_fedavg import _get_num_steps_weight
 from nvflare.app_common.workflows.fedavg import FedAvg
 
 from turnout.core.types import LARGEST_REPORT
-from turnout.live import clock
 from turnout.live.members import MOST_NUMBERS
 from turnout.live.nvflare import client as wire
-from turnout.live.quality import squared_distance
-from turnout.live.reports import ArrayForm, Hints, loss_report_hint
+from turnout.live.reports import ArrayForm, Hints, loss_report_hint, squared_distance
 from turnout.live.transport import (
     Address,
     AskColumns,
@@ -46,6 +44,7 @@ from turnout.live.transport import (
     Question,
     Reply,
     Ticket,
+    clock,
 )
 
 #: Clients ask for work every two seconds by default. A client that has not fetched a task after
