@@ -40,6 +40,7 @@ def serve(
     keep_days: Annotated[float | None, typer.Option(min=0.0)] = None,
     grace: Annotated[int, typer.Option(min=0)] = 30,
     json_logs: bool = False,
+    receipt_key: Path | None = None,
 ) -> None:
     """Serve client selection over HTTP, with a page that shows federations, rounds and fairness.
 
@@ -63,6 +64,7 @@ def serve(
         keep_days: Days after which the records of a round are deleted; default: never.
         grace: Seconds that requests in progress have when the server is stopped.
         json_logs: Write each line of the log as a JSON object.
+        receipt_key: PEM file of an Ed25519 key that signs the receipts of clients.
     """
     if context.invoked_subcommand is not None:
         context.obj = database
@@ -84,6 +86,7 @@ def serve(
         keep_days=keep_days,
         grace_s=grace,
         json_logs=json_logs,
+        receipt_key=receipt_key,
     )
 
 

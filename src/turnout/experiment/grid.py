@@ -220,7 +220,7 @@ def _runner(
         check_cluster(address)
         return functools.partial(run_on_ray, address=address, n_jobs=n_jobs)
     if address is not None:
-        raise InvalidInput(f"address is that of a Ray cluster; got {address!r} without 'ray'.")
+        raise InvalidInput(f"address {address!r} names a Ray cluster, which needs backend='ray'.")
     if callbacks is not None and jobs > 1:
         raise InvalidInput("callbacks need n_jobs=1: they cannot follow several processes.")
     return functools.partial(run_local, n_jobs=jobs, callbacks=callbacks)

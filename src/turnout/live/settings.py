@@ -128,6 +128,8 @@ class LiveSettings:
         checkpoint: A file that is written after each round; a new run resumes from it. None writes
             none.
         records: A folder for ``turnout report``; None writes none.
+        receipt_key: PEM file of an Ed25519 key that signs a receipt for each client of a round, in
+            ``receipts.jsonl`` of the records; None writes no receipts.
         guard: A floor and a cap on what each client gets; None leaves all places to the selector.
         bounds: Which claims of clients are believed; None believes everything.
         quorum: How many answers and free clients a round needs.
@@ -157,6 +159,7 @@ class LiveSettings:
     seed: Index = 0
     checkpoint: str | os.PathLike[str] | None = None
     records: str | os.PathLike[str] | None = None
+    receipt_key: str | os.PathLike[str] | None = None
     guard: Guard | None = None
     bounds: Bounds | None = _BOUNDS
     quorum: Quorum = Quorum()
@@ -177,6 +180,11 @@ class LiveSettings:
     def __post_init__(self) -> None:
         """Refuse impossible values."""
         check_fields(self)
+        if self.receipt_key is not None and self.records is None:
+            raise InvalidInput(
+                "receipt_key: receipts are part of the records, so give a folder for records, too.",
+                field="receipt_key",
+            )
         for follower in self.followers:
             if not isinstance(follower, Follower | Callback):
                 raise InvalidInput(
