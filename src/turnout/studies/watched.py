@@ -1,7 +1,7 @@
-"""Clients whose utilities are looked at before they train: does a selector find the useful ones?
+"""Clients whose utilities are looked at before they train.
 
 NCCB and k-LinUCB learn utilities and are judged by accuracy. If accuracy shows no gain, either they
-did not find the useful clients, or useful clients do not help. This says which.
+did not find the useful clients, or useful clients do not help. This says which of the two.
 
 >>> from turnout.training import Training
 >>> Training(participants="turnout.studies.watched:Watched").participants
