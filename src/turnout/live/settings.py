@@ -82,19 +82,23 @@ class Quorum(CheckedFields):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A floor and a cap around a selector; see ``turnout.selectors.Guarded``.
+    """A floor, a cap and limits around a selector; see ``turnout.selectors.Guarded``.
 
     Args:
         floor: Share of its fair share that every client gets at least, from 0 to 1.
         cap: Multiple of its fair share that every client gets at most, at least 1; infinity for
             no cap.
+        min_gap: A client that is selected in round t is not selected again before t + ``min_gap``.
+        max_times: Rounds in which a client is selected at most; None for no limit.
 
-    >>> Guard(floor=0.5, cap=2.0).around(make("round-robin"))
-    Guarded(inner='round-robin', floor=0.5, cap=2.0, inner_parameters={})
+    >>> Guard(floor=0.5, cap=2.0, min_gap=5).around(make("round-robin")).min_gap
+    5
     """
 
     floor: float = 0.5
     cap: float = 2.0
+    min_gap: int = 1
+    max_times: int | None = None
 
     def around(self, selector: Selector) -> Selector:
         """Return a new guarded selector with the parameters of this one and without its state.
@@ -108,6 +112,8 @@ class Guard:
             floor=self.floor,
             cap=self.cap,
             inner_parameters=selector.parameters,
+            min_gap=self.min_gap,
+            max_times=self.max_times,
         )
 
 
@@ -130,7 +136,8 @@ class LiveSettings:
         records: A folder for ``turnout report``; None writes none.
         receipt_key: PEM file of an Ed25519 key that signs a receipt for each client of a round, in
             ``receipts.jsonl`` of the records; None writes no receipts.
-        guard: A floor and a cap on what each client gets; None leaves all places to the selector.
+        guard: A floor, a cap and limits on what each client gets; None leaves all places to the
+            selector.
         bounds: Which claims of clients are believed; None believes everything.
         quorum: How many answers and free clients a round needs.
         label: The name of this run in the report; None uses the name of the selector.
