@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -83,6 +83,7 @@ class Replayed:
         differences: The candidate minus what was logged, by quantity, doubly robust.
         least_share: The part of its fair share that the least served client can expect; NaN if the
             chances of everyone are not known.
+        demand: (n,) places that each client of the log can expect; empty with a problem.
         modelled: What the model of outcomes alone expects, by quantity (the direct method).
     """
 
@@ -93,6 +94,7 @@ class Replayed:
     estimates: Mapping[str, Mapping[str, Judgement]] = field(default_factory=dict)
     differences: Mapping[str, Judgement] = field(default_factory=dict)
     least_share: float = math.nan
+    demand: FloatArray = field(default_factory=lambda: np.zeros(0))
     modelled: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -406,10 +408,20 @@ def _judged(
         }
         modelled[key] = float(expected.sum() / weighted.places.sum())
         differences[key] = estimates[key]["doubly_robust"].minus(weighted.as_logged(mine))
-    demand = sum((each.demand for each in played), np.zeros(1))
-    fair = sum((each.fair for each in played), np.zeros(1))
+    demand, fair = _by_client(rounds, played, "demand"), _by_client(rounds, played, "fair")
     least = least_share(fair, demand)
-    return Replayed(variant, "", origin, weighted, estimates, differences, least, modelled)
+    return Replayed(variant, "", origin, weighted, estimates, differences, least, demand, modelled)
+
+
+def _by_client(
+    rounds: Sequence[_Rounds], played: Sequence[_Played], name: Literal["demand", "fair"]
+) -> FloatArray:
+    """Return (n,) sums over all records, by client of the log."""
+    total = np.zeros(1 + max(int(each.record.client_of.max(initial=-1)) for each in rounds))
+    for each, own in zip(rounds, played, strict=True):
+        values = getattr(own, name)[: each.record.client_of.size]
+        np.add.at(total, each.record.client_of, values)
+    return total
 
 
 def _obstacle(selector: Selector, rounds: Sequence[_Rounds], draws: int | None) -> tuple[str, str]:
