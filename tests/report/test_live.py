@@ -151,8 +151,8 @@ def test_the_page_speaks_of_clients_waits_and_void_rounds(page, run):
     for words in ("not there", "not chosen", "busy", "in time", "late", "failed", "silent"):
         assert words in page
     assert "made garbled for the test" in page
-    assert "no answer in time" in page
-    assert "a round needs 2 answers" in page
+    assert "no reply in time" in page
+    assert "a round needs 2 replies" in page
     void = spelled(np.flatnonzero(run.answers.is_void) + 1)
     assert f"rounds {void}" in page
     assert "Training and waiting by round" in page

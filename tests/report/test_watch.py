@@ -207,7 +207,7 @@ def test_a_comparison_in_progress(tmp_path):
     assert [(row.done, row.planned) for row in view.rows] == [(5, 12), (12, 12), (12, 12), (12, 12)]
     assert view.state == "failed"
     assert "1 of 4 runs failed" in text
-    assert view.curves[0].title == "Answers in time so far"
+    assert view.curves[0].title == "Replies in time so far"
     assert view.detail is None
     text, view = part_of(root, "random/seed-1")
     assert view.chosen == "random/seed-1"

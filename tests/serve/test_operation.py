@@ -34,6 +34,7 @@ def test_every_option_is_a_variable_of_the_same_name(monkeypatch):
         "DATABASE": "sqlite:///x.db", "HOST": "::1", "PORT": "9", "MAX_BODY": "3",
         "NO_AUTH": "1", "PLUGINS": "true", "KEEP_DAYS": "2.5", "GRACE": "7", "JSON_LOGS": "1",
         "CERTIFICATE": "c.pem", "KEY": "k.pem", "TOKEN_FILE": "t",
+        "RECEIPT_KEY": "r.pem",
     }  # fmt: skip
     group = get_group(command_module.app)
     options = {one.name for one in group.params} - {"help"}

@@ -40,6 +40,7 @@ def serve(
     keep_days: Annotated[float | None, typer.Option(min=0.0)] = None,
     grace: Annotated[int, typer.Option(min=0)] = 30,
     json_logs: bool = False,
+    receipt_key: Path | None = None,
 ) -> None:
     """Serve client selection over HTTP, with a page that shows federations, rounds and fairness.
 
@@ -56,12 +57,14 @@ def serve(
         certificate: PEM file of a TLS certificate, with its chain.
         key: PEM file of its private key.
         max_body: Megabytes that the body of a request may have.
-        no_auth: Ask programs on this machine for no token; on loopback, before the first token.
+        no_auth: Require no token from programs on this machine. Only on loopback, and only before
+            the first token.
         token_file: File with a name, a scope and a token in each line; the server accepts them.
         plugins: Let requests name selectors of installed plug-ins.
         keep_days: Days after which the records of a round are deleted; default: never.
         grace: Seconds that requests in progress have when the server is stopped.
         json_logs: Write each line of the log as a JSON object.
+        receipt_key: PEM file of an Ed25519 key that signs the receipts of clients.
     """
     if context.invoked_subcommand is not None:
         context.obj = database
@@ -83,6 +86,7 @@ def serve(
         keep_days=keep_days,
         grace_s=grace,
         json_logs=json_logs,
+        receipt_key=receipt_key,
     )
 
 

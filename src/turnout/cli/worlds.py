@@ -35,7 +35,7 @@ _PARTS: dict[str, type] = {
 def worlds(
     kind: Annotated[str | None, typer.Argument(metavar="KIND")] = None, *, as_json: AsJson = False
 ) -> None:
-    """Show the worlds and the kinds of their parts, or one kind: fields, meaning, example.
+    """Show the worlds and the kinds of their parts, or one kind with its fields and an example.
 
     Examples: [bold]turnout worlds[/] or [bold]turnout worlds markov[/]
 

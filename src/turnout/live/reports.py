@@ -321,7 +321,7 @@ class Reports:
         return wants_answers and self.world is None and _ANSWER not in self.seen
 
 
-class PerClient:
+class ByClient:
     """A number for each client that checkpoints keep; NaN means that there is none yet."""
 
     #: Its name in a checkpoint, and what it is in words.
@@ -349,7 +349,7 @@ class PerClient:
         self.grow(n_clients)
 
 
-class FirstClaims(PerClient):
+class FirstClaims(ByClient):
     """The weights that clients first claimed for their answers: numbers of examples, or of steps.
 
     The model is averaged by these weights. A client that claims 140 and later 10^9 would take it
@@ -388,7 +388,7 @@ class FirstClaims(PerClient):
         return most
 
 
-class UpdateSizes(PerClient):
+class UpdateSizes(ByClient):
     """The sizes of updates that are usual in a federation.
 
     One reply of 1e30 ruins an average, and also a median of two. The server measures how far each

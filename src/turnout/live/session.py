@@ -89,6 +89,7 @@ class Session:
         self._context: RoundContext | None = None  # of a round that is not open yet
         self._open: OpenRound | None = None
         self._begun_at: float | None = None
+        self.n_rounds: int | None = None  #: rounds that are planned, if a driver knows
 
     @property
     def round(self) -> int:
@@ -181,6 +182,15 @@ class Session:
             sound = contained("polled_loss", losses, clients.size, non_negative=True)
             self._context = self.engine.with_losses(self._context, clients, sound)
 
+    def check_fits(self) -> None:
+        """Refuse the first round if the clients cannot fill it under the selector's limits.
+
+        Raises:
+            InvalidInput: They cannot; the message says what would do.
+        """
+        if self.round == 0 and self.engine.n_clients:
+            self.engine.check_fits(self.n_rounds)
+
     def open(self, round: int | None = None) -> Cohort:
         """Select the cohort of the next round; it is empty if no client can be chosen.
 
@@ -189,7 +199,7 @@ class Session:
                 the open round again by its number returns the same cohort.
 
         Raises:
-            InvalidInput: Another round is due, or one is open.
+            InvalidInput: Another round is due, one is open, or the clients are too few for limits.
         """
         with self._lock:
             if round is not None and round != self.round:
@@ -201,6 +211,7 @@ class Session:
                 if round is not None:
                     return self._open.cohort
                 raise InvalidInput(f"round {self.round} is open: close it before the next one.")
+            self.check_fits()
             ctx = self._next_context() if self._context is None else self._context
             self._context = None
             if self._begun_at is None:
@@ -337,7 +348,7 @@ class Session:
             if roster.ids[: len(first)] != first:
                 raise StateFileError("its clients are in another order than roster or world.")
             self.members.restore(roster, saved)
-            self.engine.load_state(arrays, n)
+            self.engine.load_state(arrays, n, saved.rounds_done)
             for claims in (self._claims, self._sizes):
                 claims.load_state(arrays.get("claims", {}), n)
             if self.world is not None:

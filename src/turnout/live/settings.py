@@ -83,19 +83,23 @@ class Quorum(CheckedFields):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A floor and a cap around a selector; see ``turnout.selectors.Guarded``.
+    """A floor, a cap and limits around a selector; see ``turnout.selectors.Guarded``.
 
     Args:
         floor: Share of its fair share that every client gets at least, from 0 to 1.
         cap: Multiple of its fair share that every client gets at most, at least 1; infinity for
             no cap.
+        min_gap: A client that is selected in round t is not selected again before t + ``min_gap``.
+        max_times: Rounds in which a client is selected at most; None for no limit.
 
-    >>> Guard(floor=0.5, cap=2.0).around(make("round-robin"))
-    Guarded(inner='round-robin', floor=0.5, cap=2.0, inner_parameters={})
+    >>> Guard(floor=0.5, cap=2.0, min_gap=5).around(make("round-robin")).min_gap
+    5
     """
 
     floor: float = 0.5
     cap: float = 2.0
+    min_gap: int = 1
+    max_times: int | None = None
 
     def around(self, selector: Selector) -> Selector:
         """Return a new guarded selector with the parameters of this one and without its state.
@@ -109,6 +113,8 @@ class Guard:
             floor=self.floor,
             cap=self.cap,
             inner_parameters=selector.parameters,
+            min_gap=self.min_gap,
+            max_times=self.max_times,
         )
 
 
@@ -129,7 +135,10 @@ class LiveSettings:
         checkpoint: A file that is written after each round; a new run resumes from it. None writes
             none.
         records: A folder for ``turnout report``; None writes none.
-        guard: A floor and a cap on what each client gets; None leaves all places to the selector.
+        receipt_key: PEM file of an Ed25519 key that signs a receipt for each client of a round, in
+            ``receipts.jsonl`` of the records; None writes no receipts.
+        guard: A floor, a cap and limits on what each client gets; None leaves all places to the
+            selector.
         bounds: Which claims of clients are believed; None believes everything.
         quorum: How many answers and free clients a round needs.
         label: The name of this run in the report; None uses the name of the selector.
@@ -161,6 +170,7 @@ class LiveSettings:
     seed: Index = 0
     checkpoint: str | os.PathLike[str] | None = None
     records: str | os.PathLike[str] | None = None
+    receipt_key: str | os.PathLike[str] | None = None
     guard: Guard | None = None
     bounds: Bounds | None = _BOUNDS
     quorum: Quorum = Quorum()
@@ -184,6 +194,11 @@ class LiveSettings:
         check_fields(self)
         _check_shadows(self.shadow)
         object.__setattr__(self, "shadow", tuple(self.shadow))
+        if self.receipt_key is not None and self.records is None:
+            raise InvalidInput(
+                "receipt_key: receipts are part of the records, so give a folder for records, too.",
+                field="receipt_key",
+            )
         for follower in self.followers:
             if not isinstance(follower, Follower | Callback):
                 raise InvalidInput(

@@ -227,7 +227,7 @@ class LiveRun:
         answers = self.answers
         rounds: dict[tuple[int, int, str], list[int]] = {}
         for i in np.flatnonzero(answers.status != Status.COMPLETED).tolist():
-            reason = answers.reasons.get(i, "no answer in time")
+            reason = answers.reasons.get(i, "no reply in time")
             key = (int(answers.clients[i]), int(answers.status[i]), reason)
             rounds.setdefault(key, []).append(int(answers.round_of[i]) + 1)
         found = [
@@ -359,14 +359,14 @@ class LiveView:
         totals, lengths = run.per_round.sum(axis=0), run.answers.length_s
         n_chosen, n_void = int(totals.sum()), int(run.answers.is_void.sum())
         troubles = ", ".join(f"{int(totals[kind]):,} {kind.words}" for kind in ENDS[1:])
-        need = f"a round needs {run.min_answers:,} answer{'s' * (run.min_answers > 1)}"
+        need = f"a round needs {run.min_answers:,} {'replies' if run.min_answers > 1 else 'reply'}"
         free = ""
         if run.run is not None and run.run.n_rounds:
             free = f"{run.run.n_available.mean():,.1f} free per round"
         found = [
             Fact("Rounds", f"{run.n_rounds:,} of {run.settings.n_rounds:,}"),
             Fact("Void rounds", "" if run.is_simulated else f"{n_void:,}", need),
-            Fact("Answers in time", f"{int(totals[0]):,} of {n_chosen:,}", troubles),
+            Fact("Replies in time", f"{int(totals[0]):,} of {n_chosen:,}", troubles),
             Fact("Clients seen", f"{len(run.names):,}", free),
             _time("Virtual time of a round" if run.is_simulated else "Training per round", lengths),
             _time("Wait per round", run.waited_s),
@@ -447,7 +447,7 @@ class LiveView:
         """The columns of the table of clients."""
         ends = [kind.words.capitalize() for kind in ENDS]
         shares = ["Free in rounds", "Fair share", "Got of it"] if self.run.shares else []
-        return ["Chosen", *ends, "Usual answer", *shares]
+        return ["Chosen", *ends, "Usual reply", *shares]
 
     @cached_property
     def rows(self) -> list[ClientRow]:
@@ -624,9 +624,9 @@ def _answers(run: LiveRun) -> Chart:
     marks: list[Mark] = [*stacked([Bars(k.words, k.css, rounds, counts[:, k]) for k in ENDS])]
     caption = "What happened to the chosen clients."
     if run.min_answers > 1 and not run.is_simulated:
-        caption += f" Dashed: the {run.min_answers} answers in time that a round needs."
+        caption += f" Dashed: the {run.min_answers} replies in time that a round needs."
         marks.append(Guide("y", float(run.min_answers), "dash"))
-    return _by_round("answers", "Answers by round", caption, marks, Axis("clients"))
+    return _by_round("answers", "Replies by round", caption, marks, Axis("clients"))
 
 
 def _waits(run: LiveRun) -> Chart:
@@ -637,8 +637,8 @@ def _waits(run: LiveRun) -> Chart:
     ]
     caption = (
         "Wall time of each round. Waiting is all time without training: until enough clients were "
-        "there, until they had answered the server's questions, and while the server worked before "
-        "it closed the round."
+        "connected, until they had replied to the server's queries, and while the server worked "
+        "before it closed the round."
     )
     title = "Training and waiting by round"
     return _by_round("waits", title, caption, stacked(bars), Axis("wall time", "s"))

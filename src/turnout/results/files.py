@@ -47,6 +47,7 @@ ERROR = "error.txt"
 #: Only of live runs: the stable id of each client; what became of the chosen of each round, by
 #: name; the round that is open; what an operator should look at.
 ROSTER, ANSWERS, OPEN, ALERTS = "roster.json", "answers.jsonl", "open.jsonl", "alerts.jsonl"
+RECEIPTS = "receipts.jsonl"
 #: In the folder above the cells: the settings of the whole experiment.
 EXPERIMENT = "experiment.json"
 #: Beside it, where the experiment is a point of a sweep: the value of each key that was swept.

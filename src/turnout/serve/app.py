@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from turnout.core.errors import InvalidInput
 from turnout.core.names import import_extra
 from turnout.core.version import __version__
+from turnout.live.receipts import Receipts
 from turnout.serve import federations, rounds
 from turnout.serve.auth import (
     MAX_BODY,
@@ -31,7 +32,7 @@ from turnout.serve.auth import (
 )
 from turnout.serve.database import reading, writing
 from turnout.serve.logs import CALLER, Caller, Requests, log_config
-from turnout.serve.problems import ERRORS, handle_errors
+from turnout.serve.problems import ERRORS, HttpProblem, handle_errors
 from turnout.serve.store import Store
 
 log = logging.getLogger("turnout.serve")
@@ -62,6 +63,7 @@ def create_app(
     max_body: int = MAX_BODY,
     no_auth: bool = False,
     keep_days: float | None = None,
+    receipt_key: Path | None = None,
 ) -> FastAPI:
     """Return the application.
 
@@ -70,8 +72,9 @@ def create_app(
         max_body: Bytes that the body of a request may have.
         no_auth: Whether programs on this machine need no token, as long as there never was one.
         keep_days: Days that the records of a round are kept after its end; None: for ever.
+        receipt_key: PEM file of the key that signs receipts; None: they are not signed.
     """
-    store = Store(engine)
+    store, receipts = Store(engine), Receipts(receipt_key)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -92,7 +95,7 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.store, app.state.no_auth = store, no_auth
+    app.state.store, app.state.receipts, app.state.no_auth = store, receipts, no_auth
     app.state.max_body, app.state.wrong_tokens = max_body, WrongTokens()
     handle_errors(app)
     app.include_router(federations.router)
@@ -110,6 +113,13 @@ def create_app(
         """Return whether requests can be answered: the database responds, and is up to date."""
         with reading(engine):
             return {"status": "ready", "version": __version__}
+
+    @app.get("/receipts.pem", tags=["server"], responses=ERRORS)
+    def receipt_key_of_server() -> Response:
+        """Return the public key of receipts; no token is needed."""
+        if not receipts.public_key:
+            raise HttpProblem("no-receipt-key", "the receipts of this server are not signed.")
+        return Response(receipts.public_key, media_type="application/x-pem-file")
 
     @app.get("/metrics", tags=["server"], dependencies=[Depends(needs("read", everywhere=True))])
     def metrics() -> Response:
@@ -180,6 +190,7 @@ def run(
     keep_days: float | None = None,
     grace_s: int = GRACE_S,
     json_logs: bool = False,
+    receipt_key: Path | None = None,
 ) -> None:
     """Serve until the process is stopped.
 
@@ -195,6 +206,7 @@ def run(
         keep_days: Days that the records of a round are kept after its end; None: for ever.
         grace_s: Seconds that requests in progress have when the process is stopped.
         json_logs: Whether each line of the log is a JSON object.
+        receipt_key: PEM file of the key that signs receipts; None: they are not signed.
 
     Raises:
         InvalidInput: No token is configured, the server would be open to other machines without
@@ -210,7 +222,13 @@ def run(
     from turnout.serve.protocol import TimedProtocol
 
     config = uvicorn.Config(
-        create_app(engine, max_body=max_body, no_auth=no_auth, keep_days=keep_days),
+        create_app(
+            engine,
+            max_body=max_body,
+            no_auth=no_auth,
+            keep_days=keep_days,
+            receipt_key=receipt_key,
+        ),
         host=host,
         port=port,
         ssl_certfile=certificate,

@@ -14,11 +14,12 @@ from collections.abc import Hashable
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from sqlalchemy import Row, delete, insert, select, update
 
 from turnout.core.types import Status
 from turnout.live import TooFewAnswers
+from turnout.live.receipts import Receipts
 from turnout.live.reports import spelling
 from turnout.serve.auth import READ, SELECT, GuardedRoute
 from turnout.serve.database import AUDIT, EVENT, FEDERATION, ROUND
@@ -48,6 +49,7 @@ from turnout.serve.schemas import (
     Terms,
 )
 from turnout.serve.store import (
+    WITHOUT_NUL,
     Name,
     Store,
     Stored,
@@ -140,6 +142,60 @@ def get_round(store: Stored, name: Name, number: Number) -> dict[str, Any]:
         row = _row(tx, number)
         reported = list(tx.federation.outcomes) if row.closed_at is None else []
         return _document(row) | {"reported": reported}
+
+
+@router.get("/receipts/{client:path}", dependencies=READ)
+def get_receipts(
+    store: Stored,
+    name: Name,
+    client: Annotated[str, Path(max_length=256, pattern=WITHOUT_NUL)],
+    request: Request,
+    before: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 20,
+) -> dict[str, Any]:
+    """Return what a client was counted for, the newest round first, signed with the server's key.
+
+    There is a receipt for every closed round in which the client was selected.
+    """
+    with store.read(name) as tx:
+        id = _client(tx.federation, client)
+        columns = tx.federation.session.journal.columns()
+        mine = np.flatnonzero(columns["clients"] == tx.federation.members.roster.indices([id])[0])
+        numbers = np.unique(np.searchsorted(columns["offsets"], mine, side="right") - 1)
+        if before is not None:
+            numbers = numbers[numbers < before]
+        latest = numbers[::-1][:limit].tolist()
+        here = (ROUND.c.federation_id == tx.federation.id) & ROUND.c.number.in_(latest)
+        rows = tx.connection.execute(select(ROUND).where(here).order_by(ROUND.c.number.desc()))
+        receipts: Receipts = request.app.state.receipts
+        return {"client": id, "receipts": [_receipt(tx, receipts, row, id) for row in rows.all()]}
+
+
+def _client(federation: LiveFederation, text: str) -> Hashable:
+    """Return the id of a client in a path, where a number cannot be told from a text."""
+    roster = federation.members.roster
+    is_number = text not in roster and str(text).removeprefix("-").isdecimal()
+    id: Hashable = int(text) if is_number else text
+    check_known([id], roster, "client")
+    return id
+
+
+def _receipt(
+    tx: Transaction, receipts: Receipts, row: Row[Any], client: Hashable
+) -> dict[str, Any]:
+    result, outcome = json.loads(row.result), reported_outcomes(tx, row.number).get(client)
+    i = json.loads(row.chosen)["clients"].index(client)
+    seconds = result["seconds"][i]
+    return receipts.make(
+        tx.federation.definition.name,
+        row.number,
+        client,
+        status=result["status"][i],
+        is_void=result["void"],
+        seconds=math.nan if seconds is None else seconds,
+        closed_at=row.closed_at,
+        report=None if outcome is None else outcome.model_dump(exclude_defaults=True),
+    )
 
 
 @router.post("/rounds/{number}/outcomes", dependencies=SELECT, responses=_REPORT)
@@ -364,6 +420,7 @@ def _check_next(tx: Transaction, terms: NewRound) -> int:
         detail = f"{n_free} clients are free, and {quorum.min_free} are needed."
         raise HttpProblem("too-few-free", detail, headers=RETRY)
     session.check_columns()
+    session.check_fits()
     return n_free
 
 

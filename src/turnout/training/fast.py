@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from turnout.core.errors import MissingExtra
+from turnout.core.errors import InvalidInput, MissingExtra
 
 try:
     import torch
@@ -27,7 +27,7 @@ from turnout.training.base import Updates
 from turnout.training.engine import Engine, Losses, StepRule, Task, cut, spread
 from turnout.training.functional import Copies, Functional, OneByOne, is_noisy, why_not
 from turnout.training.layers import Chain, Unreadable, read_layer_plans
-from turnout.training.local import LocalWork
+from turnout.training.local import LOSSES, LocalWork
 from turnout.training.lstm import Text
 from turnout.training.models import Model
 from turnout.training.modules import NextWord
@@ -54,6 +54,9 @@ def engine_for(reference: ReferenceTrainer, batch_size: int) -> tuple[Engine, st
 
     """
     module, data = reference.module, reference.data
+    if reference.local.loss != LOSSES[0]:
+        engine = OneByOne if is_noisy(module, data) else Copies
+        return engine(reference), f"its loss is {reference.local.loss}"
     if type(module) is NextWord:
         return Text(module, data), ""
     if reference.buffers:
@@ -96,6 +99,12 @@ class FastTrainer(TorchTrainer):
         threads: int | None = None,
     ) -> None:
         super().__init__(data, model, local, seed, device)
+        if local.algorithm:
+            raise InvalidInput(
+                f"trainer 'batched' cannot run the algorithm {local.algorithm}: use 'reference' or "
+                "'fast', which takes it.",
+                field="trainer",
+            )
         n_threads = torch.get_num_threads() if threads is None else threads
         n_threads = require.integer("threads", n_threads, minimum=1)
         self.threads = n_threads if self.device.type == "cpu" else 1
@@ -106,7 +115,7 @@ class FastTrainer(TorchTrainer):
         self.module = reference.module
         is_shared = self.engine.is_shareable and self.device.type == "cpu"
         each = partial(spread, threads=self.threads) if is_shared else one_by_one
-        self.scorer = Scorer(data, self.device, self.engine.scores, each)
+        self.scorer = Scorer(data, self.device, self.engine.scores, each, self.scorer.loss)
 
     @property
     def how(self) -> str:
@@ -180,6 +189,8 @@ def best_trainer(
         device: A device of PyTorch such as ``"cpu"`` or ``"cuda"``.
 
     """
+    if local.algorithm:
+        return ReferenceTrainer(data, model, local, seed, device)
     fast = FastTrainer(data, model, local, seed, device)
     if not fast.why:
         return fast

@@ -24,7 +24,7 @@ from turnout.core.types import Array, BoolArray, FloatArray, IntArray, PollData,
 from turnout.data import FederatedData, federate
 from turnout.results import metrics
 from turnout.training.aggregate import aggregate
-from turnout.training.base import Clients, ClientScores, Trainer, Updates
+from turnout.training.base import Clients, ClientScores, LocalAlgorithm, Trainer, Updates
 from turnout.training.local import examples_seen
 from turnout.training.recipe import TRAINERS, Training
 
@@ -84,6 +84,12 @@ class Federation:
                 field="data",
             )
         self._seed = seed
+        if self.data.has_targets and training.target_accuracy:
+            raise InvalidInput(
+                f"target_accuracy needs labels, and {self.data.name} has targets of a regression: "
+                "leave it out and look at the loss.",
+                field="target_accuracy",
+            )
         self.trainer = self.make_trainer(seed)
         #: Whether a trial chose the trainer, so that a resumed run must be told.
         self._was_tried = training.trainer == "fast" and bool(getattr(self.trainer, "why", ""))
@@ -136,6 +142,15 @@ class Federation:
         }
         keeps_own = self.training.buffers == "local" and self.trainer.n_buffers > 0
         self._kept = KeptBuffers(self.trainer) if keeps_own else None
+        if self._algorithm is not None:
+            self._algorithm.reset(
+                self.data.n_clients, self.trainer.n_weights - self.trainer.n_buffers
+            )
+
+    @property
+    def _algorithm(self) -> LocalAlgorithm | None:
+        """What clients do beside gradient steps, with state of its own."""
+        return getattr(self.trainer, "algorithm", None)
 
     @property
     def _clients(self) -> Clients:
@@ -182,7 +197,8 @@ class Federation:
         if is_last or (round + 1) % training.evaluate_every == 0:
             scores = self.trainer.test(self.weights)
             values |= {"accuracy": scores.accuracy, "loss": scores.loss}
-            self.evaluated = {name: values[name] for name in _EVALUATED}
+            known = {name: values[name] for name in _EVALUATED}
+            self.evaluated = {name: x for name, x in known.items() if not math.isnan(x)}
             if self.data.has_holdout:
                 pooled = self.trainer.test_holdout(self.weights)
                 values |= {"holdout_accuracy": pooled.accuracy, "holdout_loss": pooled.loss}
@@ -233,6 +249,8 @@ class Federation:
             "evaluated": np.array([self.evaluated.get(name, np.nan) for name in _EVALUATED]),
         }
         state |= {f"server.{name}": x.cpu().numpy() for name, x in self._moments.items()}
+        if self._algorithm is not None:
+            state |= {f"algorithm.{name}": x for name, x in self._algorithm.state().items()}
         if self._was_tried:
             state["is_reference"] = np.array(_is_reference(self.trainer))
         return state if self._kept is None else state | {"buffers": self._kept.values.cpu().numpy()}
@@ -259,6 +277,11 @@ class Federation:
         self._moments = {name: saved(f"server.{name}", x) for name, x in self._moments.items()}
         if self._kept is not None:
             self._kept.values = saved("buffers", self._kept.values)
+        if self._algorithm is not None:
+            own = "algorithm."
+            self._algorithm.load_state(
+                {name.removeprefix(own): x for name, x in state.items() if name.startswith(own)}
+            )
         self.n_broken, self.is_done = int(state["n_broken"]), bool(state["is_done"])
         scores = state.get("evaluated", np.full(len(_EVALUATED), np.nan))  # 0.1 saved none
         known = zip(_EVALUATED, scores.tolist(), strict=True)
@@ -342,7 +365,7 @@ def _columns(data: FederatedData, label_noise: float | None, seed: int) -> dict[
     columns: dict[str, Array] = {"num_samples": data.num_samples}
     if data.features is not None:
         columns["features"] = data.features
-    if label_noise is not None and not data.is_text:
+    if label_noise is not None and not (data.is_text or data.has_targets):
         columns["label_counts"] = label_counts(data, label_noise, seed)
     return columns
 
@@ -355,12 +378,10 @@ def label_counts(data: FederatedData, noise: float = 0.0, seed: int = 0) -> Floa
         noise: Scale of the Laplace noise that clients add to each count; counts stay >= 0.
         seed: Draws the noise.
     """
-    owner = np.repeat(np.arange(data.n_clients), data.num_samples)
-    places = owner * data.n_classes + data.y
-    counts = np.bincount(places, minlength=data.n_clients * data.n_classes).astype(np.float64)
+    counts = data.label_counts.astype(np.float64)
     if noise:
-        counts += stream(seed, Purpose.LABELS).laplace(scale=noise, size=counts.size)
-    return np.maximum(counts, 0.0).reshape(data.n_clients, data.n_classes)
+        counts += stream(seed, Purpose.LABELS).laplace(scale=noise, size=counts.shape)
+    return np.maximum(counts, 0.0)
 
 
 def _is_reference(trainer: Trainer) -> bool:

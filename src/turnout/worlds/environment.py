@@ -453,7 +453,7 @@ WORLDS: Mapping[str, NamedWorld] = MappingProxyType(
             Environment(100, 0, Bernoulli(0.9), ByClass(), LinearContextual()),
             20,
             500,
-            "90 % available, four classes of success rate, times linear in a context",
+            "90 % available, four classes of success rate, times that are linear in a context",
         ),
         "reliable": NamedWorld(
             Environment(100, 0, volatility=Reliable()),
@@ -470,7 +470,7 @@ WORLDS: Mapping[str, NamedWorld] = MappingProxyType(
             ),
             20,
             500,
-            "the slow fail more often; with the partition label-order they hold other labels",
+            "slow clients fail more often; the partition label-order gives them other labels",
         ),
         "e3cs": NamedWorld(e3cs_world(), 20, 2500, "the numerical experiments of E3CS"),
         "rbcs-f": NamedWorld(rbcs_f_world(), 8, 500, "the numerical experiments of RBCS-F"),
