@@ -78,7 +78,10 @@ def blocks(text: str, language: str) -> list[str]:
 PRINTED_CODE = [
     "README.md",
     "docs/index.md",
-    *(f"docs/howto/{page}.md" for page in ("data", "guarantee", "results", "sweeps", "worlds")),
+    *(
+        f"docs/howto/{page}.md"
+        for page in ("data", "guarantee", "privacy", "results", "sweeps", "worlds")
+    ),
 ]
 
 
@@ -150,6 +153,7 @@ def test_the_index_of_papers_counts_the_headline_claims_alone():
         "data",
         "experiments",
         "guarantee",
+        "privacy",
         "report",
         "results",
         "sweeps",

@@ -70,7 +70,8 @@ def import_object(path: str) -> Any:
     if module_name.partition(".")[0] != "turnout" and not may_use_plugins():
         raise InvalidInput(
             f"path {path!r} is code of {module_name!r}, which --no-plugins (or the variable "
-            f"{NO_PLUGINS_VARIABLE}) keeps from being imported: read it, then leave that out."
+            f"{NO_PLUGINS_VARIABLE}) keeps from being imported: read the code, then omit the "
+            "option or the variable."
         )
     try:
         target = importlib.import_module(current_path(module_name))

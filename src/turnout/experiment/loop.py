@@ -27,6 +27,7 @@ import numpy as np
 from turnout.core import require
 from turnout.core.bounds import Bounds
 from turnout.core.errors import InvalidInput, MissingColumn
+from turnout.core.participation import chance_bound
 from turnout.core.selector import Selector
 from turnout.core.types import (
     Array,
@@ -342,9 +343,12 @@ def rounds(
     if hasattr(participants, "report"):
         sizes = selector.metric_sizes
         participants.report({name: sizes.get(name) for name in sorted(selector.needs_metrics)})
+    engine.check_fits(n_rounds, environment.n_clients)
     if start == 0:
         engine.resize(environment.n_clients)
         participants.reset()
+    else:
+        selector.continue_at(start)
     return _go(engine, environment, participants, progress.history, range(start, n_rounds))
 
 
@@ -386,7 +390,7 @@ def _go(
         outcome = Outcome(closed.status, closed.duration, claims)
         outcome = engine.learn(selection, closed, outcome, deadline)
         history.record(chosen)
-        measured = participants.measure(t, t == numbers[-1])
+        measured = {**chance_bound(selection), **participants.measure(t, t == numbers[-1])}
         yield RoundRecord(ctx, selection, outcome, closed.length_s, closed.spent, fate, measured)
 
 

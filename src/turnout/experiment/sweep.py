@@ -250,7 +250,11 @@ def settings_of(
     """
     n_rounds = require.integer("n_rounds", n_rounds, minimum=0)
     usual = _usual_settings(world)
-    given = {name: value for name, value in others.items() if value or name not in usual}
+    given = {
+        name: value
+        for name, value in others.items()
+        if name not in usual or not (value is None or (isinstance(value, int) and value == 0))
+    }
     policy = usual.pop("policy", FixedDeadline())
     usual_rounds = usual.pop("n_rounds", 0)
     return {

@@ -291,7 +291,7 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
             "rounds. The best one can only be found when all outcomes are known. A selector that "
             "learns comes close to it: its regret per round goes to 0. The plan keeps its own "
             "fairness quota: selectors with different quotas are measured against different "
-            "plans, and their regrets do not compare."
+            "plans, and their regrets are not comparable."
         ),
         unit="replies",
         decimals=0,

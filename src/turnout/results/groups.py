@@ -154,7 +154,7 @@ def refuse_mixed(worlds: Sequence[WorldGroup], advice: str) -> None:
     more = len(lines) - _SHOWN_DIFFERENCES
     rest = f"; and {more} more" if more > 0 else ""
     raise InvalidInput(
-        f"these runs are of {len(worlds)} different worlds and do not compare: {shown}{rest}. "
+        f"these runs are of {len(worlds)} different worlds and are not comparable: {shown}{rest}. "
         f"{advice}"
     )
 

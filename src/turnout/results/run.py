@@ -403,7 +403,7 @@ class Run:
         elif n_available != self.n_clients:
             raise InvalidInput(
                 f"available clients were not recorded: {n_available} of {self.n_clients} were in "
-                f"round {round}, and an older turnout did not keep who. Run it again."
+                f"round {round}, and an older turnout did not record which. Run it again."
             )
         return np.arange(self.n_clients) < n_available
 

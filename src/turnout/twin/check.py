@@ -33,6 +33,8 @@ SAME = 1e-3
 _DRAWS, _MOST_ROUNDS = 100, 150
 #: Fewer cases say nothing about coverage.
 LEAST_CASES = 20
+#: The levels at which distributions of durations are compared.
+QUANTILES = np.arange(1, 100) / 100
 #: What is predicted of each round; and of each client, over all held-out rounds.
 BY_ROUND = ("clients there", "answers", "round length")
 BY_CLIENT = ("rounds there, by client", "answers, by client")
@@ -126,20 +128,48 @@ def check_log(log: Log, n_draws: int = _DRAWS) -> Check:
             f"{log.n_rounds}: record more first.",
             field="runs",
         )
-    first = log.first(n_fitted)
-    world = fit_log(first)
-    record = max(log.records, key=lambda each: each.first + each.run.n_rounds)
+    world = fit_log(log.first(n_fitted))
+    record = log.last
     rounds = np.arange(max(n_fitted - record.first, 0), record.run.n_rounds)[:_MOST_ROUNDS]
-    actual = _Tally.recorded(record, rounds, log.n_clients)
-    drawn = [_played(world, record, rounds, log.n_clients, seed) for seed in range(n_draws)]
+    found = replayed(world, record, rounds, n_draws)
     rng = stream(0, Purpose.EVAL)
     coverages = [
-        _coverage(name, actual.values[name], np.array([each.values[name] for each in drawn]), rng)
+        _coverage(name, found.recorded[name], found.drawn[name], rng)
         for name in (*BY_ROUND, *BY_CLIENT)
+        if name in found.recorded
     ]
-    if not record.run.knows_available:
-        coverages = [each for each in coverages if "there" not in each.name]
     return Check(n_fitted, rounds.size, tuple(coverages), world)
+
+
+class Replay(NamedTuple):
+    """Recorded rounds, and the same choices in worlds that were drawn.
+
+    Attributes:
+        recorded: (k,) each: what happened, by name; k rounds, clients or quantiles.
+        drawn: (draws, k) each: what would have happened.
+    """
+
+    recorded: dict[str, FloatArray]
+    drawn: dict[str, FloatArray]
+
+
+def replayed(world: FittedWorld, record: Record, rounds: Any, n_draws: int = _DRAWS) -> Replay:
+    """Play recorded choices in worlds that are drawn.
+
+    Args:
+        world: The fitted world.
+        record: The recorded run.
+        rounds: Which of its rounds.
+        n_draws: Worlds that are drawn.
+    """
+    n = world.n_clients
+    actual = _Tally.recorded(record, rounds, n).found
+    drawn = [_played(world, record, rounds, n, seed).found for seed in range(n_draws)]
+    names = [name for name in actual if record.run.knows_available or "there" not in name]
+    return Replay(
+        {name: actual[name] for name in names},
+        {name: np.array([each[name] for each in drawn]) for name in names},
+    )
 
 
 class _Tally:
@@ -148,9 +178,21 @@ class _Tally:
     def __init__(self, n_rounds: int, n_clients: int) -> None:
         sizes = dict.fromkeys(BY_ROUND, n_rounds) | dict.fromkeys(BY_CLIENT, n_clients)
         self.values: dict[str, FloatArray] = {name: np.zeros(size) for name, size in sizes.items()}
+        self.seconds: list[FloatArray] = [np.zeros(0)]
 
-    def add(self, row: int, available: Any, clients: Any, completed: Any, length_s: float) -> None:
+    @property
+    def found(self) -> dict[str, FloatArray]:
+        """Everything, with quantiles of the durations of answers."""
+        seconds = np.concatenate(self.seconds)
+        seconds = seconds[np.isfinite(seconds)]
+        quantiles = np.quantile(seconds, QUANTILES) if seconds.size else np.full(99, np.nan)
+        return self.values | {"durations of answers": np.asarray(quantiles)}
+
+    def add(
+        self, row: int, available: Any, clients: Any, completed: Any, seconds: Any, length_s: float
+    ) -> None:
         """Add a round."""
+        self.seconds.append(seconds[completed])
         found = self.values
         found["clients there"][row] = np.count_nonzero(available)
         found["answers"][row] = np.count_nonzero(completed)
@@ -166,10 +208,12 @@ class _Tally:
             chosen = slice(run.offsets[t], run.offsets[t + 1])
             available = np.zeros(n_clients, dtype=np.bool_)
             if run.knows_available:
-                available[record.client_of] = run.available_in(t)[: record.client_of.size]
+                there = run.available_in(t)[: record.client_of.size]
+                available[record.client_of] = there & record.known_in(t)
             completed = run.status[chosen] == Status.COMPLETED
             clients = record.client_of[run.clients[chosen]]
-            tally.add(row, available, clients, completed, float(run.length_s[t]))
+            seconds = run.duration[chosen]
+            tally.add(row, available, clients, completed, seconds, float(run.length_s[t]))
         return tally
 
 
@@ -195,9 +239,11 @@ def _played(world: FittedWorld, record: Record, rounds: Any, n_clients: int, see
         )
         if policy.uses_observed:
             observed.record(closed, policy.deadline(observed))
-        available = environment.context(when, 1).available
+        available = np.zeros(n_clients, dtype=np.bool_)
+        there = environment.context(when, 1).available
+        available[record.client_of] = there[record.client_of] & record.known_in(t)
         completed = closed.status == Status.COMPLETED
-        tally.add(row, available, clients, completed, closed.length_s)
+        tally.add(row, available, clients, completed, closed.duration, closed.length_s)
     return tally
 
 

@@ -208,7 +208,10 @@ class Durations:
             return Noise()
         middle = level - 0.5 * np.diff(level, prepend=0.0)
         quantile: FloatArray = np.asarray(np.interp(LEVELS, middle, value))
-        quantile = _with_tail(quantile, float(level[-1]) if self.cut_off.any() else 1.0)
+        if self.cut_off.any():
+            waited = seen[self.cut_off & (seen > value[-1])]
+            known_to = float(np.median(waited)) if waited.size else float(value[-1])
+            quantile = _with_tail(quantile, float(level[-1]), known_to)
         fine = np.interp((np.arange(2000) + 0.5) / 2000, LEVELS, quantile)
         spread = max(float(fine.std()), 1e-6)
         return Noise(np.asarray((quantile - float(fine.mean())) / spread))
@@ -289,12 +292,19 @@ def durations_of(
     )
 
 
-def _with_tail(quantile: FloatArray, reached: float) -> FloatArray:
-    """Return quantiles whose end, which nobody showed, goes on like a normal distribution's."""
+def _with_tail(quantile: FloatArray, reached: float, known_to: float) -> FloatArray:
+    """Return quantiles whose end, which nobody showed, goes on like a normal distribution's.
+
+    Args:
+        quantile: The quantiles at ``LEVELS``.
+        reached: The level of the last answer.
+        known_to: The residual until which those that were cut off had not answered.
+    """
     is_seen = reached - 1e-3 > LEVELS
     if is_seen.all() or is_seen.sum() < 10:
         return quantile
     last = int(np.flatnonzero(is_seen)[-1])
     back = int(np.searchsorted(LEVELS, LEVELS[last] * 0.5))
     slope = (quantile[last] - quantile[back]) / max(_NORMAL[last] - _NORMAL[back], 1e-6)
-    return np.where(is_seen, quantile, quantile[last] + slope * (_NORMAL - _NORMAL[last]))
+    start = max(float(quantile[last]), known_to)
+    return np.where(is_seen, quantile, start + slope * (_NORMAL - _NORMAL[last]))

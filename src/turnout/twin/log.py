@@ -52,11 +52,19 @@ class Record(NamedTuple):
         """Yield round, (n,) who could have been chosen, (n,) of whom it is known whether or not."""
         n = self.client_of.size
         for t in range(self.run.n_rounds):
-            known = np.ones(n, dtype=np.bool_)
-            if self.answers is not None and t < self.answers.n_rounds:
-                busy = self.answers.busy[t]
-                known[busy[busy < n]] = False  # it had work of an earlier round: it may be there
-            yield t, self.run.available_in(t)[:n], known
+            yield t, self.run.available_in(t)[:n], self.known_in(t)
+
+    def known_in(self, round: int) -> BoolArray:
+        """Return (n,) of whom a round shows whether they were there.
+
+        Args:
+            round: The round of this run, from 0.
+        """
+        known = np.ones(self.client_of.size, dtype=np.bool_)
+        if self.answers is not None and round < self.answers.n_rounds:
+            busy = self.answers.busy[round]
+            known[busy[busy < known.size]] = False  # with work of an earlier round: it may be there
+        return known
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,11 @@ class Log:
     def n_clients(self) -> int:
         """Number of clients."""
         return len(self.names)
+
+    @property
+    def last(self) -> Record:
+        """The run that ends last."""
+        return max(self.records, key=lambda each: each.first + each.run.n_rounds)
 
     def first(self, n_rounds: int) -> Log:
         """Return the log of the first rounds.
