@@ -51,6 +51,7 @@ PROSE = {
     "e3cs-letters": "e3cs",
     "e3cs-training": "e3cs",
     "nccb": "nccb",
+    "nccb-text": "nccb",
     "rbcs-f": "rbcs-f",
     "rbcs-f-training": "rbcs-f",
     "ucb-cs": "ucb-cs",
@@ -394,7 +395,8 @@ def _coverage(papers: Sequence[Paper]) -> str:
                 blocks = [setting for setting in preset.settings if setting.label in labels]
                 states.setdefault(title[0], set()).update(_states(preset, file, blocks, numbers))
         for name in preset.in_part:
-            states[name].add("in part")
+            if states[name] != {"not run"}:
+                states[name].add("in part")
         by_state: dict[str, dict[str, list[str]]] = {"run": {}, "in part": {}, "not run": {}}
         for name, found in states.items():
             because = by_state[_whole(found)]

@@ -407,6 +407,7 @@ def test_bad_schedules_are_refused(make, field):
     [
         ({"policy": FirstK()}, "policy must be FixedDeadline"),
         ({"selector": turnout.make("clustered")}, "cannot fill single places"),
+        ({"selector": turnout.make("guarded", min_gap=2)}, "limits participation"),
         ({"environment": world(0.0, 0.0, 0.0)}, "timing must say how long"),
         ({"environment": world(math.nan, math.nan, math.nan)}, "timing must say how long"),
         ({"schedule": Buffered(2, 4)}, "at most n_clients"),

@@ -30,6 +30,7 @@ TRAINED = (
     "e3cs-letters",
     "e3cs-training",
     "nccb",
+    "nccb-text",
     "rbcs-f-training",
     "ucb-cs",
     "ucb-cs-fmnist",
@@ -169,6 +170,7 @@ def test_local_training_is_that_of_the_paper(name: str) -> None:
         ("rbcs-f-training", (40, 8, 200)),
         ("ucb-cs-fmnist", (100, 3, 300)),
         ("nccb", (700, 5, 100)),
+        ("nccb-text", (700, 5, 300)),
     ],
 )
 def test_clients_cohort_and_rounds_of_training(name: str, sizes: tuple[int, int, int]) -> None:
@@ -216,6 +218,11 @@ def test_data_and_models_of_the_papers_that_train() -> None:
     over_clients = recipe("ucb-cs-fmnist", "alpha = 0.3, over clients").partition
     assert over_clients == Dirichlet(alpha=0.3, equal_sizes=False, min_samples=10)
     assert recipe("nccb", "authors").model == StackedLstm(embedding=200, hidden=200, layers=2)
+    text, plain = recipe("nccb-text", "authors"), recipe("nccb", "authors")
+    assert (text.model, text.local, text.partition) == (plain.model, plain.local, plain.partition)
+    assert (text.source.stop_words, plain.source.stop_words) == ("english", ())
+    assert text.participants.endswith(":Watched")
+    assert len(load_preset("nccb-text").experiment.seeds) == 10
 
 
 def test_what_is_trained_can_be_changed() -> None:

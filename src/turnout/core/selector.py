@@ -48,6 +48,7 @@ import numpy as np
 
 from turnout.core import require
 from turnout.core.errors import InvalidInput, MissingColumn
+from turnout.core.participation import Participation
 from turnout.core.rng import Purpose, stream
 from turnout.core.stateful import Stateful
 from turnout.core.types import (
@@ -99,6 +100,8 @@ class Selector(Stateful, ABC):
     expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType({})
     #: What a polled client evaluates its loss on.
     poll_data: PollData = "all"
+    #: How often a client may take part, whatever happens.
+    participation: Participation = Participation()
 
     def reset(self, n_clients: int) -> None:
         """Allocate the state; overrides call ``super().reset`` first.
@@ -194,6 +197,15 @@ class Selector(Stateful, ABC):
     def polls(self) -> bool:
         """Whether ``poll`` may ask clients for their loss."""
         return type(self).poll is not Selector.poll
+
+    def continue_at(self, round: int) -> None:
+        """Take note that the state has every round before this one; runners that resume say so.
+
+        Rounds in which nobody could be chosen never reach the selector. The default does nothing.
+
+        Args:
+            round: The round that comes next.
+        """
 
     def quota_at(self, round: int) -> float:
         """Return the share of the cohort that is given by equal chances in a round; 0 by default.

@@ -34,6 +34,7 @@ from turnout.results.files import (
 from turnout.results.merge import misfit, union
 from turnout.results.results import CellResult, Results
 from turnout.results.settings import versions
+from turnout.worlds import Observed
 
 # --------------------------------------------------------------------------------------------------
 # A part of a grid, for a machine that runs only that part.
@@ -277,6 +278,8 @@ def checker(experiment: Experiment) -> Callable[[Variant], None]:
             participants=federation,
             n_rounds=0,
         )
+        size = max(size, experiment.policy.select_size(size, Observed.fresh()))
+        selector.participation.check_fits(world.n_clients, size, experiment.n_rounds)
         is_weighted = aggregation is not None and aggregation.needs_probability
         if is_weighted and not selector.reports_probability:
             raise InvalidInput(

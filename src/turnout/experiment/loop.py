@@ -36,6 +36,7 @@ import numpy as np
 from turnout.core import require
 from turnout.core.bounds import Bounds
 from turnout.core.errors import InvalidInput, MissingColumn
+from turnout.core.participation import chance_bound
 from turnout.core.selector import Selector
 from turnout.core.types import (
     Array,
@@ -424,6 +425,8 @@ class Playing(NamedTuple):
         if start == 0:
             self.engine.resize(self.environment.n_clients)
             self.participants.reset()
+        else:
+            self.engine.selector.continue_at(start)
 
 
 def prepared(
@@ -495,6 +498,7 @@ def prepared(
     if hasattr(participants, "report"):
         sizes = selector.metric_sizes
         participants.report({name: sizes.get(name) for name in sorted(selector.needs_metrics)})
+    engine.check_fits(n_rounds, environment.n_clients)
     return Playing(engine, environment, participants, progress)
 
 
@@ -572,7 +576,7 @@ def _go(playing: Playing, numbers: range) -> Iterator[RoundRecord]:
         outcome = Outcome(closed.status, closed.duration, claims)
         outcome = engine.learn(selection, closed, outcome, deadline)
         progress.history.record(chosen)
-        measured = participants.measure(t, t == numbers[-1])
+        measured = {**chance_bound(selection), **participants.measure(t, t == numbers[-1])}
         yield RoundRecord(ctx, selection, outcome, closed.length_s, closed.spent, fate, measured)
 
 

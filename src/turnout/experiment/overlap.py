@@ -166,6 +166,12 @@ def check_overlap(playing: Playing, schedule: WorkSchedule) -> Overlapping:
             f"{selector.whole_cohorts}. Use another selector or Synchronous().",
             field="schedule",
         )
+    if selector.participation.is_limited:
+        raise InvalidInput(
+            f"{type(selector).__name__} limits participation, min_gap or max_times, by rounds, and "
+            f"late work of {name} would break such limits. Use Synchronous().",
+            field="schedule",
+        )
     seconds = environment.fate(0).duration
     if not np.any((seconds > 0.0) & (seconds < math.inf)):
         raise InvalidInput(
