@@ -369,7 +369,8 @@ def _go(
             failed = np.where(work.is_broken, np.int8(Status.FAILED), closed.status)
             closed = closed._replace(status=failed)
         claims = {name: environment.claimed(x.T, chosen).T for name, x in work.metrics.items()}
-        outcome = Outcome(closed.status, closed.duration, claims)
+        seconds = environment.claimed_s(closed.duration, chosen)
+        outcome = Outcome(closed.status, seconds, claims)
         outcome = engine.learn(selection, closed, outcome, deadline)
         history.record(chosen)
         measured = participants.measure(t, t == numbers[-1])
