@@ -26,9 +26,6 @@ Equations:  (1) V = h m (1 - late_), with times in units of the pool's mean: no 
             (5) With ``surprise``: a round errs by the mean of |log(time / expected time)| over the
             chosen whose times are known. If it errs by more than ``surprise`` times the usual,
             and by more than LEAST_SURPRISE, twice in a row, LEFT of all observed times is kept.
-            (6) With ``closing`` = c: sigma + (1 - sigma) max(0, 1 - r / (c g)) takes the place of
-            sigma. g is the gain of the model's score (accuracy, else minus loss) since the first
-            evaluation, r the mean of its last rounds minus that of the last tau.
             select: ``guarded``'s reserved places, then the minimum of the objective for the others.
             observe: Eqs. (1) and (2) of ``guarded``, then Eq. (2) and the means here. Accounts and
             queues count a round from the next choice on, with or without its feedback.
@@ -74,8 +71,6 @@ KNOWN, FEWEST_KNOWN = 0.3, 2
 #: What is left of the times when rounds surprise, after how many in a row, how far off at least (in
 #: the logarithm), and how many rounds it takes to know what is usual.
 LEFT, IN_A_ROW, LEAST_SURPRISE, USUAL_AFTER, USUAL_MEMORY = 0.1, 2, 0.5, 5, 20.0
-#: Rounds over which scores are smoothed.
-SCORE_MEMORY = 5.0
 #: How many times the typical loss, or amount of data, is believed: a liar gains this much.
 CLIP = 2.0
 #: How far a single time may be from what was expected before it counts as that far.
@@ -108,9 +103,6 @@ class Pace(Accounts):
         surprise: Two rounds in a row whose times are this many times as far from the expected ones
             as usual mean that speeds have changed: most of what is known of them is forgotten.
             Infinity never forgets at once. Try 1.5 where speeds change.
-        closing: The selection turns fairer as progress slows: where the model gains less within
-            ``memory`` rounds than this share of all its gain so far, ``share`` goes to 1. 0 never
-            turns. Try 0.02 where slow clients hold data of their own.
     """
 
     uses_columns = frozenset({"context", "num_samples"})
@@ -118,15 +110,7 @@ class Pace(Accounts):
         {"loss_rms": "it goes by times, answers and queues, and all losses count as equal"}
     )
     accounts = (*Accounts.accounts, "queue_")
-    later_state = Accounts.later_state | {
-        "usual_",
-        "n_usual_",
-        "n_surprises_",
-        "n_scores_",
-        "score_",
-        "score_before_",
-        "first_score_",
-    }
+    later_state = Accounts.later_state | {"usual_", "n_usual_", "n_surprises_"}
 
     def __init__(
         self,
@@ -139,7 +123,6 @@ class Pace(Accounts):
         dimension: Count = 3,
         cap: Annotated[float, number(minimum=1.0, or_infinite=True)] = math.inf,
         surprise: Annotated[float, number(above=1.0, or_infinite=True)] = math.inf,
-        closing: NonNegative = 0.0,
     ) -> None:
         self.floor = floor
         self.share = share
@@ -149,7 +132,6 @@ class Pace(Accounts):
         self.dimension = dimension
         self.cap = cap
         self.surprise = surprise
-        self.closing = closing
 
     @property
     def may_underfill(self) -> bool:  # type: ignore[override]  # depends on a parameter
@@ -173,7 +155,6 @@ class Pace(Accounts):
         self.mean_time_ = self.n_times_ = 0.0
         self.late_ = 0.0
         self.usual_ = self.n_usual_ = self.n_surprises_ = 0.0
-        self.n_scores_ = self.score_ = self.score_before_ = self.first_score_ = 0.0
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Reserve what is owed, and minimise the objective over the other places."""
@@ -200,8 +181,6 @@ class Pace(Accounts):
         if "context" in ctx.columns:
             memo["context"] = known_context(ctx, self.dimension)[chosen]
         memo |= self._account_memo(ctx, is_reserved)
-        memo["asked"] = np.array(self._asked())
-        memo["score"] = np.array(_score(ctx.evaluated))
         return self._noted(Selection(ctx.round, chosen, memo=memo))
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
@@ -216,14 +195,12 @@ class Pace(Accounts):
         late = outcome.status == Status.LATE
         self.late_ += (float(late.mean()) - self.late_) / self.memory if late.size else 0.0
         self._learn_times(selection, outcome)
-        self._learn_progress(float(selection.memo.get("score", math.nan)))
 
     def _charge(self, accounts: Mapping[str, FloatArray], selection: Selection) -> None:
         """Advance the queues too."""
         super()._charge(accounts, selection)
         queue, was_there = accounts["queue_"], self._was_there(selection)
-        asked = float(selection.memo.get("asked", self.share))  # older versions had none
-        queue[: was_there.size] += asked * float(selection.recall("share")) * was_there
+        queue[: was_there.size] += self.share * float(selection.recall("share")) * was_there
         queue[selection.clients] -= 1.0
         np.maximum(queue, 0.0, out=queue)  # Eq. (2)
 
@@ -270,24 +247,6 @@ class Pace(Accounts):
             self.pace_ *= LEFT
             self.n_usual_ = self.usual_ = self.n_surprises_ = 0.0
 
-    def _learn_progress(self, score: float) -> None:
-        """Follow the score of the model, quickly and slowly."""
-        if math.isnan(score):
-            return
-        self.n_scores_ += 1.0
-        if self.n_scores_ == 1.0:
-            self.score_ = self.score_before_ = self.first_score_ = score
-        self.score_ += (score - self.score_) / SCORE_MEMORY
-        self.score_before_ += (score - self.score_before_) / self.memory
-
-    def _asked(self) -> float:
-        """Return the share that queues ask for in this round, Eq. (6)."""
-        gain, recent = self.score_ - self.first_score_, self.score_ - self.score_before_
-        if self.closing == 0.0 or not gain > 0.0:
-            return self.share
-        turn = min(max(1.0 - recent / (self.closing * gain), 0.0), 1.0)
-        return self.share + turn * (1.0 - self.share)
-
     def _base(self, ctx: RoundContext) -> FloatArray:
         """Return (n,) what a client of ordinary pace would take now."""
         mean = self.mean_time_ if self.n_times_ else 1.0
@@ -331,11 +290,6 @@ def typical_share(amount: FloatArray, most: float) -> FloatArray:
     amount /= typical
     amount[unknown] = 1.0
     return np.minimum(amount, most, out=amount)
-
-
-def _score(evaluated: Mapping[str, float]) -> float:
-    """Return how good the model is, NaN if nobody knows; larger is better."""
-    return evaluated["accuracy"] if "accuracy" in evaluated else -evaluated.get("loss", math.nan)
 
 
 def _median(values: FloatArray) -> float:
