@@ -147,6 +147,10 @@ def _print_live(view: LiveView) -> None:
         n_more = len(view.run.complaints) - _MOST_REASONS
         if n_more > 0:
             console.print(f"and {n_more} more; --json has all", style="dim", highlight=True)
+    if view.shadow_rows:
+        console.print("Shadows, which were not followed", style="italic")
+        rows = [[escape(shortened(row[0], _WIDEST_NAME)), *row[1:]] for row in view.shadow_rows]
+        console.print(*fitted([each.lower() for each in view.shadow_headings], rows))
     if view.fairness:
         console.print(view.fairness, style="dim", markup=False)
 

@@ -251,6 +251,8 @@ class Journal:
         self.metrics: dict[str, dict[int, Mapping[str, Any]]] = {name: {} for name in HISTORIES}
         self.void: set[int] = set()  #: rounds with answers, but too few to be used; from 1
         self._rounds = Collector()
+        #: Further columns of ``selections.npz``.
+        self.more_columns: Callable[[], Mapping[str, Array]] = dict
 
     @property
     def n_rounds(self) -> int:

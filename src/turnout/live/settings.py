@@ -32,6 +32,7 @@ from turnout.core.names import nearest
 from turnout.core.registry import make, name_of
 from turnout.core.selector import Selector
 from turnout.experiment.codec import build, decode, encode
+from turnout.experiment.variants import variants_of
 from turnout.live.alerts import AlertRules
 from turnout.live.monitor import Follower
 from turnout.live.world import VirtualWorld
@@ -154,6 +155,9 @@ class LiveSettings:
         evaluate_s: Seconds that clients have for an evaluation; None uses those of a round.
         poll_s: Seconds between two looks for answers.
         alerts: When the run warns; None never does.
+        shadow: Selectors that choose beside the one in charge without being followed, such as
+            ``["pace", "e3cs:quota=0.5"]``. They learn of clients that both chose; records and
+            report show what they would have done.
         followers: Trackers such as ``TensorBoard`` or ``Prometheus``, or your own ``Follower``;
             they see every round.
 
@@ -182,11 +186,14 @@ class LiveSettings:
     evaluate_s: Positive | None = None
     poll_s: Positive = 0.1
     alerts: AlertRules | None = _ALERTS
+    shadow: Sequence[str] = ()
     followers: Sequence[Follower | Callback] = ()
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
         check_fields(self)
+        _check_shadows(self.shadow)
+        object.__setattr__(self, "shadow", tuple(self.shadow))
         if self.receipt_key is not None and self.records is None:
             raise InvalidInput(
                 "receipt_key: receipts are part of the records, so give a folder for records, too.",
@@ -310,7 +317,38 @@ class LiveSettings:
             "policy": encode(self.round_policy(world)),
             "classes": (None if world is None else world.class_names) or {},
             "quorum": asdict(self.quorum),
+            **({"shadow": list(self.shadow)} if self.shadow else {}),
         }
+
+
+def _check_shadows(shadow: Any) -> None:
+    """Refuse what is no list of selectors, or asks clients for more work."""
+    if not isinstance(shadow, list | tuple) or not all(isinstance(x, str) for x in shadow):
+        raise InvalidInput(
+            f'shadow must be a list of selectors, such as ["pace", "e3cs:quota=0.5"], got '
+            f"{shadow!r}.",
+            field="shadow",
+        )
+    labels: set[str] = set()
+    for text in shadow:
+        try:
+            variants = variants_of(text)
+        except InvalidInput as error:
+            raise InvalidInput(f"shadow: {error}", field="shadow") from error
+        for variant in variants:
+            if variant.make().polls:
+                raise InvalidInput(
+                    f"shadow: {variant.label} asks clients for their loss before it chooses, and a "
+                    "shadow asks nobody for anything.",
+                    field="shadow",
+                )
+            if variant.label in labels or "/" in variant.label:
+                raise InvalidInput(
+                    f"shadow: the label {variant.label!r} is there twice or has a slash: give "
+                    "another, as in mine=pace:share=0.5.",
+                    field="shadow",
+                )
+            labels.add(variant.label)
 
 
 #: Names of settings in earlier versions, and what they are called now.
