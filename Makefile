@@ -51,6 +51,7 @@ check: $(READY)  ## ruff, mypy strict, import-linter
 	$(BIN)/python docs/build_reliability.py --check
 	$(BIN)/python docs/build_arena.py --check
 	$(BIN)/python docs/build_choose.py --check
+	$(BIN)/python docs/build_replay.py --check
 	$(BIN)/python docs/build_when.py --check
 
 bench: $(READY)  ## speed: selectors at 1e3 .. 1e6 clients, the loop, training, Flower; as tables
@@ -87,6 +88,9 @@ choose: $(READY)  ## measure the tables of docs/choose.md again: results/choose.
 
 controls: $(READY)  ## each method in a world made for it: results/controls.json and docs/when.md; ten minutes
 	OMP_NUM_THREADS=1 $(BIN)/python docs/build_when.py --run
+
+replay: $(READY)  ## judge 200 logs of each known world: results/replay.json and its page; half an hour, resumes
+	OMP_NUM_THREADS=1 $(BIN)/python docs/build_replay.py --run
 
 reliability: long  ## what faults and hostile clients do: results and their page; resumes where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reliability.py

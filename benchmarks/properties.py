@@ -177,6 +177,7 @@ SETS: dict[str, Measure] = {
     "control of NCCB": of_texts(_trained("nccb")),
     "control of NCCB, iid": of_unlike,
     "control of UCB-CS": of_losses(_trained("ucb-cs")),
+    "control of UCB-CS, order": of_losses(_trained("ucb-cs-order")),
     "control of Oort": of_losses(_trained("oort")),
     "control of E3CS, switch": of_success(_trained("e3cs-switch")["world"]),
     "E3CS's world": of_success("e3cs"),

@@ -11,7 +11,6 @@ import html
 import json
 import re
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -52,10 +51,12 @@ PROSE = {
     "e3cs-letters": "e3cs",
     "e3cs-training": "e3cs",
     "nccb": "nccb",
+    "nccb-text": "nccb",
     "rbcs-f": "rbcs-f",
     "rbcs-f-training": "rbcs-f",
     "ucb-cs": "ucb-cs",
     "ucb-cs-fmnist": "ucb-cs",
+    "ucb-cs-grid": "ucb-cs",
 }
 
 #: Where a hand-written page has a table of results.
@@ -97,10 +98,17 @@ VERDICTS = {
     Verdict.NOT_REACHED: 4,
     None: "#bbbbbb",
 }
+#: Verdicts in the order in which a reader looks for them, and for several claims.
+ORDER = {
+    "holds": "hold",
+    "fails": "fail",
+    "undecided": "undecided",
+    "not reached": "not reached",
+    "still running": "still running",
+    "not run yet": "not run yet",
+}
 #: The ends of the forest plot: 0 separates "holds" from "fails", 1 is the planned effect.
 ENDS = (-3.0, 5.0)
-#: Letters of a claim in a line of the forest plot.
-CLAIM_WIDTH = 52
 
 _MADE = "<!-- Made by docs/build_papers.py from results; do not edit. -->"
 
@@ -128,13 +136,37 @@ _EXPLORED = (
     "finding."
 )
 
-#: The papers in the order of the index, by the page of a claim and the start of its place.
+#: The papers in the order of the index: the page of their claims, the start of their places, and
+#: what the method does.
 PAPERS = (
-    ("E3CS, journal form", "e3cs", ("journal", "ours")),
-    ("E3CS, arXiv form", "e3cs", ("arXiv",)),
-    ("RBCS-F", "rbcs-f", ("",)),
-    ("UCB-CS", "ucb-cs", ("",)),
-    ("NCCB", "nccb", ("",)),
+    (
+        "E3CS, journal form",
+        "e3cs",
+        ("journal", "ours"),
+        "It prefers clients that usually answer in time and gives each a minimum of chances: none "
+        "(E3CS-0), or more from the middle of training on (E3CS-inc).",
+    ),
+    ("E3CS, arXiv form", "e3cs", ("arXiv",), "The same method as first posted."),
+    (
+        "RBCS-F",
+        "rbcs-f",
+        ("",),
+        "It learns who is fast and owes every client a share of the rounds; V weighs time against "
+        "that debt.",
+    ),
+    (
+        "UCB-CS",
+        "ucb-cs",
+        ("",),
+        "It prefers clients whose loss was high when they last trained, or who have not trained "
+        "for long.",
+    ),
+    (
+        "NCCB",
+        "nccb",
+        ("",),
+        "It groups clients by their texts and learns with a small network whose training helps.",
+    ),
 )
 
 
@@ -208,7 +240,7 @@ def index(rulings: Sequence[Ruling], papers: Sequence[Paper]) -> str:
         f"![The headline claims: effects, intervals and verdicts]({FOREST.name})",
         _CAPTION,
         _counted(rulings),
-        *(_paragraph(name, page, starts, rulings) for name, page, starts in PAPERS),
+        *(_paragraph(name, page, starts, does, rulings) for name, page, starts, does in PAPERS),
         "## The headline claims",
         _headlines(rulings),
         "An effect is the mean over all settings of a claim, paired by seed: a ratio of times or "
@@ -235,23 +267,26 @@ def explored(papers: Sequence[Paper]) -> str:
 def _counted(rulings: Sequence[Ruling]) -> str:
     """Return how many headline claims have which verdict."""
     counts = Counter(one.text for one in rulings)
-    plural = {"holds": "hold", "fails": "fail"}
     words = ", ".join(
-        f"{n} {text if n == 1 else plural.get(text, text)}" for text, n in counts.items()
+        f"{counts[text]} {text if counts[text] == 1 else plural}"
+        for text, plural in ORDER.items()
+        if counts[text]
     )
     return (
         f"**{len(rulings)} headline claims: {words}.** Holm's correction keeps the chance of any "
-        f"wrong verdict among them at {LEVEL:.0%}."
+        f"wrong verdict among them at {LEVEL * 100:.0f} %."
     )
 
 
-def _paragraph(name: str, page: str, starts: tuple[str, ...], rulings: Sequence[Ruling]) -> str:
-    """Return what the runs say about a paper, claim by claim."""
+def _paragraph(
+    name: str, page: str, starts: tuple[str, ...], does: str, rulings: Sequence[Ruling]
+) -> str:
+    """Return what a method does, and what the runs say about it, verdict by verdict."""
     own, texts = _of_paper(rulings, page, starts), []
-    for verdict in dict.fromkeys(one.text for one in own):
+    for verdict in ORDER:
         claims = "; ".join(_said(one) for one in own if one.text == verdict)
-        texts.append(f"**{verdict.capitalize()}:** {claims}.")
-    return f"**[{name}]({page}.md).** {' '.join(texts)}"
+        texts += [f"**{verdict.capitalize()}:** {claims}."] if claims else []
+    return f"**[{name}]({page}.md).** {does} {' '.join(texts)}"
 
 
 def _of_paper(rulings: Sequence[Ruling], page: str, starts: tuple[str, ...]) -> list[Ruling]:
@@ -264,12 +299,13 @@ def _of_paper(rulings: Sequence[Ruling], page: str, starts: tuple[str, ...]) -> 
 
 
 def _said(one: Ruling) -> str:
-    """Return a claim with our effect and the paper's."""
-    ours = f"{'ours' if one.verdict else 'pilot'} {one.effect}"
+    """Return a claim in a few words with our effect and the paper's."""
+    ours = f"{'' if one.verdict else 'pilot '}{one.effect}"
     numbers = [ours, _papers_number(one, "the paper ")]
     if one.verdict == Verdict.UNDECIDED and one.finding:  # why, if a time is not known
         numbers.append(one.finding.deciding.partition(", ")[2])
-    return f"*{one.headline.claim.says}* ({', '.join(number for number in numbers if number)})"
+    says = one.headline.short.partition(": ")[2]
+    return f"{says} ({', '.join(number for number in numbers if number)})"
 
 
 def _papers_number(one: Ruling, before: str = "") -> str:
@@ -278,10 +314,10 @@ def _papers_number(one: Ruling, before: str = "") -> str:
 
 
 def _headlines(rulings: Sequence[Ruling]) -> str:
+    """Return a row for each claim with short cells; the papers' own sentences unfold."""
     rows = [
         (
-            f"[{one.headline.claim.says}]({one.headline.paper}.md)",
-            one.headline.claim.place,
+            f"[{one.headline.short}]({one.headline.paper}.md)",
             _papers_number(one),
             one.effect if one.verdict else f"({one.effect})",
             one.interval if one.verdict else f"({one.interval})",
@@ -290,8 +326,14 @@ def _headlines(rulings: Sequence[Ruling]) -> str:
         )
         for one in rulings
     ]
-    heads = ("claim", "where", "paper", "ours", "95 % interval", "seeds", "verdict")
-    return _table(heads, *rows)
+    heads = ("claim", "paper", "ours", "95 % interval", "seeds", "verdict")
+    said = "".join(
+        f"<li><b>{html.escape(one.headline.short)}</b>: {html.escape(one.headline.claim.says)} "
+        f"({html.escape(one.headline.claim.place)})</li>\n"
+        for one in rulings
+    )
+    summary = "<summary>The sentences behind the rows, and where they stand</summary>"
+    return f"{_table(heads, *rows)}\n\n<details>{summary}\n<ul>\n{said}</ul>\n</details>"
 
 
 def _after_a_look(papers: Sequence[Paper]) -> list[str]:
@@ -309,7 +351,7 @@ def _after_a_look(papers: Sequence[Paper]) -> list[str]:
 def forest(rulings: Sequence[Ruling]) -> Chart:
     """Return the forest plot: a row per claim, the first on top."""
     rowed = list(zip(range(len(rulings), 0, -1), rulings, strict=True))
-    ticks = {float(y): textwrap.fill(one.headline.claim.says, CLAIM_WIDTH) for y, one in rowed}
+    ticks = {float(y): one.headline.short for y, one in rowed}
     marks: list[Mark] = [Guide("x", 0.0), Guide("x", 1.0, "dot")]
     for verdict, colour in VERDICTS.items():
         rows = [(float(y), *_position(one)) for y, one in rowed if one.verdict == verdict]
@@ -323,8 +365,8 @@ def forest(rulings: Sequence[Ruling]) -> Chart:
     panel = Panel(
         [*marks, paper],
         Axis("fails  <  0  <  holds; 1 is the planned effect", low=ENDS[0], high=ENDS[1]),
-        Axis(ticks=ticks, tick_size=7.0, low=0.3, high=len(rulings) + 0.7),
-        height=0.33 * len(rulings),
+        Axis(ticks=ticks, tick_size=8.0, low=0.3, high=len(rulings) + 0.7),
+        height=0.26 * len(rulings),
     )
     return Chart(FOREST.stem, "Headline claims", "", [panel], is_wide=True)
 
@@ -354,14 +396,18 @@ def _coverage(papers: Sequence[Paper]) -> str:
                 blocks = [setting for setting in preset.settings if setting.label in labels]
                 states.setdefault(title[0], set()).update(_states(preset, file, blocks, numbers))
         for name in preset.in_part:
-            states[name].add("in part")
+            if states[name] != {"not run"}:
+                states[name].add("in part")
+        by_state: dict[str, dict[str, list[str]]] = {"run": {}, "in part": {}, "not run": {}}
+        for name, found in states.items():
+            because = by_state[_whole(found)]
+            because.setdefault(preset.in_part.get(name, ""), []).append(name)
         cells = [
-            ", ".join(
-                f"{name} ({preset.in_part[name]})" if name in preset.in_part else name
-                for name, found in states.items()
-                if _whole(found) == state
+            "; ".join(
+                ", ".join(names) + (f" ({reason})" if reason else "")
+                for reason, names in because.items()
             )
-            for state in ("run", "in part", "not run")
+            for because in by_state.values()
         ]
         rows.append((paper.heading, *cells))
     whole = _table(("experiment", "run", "in part", "not run"), *rows, *NOT_RUN)
@@ -569,7 +615,7 @@ def main() -> int:
         one if one.finding else one._replace(finding=plan.pilot(one.headline, RESULTS))
         for one in found
     ]
-    rulings = [one for _, page, starts in PAPERS for one in _of_paper(found, page, starts)]
+    rulings = [one for _, page, starts, _ in PAPERS for one in _of_paper(found, page, starts)]
     texts[INDEX], texts[EXPLORED] = index(rulings, papers), explored(papers)
     if not is_check:
         write_figure(forest(rulings), [FOREST])

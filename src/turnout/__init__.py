@@ -29,6 +29,7 @@ if _TYPE_CHECKING:
     from turnout.experiment import Experiment, compare, simulate, train
     from turnout.results import open_runs
     from turnout.serve.client import Remote
+    from turnout.twin import fit
     from turnout.worlds import Environment
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Status",
     "TurnoutError",
     "compare",
+    "fit",
     "list_selectors",
     "load",
     "make",
@@ -58,13 +60,14 @@ __all__ = [
 #: loads no more than the contract and the selectors.
 _PACKAGES = (
     *("cli", "core", "data", "experiment", "live", "report", "results", "sampling", "selectors"),
-    *("serve", "studies", "testing", "training", "worlds"),
+    *("serve", "studies", "testing", "training", "twin", "worlds"),
 )
 _LATER = {
     "Environment": "worlds",
     "Experiment": "experiment",
     "Remote": "serve.client",
     "compare": "experiment",
+    "fit": "twin",
     "open_runs": "results",
     "simulate": "experiment",
     "train": "experiment",

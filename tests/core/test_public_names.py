@@ -24,6 +24,7 @@ EXPORTS = [
     "Status",
     "TurnoutError",
     "compare",
+    "fit",
     "list_selectors",
     "load",
     "make",
@@ -36,7 +37,7 @@ EXPORTS = [
 ]
 PACKAGES = [
     *("cli", "core", "data", "experiment", "live", "report", "results", "sampling", "selectors"),
-    *("serve", "studies", "testing", "training", "worlds"),
+    *("serve", "studies", "testing", "training", "twin", "worlds"),
 ]
 #: Exported by 0.1 and still found, but no longer listed.
 EARLIER = [

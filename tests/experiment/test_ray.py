@@ -173,7 +173,7 @@ def test_a_paper_comes_out_as_without_ray(
     ("arguments", "line"),
     [
         (["--backend", "spark"], "backend must be one of 'local', 'ray', got 'spark'."),
-        (["--address", "auto"], "address is that of a Ray cluster; got 'auto' without 'ray'."),
+        (["--address", "auto"], "address 'auto' names a Ray cluster, which needs backend='ray'."),
         (["--backend", "ray", "--address", "10001"], "address must be auto or HOST:PORT"),
         (["--backend", "ray", "--address", "ray://h:1"], "address must be auto or HOST:PORT"),
         (

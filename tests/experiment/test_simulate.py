@@ -12,7 +12,7 @@ import turnout
 from turnout import Selection, Selector, Status
 from turnout.core.errors import InvalidInput, MissingColumn
 from turnout.experiment import Progress, Run, collect, rounds, simulate, train
-from turnout.experiment.simulation import with_callbacks
+from turnout.experiment.loop import with_callbacks
 from turnout.results.metrics import best_fixed_participation, theorem1_bound
 from turnout.selectors import FedCS
 from turnout.worlds import (
@@ -38,7 +38,7 @@ HARD = Environment(40, 7, Bernoulli(0.6), Adversary(Markov()), HeavyTail(DeviceT
 
 
 class Scripted(Selector):
-    """Chooses the first clients, and keeps what it was with_callbacks."""
+    """Chooses the first clients, and keeps what it was given."""
 
     needs_columns = frozenset({"success_rate"})
     needs_metrics = frozenset({"loss"})
@@ -514,9 +514,9 @@ def test_a_run_keeps_what_was_measured():
 
 def test_seed_0_is_a_seed_like_any_other() -> None:
     sizes = {"cohort_size": 20, "n_rounds": 5}
-    with_callbacks = simulate("random", e3cs_world(seed=3), seed=0, **sizes)
+    given = simulate("random", e3cs_world(seed=3), seed=0, **sizes)
     its_own = simulate("random", e3cs_world(seed=0), **sizes)
-    assert with_callbacks.clients.tolist() == its_own.clients.tolist()
+    assert given.clients.tolist() == its_own.clients.tolist()
 
 
 def test_the_second_round_needs_progress_too() -> None:

@@ -49,7 +49,7 @@ def test_parameters_as_text(text: str, table: dict[str, Any]) -> None:
         ("a=", ["a= is not key=value"]),
         ("a=my data", ["a=my data", 'key="a b"']),
         ("a={b=}", ["b= is not key=value"]),
-        ("a=1,a=2", ["a: stands twice"]),
+        ("a=1,a=2", ["a: occurs twice"]),
         ("a=[1", ["a=[1"]),
         ("a={b=1", ["a={b=1"]),
         ('a="x', ['a="x']),

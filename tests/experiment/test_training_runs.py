@@ -462,7 +462,7 @@ def test_weights_by_probability_need_a_selector_that_reports_them(tmp_path: Path
         ({"evaluate_every": 0}, "evaluate_every must be"),
         ({"target_accuracy": 1.5}, "target_accuracy must be"),
         ({"stop_at_target": True}, "stop_at_target needs a target_accuracy"),
-        ({"trainer": "slow"}, "trainer must be one of 'fast', 'reference'"),
+        ({"trainer": "slow"}, "trainer must be one of 'fast', 'batched', 'reference'"),
         ({"device": ""}, "device must be a name"),
         ({"model": "mlp"}, "model must be a Model"),
         ({"source": "digits"}, "source must be a Source"),

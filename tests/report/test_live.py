@@ -151,8 +151,8 @@ def test_the_page_speaks_of_clients_waits_and_void_rounds(page, run):
     for words in ("not there", "not chosen", "busy", "in time", "late", "failed", "silent"):
         assert words in page
     assert "made garbled for the test" in page
-    assert "no answer in time" in page
-    assert "a round needs 2 answers" in page
+    assert "no reply in time" in page
+    assert "a round needs 2 replies" in page
     void = spelled(np.flatnonzero(run.answers.is_void) + 1)
     assert f"rounds {void}" in page
     assert "Training and waiting by round" in page
@@ -303,13 +303,13 @@ def test_the_open_round_is_written_and_goes_when_it_is_closed(tmp_path, ticking)
     assert read_open(live.path) is None
     chosen = live.choose()
     now = read_open(live.path)
-    assert (now.round, now.names, now.heard) == (2, chosen.ids, {})
+    assert (now.round, now.names, now.replies) == (2, chosen.ids, {})
     assert now.deadline_s == 10.0
     live.train(chosen)
-    heard = read_open(live.path).heard
-    assert heard
-    assert set(heard) <= set(chosen.ids)
-    assert set(heard.values()) & {"answered", "made failed for the test"}
+    replies = read_open(live.path).replies
+    assert replies
+    assert set(replies) <= set(chosen.ids)
+    assert set(replies.values()) & {"answered", "made failed for the test"}
     live.records.open(live.session.journal, resumed=True)
     assert read_open(live.path) is None
 

@@ -96,14 +96,14 @@ def test_the_open_round_its_cohort_and_what_was_heard(tmp_path, ticking):
     text, view = part_of(tmp_path / "runs")
     assert view.opened.round + 1 == 7
     assert [name for name, _ in view.opened.clients] == list(chosen.ids)
-    assert view.opened.n_heard == 0
+    assert view.opened.n_replies == 0
     assert "Round 7 is open" in text
     assert text.count("no reply yet") == len(chosen.ids)
     assert "6 of 7 rounds are done" in text
     assert "<script" not in text
     ended = live.train(chosen)
     _, view = part_of(tmp_path / "runs")
-    assert view.opened.n_heard > 0
+    assert view.opened.n_replies > 0
     live.record(ended)
     assert part_of(tmp_path / "runs")[1].opened is None  # until the next one
     live.finish()
@@ -207,7 +207,7 @@ def test_a_comparison_in_progress(tmp_path):
     assert [(row.done, row.planned) for row in view.rows] == [(5, 12), (12, 12), (12, 12), (12, 12)]
     assert view.state == "failed"
     assert "1 of 4 runs failed" in text
-    assert view.curves[0].title == "Answers in time so far"
+    assert view.curves[0].title == "Replies in time so far"
     assert view.detail is None
     text, view = part_of(root, "random/seed-1")
     assert view.chosen == "random/seed-1"

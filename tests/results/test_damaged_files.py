@@ -153,7 +153,7 @@ def test_a_shape_without_its_numbers_is_not_allocated(tmp_path):
     with zipfile.ZipFile(path, "w") as file, file.open("a.npy", "w") as member:
         table = {"descr": "<f8", "fortran_order": False, "shape": (10**12,)}
         np.lib.format.write_array_header_1_0(member, table)
-    with pytest.raises(ValueError, match="a has not the size"):
+    with pytest.raises(ValueError, match="a does not have the size"):
         read_npz(path)
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from turnout.cli import app
 from turnout.experiment import Experiment, Shard, run_experiment
-from turnout.results.lock import FolderInUse, locked
+from turnout.results.files import FolderInUse, locked
 from turnout.results.merge import merge
 
 #: Takes minutes; both cells run at the same time.

@@ -1,4 +1,4 @@
-"""Estimates from logs, against slow formulas, hand-worked examples and frequencies."""
+"""Estimates from logs, against formulas written out, hand-worked examples and frequencies."""
 
 import math
 
@@ -64,7 +64,7 @@ def test_two_places_by_hand():
 
 def test_residuals_sum_to_zero_and_differences_take_the_same_rounds():
     """Errors of two judgements of one log are compared round by round."""
-    weighted, *_, reward, _model = single_place_log()
+    weighted, *_, reward, _ = single_place_log()
     ours, now = weighted.self_normalised(reward), weighted.as_logged(reward)
     assert ours.residual.sum() == pytest.approx(0.0, abs=1e-12)
     step = ours.minus(now)

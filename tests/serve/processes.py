@@ -28,18 +28,18 @@ def free_port():
 class Server:
     """``turnout serve`` on a port of its own; it can be killed and started again."""
 
-    def __init__(self, database, *options, verify=None):
+    def __init__(self, database, *options, verify=None, no_auth=True, **more):
         self.port = free_port()
         self.url = f"{'http' if verify is None else 'https'}://127.0.0.1:{self.port}"
         self._verify = verify is None or verify
         self._command = [sys.executable, "-m", "turnout", "serve", "--database", database]
-        self._command += ["--port", str(self.port), "--no-auth", *options]
+        self._command += ["--port", str(self.port), *["--no-auth"] * no_auth, *options]
+        self._more = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE} | more
         self.start()
 
     def start(self):
-        self._process = subprocess.Popen(
-            self._command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+        self._process = subprocess.Popen(self._command, text=True, **self._more)
+        self._outputs = [self._process.stdout, self._process.stderr]
 
     def wait(self):
         """Wait until it answers."""
@@ -47,14 +47,24 @@ class Server:
         while time.monotonic() < ends:
             assert self._process.poll() is None, self._process.stderr.read()
             with contextlib.suppress(httpx.TransportError):
-                return httpx.get(f"{self.url}/health", verify=self._verify).raise_for_status()
+                return httpx.get(f"{self.url}/ready", verify=self._verify).raise_for_status()
             time.sleep(0.05)
         raise AssertionError("the server does not answer")
 
     def kill(self):
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait(PATIENCE_S)
-        self._process.stderr.close()
+        self.signal(signal.SIGKILL)
+        self.end()
+
+    def signal(self, number=signal.SIGTERM):
+        self._process.send_signal(number)
+
+    def end(self):
+        """Wait for the end; return how it ended, and what it said on both outputs."""
+        said = ["" if out is None else out.read() for out in self._outputs]
+        for out in self._outputs:
+            if out is not None:
+                out.close()
+        return self._process.wait(PATIENCE_S), *said
 
 
 @contextlib.contextmanager

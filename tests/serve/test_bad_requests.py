@@ -339,21 +339,21 @@ def test_a_database_that_a_newer_turnout_has_changed_is_left_alone(http, running
     database = http.app.state.store.engine.url.database
     step = "UPDATE alembic_version SET version_num = ?"
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute(step, ["v2"])
+        connection.execute(step, ["v9"])
     before = everything(http)
     for method, where, body in [
-        ("get", "/health", None),
+        ("get", "/ready", None),
         ("get", path, None),
         ("post", "/federations", CREATE),
         ("post", f"{path}/rounds/1/outcomes", outcome(chosen[2])),
         ("post", f"{path}/rounds/1/close", None),
     ]:
         check_problem(http.request(method, where, json=body), 503, "database")
-    with pytest.raises(DatabaseError, match="'v2', and this turnout knows up to 'v1'"):
+    with pytest.raises(DatabaseError, match="'v9', and this turnout knows up to 'v2'"):
         rounds.close_round(http.app.state.store, "demo", 1)  # as a thread of the server's own does
     assert everything(http) == before
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute(step, ["v1"])
+        connection.execute(step, ["v2"])
     assert http.get("/health").status_code == 200
 
 
@@ -451,7 +451,7 @@ JSON = "application/json"
 KEYS = [
     "clients", "columns", "round", "available", "losses", "outcomes", "length_s", "name",
     "selector", "parameters", "cohort_size", "policy", "seed", "bounds", "guard",
-    "quorum", "limit_s", "late_s", "deadline_s", "go_on",
+    "quorum", "limit_s", "late_s", "shadow", "deadline_s", "go_on",
 ]  # fmt: skip
 ODD = [
     None, True, False, 0, -1, 1, 10**400, 2**63, 1e308, -0.0, NAN, float("inf"), "", "e3cs", "c1",

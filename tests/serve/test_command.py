@@ -102,7 +102,7 @@ def test_tls_by_certificate(tmp_path):
     server = Server(f"sqlite:///{tmp_path}/turnout.db", *options, verify=trusted)
     try:
         assert server.url.startswith("https://")
-        assert server.wait().json()["status"] == "ok"
+        assert server.wait().json()["status"] == "ready"
         plain = server.url.replace("https", "http")
         with pytest.raises(httpx.TransportError):
             httpx.get(f"{plain}/health")

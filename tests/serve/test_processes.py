@@ -178,4 +178,4 @@ def test_servers_that_start_at_once_make_the_tables_once(database):
         tables = sorted(name for (name,) in connection.execute(query))
         versions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     assert tables == sorted([*METADATA.tables, "alembic_version"])
-    assert versions == [("v1",)]
+    assert versions == [("v2",)]

@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 
 from turnout.core.errors import InvalidInput
-from turnout.results.statistics import Evidence, above, all_of, any_of, holm, inside, later, same
+from turnout.results.statistics import (
+    Evidence,
+    above,
+    all_of,
+    any_of,
+    estimate,
+    holm,
+    inside,
+    later,
+    same,
+)
 from turnout.studies import Claim, Finding, Trials, Verdict, judge
 from turnout.studies.claims import RELATIONS, corrected, joined, steps_of
 from turnout.studies.trials import Curve, SchemeResults
@@ -332,6 +342,15 @@ def test_up_to_needs_one_setting_to_hold_and_all_to_fail() -> None:
     found = {"iid": Finding("1 and 2", bad, 5), "non-iid": Finding("3 and 4", good, 3)}
     assert joined(found, 2)[0:3:2] == ("nearest in non-iid: 3 and 4", 3)
     assert joined(found, 2).verdict == Verdict.HOLDS
+
+
+def test_nearest_to_up_to_is_the_largest_effect_if_all_are_below() -> None:
+    slower, sooner = estimate([-0.4, -0.1, -0.3, -0.2, 0.1]), estimate([0.2, 0.25, 0.22, 0.24, 0.2])
+    far = Finding("1 and 2", Evidence(0.9990, 0.0010), 5, effect=slower)
+    near = Finding("3 and 4", Evidence(0.9999, 0.0001), 5, effect=sooner)  # small, but steady
+    found = joined({"iid": far, "non-iid": near}, 2)
+    assert (found.numbers, found.effect) == ("nearest in non-iid: 3 and 4", sooner)
+    assert found.verdict == Verdict.FAILS
 
 
 def test_later_is_undecided_without_pairs() -> None:

@@ -35,6 +35,7 @@ SHORT = {
     "e3cs-switch": (("Random", "mean success"), 600, (0, 1)),
     "rbcs-f": (("FedCS(3)", "without context"), 200, (0, 1)),
     "ucb-cs": (("Random",), 100, (0, 1)),
+    "ucb-cs-order": (("Random", "rpow-d"), 100, (0, 1)),
     "oort": (("Random",), 100, (0, 1)),
     "k-linucb": (("Random",), 60, (0, 1, 2)),
     "nccb": (("Random",), 30, (0,)),
@@ -63,7 +64,9 @@ def test_the_method_wins_where_its_assumption_holds(label):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("label", ["e3cs-adversary", "rbcs-f", "ucb-cs", "oort", "nccb-pairs"])
+@pytest.mark.parametrize(
+    "label", ["e3cs-adversary", "rbcs-f", "ucb-cs-order", "oort", "nccb-pairs"]
+)
 def test_a_random_draw_in_place_of_the_method_does_not_pass(label):
     assert min(gains(label, method="random")) < 0.0
 

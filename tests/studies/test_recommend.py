@@ -134,7 +134,7 @@ def test_json_has_the_ranking() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--metric", "accuracy"), "--metric accuracy is learned: give --train"),
+        (("--metric", "accuracy"), "--metric accuracy needs training: give --train"),
         (("--metric", "sucess_ratio"), "success_ratio"),
         (("--data", "digits"), "without --train"),
         (("--world", "e3cs", "--world", "volatile"), "compare takes several"),
@@ -174,5 +174,5 @@ def test_the_python_call_returns_the_decision_and_the_ranking() -> None:
     assert set(found.left_out) == {"rbcs-f"}
     assert found.metric is METRIC
     assert found.results.folder.is_dir()
-    with pytest.raises(InvalidInput, match="is learned"):
+    with pytest.raises(InvalidInput, match="needs training"):
         recommend(["random"], metric="accuracy", world="e3cs")

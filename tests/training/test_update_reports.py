@@ -93,7 +93,7 @@ def test_norm_sketch_and_bias_are_those_of_the_update(trainer):
 def test_models_are_looked_at_a_few_at_a_time_with_the_same_result(monkeypatch):
     whole, parts = Asking(), Asking()
     played(whole, recipe())
-    monkeypatch.setattr("turnout.training.update_reports._NUMBERS", 1)
+    monkeypatch.setattr("turnout.training.reference._NUMBERS", 1)
     played(parts, recipe())
     for (_, one), (_, other) in zip(whole.seen, parts.seen, strict=True):
         for name in ("update_norm", "update_sketch", "bias_update"):
@@ -101,7 +101,7 @@ def test_models_are_looked_at_a_few_at_a_time_with_the_same_result(monkeypatch):
 
 
 def test_nothing_is_computed_when_nobody_asks(monkeypatch):
-    monkeypatch.setattr("turnout.training.update_reports.signs", None)
+    monkeypatch.setattr("turnout.training.reference.signs", None)
     run = turnout.train(
         "random", recipe(), Environment(n_clients=N_CLIENTS), cohort_size=3, n_rounds=2
     )

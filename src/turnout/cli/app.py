@@ -42,7 +42,13 @@ _COMMANDS = {
         "export": "runs",
         "audit": "runs",
     },
-    "Study": {"recommend": "recommend", "arena": "arena", "reproduce": "reproduce"},
+    "Study": {
+        "fit": "fit",
+        "replay": "replay",
+        "recommend": "recommend",
+        "arena": "arena",
+        "reproduce": "reproduce",
+    },
     "Operate": {"watch": "watch", "clients": "clients", "serve": "serve:app"},
     "Develop": {"new": "develop", "check": "develop", "bench": "develop"},
 }

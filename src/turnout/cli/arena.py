@@ -41,8 +41,8 @@ def arena(
 ) -> None:
     """Run selectors in the arena's tasks and measure them against random.
 
-    Results are kept in arena.json, and kept runs are not repeated. To enter a selector of your own,
-    give package.module:Class.
+    Results are kept in arena.json, and runs whose results are kept are not repeated. To enter your
+    own selector, give package.module:Class.
 
     Example: [bold]turnout arena random pace --task contexts --seeds 3[/]
 
@@ -54,7 +54,7 @@ def arena(
         quick: A quarter of the rounds, for a first look.
         out: Folder of the run folders.
         results: Folder of arena.json; default: as --out.
-        collect: Run nothing: show the kept results.
+        collect: Run nothing; show the kept results.
         computing: How the runs are computed.
         as_json: For programs.
     """

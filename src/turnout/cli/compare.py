@@ -76,18 +76,18 @@ def compare(
 ) -> None:
     r"""Run selectors in the same simulated federations and compare them, seed by seed.
 
-    An interrupted comparison resumes when the same command is given again. With
-    more selectors, seeds or rounds and the same --out, only what is missing is run: [bold]turnout
-    compare random e3cs oort --rounds 500 --seeds 5 --out runs/mine[/]. Runs of a selector of your
-    own are run again when its file was edited.
+    An interrupted comparison resumes when the same command is given again. If you
+    add selectors, seeds or rounds and keep --out, only what is missing is run: [bold]turnout
+    compare random e3cs oort --rounds 500 --seeds 5 --out runs/mine[/]. After you edit the file of
+    your own selector, its runs are repeated.
 
-    --world given several times and --sweep make a grid of experiments, each in a folder of its own.
+    Several --world, and --sweep, make a grid of experiments. Each has its own folder.
 
     Example: [bold]turnout compare random e3cs E3CS-0.8=e3cs:quota=0.8 --rounds 300 --seeds 3[/]
 
     Args:
         selectors: name, name:key=value,... or label=name:key=value,...; names are those of turnout
-            list. A list of values, e3cs:quota=\[0,0.5], is a selector for each.
+            list. A list of values, e3cs:quota=\[0,0.5], adds one selector for each value.
         train: Train a real model; see Training below.
         training: What is trained.
         stop_at_target: Whether a run ends when it reaches the highest target.
@@ -99,7 +99,7 @@ def compare(
         out: The run folder.
         computing: How the runs are computed.
         track: Trackers that follow the runs.
-        yes: Do not ask before more than 1,000 runs.
+        yes: Do not ask for confirmation above 1,000 runs.
         metrics: What the tables show.
         baseline: The selector that the others are compared with.
         explain: Whether differences and explanations follow the table.

@@ -114,7 +114,7 @@ def show_partition(
         param: key=value of the partition; may be repeated.
         clients: Number of clients. Default: 20, or one for each owner.
         hold_out: Share of its examples that each client keeps for evaluation, from 0 to below 1.
-        seed: Number that fixes all random draws.
+        seed: Fixes all random draws.
         out: Also write a figure: .png, .pdf or .svg.
         as_json: For programs.
     """

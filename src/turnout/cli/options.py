@@ -33,10 +33,11 @@ from turnout.worlds import WORLDS
 #: Options that several commands have.
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", min=1, help="Runs at the same time; default: one per processor."),
+    typer.Option("--jobs", min=1, help="Number of concurrent runs; default: one per processor."),
 ]
 Out = Annotated[
-    Path | None, typer.Option(help="Run folder; default: runs/ and a name made of the settings.")
+    Path | None,
+    typer.Option(help="Run folder; default: a folder in runs/ that is named after the settings."),
 ]
 
 _WORLDS = "; ".join(f"[bold]{name}[/]: {world.what}" for name, world in WORLDS.items())
@@ -56,7 +57,7 @@ class WorldOptions:
         n_clients: Number of clients; default: that of the world.
         cohort_size: Clients per round; default: that of the world.
         deadline: Seconds until a round closes; default: no deadline.
-        bounds: Compare what clients claim with what others do, as Flower runs do.
+        bounds: Bound what clients report, as live runs do by default.
     """
 
     world: Annotated[list[str] | None, typer.Option(help=_WORLD_HELP)] = None
@@ -72,11 +73,11 @@ class GridOptions:
     """How the runs of a grid are computed.
 
     Args:
-        n_jobs: Runs at the same time; default: one per processor.
+        n_jobs: Number of concurrent runs; default: one per processor.
         backend: Where runs are computed: local or ray.
-        address: Ray cluster, auto or HOST:PORT; default: Ray started here.
-        shard: i/n: only the runs whose number is i modulo n; see merge.
-        fresh: Run everything again, also what the folder holds already.
+        address: Ray cluster: auto or HOST:PORT; default: start Ray on this machine.
+        shard: i/n: only the runs whose number is i modulo n; turnout merge joins the shards.
+        fresh: Repeat all runs, even complete ones.
     """
 
     n_jobs: Jobs = None
@@ -257,7 +258,7 @@ def agreed(n_cells: int, yes: bool) -> None:
             f"these are {n_cells:,} runs, more than {_MOST_CELLS:,}: give --yes if you want them "
             "all, or fewer values, selectors or seeds."
         )
-    typer.confirm(f"These are {n_cells:,} runs. Go on?", abort=True)
+    typer.confirm(f"These are {n_cells:,} runs. Continue?", abort=True)
 
 
 def sizes_of(options: WorldOptions) -> dict[str, int]:
@@ -307,17 +308,18 @@ class TrainingOptions:
         model: The model.
         local: Local work: key=value,... of epochs or steps, batch_size, lr, momentum, proximal,
             weight_decay. Default: epochs=5, batch_size=10, lr=0.05.
-        aggregation: How the answers become the next model.
+        aggregation: How the returned models become the next model.
         server: What the server does with the aggregated model.
-        buffers: Running moments of batch normalisation: average (default), or local: each client
-            keeps its own.
+        buffers: Running moments of batch normalisation: average them (default), or local: each
+            client keeps its own.
         server_lr: Factor on the step of the global model; default: 1.
         hold_out: Share of its examples that a client keeps for evaluation; default: 0.
-        target_accuracy: Accuracy whose rounds and time are reported; may be given several times.
+        target_accuracy: Report rounds and time to this accuracy; may be given several times.
         evaluate_every: Rounds between two evaluations on the test set; default: 1.
         participants: module:Name of your own subclass of turnout.training.Federation.
-        device: cpu (default), cuda, cuda:1, mps ...
-        trainer: fast (default), or reference: one client after the other.
+        device: cpu (default), cuda, cuda:1, mps and so on.
+        trainer: batched (clients side by side), reference (one after the other), or fast (default):
+            the faster of the two.
     """
 
     help_panel: ClassVar = "Training"

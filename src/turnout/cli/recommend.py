@@ -60,11 +60,10 @@ def recommend(
         federation: Which world, and how large.
         seeds: Runs per selector.
         metric: Key of the metric to judge by; default: accuracy, or success_ratio without --train.
-        without: What your server will not have: columns, reports of clients, poll; separated by
-            commas.
+        without: What your server will lack, separated by commas: columns, client reports, poll.
         out: The run folder.
-        jobs: Runs at the same time.
-        fresh: Run everything again, also what the folder holds already.
+        jobs: Number of concurrent runs.
+        fresh: Repeat all runs, even complete ones.
         as_json: For programs.
     """
     recipe = recipe_options(training)

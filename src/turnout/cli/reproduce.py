@@ -72,7 +72,7 @@ def reproduce(
         training: Change the training, e.g. aggregation=mean-returned,device=cuda.
         out: Folder of the run folders.
         results: Folder of the results file, for one process at a time; default: as --out.
-        collect: Run nothing: judge and draw the complete runs.
+        collect: Run nothing; judge and draw the runs that are complete.
         only: With headline: key of a claim; can be repeated; default: all.
         extras: Published forms, their cost, regret and bound.
         computing: How the runs are computed.

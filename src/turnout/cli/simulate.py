@@ -54,7 +54,7 @@ def simulate(
         federation: Which world, and how large.
         seed: Fixes all random draws: the same seed, the same run.
         out: Keep the run in this folder.
-        fresh: Run everything again, also what the folder holds already.
+        fresh: Repeat the run, even if it is complete.
         as_json: For programs.
     """
     _run(selector, param, federation, seed, out, fresh, as_json)
@@ -89,7 +89,7 @@ def train(
         seed: Fixes all random draws: the same seed, the same run.
         out: The run folder.
         track: Trackers that follow the run.
-        fresh: Run everything again, also what the folder holds already.
+        fresh: Repeat the run, even if it is complete.
         as_json: For programs.
     """
     recipe = recipe_options(training, stop_at_target)

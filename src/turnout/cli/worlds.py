@@ -24,6 +24,7 @@ _PARTS: dict[str, type] = {
     "availability": environments.Availability,
     "volatility": environments.Volatility,
     "timing": environments.Timing,
+    "energy": environments.Energy,
     "timing.devices": environments.Devices,
     "timing.noise": Noise,
     "population": environments.Population,
@@ -35,7 +36,7 @@ _PARTS: dict[str, type] = {
 def worlds(
     kind: Annotated[str | None, typer.Argument(metavar="KIND")] = None, *, as_json: AsJson = False
 ) -> None:
-    """Show the worlds and the kinds of their parts, or one kind: fields, meaning, example.
+    """Show the worlds and the kinds of their parts, or one kind with its fields and an example.
 
     Examples: [bold]turnout worlds[/] or [bold]turnout worlds markov[/]
 

@@ -109,8 +109,8 @@ def _check_size(n_unpacked: int, n_packed: int) -> None:
     limit = max(_SMALL, _EXPANSION * n_packed) if setting is None else float(setting) * 1e6
     if n_unpacked > limit:
         raise ValueError(
-            f"its arrays take {n_unpacked / 1e6:.4g} MB, allowed are {limit / 1e6:.4g} MB; set "
-            f"{LIMIT_VARIABLE} if you trust it"
+            f"its arrays take {n_unpacked / 1e6:.4g} MB, but only {limit / 1e6:.4g} MB are "
+            f"allowed; set {LIMIT_VARIABLE} if you trust it"
         )
 
 
@@ -120,7 +120,7 @@ def _array(archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> Arra
         if dtype.hasobject:
             raise ValueError(f"{name} holds Python objects, which are never unpickled")
         if math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
-            raise ValueError(f"{name} has not the size that its shape {shape} needs")
+            raise ValueError(f"{name} does not have the size that its shape {shape} needs")
         file.seek(0)
         array: Array = np.lib.format.read_array(file, allow_pickle=False)
     return array

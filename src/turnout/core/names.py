@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from turnout.core.errors import InvalidInput, MissingExtra
@@ -31,6 +31,23 @@ def import_extra(module: str, advice: str) -> Any:
         raise MissingExtra(advice) from error
 
 
+def loader(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that imports its names when they are first used.
+
+    Args:
+        package: The package.
+        homes: The module of each name, or ``module:Name`` for a name of earlier versions.
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}.")
+        module, _, current = homes[name].partition(":")
+        return getattr(importlib.import_module(f"{package}.{module}"), current or name)
+
+    return load
+
+
 def may_use_plugins() -> bool:
     """Return whether code that is not turnout's may be imported by name."""
     return not os.environ.get(NO_PLUGINS_VARIABLE)
@@ -53,7 +70,8 @@ def import_object(path: str) -> Any:
     if module_name.partition(".")[0] != "turnout" and not may_use_plugins():
         raise InvalidInput(
             f"path {path!r} is code of {module_name!r}, which --no-plugins (or the variable "
-            f"{NO_PLUGINS_VARIABLE}) keeps from being imported: read it, then leave that out."
+            f"{NO_PLUGINS_VARIABLE}) keeps from being imported: read the code, then omit the "
+            "option or the variable."
         )
     try:
         target = importlib.import_module(current_path(module_name))

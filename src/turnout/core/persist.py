@@ -79,7 +79,7 @@ def load(
     if n_clients > max_clients:
         raise StateFileError(
             f"{path} is for n_clients = {n_clients}, more than max_clients = {max_clients}: raise "
-            "that if you trust it."
+            "max_clients if you trust the file."
         )
     parameters = {key: _decode(key, value) for key, value in header["parameters"].items()}
     if into is not None:

@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     EVAL = 6
     SKETCH = 7
     LABELS = 8
+    SHADOW = 9
 
 
 _PURPOSES = frozenset(Purpose)

@@ -48,10 +48,12 @@ import numpy as np
 
 from turnout.core import require
 from turnout.core.errors import InvalidInput, MissingColumn
+from turnout.core.participation import Participation
 from turnout.core.rng import Purpose, stream
 from turnout.core.stateful import Stateful
 from turnout.core.types import (
     Array,
+    BoolArray,
     FloatArray,
     IntArray,
     Outcome,
@@ -86,6 +88,8 @@ class Selector(Stateful, ABC):
     #: Columns of the checks for names that they do not know: the number of columns of an (n, d)
     #: array, or a function of n and a generator that returns the whole array.
     check_columns: ClassVar[Mapping[str, int | ColumnMaker]] = MappingProxyType({})
+    #: Entries of the memo with one row per chosen client, for ``part``.
+    memo_by_client: frozenset[str] = frozenset()
     #: Whether ``select`` may choose fewer clients than it could.
     may_underfill: bool = False
     #: Whether every selection carries the probability with which each client was chosen.
@@ -94,6 +98,10 @@ class Selector(Stateful, ABC):
     expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType({})
     #: What a polled client evaluates its loss on.
     poll_data: PollData = "all"
+    #: How often a client may take part, whatever happens.
+    participation: Participation = Participation()
+    #: Whether limits or budgets may exclude available clients, for all rounds together.
+    excludes: bool = False
 
     def reset(self, n_clients: int) -> None:
         """Allocate the state; overrides call ``super().reset`` first.
@@ -144,6 +152,26 @@ class Selector(Stateful, ABC):
             outcome: What happened, aligned with ``selection.clients``.
         """
 
+    def part(self, selection: Selection, kept: BoolArray, chance: FloatArray) -> Selection:
+        """Return a part of a selection for ``observe``, when only its feedback is known.
+
+        A selector that chose beside another one learns of those whom both chose.
+
+        Args:
+            selection: What ``select`` returned.
+            kept: (s,) the chosen clients whose feedback is known.
+            chance: (k,) the chance of each of these k to have known feedback.
+        """
+        return Selection(
+            selection.round,
+            selection.clients[kept],
+            _product(selection.probability, kept, chance),
+            {
+                name: values[kept] if name in self.memo_by_client else values
+                for name, values in selection.memo.items()
+            },
+        )
+
     def poll(self, ctx: RoundContext, rng: np.random.Generator) -> IntArray | None:
         """Return the clients whose current loss ``select`` needs; the default polls no client.
 
@@ -159,6 +187,15 @@ class Selector(Stateful, ABC):
     def polls(self) -> bool:
         """Whether ``poll`` may ask clients for their loss."""
         return type(self).poll is not Selector.poll
+
+    def continue_at(self, round: int) -> None:
+        """Take note that the state has every round before this one; runners that resume say so.
+
+        Rounds in which nobody could be chosen never reach the selector. The default does nothing.
+
+        Args:
+            round: The round that comes next.
+        """
 
     def quota_at(self, round: int) -> float:
         """Return the share of the cohort that is given by equal chances in a round; 0 by default.
@@ -215,6 +252,11 @@ class Selector(Stateful, ABC):
         for name, guard in _GUARDS.items():
             if name in vars(cls):
                 setattr(cls, name, guard(vars(cls)[name]))
+
+
+def _product(p: FloatArray | None, kept: BoolArray, chance: FloatArray) -> FloatArray | None:
+    """Return the chances of those who are kept, times another chance; never 0."""
+    return None if p is None else np.maximum(p[kept] * chance, np.finfo(np.float64).tiny)
 
 
 def _guard_context(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -41,7 +41,8 @@ class Dataset:
     """Examples before they are divided among clients.
 
     Images are (N, channels, height, width) of uint8, vectors (N, d) of float32, texts (N, length)
-    of word numbers. Labels are stored as int64, those of texts as int32.
+    of word numbers. Labels are stored as int64, those of texts as int32. Targets of a regression
+    are floats in the place of labels, with one output in the place of classes.
 
     Args:
         name: The name that results show.
@@ -73,11 +74,15 @@ class Dataset:
 
     def __post_init__(self) -> None:
         require.integer("n_classes", self.n_classes, minimum=1)
+        kinds = [as_array(name, getattr(self, name)).dtype.kind for name in ("y", "y_test")]
+        if kinds.count("f") == 1:
+            raise require.wrong("y_test", "hold targets or labels as y does", got="other ones")
         for end in ("", "_test"):
             x, y = (as_array(f"{name}{end}", getattr(self, f"{name}{end}")) for name in "xy")
             _check_examples(f"x{end}", x, f"y{end}", y, self.n_classes)
             x = x.astype(np.float32, copy=False) if x.dtype.kind == "f" else x
-            y = y.astype(np.int64 if y.ndim == 1 else np.int32, copy=False)
+            kind = np.float32 if y.dtype.kind == "f" else np.int64 if y.ndim == 1 else np.int32
+            y = y.astype(kind, copy=False)
             object.__setattr__(self, f"x{end}", x)
             object.__setattr__(self, f"y{end}", y)
         if self.y.shape[0] == 0:
@@ -104,6 +109,11 @@ class Dataset:
     def is_text(self) -> bool:
         """Whether examples are word numbers with a label at each position."""
         return self.y.ndim == 2
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether examples have targets of a regression in the place of labels."""
+        return self.y.dtype.kind == "f"
 
 
 #: Who gets which examples: client i gets ``rows[offsets[i]:offsets[i + 1]]`` of ``rows, offsets``.
@@ -221,8 +231,18 @@ class FederatedData:
         return self.y.ndim == 2
 
     @property
+    def has_targets(self) -> bool:
+        """Whether examples have targets of a regression in the place of labels."""
+        return self.y.dtype.kind == "f"
+
+    @property
     def label_counts(self) -> IntArray:
-        """(n, classes) how many training labels of each kind a client has; words for texts."""
+        """(n, classes) how many training labels of each kind a client has; words for texts.
+
+        Targets of a regression are of one kind.
+        """
+        if self.has_targets:
+            return self.num_samples[:, None]
         client = np.repeat(np.arange(self.n_clients), self.num_samples)
         labels = self.y.reshape(client.size, -1)
         key = (client[:, None] * self.n_classes + labels)[labels != PADDING]
@@ -250,16 +270,22 @@ def _check_examples(x_name: str, x: Array, y_name: str, y: Array, n_classes: int
             f"width), for texts (N, length); got shape {x.shape} of {x.dtype}.",
             field=x_name,
         )
-    if y.dtype.kind not in "iu" or y.ndim not in (1, 2) or len(y) != len(x):
+    is_target = y.dtype.kind == "f" and y.ndim == 1
+    if (y.dtype.kind not in "iu" and not is_target) or y.ndim not in (1, 2) or len(y) != len(x):
         wanted = f"hold an integer label for each of the {len(x)} examples of {x_name}"
         raise require.wrong(y_name, wanted, got=f"shape {y.shape} of {y.dtype}")
+    if is_target and n_classes != 1:
+        wanted = "be 1, the number of outputs, where y holds targets of a regression"
+        raise require.wrong("n_classes", wanted, n_classes)
+    if is_target and not np.isfinite(y).all():
+        raise require.wrong(y_name, "be finite", got="NaN or infinity: clean the data first")
     is_text, is_float = y.ndim == 2, x.dtype.kind == "f"
     if is_text and y.shape != x.shape:
         raise require.wrong(y_name, f"have the shape of {x_name}, {x.shape}", y.shape)
     inside = f"inside 0 .. {n_classes - 1} (n_classes is {n_classes})"
     if is_text and (is_float or x.min(initial=0) < 0 or x.max(initial=0) >= n_classes):
         raise InvalidInput(f"{x_name} must hold word numbers {inside}.", field=x_name)
-    if y.size and (y.min() < (PADDING if is_text else 0) or y.max() >= n_classes):
+    if y.size and not is_target and (y.min() < (PADDING if is_text else 0) or y.max() >= n_classes):
         raise require.wrong(y_name, f"be {inside}", got=f"{y.min()} .. {y.max()}")
     if is_float and not np.isfinite(x).all():
         raise require.wrong(x_name, "be finite", got="NaN or infinity: clean the data first")

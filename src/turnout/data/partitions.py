@@ -326,6 +326,11 @@ def labels_of(dataset: Dataset, partition: Partition) -> tuple[IntArray, IntArra
             f"{type(partition).__name__} divides by label, and {dataset.name} is text with a label "
             "at each word. Use Natural, Iid or PowerLaw without alpha."
         )
+    if dataset.has_targets:
+        raise InvalidInput(
+            f"{type(partition).__name__} divides by label, and {dataset.name} has targets of a "
+            "regression. Use Natural, Iid or PowerLaw without alpha."
+        )
     return dataset.y, np.bincount(dataset.y, minlength=dataset.n_classes)
 
 

@@ -45,7 +45,7 @@ class Arrays(Source):
             The CNNs of turnout want (N, channels, height, width). Texts are (N, length) of word
             numbers.
         y: Their labels, (N,): integers from 0, or names, which are numbered in alphabetical order.
-            For texts numbers of the shape of ``x``.
+            For texts numbers of the shape of ``x``. Floats are targets of a regression.
         x_test: Test examples.
         y_test: Their labels.
         n_classes: Number of classes. Default: the largest label plus one, or the number of names.
@@ -80,7 +80,8 @@ class Arrays(Source):
         y, y_test = _numbered_labels(as_array("y", self.y), as_array("y_test", self.y_test))
         words = (self.x, self.x_test) if y.ndim == 2 else ()
         largest = max(np.max(part, initial=0) for part in (y, y_test, *words))
-        n = int(largest) + 1 if self.n_classes is None else self.n_classes
+        usual = 1 if y.dtype.kind == "f" else int(largest) + 1
+        n = usual if self.n_classes is None else self.n_classes
         group, names = self.group, tuple[str, ...]()
         if group is not None and _is_text(np.asarray(group)):
             group, names = numbered(np.asarray(group))
@@ -151,14 +152,16 @@ def _is_text(values: Array) -> bool:
 
 
 def _numbered_labels(y: Array, y_test: Array) -> tuple[IntArray, IntArray]:
-    """Return labels as numbers; names are numbered over both parts."""
+    """Return labels as numbers; names are numbered over both parts, targets stay as they are."""
     if _is_text(y) and _is_text(y_test) and y.ndim == y_test.ndim == 1:
         number, _ = numbered(np.concatenate((y.astype(str), y_test.astype(str))))
         return number[: y.size], number[y.size :]
+    if y.dtype.kind == y_test.dtype.kind == "f":
+        return y, y_test
     for name, labels in (("y", y), ("y_test", y_test)):
         if labels.dtype.kind not in "iu":
-            wanted = "hold integer labels from 0, or names in both y and y_test"
-            fix = f"Write {name}.astype(int) or {name}.astype(str)"
+            wanted = "hold integer labels from 0, targets, or names in both y and y_test"
+            fix = f"Write {name}.astype(int), {name}.astype(str) or {name}.astype(float)"
             raise require.wrong(name, wanted, got=f"an array of {labels.dtype}. {fix}")
     return y, y_test
 

@@ -43,12 +43,11 @@ _IN_MEMORY = (data.Arrays, training.Ready)
 
 
 def _family(base: type) -> dict[str, type]:
-    """Return the dataclasses below an abstract class; any other class is its only kind."""
-    if not inspect.isabstract(base):
-        return {kind_of(base): base}
+    """Return the dataclasses below a class, with the class itself first unless it is abstract."""
     public = (value for module in (worlds, data, training) for value in vars(module).values())
     classes = [cls for cls in public if isinstance(cls, type) and issubclass(cls, base)]
-    return {
+    itself = {} if inspect.isabstract(base) else {kind_of(base): base}
+    return itself | {
         kind_of(cls): cls
         for cls in classes
         if dataclasses.is_dataclass(cls) and cls not in (base, *_IN_MEMORY)
@@ -64,6 +63,7 @@ FAMILIES: dict[type, dict[str, type]] = {
         worlds.Timing,
         worlds.Devices,
         worlds.Claims,
+        worlds.Energy,
         Noise,
         worlds.Population,
         worlds.SyntheticLoss,
@@ -166,8 +166,9 @@ def encode(value: Any) -> Any:
         return _TABLES.encode(value)
     except CannotEncode as error:
         raise InvalidInput(
-            f"a {error} cannot be written to a configuration: use plain values, and for a model "
-            "of your own Custom('module:factory') instead of Ready(module)."
+            f"a {error} cannot be written to a configuration: use plain values, for a model "
+            "of your own Custom('module:factory') instead of Ready(module), and save a fitted "
+            "world before you run it."
         ) from error
 
 
@@ -191,7 +192,8 @@ def decode(table: Any, base: type, key: Key = ()) -> Any:
         raise ConfigError(key, f"must be a table with a kind, got {table!r}.")
     kinds = FAMILIES[base]
     values = dict(table)
-    kind = values.pop("kind", next(iter(kinds)) if len(kinds) == 1 else None)
+    has_usual = len(kinds) == 1 or not inspect.isabstract(base)
+    kind = values.pop("kind", next(iter(kinds)) if has_usual else None)
     if base in BY_PATH and _is_path(kind) and not _is_kind(_imported(kind, (*key, "kind")), base):
         return build(BY_PATH[base], {"path": kind, "parameters": values}, key)
     return build(_class_of(kind, kinds, (*key, "kind"), base), values, key)
@@ -214,7 +216,7 @@ def _tagged(cls: type) -> dict[str, str]:
     path = f"{cls.__module__}:{cls.__qualname__}"
     for base, kinds in FAMILIES.items():
         if cls in kinds.values():
-            return {} if len(kinds) == 1 else {"kind": kind_of(cls)}
+            return {} if len(kinds) == 1 or cls is base else {"kind": kind_of(cls)}
         if issubclass(cls, base):
             return {"kind": path}
     return {"schedule": kind_of(cls) if cls in SCHEDULES.values() else path}
@@ -293,9 +295,8 @@ def _replaced(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _completed(value: Any, default: Any) -> Any:
-    """Return a table with what it leaves out, where a field can be of one kind only."""
-    kinds = FAMILIES.get(type(default), {})
-    if not isinstance(value, Mapping) or list(kinds.values()) != [type(default)]:
+    """Return a table with what it leaves out, where it can only be of the default's kind."""
+    if not isinstance(value, Mapping) or "kind" in value or type(default) not in FAMILIES:
         return value
     return encode(default) | _replaced(type(default), value)
 

@@ -71,6 +71,17 @@ class RoundEngine:
                 self.bounds.grow(n_clients)
         self.n_clients = n_clients
 
+    def check_fits(self, n_rounds: int | None = None, n_clients: int | None = None) -> None:
+        """Refuse to start if the clients cannot fill the cohorts under the selector's limits.
+
+        Args:
+            n_rounds: The rounds of the run; None = unknown.
+            n_clients: The clients there will be; None = those there are.
+        """
+        size = max(self.cohort_size, self.terms()[0])
+        n_clients = self.n_clients if n_clients is None else n_clients
+        self.selector.participation.check_fits(n_clients, size, n_rounds)
+
     def terms(self) -> tuple[int, float]:
         """Return how many clients to choose in the next round, and its deadline in seconds."""
         size = self.policy.select_size(self.cohort_size, self.observed)
@@ -178,17 +189,21 @@ class RoundEngine:
             "bounds": self.bounds.state() if self.bounds is not None and self.n_clients else {},
         }
 
-    def load_state(self, state: Mapping[str, Mapping[str, Array]], n_clients: int) -> None:
+    def load_state(
+        self, state: Mapping[str, Mapping[str, Array]], n_clients: int, round: int
+    ) -> None:
         """Continue from what ``state`` returned.
 
         Args:
             state: The arrays by owner.
             n_clients: How many clients there were.
+            round: The round that comes next.
         """
         self.n_clients = 0
         self.resize(n_clients)
         if n_clients:
             self.selector.load_state(state["selector"])
+            self.selector.continue_at(round)
             if self.bounds is not None and "bounds" in state:  # they were on
                 self.bounds.load_state(state["bounds"])
         self.observed.load_state(state["observed"])

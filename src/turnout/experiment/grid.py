@@ -28,12 +28,13 @@ from turnout.results.files import (
     FolderError,
     cell_folder,
     drop_previous,
+    locked,
     remove_leftovers,
 )
-from turnout.results.lock import locked
 from turnout.results.merge import misfit, union
 from turnout.results.results import CellResult, Results
 from turnout.results.settings import versions
+from turnout.worlds import Observed
 
 # --------------------------------------------------------------------------------------------------
 # A part of a grid, for a machine that runs only that part.
@@ -220,7 +221,7 @@ def _runner(
         check_cluster(address)
         return functools.partial(run_on_ray, address=address, n_jobs=n_jobs)
     if address is not None:
-        raise InvalidInput(f"address is that of a Ray cluster; got {address!r} without 'ray'.")
+        raise InvalidInput(f"address {address!r} names a Ray cluster, which needs backend='ray'.")
     if callbacks is not None and jobs > 1:
         raise InvalidInput("callbacks need n_jobs=1: they cannot follow several processes.")
     return functools.partial(run_local, n_jobs=jobs, callbacks=callbacks)
@@ -269,6 +270,8 @@ def checker(experiment: Experiment) -> Callable[[Variant], None]:
     def check(variant: Variant) -> None:
         selector, size = variant.make(), variant.cohort_size or experiment.cohort_size
         rounds(selector, world, cohort_size=size, participants=federation, n_rounds=0)
+        size = max(size, experiment.policy.select_size(size, Observed.fresh()))
+        selector.participation.check_fits(world.n_clients, size, experiment.n_rounds)
         is_weighted = aggregation is not None and aggregation.needs_probability
         if is_weighted and not selector.reports_probability:
             raise InvalidInput(

@@ -15,17 +15,19 @@ One round::
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
 from turnout.core import require
 from turnout.core.bounds import Bounds
 from turnout.core.errors import InvalidInput, MissingColumn
+from turnout.core.participation import chance_bound
 from turnout.core.selector import Selector
 from turnout.core.types import (
     Array,
@@ -38,8 +40,11 @@ from turnout.core.types import (
     Status,
 )
 from turnout.experiment.engine import RoundEngine
-from turnout.results.run import RoundRow
+from turnout.results.run import LOSSES, RoundRow
 from turnout.worlds import Environment, Fate, FixedDeadline, History, Observed, RoundPolicy
+
+if TYPE_CHECKING:
+    from turnout.results.callbacks import Callback
 
 # --------------------------------------------------------------------------------------------------
 # What clients hold, answer and do in a round: losses of the world, or training of a real model.
@@ -180,6 +185,7 @@ class RoundRecord:
         spent: (s,) seconds that each chosen device worked.
         fate: (n,) what would have happened to everyone.
         measured: What was measured after the round, such as accuracy; empty without training.
+        joules: (s,) energy that each chosen device spent; None in worlds without batteries.
     """
 
     context: RoundContext
@@ -189,6 +195,7 @@ class RoundRecord:
     spent: FloatArray
     fate: Fate
     measured: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+    joules: FloatArray | None = None
 
     @property
     def round(self) -> int:
@@ -213,7 +220,19 @@ class RoundRecord:
             self.length_s,
             self.context.available,
             self.measured,
+            self._reported,
         )
+
+    @property
+    def _reported(self) -> dict[str, FloatArray]:
+        """What the server knows of losses and data of the chosen; empty if it asked for neither."""
+        found = {name: x for name, x in self.outcome.metrics.items() if name in LOSSES}
+        sizes = self.context.columns.get("num_samples")
+        if sizes is not None:
+            found["num_samples"] = sizes[self.selection.clients].astype(np.float64)
+        if self.joules is not None:
+            found["energy_j"] = self.joules
+        return found
 
 
 class Progress:
@@ -328,9 +347,12 @@ def rounds(
     if hasattr(participants, "report"):
         sizes = selector.metric_sizes
         participants.report({name: sizes.get(name) for name in sorted(selector.needs_metrics)})
+    engine.check_fits(n_rounds, environment.n_clients)
     if start == 0:
         engine.resize(environment.n_clients)
         participants.reset()
+    else:
+        selector.continue_at(start)
     return _go(engine, environment, participants, progress.history, range(start, n_rounds))
 
 
@@ -372,6 +394,44 @@ def _go(
         seconds = environment.claimed_s(closed.duration, chosen)
         outcome = Outcome(closed.status, seconds, claims)
         outcome = engine.learn(selection, closed, outcome, deadline)
-        history.record(chosen)
-        measured = participants.measure(t, t == numbers[-1])
-        yield RoundRecord(ctx, selection, outcome, closed.length_s, closed.spent, fate, measured)
+        joules = environment.record(t, history, chosen, closed.spent)
+        measured = {**chance_bound(selection), **participants.measure(t, t == numbers[-1])}
+        if joules is not None:
+            measured["energy_j"] = float(joules.sum())
+            grams = environment.carbon(t, chosen, joules)
+            measured |= {} if np.isnan(grams) else {"co2_g": grams}
+        yield RoundRecord(
+            ctx, selection, outcome, closed.length_s, closed.spent, fate, measured, joules
+        )
+
+
+def with_callbacks(
+    records: Iterator[RoundRecord],
+    callbacks: Sequence[Callback],
+    settings: Mapping[str, Any],
+    clock_s: float = 0.0,
+) -> Generator[RoundRecord, None, None]:
+    """Pass every record on and report it to callbacks; end each callback that was started.
+
+    ``clock_s`` is the virtual time before the first of these records.
+    """
+    if not callbacks:
+        yield from records
+        return
+    with contextlib.ExitStack() as ended:
+        for callback in callbacks:
+            callback.start(settings)
+            ended.callback(callback.end)
+        for record in records:
+            clock_s += record.length_s
+            values = {
+                **record.measured,
+                "available": float(record.context.pool.size),
+                "chosen": float(record.selection.clients.size),
+                "completed": float((record.outcome.status == Status.COMPLETED).sum()),
+                "length_s": record.length_s,
+                "clock_s": clock_s,
+            }
+            for callback in callbacks:
+                callback.round(record.round, values)
+            yield record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from turnout.core.bounds import Bounds
 from turnout.core.errors import InvalidInput
 from turnout.core.registry import make
 from turnout.core.selector import Selector
-from turnout.core.types import BoolArray, Status
-from turnout.experiment.loop import RoundRecord, rounds
+from turnout.core.types import BoolArray
+from turnout.experiment.loop import RoundRecord, rounds, with_callbacks
 from turnout.results.run import Collector, Run
 from turnout.worlds import Environment, RoundPolicy, named_world
 
@@ -168,35 +168,3 @@ def train(
     settings = {"selector": repr(chooser), "training": repr(training), "seed": number}
     with contextlib.closing(with_callbacks(records, callbacks, settings)) as all_records:
         return collect(all_records, world.n_clients, cohort_size, keep_fates=keep_fates)
-
-
-def with_callbacks(
-    records: Iterator[RoundRecord],
-    callbacks: Sequence[Callback],
-    settings: Mapping[str, Any],
-    clock_s: float = 0.0,
-) -> Generator[RoundRecord, None, None]:
-    """Pass every record on and report it to callbacks; end each callback that was started.
-
-    ``clock_s`` is the virtual time before the first of these records.
-    """
-    if not callbacks:
-        yield from records
-        return
-    with contextlib.ExitStack() as ended:
-        for callback in callbacks:
-            callback.start(settings)
-            ended.callback(callback.end)
-        for record in records:
-            clock_s += record.length_s
-            values = {
-                **record.measured,
-                "available": float(record.context.pool.size),
-                "chosen": float(record.selection.clients.size),
-                "completed": float((record.outcome.status == Status.COMPLETED).sum()),
-                "length_s": record.length_s,
-                "clock_s": clock_s,
-            }
-            for callback in callbacks:
-                callback.round(record.round, values)
-            yield record

@@ -249,12 +249,21 @@ def settings_of(
         others: Further arguments of ``Experiment``.
     """
     n_rounds = require.integer("n_rounds", n_rounds, minimum=0)
+    usual = _usual_settings(world)
+    given = {
+        name: value
+        for name, value in others.items()
+        if name not in usual or not (value is None or (isinstance(value, int) and value == 0))
+    }
+    policy = usual.pop("policy", FixedDeadline())
+    usual_rounds = usual.pop("n_rounds", 0)
     return {
         "world": read_world(world),
         "training": training,
-        "policy": FixedDeadline() if deadline is None else FixedDeadline(deadline),
-        "n_rounds": n_rounds or (0 if training is None else N_TRAINED_ROUNDS),
-        **others,
+        "policy": policy if deadline is None else FixedDeadline(deadline),
+        "n_rounds": n_rounds or (usual_rounds if training is None else N_TRAINED_ROUNDS),
+        **usual,
+        **given,
     }
 
 
@@ -279,13 +288,45 @@ def read_world(world: Any) -> Any:
     Raises:
         InvalidInput: The file cannot be read.
     """
-    if not isinstance(world, str | os.PathLike) or Path(world).suffix != ".toml":
+    if not _is_file(world):
         return world
+    table = _world_file(world)
+    own = table.get("world")
+    if own is None:
+        own = {name: value for name, value in table.items() if name not in _USUAL}
+    return _placed(own, Path(world).parent)
+
+
+#: What the file of a world may say about runs in it, beside the table ``world``.
+_USUAL = ("n_clients", "cohort_size", "n_rounds", "policy")
+
+
+def _is_file(world: Any) -> bool:
+    return isinstance(world, str | os.PathLike) and Path(world).suffix == ".toml"
+
+
+def _world_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
-        table = tomllib.loads(Path(world).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidInput(f"world {world} cannot be read: {error}.", field="world") from error
-    return table.get("world", table)
+        raise InvalidInput(f"world {path} cannot be read: {error}.", field="world") from error
+
+
+def _usual_settings(world: Any) -> dict[str, Any]:
+    """Return the sizes and the policy that the file of a world suggests."""
+    table = _world_file(world) if _is_file(world) else {}
+    return {name: table[name] for name in _USUAL if name in table}
+
+
+def _placed(table: Any, folder: Path) -> Any:
+    """Return a table whose paths lead to files beside it, where there are such files."""
+    if not isinstance(table, Mapping):
+        return table
+    placed = {name: _placed(value, folder) for name, value in table.items()}
+    path = placed.get("path")
+    if isinstance(path, str) and path and (folder / path).is_file():
+        placed["path"] = (folder / path).as_posix()
+    return placed
 
 
 def world_axis(worlds: Sequence[Any]) -> dict[str, dict[str, Any]]:

@@ -63,7 +63,7 @@ def parse_parameters(text: str) -> dict[str, Any]:
         if not equals or not _NAME.fullmatch(name):
             raise ConfigError((), f"{part.strip()!r} in {text!r} is not key=value.")
         if name in table:
-            raise ConfigError((name,), f"stands twice in {text!r}.")
+            raise ConfigError((name,), f"occurs twice in {text!r}.")
         table[name] = _value(name, value)
     return table
 

@@ -7,56 +7,60 @@ that a framework has to provide. Models and messages pass through unopened.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from turnout.core.names import loader
 
 if TYPE_CHECKING:
-    from turnout.live.alerts import Alert as Alert
-    from turnout.live.alerts import AlertRules as AlertRules
-    from turnout.live.driver import Live as Live
-    from turnout.live.monitor import Follower as Follower
-    from turnout.live.prometheus import Prometheus as Prometheus
-    from turnout.live.round import ClosedRound as ClosedRound
-    from turnout.live.round import Cohort as Cohort
-    from turnout.live.session import Session as Session
-    from turnout.live.settings import Guard as Guard
-    from turnout.live.settings import LiveSettings as LiveSettings
-    from turnout.live.settings import MissingMetric as MissingMetric
-    from turnout.live.settings import Quorum as Quorum
-    from turnout.live.settings import TooFewAnswers as TooFewAnswers
-    from turnout.live.transport import Identity as Identity
-    from turnout.live.transport import Kind as Kind
-    from turnout.live.transport import Port as Port
-    from turnout.live.transport import Reply as Reply
-    from turnout.live.world import VirtualWorld as VirtualWorld
-    from turnout.live.world import World as World
+    from turnout.live.alerts import Alert, AlertRules
+    from turnout.live.driver import Live
+    from turnout.live.monitor import Follower
+    from turnout.live.prometheus import Prometheus
+    from turnout.live.round import ClosedRound, Cohort
+    from turnout.live.session import Session
+    from turnout.live.settings import Guard, LiveSettings, MissingMetric, Quorum, TooFewAnswers
+    from turnout.live.transport import Identity, Kind, Port, Reply
+    from turnout.live.world import VirtualWorld, World
 
-#: The names of each module; clients import parts of this package without the server's side.
-_NAMES = {
-    "alerts": ("Alert", "AlertRules"),
-    "driver": ("Live",),
-    "monitor": ("Follower",),
-    "prometheus": ("Prometheus",),
-    "round": ("ClosedRound", "Cohort"),
-    "session": ("Session",),
-    "settings": ("Guard", "LiveSettings", "MissingMetric", "Quorum", "TooFewAnswers"),
-    "transport": ("Identity", "Kind", "Port", "Reply"),
-    "world": ("VirtualWorld", "World"),
+__all__ = [
+    "Alert",
+    "AlertRules",
+    "ClosedRound",
+    "Cohort",
+    "Follower",
+    "Guard",
+    "Identity",
+    "Kind",
+    "Live",
+    "LiveSettings",
+    "MissingMetric",
+    "Port",
+    "Prometheus",
+    "Quorum",
+    "Reply",
+    "Session",
+    "TooFewAnswers",
+    "VirtualWorld",
+    "World",
+]
+
+#: The module of each name; clients import parts of this package without the server's side. The last
+#: ones are names of earlier versions.
+_HOMES = {
+    **dict.fromkeys(("Alert", "AlertRules"), "alerts"),
+    **dict.fromkeys(("Guard", "LiveSettings", "MissingMetric", "Quorum"), "settings"),
+    **dict.fromkeys(("Identity", "Kind", "Port", "Reply"), "transport"),
+    **dict.fromkeys(("ClosedRound", "Cohort"), "round"),
+    **dict.fromkeys(("VirtualWorld", "World"), "world"),
+    "Follower": "monitor",
+    "Live": "driver",
+    "Prometheus": "prometheus",
+    "Session": "session",
+    "TooFewAnswers": "settings",
+    "Chosen": "round:Cohort",
+    "Ended": "round:ClosedRound",
+    "Heard": "transport:Reply",
+    "Settings": "settings:LiveSettings",
 }
-#: Names of earlier versions, and what they are called now.
-_FORMER = {
-    "Chosen": "Cohort",
-    "Ended": "ClosedRound",
-    "Heard": "Reply",
-    "Settings": "LiveSettings",
-}
 
-__all__ = sorted(name for names in _NAMES.values() for name in names)
-
-
-def __getattr__(name: str) -> Any:
-    current = _FORMER.get(name, name)
-    for module, names in _NAMES.items():
-        if current in names:
-            return getattr(import_module(f"{__name__}.{module}"), current)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = loader(__name__, _HOMES)

@@ -22,6 +22,7 @@ from turnout.core.types import Array
 from turnout.experiment.codec import encode
 from turnout.live.checkpoint import Checkpoint, check_settings, read_checkpoint, write_checkpoint
 from turnout.live.members import PendingRequests, Request
+from turnout.live.receipts import Receipts
 from turnout.live.records import Records
 from turnout.live.reports import number
 from turnout.live.round import IN_TRAINING, ClosedRound, Cohort, Reject
@@ -325,6 +326,7 @@ class HostRun:
     ) -> None:
         self.session, self.journal = session, session.journal
         settings, world, selector = session.settings, session.world, session.selector
+        session.n_rounds = max(1, n_rounds)
         self._kind = f"turnout-{kind}"
         self._identity: dict[str, Any] = {}  # what a checkpoint belongs to
         self._config: dict[str, Any] = {}
@@ -334,7 +336,12 @@ class HostRun:
         if settings.records is not None:
             classes = None if world is None else world.classes
             rate = selector.guaranteed_rate()
-            self._records = Records(settings.records, self._config, classes, rate, versions)
+            receipts = None
+            if settings.receipt_key is not None:
+                receipts = Receipts(settings.receipt_key)
+            self._records = Records(
+                settings.records, self._config, classes, rate, versions, receipts
+            )
         self.live = Live(session, port, self._records)
         self.cohort: Cohort | None = None  #: of the last round
         self.result: ClosedRound | None = None  #: of the last round

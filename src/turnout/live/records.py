@@ -2,8 +2,9 @@
 
 A live run folder has more than the files of every run. ``roster.json`` has the stable id of each
 client, in the order of their indices. ``answers.jsonl`` has a line for each round with the status
-of every chosen client, and ``alerts.jsonl`` a line for each alert. ``open.jsonl`` shows the open
-round for ``turnout watch``. A run that was stopped has ``error.txt`` instead of a summary until it
+of every chosen client, and ``alerts.jsonl`` a line for each alert. With a key, ``receipts.jsonl``
+has a signed line for each chosen client. ``open.jsonl`` shows the open round for ``turnout watch``.
+A run that was stopped has ``error.txt`` instead of a summary until it
 resumes.
 """
 
@@ -27,6 +28,7 @@ from turnout.core.roster import Roster
 from turnout.core.types import IntArray, Status
 from turnout.live.alerts import STOPPED, Alert
 from turnout.live.members import Members
+from turnout.live.receipts import Receipts
 from turnout.live.round import ClosedRound, Cohort, Journal
 from turnout.live.transport import Reply, clock
 from turnout.results import files
@@ -64,6 +66,7 @@ class Records:
         classes: IntArray | None = None,
         guaranteed_rate: float | None = None,
         more_versions: Mapping[str, str] | None = None,
+        receipts: Receipts | None = None,
     ) -> None:
         self.path = cell_folder(Path(root), config["label"], config["seed"])
         self._config = config
@@ -80,6 +83,11 @@ class Records:
         self._open = self.path / files.OPEN
         self._answers = RoundLog(self.path / files.ANSWERS)
         self._alerts = RoundLog(self.path / files.ALERTS)
+        self._by_round = [self._answers, self._alerts]
+        self._receipts = receipts
+        if receipts is not None:
+            self._signed = RoundLog(self.path / files.RECEIPTS)
+            self._by_round.append(self._signed)
         self._n_lines = self._n_known = 0
         self._is_open = False
         self._busy: list[Hashable] = []  # when the cohort of the open round was chosen
@@ -98,7 +106,7 @@ class Records:
         files.write_json(self.path / files.VERSIONS, versions() | self._versions)
         self._write_config(journal)
         self._log.begin(journal.lines())
-        for log in (self._answers, self._alerts):
+        for log in self._by_round:
             log.begin(_lines_before(log.path, journal.n_rounds))
         self._n_lines = journal.n_rounds
         self._is_open = True
@@ -133,7 +141,9 @@ class Records:
         if result.alerts:
             at = _stamp(result.closed_at)
             self._alerts.append([alert.line(at) for alert in result.alerts])
-        for log in (self._answers, self._alerts):
+        if self._receipts is not None:
+            self._signed.append(self._receipts_of(self._receipts, result))
+        for log in self._by_round:
             log.sync()
 
     @_refused
@@ -190,12 +200,29 @@ class Records:
             if journal.n_rounds:
                 self._write_choices(journal)
 
+    def _receipts_of(self, receipts: Receipts, result: ClosedRound) -> list[str]:
+        """Return the lines of ``receipts.jsonl`` of a round: one for each chosen client."""
+        lines = []
+        status, seconds = result.closed.status, result.closed.duration
+        for client, code, took in zip(result.ids, status, seconds, strict=True):
+            receipt = receipts.make(
+                self._config["label"],
+                result.round,
+                client,
+                status=Status(int(code)).name.lower(),
+                is_void=result.is_void,
+                seconds=float(took),
+                closed_at=result.closed_at,
+            )
+            lines.append(json.dumps(receipt))
+        return lines
+
     def _write_config(self, journal: Journal) -> None:
         self._config["n_clients"] = journal.n_clients
         files.write_json(self.path / files.CONFIG, self._config)
 
     def _write_choices(self, journal: Journal, more: dict[str, Any] | None = None) -> None:
-        columns = journal.columns() | self._classes | (more or {})
+        columns = {**journal.columns(), **journal.more_columns(), **self._classes, **(more or {})}
         write_npz(self.path / files.SELECTIONS, columns)
         self._flushed = clock.now()
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from turnout.core.arrays import UPDATE_METRICS
+from turnout.core.arrays import NON_NEGATIVE_METRICS, UPDATE_METRICS, contained
 from turnout.core.bounds import JUMP
 from turnout.core.errors import MissingColumn, StateFileError
 from turnout.core.selector import Selector
@@ -21,12 +21,16 @@ from turnout.live.members import Columns
 from turnout.live.settings import LiveSettings, MissingMetric
 from turnout.live.transport import Reply, log
 from turnout.live.world import VirtualWorld
+from turnout.results.run import LOSSES
 from turnout.worlds import Closed
 
 #: Names among what was seen: the weight for averaging, a polled loss, any answer at all.
 _WEIGHT, _POLLED, _ANSWER = "weight", "polled-loss", "answer"
 #: The column that answers fill, too.
 _SIZE = "num_samples"
+
+#: Other names under which applications report the loss of the training.
+_LOSSES = ("train_loss", "train-loss")
 
 #: How ``LossReport`` of earlier versions wrote its metrics.
 OLD_KEYS = {"loss-std": "loss_std", "loss-rms": "loss_rms"}
@@ -205,6 +209,67 @@ class Reports:
             }
         return duration, Outcome.from_reports(closed.status, duration, reported, sizes)
 
+    def told(
+        self,
+        t: int,
+        clients: IntArray,
+        closed: Closed,
+        answers: Mapping[int, Reply],
+        names: Collection[str],
+    ) -> dict[str, FloatArray]:
+        """Return (s,) numbers that clients in time reported, whoever asked for them.
+
+        Args:
+            t: The round.
+            clients: (s,) who was chosen.
+            closed: How the round ended for them.
+            answers: The usable replies, by position.
+            names: The names of the numbers.
+        """
+        in_time = closed.status == Status.COMPLETED
+        if self.is_virtual and self.world is not None:
+            made = self.world.environment.reports(t, clients, dict.fromkeys(names))
+            return {name: np.where(in_time, x, math.nan) for name, x in made.items()}
+        found = {}
+        for name in names:
+            key = self.settings.metric_keys.get(name, name)
+            values = [
+                number(answers[i].metrics, key) if i in answers and in_time[i] else math.nan
+                for i in range(clients.size)
+            ]
+            known = name in NON_NEGATIVE_METRICS
+            found[name] = contained(name, values, clients.size, non_negative=known)
+        return found
+
+    def recorded(
+        self,
+        clients: IntArray,
+        outcome: Outcome,
+        answers: Mapping[int, Reply],
+        columns: Columns,
+    ) -> dict[str, FloatArray]:
+        """Return losses and numbers of examples of the chosen, as far as they are known.
+
+        Args:
+            clients: (s,) who was chosen.
+            outcome: What the selector learned from.
+            answers: The replies that came in time, by position.
+            columns: What clients reported about themselves.
+        """
+        key = self.settings.metric_keys.get("loss", "loss")
+        loss = outcome.metrics.get("loss")
+        if loss is None:
+            loss = np.full(clients.size, np.nan)
+            for i, reply in answers.items():
+                loss[i] = next(
+                    (x for x in (number(reply.metrics, k) for k in (key, *_LOSSES)) if x >= 0.0),
+                    math.nan,
+                )
+        sizes = np.array([columns.number(_SIZE, client) for client in clients.tolist()])
+        found = {**outcome.metrics, "loss": loss, _SIZE: sizes}
+        found = {name: found[name] for name in (*LOSSES, _SIZE) if name in found}
+        return {name: values for name, values in found.items() if not np.isnan(values).all()}
+
     def _report(self, metrics: Mapping[str, Any], name: str, key: str) -> Any:
         """Return what a client reported; NaN for a number or a vector that does not fit."""
         if name not in self.selector.metric_sizes:
@@ -256,7 +321,7 @@ class Reports:
         return wants_answers and self.world is None and _ANSWER not in self.seen
 
 
-class PerClient:
+class ByClient:
     """A number for each client that checkpoints keep; NaN means that there is none yet."""
 
     #: Its name in a checkpoint, and what it is in words.
@@ -284,7 +349,7 @@ class PerClient:
         self.grow(n_clients)
 
 
-class FirstClaims(PerClient):
+class FirstClaims(ByClient):
     """The weights that clients first claimed for their answers: numbers of examples, or of steps.
 
     The model is averaged by these weights. A client that claims 140 and later 10^9 would take it
@@ -323,7 +388,7 @@ class FirstClaims(PerClient):
         return most
 
 
-class UpdateSizes(PerClient):
+class UpdateSizes(ByClient):
     """The sizes of updates that are usual in a federation.
 
     One reply of 1e30 ruins an average, and also a median of two. The server measures how far each

@@ -28,6 +28,7 @@ from turnout.report.figure import (
     Panel,
 )
 from turnout.report.to_matplotlib import write_figure
+from turnout.report.twin import twin_charts
 from turnout.results import sensitivity
 from turnout.results.catalogue import find, metric_named, shown_in
 from turnout.results.files import slug
@@ -85,6 +86,7 @@ def sections(world: WorldGroup, order: Order) -> list[Section]:
         *by_client,
         ("Time", _time),
         ("Fairness queues", _queues),
+        ("Twin", twin_charts),
     ]
     found = [Section(title, list(charts(world, order))) for title, charts in everything]
     return [section for section in found if section.charts]

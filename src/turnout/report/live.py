@@ -26,6 +26,7 @@ from turnout.results.guarantee import fair_share
 from turnout.results.reader import Cell
 from turnout.results.run import Run
 from turnout.results.settings import CellSettings
+from turnout.results.shadows import Shadowed, read_shadows
 
 # The numbers --------------------------------------------------------------------------------------
 
@@ -109,6 +110,7 @@ class LiveRun:
         run: The choices and who could be chosen, as far as they are written.
         alerts: The alerts of the run, in order.
         is_simulated: Whether clients were simulated: they have no names, and nobody waited.
+        shadows: What selectors that were not in charge would have chosen.
     """
 
     settings: CellSettings
@@ -116,6 +118,7 @@ class LiveRun:
     run: Run | None
     alerts: Sequence[Notice] = ()
     is_simulated: bool = False
+    shadows: Sequence[Shadowed] = ()
 
     @classmethod
     def of(cls, cell: Cell) -> LiveRun | None:
@@ -130,7 +133,10 @@ class LiveRun:
         answers = read_answers(cell.path) if cell.is_live else None
         if answers is None:
             return None
-        return cls(cell.settings, answers, cell.choices, read_alerts(cell.path))
+        run = cell.choices
+        shadows = () if run is None else tuple(read_shadows(cell.path, run).values())
+        alerts = read_alerts(cell.path)
+        return cls(cell.settings, answers, run, alerts, shadows=shadows)
 
     @classmethod
     def simulated(cls, cell: Cell) -> LiveRun | None:
@@ -221,7 +227,7 @@ class LiveRun:
         answers = self.answers
         rounds: dict[tuple[int, int, str], list[int]] = {}
         for i in np.flatnonzero(answers.status != Status.COMPLETED).tolist():
-            reason = answers.reasons.get(i, "no answer in time")
+            reason = answers.reasons.get(i, "no reply in time")
             key = (int(answers.clients[i]), int(answers.status[i]), reason)
             rounds.setdefault(key, []).append(int(answers.round_of[i]) + 1)
         found = [
@@ -353,14 +359,14 @@ class LiveView:
         totals, lengths = run.per_round.sum(axis=0), run.answers.length_s
         n_chosen, n_void = int(totals.sum()), int(run.answers.is_void.sum())
         troubles = ", ".join(f"{int(totals[kind]):,} {kind.words}" for kind in ENDS[1:])
-        need = f"a round needs {run.min_answers:,} answer{'s' * (run.min_answers > 1)}"
+        need = f"a round needs {run.min_answers:,} {'replies' if run.min_answers > 1 else 'reply'}"
         free = ""
         if run.run is not None and run.run.n_rounds:
             free = f"{run.run.n_available.mean():,.1f} free per round"
         found = [
             Fact("Rounds", f"{run.n_rounds:,} of {run.settings.n_rounds:,}"),
             Fact("Void rounds", "" if run.is_simulated else f"{n_void:,}", need),
-            Fact("Answers in time", f"{int(totals[0]):,} of {n_chosen:,}", troubles),
+            Fact("Replies in time", f"{int(totals[0]):,} of {n_chosen:,}", troubles),
             Fact("Clients seen", f"{len(run.names):,}", free),
             _time("Virtual time of a round" if run.is_simulated else "Training per round", lengths),
             _time("Wait per round", run.waited_s),
@@ -441,7 +447,7 @@ class LiveView:
         """The columns of the table of clients."""
         ends = [kind.words.capitalize() for kind in ENDS]
         shares = ["Free in rounds", "Fair share", "Got of it"] if self.run.shares else []
-        return ["Chosen", *ends, "Usual answer", *shares]
+        return ["Chosen", *ends, "Usual reply", *shares]
 
     @cached_property
     def rows(self) -> list[ClientRow]:
@@ -472,6 +478,37 @@ class LiveView:
             f"Jain's index of these parts is {shares.jain:.3f} (1 = all equal)."
         )
         return f"{text} Never chosen, though free: {never:,}." if never else text
+
+    @cached_property
+    def shadow_rows(self) -> list[list[str]]:
+        """What selectors that were not in charge would have done, one row each."""
+        return [
+            [
+                row["selector"],
+                f"{row['rounds']:,}",
+                _NONE if row["agreement"] is None else f"{row['agreement']:.0%}",
+                _NONE if row["least_share"] is None else f"{row['least_share']:.2f}",
+            ]
+            for row in self._shadows
+        ]
+
+    @property
+    def shadow_headings(self) -> list[str]:
+        """The headings of ``shadow_rows``."""
+        return ["Shadow", "Chose in rounds", "Same as in charge", "Least served"]
+
+    @property
+    def _shadows(self) -> list[dict[str, Any]]:
+        run, none = self.run.run, math.nan
+        found = []
+        for each in self.run.shadows:
+            same, least = (
+                (none, none) if run is None else (each.agreement(run), each.least_share(run))
+            )
+            numbers = {"agreement": same, "least_share": least}
+            known = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
+            found.append({"selector": each.label, "rounds": each.n_rounds, **known})
+        return found
 
     @property
     def charts(self) -> Iterator[Chart]:
@@ -512,6 +549,7 @@ class LiveView:
             "alerts": [alert._asdict() for alert in run.alerts],
             "clients": clients,
             "complaints": [complaint._asdict() for complaint in run.complaints],
+            **({"shadows": self._shadows} if run.shadows else {}),
         }
 
 
@@ -586,9 +624,9 @@ def _answers(run: LiveRun) -> Chart:
     marks: list[Mark] = [*stacked([Bars(k.words, k.css, rounds, counts[:, k]) for k in ENDS])]
     caption = "What happened to the chosen clients."
     if run.min_answers > 1 and not run.is_simulated:
-        caption += f" Dashed: the {run.min_answers} answers in time that a round needs."
+        caption += f" Dashed: the {run.min_answers} replies in time that a round needs."
         marks.append(Guide("y", float(run.min_answers), "dash"))
-    return _by_round("answers", "Answers by round", caption, marks, Axis("clients"))
+    return _by_round("answers", "Replies by round", caption, marks, Axis("clients"))
 
 
 def _waits(run: LiveRun) -> Chart:
@@ -599,8 +637,8 @@ def _waits(run: LiveRun) -> Chart:
     ]
     caption = (
         "Wall time of each round. Waiting is all time without training: until enough clients were "
-        "there, until they had answered the server's questions, and while the server worked before "
-        "it closed the round."
+        "connected, until they had replied to the server's queries, and while the server worked "
+        "before it closed the round."
     )
     title = "Training and waiting by round"
     return _by_round("waits", title, caption, stacked(bars), Axis("wall time", "s"))

@@ -208,7 +208,7 @@ def _curves(runs: list[Watched]) -> list[Sketch]:
         shortest = min(column.size for column in columns)
         mean = np.mean([column[:shortest] for column in columns], axis=0)
         lines.append(_line(label, number, mean))
-    title = "Accuracy by round" if is_trained else "Answers in time so far"
+    title = "Accuracy by round" if is_trained else "Replies in time so far"
     caption = "Mean over the seeds of a selector, up to the round that all of them reached."
     drawn = sketch(Chart("curves", title, caption, [Panel(lines, Axis("round"))]))
     return [] if drawn is None else [drawn]

@@ -72,14 +72,14 @@ class OpenNow(NamedTuple):
         began: When its cohort was chosen, as ISO 8601.
         deadline_s: Seconds that the chosen have; None if there is no deadline.
         names: The chosen.
-        heard: The reply of each client: ``answered``, or why there is no answer.
+        replies: The reply of each client: ``answered``, or why there is no answer.
     """
 
     round: int
     began: str
     deadline_s: float | None
     names: tuple[str, ...]
-    heard: Mapping[str, str]
+    replies: Mapping[str, str]
 
     @property
     def began_at(self) -> float | None:
@@ -92,12 +92,12 @@ class OpenNow(NamedTuple):
     @property
     def clients(self) -> list[tuple[str, str]]:
         """Each chosen client and its reply; empty = none yet."""
-        return [(name, self.heard.get(name, "")) for name in self.names]
+        return [(name, self.replies.get(name, "")) for name in self.names]
 
     @property
-    def n_heard(self) -> int:
+    def n_replies(self) -> int:
         """How many of them have replied."""
-        return sum(bool(heard) for _, heard in self.clients)
+        return sum(bool(reply) for _, reply in self.clients)
 
 
 class Notice(NamedTuple):

@@ -86,6 +86,7 @@ def _metric(*, key: str, **fields: Any) -> Metric[Facts]:
 
 
 _trained = partial(_metric, group="learning", needs="training", tables=frozenset())
+_energy = partial(_metric, group="energy", needs="energy", better="lower", decimals=0)
 _fairness = partial(_metric, group="fairness")
 _time = partial(_metric, group="time", unit="s", better="lower")
 
@@ -105,7 +106,7 @@ LEARNING: tuple[Metric[Facts], ...] = (
     _learned(
         key="accuracy",
         heading="accuracy",
-        meaning="Share of the test set that the global model gets right.",
+        meaning="Share of the test set that the global model classifies correctly.",
         better="higher",
         decimals=4,
         tables=_ALL,
@@ -121,7 +122,7 @@ LEARNING: tuple[Metric[Facts], ...] = (
     _learned(
         key="holdout_accuracy",
         title="Hold-out accuracy",
-        meaning="Share of the examples that all clients hold out that the model gets right.",
+        meaning="Share of all held-out examples of clients that the model classifies correctly.",
         detail="Clients keep these examples out of training; E3CS is tested on them.",
         needs="hold-out",
         better="higher",
@@ -150,7 +151,7 @@ LEARNING: tuple[Metric[Facts], ...] = (
     _learned(
         key="jain_of_losses",
         heading="Jain, losses",
-        meaning="How equal the clients' losses on their own examples are: 1 = all equal.",
+        meaning="How equal the clients' losses on their own examples are: 1 means all equal.",
         detail=(
             "It is Jain's index of the losses (UCB-CS, Eq. (3)): (sum of losses)^2 / (n * sum of "
             "squared losses). With n clients it is 1/n if one client has all the loss. An equally "
@@ -169,7 +170,7 @@ LEARNING: tuple[Metric[Facts], ...] = (
     ),
     _learned(
         key="best_accuracy",
-        meaning="Highest accuracy on the test set that was measured on the way.",
+        meaning="Highest accuracy on the test set during the run.",
         better="higher",
         decimals=4,
         tables=frozenset({"train"}),
@@ -181,7 +182,7 @@ LEARNING: tuple[Metric[Facts], ...] = (
 PROGRESS: tuple[Metric[Facts], ...] = (
     _trained(
         key="rounds_run",
-        meaning="Rounds that were played: fewer than planned if the run stopped at its target.",
+        meaning="Rounds of the run: fewer than planned if it stopped at its target.",
         unit="rounds",
         decimals=0,
         tables=frozenset({"train"}),
@@ -193,8 +194,9 @@ PROGRESS: tuple[Metric[Facts], ...] = (
     ),
     _trained(
         key="broken_answers",
-        meaning="Answers with a loss or weights that are not finite; they count as failed.",
-        unit="answers",
+        title="Broken replies",
+        meaning="Replies with a loss or weights that are not finite; they count as failed.",
+        unit="replies",
         better="lower",
         decimals=0,
     ),
@@ -256,12 +258,31 @@ def _lengths(total: Callable[..., float]) -> Callable[[Facts], float]:
     return compute
 
 
+def _sum_of(curve: str) -> Callable[[Facts], float]:
+    """Return a computation: the sum of a curve over the rounds; NaN if there is none."""
+
+    def total(facts: Facts) -> float:
+        measured = facts.measured(curve)
+        return float(measured.sum()) if measured.size else math.nan
+
+    return total
+
+
+def _most_energy(facts: Facts) -> float:
+    """Return the joules of the client that spent most; NaN if they are not known by client."""
+    joules = None if facts.run is None else facts.run.reported.get("energy_j")
+    if facts.run is None or joules is None:
+        return math.nan
+    spent = np.bincount(facts.run.clients, np.nan_to_num(joules), facts.run.n_clients)
+    return float(spent.max(initial=0.0))
+
+
 #: In the order in which they are written and shown.
 PARTICIPATION: tuple[Metric[Facts], ...] = (
     _metric(
         key="success_ratio",
         heading="success",
-        meaning="Share of the chosen clients that answered in time.",
+        meaning="Share of the chosen clients that replied in time.",
         better="higher",
         decimals=4,
         tables=_SIMULATION | {"train", "compare --train"},
@@ -270,13 +291,13 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     _metric(
         key="cep",
         title="CEP",
-        meaning="Cumulative effective participation: how many answers came in time in all.",
+        meaning="Cumulative effective participation: the number of replies in time so far.",
         detail=(
-            "Each chosen client that answers before the round closes adds 1. One that is late, "
+            "Each chosen client that replies before the round closes adds 1. One that is late, "
             "fails or stays silent adds 0. The number grows with the rounds and the cohort, so "
             "compare it only between runs of one length. The success ratio is CEP per choice."
         ),
-        unit="answers",
+        unit="replies",
         better="higher",
         decimals=0,
         tables=_SIMULATION | {"train"},
@@ -284,24 +305,24 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _metric(
         key="regret",
-        meaning="Answers in time that were missed against the best fixed plan in hindsight.",
+        meaning="Replies in time that the best fixed plan in hindsight would have had in addition.",
         detail=(
             "A fixed plan gives each client a chance of being chosen that stays as it is in all "
             "rounds. The best one can only be found when all outcomes are known. A selector that "
             "learns comes close to it: its regret per round goes to 0. The plan keeps its own "
             "fairness quota: selectors with different quotas are measured against different "
-            "plans, and their regrets do not compare."
+            "plans, and their regrets are not comparable."
         ),
-        unit="answers",
+        unit="replies",
         decimals=0,
         tables=frozenset({"simulate", "report"}),
         compute=last_of("regret"),
     ),
     _metric(
         key="regret_bound",
-        meaning="What Theorem 1 of E3CS says the regret stays below on average.",
-        detail="Only E3CS has it, and only in worlds in which every client is always available.",
-        unit="answers",
+        meaning="Upper bound on the mean regret, by Theorem 1 of E3CS.",
+        detail="Only E3CS has it, and only in worlds where every client is always available.",
+        unit="replies",
         decimals=0,
         tables=frozenset({"simulate"}),
         compute=last_of("bound"),
@@ -310,7 +331,7 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         key="least_share",
         title="Share of the least served",
         heading="least served",
-        meaning="Places of the least served client, as a part of its fair share.",
+        meaning="Places of the least served client, as a fraction of its fair share.",
         detail=(
             "The fair share of a round is its places over its available clients. 1 means that "
             "every client got its fair share, and 0 that some client was never chosen. Only "
@@ -334,7 +355,7 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     _fairness(
         key="jain_of_counts",
         heading="Jain",
-        meaning="How equally often the clients were chosen: 1 = all equally often.",
+        meaning="How equally often clients were chosen: 1 means all equally often.",
         detail=(
             "It is Jain's index of the selection counts: (sum of counts)^2 / (n * sum of squared "
             "counts). Read it as the share of the clients that take part: 0.25 is what one gets "
@@ -347,7 +368,7 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     _fairness(
         key="gini_of_counts",
         heading="Gini",
-        meaning="How unequally often the clients were chosen: 0 = all equally often.",
+        meaning="How unequally often clients were chosen: 0 means all equally often.",
         detail=(
             "It is the Gini coefficient of the selection counts, known from incomes: near 1, a few "
             "clients get almost every place. It is the area between the Lorenz curve and the line "
@@ -404,14 +425,14 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     _time(
         key="wasted_s",
         title="Wasted time",
-        meaning="Time that devices spent on answers that did not come in time.",
+        meaning="Time that devices spent on work whose result did not arrive in time.",
         decimals=1,
         tables=frozenset({"simulate", "report"}),
         compute=lambda facts: facts.wasted_s,
     ),
     _fairness(
         key="backlog_per_round",
-        meaning="Choices still owed to the client that waits most, per round: 0 = none.",
+        meaning="Choices still owed to the client with the longest queue, per round: 0 means none.",
         detail=(
             "The backlog is a queue for every client (RBCS-F, Eq. (6)): it grows by the rate "
             "that the client is promised in each round, falls by 1 when the client is chosen, and "
@@ -426,17 +447,51 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
     ),
     _fairness(
         key="backlog_rate",
-        meaning="The rate of being chosen at which backlogs are counted.",
+        meaning="The rate of selection at which backlogs grow.",
         detail=(
             "It is the rate that the selector promises to every client, such as beta of RBCS-F; "
             "0.15 for selectors that promise none."
         ),
         tables=frozenset(),
     ),
+    _energy(
+        key="energy_j",
+        title="Energy",
+        heading="energy",
+        meaning="Energy that the devices of chosen clients spent on work.",
+        unit="J",
+        tables=_SIMULATION | {"train", "compare", "compare --train"},
+        compute=_sum_of("energy_j"),
+    ),
+    _energy(
+        key="energy_per_reply_j",
+        title="Energy per reply",
+        meaning="That energy, divided by the replies in time.",
+        detail="Work that fails or comes too late costs energy as well, and brings no reply.",
+        unit="J",
+        compute=lambda facts: _sum_of("energy_j")(facts) / max(1, int(np.nansum(facts.completed))),
+    ),
+    _energy(
+        key="most_energy_j",
+        title="Most energy of a client",
+        meaning="Energy that the client spent that spent most.",
+        unit="J",
+        compute=_most_energy,
+    ),
+    _energy(
+        key="co2_g",
+        title="Carbon",
+        heading="CO2",
+        meaning="Carbon dioxide of that energy, by the hourly table of the grid.",
+        detail="Only worlds with the energy `battery-on-grid` have it.",
+        unit="g",
+        decimals=1,
+        compute=_sum_of("co2_g"),
+    ),
     _metric(
         key="seconds",
         title="Computing time",
-        meaning="Real time that the computer took.",
+        meaning="Wall-clock time of the run.",
         group="computing",
         unit="s",
         decimals=2,
@@ -446,11 +501,12 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
 
 #: What the metrics of a group have in common.
 GROUPS: Mapping[Group, str] = {
-    "learning": "How good the trained model is. Curves count with their last measured value.",
-    "participation": "How many of the chosen clients answered in time.",
-    "fairness": "How evenly the choices are spread over the clients.",
+    "learning": "The quality of the trained model. A curve counts with its last measured value.",
+    "participation": "How many of the chosen clients replied in time.",
+    "fairness": "How evenly selections are spread over the clients.",
     "time": "Time on the virtual clock of the simulated federation.",
-    "computing": "What the run cost on the computer that ran it.",
+    "energy": "What work took from batteries. Only runs in worlds with batteries have it.",
+    "computing": "The cost of the run on the computer that ran it.",
 }
 
 

@@ -154,7 +154,7 @@ def refuse_mixed(worlds: Sequence[WorldGroup], advice: str) -> None:
     more = len(lines) - _SHOWN_DIFFERENCES
     rest = f"; and {more} more" if more > 0 else ""
     raise InvalidInput(
-        f"these runs are of {len(worlds)} different worlds and do not compare: {shown}{rest}. "
+        f"these runs are of {len(worlds)} different worlds and are not comparable: {shown}{rest}. "
         f"{advice}"
     )
 
@@ -278,7 +278,7 @@ def _remarks(world: WorldGroup) -> list[Problem]:
     if any(broken.values()):
         counts = ", ".join(f"{name}: {count:,}" for name, count in broken.items() if count)
         remarks.append(
-            "some clients trained to a loss or weights that are not finite; their answers count as "
+            "some clients trained to a loss or weights that are not finite; their replies count as "
             f"failed ({counts})."
         )
     written_by = {str(cell.versions.get("turnout")) for cell in cells}

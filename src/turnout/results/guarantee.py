@@ -167,7 +167,7 @@ def fair_places(run: Recorded) -> FloatArray:
     return total
 
 
-def least_share(fair: FloatArray, chosen: IntArray) -> float:
+def least_share(fair: FloatArray, chosen: IntArray | FloatArray) -> float:
     """Return the part of its fair share that the least served client got; NaN without any share.
 
     Only clients count that were available at least half as often as the most available one.

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from turnout.core.errors import InvalidInput, OutputError
 from turnout.core.files import TEMPORARY
 from turnout.results import files
-from turnout.results.files import FolderError
-from turnout.results.lock import locked
+from turnout.results.files import FolderError, locked
 from turnout.results.reader import read_cell
 from turnout.results.settings import SAME_VERSION, first_difference
 
@@ -156,7 +155,7 @@ def _check_apart(target: Path, folders: Sequence[Path]) -> None:
     for inner, outer in itertools.permutations((target, *folders), 2):
         if outer.resolve() in inner.resolve().parents:
             raise InvalidInput(
-                f"{inner} is inside of {outer}, where each run would be twice. Name the shards, "
+                f"{inner} is inside of {outer}, so each run would be there twice. Name the shards, "
                 "and a folder beside them: turnout merge runs/all runs/shard-0 runs/shard-1."
             )
 

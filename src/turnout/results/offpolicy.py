@@ -40,6 +40,8 @@ BLOCKS = 24
 LEAST_EFFECTIVE = 30.0
 #: A log in which less of the candidate's choices can occur than this says nothing either.
 LEAST_SUPPORT = 0.9
+#: It is missing for certain if 1 is so many half intervals above the estimate.
+SURE = 2.0
 #: If all of n values are equal, no more than 3 / n of the others differ, with 95 % confidence.
 RULE_OF_THREE = 3.0
 
@@ -163,7 +165,8 @@ class Weighted:
                 f"the log is too thin for it: {self.n_effective:.0f} effective places of at least "
                 f"{LEAST_EFFECTIVE:.0f}"
             )
-        if self.support.high < 1.0 and self.support.mean < LEAST_SUPPORT:
+        is_certain = self.support.mean + SURE * self.support.half_width < 1.0
+        if is_certain and self.support.mean < LEAST_SUPPORT:
             return (
                 f"{1.0 - self.support.mean:.0%} of its choices could not occur in the log".replace(
                     "%", " %"

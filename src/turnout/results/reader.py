@@ -19,7 +19,15 @@ from turnout.core.errors import InvalidInput
 from turnout.core.types import Array, FloatArray, IntArray
 from turnout.results import files
 from turnout.results.files import DamagedFile, FolderError
-from turnout.results.run import AVAILABLE_AT, AVAILABLE_BITS, MEASURED, PER_CHOICE, PER_ROUND, Run
+from turnout.results.run import (
+    AVAILABLE_AT,
+    AVAILABLE_BITS,
+    MEASURED,
+    PER_CHOICE,
+    PER_ROUND,
+    REPORTED,
+    Run,
+)
 from turnout.results.settings import CellSettings
 
 #: Columns of ``rounds.jsonl`` without which a round cannot be judged.
@@ -278,7 +286,7 @@ def _read_choices(
     _check_choices(path, columns["offsets"], columns["clients"], n_clients)
     n_rounds, n_choices = columns["offsets"].size - 1, columns["clients"].size
     for name, values in columns.items():
-        if name in PER_CHOICE:
+        if name in PER_CHOICE or name.startswith(REPORTED):
             _check_numbers(path, name, values, n_choices, "per choice")
         elif name in (*PER_ROUND, *_CURVES) or name.startswith(MEASURED):
             _check_numbers(path, name, values, n_rounds, "per round")

@@ -37,6 +37,12 @@ PER_ROUND: Mapping[str, type] = {"length_s": np.float64, "n_available": np.int64
 AVAILABLE_BITS, AVAILABLE_AT = "available_bits", "available_at"
 #: How the names of measured columns begin in a file; one entry per round, NaN = not measured.
 MEASURED = "measured."
+#: How those of reported columns begin; one entry per choice, NaN = not reported. Runs whose clients
+#: reported nothing have none.
+REPORTED = "reported."
+
+#: The losses among them; the others are ``num_samples``.
+LOSSES = ("loss", "loss_rms")
 
 #: All columns that are collected, in the order of ``selections.npz``.
 _COLLECTED: Mapping[str, type] = {
@@ -50,6 +56,7 @@ _COLLECTED: Mapping[str, type] = {
 #: Names of the statuses, by their number.
 STATUSES = tuple(status.name.lower() for status in Status)
 _NOTHING: Mapping[str, float] = MappingProxyType({})
+_NO_REPORTS: Mapping[str, FloatArray] = MappingProxyType({})
 
 
 class RoundRow(NamedTuple):
@@ -64,6 +71,7 @@ class RoundRow(NamedTuple):
         length_s: Seconds that the round took.
         available: (n,) who could be chosen.
         measured: accuracy, loss, ... after the round; empty without training.
+        reported: (s,) each: losses and num_samples of the chosen, NaN = not reported.
     """
 
     clients: IntArray
@@ -74,6 +82,7 @@ class RoundRow(NamedTuple):
     length_s: float
     available: BoolArray
     measured: Mapping[str, float] = _NOTHING
+    reported: Mapping[str, FloatArray] = _NO_REPORTS
 
 
 class Collector:
@@ -85,6 +94,7 @@ class Collector:
             self._columns[starts].append(0)
         #: By round, what was measured in it; an entry may be replaced when more is known.
         self.measured: list[Mapping[str, float]] = []
+        self._reported: dict[str, _Growing] = {}
 
     @property
     def n_rounds(self) -> int:
@@ -103,6 +113,12 @@ class Collector:
         for name in PER_CHOICE:
             values = getattr(row, name)
             columns[name].extend(unknown if values is None else values)
+        n_choices = columns["clients"].size
+        for name in row.reported.keys() - self._reported.keys():
+            self._reported[name] = _Growing(np.float64)
+            self._reported[name].extend(np.full(n_choices - row.clients.size, np.nan))
+        for name, column in self._reported.items():
+            column.extend(row.reported.get(name, unknown))
         n_available = int(np.count_nonzero(row.available))
         columns["length_s"].append(row.length_s)
         columns["n_available"].append(n_available)
@@ -119,7 +135,8 @@ class Collector:
         for name in dict.fromkeys(name for by_name in self.measured for name in by_name):
             values = [by_name.get(name, np.nan) for by_name in self.measured]
             columns[f"{MEASURED}{name}"] = np.array(values)
-        return columns
+        reported = {name: self._reported[name].values for name in sorted(self._reported)}
+        return columns | {f"{REPORTED}{name}": values for name, values in reported.items()}
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Array]) -> Self:
@@ -137,6 +154,9 @@ class Collector:
             del collector._columns[AVAILABLE_BITS], collector._columns[AVAILABLE_AT]
         for name, column in collector._columns.items():
             column.extend(columns[name][column.size :])
+        for name, values in _under(REPORTED, columns).items():
+            collector._reported[name] = _Growing(np.float64)
+            collector._reported[name].extend(values)
         measured = measured_of(columns)
         collector.measured = [
             {name: float(values[t]) for name, values in measured.items() if values[t] == values[t]}
@@ -199,10 +219,15 @@ def measured_of(columns: Mapping[str, Array]) -> dict[str, FloatArray]:
         columns: Columns as they stand in ``selections.npz``.
 
     """
+    return _under(MEASURED, columns)
+
+
+def _under(prefix: str, columns: Mapping[str, Array]) -> dict[str, FloatArray]:
+    """Return the columns whose names begin in one way, without this beginning."""
     return {
-        name.removeprefix(MEASURED): values
+        name.removeprefix(prefix): values
         for name, values in columns.items()
-        if name.startswith(MEASURED)
+        if name.startswith(prefix)
     }
 
 
@@ -255,6 +280,7 @@ class Run:
             training.
         available_bits: The available clients, by rounds, for ``available_in``; None = not recorded.
         available_at: (T + 1,) where the bits of each round start.
+        reported: (choices,) each: losses and num_samples of the chosen, NaN = not reported.
     """
 
     n_clients: int
@@ -271,6 +297,7 @@ class Run:
     measured: Mapping[str, FloatArray] = field(default_factory=dict)
     available_bits: Array | None = None
     available_at: IntArray | None = None
+    reported: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
     def from_columns(
@@ -294,6 +321,7 @@ class Run:
         """
         own: dict[str, Any] = {name: columns[name] for name in (*PER_CHOICE, *PER_ROUND)}
         own |= {"offsets": columns["offsets"], "measured": measured_of(columns)}
+        own["reported"] = _under(REPORTED, columns)
         own |= {name: columns.get(name) for name in (AVAILABLE_BITS, AVAILABLE_AT)}
         return cls(n_clients, cohort_size, **own, in_time=in_time)
 
@@ -375,7 +403,7 @@ class Run:
         elif n_available != self.n_clients:
             raise InvalidInput(
                 f"available clients were not recorded: {n_available} of {self.n_clients} were in "
-                f"round {round}, and an older turnout did not keep who. Run it again."
+                f"round {round}, and an older turnout did not record which. Run it again."
             )
         return np.arange(self.n_clients) < n_available
 
@@ -396,6 +424,7 @@ class Run:
             in_time=None if self.in_time is None else self.in_time[:n_rounds],
             available_at=None if self.available_at is None else self.available_at[: n_rounds + 1],
             measured={name: values[:n_rounds] for name, values in self.measured.items()},
+            reported={name: values[: offsets[-1]] for name, values in self.reported.items()},
         )
 
     @property

@@ -35,6 +35,8 @@ from turnout.sampling import kth_largest
 A_PLACE = 1.0 - 1e-9
 #: Tokens of a round that fill any bucket, whatever was taken from it.
 PLENTY = 2.0
+#: The names in the memo of those who were chosen, and who had a reserved place, in a part.
+CHARGED, CHARGED_RESERVED = "charged", "charged_reserved"
 
 
 class Ledger(NamedTuple):
@@ -64,6 +66,7 @@ class Accounts(Selector):
         {"tokens_": Range(most=1.0), "lot_": Range(0.0, 1.0), "n_charged_": NOT_NEGATIVE}
     )
     later_state = frozenset({"n_charged_"})
+    memo_by_client = frozenset({"is_reserved"})
     #: The learned attributes that ``_charge`` changes.
     accounts: ClassVar[tuple[str, ...]] = ("owed_", "tokens_")
 
@@ -149,6 +152,12 @@ class Accounts(Selector):
         }
         return memo if self._ahead is None else {**memo, **ledger.accounts}
 
+    def part(self, selection: Selection, kept: BoolArray, chance: FloatArray) -> Selection:
+        """Return the part; the accounts are charged as ``select`` chose."""
+        part = super().part(selection, kept, chance)
+        whole = {CHARGED: selection.clients, CHARGED_RESERVED: selection.recall("is_reserved")}
+        return Selection(part.round, part.clients, part.probability, {**part.memo, **whole})
+
     def _noted(self, selection: Selection) -> Selection:
         """Remember a selection until its feedback comes; a new one for its round replaces it."""
         self._latest = selection
@@ -173,7 +182,8 @@ class Accounts(Selector):
 
     def _charge(self, accounts: Mapping[str, FloatArray], selection: Selection) -> None:
         """Charge a round to every client that was available, in place."""
-        is_reserved, clients = selection.recall("is_reserved"), selection.clients
+        is_reserved = selection.memo.get(CHARGED_RESERVED, selection.recall("is_reserved"))
+        clients = charged(selection)
         share = float(selection.recall("share"))
         all_owed, all_tokens = accounts["owed_"], accounts["tokens_"]
         was_there = self._was_there(selection)
@@ -221,6 +231,15 @@ class Accounts(Selector):
         """Draw the order of ties; it also spreads the first claims over the first rounds."""
         self.lot_ = rng.random(self.n_clients)
         self.owed_ = self.lot_ * (self.floor > 0.0)
+
+
+def charged(selection: Selection) -> IntArray:
+    """Return who was chosen, also if the selection is a part.
+
+    Args:
+        selection: A selection of a selector with accounts.
+    """
+    return selection.memo.get(CHARGED, selection.clients)
 
 
 def _counts(selection: Selection) -> int:

@@ -63,6 +63,7 @@ class AFL(Selector):
             halves its value (deviation 6). None never lowers it. Keep 5.
     """
 
+    memo_by_client = frozenset({"root"})
     needs_columns = frozenset({"num_samples"})
     needs_metrics = frozenset({"loss"})
 

@@ -46,6 +46,7 @@ class DataWeighted(Selector):
             cohort, see deviation 1. Keep False unless you reproduce a paper.
     """
 
+    memo_by_client = frozenset({"multiplicity"})
     needs_columns = frozenset({"num_samples"})
     reports_probability = True
 

@@ -66,7 +66,7 @@ from turnout.core.errors import InvalidInput
 from turnout.core.registry import register
 from turnout.core.schedules import Schedule, ScheduledFraction, at_round
 from turnout.core.selector import Selector
-from turnout.core.types import FloatArray, IntArray, Outcome, RoundContext, Selection
+from turnout.core.types import BoolArray, FloatArray, IntArray, Outcome, RoundContext, Selection
 from turnout.results.metrics import theorem1_bound
 from turnout.sampling import (
     capped_allocation,
@@ -124,6 +124,8 @@ class E3CS(Selector):
             may change.
     """
 
+    memo_by_client = frozenset({"target"})
+
     def __init__(
         self,
         *,
@@ -178,6 +180,12 @@ class E3CS(Selector):
         sigma = self.quota_at(ctx.round) * ctx.size / max(1, ctx.pool.size)
         p = capped_allocation(ctx.of_pool(self.log_weight_), ctx.size, sigma).probability
         return ctx.of_everyone(np.maximum(p, np.finfo(np.float64).tiny))
+
+    def part(self, selection: Selection, kept: BoolArray, chance: FloatArray) -> Selection:
+        """Return the part; the estimates divide by the chance to be drawn and known."""
+        part = super().part(selection, kept, chance)
+        memo = {**part.memo, "target": part.recall("target") * chance}
+        return Selection(part.round, part.clients, part.probability, memo)
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Reweight the drawn clients by their estimated success, and the overflow set S_t.

@@ -63,6 +63,7 @@ class KLinUCB(Selector):
             halves its score (deviation 4). None never lowers it. Keep 5.
     """
 
+    memo_by_client = frozenset({"features", "num_samples"})
     needs_columns = frozenset({"features", "num_samples"})
     needs_metrics = frozenset({"loss_rms"})
     reports_probability = True

@@ -44,6 +44,7 @@ from turnout.core.selector import Selector
 from turnout.core.stateful import Range
 from turnout.core.types import (
     Array,
+    BoolArray,
     FloatArray,
     IntArray,
     Outcome,
@@ -74,6 +75,7 @@ class Mix(Selector):
     """
 
     reports_probability = True
+    memo_by_client = frozenset({"multiplicity"})
     state_ranges = MappingProxyType({"key_": Range(0.0, MOST_KEYS)})
 
     def __init__(
@@ -102,6 +104,12 @@ class Mix(Selector):
                     field="parameters_of",
                 )
         made = self._make_members()
+        if any(each.excludes for each in made):
+            raise InvalidInput(
+                "members with limits or budgets know their own rounds only: put 'guarded' around "
+                "the mix, with the limits.",
+                field="members",
+            )
         asked: set[str] = {each.poll_data for each in made if each.polls}
         for what, kinds in {
             "poll for losses of different data": asked,
@@ -164,6 +172,21 @@ class Mix(Selector):
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Tell the member that chose what came of its choice; the others learn nothing."""
+        member, choice = self._choice(selection)
+        member.observe(choice, outcome)
+
+    def part(self, selection: Selection, kept: BoolArray, chance: FloatArray) -> Selection:
+        """Return the part, with the part of the choice of the member that chose."""
+        member, choice = self._choice(selection)
+        own = member.part(choice, kept, chance)
+        part = super().part(selection, kept, chance)
+        memo = {**part.memo, **{f"{MEMBER}{name}": x for name, x in own.memo.items()}}
+        if own.probability is not None:
+            memo["own_probability"] = own.probability
+        return Selection(part.round, part.clients, part.probability, memo)
+
+    def _choice(self, selection: Selection) -> tuple[Selector, Selection]:
+        """Return the member that chose, and its own selection."""
         own = {
             name.removeprefix(MEMBER): values
             for name, values in selection.memo.items()
@@ -178,7 +201,7 @@ class Mix(Selector):
                 "selection belongs to another mix.",
                 field="selection",
             )
-        self._members[lot].observe(choice, outcome)
+        return self._members[lot], choice
 
     def quota_at(self, round: int) -> float:
         """Return the members' quotas, each times the member's weight."""

@@ -128,6 +128,7 @@ class NCCB(Selector):
             halves its score (deviation 8). None never lowers it. Keep 5.
     """
 
+    memo_by_client = frozenset({"features", "num_samples"})
     needs_columns = frozenset({"features", "num_samples"})
     needs_metrics = frozenset({"loss_rms"})
 

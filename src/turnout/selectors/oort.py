@@ -101,6 +101,7 @@ class Oort(Selector):
             halves its score (deviation 9). None never lowers it. Keep 5.
     """
 
+    memo_by_client = frozenset({"is_exploited", "num_samples"})
     needs_columns = frozenset({"num_samples"})
     uses_columns = frozenset({"expected_duration"})
     needs_metrics = frozenset({"loss_rms"})

@@ -62,7 +62,7 @@ from turnout.core.types import FloatArray, Outcome, RoundContext, Selection, Sta
 from turnout.sampling import bottleneck_limit, top_m
 from turnout.sampling.linear import known_context
 from turnout.sampling.running import add_observations, fade, no_observations, shrunk_mean
-from turnout.selectors._accounts import Accounts
+from turnout.selectors._accounts import Accounts, charged
 
 #: Observations that the population's mean is worth: of times, of answers, of losses.
 TIME_PRIOR, ANSWER_PRIOR, LOSS_PRIOR = 2.0, 1.0, 0.5
@@ -111,6 +111,8 @@ class Pace(Accounts):
     )
     accounts = (*Accounts.accounts, "queue_")
     later_state = Accounts.later_state | {"usual_", "n_usual_", "n_surprises_"}
+
+    memo_by_client = Accounts.memo_by_client | {"base", "context", "time"}
 
     def __init__(
         self,
@@ -201,7 +203,7 @@ class Pace(Accounts):
         super()._charge(accounts, selection)
         queue, was_there = accounts["queue_"], self._was_there(selection)
         queue[: was_there.size] += self.share * float(selection.recall("share")) * was_there
-        queue[selection.clients] -= 1.0
+        queue[charged(selection)] -= 1.0
         np.maximum(queue, 0.0, out=queue)  # Eq. (2)
 
     def _learn_times(self, selection: Selection, outcome: Outcome) -> None:

@@ -62,7 +62,7 @@ from turnout.core.registry import register
 from turnout.core.schedules import ScheduledNonNegative, at_round
 from turnout.core.selector import Selector
 from turnout.core.stateful import NOT_NEGATIVE
-from turnout.core.types import FloatArray, Outcome, RoundContext, Selection, Status
+from turnout.core.types import BoolArray, FloatArray, Outcome, RoundContext, Selection, Status
 from turnout.sampling import bottleneck_limit, top_m
 from turnout.sampling.linear import (
     check_ridge,
@@ -84,6 +84,9 @@ NEARLY, LONG_WAIT = 0.1, 1000.0
 
 #: Rounds before the mean cohort is trusted, and how far it may fall short by chance.
 ROUNDS_TO_JUDGE, CHANCE = 30, 0.05
+
+#: The name in the memo of those who were chosen, if the selection is a part.
+SERVED = "served"
 
 
 @register("rbcs-f")
@@ -166,6 +169,13 @@ class RBCSF(Selector):
         memo = {"context": columns[:, chosen]} | deadline
         return Selection(ctx.round, chosen, ranking.probability, memo)
 
+    def part(self, selection: Selection, kept: BoolArray, chance: FloatArray) -> Selection:
+        """Return the part; the queues are served as ``select`` chose."""
+        part = super().part(selection, kept, chance)
+        context = selection.recall("context")[:, kept]
+        memo = {**part.memo, "context": context, SERVED: selection.clients}
+        return Selection(part.round, part.clients, part.probability, memo)
+
     def observe(self, selection: Selection, outcome: Outcome) -> None:
         """Advance every queue, and the regressions of the chosen."""
         c, deadline = selection.recall("context"), float(selection.recall("deadline"))
@@ -178,9 +188,10 @@ class RBCSF(Selector):
         )  # Alg. 2, lines 15-16
         self.inverse_[:, :, clients], self.theta_[:, clients] = inverse, theta
         self.n_rounds_ += 1
-        self.n_served_ += selection.clients.size
+        chosen = selection.memo.get(SERVED, selection.clients)
+        self.n_served_ += chosen.size
         served = np.zeros(self.n_clients)
-        served[selection.clients] = 1.0
+        served[chosen] = 1.0
         self.queue_ = np.maximum(self.queue_ + self.rate - served, 0.0)  # Eq. (6)
 
     def guaranteed_rate(self) -> float:

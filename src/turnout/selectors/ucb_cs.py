@@ -65,6 +65,7 @@ class UCBCS(Selector):
             halves its score (deviation 6). None never lowers it. Keep 5.
     """
 
+    memo_by_client = frozenset({"share"})
     needs_columns = frozenset({"num_samples"})
     needs_metrics = frozenset({"loss", "loss_std"})
     reports_probability = True

@@ -20,8 +20,10 @@ __all__ = ["DatabaseError", "create_app", "open_database"]
 #: Where the names are, those of the command included. They are imported when they are first used:
 #: ``turnout.serve.client`` needs less than the server does.
 _HOMES = {
-    **dict.fromkeys(("DatabaseError", "open_database", "writing"), "database"),
+    **dict.fromkeys(("DatabaseError", "migrated", "open_database", "writing"), "database"),
     **dict.fromkeys(("create_app", "run"), "app"),
+    **dict.fromkeys(("back_up", "restore"), "backup"),
+    "list_audit": "logs",
     **dict.fromkeys(("list_tokens", "make_token", "revoke_token"), "auth"),
 }
 

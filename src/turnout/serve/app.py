@@ -3,51 +3,83 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from sqlalchemy import Engine
+from starlette.types import ASGIApp
 
 from turnout.core.errors import InvalidInput
 from turnout.core.names import import_extra
 from turnout.core.version import __version__
+from turnout.live.receipts import Receipts
 from turnout.serve import federations, rounds
-from turnout.serve.auth import MAX_BODY, WrongTokens, has_tokens, is_loopback, needs
-from turnout.serve.database import reading
-from turnout.serve.problems import handle_errors
+from turnout.serve.auth import (
+    MAX_BODY,
+    WrongTokens,
+    declare_tokens,
+    has_tokens,
+    is_loopback,
+    needs,
+)
+from turnout.serve.database import reading, writing
+from turnout.serve.logs import CALLER, Caller, Requests, log_config
+from turnout.serve.problems import ERRORS, HttpProblem, handle_errors
 from turnout.serve.store import Store
 
 log = logging.getLogger("turnout.serve")
 
-#: Seconds between two checks for rounds whose time is over.
+#: Seconds between two checks for rounds whose time is over ...
 _CHECK_S = 1.0
+#: ... and for rounds that are older than is kept.
+_FORGET_S = 3600.0
 #: Connections at the same time; further requests get the status 503.
 _MAX_CONNECTIONS = 1000
-#: Seconds that requests in progress have when the server is stopped.
-_GRACE_S = 30
+#: Seconds that requests in progress have when the server is stopped ...
+GRACE_S = 30
+#: ... and snapshots after them.
+_SNAPSHOT_S = 10
 
 
-def create_app(engine: Engine, *, max_body: int = MAX_BODY, no_auth: bool = False) -> FastAPI:
+class _App(FastAPI):
+    """The application, with a line of the log for each request, also for those that fail."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Return what responds to requests."""
+        return Requests(super().build_middleware_stack(), self.state.store.metrics.count_request)
+
+
+def create_app(
+    engine: Engine,
+    *,
+    max_body: int = MAX_BODY,
+    no_auth: bool = False,
+    keep_days: float | None = None,
+    receipt_key: Path | None = None,
+) -> FastAPI:
     """Return the application.
 
     Args:
         engine: The database, as ``turnout.serve.open_database`` returns it.
         max_body: Bytes that the body of a request may have.
         no_auth: Whether programs on this machine need no token, as long as there never was one.
+        keep_days: Days that the records of a round are kept after its end; None: for ever.
+        receipt_key: PEM file of the key that signs receipts; None: they are not signed.
     """
-    store = Store(engine)
+    store, receipts = Store(engine), Receipts(receipt_key)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         stop = Event()
-        thread = Thread(target=_close_rounds, args=(store, stop), daemon=True)
+        thread = Thread(target=_keep_house, args=(store, stop, keep_days), daemon=True)
         thread.start()
         yield
         stop.set()
@@ -55,7 +87,7 @@ def create_app(engine: Engine, *, max_body: int = MAX_BODY, no_auth: bool = Fals
         store.snapshots.close()
         engine.dispose()
 
-    app = FastAPI(
+    app = _App(
         title="turnout",
         summary="Client selection for federated learning",
         version=__version__,
@@ -63,7 +95,7 @@ def create_app(engine: Engine, *, max_body: int = MAX_BODY, no_auth: bool = Fals
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.store, app.state.no_auth = store, no_auth
+    app.state.store, app.state.receipts, app.state.no_auth = store, receipts, no_auth
     app.state.max_body, app.state.wrong_tokens = max_body, WrongTokens()
     handle_errors(app)
     app.include_router(federations.router)
@@ -72,25 +104,43 @@ def create_app(engine: Engine, *, max_body: int = MAX_BODY, no_auth: bool = Fals
         app.add_route(path, partial(_file, name, media_type), include_in_schema=False)
 
     @app.get("/health", tags=["server"])
-    def health() -> dict[str, Any]:
-        """Return whether the server and its database respond; no token is needed."""
+    async def health() -> dict[str, Any]:
+        """Return that the server is alive; no token is needed, and no database."""
+        return {"status": "ok", "version": __version__}
+
+    @app.get("/ready", tags=["server"], responses=ERRORS)
+    def ready() -> dict[str, Any]:
+        """Return whether requests can be answered: the database responds, and is up to date."""
         with reading(engine):
-            return {"status": "ok", "version": __version__}
+            return {"status": "ready", "version": __version__}
+
+    @app.get("/receipts.pem", tags=["server"], responses=ERRORS)
+    def receipt_key_of_server() -> Response:
+        """Return the public key of receipts; no token is needed."""
+        if not receipts.public_key:
+            raise HttpProblem("no-receipt-key", "the receipts of this server are not signed.")
+        return Response(receipts.public_key, media_type="application/x-pem-file")
 
     @app.get("/metrics", tags=["server"], dependencies=[Depends(needs("read", everywhere=True))])
     def metrics() -> Response:
         """Return what this server has counted since its start, in Prometheus' text format."""
         store.catch_up()
+        store.show_open_rounds(time.time())
         return Response(store.metrics.text(), media_type=store.metrics.content_type)
 
     return app
 
 
-def _close_rounds(store: Store, stop: Event) -> None:
-    """Close rounds whose time is over, until the server stops."""
+def _keep_house(store: Store, stop: Event, keep_days: float | None) -> None:
+    """Close rounds whose time is over, and forget old ones, until the server stops."""
+    CALLER.set(Caller("(server)"))
+    next_forget = time.monotonic()
     while not stop.wait(_CHECK_S):
         try:
             rounds.close_overdue(store, time.time())
+            if keep_days is not None and time.monotonic() >= next_forget:
+                next_forget = time.monotonic() + _FORGET_S
+                rounds.forget_old(store, time.time() - keep_days * 86_400.0)
         except Exception:  # the next check may succeed
             log.exception("overdue rounds could not be closed")
 
@@ -136,6 +186,11 @@ def run(
     key: Path | None = None,
     max_body: int = MAX_BODY,
     no_auth: bool = False,
+    token_file: Path | None = None,
+    keep_days: float | None = None,
+    grace_s: int = GRACE_S,
+    json_logs: bool = False,
+    receipt_key: Path | None = None,
 ) -> None:
     """Serve until the process is stopped.
 
@@ -147,19 +202,33 @@ def run(
         key: PEM file of its private key.
         max_body: Bytes that the body of a request may have.
         no_auth: Whether programs on this machine need no token, as long as there never was one.
+        token_file: Tokens that the server has from the start; see ``declare_tokens``.
+        keep_days: Days that the records of a round are kept after its end; None: for ever.
+        grace_s: Seconds that requests in progress have when the process is stopped.
+        json_logs: Whether each line of the log is a JSON object.
+        receipt_key: PEM file of the key that signs receipts; None: they are not signed.
 
     Raises:
         InvalidInput: No token is configured, the server would be open to other machines without
-            one, or half of the TLS files are missing.
+            one, half of the TLS files are missing, or a file of tokens is wrong.
         MissingExtra: uvicorn is not installed.
     """
+    if token_file is not None:
+        with writing(engine) as connection:
+            declare_tokens(connection, token_file)
     check(engine, host, certificate, key, no_auth=no_auth)
     logging.getLogger("uvicorn.error").addFilter(_is_useful)
     uvicorn = import_extra("uvicorn", "the server needs uvicorn: pip install 'turnout[serve]'")
     from turnout.serve.protocol import TimedProtocol
 
-    uvicorn.run(
-        create_app(engine, max_body=max_body, no_auth=no_auth),
+    config = uvicorn.Config(
+        create_app(
+            engine,
+            max_body=max_body,
+            no_auth=no_auth,
+            keep_days=keep_days,
+            receipt_key=receipt_key,
+        ),
         host=host,
         port=port,
         ssl_certfile=certificate,
@@ -168,8 +237,33 @@ def run(
         http=TimedProtocol,  # the other parser loses the body of requests that offer HTTP/2
         ws="none",
         limit_concurrency=_MAX_CONNECTIONS,
-        timeout_graceful_shutdown=_GRACE_S,
+        timeout_graceful_shutdown=grace_s,
+        log_config=log_config(as_json=json_logs),
+        access_log=False,
     )
+    server = uvicorn.Server(config)
+    # Threads cannot be cancelled. What is not committed when the time is over is lost, as if the
+    # process was killed, and its caller gets no response.
+    last = Timer(grace_s + _SNAPSHOT_S, _give_up)
+    last.daemon = True
+    stop = server.handle_exit
+
+    def handle_exit(number: int, frame: Any) -> None:
+        stop(number, frame)
+        with suppress(RuntimeError):  # it runs since the first signal
+            last.start()
+
+    server.handle_exit = handle_exit
+    server.run()
+    last.cancel()
+    if not server.started:
+        raise SystemExit(3)  # uvicorn has logged why, such as a port that is taken
+
+
+def _give_up() -> None:
+    log.error("requests or snapshots are still in progress, and their time is over")
+    logging.shutdown()
+    os._exit(1)
 
 
 def check(

@@ -12,6 +12,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -27,10 +28,13 @@ from starlette.types import Message
 
 from turnout.core.errors import InvalidInput
 from turnout.serve.database import FEDERATION, TOKEN, reading
+from turnout.serve.logs import CALLER, note
 from turnout.serve.problems import HttpProblem
 
 #: What a token allows; each scope includes those before it.
 SCOPES = ("read", "select", "admin")
+#: Characters that a token must have which a person or a program has chosen.
+_MIN_TOKEN = 32
 #: The scope of a token that was revoked.
 _REVOKED = "revoked"
 #: Bytes that the body of a request may have ...
@@ -91,7 +95,55 @@ def make_token(connection: Connection, name: str, scope: str, federation: str | 
         raise InvalidInput(
             f"a token called {name!r} exists: choose another name.", field="name"
         ) from error
+    note(connection, "make-token", federation, subject=f"{name} ({scope})")
     return token
+
+
+def declare_tokens(connection: Connection, path: Path) -> None:
+    """Make the tokens of a file, for servers that are set up by programs.
+
+    Each line has a name, a scope and a token of at least 32 characters. A token of the same name is
+    replaced. A token that is no longer in the file stays valid until it is revoked.
+
+    Args:
+        connection: A writing transaction.
+        path: The file.
+
+    Raises:
+        InvalidInput: The file cannot be read, or a line is wrong; no message has a token.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise InvalidInput(f"{path} cannot be read: {reason}.", field="token_file") from error
+    for i, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 3 or words[1] not in SCOPES or len(words[2]) < _MIN_TOKEN:
+            raise InvalidInput(
+                f"{path}, line {i}: must have a name, one of {', '.join(SCOPES)}, and a token of "
+                f"at least {_MIN_TOKEN} characters.",
+                field="token_file",
+            )
+        name, scope, digest = words[0], words[1], _digest(words[2])
+        query = select(TOKEN.c.digest, TOKEN.c.scope).where(TOKEN.c.name == name)
+        there = connection.execute(query).one_or_none()
+        if there == (digest, scope):
+            continue
+        is_it = (TOKEN.c.digest == digest) | (TOKEN.c.name == digest)
+        if connection.execute(select(TOKEN.c.id).where(is_it, TOKEN.c.name != name)).first():
+            raise InvalidInput(
+                f"{path}, line {i}: the token of {name!r} was revoked, or has another name: write "
+                "a new one there.",
+                field="token_file",
+            )
+        if there is not None:
+            revoke_token(connection, name)
+        values = {"name": name, "scope": scope, "digest": digest, "created_at": time.time()}
+        connection.execute(insert(TOKEN).values(values))
+        note(connection, "make-token", subject=f"{name} ({scope})")
 
 
 def revoke_token(connection: Connection, name: str, federation: str | None = None) -> bool:
@@ -106,7 +158,10 @@ def revoke_token(connection: Connection, name: str, federation: str | None = Non
     if federation is not None:
         number = select(FEDERATION.c.id).where(FEDERATION.c.name == federation).scalar_subquery()
         is_it &= TOKEN.c.federation_id == number
-    return revoke_tokens(connection, is_it) > 0
+    if not revoke_tokens(connection, is_it):
+        return False
+    note(connection, "revoke-token", federation, subject=name)
+    return True
 
 
 def revoke_tokens(connection: Connection, which: ColumnElement[bool]) -> int:
@@ -192,11 +247,12 @@ def _grant(request: Request) -> Grant:
         wrong_tokens.check(address, digest)
     with reading(request.app.state.store.engine) as connection:
         if kind.lower() == "bearer":
-            query = select(TOKEN.c.scope, TOKEN.c.federation_id, FEDERATION.c.name)
-            is_this = TOKEN.c.digest == digest
-            row = connection.execute(query.outerjoin(FEDERATION).where(is_this)).one_or_none()
+            query = select(TOKEN.c.name.label("token"), TOKEN.c.scope, TOKEN.c.federation_id)
+            query = query.add_columns(FEDERATION.c.name).outerjoin(FEDERATION)
+            row = connection.execute(query.where(TOKEN.c.digest == digest)).one_or_none()
             if row is not None and (row.federation_id is None or row.name is not None):
                 wrong_tokens.note(address, digest, is_right=True)
+                CALLER.get().actor = row.token
                 return Grant(row.scope, row.name)
         if request.app.state.no_auth and not has_tokens(connection) and _is_local(request):
             return Grant("admin")

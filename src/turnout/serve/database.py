@@ -121,6 +121,23 @@ TOKEN = Table(
     Column("created_at", Double, nullable=False),
 )
 
+#: Names and no keys: an entry outlives its token and its federation.
+AUDIT = Table(
+    "audit",
+    METADATA,
+    Column("id", Integer, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("actor", String(64), nullable=False),  # the name of the token
+    Column("action", String(32), nullable=False),
+    Column("federation", String(64)),
+    Column("version", Integer),  # of the federation, after it
+    Column("round", Integer),
+    Column("subject", String(256)),  # what else it is about, such as another token
+    Column("request_id", String(64)),
+    Column("address", String(64)),
+    Index("audit_of_round", "federation", "round"),
+)
+
 
 # --------------------------------------------------------------------------------------------------
 # Connections and transactions.
@@ -142,17 +159,22 @@ def open_database(url: str = DEFAULT_URL) -> Engine:
         InvalidInput: The URL is not of this form.
         MissingExtra: The driver is not installed.
     """
+    return migrated(url)[0]
+
+
+def migrated(url: str) -> tuple[Engine, str | None, str]:
+    """Open a database as ``open_database`` does; also return its version before and after."""
     engine = _engine(url)
     try:
         with _writer(engine).begin() as connection:
-            _migrate(connection)
+            before = _migrate(connection)
     except SQLAlchemyError as error:
         engine.dispose()
         cause = getattr(error, "orig", None) or error
         raise DatabaseError(
             f"the database {engine.url!r} cannot be used ({str(cause).strip()}): check --database."
         ) from error
-    return engine
+    return engine, before, _versions(_MIGRATIONS)[0]
 
 
 def writing(engine: Engine) -> AbstractContextManager[Connection]:
@@ -239,7 +261,8 @@ def _wrong_version(there: str | None, what: str) -> DatabaseError:
     )
 
 
-def _migrate(connection: Connection) -> None:
+def _migrate(connection: Connection) -> str | None:
+    """Bring a database up to date; return the version that it had."""
     if connection.dialect.name == "postgresql":  # several servers may start at once
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
     there = MigrationContext.configure(connection).get_current_revision()
@@ -250,3 +273,4 @@ def _migrate(connection: Connection) -> None:
         config.set_main_option("script_location", str(_MIGRATIONS))
         config.set_main_option("path_separator", "os")
         command.upgrade(config, "head")
+    return there

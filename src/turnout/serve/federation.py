@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -21,7 +21,7 @@ from turnout.core.registry import list_selectors, make
 from turnout.core.selector import Selector
 from turnout.core.types import BoolArray, FloatArray, IntArray, Status
 from turnout.experiment.codec import decode_parameter
-from turnout.live import ClosedRound, Cohort, Kind, LiveSettings, Reply, Session
+from turnout.live import ClosedRound, Cohort, Guard, Kind, LiveSettings, Reply, Session
 from turnout.live.checkpoint import Checkpoint, check_settings, checkpoint_bytes, read_checkpoint
 from turnout.live.client import NUM_EXAMPLES
 from turnout.live.members import Enrolled
@@ -270,7 +270,13 @@ class LiveFederation:
 
     @property
     def _identity(self) -> Mapping[str, object]:
-        return self.definition.model_dump(mode="json", include=_IDENTITY)
+        identity = self.definition.model_dump(mode="json", include=_IDENTITY)
+        if identity["guard"] is not None:  # earlier versions had no limits
+            usual = asdict(Guard())
+            for name in ("min_gap", "max_times"):
+                if identity["guard"][name] == usual[name]:
+                    del identity["guard"][name]
+        return identity
 
     def _set(self, terms: Terms) -> None:
         self.members.available = self._available(terms)
@@ -291,9 +297,11 @@ class LiveFederation:
     def _open(self, terms: Terms, at: float) -> None:
         self._set(terms)
         self.session.begin()
-        polled, told = self.session.to_poll(), terms.losses
-        if polled and told is not None:
-            known: dict[Hashable, float | None] = dict(zip(told.clients, told.losses, strict=True))
+        polled, given = self.session.to_poll(), terms.losses
+        if polled and given is not None:
+            known: dict[Hashable, float | None] = dict(
+                zip(given.clients, given.losses, strict=True)
+            )
             self.session.receive_losses(polled, as_array([known.get(c) for c in polled]), 0)
         self.cohort = self.session.open()
         self.opened_at, self.outcomes, self.length_s = at, {}, None

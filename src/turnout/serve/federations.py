@@ -33,6 +33,7 @@ from turnout.serve.auth import (
 )
 from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT, TOKEN, writing
 from turnout.serve.federation import LiveFederation, StateImported, as_array, check_new, content_of
+from turnout.serve.logs import note
 from turnout.serve.problems import (
     ERRORS,
     HttpProblem,
@@ -91,6 +92,7 @@ def create_federation(store: Stored, body: Definition, response: Response) -> di
         if there is None:
             values = {"name": body.name, "definition": text, "seq": 0}
             connection.execute(insert(FEDERATION).values(created_at=time.time(), **values))
+            note(connection, "create", body.name, version=0)
         else:
             response.status_code = 200
     if there is not None and json.loads(there) != json.loads(text):
@@ -130,6 +132,7 @@ def delete_federation(store: Stored, name: Name) -> None:
         for table in (EVENT, ROUND, SNAPSHOT):
             tx.connection.execute(delete(table).where(table.c.federation_id == number))
         tx.connection.execute(delete(FEDERATION).where(FEDERATION.c.id == number))
+        note(tx.connection, "delete", name, version=tx.federation.seq)
     store.forget(tx.federation, is_deleted=True)
 
 
@@ -194,10 +197,11 @@ def get_fairness(store: Stored, name: Name) -> dict[str, Any]:
 @router.get("/{name}/state", tags=["state"], dependencies=ADMIN)
 def export_state(store: Stored, name: Name) -> Response:
     """Return everything that the next round depends on, as a file (.npz)."""
-    with store.read(name) as tx:
+    with store.write(name) as tx:  # it is noted who has taken a copy
         if tx.federation.cohort is not None:
             raise round_open(tx.federation.cohort.round)
         content = content_of(tx.federation.checkpoint())
+        note(tx.connection, "export", name, version=tx.federation.seq)
     return Response(content, media_type="application/octet-stream")
 
 

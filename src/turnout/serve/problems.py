@@ -54,6 +54,7 @@ _KINDS: dict[str, tuple[int, str | None, str]] = {
     "name-taken": (409, "name", "Choose another name, or delete that federation first."),
     "newer-database": (503, "database", "Use another server, then upgrade and restart this one."),
     "no-clients": (409, "clients", "Enrol clients first with PUT .../clients."),
+    "no-receipt-key": (404, "receipt_key", "Start the server with --receipt-key FILE."),
     "no-token": (
         401,
         "Authorization",

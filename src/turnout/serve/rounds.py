@@ -14,15 +14,22 @@ from collections.abc import Hashable
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Header, Path, Query, Response
-from sqlalchemy import Row, insert, select, update
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from sqlalchemy import Row, delete, insert, select, update
 
 from turnout.core.types import Status
 from turnout.live import TooFewAnswers
+from turnout.live.receipts import Receipts
 from turnout.live.reports import spelling
 from turnout.serve.auth import READ, SELECT, GuardedRoute
-from turnout.serve.database import FEDERATION, ROUND
-from turnout.serve.federation import LiveFederation, RoundClosed, RoundOpened, RoundReported
+from turnout.serve.database import AUDIT, EVENT, FEDERATION, ROUND
+from turnout.serve.federation import (
+    LiveFederation,
+    RoundClosed,
+    RoundOpened,
+    RoundReported,
+    content_of,
+)
 from turnout.serve.problems import (
     ERRORS,
     RETRY,
@@ -42,11 +49,13 @@ from turnout.serve.schemas import (
     Terms,
 )
 from turnout.serve.store import (
+    WITHOUT_NUL,
     Name,
     Store,
     Stored,
     Transaction,
     reported_outcomes,
+    save,
 )
 
 router = APIRouter(
@@ -135,6 +144,60 @@ def get_round(store: Stored, name: Name, number: Number) -> dict[str, Any]:
         return _document(row) | {"reported": reported}
 
 
+@router.get("/receipts/{client:path}", dependencies=READ)
+def get_receipts(
+    store: Stored,
+    name: Name,
+    client: Annotated[str, Path(max_length=256, pattern=WITHOUT_NUL)],
+    request: Request,
+    before: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 20,
+) -> dict[str, Any]:
+    """Return what a client was counted for, the newest round first, signed with the server's key.
+
+    There is a receipt for every closed round in which the client was selected.
+    """
+    with store.read(name) as tx:
+        id = _client(tx.federation, client)
+        columns = tx.federation.session.journal.columns()
+        mine = np.flatnonzero(columns["clients"] == tx.federation.members.roster.indices([id])[0])
+        numbers = np.unique(np.searchsorted(columns["offsets"], mine, side="right") - 1)
+        if before is not None:
+            numbers = numbers[numbers < before]
+        latest = numbers[::-1][:limit].tolist()
+        here = (ROUND.c.federation_id == tx.federation.id) & ROUND.c.number.in_(latest)
+        rows = tx.connection.execute(select(ROUND).where(here).order_by(ROUND.c.number.desc()))
+        receipts: Receipts = request.app.state.receipts
+        return {"client": id, "receipts": [_receipt(tx, receipts, row, id) for row in rows.all()]}
+
+
+def _client(federation: LiveFederation, text: str) -> Hashable:
+    """Return the id of a client in a path, where a number cannot be told from a text."""
+    roster = federation.members.roster
+    is_number = text not in roster and str(text).removeprefix("-").isdecimal()
+    id: Hashable = int(text) if is_number else text
+    check_known([id], roster, "client")
+    return id
+
+
+def _receipt(
+    tx: Transaction, receipts: Receipts, row: Row[Any], client: Hashable
+) -> dict[str, Any]:
+    result, outcome = json.loads(row.result), reported_outcomes(tx, row.number).get(client)
+    i = json.loads(row.chosen)["clients"].index(client)
+    seconds = result["seconds"][i]
+    return receipts.make(
+        tx.federation.definition.name,
+        row.number,
+        client,
+        status=result["status"][i],
+        is_void=result["void"],
+        seconds=math.nan if seconds is None else seconds,
+        closed_at=row.closed_at,
+        report=None if outcome is None else outcome.model_dump(exclude_defaults=True),
+    )
+
+
 @router.post("/rounds/{number}/outcomes", dependencies=SELECT, responses=_REPORT)
 def report_outcomes(store: Stored, name: Name, number: Number, body: Outcomes) -> dict[str, Any]:
     """Report the outcomes of selected clients, one by one or together.
@@ -193,6 +256,38 @@ def close_overdue(store: Store, at: float) -> int:
     return n_closed
 
 
+def forget_old(store: Store, before: float) -> int:
+    """Delete the records of rounds that were closed before a time; return how many.
+
+    The state has what the next rounds depend on, and is stored first. A federation with an open
+    round has to wait.
+
+    Args:
+        store: All federations.
+        before: The time, in seconds since 1970.
+    """
+    is_old = ROUND.c.closed_at < before
+    with store.engine.begin() as connection:
+        query = select(FEDERATION.c.name).join(ROUND, ROUND.c.federation_id == FEDERATION.c.id)
+        names = list(connection.execute(query.where(is_old).distinct()).scalars())
+    n_forgotten = 0
+    for name in names:
+        with store.write(name) as tx:
+            if tx.federation.cohort is not None:
+                continue
+            number, connection = tx.federation.id, tx.connection
+            save(connection, number, tx.federation.seq, content_of(tx.federation.checkpoint()))
+            old = select(ROUND.c.number).where(ROUND.c.federation_id == number, is_old)
+            events = (EVENT.c.federation_id == number) & EVENT.c.round.in_(old)
+            events &= EVENT.c.seq < tx.federation.seq  # the last one tells the time of the state
+            connection.execute(delete(EVENT).where(events))
+            entries = (AUDIT.c.federation == name) & AUDIT.c.round.in_(old)
+            connection.execute(delete(AUDIT).where(entries))
+            gone = delete(ROUND).where(ROUND.c.federation_id == number, is_old)
+            n_forgotten += connection.execute(gone).rowcount
+    return n_forgotten
+
+
 # --------------------------------------------------------------------------------------------------
 # Rounds in the database.
 # --------------------------------------------------------------------------------------------------
@@ -203,6 +298,9 @@ def _row(tx: Transaction, number: int) -> Row[Any]:
     if row is None:
         t = tx.federation.session.round
         detail = f"round {number} was never opened; the next one is {t}."
+        if number < t:
+            detail = f"round {number} is older than the records that are kept (--keep-days)."
+            raise HttpProblem("unknown-round", detail, fix=f"Omit it; the next one is {t}.")
         raise HttpProblem("unknown-round", detail)
     return row
 
@@ -322,6 +420,7 @@ def _check_next(tx: Transaction, terms: NewRound) -> int:
         detail = f"{n_free} clients are free, and {quorum.min_free} are needed."
         raise HttpProblem("too-few-free", detail, headers=RETRY)
     session.check_columns()
+    session.check_fits()
     return n_free
 
 

@@ -36,6 +36,7 @@ from turnout.serve.federation import (
     StateImported,
     content_of,
 )
+from turnout.serve.logs import note
 from turnout.serve.problems import Diverged, HttpProblem
 from turnout.serve.schemas import ClientOutcome, Definition, Enrolment, Withdrawal
 
@@ -81,13 +82,16 @@ class Transaction:
         self.is_changed = True
         self._copies.pop(self.federation.id, None)  # until the event is committed
         self.federation.apply(self.federation.seq + 1, self.at, content)
+        kind, t = _KIND_OF[type(content)], getattr(content, "round", None)
+        name, version = self.federation.definition.name, self.federation.seq
+        note(self.connection, kind, name, version=version, round=t)
         self.connection.execute(
             insert(EVENT).values(
                 federation_id=self.federation.id,
                 seq=self.federation.seq,
                 at=self.at,
-                kind=_KIND_OF[type(content)],
-                round=getattr(content, "round", None),
+                kind=kind,
+                round=t,
                 body=zlib.compress(content.model_dump_json(exclude_defaults=True).encode(), 1),
             )
         )
@@ -154,6 +158,12 @@ class Store:
                         pass
                 except (HttpProblem, Diverged) as error:  # it may be deleted meanwhile
                     log.warning("no metrics of federation %s: %s", row.name, error)
+
+    def show_open_rounds(self, at: float) -> None:
+        """Show how long the round of each federation has been open, for the next reader."""
+        for federation in list(self._federations.values()):
+            seconds = 0.0 if federation.cohort is None else at - federation.opened_at
+            self.metrics.show_open_round(federation.definition.name, seconds)
 
     def forget(self, federation: LiveFederation, *, is_deleted: bool = False) -> None:
         """Drop a federation from memory; unless it is deleted, it is loaded again when needed."""
@@ -286,11 +296,32 @@ def _is_news(_: logging.LogRecord) -> bool:
 
 
 class Metrics(Prometheus):
-    """Counts the rounds of this process."""
+    """Counts the rounds and the requests of this process."""
 
     def __init__(self) -> None:
         super().__init__()
         live_log.addFilter(_is_news)  # several servers in a process add it only once
+        library, here = self._library, {"registry": self.registry}
+        self._requests = library.Histogram(
+            "turnout_request_seconds", "Requests, by status.", ["status"], **here
+        )
+        self._metrics["open_round_seconds"] = library.Gauge(
+            "turnout_open_round_seconds",
+            "How long the round has been open; 0 without one.",
+            ["run"],
+            **here,
+        )
+        clock_s = library.Gauge("turnout_clock_seconds", "The server's clock.", **here)
+        clock_s.set_function(lambda: time.time())
+        library.ProcessCollector(**here)
+
+    def count_request(self, status: int, seconds: float) -> None:
+        """Count a request."""
+        self._requests.labels(status).observe(seconds)
+
+    def show_open_round(self, run: str, seconds: float) -> None:
+        """Show how long a round has been open; 0: none is."""
+        self._metrics["open_round_seconds"].labels(run).set(max(0.0, seconds))
 
     def show(self, federation: LiveFederation) -> None:
         """Show a federation of which no round was counted yet."""

@@ -245,7 +245,11 @@ def joined(found: Mapping[str, Finding], n_settings: int) -> Finding:
         found: The finding in each setting that was run.
         n_settings: The number of all settings.
     """
-    best = min(found, key=lambda label: found[label].evidence.speaks_for)
+
+    def rank(label: str) -> tuple[float, float]:  # the surest; the largest if all are below
+        return min(found[label].evidence.speaks_for, 0.5), -found[label].effect.mean
+
+    best = min(found, key=rank)
     evidence = any_of([finding.evidence for finding in found.values()], n_settings)
     numbers = f"nearest in {best}: {found[best].numbers}"
     return found[best]._replace(numbers=numbers, evidence=evidence, seeds_needed=None)

@@ -46,7 +46,7 @@ from turnout.studies.trials import ResultsError, Trials, gathered
 HEADLINE = "headline"
 
 #: What describes a plan in words and decides nothing: it can be mended after the runs.
-_WORDS = frozenset({"says", "place", "reading", "stand_in"})
+_WORDS = frozenset({"short", "says", "place", "reading", "stand_in"})
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ class Headline:
         claim: The claim.
         measure: Its measure; the groups fill in ``{target}``.
         groups: Names of the groups whose settings are pooled.
+        short: The claim in a few words, for a row of a table or a figure.
         settings: Labels of the only settings that count; empty = all of the groups.
         printed: Pairs of numbers that the paper prints for the two sides of its order. Their mean
             difference, or log ratio for times, is the paper's effect.
@@ -100,6 +101,7 @@ class Headline:
     claim: Claim
     measure: str
     groups: tuple[str, ...]
+    short: str = ""
     settings: tuple[str, ...] = ()
     printed: tuple[tuple[float, float], ...] = ()
     effect: float = 0.0

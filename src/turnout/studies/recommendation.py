@@ -226,5 +226,5 @@ def _ranking_metric(key: str | None, is_trained: bool) -> Metric[Facts]:
         problem = "has no better side, so it ranks no selector: choose another one"
         raise InvalidInput(f"--metric {metric.key} {problem}.", field="metric")
     if metric.group == "learning" and not is_trained:
-        raise InvalidInput(f"--metric {metric.key} is learned: give --train.", field="metric")
+        raise InvalidInput(f"--metric {metric.key} needs training: give --train.", field="metric")
     return metric

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from turnout.core import require
+from turnout.core.domains import Count
 from turnout.core.selector import Selector
 from turnout.core.types import Outcome, RoundContext, Selection
 from turnout.sampling import multinomial_without_replacement, top_m
@@ -36,12 +36,8 @@ class ParticipationPowD(Selector):
     aggregated updates gives the same choices, and nothing is left to tune but d.
     """
 
-    def __init__(self, *, candidates: int = 40) -> None:
+    def __init__(self, *, candidates: Count = 40) -> None:
         self.candidates = candidates  # d
-
-    def check_parameters(self) -> None:
-        """At least one candidate."""
-        require.integer("candidates", self.candidates, minimum=1)
 
     def reset(self, n_clients: int) -> None:
         """Nothing was aggregated yet."""

@@ -226,7 +226,7 @@ class SchemeResults:
         for name, values, shape in shapes:
             if values.shape != shape:
                 raise InvalidInput(
-                    f"{name} has not one value for each of {n} seeds, or of each round."
+                    f"{name} does not have one value for each of {n} seeds, or for each round."
                 )
         return scheme
 

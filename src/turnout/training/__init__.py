@@ -6,7 +6,7 @@ Logistic()
 """
 
 from turnout.training.aggregate import Aggregation, InverseProbability, KeepGlobal, MeanReturned
-from turnout.training.base import ClientScores, ModelScores, Trainer, Updates
+from turnout.training.base import ClientScores, LocalAlgorithm, ModelScores, Trainer, Updates
 from turnout.training.federation import Federation
 from turnout.training.local import LocalWork, PerClient
 from turnout.training.models import (
@@ -35,6 +35,7 @@ __all__ = [
     "Federation",
     "InverseProbability",
     "KeepGlobal",
+    "LocalAlgorithm",
     "LocalWork",
     "Logistic",
     "MeanReturned",

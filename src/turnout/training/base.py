@@ -8,10 +8,11 @@ the same order and a resumed run repeats exactly.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from turnout.core.types import FloatArray, IntArray, PollData
+from turnout.core.types import Array, FloatArray, IntArray, PollData
 
 if TYPE_CHECKING:
     import torch
@@ -118,3 +119,64 @@ class Trainer(Clients, Protocol):
 
     def module_with(self, weights: torch.Tensor) -> torch.nn.Module:
         """Return a copy of the module with some weights, for evaluation on the CPU."""
+
+
+class LocalAlgorithm:
+    """What clients do beside plain gradient steps; subclass it for an algorithm of your own.
+
+    Name the subclass in ``LocalWork(algorithm="module:Class")``. It is made without arguments. The
+    methods here do nothing. Weights are flat vectors of P numbers, without buffers. A client whose
+    weights are not finite does not reach ``finish``.
+    """
+
+    def reset(self, n_clients: int, n_weights: int) -> None:
+        """Start afresh; called before the first round.
+
+        Args:
+            n_clients: Number of clients.
+            n_weights: P.
+        """
+
+    def gradient(
+        self, client: int, weights: torch.Tensor, start: torch.Tensor, gradient: torch.Tensor
+    ) -> torch.Tensor:
+        """Return (P,) the direction of a step, in place of the gradient of the mini-batch.
+
+        Args:
+            client: Who trains.
+            weights: (P,) its weights.
+            start: (P,) the global model from which it started.
+            gradient: (P,) the gradient of its mini-batch.
+        """
+        return gradient
+
+    def finish(
+        self, client: int, start: torch.Tensor, end: torch.Tensor, steps: int, lr: float
+    ) -> None:
+        """Remember what a client needs in its next round; called after its last step.
+
+        Args:
+            client: Who trained.
+            start: (P,) the global model from which it started.
+            end: (P,) its weights now.
+            steps: How many steps it took.
+            lr: The step size.
+        """
+
+    def end_round(self, clients: IntArray) -> None:
+        """Learn what the server learns; called when all clients of a round have trained.
+
+        Args:
+            clients: Who trained.
+        """
+
+    def state(self) -> dict[str, Array]:
+        """Return what has changed since ``reset``, as arrays."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Continue from a saved state.
+
+        Args:
+            state: What ``state`` returned.
+        """

@@ -24,7 +24,7 @@ from turnout.core.types import Array, BoolArray, FloatArray, IntArray, PollData,
 from turnout.data import FederatedData, federate
 from turnout.results import metrics
 from turnout.training.aggregate import aggregate
-from turnout.training.base import Clients, ClientScores, Trainer, Updates
+from turnout.training.base import Clients, ClientScores, LocalAlgorithm, Trainer, Updates
 from turnout.training.local import examples_seen
 from turnout.training.recipe import TRAINERS, Training
 
@@ -83,7 +83,16 @@ class Federation:
                 f"data has {self.data.n_clients} clients, but n_clients is {n_clients}.",
                 field="data",
             )
+        self._seed = seed
+        if self.data.has_targets and training.target_accuracy:
+            raise InvalidInput(
+                f"target_accuracy needs labels, and {self.data.name} has targets of a regression: "
+                "leave it out and look at the loss.",
+                field="target_accuracy",
+            )
         self.trainer = self.make_trainer(seed)
+        #: Whether a trial chose the trainer, so that a resumed run must be told.
+        self._was_tried = training.trainer == "fast" and bool(getattr(self.trainer, "why", ""))
         self.columns: Mapping[str, Array] = _columns(self.data, training.label_noise, seed)
         seen = examples_seen(self.data.num_samples, training.local.batch_size, self.trainer.steps)
         self.workload: FloatArray = seen / seen.mean()
@@ -96,9 +105,12 @@ class Federation:
         Args:
             seed: Fixes the first model and every mini-batch.
         """
+        return self._trainer(self.training.trainer, seed)
+
+    def _trainer(self, name: str, seed: int) -> Trainer:
         importlib.import_module("turnout.training.modules")  # says what to install without PyTorch
         recipe = self.training
-        trainer: Trainer = import_object(TRAINERS[recipe.trainer])(
+        trainer: Trainer = import_object(TRAINERS[name])(
             self.data, recipe.model, recipe.local, seed, recipe.device
         )
         return trainer
@@ -112,7 +124,7 @@ class Federation:
         Raises:
             MissingMetric: The selector asks for a vector of another length than the model has.
         """
-        from turnout.training.update_reports import UpdateReports
+        from turnout.training.reference import UpdateReports
 
         self._updates = UpdateReports(self.trainer, metrics)
 
@@ -130,6 +142,15 @@ class Federation:
         }
         keeps_own = self.training.buffers == "local" and self.trainer.n_buffers > 0
         self._kept = KeptBuffers(self.trainer) if keeps_own else None
+        if self._algorithm is not None:
+            self._algorithm.reset(
+                self.data.n_clients, self.trainer.n_weights - self.trainer.n_buffers
+            )
+
+    @property
+    def _algorithm(self) -> LocalAlgorithm | None:
+        """What clients do beside gradient steps, with state of its own."""
+        return getattr(self.trainer, "algorithm", None)
 
     @property
     def _clients(self) -> Clients:
@@ -176,7 +197,8 @@ class Federation:
         if is_last or (round + 1) % training.evaluate_every == 0:
             scores = self.trainer.test(self.weights)
             values |= {"accuracy": scores.accuracy, "loss": scores.loss}
-            self.evaluated = {name: values[name] for name in _EVALUATED}
+            known = {name: values[name] for name in _EVALUATED}
+            self.evaluated = {name: x for name, x in known.items() if not math.isnan(x)}
             if self.data.has_holdout:
                 pooled = self.trainer.test_holdout(self.weights)
                 values |= {"holdout_accuracy": pooled.accuracy, "holdout_loss": pooled.loss}
@@ -227,6 +249,10 @@ class Federation:
             "evaluated": np.array([self.evaluated.get(name, np.nan) for name in _EVALUATED]),
         }
         state |= {f"server.{name}": x.cpu().numpy() for name, x in self._moments.items()}
+        if self._algorithm is not None:
+            state |= {f"algorithm.{name}": x for name, x in self._algorithm.state().items()}
+        if self._was_tried:
+            state["is_reference"] = np.array(_is_reference(self.trainer))
         return state if self._kept is None else state | {"buffers": self._kept.values.cpu().numpy()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
@@ -242,11 +268,20 @@ class Federation:
                 )
             return values.to(like.device)
 
+        if self._was_tried and "is_reference" in state:
+            was = bool(state["is_reference"])
+            if was != _is_reference(self.trainer):
+                self.trainer = self._trainer("reference" if was else "batched", self._seed)
         self.reset()
         self.weights = saved("weights", self.weights)
         self._moments = {name: saved(f"server.{name}", x) for name, x in self._moments.items()}
         if self._kept is not None:
             self._kept.values = saved("buffers", self._kept.values)
+        if self._algorithm is not None:
+            own = "algorithm."
+            self._algorithm.load_state(
+                {name.removeprefix(own): x for name, x in state.items() if name.startswith(own)}
+            )
         self.n_broken, self.is_done = int(state["n_broken"]), bool(state["is_done"])
         scores = state.get("evaluated", np.full(len(_EVALUATED), np.nan))  # 0.1 saved none
         known = zip(_EVALUATED, scores.tolist(), strict=True)
@@ -330,7 +365,7 @@ def _columns(data: FederatedData, label_noise: float | None, seed: int) -> dict[
     columns: dict[str, Array] = {"num_samples": data.num_samples}
     if data.features is not None:
         columns["features"] = data.features
-    if label_noise is not None and not data.is_text:
+    if label_noise is not None and not (data.is_text or data.has_targets):
         columns["label_counts"] = label_counts(data, label_noise, seed)
     return columns
 
@@ -343,12 +378,14 @@ def label_counts(data: FederatedData, noise: float = 0.0, seed: int = 0) -> Floa
         noise: Scale of the Laplace noise that clients add to each count; counts stay >= 0.
         seed: Draws the noise.
     """
-    owner = np.repeat(np.arange(data.n_clients), data.num_samples)
-    places = owner * data.n_classes + data.y
-    counts = np.bincount(places, minlength=data.n_clients * data.n_classes).astype(np.float64)
+    counts = data.label_counts.astype(np.float64)
     if noise:
-        counts += stream(seed, Purpose.LABELS).laplace(scale=noise, size=counts.size)
-    return np.maximum(counts, 0.0).reshape(data.n_clients, data.n_classes)
+        counts += stream(seed, Purpose.LABELS).laplace(scale=noise, size=counts.shape)
+    return np.maximum(counts, 0.0)
+
+
+def _is_reference(trainer: Trainer) -> bool:
+    return getattr(trainer, "how", "") == "reference"
 
 
 def _possible(values: FloatArray) -> FloatArray:

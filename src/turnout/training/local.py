@@ -44,6 +44,9 @@ class PerClient:
         object.__setattr__(self, "values", _counts("values", self.values))
 
 
+#: The losses that need no code of your own. The first is the default.
+LOSSES = ("cross-entropy", "squared-error", "absolute-error")
+
 #: One number for all clients, a tuple to draw each client's number from, or one per client.
 Amount = int | tuple[int, ...] | PerClient
 
@@ -66,6 +69,10 @@ class LocalWork:
         weight_decay: Adds ``weight_decay * w`` to the gradient, >= 0.
         optimizer: "sgd", or "adam" with the usual rates 0.9 and 0.999. Adam wants small step sizes;
             try 0.001 to 0.002.
+        loss: "cross-entropy" of labels, "squared-error" or "absolute-error" of targets, or a
+            function of your own as ``"module:function"``: scores and labels to one loss each.
+        algorithm: Your own subclass of ``turnout.training.LocalAlgorithm``, as ``"module:Class"``.
+            It may change every step and remember something for each client. Empty: plain steps.
 
     >>> LocalWork(epochs=2, batch_size=40).steps_of(np.array([100, 40, 7]), seed=0).tolist()
     [6, 2, 2]
@@ -79,9 +86,13 @@ class LocalWork:
     proximal: NonNegative = 0.0
     weight_decay: NonNegative = 0.0
     optimizer: Annotated[str, choice("sgd", "adam")] = field(default="sgd", metadata=LATER)
+    loss: str = field(default=LOSSES[0], metadata=LATER)
+    algorithm: str = field(default="", metadata=LATER)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _check_path("loss", self.loss, LOSSES)
+        _check_path("algorithm", self.algorithm, ("",))
         if self.epochs is not None and self.steps is not None:
             raise InvalidInput(
                 f"epochs and steps exclude each other, got {self.epochs!r} and {self.steps!r}: "
@@ -134,6 +145,14 @@ def _per_client(name: str, amount: Amount, n_clients: int, seed: int) -> IntArra
     if isinstance(amount, tuple):
         return stream(seed, Purpose.TRAIN).choice(np.array(amount, dtype=np.int64), n_clients)
     return np.full(n_clients, amount, dtype=np.int64)
+
+
+def _check_path(field: str, value: Any, known: tuple[str, ...]) -> None:
+    is_path = isinstance(value, str) and value.count(":") == 1 and not value.startswith(":")
+    if value not in known and not is_path:
+        names = ", ".join(repr(name) for name in known if name)
+        wanted = f"be {names + ' or ' if names else ''}'module:name'"
+        raise require.wrong(field, wanted, value)
 
 
 def _amount(name: str, value: Any) -> Amount | None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,9 @@ except ImportError as error:
     raise MissingExtra("training needs PyTorch: pip install 'turnout[torch]'") from error
 
 from turnout.core.errors import InvalidInput
+from turnout.core.names import import_object
 from turnout.core.rng import Purpose, stream
-from turnout.core.types import Array, IntArray
+from turnout.core.types import Array
 from turnout.data.base import PADDING, FederatedData
 from turnout.training.local import SEEDS
 from turnout.training.models import Model, Ready
@@ -117,29 +119,76 @@ def input_tensor(data: FederatedData, x: Array, device: torch.device | None = No
     return values
 
 
-def label_tensor(y: IntArray, device: torch.device | None = None) -> Tensor:
-    """Return labels as a tensor of int64.
+def label_tensor(y: Array, device: torch.device | None = None) -> Tensor:
+    """Return labels as a tensor of int64, targets as one of float32.
 
     Args:
-        y: The labels.
+        y: The labels or targets.
         device: Where the tensor goes.
 
     """
-    return torch.from_numpy(y.astype(np.int64)).to(device)
+    kind = np.float32 if y.dtype.kind == "f" else np.int64
+    return torch.from_numpy(y.astype(kind)).to(device)
 
 
-def label_losses(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of each label that counts: one per example, or per word.
+#: Returns the loss of each label: (k, outputs) scores and (k,) labels to (k,).
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+_LOSSES: Mapping[str, Loss] = {
+    "cross-entropy": partial(functional.cross_entropy, reduction="none"),
+    "squared-error": lambda scores, targets: (scores[:, 0] - targets).square(),
+    "absolute-error": lambda scores, targets: (scores[:, 0] - targets).abs(),
+}
+
+
+def loss_named(name: str, module: nn.Module, data: FederatedData) -> Loss:
+    """Return a loss by its name, or a function of the user's; it is tried on a few examples.
 
     Args:
-        scores: (n, classes) or, for texts, (n, length, classes).
-        labels: (n,) or (n, length). ``PADDING`` does not count.
+        name: One of ``LOSSES``, or ``"module:function"``.
+        module: The module whose scores it gets.
+        data: The examples that it is tried on.
+
+    """
+    if name in _LOSSES:
+        if data.has_targets is (name == "cross-entropy"):
+            kind = "targets of a regression" if data.has_targets else "labels of classes"
+            fix = "squared-error" if data.has_targets else "cross-entropy"
+            raise InvalidInput(
+                f"loss is {name!r} but {data.name} has {kind}: use loss = {fix!r}.", field="loss"
+            )
+        return _LOSSES[name]
+    loss: Loss = import_object(name)
+    n = min(PROBE, data.x.shape[0])
+    labels = label_tensor(data.y[:n])
+    scores = tried(module, data, n)
+    try:
+        losses = loss(*counted(scores.cpu(), labels))
+    except Exception as error:  # whatever a user's function raises
+        raise InvalidInput(f"loss {name} cannot be used: {error}", field="loss") from error
+    wanted = (int((labels != PADDING).sum()) if data.is_text else n,)
+    if not isinstance(losses, Tensor) or tuple(losses.shape) != wanted:
+        got = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        raise InvalidInput(
+            f"loss {name} must return one loss for each of {wanted[0]} labels, a tensor of shape "
+            f"{wanted}, got {got}.",
+            field="loss",
+        )
+    return loss
+
+
+def counted(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return scores and labels of what counts: one row per example or, in texts, per word.
+
+    Args:
+        scores: (n, outputs) or, for texts, (n, length, classes).
+        labels: (n,) or (n, length). ``PADDING`` does not count in texts.
 
     """
     if labels.ndim == 1:
-        return functional.cross_entropy(scores, labels, reduction="none")
+        return scores, labels
     counts = labels != PADDING
-    return functional.cross_entropy(scores[counts], labels[counts], reduction="none")
+    return scores[counts], labels[counts]
 
 
 def read_weights(module: nn.Module, buffers: Sequence[str] = ()) -> Tensor:
@@ -219,7 +268,7 @@ def _check_answers(module: nn.Module, data: FederatedData) -> None:
         ) from error
     for buffer, value in zip(module.buffers(), before, strict=True):
         buffer.copy_(value)
-    wanted = (n, *data.y.shape[1:], data.n_classes)
+    wanted = (n, *data.y.shape[1:], data.n_classes)  # one output for a target
     if not isinstance(answer, Tensor) or tuple(answer.shape) != wanted:
         raise InvalidInput(_misfit(answer, wanted, data))
 

@@ -17,9 +17,10 @@ from turnout.training.local import LocalWork
 from turnout.training.models import Mlp, Model
 from turnout.training.server import ServerOptimizer, TakeMean
 
-#: The class of each trainer, imported only when something is trained. The first is the default.
+#: What makes each trainer, imported only when something is trained. The first is the default.
 TRAINERS: Mapping[str, str] = {
-    "fast": "turnout.training.fast:FastTrainer",
+    "fast": "turnout.training.fast:best_trainer",
+    "batched": "turnout.training.fast:FastTrainer",
     "reference": "turnout.training.reference:ReferenceTrainer",
 }
 
@@ -57,7 +58,8 @@ class Training:
         target_accuracy: One accuracy or several, inside (0, 1]. The rounds and the time to each
             are reported.
         stop_at_target: Whether the run ends when the highest target is reached.
-        trainer: ``"fast"``, or ``"reference"``, which trains one client after the other.
+        trainer: ``"batched"`` trains clients side by side, ``"reference"`` one after the other.
+            ``"fast"`` is the batched one; for a module that it cannot batch, a short trial decides.
         device: A device of PyTorch such as ``"cpu"`` or ``"cuda"``.
         code: How each client's data becomes its code, for selectors that need features.
         buffers: What happens to buffers that change during training, such as those of batch

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
@@ -23,23 +23,27 @@ except ImportError as error:
     raise MissingExtra("training needs PyTorch: pip install 'turnout[torch]'") from error
 
 from turnout.core import require
-from turnout.core.arrays import LARGEST_REPORT, client_indices
-from turnout.core.errors import InvalidInput
+from turnout.core.arrays import LARGEST_REPORT, UPDATE_METRICS, client_indices
+from turnout.core.errors import InvalidInput, MissingMetric
+from turnout.core.names import import_object
+from turnout.core.sketch import FOLD, mixing, signs
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, PollData
 from turnout.data.base import PADDING, FederatedData
-from turnout.training.base import ClientScores, ModelScores, Updates
-from turnout.training.local import BatchPlan, LocalWork, client_plan, polled_rows
+from turnout.training.base import ClientScores, LocalAlgorithm, ModelScores, Trainer, Updates
+from turnout.training.local import LOSSES, BatchPlan, LocalWork, client_plan, polled_rows
 from turnout.training.models import Model
 from turnout.training.modules import (
+    Loss,
     changing_buffers,
     check_batches,
+    counted,
     device_named,
     initial_module,
     input_tensor,
-    label_losses,
     label_tensor,
     least_batch,
     load_weights,
+    loss_named,
     read_weights,
     seeded,
 )
@@ -87,6 +91,7 @@ class Scorer:
         device: Where they are scored.
         answer: Returns the scores of examples by the current model.
         each: Computes all parts; it may compute several at once.
+        loss: The loss of a label; None is the cross-entropy.
 
     """
 
@@ -94,6 +99,7 @@ class Scorer:
     device: torch.device
     answer: Callable[[Tensor], Tensor]
     each: Callable[[ScoreRows, list[IntArray]], list[FloatArray]] = one_by_one
+    loss: Loss | None = None
 
     def of_groups(
         self, x: Array, y: IntArray, rows: IntArray, group: IntArray, n_groups: int
@@ -103,7 +109,7 @@ class Scorer:
         def part(some: IntArray) -> FloatArray:
             with torch.inference_mode():
                 scores = self.answer(input_tensor(self.data, x[some], self.device))
-                sums = _sums(scores, label_tensor(y[some], self.device))
+                sums = _sums(scores, label_tensor(y[some], self.device), self.loss)
             array: FloatArray = sums.cpu().numpy()
             return array
 
@@ -136,20 +142,26 @@ def at_worst(scores: ClientScores) -> ClientScores:
     )
 
 
-def _sums(scores: Tensor, labels: Tensor) -> Tensor:
+def _sums(scores: Tensor, labels: Tensor, loss: Loss | None) -> Tensor:
     """Return for each row the sum of its losses, how many labels are right and how many count."""
     n = labels.shape[0]
-    losses = torch.nn.functional.cross_entropy(
-        scores.reshape(labels.numel(), -1),
-        labels.reshape(-1),
-        ignore_index=PADDING,
-        reduction="none",
-    ).reshape(n, -1)
-    labels = labels.reshape(n, -1)
-    right = scores.reshape(*labels.shape, -1).argmax(dim=-1) == labels  # padding is never right
-    return torch.stack(
-        [losses.double().sum(1), right.sum(1).double(), (labels != PADDING).sum(1).double()]
-    )
+    if labels.is_floating_point():  # no target is ever right
+        assert loss is not None
+        losses = loss(scores, labels).double()
+        return torch.stack([losses, torch.zeros_like(losses), torch.ones_like(losses)])
+    counts = labels.reshape(n, -1) != PADDING  # padding is never right
+    right = (scores.reshape(*labels.shape, -1).argmax(dim=-1) == labels).reshape(n, -1)
+    if loss is None:
+        losses = torch.nn.functional.cross_entropy(
+            scores.reshape(labels.numel(), -1),
+            labels.reshape(-1),
+            ignore_index=PADDING,
+            reduction="none",
+        ).reshape(n, -1)
+    else:
+        losses = torch.zeros(counts.shape, device=scores.device)
+        losses[counts] = loss(*counted(scores, labels))
+    return torch.stack([losses.double().sum(1), right.sum(1).double(), counts.sum(1).double()])
 
 
 class TorchTrainer(ABC):
@@ -184,7 +196,10 @@ class TorchTrainer(ABC):
         self.least_batch = least_batch(self.module, data)  #: examples of the smallest mini-batch
         check_batches(self.module, data, local.batch_size, self.least_batch)
         self.steps = local.steps_of(data.num_samples, seed)  #: (n,) SGD steps in a round
-        self.scorer = Scorer(data, self.device, self.module)
+        self.algorithm: LocalAlgorithm | None = None  #: what clients do beside gradient steps
+        self.loss = loss_named(local.loss, self.module, data)
+        is_usual = local.loss == LOSSES[0]
+        self.scorer = Scorer(data, self.device, self.module, loss=None if is_usual else self.loss)
         self._initial = read_weights(self.module, self.buffers)
 
     @property
@@ -249,7 +264,7 @@ class TorchTrainer(ABC):
             offsets = self.data.holdout_offsets
         rows, group = client_rows(offsets, clients)
         self._use(weights)
-        return at_worst(self.scorer.of_groups(x, y, rows, group, clients.size))
+        return self._public(self.scorer.of_groups(x, y, rows, group, clients.size))
 
     def module_with(self, weights: Tensor) -> nn.Module:
         """Return a copy of the module with some weights, for evaluation on the CPU."""
@@ -264,8 +279,15 @@ class TorchTrainer(ABC):
     def _score(self, weights: Tensor, x: Array, y: IntArray) -> ModelScores:
         self._use(weights)
         rows = np.arange(x.shape[0])
-        scores = at_worst(self.scorer.of_groups(x, y, rows, np.zeros_like(rows), 1))
+        scores = self._public(self.scorer.of_groups(x, y, rows, np.zeros_like(rows), 1))
         return ModelScores(float(scores.loss[0]), float(scores.accuracy[0]))
+
+    def _public(self, scores: ClientScores) -> ClientScores:
+        """Return scores without those that say nothing: targets are never right."""
+        scores = at_worst(scores)
+        return (
+            replace(scores, accuracy=scores.accuracy * np.nan) if self.data.has_targets else scores
+        )
 
     def _use(self, weights: Tensor) -> None:
         load_weights(self.module, weights, self.buffers)
@@ -297,6 +319,8 @@ def _check_data(data: FederatedData, local: LocalWork) -> None:
 
 
 def _check_labels(data: FederatedData) -> None:
+    if data.has_targets:
+        return
     lowest = PADDING if data.is_text else 0
     for y in (data.y, data.y_holdout, data.y_test):
         if y.size and (y.min() < lowest or y.max() >= data.n_classes):
@@ -377,7 +401,25 @@ def _are_finite(rows: Tensor) -> BoolArray:
 
 
 class ReferenceTrainer(TorchTrainer):
-    """Trains one client after the other in plain PyTorch; see ``TorchTrainer`` for arguments."""
+    """Trains one client after the other in plain PyTorch; see ``TorchTrainer`` for arguments.
+
+    ``why`` is the reason against a faster trainer, if one was tried.
+    """
+
+    how, why = "reference", ""
+
+    def __init__(
+        self,
+        data: FederatedData,
+        model: Model | nn.Module,
+        local: LocalWork,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        super().__init__(data, model, local, seed, device)
+        if local.algorithm:
+            self.algorithm = _algorithm(local.algorithm)
+            self.algorithm.reset(data.n_clients, self.n_weights - self.n_buffers)
 
     def train(self, weights: Tensor, clients: IntArray, round: int) -> Updates:
         """Let each client train, starting from the global model."""
@@ -389,6 +431,8 @@ class ReferenceTrainer(TorchTrainer):
             reports.append(self._train_client(weights, int(client), round))
             local[row] = read_weights(self.module, self.buffers)
         n_examples, steps = self.data.num_samples[clients], self.steps[clients]
+        if self.algorithm is not None:
+            self.algorithm.end_round(clients)
         loss, std, rms = np.array([report.summary() for report in reports]).reshape(-1, 3).T
         return finished(weights, local, n_examples, loss, std, rms, steps)
 
@@ -403,13 +447,41 @@ class ReferenceTrainer(TorchTrainer):
         with seeded(plan.noise_seed, self.device):
             for step in range(plan.n_steps):
                 batch = torch.from_numpy(plan.order[plan.bounds[step] : plan.bounds[step + 1]])
-                losses = label_losses(self.module(x[batch]), y[batch])
+                losses = self.loss(*counted(self.module(x[batch]), y[batch]))
                 loss = losses.sum() / max(1, losses.numel())
                 optimizer.zero_grad()
                 torch.autograd.backward(loss + self._proximal_term(start))
+                if self.algorithm is not None:
+                    self._direct(self.algorithm, client, weights)
                 optimizer.step()
                 report.add(loss.item(), losses.detach())
+        if self.algorithm is not None:
+            end = read_weights(self.module)
+            if torch.isfinite(end).all():
+                lr = self.local.lr_in(round)
+                self.algorithm.finish(client, weights[: end.numel()], end, plan.n_steps, lr)
         return report
+
+    def _direct(self, algorithm: LocalAlgorithm, client: int, start: Tensor) -> None:
+        """Let the algorithm change the gradient of a step."""
+        with torch.no_grad():
+            now = read_weights(self.module)
+            arrays = [weight.grad for weight in self.module.parameters()]
+            parts = [
+                torch.zeros_like(weight) if grad is None else grad
+                for weight, grad in zip(self.module.parameters(), arrays, strict=True)
+            ]
+            flat = torch.cat([part.reshape(-1) for part in parts])
+            changed = algorithm.gradient(client, now, start[: now.numel()], flat)
+            if not isinstance(changed, Tensor) or changed.shape != flat.shape:
+                raise InvalidInput(
+                    f"algorithm {self.local.algorithm}: gradient must return a tensor of shape "
+                    f"{tuple(flat.shape)}, got {require.shown(changed)}.",
+                    field="algorithm",
+                )
+            pieces = torch.split(changed, [part.numel() for part in parts])
+            for weight, piece in zip(self.module.parameters(), pieces, strict=True):
+                weight.grad = piece.reshape(weight.shape).clone()
 
     def _optimizer(self, round: int) -> torch.optim.Optimizer:
         weights, local = self.module.parameters(), self.local
@@ -430,3 +502,93 @@ class ReferenceTrainer(TorchTrainer):
         rows = slice(self.data.offsets[client], self.data.offsets[client + 1])
         x = input_tensor(self.data, self.data.x[rows], self.device)
         return x, label_tensor(self.data.y[rows], self.device)
+
+
+# What clients report of their updates, computed only where a selector asks for it.
+
+#: Weights that are looked at together: few enough for a core's cache, and no second copy of all
+#: models is needed.
+_NUMBERS = 250_000
+
+
+class UpdateReports:
+    """Computes the length, the sketch and the last bias of updates; buffers do not count.
+
+    Args:
+        trainer: The trainer of the model.
+        asked: The length of the vectors of each metric; None for single numbers. Other metrics than
+            ``UPDATE_METRICS`` are ignored.
+
+    Raises:
+        MissingMetric: The last bias of the model has another length than the selector asks for.
+    """
+
+    def __init__(self, trainer: Trainer, asked: Mapping[str, int | None]) -> None:
+        self.asked = {name: asked[name] for name in UPDATE_METRICS if name in asked}
+        for name, size in self.asked.items():
+            if (size is None) != (name == "update_norm"):
+                raise InvalidInput(
+                    "metric_sizes of the selector must give the length of the vectors "
+                    f"'update_sketch' and 'bias_update' and of nothing else, got {name!r}: {size}.",
+                    field="metric_sizes",
+                )
+        self._n_weights = trainer.n_weights - trainer.n_buffers
+        self._n_bias, n_mixed = self.asked.get("bias_update"), self.asked.get("update_sketch")
+        if self._n_bias is not None and self._n_bias != (n_bias := _last_bias(trainer)):
+            raise MissingMetric(
+                f"the selector needs a 'bias_update' of {self._n_bias} numbers, but the last bias "
+                f"of this model has {n_bias}: set the number of classes of the selector to it."
+            )
+        if n_mixed is not None:
+            device = trainer.initial_weights().device
+            self._signs = torch.tensor(signs(self._n_weights), device=device)
+            self._mixing = torch.tensor(mixing(n_mixed), device=device)
+
+    def of(self, start: Tensor, models: Tensor) -> dict[str, FloatArray]:
+        """Return the reports of clients, (s,) or (s, d) each.
+
+        Args:
+            start: (P,) the global model.
+            models: (s, P) what the clients made of it.
+        """
+        if not self.asked:
+            return {}
+        n_at_a_time, n_padding = max(1, _NUMBERS // self._n_weights), -self._n_weights % FOLD
+        memory = models.new_zeros(n_at_a_time, self._n_weights + n_padding)
+        parts = [self._part(start, some, memory) for some in torch.split(models, n_at_a_time)]
+        return {
+            name: torch.cat([part[name] for part in parts]).double().cpu().numpy()
+            for name in self.asked
+        }
+
+    def _part(self, start: Tensor, models: Tensor, memory: Tensor) -> dict[str, Tensor]:
+        n = self._n_weights
+        padded = memory[: len(models)]
+        update = torch.sub(models[:, :n], start[:n], out=padded[:, :n])
+        part = {}
+        if "update_norm" in self.asked:
+            part["update_norm"] = torch.linalg.vector_norm(update, dim=1)
+        if self._n_bias is not None:
+            part["bias_update"] = update[:, -self._n_bias :].clone()
+        if "update_sketch" in self.asked:
+            update.mul_(self._signs)
+            folded = padded.view(len(models), -1, FOLD).sum(dim=1).double()
+            part["update_sketch"] = folded @ self._mixing
+        return part
+
+
+def _last_bias(trainer: Trainer) -> int:
+    """Return the length of the last bias of the model; 0 if its last weights are no bias."""
+    last = list(trainer.module_with(trainer.initial_weights()).parameters())[-1]
+    return last.numel() if last.ndim == 1 else 0
+
+
+def _algorithm(path: str) -> LocalAlgorithm:
+    kind = import_object(path)
+    if not (isinstance(kind, type) and issubclass(kind, LocalAlgorithm)):
+        raise InvalidInput(
+            f"algorithm must name a subclass of turnout.training.LocalAlgorithm, but {path} is "
+            f"{require.shown(kind)}.",
+            field="algorithm",
+        )
+    return kind()

@@ -4,6 +4,7 @@ from turnout.core.files import DataMissing
 from turnout.worlds.availability import Always, Bernoulli, Diurnal, PhoneTrace
 from turnout.worlds.base import Availability, Fate, History, Moment, Timing, Volatility, WorldStream
 from turnout.worlds.devices import Devices, DeviceTimes, FittedDevices, TracedDevices, best_devices
+from turnout.worlds.energy import Battery, BatteryOnGrid, Energy, Plugged
 from turnout.worlds.environment import (
     WORLDS,
     Claims,
@@ -16,6 +17,13 @@ from turnout.worlds.environment import (
     e3cs_world,
     named_world,
     rbcs_f_world,
+)
+from turnout.worlds.fitted import (
+    FittedArrays,
+    FittedAvailability,
+    FittedPopulation,
+    FittedSuccess,
+    FittedTimes,
 )
 from turnout.worlds.policies import (
     AdaptiveDeadline,
@@ -54,6 +62,8 @@ __all__ = [
     "Always",
     "Availability",
     "AvailabilityFile",
+    "Battery",
+    "BatteryOnGrid",
     "Bernoulli",
     "ByClass",
     "Claims",
@@ -64,10 +74,16 @@ __all__ = [
     "Devices",
     "Diurnal",
     "End",
+    "Energy",
     "Environment",
     "Fate",
     "FirstK",
+    "FittedArrays",
+    "FittedAvailability",
     "FittedDevices",
+    "FittedPopulation",
+    "FittedSuccess",
+    "FittedTimes",
     "FixedDeadline",
     "FixedTime",
     "HeavyTail",
@@ -85,6 +101,7 @@ __all__ = [
     "OverSelectBySuccess",
     "Pareto",
     "PhoneTrace",
+    "Plugged",
     "Population",
     "Reliable",
     "RoundPolicy",

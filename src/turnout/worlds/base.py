@@ -36,6 +36,8 @@ class WorldStream(IntEnum):
     MINI_BATCH = 4
     POPULATION = 5
     CLAIMS = 6
+    ENERGY = 7
+    FITTED = 7
 
 
 #: Distance between the keys of two levels: a wrapper at level 1 uses part + 16, and so on.
@@ -49,7 +51,8 @@ _BLOCK = 8192
 class History(Stateful):
     """Earlier selections, for the few models that depend on them; ``state()`` saves them."""
 
-    state_ranges = MappingProxyType({"n_chosen_": NOT_NEGATIVE})
+    state_ranges = MappingProxyType({"n_chosen_": NOT_NEGATIVE, "level_": NOT_NEGATIVE})
+    later_state = frozenset({"level_"})
 
     @classmethod
     def fresh(cls, n_clients: int) -> Self:
@@ -67,13 +70,17 @@ class History(Stateful):
         super().reset(n_clients)
         self.n_chosen_ = np.zeros(n_clients, dtype=np.int64)
         self.took_part_ = np.zeros(n_clients, dtype=np.bool_)
+        self.level_ = np.zeros(0)  # joules in each battery; empty in worlds without batteries
 
-    def record(self, clients: IntArray) -> None:
+    def record(self, clients: IntArray, level: FloatArray | None = None) -> None:
         """Add the clients that were chosen in the next round.
 
         Args:
             clients: (s,) their indices.
+            level: (n,) joules in each battery after it; None in worlds without batteries.
         """
+        if level is not None:
+            self.level_ = level
         self.n_chosen_[clients] += 1
         self.took_part_.fill(False)
         self.took_part_[clients] = True
@@ -155,6 +162,55 @@ def _draw_block(seed: int, block: int, key: int, shape: tuple[int, ...]) -> Floa
 
 
 _kept_block = lru_cache(maxsize=64)(_draw_block)
+
+
+def sticky_uniforms(
+    moment: Moment,
+    stickiness: FloatArray | float,
+    size: int,
+    part: WorldStream,
+    level: int,
+    owner: object,
+) -> FloatArray:
+    """Return uniform numbers that last: each keeps its value for a while, then is drawn anew.
+
+    A number is what was drawn when it was last drawn. So look back from the round until every one
+    was drawn, or until the round that was asked for last. That answer is only kept for speed: the
+    numbers are a function of seed and round, whatever was requested before.
+
+    Args:
+        moment: The round.
+        stickiness: Chance that a number is kept for another round, one for all or (size,).
+        size: How many numbers.
+        part: The stream.
+        level: The level of the model, 0 if it wraps no other.
+        owner: What the numbers belong to; it must be hashable.
+    """
+    last = _last_answer(owner, part, moment.n_clients, moment.seed)
+    last_round, last_value = last[0]
+    value = np.zeros(size)
+    is_open = np.ones(size, dtype=np.bool_)
+    for round in range(moment.round, -1, -1):
+        if round == last_round:
+            value[is_open] = last_value[is_open]
+            break
+        at = Moment(round, moment.n_clients, moment.seed, moment.history)
+        keep, drawn = at.uniforms(part, level, shape=(2, size))
+        draws = is_open & (keep >= stickiness) if round else is_open
+        value[draws] = drawn[draws]
+        is_open &= ~draws
+        if not is_open.any():
+            break
+    last[0] = (moment.round, frozen(value))
+    return value
+
+
+@lru_cache(maxsize=32)
+def _last_answer(
+    owner: object, part: WorldStream, n_clients: int, seed: int
+) -> list[tuple[int, FloatArray]]:
+    """Return a list of one pair, the last round asked for and its numbers; -1 = none yet."""
+    return [(-1, np.zeros(0))]
 
 
 def frozen(array: Array) -> Array:

@@ -35,7 +35,8 @@ def _check_path(field: str, path: object) -> None:
         raise require.wrong(field, wanted, got=repr(path))
 
 
-_OwnPath = Annotated[str, _check_path]
+#: The path of a file of the user's own.
+OwnPath = Annotated[str, _check_path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,13 @@ class AvailabilityFile(CheckedFields, Availability):
             the i-th in the file, and they repeat if there are more clients.
     """
 
-    path: _OwnPath = ""
+    path: OwnPath = ""
     round_s: Positive = 600.0
     shuffle: Flag = False
 
     def available(self, moment: Moment) -> BoolArray:
         """Look up which clients have a session at the time of the round."""
-        start, end, period, span = _sessions(Path(self.path), _edition(self.path))
+        start, end, period, span = _sessions(Path(self.path), edition_of(self.path))
         record = _records(period.size, self.shuffle, moment.n_clients, moment.seed)
         at = record * span + moment.round * self.round_s % period[record]
         latest = np.searchsorted(start, at, side="right") - 1
@@ -79,7 +80,7 @@ class DeviceFile(CheckedFields, Devices):
             in the file, and they repeat if there are more clients.
     """
 
-    path: _OwnPath = ""
+    path: OwnPath = ""
     shuffle: Flag = False
 
     def speed(self, n_clients: int, seed: int) -> FloatArray:
@@ -95,7 +96,7 @@ class DeviceFile(CheckedFields, Devices):
         return self.expected_s_per_mbit(moment.n_clients, moment.seed)
 
     def _devices(self, n_clients: int, seed: int) -> FloatArray:
-        devices = _devices(Path(self.path), _edition(self.path))
+        devices = _devices(Path(self.path), edition_of(self.path))
         records = _records(len(devices), self.shuffle, n_clients, seed)
         return np.take(devices, records, axis=0)
 
@@ -109,8 +110,12 @@ def _records(n_records: int, shuffle: bool, n_clients: int, seed: int) -> IntArr
     return frozen(np.resize(order, n_clients))
 
 
-def _edition(path: str) -> tuple[int, int]:
-    """Return what changes with a file, so that an edited one is read again."""
+def edition_of(path: str) -> tuple[int, int]:
+    """Return what changes with a file, so that an edited one is read again.
+
+    Args:
+        path: The file; it need not exist.
+    """
     try:
         state = os.stat(path)
     except OSError:

@@ -33,6 +33,7 @@ from turnout.worlds.base import (
     equal_classes,
     fixed_rng,
     frozen,
+    sticky_uniforms,
 )
 
 # Sticky two-state chains model spells of failure. Rounds can be requested in any order.
@@ -43,39 +44,14 @@ def chain_state(
 ) -> BoolArray:
     """Return the state of each chain in a round.
 
-    The state of a chain is what it drew when it last drew. So look back from the round until every
-    chain has drawn, or until the round that was asked for last. That answer is only kept for speed:
-    states are a function of seed and round, whatever was requested before.
-
     Args:
         moment: The round.
         rate: (c,) long-run share of rounds in which each chain is True.
         stickiness: Chance that a chain keeps its state for another round instead of drawing anew.
         model: The model that the chains belong to.
     """
-    last = _last_answer(model, moment.n_clients, moment.seed)
-    last_round, last_state = last[0]
-    state = np.zeros(rate.size, dtype=np.bool_)
-    is_open = np.ones(rate.size, dtype=np.bool_)
-    for round in range(moment.round, -1, -1):
-        if round == last_round:
-            state[is_open] = last_state[is_open]
-            break
-        at = Moment(round, moment.n_clients, moment.seed, moment.history)
-        keep, chance = at.uniforms(WorldStream.VOLATILITY, model.level, shape=(2, rate.size))
-        draws = is_open & (keep >= stickiness) if round else is_open
-        state[draws] = chance[draws] < rate[draws]
-        is_open &= ~draws
-        if not is_open.any():
-            break
-    last[0] = (moment.round, frozen(state))
-    return state
-
-
-@lru_cache(maxsize=16)
-def _last_answer(model: Volatility, n_clients: int, seed: int) -> list[tuple[int, BoolArray]]:
-    """Return a list of one pair, the last round asked for and its states; -1 = none yet."""
-    return [(-1, np.zeros(0, dtype=np.bool_))]
+    part = WorldStream.VOLATILITY
+    return sticky_uniforms(moment, stickiness, rate.size, part, model.level, model) < rate
 
 
 #: Success rates of the four classes of E3CS, Sec. VI-A.

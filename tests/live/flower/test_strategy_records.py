@@ -8,7 +8,11 @@ from flwr.app import MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
 from tests.live.flower.fake import Fate, by_name, cohorts, federation, model, training_app
+from tests.live.test_receipts import key as key
+from turnout.core.errors import InvalidInput
+from turnout.core.types import Status
 from turnout.live.flower import SelectingStrategy
+from turnout.live.receipts import Receipts, check_receipt
 from turnout.results.reader import read_cell, read_cells
 from turnout.worlds import FixedDeadline, e3cs_world
 
@@ -212,3 +216,30 @@ def test_who_is_late_is_busy_in_the_next_round_and_the_open_round_is_written(tic
     assert not (folder / "open.jsonl").exists()
     config = json.loads((folder / "config.json").read_text())
     assert config["quorum"]["min_answers"] == 1
+
+
+def test_with_a_key_every_counted_answer_has_a_receipt(ticking, tmp_path, key):
+    grid = federation(5)
+    by_name(grid)["client-001"].plan = {0: Fate(code=2), 1: Fate(delay=50.0)}
+    strategy = selecting(tmp_path / "runs", receipt_key=key, checkpoint=tmp_path / "run.npz")
+    strategy.start(grid, model(), num_rounds=3)
+    again = selecting(tmp_path / "runs", receipt_key=key, checkpoint=tmp_path / "run.npz")
+    again.start(grid, model(), num_rounds=6)  # resumed
+    folder = tmp_path / "runs" / "e3cs" / "seed-2"
+    receipts = [json.loads(line) for line in (folder / "receipts.jsonl").read_text().splitlines()]
+    told = [check_receipt(one, Receipts(key).public_key) for one in receipts]
+    run, ids = again.run, again.roster.ids
+    rounds = np.repeat(np.arange(run.n_rounds), np.diff(run.offsets))
+    expected = [
+        (t, ids[i], Status(int(status)).name.lower())
+        for t, i, status in zip(rounds.tolist(), run.clients, run.status, strict=True)
+    ]
+    assert [(one["round"], one["client"], one["status"]) for one in told] == expected
+    assert [one["counted"] for one in told] == [status == "completed" for *_, status in expected]
+    assert {one["run"] for one in told} == {"e3cs"}
+
+
+def test_receipts_need_records(key):
+    with pytest.raises(InvalidInput, match="a folder for records") as error:
+        selecting(None, receipt_key=key)
+    assert error.value.field == "receipt_key"

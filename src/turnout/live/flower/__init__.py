@@ -16,10 +16,10 @@ On the client, so that cohorts are reproducible and selectors get the columns th
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from turnout.core.errors import MissingExtra
+from turnout.core.names import loader
 
 if TYPE_CHECKING:
     from turnout.live.flower.inner import UnsuitableStrategy
@@ -35,11 +35,5 @@ except ImportError as error:
 
 __all__ = ["SelectingStrategy", "UnsuitableStrategy"]
 
-#: The module of each name; clients import this package without the server's side.
-_HOMES = {"SelectingStrategy": "strategy", "UnsuitableStrategy": "inner"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+# Clients import this package without the server's side.
+__getattr__ = loader(__name__, {"SelectingStrategy": "strategy", "UnsuitableStrategy": "inner"})

@@ -16,10 +16,10 @@ On the client, so that selectors get the columns that they need::
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from turnout.core.errors import MissingExtra
+from turnout.core.names import loader
 
 if TYPE_CHECKING:
     from turnout.live.nvflare.controller import SelectingFedAvg
@@ -34,9 +34,5 @@ except ImportError as error:
 
 __all__ = ["SelectingFedAvg"]
 
-
-def __getattr__(name: str) -> Any:
-    """Load the server's side only where it is used."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.controller"), name)
+# Clients import this package without the server's side.
+__getattr__ = loader(__name__, {"SelectingFedAvg": "controller"})

@@ -350,7 +350,8 @@ SelectingFedAvg.__init__.__signature__ = _whole_signature()  # type: ignore[attr
 
 def _check_settings(given: LiveSettings) -> None:
     """Refuse settings that NVFlare cannot follow, where the job is made."""
-    for name, path in (("checkpoint", given.checkpoint), ("records", given.records)):
+    for name in ("checkpoint", "records", "receipt_key"):
+        path = getattr(given, name)
         if path is not None and not os.path.isabs(path):
             raise InvalidInput(
                 f"{name} must be an absolute path on the server, got {os.fspath(path)!r}: NVFlare "

@@ -1,0 +1,398 @@
+"""How well a fitted world stands in for the federation: parameters, other selectors, calibration.
+
+Records are simulated in worlds that are known, so the truth is known. A world is fitted to the
+records of one selector and predicts others. Writes results/twin.json, from which docs/build_twin.py
+makes the page. About 20 minutes; ``--only`` measures one world again. The bars stand in ``BARS``.
+Needs the data directory (TURNOUT_DATA) for the phones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import turnout
+from turnout.core.files import write_atomically
+from turnout.core.types import BoolArray
+from turnout.results.settings import tools
+from turnout.twin import FittedWorld, check
+from turnout.worlds import (
+    Availability,
+    ByClass,
+    DeviceTimes,
+    Diurnal,
+    Environment,
+    FirstK,
+    FittedDevices,
+    FixedDeadline,
+    HeavyTail,
+    History,
+    LogNormal,
+    Markov,
+    Moment,
+    OverSelect,
+    PhoneTrace,
+    RoundPolicy,
+    best_devices,
+    named_world,
+)
+from turnout.worlds.traces import phone_states
+
+RESULTS = Path(__file__).parents[1] / "results" / "twin.json"
+
+#: The bars, set before anything was measured. Errors are relative where they are of predictions.
+BARS: Mapping[str, float] = {
+    # Mean over clients of the absolute error of a chance.
+    "availability error": 0.03,
+    "success error": 0.05,  # clients chosen at least 20 times
+    # Median over clients of the absolute error of the logarithm of the mean duration.
+    "duration error": 0.10,  # clients with at least 10 answers
+    # Median over worlds and seeds of the relative error, for selectors that did not make the log.
+    "prediction error": 0.10,
+    # Share of the pairs that differ by more than noise whose order is right.
+    "order": 0.90,
+    # Share of held-out cases inside of their 90 % interval.
+    "coverage at least": 0.85,
+    "coverage at most": 0.95,
+    # Seconds of a round of 5,000 clients in the twin, relative to the world volatile.
+    "round cost": 3.0,
+}
+
+LOGGERS = ("random", "e3cs", "oort")
+SELECTORS = ("random", "e3cs", "oort", "pace", "fedcs", "round-robin")
+#: Seeds 0 to 2 were looked at while the model was built. These were not.
+SEEDS = (3, 4)
+N_ROUNDS = 300
+#: Runs of a selector whose mean is the truth, and whose deviation is the noise of one run.
+N_TRUE, N_TWIN = 4, 4
+#: A pair differs by more than noise if it does by so many standard deviations of one run.
+NOISE = 2.0
+#: Least deviation of one run, relative.
+LEAST_NOISE = 0.005
+FEW_CHOICES, FEW_ANSWERS = 20, 10
+
+
+class Case(NamedTuple):
+    """A world, with how rounds end in it."""
+
+    world: Environment
+    cohort_size: int
+    policy: RoundPolicy
+
+
+def cases() -> dict[str, Case]:
+    """Return the worlds: all presets, phones, and a mixed world."""
+    named = {
+        name: Case(world.example, world.cohort_size, FixedDeadline())
+        for name, world in ((name, named_world(name)) for name in PRESETS)
+    }
+    slow_fail = Markov((0.5, 0.7, 0.9, 0.98), stickiness=0.5)
+    devices = DeviceTimes(FittedDevices(), work_s=20.0, model_mbit=20.0)
+    mixed = Environment(
+        200,
+        0,
+        Diurnal(0.6, 0.3, period_s=100.0, round_s=1.0),
+        slow_fail,
+        HeavyTail(devices, LogNormal(0.5)),
+    )
+    phones = Environment(200, 0, PhoneTrace(round_s=1200.0), Markov((0.8, 0.95), 0.0), devices)
+    return {
+        **named,
+        "unequal, deadline 8 s": Case(named["unequal"].world, 20, FixedDeadline(8.0)),
+        "volatile, first 6 of 20": Case(named["volatile"].world, 20, FirstK(6)),
+        "phones, deadline 90 s": Case(phones, 10, FixedDeadline(90.0)),
+        "mixed, 20 of 26": Case(mixed, 20, OverSelect(FirstK(seconds=240.0), 1.3)),
+    }
+
+
+PRESETS = ("volatile", "reliable", "unequal", "e3cs", "rbcs-f")
+
+
+def measured(name: str, case: Case) -> list[dict[str, Any]]:
+    """Measure one world: a row for each logger and seed."""
+    rows = []
+    for seed in SEEDS:
+        world = dataclasses.replace(case.world, seed=seed)
+        truth = {label: _runs(label, case, world, range(N_TRUE)) for label in SELECTORS}
+        for logger in LOGGERS:
+            rows.append(
+                {"world": name, "seed": seed, "log": logger} | _row(case, world, logger, truth)
+            )
+            print(name, seed, logger, flush=True)
+    return rows
+
+
+def _runs(label: str, case: Case, world: Environment, seeds: range) -> dict[str, list[float]]:
+    """Return the metrics of a selector, by run."""
+    found: dict[str, list[float]] = {"success": [], "round length": [], "participation": []}
+    for seed in seeds:
+        run = turnout.simulate(
+            label,
+            world,
+            cohort_size=case.cohort_size,
+            n_rounds=N_ROUNDS,
+            seed=seed,
+            policy=case.policy,
+        )
+        served = np.bincount(run.clients[run.completed], minlength=run.n_clients)
+        found["success"].append(run.success_ratio)
+        found["round length"].append(float(run.length_s.mean()))
+        found["participation"].append(
+            float(served.sum() ** 2 / (served.size * np.square(served).sum()))
+        )
+    return found
+
+
+def _row(
+    case: Case, world: Environment, logger: str, truth: Mapping[str, Mapping[str, list[float]]]
+) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        _record(case, world, logger, folder)
+        began = time.perf_counter()
+        fitted = turnout.fit(folder)
+        fit_s = time.perf_counter() - began
+        checked = check(folder)
+        log = turnout.open_runs(folder).cells[0].run
+    others = [label for label in SELECTORS if label != logger]
+    predicted = {label: _predicted(label, case, fitted) for label in others}
+    return {
+        "fit_s": round(fit_s, 3),
+        "errors": _errors(fitted, world, log),
+        "coverage": {each.name: [each.share, each.n_cases] for each in checked.coverages},
+        "predictions": {
+            label: {
+                metric: [
+                    float(np.mean(values)),
+                    float(np.std(values, ddof=1)),
+                    predicted[label][metric],
+                ]
+                for metric, values in truth[label].items()
+            }
+            for label in others
+        },
+    }
+
+
+def _record(case: Case, world: Environment, logger: str, folder: str) -> None:
+    experiment = turnout.Experiment(
+        [logger],
+        world=world,
+        n_clients=world.n_clients,
+        cohort_size=case.cohort_size,
+        n_rounds=N_ROUNDS,
+        seeds=[world.seed],
+        policy=case.policy,
+    )
+    turnout.experiment.run_experiment(experiment, folder, n_jobs=1)
+
+
+def _predicted(label: str, case: Case, fitted: FittedWorld) -> dict[str, float]:
+    runs = [
+        _runs(label, case, fitted.environment_of(seed), range(seed, seed + 1))
+        for seed in range(N_TWIN)
+    ]
+    return {metric: float(np.mean([run[metric] for run in runs])) for metric in runs[0]}
+
+
+def _errors(fitted: FittedWorld, world: Environment, log: Any) -> dict[str, float]:
+    """Return how far parameters are from the truth."""
+    moments = [
+        Moment(t, world.n_clients, world.seed, History.fresh(world.n_clients))
+        for t in range(N_ROUNDS)
+    ]
+    there = np.mean([world.availability.available(each) for each in moments], axis=0)
+    rate = world.volatility.success_rate(moments[0])
+    seconds = np.mean(
+        [world.timing.column("expected_duration", each) for each in moments[:50]], axis=0
+    )
+    chosen, answers = log.counts, np.bincount(log.clients[log.completed], minlength=log.n_clients)
+    often, timed = chosen >= FEW_CHOICES, answers >= FEW_ANSWERS
+    error = np.abs(np.log(fitted.seconds) - np.log(seconds))
+    return {
+        "availability error": float(np.abs(fitted.availability - there).mean()),
+        "success error": float(np.abs(fitted.success - rate)[often].mean()) if often.any() else 0.0,
+        "duration error": float(np.median(error[timed])) if timed.any() else 0.0,
+        "clients chosen often": int(often.sum()),
+        "clients timed": int(timed.sum()),
+    }
+
+
+# Real traces: fitted to half of the phones, compared with the other half.
+
+
+@dataclass(frozen=True)
+class Phones(Availability):
+    """Some of the recorded phones, one for each client, from the first minute of its record.
+
+    Args:
+        phones: Which phones.
+        round_s: Seconds of the record that pass per round.
+    """
+
+    phones: tuple[int, ...]
+    round_s: float = 1200.0
+
+    def available(self, moment: Moment) -> BoolArray:
+        """Look up everyone's state; a record repeats when it ends."""
+        states, phone = phone_states(), np.array(self.phones)
+        minute = int(moment.round * self.round_s // 60) % np.diff(states.offset)[phone]
+        return np.asarray(np.take(states.eligible, states.offset[phone] + minute))
+
+
+@dataclass(frozen=True)
+class Unseen(Availability):
+    """Only the clients that the records lack.
+
+    Args:
+        inner: The availability of the fitted world.
+        n_known: Clients in the records.
+    """
+
+    inner: Availability
+    n_known: int
+
+    def available(self, moment: Moment) -> BoolArray:
+        """Leave out the clients that were recorded."""
+        there = self.inner.available(moment)
+        return np.asarray(there & (np.arange(moment.n_clients) >= self.n_known))
+
+
+def phone_halves(cohort_size: int = 4, n_draws: int = 100) -> dict[str, Any]:
+    """Return what a world fitted to every second phone says about the others."""
+    n_phones = phone_states().offset.size - 1
+    halves = [tuple(range(first, n_phones, 2)) for first in (0, 1)]
+    times = DeviceTimes(best_devices(), work_s=20.0)
+    recorded, others = (
+        Environment(len(half), seed, Phones(half), ByClass((0.9,)), times)
+        for seed, half in enumerate(halves)
+    )
+    case = Case(recorded, cohort_size, FixedDeadline(120.0))
+    with tempfile.TemporaryDirectory() as folder:
+        _record(case, recorded, "random", folder)
+        fitted = turnout.fit(folder)
+        checked = check(folder)
+    n_known, n = fitted.n_clients, fitted.n_clients + len(halves[1])
+    twins = []
+    for seed in range(n_draws):
+        whole = dataclasses.replace(fitted.environment_of(seed), n_clients=n)
+        unseen = Unseen(whole.availability, n_known)
+        twins.append(dataclasses.replace(whole, availability=unseen))
+    there = np.array(
+        [[t.context(r, 1).available[n_known:] for r in range(N_ROUNDS)] for t in twins]
+    )
+    actual = np.array([others.context(r, 1).available for r in range(N_ROUNDS)])
+    low, high = np.quantile(there.sum(axis=2), (0.05, 0.95), axis=0)
+    count = actual.sum(axis=1)
+    cuts = (0.1, 0.5, 0.9)
+    table = {
+        label: {
+            metric: [
+                float(np.mean(values)),
+                float(np.mean(_unseen_runs(label, case, twins)[metric])),
+            ]
+            for metric, values in _runs(label, case, others, range(N_TRUE)).items()
+        }
+        for label in ("random", "e3cs", "oort", "pace")
+    }
+    return {
+        "n_fitted": n_known,
+        "n_predicted": len(halves[1]),
+        "there": [float(count.mean()), float(there.sum(axis=2).mean())],
+        "there coverage": float(((count >= low) & (count <= high)).mean()),
+        "quantiles": [
+            np.quantile(actual.mean(axis=0), cuts).tolist(),
+            np.quantile(there.mean(axis=1), cuts, axis=1).mean(axis=1).tolist(),
+        ],
+        "changes": [
+            float((actual[1:] != actual[:-1]).mean()),
+            float((there[:, 1:] != there[:, :-1]).mean()),
+        ],
+        "own check": {each.name: [each.share, each.n_cases] for each in checked.coverages},
+        "selectors": table,
+    }
+
+
+def _unseen_runs(label: str, case: Case, twins: list[Environment]) -> dict[str, list[float]]:
+    n_unseen = twins[0].n_clients - case.world.n_clients
+    runs = [
+        _runs(label, case, twin, range(seed, seed + 1)) for seed, twin in enumerate(twins[:N_TWIN])
+    ]
+    found = {metric: [run[metric][0] for run in runs] for metric in runs[0]}
+    # Jain's index over all clients counts those that cannot be chosen.
+    factor = twins[0].n_clients / n_unseen
+    found["participation"] = [x * factor for x in found["participation"]]
+    return found
+
+
+def round_cost(n_clients: int = 5000) -> dict[str, float]:
+    """Return the seconds of a round in the twin and in the world volatile, and of the fit."""
+    world = dataclasses.replace(named_world("volatile").example, n_clients=n_clients)
+    with tempfile.TemporaryDirectory() as folder:
+        turnout.compare(
+            ["random"],
+            world,
+            n_rounds=200,
+            cohort_size=100,
+            n_clients=n_clients,
+            seeds=1,
+            n_jobs=1,
+            out=folder,
+        )
+        began = time.perf_counter()
+        fitted = turnout.fit(folder)
+        fit_s = time.perf_counter() - began
+    seconds: dict[str, list[float]] = {"volatile": [], "twin": []}
+    for _ in range(5):
+        for label, each in (("volatile", world), ("twin", fitted.environment)):
+            began = time.perf_counter()
+            turnout.simulate("random", each, cohort_size=100, n_rounds=100)
+            seconds[label].append((time.perf_counter() - began) / 100)
+    best = {label: min(values) for label, values in seconds.items()}
+    return {"fit_s": fit_s, **best, "round cost": best["twin"] / best["volatile"]}
+
+
+def pairs(row: Mapping[str, Any], metric: str) -> tuple[int, int]:
+    """Return the pairs that differ by more than noise, and how many of them are in order."""
+    n_pairs = n_right = 0
+    for one, other in itertools.combinations(row["predictions"].values(), 2):
+        (a, a_noise, a_twin), (b, b_noise, b_twin) = one[metric], other[metric]
+        least = LEAST_NOISE * max(abs(a), abs(b))
+        if abs(a - b) <= NOISE * max(np.hypot(a_noise, b_noise), least):
+            continue
+        n_pairs += 1
+        n_right += (a > b) == (a_twin > b_twin)
+    return n_pairs, n_right
+
+
+def main() -> None:
+    """Measure, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", help="measure this world again and keep the others")
+    wanted = parser.parse_args().only
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"rows": []}
+    done = {row["world"] for row in kept["rows"]}
+    for name, case in cases().items():
+        if wanted == name or (wanted is None and name not in done):
+            rows = [row for row in kept["rows"] if row["world"] != name]
+            kept["rows"] = rows + measured(name, case)
+            write_atomically(RESULTS, (json.dumps(kept, indent=1) + "\n").encode())
+    for name, measure in (("cost", round_cost), ("phones", phone_halves)):
+        if name not in kept or wanted == name:
+            kept[name] = measure()
+    table = {"tools": tools(trains=False), "bars": dict(BARS), **kept}
+    table["bars"] = dict(BARS)
+    write_atomically(RESULTS, (json.dumps(table, indent=1) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()

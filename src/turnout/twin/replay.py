@@ -1,0 +1,590 @@
+"""What other selectors would have brought in the recorded rounds.
+
+A candidate plays the recorded rounds beside the selector that was in charge: it sees who was
+available, chooses, is not followed, and learns of those whom both chose. Its chances, the logged
+chances and the logged outcomes give estimates from the log alone (``turnout.results.offpolicy``).
+
+**What is estimated:** the value per place of the candidate's choices in these very rounds, having
+learned from the overlap only. A candidate that does not learn, such as ``random``, would have
+brought just this. A learner would have had more to learn from, had it been in charge. **What is not
+identified:** what it would have learned then, and everything that depends on the cohort as a whole,
+such as the length of a round. The fitted world simulates both.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from turnout.core import require
+from turnout.core.arrays import vector
+from turnout.core.errors import InvalidInput, TurnoutError
+from turnout.core.selector import Selector
+from turnout.core.types import (
+    Array,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Outcome,
+    RoundContext,
+    Selection,
+)
+from turnout.experiment.codec import build, decode
+from turnout.experiment.shadow import Shadow, Wish
+from turnout.experiment.variants import Variant, variants_of
+from turnout.results.guarantee import least_share
+from turnout.results.offpolicy import Judgement, Weighted
+from turnout.results.run import LOSSES
+from turnout.results.shadows import Shadowed, read_shadows
+from turnout.twin.log import Log, Record, read_log
+from turnout.twin.world import FittedWorld
+from turnout.worlds import Environment, FixedDeadline, Observed, RoundPolicy
+
+#: The estimators, the best one first.
+METHODS = ("doubly_robust", "self_normalised", "inverse_propensity")
+#: Observations of a client that count as much as everyone's mean, in the model of outcomes.
+PRIOR = 5.0
+#: The column that records have, too.
+SIZE = "num_samples"
+
+
+class Quantity(NamedTuple):
+    """Something that adds up over places.
+
+    Attributes:
+        title: Its name in tables.
+        unit: Its unit; empty for a share.
+        meaning: In one sentence.
+        better: Whether more or less of it is better.
+    """
+
+    title: str
+    unit: str
+    meaning: str
+    better: str
+
+
+#: What is judged, by key.
+QUANTITIES: Mapping[str, Quantity] = {
+    "success": Quantity("success", "", "Share of the places that gave an answer in time.", "more"),
+    "seconds": Quantity("seconds", "s", "Seconds that a device worked for a place.", "less"),
+    "wasted": Quantity("wasted", "s", "Seconds of them that gave no answer in time.", "less"),
+    "utility": Quantity("utility", "", "Loss that an answer in time reported; 0 for none.", "more"),
+}
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What the log says about one candidate.
+
+    Attributes:
+        variant: The candidate.
+        problem: Why the log alone says nothing about it; empty if it does.
+        origin: Where its chances come from.
+        weighted: The logged choices as it weighs them; None if its chances are not known.
+        estimates: By quantity and method; empty with a problem.
+        differences: The candidate minus what was logged, by quantity, doubly robust.
+        least_share: The part of its fair share that the least served client can expect; NaN if the
+            chances of everyone are not known.
+        demand: (n,) places that each client of the log can expect; empty with a problem.
+        modelled: What the model of outcomes alone expects, by quantity (the direct method).
+    """
+
+    variant: Variant
+    problem: str = ""
+    origin: str = ""
+    weighted: Weighted | None = None
+    estimates: Mapping[str, Mapping[str, Judgement]] = field(default_factory=dict)
+    differences: Mapping[str, Judgement] = field(default_factory=dict)
+    least_share: float = math.nan
+    demand: FloatArray = field(default_factory=lambda: np.zeros(0))
+    modelled: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name that the candidate was given."""
+        return self.variant.label
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a log says about candidates.
+
+    Attributes:
+        log: The log.
+        logger: The selector in charge, as text.
+        n_used: Rounds that can be judged: their choices have known chances.
+        now: What was logged, by quantity; of the rounds that can be judged, or of all.
+        candidates: The candidates, in the order that was asked for.
+        notes: What a reader must know.
+    """
+
+    log: Log
+    logger: str
+    n_used: int
+    now: Mapping[str, Judgement]
+    candidates: tuple[Replayed, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def charge(self) -> Variant:
+        """The selector in charge."""
+        return in_charge(self.log)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The candidates by name."""
+        return tuple(each.label for each in self.candidates)
+
+    @property
+    def n_answers(self) -> int:
+        """Half of the recorded answers in time: a number that most selectors reach, too."""
+        total = sum(int(np.count_nonzero(record.run.completed)) for record in self.log.records)
+        return max(1, total // 2)
+
+
+def in_charge(log: Log) -> Variant:
+    """Return the selector in charge.
+
+    Args:
+        log: The records.
+
+    Raises:
+        InvalidInput: There were several.
+    """
+    by_label = {record.cell.settings.label: record.cell.settings for record in log.records}
+    if len(by_label) > 1:
+        raise InvalidInput(
+            f"runs must have one selector in charge, got {' and '.join(by_label)}: give the folder "
+            "of one of them.",
+            field="runs",
+        )
+    settings = next(iter(by_label.values()))
+    return Variant(settings.selector, settings.label, dict(settings.parameters))
+
+
+def replay(
+    runs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    selectors: Sequence[str | Variant],
+    *,
+    draws: int | None = None,
+    outcomes: Mapping[str, FloatArray] | FittedWorld | None = None,
+) -> Replay:
+    """Return what records say about selectors that were not in charge.
+
+    Args:
+        runs: Run folders of one federation.
+        selectors: Candidates such as ``"e3cs:quota=0.8"``.
+        draws: How often a selector without chances in closed form chooses in each round, to
+            estimate them; None leaves it out.
+        outcomes: The model of the doubly robust estimates: (n,) what to expect of each client, by
+            quantity, or a world that was fitted to *other* records. None learns it from the rounds
+            before.
+
+    Raises:
+        InvalidInput: The records cannot be used, or a selector is unknown.
+
+    >>> import tempfile, turnout
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = turnout.compare(["random"], "e3cs", n_rounds=60, seeds=1, n_jobs=1, out=folder)
+    ...     found = replay(folder, ["e3cs"])
+    >>> found.candidates[0].label, sorted(found.candidates[0].estimates["success"])
+    ('e3cs', ['doubly_robust', 'inverse_propensity', 'self_normalised'])
+    """
+    if draws is not None:
+        require.integer("draws", draws, minimum=1)
+    variants = [
+        each
+        for text in selectors
+        for each in ([text] if isinstance(text, Variant) else variants_of(text))
+    ]
+    if not variants:
+        raise InvalidInput("selectors must name at least one candidate.", field="selectors")
+    log = read_log([runs] if isinstance(runs, str | os.PathLike) else runs)
+    return replay_log(log, variants, draws, outcomes)
+
+
+def replay_log(
+    log: Log,
+    variants: Sequence[Variant],
+    draws: int | None = None,
+    outcomes: Mapping[str, FloatArray] | FittedWorld | None = None,
+) -> Replay:
+    """Return what a log says about candidates.
+
+    Args:
+        log: The records of one federation.
+        variants: The candidates.
+        draws: As for ``replay``.
+        outcomes: As for ``replay``.
+
+    Raises:
+        InvalidInput: Several selectors were in charge, or a model does not fit.
+    """
+    logger, notes = in_charge(log).label, list(log.notes)
+    model = {"success": outcomes.in_time()} if isinstance(outcomes, FittedWorld) else outcomes or {}
+    for key, expected in model.items():
+        vector(f"outcomes[{key!r}]", expected, np.float64, log.n_clients)
+    charge = in_charge(log).make()
+    variants = [each for each in variants if repr(each.make()) != repr(charge)]
+    rounds = [_Rounds(record) for record in log.records]
+    values = {key: value for key, value in _values(rounds).items() if np.isfinite(value).all()}
+    usable = np.concatenate([each.usable for each in rounds])
+    if "utility" not in values:
+        notes.append("no client reported a loss, so utility is not judged.")
+    problem = "" if usable.any() else _no_chances(log, logger)
+    if problem:
+        notes.append(problem)
+    elif not usable.all():
+        notes.append(
+            f"{usable.sum():,} of {usable.size:,} rounds have chances of choice; only these count."
+        )
+    judged = tuple(
+        Replayed(each, problem) if problem else _judged(each, rounds, values, draws, model)
+        for each in variants
+    )
+    return Replay(log, logger, int(usable.sum()), _now(rounds, values), judged, tuple(notes))
+
+
+def _no_chances(log: Log, logger: str) -> str:
+    name = log.records[-1].cell.settings.selector
+    return (
+        f"the log has no chances of choice, because {logger} does not report any: nothing can be "
+        f"estimated from it alone. Put mix:members={{{name}=0.9,random=0.1}} in charge, and its "
+        "records can be judged."
+    )
+
+
+class _Rounds:
+    """The rounds of one record, as a selector would see them."""
+
+    def __init__(self, record: Record) -> None:
+        self.record, self.run = record, record.run
+        settings = record.cell.settings
+        policy = (
+            decode(dict(settings.policy), RoundPolicy, ("policy",)) if settings.policy else None
+        )
+        self.deadline = (policy or FixedDeadline()).deadline(Observed.fresh())
+        self.n_clients, self.seed = settings.n_clients, settings.seed
+        self.sizes = np.diff(self.run.offsets)
+        p = self.run.probability
+        is_known = np.isfinite(p) & (p > 0.0) & (p <= 1.0)
+        unknown = np.concatenate(([0], np.cumsum(~is_known)))[self.run.offsets]
+        #: (T,) which rounds can be judged.
+        self.usable: BoolArray = (self.sizes > 0) & (np.diff(unknown) == 0)
+        self.shadows = read_shadows(record.cell.path, record.run)
+        self.world = (
+            build(
+                Environment, {**settings.world, "n_clients": self.n_clients, "seed": self.seed}, ()
+            )
+            if settings.world and not record.cell.is_live
+            else None
+        )
+
+    @property
+    def of_usable(self) -> BoolArray:
+        """(choices,) which choices can be judged."""
+        return np.repeat(self.usable, self.sizes)
+
+    def columns(self, wanted: frozenset[str]) -> frozenset[str]:
+        """Return the columns among these that the contexts have."""
+        known = {SIZE} & self.run.reported.keys()
+        return wanted & (known if self.world is None else known | self.world.columns)
+
+    @cached_property
+    def _size(self) -> FloatArray:
+        """(n,) how many examples each client was last known to hold; NaN = not known."""
+        size, told = np.full(self.n_clients, np.nan), self.run.reported[SIZE]
+        is_known = np.isfinite(told)
+        size[self.run.clients[is_known]] = told[is_known]
+        return size
+
+    def contexts(self, wanted: frozenset[str]) -> Iterator[tuple[int, slice, RoundContext]]:
+        """Yield round, its choices and its context; as many places as were given."""
+        for t in np.flatnonzero(self.sizes).tolist():
+            chosen = slice(int(self.run.offsets[t]), int(self.run.offsets[t + 1]))
+            size = int(self.sizes[t])
+            available = self.run.available_in(t).copy()
+            available[self.run.clients[chosen]] = True
+            known: dict[str, Array] = {}
+            if self.world is not None and wanted:
+                known |= self.world.context(t, size, columns=wanted).columns
+            elif SIZE in wanted:
+                known[SIZE] = self._size
+            yield t, chosen, RoundContext(t, size, available, self.deadline, known)
+
+
+def _values(rounds: Sequence[_Rounds]) -> dict[str, FloatArray]:
+    """Return (choices,) what came of every choice, by quantity."""
+    runs = [each.run for each in rounds]
+    done = np.concatenate([run.completed for run in runs]).astype(np.float64)
+    spent = np.concatenate([run.spent for run in runs])
+    loss = np.concatenate(
+        [run.reported.get("loss", np.full(run.clients.size, np.nan)) for run in runs]
+    )
+    values = {"success": done, "seconds": spent, "wasted": np.where(done > 0.0, 0.0, spent)}
+    if np.isfinite(loss).any():
+        values["utility"] = np.where((done > 0.0) & np.isfinite(loss), loss, 0.0)
+    return values
+
+
+def _now(rounds: Sequence[_Rounds], values: Mapping[str, FloatArray]) -> dict[str, Judgement]:
+    """Return what was logged: of the rounds that can be judged, or of all if none can be."""
+    usable = np.concatenate([each.of_usable for each in rounds])
+    kept = usable if usable.any() else np.ones(usable.size, dtype=np.bool_)
+    sizes = np.concatenate([each.sizes for each in rounds])
+    rows = np.concatenate([each.usable for each in rounds]) if usable.any() else sizes > 0
+    everyone = np.ones(int(kept.sum()))
+    offsets = np.concatenate(([0], np.cumsum(sizes[rows])))
+    log = Weighted(offsets, everyone, everyone, sizes[rows].astype(np.float64))
+    return {key: log.as_logged(value[kept]) for key, value in values.items()}
+
+
+# --------------------------------------------------------------------------------------------------
+# A candidate plays the rounds.
+# --------------------------------------------------------------------------------------------------
+
+
+class _Played(NamedTuple):
+    """What a candidate would have done in the rounds that can be judged.
+
+    Attributes:
+        kept: (all rounds,) which rounds these are.
+        wanted: (choices,) its chance of each logged choice.
+        places: (T,) places that it fills.
+        predicted: (choices,) what the model of outcomes expected, by quantity.
+        expected: (T,) what it expected of the candidate, by quantity.
+        demand: (n,) the sum of its chances.
+        fair: (n,) the sum of the fair shares.
+    """
+
+    kept: BoolArray
+    wanted: FloatArray
+    places: FloatArray
+    predicted: Mapping[str, FloatArray]
+    expected: Mapping[str, FloatArray]
+    demand: FloatArray
+    fair: FloatArray
+
+
+def _judged(
+    variant: Variant,
+    rounds: Sequence[_Rounds],
+    values: Mapping[str, FloatArray],
+    draws: int | None,
+    outcomes: Mapping[str, FloatArray],
+) -> Replayed:
+    try:
+        recorded = all(variant.label in each.shadows for each in rounds)
+        problem, origin = "", "recorded in shadow"
+        if not recorded:
+            problem, origin = _obstacle(variant.make(), rounds, draws)
+        if problem:
+            return Replayed(variant, problem)
+        starts = np.cumsum([0, *(each.run.clients.size for each in rounds)])
+        played = []
+        for each, begin, end in zip(rounds, starts[:-1], starts[1:], strict=True):
+            own = {key: value[begin:end] for key, value in values.items()}
+            candidate: Candidate = (
+                _Recorded(each, each.shadows[variant.label])
+                if recorded
+                else _Playing(variant.make(), each, draws)
+            )
+            played.append(_play(candidate, each, own, outcomes))
+    except TurnoutError as error:
+        return Replayed(variant, str(error))
+    kept = np.concatenate([each.kept for each in played])
+    usable = np.concatenate(
+        [np.repeat(each.kept, one.sizes) for each, one in zip(played, rounds, strict=True)]
+    )
+    if not kept.any():
+        return Replayed(variant, "it had no wish in any round that can be judged", origin)
+    sizes = np.concatenate([each.sizes for each in rounds])[kept]
+    weighted = Weighted(
+        np.concatenate(([0], np.cumsum(sizes))),
+        np.concatenate([each.run.probability for each in rounds])[usable],
+        np.concatenate([each.wanted for each in played]),
+        np.concatenate([each.places for each in played]),
+    )
+    if weighted.problem:
+        return Replayed(variant, weighted.problem, origin, weighted)
+    estimates, differences, modelled = {}, {}, {}
+    for key, value in values.items():
+        mine = value[usable]
+        predicted = np.concatenate([each.predicted[key] for each in played])
+        expected = np.concatenate([each.expected[key] for each in played])
+        estimates[key] = {
+            "doubly_robust": weighted.doubly_robust(mine, predicted, expected),
+            "self_normalised": weighted.self_normalised(mine),
+            "inverse_propensity": weighted.inverse_propensity(mine),
+        }
+        modelled[key] = float(expected.sum() / weighted.places.sum())
+        differences[key] = estimates[key]["doubly_robust"].minus(weighted.as_logged(mine))
+    demand, fair = _by_client(rounds, played, "demand"), _by_client(rounds, played, "fair")
+    least = least_share(fair, demand)
+    return Replayed(variant, "", origin, weighted, estimates, differences, least, demand, modelled)
+
+
+def _by_client(
+    rounds: Sequence[_Rounds], played: Sequence[_Played], name: Literal["demand", "fair"]
+) -> FloatArray:
+    """Return (n,) sums over all records, by client of the log."""
+    total = np.zeros(1 + max(int(each.record.client_of.max(initial=-1)) for each in rounds))
+    for each, own in zip(rounds, played, strict=True):
+        values = getattr(own, name)[: each.record.client_of.size]
+        np.add.at(total, each.record.client_of, values)
+    return total
+
+
+def _obstacle(selector: Selector, rounds: Sequence[_Rounds], draws: int | None) -> tuple[str, str]:
+    """Return why a candidate cannot play the rounds, or where its chances come from."""
+    if selector.polls:
+        return "it asks clients for their loss before it chooses, and the log has no answers", ""
+    for each in rounds:
+        missing = sorted(selector.needs_columns - each.columns(selector.needs_columns))
+        if missing:
+            return f"the log has no column {missing[0]!r}, which it needs", ""
+        if not each.run.knows_available:
+            return "the log does not say who was available: an older turnout wrote it", ""
+    selector.prepare(rounds[0].n_clients)
+    wanted = selector.needs_columns | selector.uses_columns
+    _, _, ctx = next(rounds[0].contexts(rounds[0].columns(wanted)))
+    if selector.chances(ctx) is not None:
+        return "", "exact"
+    if draws is None:
+        return (
+            "its chances have no closed form: draws=200 (on the command line --draws 200) "
+            "estimates them"
+        ), ""
+    return "", f"{draws} draws a round"
+
+
+class _Model:
+    """What is expected of each client: its mean so far, drawn towards everyone's.
+
+    It has seen earlier rounds only, so what it is used for stays unbiased.
+    """
+
+    def __init__(self, n_clients: int, fixed: FloatArray | None = None) -> None:
+        self._fixed = fixed
+        self._sum, self._count = np.zeros(n_clients), np.zeros(n_clients)
+        self._total = self._n = 0.0
+
+    def expected(self) -> FloatArray:
+        """Return (n,) what is expected of each client."""
+        if self._fixed is not None:
+            return self._fixed
+        mean = self._total / self._n if self._n else 0.0
+        return (self._sum + PRIOR * mean) / (self._count + PRIOR)
+
+    def learn(self, clients: IntArray, values: FloatArray) -> None:
+        """Take in what came of the choices of a round."""
+        self._sum[clients] += values
+        self._count[clients] += 1.0
+        self._total += float(values.sum())
+        self._n += values.size
+
+
+class Candidate(Protocol):
+    """Where the chances of a candidate come from, round by round."""
+
+    def columns(self) -> frozenset[str]:
+        """Return the columns that it wants to see."""
+
+    def choose(self, t: int, ctx: RoundContext) -> Wish | None:
+        """Return what it would do in a round; None if that is not known."""
+
+    def learn(self, wish: Wish, clients: IntArray, chance: FloatArray, outcome: Outcome) -> None:
+        """Learn of those whom both chose."""
+
+
+class _Playing:
+    """A candidate that plays the rounds now."""
+
+    def __init__(self, selector: Selector, rounds: _Rounds, draws: int | None) -> None:
+        selector.prepare(rounds.n_clients, rounds.seed)
+        self._shadow, self._draws = Shadow(selector, rounds.seed), draws
+        self._columns = rounds.columns(selector.needs_columns | selector.uses_columns)
+
+    def columns(self) -> frozenset[str]:
+        return self._columns
+
+    def choose(self, t: int, ctx: RoundContext) -> Wish | None:
+        return self._shadow.choose(ctx, self._draws)
+
+    def learn(self, wish: Wish, clients: IntArray, chance: FloatArray, outcome: Outcome) -> None:
+        self._shadow.learn(wish, clients, chance, outcome)
+
+
+class _Recorded:
+    """A candidate that was a shadow of the recorded run, and learned then."""
+
+    def __init__(self, rounds: _Rounds, shadowed: Shadowed) -> None:
+        self._run, self._own = rounds.run, shadowed
+
+    def columns(self) -> frozenset[str]:
+        return frozenset()
+
+    def choose(self, t: int, ctx: RoundContext) -> Wish | None:
+        """Return the wish, and the chances of the chosen; others are 1 for whom it wished."""
+        wished = self._own.clients[self._own.offsets[t] : self._own.offsets[t + 1]]
+        chosen = slice(self._run.offsets[t], self._run.offsets[t + 1])
+        chance = self._own.chance[chosen]
+        if not wished.size or np.isnan(chance).any():
+            return None
+        return Wish(Selection(t, wished), None, chance)
+
+    def learn(self, wish: Wish, clients: IntArray, chance: FloatArray, outcome: Outcome) -> None:
+        return
+
+
+def _play(
+    candidate: Candidate,
+    rounds: _Rounds,
+    values: Mapping[str, FloatArray],
+    outcomes: Mapping[str, FloatArray],
+) -> _Played:
+    """Let a candidate play the rounds of one record."""
+    run, n = rounds.run, rounds.n_clients
+    models = {key: _Model(n, outcomes.get(key)) for key in values}
+    wanted: list[FloatArray] = [np.zeros(0)]
+    places: list[float] = []
+    predicted: dict[str, list[FloatArray]] = {key: [np.zeros(0)] for key in values}
+    expected: dict[str, list[float]] = {key: [] for key in values}
+    demand, fair, kept = np.zeros(n), np.zeros(n), np.zeros(run.n_rounds, dtype=np.bool_)
+    for t, chosen, ctx in rounds.contexts(candidate.columns()):
+        clients = run.clients[chosen]
+        wish = candidate.choose(t, ctx)
+        if wish is not None and rounds.usable[t]:
+            # Beside the chances of the chosen, a recorded wish knows whom it chose: the same mean.
+            everyone = wish.of_everyone(n)
+            kept[t] = True
+            wanted.append(wish.of(clients))
+            places.append(float(everyone.sum()))
+            for key, model in models.items():
+                mean = model.expected()
+                predicted[key].append(mean[clients])
+                expected[key].append(float(everyone @ mean))
+            demand += everyone
+            fair += np.where(ctx.available, ctx.size / ctx.pool.size, 0.0)
+        for key, model in models.items():
+            model.learn(clients, values[key][chosen])
+        if wish is not None:
+            losses = {name: run.reported[name][chosen] for name in LOSSES if name in run.reported}
+            outcome = Outcome(run.status[chosen], run.duration[chosen], losses)
+            candidate.learn(wish, clients, run.probability[chosen], outcome)
+    return _Played(
+        kept,
+        np.concatenate(wanted),
+        np.array(places),
+        {key: np.concatenate(parts) for key, parts in predicted.items()},
+        {key: np.array(sums) for key, sums in expected.items()},
+        demand,
+        fair,
+    )

@@ -1,0 +1,252 @@
+"""What an operator's machines rely on: settings, probes, tokens from files, retention, the end."""
+
+import contextlib
+import json
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+from typer.main import get_group
+from typer.testing import CliRunner
+
+from tests.serve.conftest import client_of, create
+from tests.serve.processes import Server
+from tests.serve.test_rounds import opened, report
+from turnout.cli import app as command
+from turnout.cli import serve as command_module
+from turnout.core.errors import InvalidInput
+from turnout.serve import open_database, rounds, store
+from turnout.serve.auth import declare_tokens, list_tokens, revoke_token
+from turnout.serve.database import AUDIT, EVENT, ROUND, reading, writing
+
+
+def test_every_option_is_a_variable_of_the_same_name(monkeypatch):
+    """Derived from the options, so that there is no second list that could differ."""
+    monkeypatch.setattr("turnout.serve.open_database", lambda url: url)
+    seen = {}
+    monkeypatch.setattr("turnout.serve.run", lambda *a, **k: seen.update(k, place=a))
+    values = {
+        "DATABASE": "sqlite:///x.db", "HOST": "::1", "PORT": "9", "MAX_BODY": "3",
+        "NO_AUTH": "1", "PLUGINS": "true", "KEEP_DAYS": "2.5", "GRACE": "7", "JSON_LOGS": "1",
+        "CERTIFICATE": "c.pem", "KEY": "k.pem", "TOKEN_FILE": "t",
+        "RECEIPT_KEY": "r.pem",
+    }  # fmt: skip
+    group = get_group(command_module.app)
+    options = {one.name for one in group.params} - {"help"}
+    assert {name.lower() for name in values} == options
+    env = {f"TURNOUT_{name}": value for name, value in values.items()}
+    monkeypatch.setenv("TURNOUT_NO_PLUGINS", "")
+    result = CliRunner().invoke(command, ["serve"], env=env)
+    assert result.exit_code == 0, result.output
+    assert seen["place"] == ("sqlite:///x.db", "::1", 9)
+    assert (seen["max_body"], seen["no_auth"], seen["keep_days"]) == (3 * 2**20, True, 2.5)
+    assert (seen["grace_s"], seen["json_logs"], str(seen["token_file"])) == (7, True, "t")
+    seen.clear()
+    CliRunner().invoke(command, ["serve", "--port", "10"], env=env)  # an option wins
+    assert seen["place"][2] == 10
+    shown = CliRunner().invoke(command, ["serve", "--help"], env={"COLUMNS": "200"}).output
+    assert all(name in shown for name in env)
+
+
+def test_a_variable_that_kubernetes_makes_for_a_service_is_an_error_that_shows_it():
+    env = {"TURNOUT_PORT": "tcp://10.0.0.1:8717"}
+    result = CliRunner().invoke(command, ["serve"], env=env | {"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "--port" in result.output
+    assert "tcp://10.0.0.1:8717" in result.output
+
+
+def test_alive_without_the_database_and_ready_only_with_it(http, demo, engine):
+    assert http.get("/ready").json()["status"] == "ready"
+    with contextlib.closing(sqlite3.connect(engine.url.database)) as connection, connection:
+        connection.execute("ALTER TABLE alembic_version RENAME TO away")
+    answer = http.get("/ready")
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:turnout:database-failed")
+    assert http.get("/health").json()["status"] == "ok"
+
+
+SECRET = "0123456789abcdef0123456789abcdef"
+
+
+def test_tokens_of_a_file_are_accepted_from_the_start(engine, portal, tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text(f"# of the cluster\n\noperator admin {SECRET}\nscraper read {SECRET}x\n")
+    for _ in range(2):  # the server is started again
+        with writing(engine) as connection:
+            declare_tokens(connection, path)
+            assert list_tokens(connection) == [
+                ("operator", "admin", None),
+                ("scraper", "read", None),
+            ]
+    http = client_of(engine, portal)
+    own = {"Authorization": f"Bearer {SECRET}"}
+    assert http.get("/federations", headers=own).status_code == 200
+    path.write_text(f"operator admin {SECRET}y\n")  # rotated
+    with writing(engine) as connection:
+        declare_tokens(connection, path)
+    assert http.get("/federations", headers=own).status_code == 401
+    own = {"Authorization": f"Bearer {SECRET}y"}
+    assert http.get("/federations", headers=own).status_code == 200
+    with writing(engine) as connection:
+        revoke_token(connection, "operator")
+        with pytest.raises(InvalidInput, match="line 1: the token of 'operator' was revoked"):
+            declare_tokens(connection, path)
+    assert http.get("/federations", headers=own).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "line", [f"a admin {SECRET} more", f"a root {SECRET}", "a admin short", f"admin {SECRET}"]
+)
+def test_a_wrong_file_of_tokens_is_refused_without_showing_one(engine, tmp_path, line):
+    path = tmp_path / "tokens"
+    path.write_text(line)
+    with writing(engine) as connection, pytest.raises(InvalidInput, match="line 1") as error:
+        declare_tokens(connection, path)
+    assert SECRET not in str(error.value)
+    with writing(engine) as connection, pytest.raises(InvalidInput, match="cannot be read"):
+        declare_tokens(connection, tmp_path / "none")
+
+
+@pytest.fixture
+def at(monkeypatch):
+    now = [1.8e9]
+    monkeypatch.setattr(store.time, "time", lambda: now[0])
+    return now
+
+
+DAY = 86_400.0
+
+
+def played(http, path, t):
+    report(http, path, t, opened(http, path)["clients"])
+
+
+def count(engine, table):
+    with reading(engine) as connection:
+        return connection.execute(select(func.count()).select_from(table)).scalar()
+
+
+def test_old_rounds_are_forgotten_and_the_choices_go_on_as_before(http, demo, engine, at, portal):
+    other = create(http, "other")  # the same, and nothing of it is forgotten
+    for t in range(6):
+        for path in (demo, other):
+            played(http, path, t)
+        at[0] += DAY
+    before = {name: count(engine, table) for name, table in [("round", ROUND), ("event", EVENT)]}
+    described = http.get(demo).json()
+    open_one = opened(http, other)
+    assert rounds.forget_old(http.app.state.store, at[0] - 2.5 * DAY) == 4  # the other has to wait
+    report(http, other, 6, open_one["clients"])
+    kept = http.get(f"{demo}/rounds").json()["rounds"]
+    assert [one["round"] for one in kept] == [5, 4]
+    assert count(engine, ROUND) == before["round"] - 4 + 1
+    assert count(engine, EVENT) < before["event"]
+    old = http.get(f"{demo}/rounds/0")
+    assert old.status_code == 404
+    assert "--keep-days" in old.json()["detail"]
+    assert "never opened" in http.get(f"{demo}/rounds/99").json()["detail"]
+    assert http.get(demo).json() == described  # versions and counts go on
+    fresh = client_of(engine, portal)  # a server that has only what is stored
+    for t in (6, 7):
+        if t == 7:
+            other_round = opened(http, other)
+        chosen = opened(fresh, demo)
+        twin = other_round if t == 7 else open_one
+        assert (chosen["round"], chosen["clients"]) == (t, twin["clients"])
+        report(fresh, demo, t, chosen["clients"])
+        if t == 7:
+            report(http, other, t, twin["clients"])
+    assert http.get(demo).json()["n_rounds"] == 8  # the first server follows
+    with reading(engine) as connection:
+        query = select(AUDIT.c.round).where(AUDIT.c.federation == "demo", AUDIT.c.round < 4)
+        assert connection.execute(query).all() == []
+        query = select(AUDIT.c.action).where(AUDIT.c.federation == "demo", AUDIT.c.round.is_(None))
+        assert connection.execute(query).scalars().all() == ["create", "enrolled"]
+
+
+def test_a_server_that_keeps_days_forgets_by_itself(engine, monkeypatch):
+    from fastapi.testclient import TestClient
+
+    from tests.serve.conftest import LOCAL
+    from turnout.serve import app
+
+    monkeypatch.setattr(app, "_CHECK_S", 0.02)
+    with TestClient(app.create_app(engine, no_auth=True, keep_days=0.0), **LOCAL) as http:
+        path = create(http)
+        played(http, path, 0)
+        monkeypatch.setattr(app.time, "monotonic", lambda base=time.monotonic: base() + 4000.0)
+        while http.get(f"{path}/rounds").json()["rounds"]:
+            time.sleep(0.01)
+        played(http, path, 1)
+
+
+@pytest.mark.slow
+def test_a_signal_lets_requests_end_and_then_the_process(tmp_path):
+    """A body is still on its way when the signal comes; its request is done and answered."""
+    server = Server(f"sqlite:///{tmp_path}/turnout.db", "--json-logs", stdout=subprocess.PIPE)
+    server.wait()
+    with httpx.Client(base_url=server.url, timeout=60.0) as http:
+        create(http, n_clients=0)
+    arrives, go = threading.Event(), threading.Event()
+    body = json.dumps({"clients": [f"c{i}" for i in range(1000)]}).encode()
+
+    def slowly():
+        yield body[:100]
+        arrives.set()
+        assert go.wait(60.0)
+        yield body[100:]
+
+    answers = []
+
+    def send():
+        headers = {"Content-Type": "application/json", "X-Request-ID": "last"}
+        url = f"{server.url}/federations/demo/clients"
+        answers.append(httpx.put(url, content=slowly(), headers=headers, timeout=60.0))
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert arrives.wait(60.0)
+    time.sleep(0.3)
+    server.signal()
+    time.sleep(0.3)
+    with pytest.raises(httpx.TransportError):  # no new ones
+        httpx.get(f"{server.url}/health")
+    go.set()
+    sender.join()
+    assert answers[0].json()["n_clients"] == 1000
+    ended, out, err = server.end()
+    assert ended in (0, -signal.SIGTERM)
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert {"last"} == {line["request_id"] for line in lines if line["path"].endswith("/clients")}
+    assert '"message": "Finished server process' in err
+
+
+@pytest.mark.slow
+def test_a_request_that_hangs_ends_with_the_time_that_was_given(tmp_path):
+    """The database is locked by another program, and the request waits for it."""
+    path = tmp_path / "turnout.db"
+    server = Server(f"sqlite:///{path}", "--grace", "1")
+    server.wait()
+    with httpx.Client(base_url=server.url, timeout=60.0) as http:
+        create(http)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        def send():
+            with contextlib.suppress(httpx.TransportError):
+                httpx.post(f"{server.url}/federations/demo/rounds", timeout=60.0)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        time.sleep(0.5)
+        server.signal()
+        assert server.end()[0] in (0, 1, -signal.SIGTERM)  # and the database is still locked
+        sender.join()
+    engine = open_database(f"sqlite:///{path}")
+    assert count(engine, ROUND) == 0
+    engine.dispose()

@@ -1,0 +1,140 @@
+"""Records that cannot be fitted, or say less than they seem to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import turnout
+from turnout.core.errors import InvalidInput
+from turnout.core.files import write_npz
+from turnout.results.files import read_arrays
+from turnout.twin import check
+
+
+def recorded(folder: Path, world: str = "volatile", n_rounds: int = 60, **more: object) -> Path:
+    options = {"seeds": 1, "n_jobs": 1, "out": folder, **more}
+    turnout.compare(["random"], world, n_rounds=n_rounds, **options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recorded(tmp_path_factory.mktemp("bad") / "log")
+
+
+def changed(
+    log: Path, target: Path, change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
+) -> Path:
+    shutil.copytree(log, target)
+    path = target / "random" / "seed-0" / "selections.npz"
+    write_npz(path, change(read_arrays(path)))
+    return target
+
+
+def by_name(world: turnout.twin.FittedWorld) -> dict[str, turnout.twin.Quantity]:
+    return {each.name: each for each in world.quantities}
+
+
+def test_nothing_to_read(tmp_path: Path):
+    with pytest.raises(InvalidInput, match="does not exist"):
+        turnout.fit(tmp_path / "nope")
+    with pytest.raises(InvalidInput, match="runs must hold recorded rounds"):
+        turnout.fit(tmp_path)
+
+
+def test_two_federations(log: Path, tmp_path: Path):
+    other = recorded(tmp_path / "e3cs", "e3cs")
+    with pytest.raises(InvalidInput, match="were simulated in different worlds"):
+        turnout.fit([log, other])
+    seeds = recorded(tmp_path / "seeds", seeds=2)
+    with pytest.raises(InvalidInput, match="give runs of one seed"):
+        turnout.fit(seeds)
+
+
+def test_two_selectors_in_one_world_are_one_federation(tmp_path: Path):
+    options = {"n_rounds": 60, "seeds": 1, "n_jobs": 1, "out": tmp_path}
+    turnout.compare(["random", "e3cs"], "volatile", **options)
+    world = turnout.fit(tmp_path)
+    assert world.n_rounds == 60
+    assert "2,400 choices" in by_name(world)["success"].learned_from
+    # Both saw the same 60 rounds, so the pool is counted once.
+    assert by_name(world)["availability"].learned_from == "6,000 client rounds"
+
+
+def test_records_of_mixed_versions_are_noted(tmp_path: Path):
+    options = {"n_rounds": 60, "seeds": 1, "n_jobs": 1, "out": tmp_path}
+    turnout.compare(["random", "e3cs"], "volatile", **options)
+    path = tmp_path / "e3cs" / "seed-0" / "versions.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"turnout": "0.1.0"}))
+    assert any("turnout 0.1.0 and " in text for text in turnout.fit(tmp_path).notes)
+
+
+def test_a_short_log_leaves_more_open(tmp_path: Path, log: Path):
+    short, long = turnout.fit(recorded(tmp_path / "short", n_rounds=10)), turnout.fit(log)
+    spread = [
+        np.std(
+            [w.environment_of(seed).volatility.effects(100, seed)[:, 1] for seed in range(20)],
+            axis=0,
+        )
+        for w in (short, long)
+    ]
+    assert spread[0].mean() > 1.3 * spread[1].mean()
+    with pytest.raises(InvalidInput, match="at least 5 rounds"):
+        turnout.fit(recorded(tmp_path / "shorter", n_rounds=3))
+    with pytest.raises(InvalidInput, match="at least 8 rounds for a check, got 6"):
+        check(recorded(tmp_path / "six", n_rounds=6))
+
+
+def test_no_answer_at_all(log: Path, tmp_path: Path):
+    all_silent = changed(
+        log, tmp_path / "silent", lambda c: c | {"status": np.full_like(c["status"], 3)}
+    )
+    with pytest.raises(InvalidInput, match="not one answer in time"):
+        turnout.fit(all_silent)
+
+
+def test_clocks_that_jump_are_left_out(log: Path, tmp_path: Path):
+    def jump(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        duration = columns["duration"].copy()
+        duration[::10] += 86_400.0
+        duration[5::10] = -3.0
+        return columns | {"duration": duration}
+
+    plain, odd = turnout.fit(log), turnout.fit(changed(log, tmp_path / "jump", jump))
+    assert any("a clock has jumped" in text for text in odd.notes)
+    assert np.median(np.abs(np.log(odd.seconds / plain.seconds))) < 0.1
+
+
+def test_no_durations_are_a_guess(log: Path, tmp_path: Path):
+    unknown = changed(
+        log, tmp_path / "unknown", lambda c: c | {"duration": np.full_like(c["duration"], np.nan)}
+    )
+    assert by_name(turnout.fit(unknown))["durations"].is_guess
+
+
+def test_an_old_record_without_the_pool_is_a_guess(log: Path, tmp_path: Path):
+    def old(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: x for name, x in columns.items() if not name.startswith("available")}
+
+    world = turnout.fit(changed(log, tmp_path / "old", old))
+    assert by_name(world)["availability"].is_guess
+    assert world.environment.context(0, 5).pool.size > 90
+    assert not [each for each in check(tmp_path / "old").coverages if "there" in each.name]
+
+
+def test_a_damaged_run_is_named_and_the_others_are_used(tmp_path: Path):
+    options = {"n_rounds": 60, "seeds": 1, "n_jobs": 1, "out": tmp_path}
+    turnout.compare(["random", "e3cs"], "volatile", **options)
+    (tmp_path / "e3cs" / "seed-0" / "selections.npz").write_bytes(b"PK")
+    world = turnout.fit(tmp_path)
+    assert "1,200 choices" in by_name(world)["success"].learned_from
+    assert any("selections.npz is not a complete .npz" in text for text in world.notes)
+    (tmp_path / "random" / "seed-0" / "rounds.jsonl").unlink()
+    with pytest.raises(InvalidInput, match=r"runs must hold recorded rounds: damaged"):
+        turnout.fit(tmp_path)
