@@ -172,6 +172,12 @@ def check_overlap(playing: Playing, schedule: WorkSchedule) -> Overlapping:
             f"late work of {name} would break such limits. Use Synchronous().",
             field="schedule",
         )
+    if environment.energy.uses_history:
+        raise InvalidInput(
+            f"energy must be Plugged() with {name}: {type(environment.energy).__name__} charges "
+            "and drains by rounds.",
+            field="energy",
+        )
     seconds = environment.fate(0).duration
     if not np.any((seconds > 0.0) & (seconds < math.inf)):
         raise InvalidInput(
@@ -333,7 +339,8 @@ class _Loop:
             reported[answered] = values
             claims[name] = self._environment.claimed(reported.T, clients).T
         self._due = np.delete(self._due, rows)
-        self._engine.end(rows, Outcome(status, due["duration"], claims), due["spent"])
+        seconds = self._environment.claimed_s(due["duration"], clients)
+        self._engine.end(rows, Outcome(status, seconds, claims), due["spent"])
 
     def _available(self) -> BoolArray:
         """Return (n,) who could be reached by the last choice, at work or not."""
