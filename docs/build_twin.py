@@ -1,13 +1,17 @@
 """Write the numbers of ``docs/twin.md`` from ``results/twin.json`` (``benchmarks/twin.py``).
 
-Everything below the mark is made here. ``--check`` writes nothing and fails if the page differs.
+Everything below the mark is made here, and so is the example of ``docs/howto/twin.md``.
+``--check`` writes nothing and fails if the page differs.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,9 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "twin.json"
 PAGE = ROOT / "docs" / "twin.md"
+HOW_TO = ROOT / "docs" / "howto" / "twin.md"
+EXAMPLE = ROOT / "examples" / "flower-records"
+BEGIN, END = "<!-- example: made by docs/build_twin.py -->\n", "<!-- end of example -->"
 MARK = "<!-- Made by docs/build_twin.py from results/twin.json; do not edit below. -->"
 
 #: Errors of parameters, and metrics that are predicted.
@@ -174,9 +181,9 @@ def phones(found: Mapping[str, Any]) -> list[str]:
     return [
         "## Real traces: half of the phones predict the other half",
         "",
-        f"The world was fitted to {found['n_fitted']} of the recorded phones, {300} rounds of 20 minutes "
-        f"logged by `random`. It then played {found['n_predicted']} clients that it had never seen. "
-        "Their number per round was inside of its 90 % interval in "
+        f"The world was fitted to {found['n_fitted']} of the recorded phones: 300 rounds of 20 "
+        f"minutes, logged by `random`. It then played {found['n_predicted']} clients that it had "
+        "never seen. Their number per round was inside of its 90 % interval in "
         f"{found['there coverage']:.0%} of the rounds.",
         "",
         "| quantity | other half | twin |",
@@ -222,15 +229,31 @@ def page_part(saved: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def example_part() -> str:
+    """Return what the command of the how-to prints for the recorded example."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [str(EXAMPLE), "--out", f"{folder}/fed.toml", "--check"]
+        command = [sys.executable, "-m", "turnout", "fit", *arguments]
+        environment = os.environ | {"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
+        done = subprocess.run(command, capture_output=True, check=True, env=environment)
+    text = done.stdout.decode().partition("\nWritten:")[0]
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
+
+
 def main() -> None:
-    """Write or check the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    above = text.partition(MARK)[0]
-    page = above + page_part(json.loads(RESULTS.read_text(encoding="utf-8")))
-    if "--check" not in sys.argv:
-        PAGE.write_text(page, encoding="utf-8")
-    elif page != text:
-        sys.exit("docs/twin.md differs from results/twin.json: run python docs/build_twin.py")
+    """Write or check the pages."""
+    above = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+    whole = HOW_TO.read_text(encoding="utf-8")
+    before, rest = whole.split(BEGIN)
+    pages = {
+        PAGE: above + page_part(json.loads(RESULTS.read_text(encoding="utf-8"))),
+        HOW_TO: f"{before}{BEGIN}```text\n{example_part()}\n```\n{END}{rest.partition(END)[2]}",
+    }
+    for path, page in pages.items():
+        if "--check" not in sys.argv:
+            path.write_text(page, encoding="utf-8")
+        elif page != path.read_text(encoding="utf-8"):
+            sys.exit(f"{path} is not what it is made of: run python docs/build_twin.py")
 
 
 if __name__ == "__main__":

@@ -110,5 +110,5 @@ def test_the_arena_has_a_task_in_it(folder: Path):
     assert (experiment.n_clients, experiment.cohort_size) == (100, 20)
     assert experiment.policy == FixedDeadline(20.0)
     assert experiment.n_rounds == volatile.experiment(["random"], [0]).n_rounds
-    with pytest.raises(InvalidInput, match="nope.toml cannot be read"):
+    with pytest.raises(InvalidInput, match=r"nope\.toml cannot be read"):
         tasks_named(["nope.toml"])

@@ -101,7 +101,7 @@ def tasks_named(labels: Iterable[str] = ()) -> tuple[ArenaTask, ...]:
 
 def _own_world(file: Path) -> ArenaTask:
     """Return the first task in another world, with the sizes and the policy that its file has."""
-    table = _all_tasks()[0].table | {"world": read_world(file)}
+    table = {**_all_tasks()[0].table, "world": read_world(file)}
     table |= {name: value for name, value in usual_settings(file).items() if name != "n_rounds"}
     what = f"The world of {file.name}. Data, model and target are those of the first task."
     return ArenaTask(file.stem, f"Your world {file.stem}", what, table)
