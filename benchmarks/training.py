@@ -45,11 +45,13 @@ from training_job import (
     train_plain,
 )
 
+from turnout.core.types import IntArray
 from turnout.training.aggregate import aggregate
+from turnout.training.base import Updates
 from turnout.training.fast import FastTrainer
 from turnout.training.functional import Functional
 from turnout.training.modules import load_weights, read_weights
-from turnout.training.reference import ReferenceTrainer
+from turnout.training.reference import ReferenceTrainer, UpdateReports
 
 #: How many times faster than Flower's simulation, and than the plain loop, we want to be.
 TARGETS = {"logistic": (8.0, 4.0), "mlp": (5.0, 3.0), "cnn": (2.5, 2.0)}
@@ -92,6 +94,26 @@ def trainer_rounds(trainer: ReferenceTrainer | FastTrainer, threads: int) -> Rou
     return one_round
 
 
+def reported_rounds(trainer: FastTrainer, threads: int) -> Round:
+    """Return rounds in which clients also report the length and the sketch of their update."""
+    asked = UpdateReports(trainer, {"update_norm": None, "update_sketch": 64})
+    plain = trainer_rounds(trainer, threads)
+    train = trainer.train
+
+    def training(weights: Tensor, clients: IntArray, round: int) -> Updates:
+        updates = train(weights, clients, round)
+        asked.of(weights, updates.weights)
+        return updates
+
+    def one_round(weights: Tensor, round: int) -> Tensor:
+        trainer.train = training  # type: ignore[method-assign, assignment]
+        after = plain(weights, round)
+        trainer.train = train  # type: ignore[method-assign]
+        return after
+
+    return one_round
+
+
 def compare(model: str, momentum: float, repeats: int) -> dict[str, tuple[list[float], float]]:
     """Return for each trainer the seconds of its rounds, and how far it is from the loop."""
     data, local, cores = make_data(), local_work(momentum), os.cpu_count() or 1
@@ -104,6 +126,7 @@ def compare(model: str, momentum: float, repeats: int) -> dict[str, tuple[list[f
         f"plain loop, {cores} threads": plain_rounds(model, momentum, cores),
         "turnout reference": trainer_rounds(reference, cores),
         "turnout fast": trainer_rounds(fast, cores),
+        "turnout fast, with norm and sketch": reported_rounds(fast, cores),
         "turnout fast, gradients by torch.func": trainer_rounds(by_torch_func, cores),
     }
     weights = dict.fromkeys(rounds, fast.initial_weights())

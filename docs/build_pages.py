@@ -49,6 +49,10 @@ The table assumes default parameters.
   [Reference](../reference.md#columns-and-metrics) explains both.
 - *Polls*: some clients evaluate the current model before the selection, on all their examples or on
   a mini-batch.
+- *Chances*: whether a selection states the chance of its clients to be chosen, which aggregation by
+  [inverse probability](../howto/models.md#aggregation) needs; *everyone* if the selector can also
+  state it of clients that it did not choose, which replay needs. Updates weighted by these chances
+  are unbiased where no client's chance is 0: selectors that rank state 1.
 - *Promises*: what every client can rely on. For `e3cs` it is a probability in each round, for
   `guarded`, `pace` and `rbcs-f` a count over many rounds.
 - *ms*: milliseconds for select and observe at a million clients, where [measured](../speed.md)."""
@@ -117,8 +121,8 @@ def index(descriptions: list[Description]) -> str:
     lines = ["# Selectors", "", CHOOSE, "", "| name | description |", "|---|---|"]
     lines += [f"| [`{d.name}`]({d.name}.md) | {d.summary}. |" for d in descriptions]
     lines += ["", "## What each one needs and promises", "", NEEDS, ""]
-    lines += ["| name | columns | metrics | polls | promises | ms |"]
-    lines += ["|---|---|---|---|---|---|", *map(needs, descriptions)]
+    lines += ["| name | columns | metrics | polls | chances | promises | ms |"]
+    lines += ["|---|---|---|---|---|---|---|", *map(needs, descriptions)]
     return "\n".join([*lines, ""])
 
 
@@ -129,9 +133,17 @@ def needs(description: Description) -> str:
     optional = description.optional_metrics
     reported = [f"(`{x}`)" if x in optional else f"`{x}`" for x in description.needs_metrics]
     cells = [", ".join(told), ", ".join(reported), description.polls or ""]
-    cells += [promise(turnout.make(description.name)), milliseconds(description.name)]
+    selector = turnout.make(description.name)
+    cells += [chances(selector), promise(selector), milliseconds(description.name)]
     row = [f"[`{description.name}`]({description.name}.md)", *(cell or "-" for cell in cells)]
     return f"| {' | '.join(row)} |"
+
+
+def chances(selector: turnout.Selector) -> str:
+    """Return whose chances a selector with its defaults can state."""
+    if not selector.reports_probability:
+        return ""
+    return "chosen" if type(selector).chances is turnout.Selector.chances else "everyone"
 
 
 def promise(selector: turnout.Selector) -> str:

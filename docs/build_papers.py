@@ -51,10 +51,12 @@ PROSE = {
     "e3cs-letters": "e3cs",
     "e3cs-training": "e3cs",
     "nccb": "nccb",
+    "nccb-text": "nccb",
     "rbcs-f": "rbcs-f",
     "rbcs-f-training": "rbcs-f",
     "ucb-cs": "ucb-cs",
     "ucb-cs-fmnist": "ucb-cs",
+    "ucb-cs-grid": "ucb-cs",
 }
 
 #: Where a hand-written page has a table of results.
@@ -394,7 +396,8 @@ def _coverage(papers: Sequence[Paper]) -> str:
                 blocks = [setting for setting in preset.settings if setting.label in labels]
                 states.setdefault(title[0], set()).update(_states(preset, file, blocks, numbers))
         for name in preset.in_part:
-            states[name].add("in part")
+            if states[name] != {"not run"}:
+                states[name].add("in part")
         by_state: dict[str, dict[str, list[str]]] = {"run": {}, "in part": {}, "not run": {}}
         for name, found in states.items():
             because = by_state[_whole(found)]

@@ -40,8 +40,8 @@ SHORT = {
     "export": [],
 }
 
-#: Data that is not embedded, and a path on a server.
-NOT_HERE = {"fashion-mnist", "/var/lib/app/runs"}
+#: Data that is not embedded, a path on a server, and a world of somebody's own records.
+NOT_HERE = {"fashion-mnist", "/var/lib/app/runs", "my-federation.toml"}
 
 
 def test_selector_pages_are_made_from_the_current_docstrings():
@@ -78,7 +78,10 @@ def blocks(text: str, language: str) -> list[str]:
 PRINTED_CODE = [
     "README.md",
     "docs/index.md",
-    *(f"docs/howto/{page}.md" for page in ("data", "guarantee", "results", "sweeps", "worlds")),
+    *(
+        f"docs/howto/{page}.md"
+        for page in ("data", "guarantee", "privacy", "results", "sweeps", "worlds")
+    ),
 ]
 
 
@@ -150,6 +153,7 @@ def test_the_index_of_papers_counts_the_headline_claims_alone():
         "data",
         "experiments",
         "guarantee",
+        "privacy",
         "report",
         "results",
         "sweeps",

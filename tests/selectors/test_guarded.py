@@ -259,6 +259,10 @@ def test_parameters_travel_through_files_and_texts(tmp_path):
         "floor": 0.25,
         "cap": math.inf,
         "inner_parameters": {"explore_decay": 0.9},
+        "min_gap": 1,
+        "max_times": None,
+        "max_energy_j": math.inf,
+        "total_energy_j": math.inf,
     }
     table = {
         "name": "guarded",

@@ -159,7 +159,7 @@ def test_a_plan_runs_once_and_is_refused_after_a_change(tmp_path: Path) -> None:
     again = run_plan(plan=plan, **where)
     assert again.ran == []
     assert headline_table(again.rulings) == headline_table(ran.rulings)
-    words = Plan.from_table(small(says="With a higher V, a run is faster"))
+    words = Plan.from_table(small(says="With a higher V, a run is faster", short="V"))
     assert read_headline(tmp_path / "headline.json", words).parts  # words may be mended
     for change, difference in (
         ({"seeds": 4}, r"headlines\.time\.seeds is 3 in headline\.json and 4 in the plan"),
@@ -182,6 +182,20 @@ def test_too_few_seeds_give_no_verdict(tmp_path: Path) -> None:
     path.write_text(json.dumps(kept))
     (one,) = plan.rulings(read_headline(path, plan))
     assert (one.n_done, one.finding, one.verdict, one.text) == (2, None, None, "still running")
+
+
+def test_results_of_another_version_are_kept_but_not_added_to(tmp_path: Path) -> None:
+    plan, where = Plan.from_table(small()), {"out": tmp_path / "runs", "results": tmp_path}
+    run_plan(plan=plan, n_jobs=1, **where)
+    path = tmp_path / "headline.json"
+    kept = json.loads(path.read_text())
+    kept["made_with"]["turnout"] = "0.0.1"
+    path.write_text(json.dumps(kept))
+    assert run_plan(plan=plan, **where).rulings[0].verdict is not None  # nothing was to be run
+    kept["parts"][0]["schemes"].pop("RBCS-F(50)")
+    path.write_text(json.dumps(kept))
+    with pytest.raises(ResultsError, match=r"made with turnout 0\.0\.1"):
+        run_plan(plan=plan, n_jobs=1, **where)
 
 
 def test_the_table_of_the_shipped_plan_fits_80_columns() -> None:

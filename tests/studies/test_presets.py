@@ -30,9 +30,11 @@ TRAINED = (
     "e3cs-letters",
     "e3cs-training",
     "nccb",
+    "nccb-text",
     "rbcs-f-training",
     "ucb-cs",
     "ucb-cs-fmnist",
+    "ucb-cs-grid",
 )
 PAPERS = tuple(sorted((*NUMERICAL, *TRAINED)))
 
@@ -169,6 +171,7 @@ def test_local_training_is_that_of_the_paper(name: str) -> None:
         ("rbcs-f-training", (40, 8, 200)),
         ("ucb-cs-fmnist", (100, 3, 300)),
         ("nccb", (700, 5, 100)),
+        ("nccb-text", (700, 5, 300)),
     ],
 )
 def test_clients_cohort_and_rounds_of_training(name: str, sizes: tuple[int, int, int]) -> None:
@@ -216,6 +219,24 @@ def test_data_and_models_of_the_papers_that_train() -> None:
     over_clients = recipe("ucb-cs-fmnist", "alpha = 0.3, over clients").partition
     assert over_clients == Dirichlet(alpha=0.3, equal_sizes=False, min_samples=10)
     assert recipe("nccb", "authors").model == StackedLstm(embedding=200, hidden=200, layers=2)
+    text, plain = recipe("nccb-text", "authors"), recipe("nccb", "authors")
+    assert (text.model, text.local, text.partition) == (plain.model, plain.local, plain.partition)
+    assert (text.source.stop_words, plain.source.stop_words) == ("english", ())
+    assert text.participants.endswith(":Watched")
+    assert len(load_preset("nccb-text").experiment.seeds) == 10
+
+
+def test_the_grid_of_ucb_cs_changes_d_and_gamma_alone() -> None:
+    grid, one = load_preset("ucb-cs-grid"), load_preset("ucb-cs-fmnist")
+    assert grid.experiment.training == one.experiment.training
+    assert grid.experiment.n_rounds == one.experiment.n_rounds
+    made = {variant.label: variant.make() for variant in grid.experiment.selectors}
+    for d in (6, 15, 30):
+        assert made[f"rpow-d (d={d})"].parameters["candidates"] == d
+        assert made[f"pow-d (d={d})"].parameters["candidates"] == d
+    for gamma in (0.5, 0.7, 0.9, 0.99):
+        assert made[f"UCB-CS (gamma={gamma})"].parameters["discount"] == gamma
+    assert len(made) == 11
 
 
 def test_what_is_trained_can_be_changed() -> None:

@@ -25,7 +25,9 @@ def test_the_recorded_deployment_is_fitted():
     assert turnout.simulate("pace", world.environment, cohort_size=2, n_rounds=20).n_clients == 3
 
 
-@pytest.mark.parametrize("name, verdict", [("answers", "calibrated"), ("round length", "too sure")])
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("answers", "calibrated"), ("round length", "too sure")]
+)
 def test_the_check_says_what_the_page_says(name: str, verdict: str):
     found = {each.name: each.verdict for each in check(RECORDS).coverages}
     assert found[name] == verdict

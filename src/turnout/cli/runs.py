@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import numpy as np
 import typer
@@ -26,17 +26,19 @@ from turnout.cli.scores import (
 from turnout.core.errors import InvalidInput, OutputError
 from turnout.core.files import write_atomically
 from turnout.core.names import import_extra, shortened
+from turnout.core.participation import Participation
 from turnout.core.require import choice
 from turnout.report import Report, write_report
 from turnout.report.charts import draw_results
 from turnout.report.figure import WIDTHS
 from turnout.report.live import LiveView, live_views
-from turnout.results import Results, WorldGroup, open_runs, read_cells
+from turnout.results import Cell, Results, WorldGroup, open_runs, read_cells
 from turnout.results import merge as join
 from turnout.results.files import CONFIG
 from turnout.results.groups import differences
 from turnout.results.metric import Facts, Metric
 from turnout.results.metrics import Guarantee, guarantee
+from turnout.results.privacy import EligibleOnly, participations
 from turnout.results.results import FRAMES
 from turnout.results.scores import known_label
 from turnout.results.tables import latex_table, usual_metrics
@@ -145,6 +147,10 @@ def _print_live(view: LiveView) -> None:
         n_more = len(view.run.complaints) - _MOST_REASONS
         if n_more > 0:
             console.print(f"and {n_more} more; --json has all", style="dim", highlight=True)
+    if view.shadow_rows:
+        console.print("Shadows, which were not followed", style="italic")
+        rows = [[escape(shortened(row[0], _WIDEST_NAME)), *row[1:]] for row in view.shadow_rows]
+        console.print(*fitted([each.lower() for each in view.shadow_headings], rows))
     if view.fairness:
         console.print(view.fairness, style="dim", markup=False)
 
@@ -317,11 +323,16 @@ def audit(
     floor: float = 0.5,
     cap: float = 2.0,
     slack: float = 2.0,
+    privacy: bool = False,
+    min_gap: int | None = None,
+    max_times: int | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Certify runs: name every client that fell short of its floor or exceeded its cap.
 
-    All windows of rounds are checked. The exit code is 1 if a client is named.
+    All windows of rounds are checked. With --privacy, the command checks how often clients took
+    part instead, and prints what an accountant of differential privacy needs. The exit code is 1 if
+    a client is named.
 
     Example: [bold]turnout audit runs/demo --floor 0.5 --cap 2[/]
 
@@ -330,17 +341,27 @@ def audit(
         floor: Share of its fair share that each client should get at least.
         cap: Multiple of its fair share that each should get at most; or inf.
         slack: Places that a client may be short or ahead in any window.
+        privacy: Check limits on participation.
+        min_gap: Rounds from one participation of a client to its next one, at least; those of the
+            run's selector if not given.
+        max_times: Rounds in which a client takes part at most; those of the run's selector if not
+            given.
         as_json: For programs.
     """
+    if not privacy and (min_gap, max_times) != (None, None):
+        raise InvalidInput("--min-gap and --max-times need --privacy.", field="privacy")
     cells, problems = read_cells(runs)
     for problem in problems:
         note(str(problem), "warning")
     if not cells:
         raise InvalidInput(f"{', '.join(map(str, runs))}: there is no run to audit.")
+    if privacy:
+        _audit_privacy(cells, min_gap, max_times, as_json)
     rows: list[dict[str, Any]] = []
     for cell in cells:
         where = {"selector": cell.settings.label, "seed": cell.settings.seed}
-        rows += [where | row for row in _offences(guarantee(cell.run, floor, cap, slack))]
+        run = EligibleOnly(cell.run, _limits(cell))
+        rows += [where | row for row in _offences(guarantee(run, floor, cap, slack))]
     columns = [name.replace("_", " ") for name in _Offence._fields]
     title = f"{len(cells)} runs, floor {floor:g}, cap {cap:g}, slack {slack:g}: "
     title += f"{len(rows)} offences" if rows else "the guarantee holds"
@@ -352,6 +373,55 @@ def audit(
         offences.caption = f"and {len(rows) - _SHOWN} more; --json names all"
     output.show(offences, rows, as_json)
     raise typer.Exit(1 if rows else 0)
+
+
+def _limits(cell: Cell, min_gap: int | None = None, max_times: int | None = None) -> Participation:
+    """Return the given limits, or those of the selector that made a run."""
+    own = cell.settings.parameters if cell.settings.selector == "guarded" else {}
+    return Participation(
+        own.get("min_gap", 1) if min_gap is None else min_gap,
+        own.get("max_times") if max_times is None else max_times,
+    )
+
+
+def _audit_privacy(
+    cells: Sequence[Cell], min_gap: int | None, max_times: int | None, as_json: bool
+) -> NoReturn:
+    """Print how often the clients of each run took part, and who did so too often or too early."""
+    rows: list[dict[str, Any]] = []
+    headings = ("rounds", "cohort", "gap", "times", "chance")
+    title = "Smallest gap, most times and largest chance of any client"
+    certificates = table(title, "selector", "seed", *headings, numbers=headings)
+    named: list[str] = []
+    for cell in cells:
+        limits = _limits(cell, min_gap, max_times)
+        n_needed = cell.settings.quorum.get("min_answers", 1)
+        found = participations(cell.run, limits.min_gap, limits.max_times, min_answers=n_needed)
+        numbers = found.numbers()
+        close, often = (np.flatnonzero(x).tolist() for x in (found.is_close, found.is_frequent))
+        where = {"selector": cell.settings.label, "seed": cell.settings.seed}
+        rows.append({**where, **numbers, "too_early": close, "too_often": often})
+        bound = numbers["chance_bound"]
+        gap = str(found.min_gap)
+        if found.min_update_gap != found.min_gap:
+            gap += f" ({found.min_update_gap} in updates)"
+        chance = "unknown" if bound is None else f"{bound:.4g}"
+        drawn = (str(found.n_rounds), str(found.largest_cohort), gap, str(found.max_times), chance)
+        certificates.add_row(escape(cell.settings.label), str(cell.settings.seed), *drawn)
+        who = f"{where['selector']}, seed {where['seed']}"
+        for client in close[:_SHOWN]:
+            apart, t = int(found.gap[client]), int(found.gap_at[client])
+            named.append(f"{who}: client {client} in rounds {t - apart} and {t}, {apart} apart")
+        for client in often[:_SHOWN]:
+            named.append(f"{who}: client {client} in {found.times[client]} rounds")
+    is_limited = any(row["promised"] != {"min_gap": 1, "max_times": None} for row in rows)
+    verdict = "the limits hold" if is_limited else "no limits were set"
+    certificates.caption = f"{len(named)} offences" if named else verdict
+    output.show(certificates, rows, as_json)
+    if not as_json:
+        for line in named:
+            console.print(line, markup=False)
+    raise typer.Exit(1 if named else 0)
 
 
 class _Offence(NamedTuple):

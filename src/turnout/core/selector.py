@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
@@ -48,6 +48,7 @@ import numpy as np
 
 from turnout.core import require
 from turnout.core.errors import InvalidInput, MissingColumn
+from turnout.core.participation import Participation
 from turnout.core.rng import Purpose, stream
 from turnout.core.stateful import Stateful
 from turnout.core.types import (
@@ -91,12 +92,18 @@ class Selector(Stateful, ABC):
     memo_by_client: frozenset[str] = frozenset()
     #: Whether ``select`` may choose fewer clients than it could.
     may_underfill: bool = False
+    #: Why it needs whole cohorts, and so cannot fill single places; empty if it does not.
+    whole_cohorts: str = ""
     #: Whether every selection carries the probability with which each client was chosen.
     reports_probability: bool = False
     #: Checks of the contract that this class fails on purpose, with the reason.
     expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType({})
     #: What a polled client evaluates its loss on.
     poll_data: PollData = "all"
+    #: How often a client may take part, whatever happens.
+    participation: Participation = Participation()
+    #: Whether limits or budgets may exclude available clients, for all rounds together.
+    excludes: bool = False
 
     def reset(self, n_clients: int) -> None:
         """Allocate the state; overrides call ``super().reset`` first.
@@ -167,6 +174,16 @@ class Selector(Stateful, ABC):
             },
         )
 
+    def resume(self, waiting: Sequence[Selection]) -> None:
+        """Go on after ``load_state`` while selections wait for their feedback.
+
+        Runners of rounds that overlap call it. The default needs nothing. A selector that notes
+        outside of its state what it has chosen overrides it.
+
+        Args:
+            waiting: The selections without feedback, oldest first.
+        """
+
     def poll(self, ctx: RoundContext, rng: np.random.Generator) -> IntArray | None:
         """Return the clients whose current loss ``select`` needs; the default polls no client.
 
@@ -182,6 +199,15 @@ class Selector(Stateful, ABC):
     def polls(self) -> bool:
         """Whether ``poll`` may ask clients for their loss."""
         return type(self).poll is not Selector.poll
+
+    def continue_at(self, round: int) -> None:
+        """Take note that the state has every round before this one; runners that resume say so.
+
+        Rounds in which nobody could be chosen never reach the selector. The default does nothing.
+
+        Args:
+            round: The round that comes next.
+        """
 
     def quota_at(self, round: int) -> float:
         """Return the share of the cohort that is given by equal chances in a round; 0 by default.

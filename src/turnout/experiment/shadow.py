@@ -20,23 +20,41 @@ class Wish(NamedTuple):
 
     Attributes:
         selection: Whom it would have chosen.
-        chances: (n,) its chances; None if they have no closed form and were not estimated.
+        chances: (n,) its chances; None if they are not known of everyone.
+        of_chosen: (s,) its chances of those whom the selector in charge chose; None if only
+            ``chances`` says them, or nothing does.
     """
 
     selection: Selection
     chances: FloatArray | None
+    of_chosen: FloatArray | None = None
 
     def of(self, clients: IntArray) -> FloatArray:
-        """Return the chances of some clients; without any, 1 for whom it chose and 0 for others.
+        """Return the chances of those whom the selector in charge chose.
 
-        Either has the same mean. The chances say more.
+        Without any, 1 for whom it chose itself and 0 for others. That has the same mean as the
+        chances, which say more.
 
         Args:
-            clients: Their indices.
+            clients: (s,) the chosen.
         """
+        if self.of_chosen is not None:
+            return self.of_chosen
         if self.chances is not None:
             return self.chances[clients]
         return np.isin(clients, self.selection.clients).astype(np.float64)
+
+    def of_everyone(self, n_clients: int) -> FloatArray:
+        """Return (n,) the chances of everyone, or 1 for whom it chose.
+
+        Args:
+            n_clients: n.
+        """
+        if self.chances is not None:
+            return self.chances
+        chosen = np.zeros(n_clients)
+        chosen[self.selection.clients] = 1.0
+        return chosen
 
 
 class Shadow:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from turnout.core.errors import InvalidInput
+from turnout.core.participation import merged
 from turnout.core.roster import Roster
 from turnout.core.types import Array
 from turnout.live.checkpoint import Checkpoint
@@ -121,9 +122,9 @@ def merge(saved: Checkpoint, kept: Hashable, gone: Hashable) -> Checkpoint:
     """Return the checkpoint with two ids as one client.
 
     ``kept`` keeps its index and what the selector has learned about it. The rounds of ``gone``
-    count as its own, so that counts add up, and columns that it has not filled are filled from
-    ``gone``.
-    The index of ``gone`` stays unused: it is never present, so it is never chosen.
+    count as its own, so that counts add up, also those against limits on participation. Columns
+    that it has not filled are filled from ``gone``. The index of ``gone`` stays unused: it is never
+    present, so it is never chosen.
 
     Args:
         saved: The checkpoint.
@@ -141,6 +142,7 @@ def merge(saved: Checkpoint, kept: Hashable, gone: Hashable) -> Checkpoint:
     # When the run resumes, the counts by client are recomputed from the rounds.
     arrays = {name: part for name, part in saved.arrays.items() if name not in ("tally", "alerts")}
     arrays["run"] = _as_one(run, *pair)
+    arrays["selector"] = merged(saved.arrays.get("selector", {}), *pair)
     for owner in ("columns", "claims"):
         parts = saved.arrays.get(owner, {})
         arrays[owner] = {name: _filled(values, *pair) for name, values in parts.items()}

@@ -326,6 +326,7 @@ class HostRun:
     ) -> None:
         self.session, self.journal = session, session.journal
         settings, world, selector = session.settings, session.world, session.selector
+        session.n_rounds = max(1, n_rounds)
         self._kind = f"turnout-{kind}"
         self._identity: dict[str, Any] = {}  # what a checkpoint belongs to
         self._config: dict[str, Any] = {}

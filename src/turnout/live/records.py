@@ -222,7 +222,7 @@ class Records:
         files.write_json(self.path / files.CONFIG, self._config)
 
     def _write_choices(self, journal: Journal, more: dict[str, Any] | None = None) -> None:
-        columns = journal.columns() | self._classes | (more or {})
+        columns = {**journal.columns(), **journal.more_columns(), **self._classes, **(more or {})}
         write_npz(self.path / files.SELECTIONS, columns)
         self._flushed = clock.now()
 

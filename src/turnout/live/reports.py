@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from turnout.core.arrays import UPDATE_METRICS
+from turnout.core.arrays import NON_NEGATIVE_METRICS, UPDATE_METRICS, contained
 from turnout.core.bounds import JUMP
 from turnout.core.errors import MissingColumn, StateFileError
 from turnout.core.selector import Selector
@@ -208,6 +208,38 @@ class Reports:
                 for name, key in self.needed.items()
             }
         return duration, Outcome.from_reports(closed.status, duration, reported, sizes)
+
+    def told(
+        self,
+        t: int,
+        clients: IntArray,
+        closed: Closed,
+        answers: Mapping[int, Reply],
+        names: Collection[str],
+    ) -> dict[str, FloatArray]:
+        """Return (s,) numbers that clients in time reported, whoever asked for them.
+
+        Args:
+            t: The round.
+            clients: (s,) who was chosen.
+            closed: How the round ended for them.
+            answers: The usable replies, by position.
+            names: The names of the numbers.
+        """
+        in_time = closed.status == Status.COMPLETED
+        if self.is_virtual and self.world is not None:
+            made = self.world.environment.reports(t, clients, dict.fromkeys(names))
+            return {name: np.where(in_time, x, math.nan) for name, x in made.items()}
+        found = {}
+        for name in names:
+            key = self.settings.metric_keys.get(name, name)
+            values = [
+                number(answers[i].metrics, key) if i in answers and in_time[i] else math.nan
+                for i in range(clients.size)
+            ]
+            known = name in NON_NEGATIVE_METRICS
+            found[name] = contained(name, values, clients.size, non_negative=known)
+        return found
 
     def recorded(
         self,

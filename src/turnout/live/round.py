@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from turnout.core.participation import CHANCE_BOUND, chance_bound
 from turnout.core.types import Array, BoolArray, FloatArray, RoundContext, Selection, Status
 from turnout.experiment.engine import RoundEngine
 from turnout.live.alerts import Alert
@@ -250,6 +251,8 @@ class Journal:
         self.metrics: dict[str, dict[int, Mapping[str, Any]]] = {name: {} for name in HISTORIES}
         self.void: set[int] = set()  #: rounds with answers, but too few to be used; from 1
         self._rounds = Collector()
+        #: Further columns of ``selections.npz``.
+        self.more_columns: Callable[[], Mapping[str, Array]] = dict
 
     @property
     def n_rounds(self) -> int:
@@ -280,7 +283,7 @@ class Journal:
         status, spent, length_s = closed.status, closed.spent, closed.length_s
         chosen, chance = selection.clients, selection.probability
         row = RoundRow(chosen, status, duration, spent, chance, length_s, available)
-        self._rounds.add(row._replace(reported=reported))
+        self._rounds.add(row._replace(reported=reported, measured=chance_bound(selection)))
         if result.is_void and np.any(status == Status.COMPLETED):
             self.void.add(self.n_rounds)
             self._measure(self.n_rounds)
@@ -338,6 +341,8 @@ class Journal:
                 measured[name] = measured.pop(alias)
         if number in self.void:
             measured["void"] = 1.0
+        if CHANCE_BOUND in self._rounds.measured[number - 1]:
+            measured[CHANCE_BOUND] = self._rounds.measured[number - 1][CHANCE_BOUND]
         self._rounds.measured[number - 1] = measured
 
 

@@ -19,7 +19,7 @@ from turnout.core.arrays import contained
 from turnout.core.errors import InvalidInput, StateFileError
 from turnout.core.roster import Roster
 from turnout.core.selector import Selector
-from turnout.core.types import FloatArray, RoundContext, Selection, Status
+from turnout.core.types import Array, FloatArray, RoundContext, Selection, Status
 from turnout.experiment.engine import RoundEngine
 from turnout.live.checkpoint import Checkpoint
 from turnout.live.client import NUM_EXAMPLES
@@ -28,6 +28,7 @@ from turnout.live.monitor import Monitor, Spans
 from turnout.live.reports import REFUSED, FirstClaims, Hints, Reports, UpdateSizes, number
 from turnout.live.round import ClosedRound, Cohort, Journal, OpenRound, Reject
 from turnout.live.settings import LiveSettings, TooFewAnswers
+from turnout.live.shadows import Shadows
 from turnout.live.transport import Address, Reply, clock
 from turnout.live.world import VirtualWorld
 from turnout.worlds import Closed
@@ -80,12 +81,15 @@ class Session:
         self.spans = Spans(label)
         self.monitor = Monitor(settings, selector, warns=world is None)
         self.journal = Journal(settings.cohort_size, self.monitor.measured)
+        self.shadows = Shadows(settings.shadow, settings.seed)
+        self.journal.more_columns = self.shadows.columns
         self._claims, self._sizes = FirstClaims(), UpdateSizes()
         self._counts_once = counts_once
         self._lock = RLock()
         self._context: RoundContext | None = None  # of a round that is not open yet
         self._open: OpenRound | None = None
         self._begun_at: float | None = None
+        self.n_rounds: int | None = None  #: rounds that are planned, if a driver knows
 
     @property
     def round(self) -> int:
@@ -132,6 +136,7 @@ class Session:
             self.members.update(present)
             self.members.bind()
             self.engine.resize(len(self.members.roster))
+            self.shadows.resize(len(self.members.roster))
             self._claims.grow(len(self.members.roster))
             self._sizes.grow(len(self.members.roster))
 
@@ -177,6 +182,15 @@ class Session:
             sound = contained("polled_loss", losses, clients.size, non_negative=True)
             self._context = self.engine.with_losses(self._context, clients, sound)
 
+    def check_fits(self) -> None:
+        """Refuse the first round if the clients cannot fill it under the selector's limits.
+
+        Raises:
+            InvalidInput: They cannot; the message says what would do.
+        """
+        if self.round == 0 and self.engine.n_clients:
+            self.engine.check_fits(self.n_rounds)
+
     def open(self, round: int | None = None) -> Cohort:
         """Select the cohort of the next round; it is empty if no client can be chosen.
 
@@ -185,7 +199,7 @@ class Session:
                 the open round again by its number returns the same cohort.
 
         Raises:
-            InvalidInput: Another round is due, or one is open.
+            InvalidInput: Another round is due, one is open, or the clients are too few for limits.
         """
         with self._lock:
             if round is not None and round != self.round:
@@ -197,6 +211,7 @@ class Session:
                 if round is not None:
                     return self._open.cohort
                 raise InvalidInput(f"round {self.round} is open: close it before the next one.")
+            self.check_fits()
             ctx = self._next_context() if self._context is None else self._context
             self._context = None
             if self._begun_at is None:
@@ -312,6 +327,7 @@ class Session:
                     "world": {} if self.world is None else self.world.state(),
                     "claims": self._claims.state() | self._sizes.state(),
                     **self.monitor.state(),
+                    **({"shadows": self.shadows.state()} if self.shadows else {}),
                     "columns": members.columns.state(),
                     "run": journal.columns(),
                 },
@@ -332,12 +348,15 @@ class Session:
             if roster.ids[: len(first)] != first:
                 raise StateFileError("its clients are in another order than roster or world.")
             self.members.restore(roster, saved)
-            self.engine.load_state(arrays, n)
+            self.engine.load_state(arrays, n, saved.rounds_done)
             for claims in (self._claims, self._sizes):
                 claims.load_state(arrays.get("claims", {}), n)
             if self.world is not None:
                 self.world.load_state(arrays.get("world", {}))
             self.journal.restore(arrays["run"], saved.metrics, set(saved.void))
+            n_choices = arrays["run"]["clients"].size
+            past = arrays.get("shadows", {})
+            self.shadows.load_state(past, n, self.journal.n_rounds, n_choices)
             self.journal.n_clients = max(1, n)
             self.reports.seen.update(saved.seen)
             n_void = self.journal.n_last_below(self.settings.quorum.min_answers)
@@ -375,6 +394,8 @@ class Session:
 
     def _select(self, ctx: RoundContext) -> OpenRound:
         selection = self.engine.select(ctx)
+        if self.shadows:
+            self.shadows.choose(self._for_shadows(ctx))
         clients, foreseen = selection.clients, None
         if self.world is not None:  # it knows how the round will end
             fate = self.world.fate(ctx.round)
@@ -383,6 +404,15 @@ class Session:
         ids = tuple(self.members.roster.id_of(int(client)) for client in clients)
         addresses = tuple(self.members.addresses_of(clients))
         return OpenRound(self.engine, ctx, selection, ids, addresses, foreseen)
+
+    def _for_shadows(self, ctx: RoundContext) -> RoundContext:
+        """Return a context with the columns that shadows use, and without answers to a poll."""
+        wanted = self.shadows.wanted
+        if self.world is None:
+            columns: Mapping[str, Array] = self.members.columns.take(wanted)
+        else:
+            columns = self.world.context(ctx.round, ctx.cohort_size, wanted, ctx.deadline).columns
+        return replace(ctx, columns=columns, polled=None, polled_loss=None)
 
     def _compare_sizes(
         self, opened: OpenRound, closed: Closed
@@ -425,8 +455,9 @@ class Session:
         duration, outcome = self.reports.outcome(t, clients, closed, opened.answers)
         is_claimed = not self.reports.is_virtual
         self.engine.learn(selection, closed, outcome, ctx.deadline, is_claimed=is_claimed)
+        joules = None
         if self.world is not None:
-            self.world.record(clients)
+            joules = self.world.record(clients, t, closed.spent)
         self.reports.fill_sizes(members.columns, replies)
         if self.world is None:
             left = self.busy_s(ctx.deadline) - closed.length_s
@@ -435,7 +466,13 @@ class Session:
         reported = self.reports.recorded(
             clients, outcome, opened.completed(closed), members.columns
         )
+        if joules is not None:
+            reported = {**reported, "energy_j": joules}
         self.journal.add(selection, result, duration, ctx.available, reported)
+        if self.shadows:
+            told = self.reports.told(t, clients, closed, opened.answers, self.shadows.metrics)
+            metrics = {**told, **outcome.metrics}
+            self.shadows.learn(selection, replace(outcome, metrics=metrics))
         return self.monitor.count(selection, ctx.available, result, members.roster)
 
     def _result(self, opened: OpenRound, closed: Closed, times: tuple[float, float]) -> ClosedRound:
@@ -472,5 +509,6 @@ class Session:
         closed = self.engine.policy.close(np.zeros(0), nothing)
         result = ClosedRound(self.round, (), closed, {}, (), True, *times)
         selection = Selection(self.round, np.zeros(0, dtype=np.int64))
+        self.shadows.learn(selection)
         self.journal.add(selection, result, closed.duration, nothing)
         return self.monitor.count(selection, nothing, result, self.members.roster)

@@ -32,6 +32,7 @@ from turnout.core.names import nearest
 from turnout.core.registry import make, name_of
 from turnout.core.selector import Selector
 from turnout.experiment.codec import build, decode, encode
+from turnout.experiment.variants import variants_of
 from turnout.live.alerts import AlertRules
 from turnout.live.monitor import Follower
 from turnout.live.world import VirtualWorld
@@ -82,19 +83,23 @@ class Quorum(CheckedFields):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A floor and a cap around a selector; see ``turnout.selectors.Guarded``.
+    """A floor, a cap and limits around a selector; see ``turnout.selectors.Guarded``.
 
     Args:
         floor: Share of its fair share that every client gets at least, from 0 to 1.
         cap: Multiple of its fair share that every client gets at most, at least 1; infinity for
             no cap.
+        min_gap: A client that is selected in round t is not selected again before t + ``min_gap``.
+        max_times: Rounds in which a client is selected at most; None for no limit.
 
-    >>> Guard(floor=0.5, cap=2.0).around(make("round-robin"))
-    Guarded(inner='round-robin', floor=0.5, cap=2.0, inner_parameters={})
+    >>> Guard(floor=0.5, cap=2.0, min_gap=5).around(make("round-robin")).min_gap
+    5
     """
 
     floor: float = 0.5
     cap: float = 2.0
+    min_gap: int = 1
+    max_times: int | None = None
 
     def around(self, selector: Selector) -> Selector:
         """Return a new guarded selector with the parameters of this one and without its state.
@@ -108,6 +113,8 @@ class Guard:
             floor=self.floor,
             cap=self.cap,
             inner_parameters=selector.parameters,
+            min_gap=self.min_gap,
+            max_times=self.max_times,
         )
 
 
@@ -130,7 +137,8 @@ class LiveSettings:
         records: A folder for ``turnout report``; None writes none.
         receipt_key: PEM file of an Ed25519 key that signs a receipt for each client of a round, in
             ``receipts.jsonl`` of the records; None writes no receipts.
-        guard: A floor and a cap on what each client gets; None leaves all places to the selector.
+        guard: A floor, a cap and limits on what each client gets; None leaves all places to the
+            selector.
         bounds: Which claims of clients are believed; None believes everything.
         quorum: How many answers and free clients a round needs.
         label: The name of this run in the report; None uses the name of the selector.
@@ -147,6 +155,9 @@ class LiveSettings:
         evaluate_s: Seconds that clients have for an evaluation; None uses those of a round.
         poll_s: Seconds between two looks for answers.
         alerts: When the run warns; None never does.
+        shadow: Selectors that choose beside the one in charge without being followed, such as
+            ``["pace", "e3cs:quota=0.5"]``. They learn of clients that both chose; records and
+            report show what they would have done.
         followers: Trackers such as ``TensorBoard`` or ``Prometheus``, or your own ``Follower``;
             they see every round.
 
@@ -175,11 +186,14 @@ class LiveSettings:
     evaluate_s: Positive | None = None
     poll_s: Positive = 0.1
     alerts: AlertRules | None = _ALERTS
+    shadow: Sequence[str] = ()
     followers: Sequence[Follower | Callback] = ()
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
         check_fields(self)
+        _check_shadows(self.shadow)
+        object.__setattr__(self, "shadow", tuple(self.shadow))
         if self.receipt_key is not None and self.records is None:
             raise InvalidInput(
                 "receipt_key: receipts are part of the records, so give a folder for records, too.",
@@ -303,7 +317,38 @@ class LiveSettings:
             "policy": encode(self.round_policy(world)),
             "classes": (None if world is None else world.class_names) or {},
             "quorum": asdict(self.quorum),
+            **({"shadow": list(self.shadow)} if self.shadow else {}),
         }
+
+
+def _check_shadows(shadow: Any) -> None:
+    """Refuse what is no list of selectors, or asks clients for more work."""
+    if not isinstance(shadow, list | tuple) or not all(isinstance(x, str) for x in shadow):
+        raise InvalidInput(
+            f'shadow must be a list of selectors, such as ["pace", "e3cs:quota=0.5"], got '
+            f"{shadow!r}.",
+            field="shadow",
+        )
+    labels: set[str] = set()
+    for text in shadow:
+        try:
+            variants = variants_of(text)
+        except InvalidInput as error:
+            raise InvalidInput(f"shadow: {error}", field="shadow") from error
+        for variant in variants:
+            if variant.make().polls:
+                raise InvalidInput(
+                    f"shadow: {variant.label} asks clients for their loss before it chooses, and a "
+                    "shadow asks nobody for anything.",
+                    field="shadow",
+                )
+            if variant.label in labels or "/" in variant.label:
+                raise InvalidInput(
+                    f"shadow: the label {variant.label!r} is there twice or has a slash: give "
+                    "another, as in mine=pace:share=0.5.",
+                    field="shadow",
+                )
+            labels.add(variant.label)
 
 
 #: Names of settings in earlier versions, and what they are called now.

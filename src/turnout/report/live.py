@@ -26,6 +26,7 @@ from turnout.results.guarantee import fair_share
 from turnout.results.reader import Cell
 from turnout.results.run import Run
 from turnout.results.settings import CellSettings
+from turnout.results.shadows import Shadowed, read_shadows
 
 # The numbers --------------------------------------------------------------------------------------
 
@@ -109,6 +110,7 @@ class LiveRun:
         run: The choices and who could be chosen, as far as they are written.
         alerts: The alerts of the run, in order.
         is_simulated: Whether clients were simulated: they have no names, and nobody waited.
+        shadows: What selectors that were not in charge would have chosen.
     """
 
     settings: CellSettings
@@ -116,6 +118,7 @@ class LiveRun:
     run: Run | None
     alerts: Sequence[Notice] = ()
     is_simulated: bool = False
+    shadows: Sequence[Shadowed] = ()
 
     @classmethod
     def of(cls, cell: Cell) -> LiveRun | None:
@@ -130,7 +133,10 @@ class LiveRun:
         answers = read_answers(cell.path) if cell.is_live else None
         if answers is None:
             return None
-        return cls(cell.settings, answers, cell.choices, read_alerts(cell.path))
+        run = cell.choices
+        shadows = () if run is None else tuple(read_shadows(cell.path, run).values())
+        alerts = read_alerts(cell.path)
+        return cls(cell.settings, answers, run, alerts, shadows=shadows)
 
     @classmethod
     def simulated(cls, cell: Cell) -> LiveRun | None:
@@ -473,6 +479,37 @@ class LiveView:
         )
         return f"{text} Never chosen, though free: {never:,}." if never else text
 
+    @cached_property
+    def shadow_rows(self) -> list[list[str]]:
+        """What selectors that were not in charge would have done, one row each."""
+        return [
+            [
+                row["selector"],
+                f"{row['rounds']:,}",
+                _NONE if row["agreement"] is None else f"{row['agreement']:.0%}",
+                _NONE if row["least_share"] is None else f"{row['least_share']:.2f}",
+            ]
+            for row in self._shadows
+        ]
+
+    @property
+    def shadow_headings(self) -> list[str]:
+        """The headings of ``shadow_rows``."""
+        return ["Shadow", "Chose in rounds", "Same as in charge", "Least served"]
+
+    @property
+    def _shadows(self) -> list[dict[str, Any]]:
+        run, none = self.run.run, math.nan
+        found = []
+        for each in self.run.shadows:
+            same, least = (
+                (none, none) if run is None else (each.agreement(run), each.least_share(run))
+            )
+            numbers = {"agreement": same, "least_share": least}
+            known = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
+            found.append({"selector": each.label, "rounds": each.n_rounds, **known})
+        return found
+
     @property
     def charts(self) -> Iterator[Chart]:
         """The figures of the run."""
@@ -512,6 +549,7 @@ class LiveView:
             "alerts": [alert._asdict() for alert in run.alerts],
             "clients": clients,
             "complaints": [complaint._asdict() for complaint in run.complaints],
+            **({"shadows": self._shadows} if run.shadows else {}),
         }
 
 

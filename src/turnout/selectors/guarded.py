@@ -1,4 +1,4 @@
-"""Guarded: any selector, with a floor and a cap on what each client gets.
+"""Guarded: any selector, with a floor, a cap and hard limits on what each client gets.
 
 Paper:      none; deficit queues served largest first, and token buckets.
 Setting:    as for the inner selector; the guarantee uses nothing that clients report.
@@ -7,9 +7,14 @@ Idea:       The fair share of a round is size / available for each available cli
             furthest behind first. A client that has had ``cap`` times its share is excluded from
             the round. The inner selector fills the other places from the remaining clients and sees
             no others. With floor=0 and cap=inf the inner selector chooses alone, bit for bit.
+            ``min_gap`` and ``max_times`` limit participation, as differential privacy with
+            correlated noise needs it (DP-FTRL; arXiv:2306.08153, arXiv:2408.08868). They come
+            first: a client that they exclude counts as not available, for everything here.
 Symbols:    phi = floor, kappa = cap, f_t = size / available of round t. Of a client in a window W
             of rounds: S = sum of f_t while it was available, X = times chosen. owed_ = q, tokens_ =
-            c, lot_ = who goes first of equals.
+            c, lot_ = who goes first of equals. b = min_gap, k = max_times; of a client, invited_ =
+            times chosen, after_invited_ = the round after the last of them, 0 = never;
+            known_until_ = the first round that these do not know.
 Equations:  (1) q <- max(0, q + phi f_t - x). (2) c <- min(1, c + kappa f_t - x), where a reserved
             place takes c no lower than 0. A place is reserved if q + phi f_t >= 1, and a client is
             out if c + kappa f_t < 1.
@@ -23,6 +28,11 @@ Equations:  (1) q <- max(0, q + phi f_t - x). (2) c <- min(1, c + kappa f_t - x)
             A restart from a state file forgets rounds: those that were chosen after the latest
             round whose feedback is in the file. (5) If these are R rounds of W, (3) holds with
             D + phi R and (4) with R places more.
+            (9) Two rounds i < j that choose the same client have j - i >= b, and there are at most
+            k of them. (10) The column energy_j, summed over the rounds that choose a client, is at
+            most max_energy_j, and over all clients at most total_energy_j. Both are without a
+            slack, for every history: whatever feedback and clients do, and after restarts.
+            "Available" in (3) and (4) then means: and not excluded by (9) or (10).
 Deviations: none.
 Limits:     If more clients are owed a place than there are places, those furthest behind are served
             and the inner selector does not choose. D accounts for this. If too few clients are
@@ -31,12 +41,23 @@ Limits:     If more clients are owed a place than there are places, those furthe
             estimates belong to its own draw. It learns when feedback comes, and nothing from lost
             feedback: (3) and (4) are about places, not about what is learned. A round that is
             chosen and never played counts as played, once a round with a later number is chosen.
-            Rounds need numbers of their own. What is proven about regret is at the end.
+            Rounds need numbers of their own. A client counts for (9) when it is chosen, whether it
+            answers or not: who has work may always send it. A client that the inner selector draws
+            twice counts once under (9), in the round and in the mean. After a restart (9) holds as
+            long as rounds that were forgotten get no second cohort under their old numbers, and
+            (10) with the energy of forgotten rounds more. Energy is charged when a client is
+            chosen, as announced: announce what a round takes at most. Who announces none is
+            excluded, and so is whoever is one of a cohort that would not fit into what is left for
+            all if everyone needed as much. With (9) or (10) no share is promised to alerts, because
+            excluded clients are there and get nothing.
+            What is proven about regret is at the end.
 Cost:       O(n) select and observe besides the inner selector's, state 24n bytes, n / 8 bytes in
-            each selection, and 16n more if an earlier round had no feedback when it was made.
+            each selection, and 16n more if an earlier round had no feedback when it was made. Each
+            with limits: 16n more.
 Checked:    windows recomputed by brute force over random and adversarial histories, feedback at
             once, late, out of order and lost, clients that join, restarts, and the adversary of
-            (3), against a slow reference: tests/selectors/test_guarded_histories.py.
+            (3), against a slow reference: tests/selectors/test_guarded_histories.py. (9) over the
+            same histories, pair by pair: tests/selectors/test_participation.py.
 
 Proof of (3). By (1), q after W is at least phi S - X, so it is enough that q <= D. Claim: the q of
 any k clients sum to at most b(k) = d(1) + ... + d(k), d(j) = 1 + phi (n - j); k = 1 is (3). A
@@ -76,6 +97,14 @@ R: the rounds that the file does not know, or, if late feedback of the last of t
 back, as many of those that were chosen since. This assumes that the selector is not told of a round
 if it lacks an earlier one that was answered, as it may if the file is older than that answer.
 
+Proof of (9). A ledger (invited_, after_invited_, known_until_) is sound if it counts at least the
+choices of all rounds before known_until_. ``select`` adds the rounds that it neither finds there
+nor chose itself: as if everyone had been chosen in the last of them, and as often as b allows in
+all. So it excludes whoever (9) excludes. The ledger it passes on has its own round too, and is
+sound. ``observe`` puts a sound ledger in place of a sound one and keeps the larger entries, and the
+larger of two sound entries is sound. The exclusion is part of the pattern of availability, for all
+of which (3) to (5) are proven.
+
 Regret. Let all n clients be available, with k places in each of T rounds and a reward in [0, 1] for
 each place. (6) At most phi k T + n places are reserved: the q sum to at most n at first, a round
 adds phi k, a reserved place takes 1, and no q falls below 0. (7) If there is no cap, the regret
@@ -86,21 +115,23 @@ earn 1 and the others 0. So a regret that grows with T is the price of any floor
 places cost at most n / (n - k) times the least price. Open: the inner selector's part of (7).
 Regret bounds such as that of E3CS are for a fixed set of clients, and here the set that is offered
 depends on the past. Also open: whether the regret against the best shares between floor and cap
-grows slower than T. So ``regret_bound`` returns None unless floor = 0 and cap = inf.
+grows slower than T. So ``regret_bound`` returns None unless floor = 0, cap = inf, and (9) and (10)
+are off.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from turnout.core.domains import Fraction, number
+from turnout.core.domains import Count, Fraction, PositiveOrInfinite, number
 from turnout.core.errors import InvalidInput
+from turnout.core.participation import CHANCE_BOUND
 from turnout.core.registry import make, register
 from turnout.core.selector import Selector
 from turnout.core.types import (
@@ -113,15 +144,15 @@ from turnout.core.types import (
     RoundContext,
     Selection,
 )
-from turnout.selectors._accounts import Accounts
+from turnout.selectors._invitations import COST, Invitations
 
 #: How the names of the inner selector's state and memo begin.
 INNER = "inner."
 
 
 @register("guarded")
-class Guarded(Accounts):
-    """An inner selector between a floor and a cap.
+class Guarded(Invitations):
+    """An inner selector between a floor and a cap, with limits on participation.
 
     Args:
         inner (name of a selector): The selector that fills the places that are not reserved.
@@ -130,13 +161,19 @@ class Guarded(Accounts):
         cap: Multiple of its fair share that each client gets at most. Try 2 first; a cap close to 1
             can leave places empty.
         inner_parameters (table or None): Parameters of the inner selector; None keeps its defaults.
+        min_gap: Minimum separation b: a client that is chosen in round t is not chosen again before
+            round t + b. 1 allows two rounds in a row. Take the bands of the noise matrix.
+        max_times: Maximum participation k: rounds in which a client is chosen at most, in the whole
+            life of the state. None is no limit.
+        max_energy_j: Joules that a client spends at most, by the column energy_j.
+        total_energy_j: Joules that all clients spend at most, by that column.
     """
 
     expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType(
         {"learns": "the inner selector learns, and by default it is random"}
     )
 
-    memo_by_client = Accounts.memo_by_client | {"multiplicity"}
+    memo_by_client = Invitations.memo_by_client | {"multiplicity"}
 
     def __init__(
         self,
@@ -145,11 +182,19 @@ class Guarded(Accounts):
         floor: Fraction = 0.5,
         cap: Annotated[float, number(minimum=1.0, or_infinite=True)] = 2.0,
         inner_parameters: Mapping[str, Any] | None = None,
+        min_gap: Count = 1,
+        max_times: Count | None = None,
+        max_energy_j: PositiveOrInfinite = math.inf,
+        total_energy_j: PositiveOrInfinite = math.inf,
     ) -> None:
         self.inner = inner
         self.floor = floor
         self.cap = cap
         self.inner_parameters = inner_parameters
+        self.min_gap = min_gap
+        self.max_times = max_times
+        self.max_energy_j = max_energy_j
+        self.total_energy_j = total_energy_j
 
     def check_parameters(self) -> None:
         """Check everything about the inner selector."""
@@ -159,7 +204,12 @@ class Guarded(Accounts):
                 f"inner_parameters must be a table or None, got {self.inner_parameters!r}.",
                 field="inner_parameters",
             )
-        self._make_inner()
+        if self._make_inner().excludes:
+            raise InvalidInput(
+                "inner has limits or budgets of its own, which reserved places would break: give "
+                "them to the outer selector.",
+                field="inner",
+            )
 
     def reset(self, n_clients: int) -> None:
         """Reset the inner selector too."""
@@ -174,11 +224,12 @@ class Guarded(Accounts):
 
     def poll(self, ctx: RoundContext, rng: np.random.Generator) -> IntArray | None:
         """Let the inner selector ask among the clients that it may choose."""
-        _, inner_ctx = self._plan(ctx)
+        _, inner_ctx = self._plan(self._eligible(ctx))
         return None if inner_ctx is None else self._inner.poll(inner_ctx, rng)
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Reserve places for those who are owed one, and let the inner selector fill the rest."""
+        ctx = self._eligible(ctx)
         reserved, inner_ctx = self._plan(ctx)
         nothing = np.zeros(0) if self.reports_probability else None
         choice = Selection(ctx.round, reserved[:0], nothing)
@@ -186,13 +237,17 @@ class Guarded(Accounts):
             choice = self._inner.select(inner_ctx, rng)
         clients = np.concatenate((reserved, choice.clients))
         order = np.argsort(clients)
+        cost = {COST: ctx.column(COST)[clients[order]]} if self.has_budget else {}
         memo = {
             **self._account_memo(ctx, (np.arange(clients.size) < reserved.size)[order]),
             "asked_inner": np.array(inner_ctx is not None),
+            **cost,
             **{f"{INNER}{name}": values for name, values in choice.memo.items()},
         }
         once = np.ones(reserved.size)
-        if "multiplicity" in choice.memo:
+        if self.participation.is_limited:
+            memo |= self._limit_memo(ctx, reserved, inner_ctx)
+        elif "multiplicity" in choice.memo:
             times = np.concatenate((once.astype(np.int64), choice.times))
             memo["multiplicity"] = times[order]
         chance = choice.probability
@@ -202,9 +257,14 @@ class Guarded(Accounts):
 
     def chances(self, ctx: RoundContext) -> FloatArray | None:
         """Return 1 for a reserved place, and the inner selector's chances for the others."""
-        reserved, inner_ctx = self._plan(ctx)
+        return self._chances(ctx.n_clients, *self._plan(self._eligible(ctx)))
+
+    def _chances(
+        self, n_clients: int, reserved: IntArray, inner_ctx: RoundContext | None
+    ) -> FloatArray | None:
+        """Return the chances of everyone under a plan."""
         if inner_ctx is None:
-            chance = np.zeros(ctx.n_clients)
+            chance = np.zeros(n_clients)
         elif (found := self._inner.chances(inner_ctx)) is not None:
             chance = found
         else:
@@ -233,12 +293,21 @@ class Guarded(Accounts):
         return max(self.floor, self._chooser.quota_at(round))
 
     def guaranteed_rate(self) -> float | None:
-        """Return the inner selector's; the floor depends on who is available."""
-        return self._chooser.guaranteed_rate()
+        """Return the inner selector's, none with limits; the floor depends on who is available."""
+        return None if self.excludes else self._chooser.guaranteed_rate()
+
+    def promised_share(self, round: int) -> float:
+        """Return the floor, or the quota if it is more; 0 with limits, which may exclude anyone.
+
+        Args:
+            round: The round, counted from 0.
+        """
+        return 0.0 if self.excludes else super().promised_share(round)
 
     def regret_bound(self, n_rounds: int, cohort_size: int, n_clients: int) -> FloatArray | None:
         """Return the inner selector's while it chooses alone; there is none otherwise."""
-        is_alone = self.floor == 0.0 and self.cap == math.inf
+        is_free = self.cap == math.inf and not self.excludes
+        is_alone = self.floor == 0.0 and is_free
         return self._chooser.regret_bound(n_rounds, cohort_size, n_clients) if is_alone else None
 
     @property
@@ -248,8 +317,8 @@ class Guarded(Accounts):
 
     @property
     def needs_columns(self) -> frozenset[str]:  # type: ignore[override]  # the inner selector's
-        """What the inner selector needs."""
-        return self._chooser.needs_columns
+        """What the inner selector needs, and what a round costs if there is a budget."""
+        return self._chooser.needs_columns | ({COST} if self.has_budget else frozenset())
 
     @property
     def uses_columns(self) -> frozenset[str]:  # type: ignore[override]  # the inner selector's
@@ -282,9 +351,15 @@ class Guarded(Accounts):
         return self._chooser.poll_data
 
     @property
+    def whole_cohorts(self) -> str:  # type: ignore[override]  # the inner selector's
+        """Whether the inner selector needs whole cohorts, and why."""
+        return self._chooser.whole_cohorts
+
+    @property
     def may_underfill(self) -> bool:  # type: ignore[override]  # depends on a parameter
-        """A cap may leave too few clients."""
-        return self.cap < math.inf or self._chooser.may_underfill
+        """A cap or a limit may leave too few clients."""
+        may_exclude = self.cap < math.inf or self.excludes
+        return may_exclude or self._chooser.may_underfill
 
     def state(self) -> dict[str, Array]:
         """Return a copy of the accounts and of the inner selector's state."""
@@ -301,6 +376,12 @@ class Guarded(Accounts):
         super().load_state(own)
         self._inner = inner
 
+    def resume(self, waiting: Sequence[Selection]) -> None:
+        """Tell the inner selector too, of its own choices."""
+        super().resume(waiting)
+        asked = [selection for selection in waiting if selection.recall("asked_inner")]
+        self._inner.resume([_own(each, ~each.recall("is_reserved")) for each in asked])
+
     def grow(self, n_clients: int) -> None:
         """Make room for more clients, in the inner selector too."""
         super().grow(n_clients)
@@ -316,6 +397,14 @@ class Guarded(Accounts):
         if np.count_nonzero(allowed) == ctx.pool.size:
             return reserved, ctx
         return reserved, dataclasses.replace(ctx, available=allowed, cohort_size=n_places)
+
+    def _limit_memo(
+        self, ctx: RoundContext, reserved: IntArray, inner_ctx: RoundContext | None
+    ) -> dict[str, Array]:
+        """Return the part of the memo that the limits need, and the largest chance of anyone."""
+        memo = {"n_unknown": np.array(self._n_unknown(ctx.round))}
+        chance = self._chances(ctx.n_clients, reserved, inner_ctx)
+        return memo if chance is None else {**memo, CHANCE_BOUND: np.array(chance.max(initial=0.0))}
 
     @property
     def _chooser(self) -> Selector:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -21,7 +21,7 @@ from turnout.core.registry import list_selectors, make
 from turnout.core.selector import Selector
 from turnout.core.types import BoolArray, FloatArray, IntArray, Status
 from turnout.experiment.codec import decode_parameter
-from turnout.live import ClosedRound, Cohort, Kind, LiveSettings, Reply, Session
+from turnout.live import ClosedRound, Cohort, Guard, Kind, LiveSettings, Reply, Session
 from turnout.live.checkpoint import Checkpoint, check_settings, checkpoint_bytes, read_checkpoint
 from turnout.live.client import NUM_EXAMPLES
 from turnout.live.members import Enrolled
@@ -270,7 +270,13 @@ class LiveFederation:
 
     @property
     def _identity(self) -> Mapping[str, object]:
-        return self.definition.model_dump(mode="json", include=_IDENTITY)
+        identity = self.definition.model_dump(mode="json", include=_IDENTITY)
+        if identity["guard"] is not None:  # earlier versions had no limits
+            usual = asdict(Guard())
+            for name in ("min_gap", "max_times"):
+                if identity["guard"][name] == usual[name]:
+                    del identity["guard"][name]
+        return identity
 
     def _set(self, terms: Terms) -> None:
         self.members.available = self._available(terms)

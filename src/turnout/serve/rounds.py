@@ -420,6 +420,7 @@ def _check_next(tx: Transaction, terms: NewRound) -> int:
         detail = f"{n_free} clients are free, and {quorum.min_free} are needed."
         raise HttpProblem("too-few-free", detail, headers=RETRY)
     session.check_columns()
+    session.check_fits()
     return n_free
 
 

@@ -193,6 +193,24 @@ def _wasted_share(cell: Cell) -> float:
     return cell.run.wasted_s / worked if worked else 0.0
 
 
+def _mean_look(cell: Cell, name: str) -> float:
+    looks = cell.run.measured.get(name, np.zeros(0))
+    looks = looks[np.isfinite(looks)]
+    return float(looks.mean()) if looks.size else math.nan
+
+
+@_measure("found-utility", "utility of the chosen, 0 = mean, 1 = best", 3)
+def _found_utility(cell: Cell) -> float:
+    """Return the mean utility of the chosen over all looks of a run that was watched."""
+    return _mean_look(cell, "chosen_utility")
+
+
+@_measure("missed-utility", "share of the best utility missed", 3)
+def _missed_utility(cell: Cell) -> float:
+    """Return the mean share of the best cohort's utility that was missed, over all looks."""
+    return _mean_look(cell, "utility_regret")
+
+
 def _evaluated(cell: Cell, name: str) -> tuple[IntArray, FloatArray]:
     """Return the rounds in which training evaluates a curve, and its values.
 

@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,13 +26,22 @@ from turnout.core import require
 from turnout.core.arrays import vector
 from turnout.core.errors import InvalidInput, TurnoutError
 from turnout.core.selector import Selector
-from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Outcome, RoundContext
+from turnout.core.types import (
+    Array,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Outcome,
+    RoundContext,
+    Selection,
+)
 from turnout.experiment.codec import build, decode
-from turnout.experiment.shadow import Shadow
+from turnout.experiment.shadow import Shadow, Wish
 from turnout.experiment.variants import Variant, variants_of
 from turnout.results.guarantee import least_share
 from turnout.results.offpolicy import Judgement, Weighted
 from turnout.results.run import LOSSES
+from turnout.results.shadows import Shadowed, read_shadows
 from turnout.twin.log import Log, Record, read_log
 from turnout.twin.world import FittedWorld
 from turnout.worlds import Environment, FixedDeadline, Observed, RoundPolicy
@@ -83,6 +92,7 @@ class Replayed:
         differences: The candidate minus what was logged, by quantity, doubly robust.
         least_share: The part of its fair share that the least served client can expect; NaN if the
             chances of everyone are not known.
+        demand: (n,) places that each client of the log can expect; empty with a problem.
         modelled: What the model of outcomes alone expects, by quantity (the direct method).
     """
 
@@ -93,6 +103,7 @@ class Replayed:
     estimates: Mapping[str, Mapping[str, Judgement]] = field(default_factory=dict)
     differences: Mapping[str, Judgement] = field(default_factory=dict)
     least_share: float = math.nan
+    demand: FloatArray = field(default_factory=lambda: np.zeros(0))
     modelled: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -267,6 +278,7 @@ class _Rounds:
         unknown = np.concatenate(([0], np.cumsum(~is_known)))[self.run.offsets]
         #: (T,) which rounds can be judged.
         self.usable: BoolArray = (self.sizes > 0) & (np.diff(unknown) == 0)
+        self.shadows = read_shadows(record.cell.path, record.run)
         self.world = (
             build(
                 Environment, {**settings.world, "n_clients": self.n_clients, "seed": self.seed}, ()
@@ -343,6 +355,7 @@ class _Played(NamedTuple):
     """What a candidate would have done in the rounds that can be judged.
 
     Attributes:
+        kept: (all rounds,) which rounds these are.
         wanted: (choices,) its chance of each logged choice.
         places: (T,) places that it fills.
         predicted: (choices,) what the model of outcomes expected, by quantity.
@@ -351,6 +364,7 @@ class _Played(NamedTuple):
         fair: (n,) the sum of the fair shares.
     """
 
+    kept: BoolArray
     wanted: FloatArray
     places: FloatArray
     predicted: Mapping[str, FloatArray]
@@ -367,25 +381,31 @@ def _judged(
     outcomes: Mapping[str, FloatArray],
 ) -> Replayed:
     try:
-        selector = variant.make()
-        problem, origin = _obstacle(selector, rounds, draws)
+        recorded = all(variant.label in each.shadows for each in rounds)
+        problem, origin = "", "recorded in shadow"
+        if not recorded:
+            problem, origin = _obstacle(variant.make(), rounds, draws)
         if problem:
             return Replayed(variant, problem)
         starts = np.cumsum([0, *(each.run.clients.size for each in rounds)])
-        played = [
-            _play(
-                variant.make(),
-                each,
-                {key: value[begin:end] for key, value in values.items()},
-                draws,
-                outcomes,
+        played = []
+        for each, begin, end in zip(rounds, starts[:-1], starts[1:], strict=True):
+            own = {key: value[begin:end] for key, value in values.items()}
+            candidate: Candidate = (
+                _Recorded(each, each.shadows[variant.label])
+                if recorded
+                else _Playing(variant.make(), each, draws)
             )
-            for each, begin, end in zip(rounds, starts[:-1], starts[1:], strict=True)
-        ]
+            played.append(_play(candidate, each, own, outcomes))
     except TurnoutError as error:
         return Replayed(variant, str(error))
-    usable = np.concatenate([each.of_usable for each in rounds])
-    sizes = np.concatenate([each.sizes[each.usable] for each in rounds])
+    kept = np.concatenate([each.kept for each in played])
+    usable = np.concatenate(
+        [np.repeat(each.kept, one.sizes) for each, one in zip(played, rounds, strict=True)]
+    )
+    if not kept.any():
+        return Replayed(variant, "it had no wish in any round that can be judged", origin)
+    sizes = np.concatenate([each.sizes for each in rounds])[kept]
     weighted = Weighted(
         np.concatenate(([0], np.cumsum(sizes))),
         np.concatenate([each.run.probability for each in rounds])[usable],
@@ -406,10 +426,20 @@ def _judged(
         }
         modelled[key] = float(expected.sum() / weighted.places.sum())
         differences[key] = estimates[key]["doubly_robust"].minus(weighted.as_logged(mine))
-    demand = sum((each.demand for each in played), np.zeros(1))
-    fair = sum((each.fair for each in played), np.zeros(1))
+    demand, fair = _by_client(rounds, played, "demand"), _by_client(rounds, played, "fair")
     least = least_share(fair, demand)
-    return Replayed(variant, "", origin, weighted, estimates, differences, least, modelled)
+    return Replayed(variant, "", origin, weighted, estimates, differences, least, demand, modelled)
+
+
+def _by_client(
+    rounds: Sequence[_Rounds], played: Sequence[_Played], name: Literal["demand", "fair"]
+) -> FloatArray:
+    """Return (n,) sums over all records, by client of the log."""
+    total = np.zeros(1 + max(int(each.record.client_of.max(initial=-1)) for each in rounds))
+    for each, own in zip(rounds, played, strict=True):
+        values = getattr(own, name)[: each.record.client_of.size]
+        np.add.at(total, each.record.client_of, values)
+    return total
 
 
 def _obstacle(selector: Selector, rounds: Sequence[_Rounds], draws: int | None) -> tuple[str, str]:
@@ -461,43 +491,96 @@ class _Model:
         self._n += values.size
 
 
+class Candidate(Protocol):
+    """Where the chances of a candidate come from, round by round."""
+
+    def columns(self) -> frozenset[str]:
+        """Return the columns that it wants to see."""
+
+    def choose(self, t: int, ctx: RoundContext) -> Wish | None:
+        """Return what it would do in a round; None if that is not known."""
+
+    def learn(self, wish: Wish, clients: IntArray, chance: FloatArray, outcome: Outcome) -> None:
+        """Learn of those whom both chose."""
+
+
+class _Playing:
+    """A candidate that plays the rounds now."""
+
+    def __init__(self, selector: Selector, rounds: _Rounds, draws: int | None) -> None:
+        selector.prepare(rounds.n_clients, rounds.seed)
+        self._shadow, self._draws = Shadow(selector, rounds.seed), draws
+        self._columns = rounds.columns(selector.needs_columns | selector.uses_columns)
+
+    def columns(self) -> frozenset[str]:
+        return self._columns
+
+    def choose(self, t: int, ctx: RoundContext) -> Wish | None:
+        return self._shadow.choose(ctx, self._draws)
+
+    def learn(self, wish: Wish, clients: IntArray, chance: FloatArray, outcome: Outcome) -> None:
+        self._shadow.learn(wish, clients, chance, outcome)
+
+
+class _Recorded:
+    """A candidate that was a shadow of the recorded run, and learned then."""
+
+    def __init__(self, rounds: _Rounds, shadowed: Shadowed) -> None:
+        self._run, self._own = rounds.run, shadowed
+
+    def columns(self) -> frozenset[str]:
+        return frozenset()
+
+    def choose(self, t: int, ctx: RoundContext) -> Wish | None:
+        """Return the wish, and the chances of the chosen; others are 1 for whom it wished."""
+        wished = self._own.clients[self._own.offsets[t] : self._own.offsets[t + 1]]
+        chosen = slice(self._run.offsets[t], self._run.offsets[t + 1])
+        chance = self._own.chance[chosen]
+        if not wished.size or np.isnan(chance).any():
+            return None
+        return Wish(Selection(t, wished), None, chance)
+
+    def learn(self, wish: Wish, clients: IntArray, chance: FloatArray, outcome: Outcome) -> None:
+        return
+
+
 def _play(
-    selector: Selector,
+    candidate: Candidate,
     rounds: _Rounds,
     values: Mapping[str, FloatArray],
-    draws: int | None,
     outcomes: Mapping[str, FloatArray],
 ) -> _Played:
     """Let a candidate play the rounds of one record."""
     run, n = rounds.run, rounds.n_clients
-    columns = rounds.columns(selector.needs_columns | selector.uses_columns)
-    selector.prepare(n, rounds.seed)
-    shadow = Shadow(selector, rounds.seed)
     models = {key: _Model(n, outcomes.get(key)) for key in values}
     wanted: list[FloatArray] = [np.zeros(0)]
     places: list[float] = []
     predicted: dict[str, list[FloatArray]] = {key: [np.zeros(0)] for key in values}
     expected: dict[str, list[float]] = {key: [] for key in values}
-    demand, fair = np.zeros(n), np.zeros(n)
-    for t, chosen, ctx in rounds.contexts(columns):
+    demand, fair, kept = np.zeros(n), np.zeros(n), np.zeros(run.n_rounds, dtype=np.bool_)
+    for t, chosen, ctx in rounds.contexts(candidate.columns()):
         clients = run.clients[chosen]
-        wish = shadow.choose(ctx, draws)
-        q = wish.of(np.arange(n))
-        if rounds.usable[t]:
-            wanted.append(q[clients])
-            places.append(float(q.sum()))
+        wish = candidate.choose(t, ctx)
+        if wish is not None and rounds.usable[t]:
+            # Beside the chances of the chosen, a recorded wish knows whom it chose: the same mean.
+            everyone = wish.of_everyone(n)
+            kept[t] = True
+            wanted.append(wish.of(clients))
+            places.append(float(everyone.sum()))
             for key, model in models.items():
                 mean = model.expected()
                 predicted[key].append(mean[clients])
-                expected[key].append(float(q @ mean))
-            demand += q
+                expected[key].append(float(everyone @ mean))
+            demand += everyone
             fair += np.where(ctx.available, ctx.size / ctx.pool.size, 0.0)
         for key, model in models.items():
             model.learn(clients, values[key][chosen])
-        reported = {name: run.reported[name][chosen] for name in LOSSES if name in run.reported}
-        outcome = Outcome(run.status[chosen], run.duration[chosen], reported)
-        shadow.learn(wish, clients, run.probability[chosen], outcome)
+        if wish is not None:
+            losses = {name: run.reported[name][chosen] for name in LOSSES if name in run.reported}
+            outcome = Outcome(run.status[chosen], run.duration[chosen], losses)
+            candidate.learn(wish, clients, run.probability[chosen], outcome)
     return _Played(
+        kept,
         np.concatenate(wanted),
         np.array(places),
         {key: np.concatenate(parts) for key, parts in predicted.items()},
