@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from turnout.core.errors import OutputError
 from turnout.core.files import write_atomically
-from turnout.report.page import Row, render, summary_rows
+from turnout.report.page import Row, advice_page, render, summary_rows
 from turnout.results import open_runs
 from turnout.results.catalogue import shown_in
 from turnout.results.groups import WorldGroup, differences, refuse_mixed
@@ -22,7 +22,7 @@ from turnout.results.reader import Problem
 from turnout.results.sensitivity import is_one_sweep
 from turnout.results.tables import suitable
 
-__all__ = ["Problem", "Report", "Row", "report_page", "write_report"]
+__all__ = ["Problem", "Report", "Row", "report_page", "write_advice", "write_report"]
 
 
 #: The remedy for runs of several worlds.
@@ -45,6 +45,20 @@ class Report(NamedTuple):
     rows: list[tuple[str, Row]]
     problems: list[Problem]
     n_cells: int
+
+
+def write_advice(shown: Mapping[str, Any], out: str | os.PathLike[str]) -> Path:
+    """Write the page of ``turnout recommend --from``, and return its path.
+
+    Args:
+        shown: Title, headings, rows, sentences and lines to change, as plain data.
+        out: The file to write; missing folders are made.
+
+    Raises:
+        OutputError: If the file cannot be written.
+        MissingExtra: If Jinja2 is not installed.
+    """
+    return _write(Path(out), advice_page(shown))
 
 
 def write_report(

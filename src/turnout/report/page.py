@@ -82,6 +82,21 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
     )
 
 
+def advice_page(shown: Mapping[str, Any]) -> str:
+    """Return the page of ``turnout recommend --from``; it has no script.
+
+    Args:
+        shown: What the template ``advice.html`` shows.
+
+    Raises:
+        MissingExtra: If Jinja2 is not installed.
+    """
+    trusted = _needed("markupsafe").Markup  # only for files that turnout ships
+    style = trusted(packaged("report.css") + packaged("live.css"))
+    page = templates().get_template("advice.html")
+    return page.render(policy=_security_policy([]), style=style, **shown)
+
+
 def title_of(cells: Iterable[Cell]) -> str:
     """Return the title of a page: the experiments, or the folders of those without a name.
 
