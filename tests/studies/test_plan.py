@@ -189,12 +189,12 @@ def test_results_of_another_version_are_kept_but_not_added_to(tmp_path: Path) ->
     run_plan(plan=plan, n_jobs=1, **where)
     path = tmp_path / "headline.json"
     kept = json.loads(path.read_text())
-    kept["made_with"]["numpy"] = "1.0"
+    kept["made_with"]["turnout"] = "0.0.1"
     path.write_text(json.dumps(kept))
     assert run_plan(plan=plan, **where).rulings[0].verdict is not None  # nothing was to be run
     kept["parts"][0]["schemes"].pop("RBCS-F(50)")
     path.write_text(json.dumps(kept))
-    with pytest.raises(ResultsError, match=r"1\.0"):
+    with pytest.raises(ResultsError, match=r"made with turnout 0\.0\.1"):
         run_plan(plan=plan, n_jobs=1, **where)
 
 

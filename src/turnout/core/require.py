@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
@@ -53,6 +53,37 @@ def number(
     upper = "" if upper == " and <= inf" else upper
     limits = "" if lower == ">= -inf" else f" {lower}{upper}"
     raise wrong(field, f"be a finite number{limits}", value)
+
+
+def at_round(
+    field: str,
+    value: float | Callable[[int], float],
+    round: int,
+    *,
+    minimum: float = 0.0,
+    maximum: float = math.inf,
+) -> float:
+    """Return a fixed or scheduled parameter in a round, checked against its domain.
+
+    Args:
+        field: The name of the parameter, for the message.
+        value: A number or a schedule.
+        round: The round, from 0.
+        minimum: The least value that is allowed.
+        maximum: The greatest value that is allowed.
+
+    Raises:
+        InvalidInput: The value is no number or schedule, or outside its domain in this round.
+    """
+    if not callable(value):
+        return number(field, value, minimum=minimum, maximum=maximum)
+    if isinstance(value, type) or not isinstance(value, Hashable):
+        raise wrong(field, "be a number or a frozen dataclass", got=repr(value))
+    name, scheduled = f"{field} in round {round}", value(round)
+    try:
+        return number(name, scheduled, minimum=minimum, maximum=maximum)
+    except InvalidInput as error:
+        raise InvalidInput(str(error), field=field) from None
 
 
 def fraction(field: str, value: Any) -> float:

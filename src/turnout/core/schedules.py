@@ -6,14 +6,12 @@ Any frozen dataclass with ``__call__(round) -> float`` is a schedule. These are 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Protocol, runtime_checkable
 
-from turnout.core import require
 from turnout.core.domains import CheckedFields, Domain, Finite, NonNegative, integer, several
-from turnout.core.errors import InvalidInput
+from turnout.core.require import at_round
 
 __all__ = [
     "Constant",
@@ -157,37 +155,6 @@ class Lemma1:
         growth = (1.0 + (round + 1) * self.context_bound**2 / self.ridge) / self.delta
         width = self.noise * math.sqrt(3.0 * math.log(growth))
         return width + math.sqrt(self.ridge) * self.coefficient_bound
-
-
-def at_round(
-    field: str,
-    value: float | Schedule,
-    round: int,
-    *,
-    minimum: float = 0.0,
-    maximum: float = math.inf,
-) -> float:
-    """Return a fixed or scheduled parameter in a round, checked against its domain.
-
-    Args:
-        field: The name of the parameter, for the message.
-        value: A number or a schedule.
-        round: The round, from 0.
-        minimum: The least value that is allowed.
-        maximum: The greatest value that is allowed.
-
-    Raises:
-        InvalidInput: The value is no number or schedule, or outside its domain in this round.
-    """
-    if not callable(value):
-        return require.number(field, value, minimum=minimum, maximum=maximum)
-    if isinstance(value, type) or not isinstance(value, Hashable):
-        raise require.wrong(field, "be a number or a frozen dataclass", got=repr(value))
-    name, number = f"{field} in round {round}", value(round)
-    try:
-        return require.number(name, number, minimum=minimum, maximum=maximum)
-    except InvalidInput as error:
-        raise InvalidInput(str(error), field=field) from None
 
 
 #: Parameters that may be schedules. Their value in round 0 is checked before a run starts.

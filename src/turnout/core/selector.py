@@ -100,6 +100,8 @@ class Selector(Stateful, ABC):
     poll_data: PollData = "all"
     #: How often a client may take part, whatever happens.
     participation: Participation = Participation()
+    #: Whether limits or budgets may exclude available clients, for all rounds together.
+    excludes: bool = False
 
     def reset(self, n_clients: int) -> None:
         """Allocate the state; overrides call ``super().reset`` first.

@@ -63,6 +63,7 @@ FAMILIES: dict[type, dict[str, type]] = {
         worlds.Timing,
         worlds.Devices,
         worlds.Claims,
+        worlds.Energy,
         Noise,
         worlds.Population,
         worlds.SyntheticLoss,

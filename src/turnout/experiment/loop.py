@@ -185,6 +185,7 @@ class RoundRecord:
         spent: (s,) seconds that each chosen device worked.
         fate: (n,) what would have happened to everyone.
         measured: What was measured after the round, such as accuracy; empty without training.
+        joules: (s,) energy that each chosen device spent; None in worlds without batteries.
     """
 
     context: RoundContext
@@ -194,6 +195,7 @@ class RoundRecord:
     spent: FloatArray
     fate: Fate
     measured: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
+    joules: FloatArray | None = None
 
     @property
     def round(self) -> int:
@@ -228,6 +230,8 @@ class RoundRecord:
         sizes = self.context.columns.get("num_samples")
         if sizes is not None:
             found["num_samples"] = sizes[self.selection.clients].astype(np.float64)
+        if self.joules is not None:
+            found["energy_j"] = self.joules
         return found
 
 
@@ -387,11 +391,18 @@ def _go(
             failed = np.where(work.is_broken, np.int8(Status.FAILED), closed.status)
             closed = closed._replace(status=failed)
         claims = {name: environment.claimed(x.T, chosen).T for name, x in work.metrics.items()}
-        outcome = Outcome(closed.status, closed.duration, claims)
+        seconds = environment.claimed_s(closed.duration, chosen)
+        outcome = Outcome(closed.status, seconds, claims)
         outcome = engine.learn(selection, closed, outcome, deadline)
-        history.record(chosen)
+        joules = environment.record(t, history, chosen, closed.spent)
         measured = {**chance_bound(selection), **participants.measure(t, t == numbers[-1])}
-        yield RoundRecord(ctx, selection, outcome, closed.length_s, closed.spent, fate, measured)
+        if joules is not None:
+            measured["energy_j"] = float(joules.sum())
+            grams = environment.carbon(t, chosen, joules)
+            measured |= {} if np.isnan(grams) else {"co2_g": grams}
+        yield RoundRecord(
+            ctx, selection, outcome, closed.length_s, closed.spent, fate, measured, joules
+        )
 
 
 def with_callbacks(

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import base64
 import csv
+import errno
 import hashlib
 import io
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from turnout.core.errors import OutputError
+from turnout.core.files import write_atomically
 from turnout.core.names import import_extra, shortened
 from turnout.report.charts import sections, world_charts
 from turnout.report.figure import Chart
 from turnout.report.live import live_views
 from turnout.report.to_plotly import plotly_chart, plotly_maps
+from turnout.results import open_runs
 from turnout.results.catalogue import at_targets, shown_in
-from turnout.results.groups import VariantCells, WorldGroup
+from turnout.results.groups import VariantCells, WorldGroup, differences, refuse_mixed
 from turnout.results.metric import Facts, Metric
 from turnout.results.reader import Cell, Problem
 from turnout.results.results import cell_row
 from turnout.results.scores import Scores
-from turnout.results.sensitivity import point_name
+from turnout.results.sensitivity import is_one_sweep, point_name
 from turnout.results.statistics import Estimate
 from turnout.results.tables import (
     Entry,
@@ -47,6 +53,103 @@ if TYPE_CHECKING:
 _COMMANDS = ("", "compare", "simulate", "train")
 #: Experiments that the title names.
 _MOST_NAMES = 3
+
+
+#: The remedy for runs of several worlds.
+_ONE_WORLD = (
+    "Report them one at a time, or allow mixed worlds (--allow-mixed): one section per world."
+)
+
+
+class Report(NamedTuple):
+    """A report that was written.
+
+    Attributes:
+        path: The page.
+        rows: The summary tables, each row with its world_id.
+        problems: The warnings of the page.
+        n_cells: Cells shown.
+    """
+
+    path: Path
+    rows: list[tuple[str, Row]]
+    problems: list[Problem]
+    n_cells: int
+
+
+def write_report(
+    paths: Iterable[str | os.PathLike[str]],
+    out: str | os.PathLike[str] = "report.html",
+    *,
+    allow_mixed: bool = False,
+) -> Report:
+    """Write the page of experiment folders and cell folders.
+
+    Args:
+        paths: Run folders: experiments, single cells or folders above them.
+        out: The file to write; missing folders are made.
+        allow_mixed: Whether runs of different worlds get a section each. Otherwise they are
+            refused, unless they are the points of one sweep.
+
+    Returns:
+        The path of the page, the rows of its summary and its warnings.
+
+    Raises:
+        InvalidInput: If nothing can be shown, or the runs do not compare.
+        OutputError: If the file cannot be written.
+        MissingExtra: If Jinja2 or plotly is not installed.
+    """
+    worlds, problems = _read(paths, allow_mixed)
+    path = _write(Path(out), render(worlds, problems))
+    rows = [
+        (world.settings.world_id, row)
+        for world in worlds
+        for row in summary_rows(world, suitable(world, shown_in("report")))
+    ]
+    return Report(path, rows, problems, sum(len(world.cells) for world in worlds))
+
+
+def report_page(paths: Iterable[str | os.PathLike[str]]) -> str:
+    """Return the page, with a section for each world.
+
+    Args:
+        paths: Run folders, as ``write_report`` takes them.
+
+    Raises:
+        InvalidInput: If nothing can be shown.
+        MissingExtra: If Jinja2 or plotly is not installed.
+    """
+    return render(*_read(paths, allow_mixed=True))
+
+
+def _read(
+    paths: Iterable[str | os.PathLike[str]], allow_mixed: bool
+) -> tuple[Sequence[WorldGroup], list[Problem]]:
+    """Return the worlds to show, and the warnings."""
+    results = open_runs(*paths)
+    worlds, problems = results.worlds, list(results.problems)
+    is_swept = is_one_sweep(worlds)
+    if not (allow_mixed or is_swept):
+        refuse_mixed(worlds, _ONE_WORLD)
+    if len(worlds) > 1 and not is_swept:
+        text = "; ".join(differences(worlds))
+        message = f"{len(worlds)} worlds: compare only inside a section. They differ: {text}."
+        problems.insert(0, Problem("mixed", "", message))
+    return worlds, problems
+
+
+def _write(out: Path, page: str) -> Path:
+    """Write the page; a character that no file can hold, such as half an emoji, becomes ``?``."""
+    try:
+        if out.exists() and not os.access(out, os.W_OK):
+            raise PermissionError(errno.EACCES, "the file is read-only")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, page.encode("utf-8", "replace"))
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {out} ({error.strerror or error}): choose another file with --out."
+        ) from error
+    return out
 
 
 def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
@@ -82,19 +185,21 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
     )
 
 
-def advice_page(shown: Mapping[str, Any]) -> str:
-    """Return the page of ``turnout recommend --from``; it has no script.
+def write_advice(shown: Mapping[str, Any], out: str | os.PathLike[str]) -> Path:
+    """Write the page of ``turnout recommend --from``, which has no script; return its path.
 
     Args:
-        shown: What the template ``advice.html`` shows.
+        shown: Title, headings, rows, sentences and lines to change, as plain data.
+        out: The file to write; missing folders are made.
 
     Raises:
+        OutputError: If the file cannot be written.
         MissingExtra: If Jinja2 is not installed.
     """
     trusted = _needed("markupsafe").Markup  # only for files that turnout ships
     style = trusted(packaged("report.css") + packaged("live.css"))
     page = templates().get_template("advice.html")
-    return page.render(policy=_security_policy([]), style=style, **shown)
+    return _write(Path(out), page.render(policy=_security_policy([]), style=style, **shown))
 
 
 def title_of(cells: Iterable[Cell]) -> str:

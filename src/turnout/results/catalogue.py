@@ -86,6 +86,7 @@ def _metric(*, key: str, **fields: Any) -> Metric[Facts]:
 
 
 _trained = partial(_metric, group="learning", needs="training", tables=frozenset())
+_energy = partial(_metric, group="energy", needs="energy", better="lower", decimals=0)
 _fairness = partial(_metric, group="fairness")
 _time = partial(_metric, group="time", unit="s", better="lower")
 
@@ -255,6 +256,25 @@ def _lengths(total: Callable[..., float]) -> Callable[[Facts], float]:
         return float(total(lengths)) if lengths.size else math.nan
 
     return compute
+
+
+def _sum_of(curve: str) -> Callable[[Facts], float]:
+    """Return a computation: the sum of a curve over the rounds; NaN if there is none."""
+
+    def total(facts: Facts) -> float:
+        measured = facts.measured(curve)
+        return float(measured.sum()) if measured.size else math.nan
+
+    return total
+
+
+def _most_energy(facts: Facts) -> float:
+    """Return the joules of the client that spent most; NaN if they are not known by client."""
+    joules = None if facts.run is None else facts.run.reported.get("energy_j")
+    if facts.run is None or joules is None:
+        return math.nan
+    spent = np.bincount(facts.run.clients, np.nan_to_num(joules), facts.run.n_clients)
+    return float(spent.max(initial=0.0))
 
 
 #: In the order in which they are written and shown.
@@ -434,6 +454,40 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         ),
         tables=frozenset(),
     ),
+    _energy(
+        key="energy_j",
+        title="Energy",
+        heading="energy",
+        meaning="Energy that the devices of chosen clients spent on work.",
+        unit="J",
+        tables=_SIMULATION | {"train", "compare", "compare --train"},
+        compute=_sum_of("energy_j"),
+    ),
+    _energy(
+        key="energy_per_reply_j",
+        title="Energy per reply",
+        meaning="That energy, divided by the replies in time.",
+        detail="Work that fails or comes too late costs energy as well, and brings no reply.",
+        unit="J",
+        compute=lambda facts: _sum_of("energy_j")(facts) / max(1, int(np.nansum(facts.completed))),
+    ),
+    _energy(
+        key="most_energy_j",
+        title="Most energy of a client",
+        meaning="Energy that the client spent that spent most.",
+        unit="J",
+        compute=_most_energy,
+    ),
+    _energy(
+        key="co2_g",
+        title="Carbon",
+        heading="CO2",
+        meaning="Carbon dioxide of that energy, by the hourly table of the grid.",
+        detail="Only worlds with the energy `battery-on-grid` have it.",
+        unit="g",
+        decimals=1,
+        compute=_sum_of("co2_g"),
+    ),
     _metric(
         key="seconds",
         title="Computing time",
@@ -451,6 +505,7 @@ GROUPS: Mapping[Group, str] = {
     "participation": "How many of the chosen clients replied in time.",
     "fairness": "How evenly selections are spread over the clients.",
     "time": "Time on the virtual clock of the simulated federation.",
+    "energy": "What work took from batteries. Only runs in worlds with batteries have it.",
     "computing": "The cost of the run on the computer that ran it.",
 }
 

@@ -104,10 +104,10 @@ class Mix(Selector):
                     field="parameters_of",
                 )
         made = self._make_members()
-        if any(each.participation.is_limited for each in made):
+        if any(each.excludes for each in made):
             raise InvalidInput(
-                "members with limits on participation know their own rounds only: put 'guarded' "
-                "with min_gap and max_times around the mix.",
+                "members with limits or budgets know their own rounds only: put 'guarded' around "
+                "the mix, with the limits.",
                 field="members",
             )
         asked: set[str] = {each.poll_data for each in made if each.polls}

@@ -4,6 +4,7 @@ from turnout.core.files import DataMissing
 from turnout.worlds.availability import Always, Bernoulli, Diurnal, PhoneTrace
 from turnout.worlds.base import Availability, Fate, History, Moment, Timing, Volatility, WorldStream
 from turnout.worlds.devices import Devices, DeviceTimes, FittedDevices, TracedDevices, best_devices
+from turnout.worlds.energy import Battery, BatteryOnGrid, Energy, Plugged
 from turnout.worlds.environment import (
     WORLDS,
     Claims,
@@ -61,6 +62,8 @@ __all__ = [
     "Always",
     "Availability",
     "AvailabilityFile",
+    "Battery",
+    "BatteryOnGrid",
     "Bernoulli",
     "ByClass",
     "Claims",
@@ -71,6 +74,7 @@ __all__ = [
     "Devices",
     "Diurnal",
     "End",
+    "Energy",
     "Environment",
     "Fate",
     "FirstK",
@@ -97,6 +101,7 @@ __all__ = [
     "OverSelectBySuccess",
     "Pareto",
     "PhoneTrace",
+    "Plugged",
     "Population",
     "Reliable",
     "RoundPolicy",
