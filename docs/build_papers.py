@@ -56,6 +56,7 @@ PROSE = {
     "rbcs-f-training": "rbcs-f",
     "ucb-cs": "ucb-cs",
     "ucb-cs-fmnist": "ucb-cs",
+    "ucb-cs-grid": "ucb-cs",
 }
 
 #: Where a hand-written page has a table of results.

@@ -40,8 +40,8 @@ SHORT = {
     "export": [],
 }
 
-#: Data that is not embedded, and a path on a server.
-NOT_HERE = {"fashion-mnist", "/var/lib/app/runs"}
+#: Data that is not embedded, a path on a server, and a world of somebody's own records.
+NOT_HERE = {"fashion-mnist", "/var/lib/app/runs", "my-federation.toml"}
 
 
 def test_selector_pages_are_made_from_the_current_docstrings():

@@ -201,23 +201,25 @@ def audit(
     context: typer.Context,
     *,
     federation: str | None = None,
+    token: str | None = None,
     limit: Annotated[int, typer.Option(min=1)] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Show who did what: the token, the action, the federation and its version, the newest first.
 
-    Example: [bold]turnout serve audit --federation phones[/]
+    Example: [bold]turnout serve audit --federation phones --token trainer[/]
 
     Args:
         context: Has the database.
         federation: Only changes of this federation.
+        token: Only changes by the token of this name.
         limit: How many entries to show.
         as_json: For programs, with all fields.
     """
     from turnout.serve import list_audit, open_database
 
     with open_database(context.obj).begin() as connection:
-        entries = list_audit(connection, federation, limit)
+        entries = list_audit(connection, federation, token, limit)
     shown = ["actor", "action", "federation", "version", "round", "subject", "address"]
     table = Table("when", *shown)
     for entry in entries:

@@ -23,7 +23,7 @@ from turnout.experiment.variants import Variant, short, variants_of
 from turnout.results.files import SWEEP, slug, write_json
 from turnout.results.results import Results
 from turnout.training import Training
-from turnout.worlds import Environment, FixedDeadline
+from turnout.worlds import Environment, FixedDeadline, WorkSchedule
 
 #: Keys that say what a table is; its other fields belong to what it was before.
 _TAGS = ("kind", "preset", "schedule")
@@ -190,6 +190,7 @@ def compare(
     cohort_size: int = 0,
     seeds: Sequence[int] | int = 5,
     bounds: Mapping[str, bool] | bool = False,
+    schedule: WorkSchedule | Mapping[str, Any] | None = None,
     **running: Any,
 ) -> Results:
     """Run selectors in the same simulated federations and compare them, as ``turnout compare``.
@@ -211,6 +212,7 @@ def compare(
         cohort_size: Clients asked for per round; 0 = that of the world.
         seeds: The seeds, or how many.
         bounds: Whether what clients claim is compared with what others do; see ``Experiment``.
+        schedule: When clients get work and when a round ends; None does not let rounds overlap.
         running: How the runs are computed, such as ``n_jobs``; see ``run_experiment``.
 
     Returns:
@@ -228,9 +230,8 @@ def compare(
     """
     sizes = {"n_clients": n_clients, "cohort_size": cohort_size, "n_rounds": n_rounds}
     worlds = [*world] if isinstance(world, list | tuple) and world else [world]
-    settings = settings_of(
-        worlds[0], _recipe(training, targets), deadline, **sizes, seeds=seeds, bounds=bounds
-    )
+    others: dict[str, Any] = {"seeds": seeds, "bounds": bounds, "schedule": schedule}
+    settings = settings_of(worlds[0], _recipe(training, targets), deadline, **sizes, **others)
     plan = Sweep(Experiment(selectors, "compare", **settings), world_axis(worlds)).over(sweep)
     with kept_in(out) as root:
         results = joined(run_sweep(plan, root, **running), root)

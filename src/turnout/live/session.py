@@ -454,8 +454,9 @@ class Session:
         duration, outcome = self.reports.outcome(t, clients, closed, opened.answers)
         is_claimed = not self.reports.is_virtual
         self.engine.learn(selection, closed, outcome, ctx.deadline, is_claimed=is_claimed)
+        joules = None
         if self.world is not None:
-            self.world.record(clients)
+            joules = self.world.record(clients, t, closed.spent)
         self.reports.fill_sizes(members.columns, replies)
         if self.world is None:
             left = self.busy_s(ctx.deadline) - closed.length_s
@@ -464,6 +465,8 @@ class Session:
         reported = self.reports.recorded(
             clients, outcome, opened.completed(closed), members.columns
         )
+        if joules is not None:
+            reported = {**reported, "energy_j": joules}
         self.journal.add(selection, result, duration, ctx.available, reported)
         if self.shadows:
             told = self.reports.told(t, clients, closed, opened.answers, self.shadows.metrics)

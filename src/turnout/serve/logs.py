@@ -86,18 +86,23 @@ def note(
 
 
 def list_audit(
-    connection: Connection, federation: str | None = None, limit: int = 100
+    connection: Connection,
+    federation: str | None = None,
+    actor: str | None = None,
+    limit: int = 100,
 ) -> list[dict[str, Any]]:
     """Return the latest entries of the audit log, the newest first.
 
     Args:
         connection: A transaction.
         federation: Only those about this federation; None: all.
+        actor: Only those by the token of this name; None: all.
         limit: How many at most.
     """
     query = select(AUDIT).order_by(AUDIT.c.id.desc()).limit(limit)
-    if federation is not None:
-        query = query.where(AUDIT.c.federation == federation)
+    for column, wanted in ((AUDIT.c.federation, federation), (AUDIT.c.actor, actor)):
+        if wanted is not None:
+            query = query.where(column == wanted)
     return [dict(row) for row in connection.execute(query).mappings()]
 
 

@@ -312,7 +312,7 @@ class Metrics(Prometheus):
             **here,
         )
         clock_s = library.Gauge("turnout_clock_seconds", "The server's clock.", **here)
-        clock_s.set_function(time.time)
+        clock_s.set_function(lambda: time.time())
         library.ProcessCollector(**here)
 
     def count_request(self, status: int, seconds: float) -> None:

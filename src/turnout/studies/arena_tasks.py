@@ -25,19 +25,29 @@ _QUICK = 4
 
 @dataclass(frozen=True)
 class ArenaTask:
-    """One of the nine tasks: a world, a policy, data, a partition, a model and a target.
+    """A world, a policy, data, a partition, a model and a target.
 
     Args:
         label: The name of the task.
         title: A title for people.
         what: What is special about the task, in a sentence or two.
         table: The experiment as plain data, without selectors and seeds.
+        group: "first" for the nine tasks that the arena began with, "harder" for later ones, and
+            "tuning" for those that never report.
+        is_tuned: Whether parameters were chosen on the task, with seeds from 100 on.
     """
 
     label: str
     title: str
     what: str
     table: Mapping[str, Any]
+    group: str = "first"
+    is_tuned: bool = False
+
+    @property
+    def reports(self) -> bool:
+        """Whether nothing was tuned on the task."""
+        return not self.is_tuned and self.group != "tuning"
 
     @property
     def target(self) -> float:
@@ -78,8 +88,17 @@ def task_labels() -> tuple[str, ...]:
     return tuple(task.label for task in _all_tasks())
 
 
+def tasks_in(*groups: str) -> tuple[ArenaTask, ...]:
+    """Return the tasks of some groups, in the order of the arena.
+
+    Args:
+        groups: "first", "harder", "tuning".
+    """
+    return tuple(task for task in _all_tasks() if task.group in groups)
+
+
 def tasks_named(labels: Iterable[str] = ()) -> tuple[ArenaTask, ...]:
-    """Return tasks by their labels, in the order of the arena; all tasks if none is named.
+    """Return tasks by their labels, in the order of the arena; all but "tuning" if none is named.
 
     Args:
         labels: Some of ``task_labels()``.
@@ -93,7 +112,9 @@ def tasks_named(labels: Iterable[str] = ()) -> tuple[ArenaTask, ...]:
             raise InvalidInput(
                 f"unknown task {label!r}.{nearest(label, task_labels())}", field="task"
             )
-    return tuple(task for task in _all_tasks() if not wanted or task.label in wanted)
+    if not wanted:
+        return tasks_in("first", "harder")
+    return tuple(task for task in _all_tasks() if task.label in wanted)
 
 
 #: The oracle whose lead over the baseline is what can be won, and all oracles, as the command
