@@ -17,8 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turnout.core.errors import OutputError
-from turnout.core.files import write_atomically
+from turnout.core.files import write_atomically, writing_to
 from turnout.core.names import import_extra, shortened
 from turnout.report.charts import sections, world_charts
 from turnout.report.figure import Chart
@@ -140,15 +139,11 @@ def _read(
 
 def _write(out: Path, page: str) -> Path:
     """Write the page; a character that no file can hold, such as half an emoji, becomes ``?``."""
-    try:
+    with writing_to(out, "choose another file with --out"):
         if out.exists() and not os.access(out, os.W_OK):
             raise PermissionError(errno.EACCES, "the file is read-only")
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, page.encode("utf-8", "replace"))
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {out} ({error.strerror or error}): choose another file with --out."
-        ) from error
     return out
 
 
