@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from turnout.core import require
-from turnout.core.errors import InvalidInput, OutputError
+from turnout.core.errors import InvalidInput
+from turnout.core.files import writing_to
 from turnout.core.names import nearest, shortened
 from turnout.experiment.codec import REPLACES, ConfigError, Key, key_of, spelled
 from turnout.experiment.config import Experiment, read_toml, table_digest
@@ -400,12 +401,10 @@ def run_sweep(
     results = []
     for point in points:
         place = point.folder(Path(folder))
-        try:
+        with writing_to(place):
             if point.settings:
                 place.mkdir(parents=True, exist_ok=True)
                 write_json(place / SWEEP, point.settings)
-        except OSError as error:
-            raise OutputError(f"{place} cannot be written: {error}.") from error
         results.append(run(point.experiment, place, **options))
     return results
 
