@@ -280,3 +280,13 @@ def test_the_cap_may_leave_places_empty_and_says_so():
     only = np.zeros(6, dtype=np.bool_)
     only[first.clients] = True  # both have had their share
     assert select(selector, 1, size=1, available=only).clients.size == 0
+
+
+@pytest.mark.parametrize(("name", "least"), [("cap", 1.0), ("surprise", 1.01)])
+def test_limits_that_may_be_infinite(name, least):
+    for value in (least, 2, math.inf):
+        assert turnout.make("pace", **{name: value}).parameters[name] == value
+    for value in (0.99, -math.inf, math.nan, True, "2", None):
+        with pytest.raises(InvalidInput) as found:
+            turnout.make("pace", **{name: value})
+        assert found.value.field == name
