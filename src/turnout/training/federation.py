@@ -23,7 +23,7 @@ from turnout.core.rng import Purpose, stream
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, PollData, Selection
 from turnout.data import FederatedData, federate
 from turnout.results import metrics
-from turnout.training.aggregate import aggregate
+from turnout.training.aggregate import Answered, aggregate
 from turnout.training.base import Clients, ClientScores, LocalAlgorithm, Trainer, Updates
 from turnout.training.local import examples_seen
 from turnout.training.recipe import TRAINERS, Training
@@ -137,15 +137,21 @@ class Federation:
         self._train_loss = math.nan
         self._scores: ClientScores | None = None
         self._moments = {
-            name: self.weights[: self.trainer.n_weights - self.trainer.n_buffers].clone().zero_()
+            name: self.weights[: self._n_weights].clone().zero_()
             for name in self.training.server.moments
         }
         keeps_own = self.training.buffers == "local" and self.trainer.n_buffers > 0
         self._kept = KeptBuffers(self.trainer) if keeps_own else None
+        self._memory = self.training.aggregation.start(self.data.n_clients, self._n_weights)
         if self._algorithm is not None:
             self._algorithm.reset(
                 self.data.n_clients, self.trainer.n_weights - self.trainer.n_buffers
             )
+
+    @property
+    def _n_weights(self) -> int:
+        """Weights of the model, without buffers."""
+        return self.trainer.n_weights - self.trainer.n_buffers
 
     @property
     def _algorithm(self) -> LocalAlgorithm | None:
@@ -169,6 +175,7 @@ class Federation:
             shape = (is_completed.size,) if size is None else (is_completed.size, size)
             reported[name] = np.full(shape, np.nan)
         self._train_loss = math.nan
+        returned = np.zeros(self.data.n_clients, dtype=np.bool_)
         if is_completed.any():
             self._scores = None
             clients = selection.clients[is_completed]
@@ -177,11 +184,13 @@ class Federation:
             for name, values in self._updates.of(self.weights, updates.weights).items():
                 reported[name][np.flatnonzero(is_completed)[is_sound]] = values[is_sound]
             self._aggregate(updates, is_sound, selection, is_completed)
+            returned[clients[is_sound]] = True
             is_broken[is_completed] = ~is_sound
             self.n_broken += int(np.sum(~is_sound))
             for name in names:
                 values = _possible(getattr(updates, name))
                 reported[name][is_completed] = np.where(is_sound, values, np.nan)
+        self.training.aggregation.remember(self._memory, returned)
         return Trained(is_broken, reported)
 
     def measure(self, round: int, is_last: bool) -> dict[str, float]:
@@ -249,6 +258,7 @@ class Federation:
             "evaluated": np.array([self.evaluated.get(name, np.nan) for name in _EVALUATED]),
         }
         state |= {f"server.{name}": x.cpu().numpy() for name, x in self._moments.items()}
+        state |= {f"aggregation.{name}": x.copy() for name, x in self._memory.items()}
         if self._algorithm is not None:
             state |= {f"algorithm.{name}": x for name, x in self._algorithm.state().items()}
         if self._was_tried:
@@ -275,6 +285,10 @@ class Federation:
         self.reset()
         self.weights = saved("weights", self.weights)
         self._moments = {name: saved(f"server.{name}", x) for name, x in self._moments.items()}
+        self._memory = {
+            name: saved(f"aggregation.{name}", torch.from_numpy(x)).numpy()
+            for name, x in self._memory.items()
+        }
         if self._kept is not None:
             self._kept.values = saved("buffers", self._kept.values)
         if self._algorithm is not None:
@@ -296,21 +310,23 @@ class Federation:
     ) -> None:
         used = np.flatnonzero(is_completed)[is_sound]
         examples, chance = updates.num_examples[is_sound], selection.probability
-        coefficients = np.zeros(is_sound.size)
-        coefficients[is_sound] = self.training.aggregation.coefficients(
+        answered = Answered(
+            selection.clients[used],
             examples,
             None if chance is None else chance[used],
-            int(self.data.num_samples.sum()),
             selection.times[used],
+            self.data.num_samples,
         )
-        n, weights = self.trainer.n_weights - self.trainer.n_buffers, self.weights
-        new = aggregate(weights, updates.weights, coefficients, self.training.server_lr)
+        rule, n, weights = self.training.aggregation, self._n_weights, self.weights
+        models = updates.weights if is_sound.all() else updates.weights[is_sound]
+        coefficients = rule.weigh(answered, self._memory)
+        new = rule.combined(weights, models, answered, self._memory, self.training.server_lr)
         if coefficients.any():
             server = self.training.server
             new[:n] = server.step(weights[:n], new[:n], self._moments, selection.round)
             if self.trainer.n_buffers:  # running moments are no step: their mean is a whole one
                 share = coefficients / coefficients.sum()
-                new[n:] = aggregate(weights[n:], updates.weights[:, n:], share)
+                new[n:] = aggregate(weights[n:], models[:, n:], share)
         self.weights = new
         if is_sound.any():
             self._train_loss = float(np.average(updates.loss[is_sound], weights=examples))
