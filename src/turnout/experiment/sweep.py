@@ -251,7 +251,7 @@ def settings_of(
         others: Further arguments of ``Experiment``.
     """
     n_rounds = require.integer("n_rounds", n_rounds, minimum=0)
-    usual = _usual_settings(world)
+    usual = usual_settings(world)
     given = {
         name: value
         for name, value in others.items()
@@ -314,8 +314,12 @@ def _world_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InvalidInput(f"world {path} cannot be read: {error}.", field="world") from error
 
 
-def _usual_settings(world: Any) -> dict[str, Any]:
-    """Return the sizes and the policy that the file of a world suggests."""
+def usual_settings(world: Any) -> dict[str, Any]:
+    """Return the sizes and the policy that the file of a world suggests; empty for other worlds.
+
+    Args:
+        world: A name, a file, a table or an environment.
+    """
     table = _world_file(world) if _is_file(world) else {}
     return {name: table[name] for name in _USUAL if name in table}
 
