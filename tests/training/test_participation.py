@@ -124,6 +124,12 @@ def test_a_run_learns_resumes_and_can_be_described(rule):
     assert again.training.aggregation == rule
 
 
+def test_rounds_that_overlap_are_refused():
+    made = Federation(Training(model=Logistic(), aggregation=LastUpdates()), 10)
+    with pytest.raises(InvalidInput, match="LastUpdates needs synchronous rounds"):
+        made.check_overlap()
+
+
 def test_a_round_without_answers_lengthens_the_intervals():
     recipe = Training(model=Logistic(), aggregation=OnlineWeights())
     made = Federation(recipe, 10)
