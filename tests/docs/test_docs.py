@@ -40,8 +40,8 @@ SHORT = {
     "export": [],
 }
 
-#: Data that is not embedded, and a path on a server.
-NOT_HERE = {"fashion-mnist", "/var/lib/app/runs"}
+#: Data that is not embedded, a path on a server, and a world of somebody's own records.
+NOT_HERE = {"fashion-mnist", "/var/lib/app/runs", "my-federation.toml"}
 
 
 def test_selector_pages_are_made_from_the_current_docstrings():
@@ -140,6 +140,11 @@ def test_the_index_of_papers_counts_the_headline_claims_alone():
     n_claims, counts = re.search(r"\*\*(\d+) headline claims: (.*?)\.\*\*", text).groups()
     assert sum(map(int, re.findall(r"\d+", counts))) == int(n_claims)
     assert len(re.findall(r"\| \d+ of \d+ \| .* \|\n", text)) == int(n_claims)
+    rows = re.findall(r"\| \[(.*?)\]\((.*?)\.md#headline-claims\) (\|.*\n)", text)
+    assert len(rows) == int(n_claims)
+    for short, paper, numbers in rows:  # the page that a row links to has the row
+        own = (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
+        assert f"| {short} {numbers}" in own.partition("## Headline claims")[2]
     explored = (ROOT / "docs" / "papers" / "explored.md").read_text(encoding="utf-8")
     assert explored.count("| where | the paper says |") == 10
     assert "| verdict |" not in explored

@@ -261,6 +261,8 @@ def test_parameters_travel_through_files_and_texts(tmp_path):
         "inner_parameters": {"explore_decay": 0.9},
         "min_gap": 1,
         "max_times": None,
+        "max_energy_j": math.inf,
+        "total_energy_j": math.inf,
     }
     table = {
         "name": "guarded",

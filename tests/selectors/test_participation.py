@@ -296,7 +296,7 @@ def test_limits_inside_other_selectors_are_refused():
     inner = {"min_gap": 3}
     with pytest.raises(InvalidInput, match="outer selector"):
         turnout.make("guarded", inner="guarded", inner_parameters=inner)
-    with pytest.raises(InvalidInput, match="around the mix"):
+    with pytest.raises(InvalidInput, match="around the mix, with"):
         turnout.make(
             "mix", members={"guarded": 0.5, "random": 0.5}, parameters_of={"guarded": inner}
         )

@@ -451,7 +451,7 @@ JSON = "application/json"
 KEYS = [
     "clients", "columns", "round", "available", "losses", "outcomes", "length_s", "name",
     "selector", "parameters", "cohort_size", "policy", "seed", "bounds", "guard",
-    "quorum", "limit_s", "late_s", "shadow", "deadline_s", "go_on",
+    "quorum", "limit_s", "late_s", "deadline_s", "go_on",
 ]  # fmt: skip
 ODD = [
     None, True, False, 0, -1, 1, 10**400, 2**63, 1e308, -0.0, NAN, float("inf"), "", "e3cs", "c1",

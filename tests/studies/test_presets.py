@@ -34,6 +34,7 @@ TRAINED = (
     "rbcs-f-training",
     "ucb-cs",
     "ucb-cs-fmnist",
+    "ucb-cs-grid",
 )
 PAPERS = tuple(sorted((*NUMERICAL, *TRAINED)))
 
@@ -223,6 +224,19 @@ def test_data_and_models_of_the_papers_that_train() -> None:
     assert (text.source.stop_words, plain.source.stop_words) == ("english", ())
     assert text.participants.endswith(":Watched")
     assert len(load_preset("nccb-text").experiment.seeds) == 10
+
+
+def test_the_grid_of_ucb_cs_changes_d_and_gamma_alone() -> None:
+    grid, one = load_preset("ucb-cs-grid"), load_preset("ucb-cs-fmnist")
+    assert grid.experiment.training == one.experiment.training
+    assert grid.experiment.n_rounds == one.experiment.n_rounds
+    made = {variant.label: variant.make() for variant in grid.experiment.selectors}
+    for d in (6, 15, 30):
+        assert made[f"rpow-d (d={d})"].parameters["candidates"] == d
+        assert made[f"pow-d (d={d})"].parameters["candidates"] == d
+    for gamma in (0.5, 0.7, 0.9, 0.99):
+        assert made[f"UCB-CS (gamma={gamma})"].parameters["discount"] == gamma
+    assert len(made) == 11
 
 
 def test_what_is_trained_can_be_changed() -> None:

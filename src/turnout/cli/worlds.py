@@ -24,6 +24,7 @@ _PARTS: dict[str, type] = {
     "availability": environments.Availability,
     "volatility": environments.Volatility,
     "timing": environments.Timing,
+    "energy": environments.Energy,
     "timing.devices": environments.Devices,
     "timing.noise": Noise,
     "population": environments.Population,

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout.core import require
 from turnout.core.arrays import contained
 from turnout.core.errors import InvalidInput, StateFileError
 from turnout.core.roster import Roster
@@ -204,9 +205,7 @@ class Session:
         with self._lock:
             if round is not None and round != self.round:
                 state = "comes next" if self._open is None else "is open"
-                raise InvalidInput(
-                    f"round must be {self.round}, which {state}, got {round}.", field="round"
-                )
+                raise require.wrong("round", f"be {self.round}, which {state}", got=f"{round}")
             if self._open is not None:
                 if round is not None:
                     return self._open.cohort
@@ -455,8 +454,9 @@ class Session:
         duration, outcome = self.reports.outcome(t, clients, closed, opened.answers)
         is_claimed = not self.reports.is_virtual
         self.engine.learn(selection, closed, outcome, ctx.deadline, is_claimed=is_claimed)
+        joules = None
         if self.world is not None:
-            self.world.record(clients)
+            joules = self.world.record(clients, t, closed.spent)
         self.reports.fill_sizes(members.columns, replies)
         if self.world is None:
             left = self.busy_s(ctx.deadline) - closed.length_s
@@ -465,6 +465,8 @@ class Session:
         reported = self.reports.recorded(
             clients, outcome, opened.completed(closed), members.columns
         )
+        if joules is not None:
+            reported = {**reported, "energy_j": joules}
         self.journal.add(selection, result, duration, ctx.available, reported)
         if self.shadows:
             told = self.reports.told(t, clients, closed, opened.answers, self.shadows.metrics)

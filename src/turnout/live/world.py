@@ -96,9 +96,15 @@ class VirtualWorld:
         """Return the environment's answers to a poll, or None: clients answer."""
         return self.environment.polled_loss(round, poll_data) if self.synthetic_losses else None
 
-    def record(self, chosen: IntArray) -> None:
-        """Remember who was chosen; once per round, after it."""
-        self.history.record(chosen)
+    def record(
+        self, chosen: IntArray, round: int = 0, spent: FloatArray | None = None
+    ) -> FloatArray | None:
+        """Remember who was chosen; once per round, after it.
+
+        Return (s,) the joules that they spent, None in a world without batteries.
+        """
+        worked = np.zeros(chosen.size) if spent is None else spent
+        return self.environment.record(round, self.history, chosen, worked)
 
     def state(self) -> dict[str, Array]:
         """Return what the world remembers, for a checkpoint."""

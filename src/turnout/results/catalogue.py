@@ -21,6 +21,7 @@ from turnout.core.types import FloatArray, IntArray
 from turnout.results import metrics
 from turnout.results.guarantee import fair_places, least_share
 from turnout.results.metric import Facts, Group, Metric, Table, last_of, number_of
+from turnout.results.run import Run
 
 # --------------------------------------------------------------------------------------------------
 # Metrics of learning: how good the trained model is.
@@ -86,6 +87,7 @@ def _metric(*, key: str, **fields: Any) -> Metric[Facts]:
 
 
 _trained = partial(_metric, group="learning", needs="training", tables=frozenset())
+_energy = partial(_metric, group="energy", needs="energy", better="lower", decimals=0)
 _fairness = partial(_metric, group="fairness")
 _time = partial(_metric, group="time", unit="s", better="lower")
 
@@ -220,7 +222,7 @@ def _success_ratio(facts: Facts) -> float:
 
 def _shortfall(facts: Facts) -> float:
     """Return how far the worst client fell behind half its fair share; NaN if that is not known."""
-    if facts.run is None or not facts.run.knows_available:
+    if facts.run is None or not facts.run.knows_available or facts.run.overlaps:
         return math.nan
     return float(metrics.guarantee(facts.run, floor=0.5, cap=math.inf).shortfall.max())
 
@@ -255,6 +257,107 @@ def _lengths(total: Callable[..., float]) -> Callable[[Facts], float]:
         return float(total(lengths)) if lengths.size else math.nan
 
     return compute
+
+
+def _overlapping(measure: Callable[[Run], float]) -> Callable[[Facts], float]:
+    """Return a metric of a run whose rounds overlap."""
+
+    def compute(facts: Facts) -> float:
+        return measure(facts.run) if facts.run is not None and facts.run.overlaps else math.nan
+
+    return compute
+
+
+def _staleness(total: Callable[..., float]) -> Callable[[Facts], float]:
+    def measure(run: Run) -> float:
+        stale = run.stale
+        return float(total(stale)) if stale.size else math.nan
+
+    return _overlapping(measure)
+
+
+def _idle_share(facts: Facts) -> float:
+    at_work = _overlapping(lambda run: run.concurrency)(facts)
+    places = facts.numbers.get("places", math.nan)
+    return 1.0 - at_work / places if places else math.nan
+
+
+#: Where rounds overlap.
+OVERLAP: tuple[Metric[Facts], ...] = (
+    _time(
+        key="staleness",
+        meaning="Aggregations between the model that a client got and the one that it changed.",
+        detail="The mean over all answers that counted. 0 is a synchronous round.",
+        unit="aggregations",
+        decimals=2,
+        needs="overlap",
+        tables=frozenset({"simulate", "train", "report"}),
+        compute=_staleness(np.mean),
+    ),
+    _time(
+        key="largest_staleness",
+        meaning="The largest staleness of an answer that counted.",
+        unit="aggregations",
+        decimals=0,
+        needs="overlap",
+        tables=frozenset({"simulate", "train"}),
+        compute=_staleness(np.max),
+    ),
+    _time(
+        key="at_work",
+        title="Clients at work",
+        heading="at work",
+        meaning="Mean number of clients at work at the same time.",
+        unit="clients",
+        better="neither",
+        decimals=1,
+        needs="overlap",
+        tables=frozenset({"simulate", "train", "report"}),
+        compute=_overlapping(lambda run: run.concurrency),
+    ),
+    _time(
+        key="idle_places",
+        title="Idle places",
+        heading="idle",
+        meaning="Share of the places' time in which nobody held them.",
+        unit="",
+        decimals=3,
+        needs="overlap",
+        tables=frozenset({"simulate", "train", "report"}),
+        compute=_idle_share,
+    ),
+    _time(
+        key="wasted_share",
+        heading="wasted",
+        meaning="Share of the devices' time that was spent on answers that did not count.",
+        unit="",
+        decimals=3,
+        needs="overlap",
+        tables=frozenset({"simulate", "train", "report"}),
+        compute=_overlapping(
+            lambda run: run.wasted_s / run.spent.sum() if run.spent.any() else math.nan
+        ),
+    ),
+)
+
+
+def _sum_of(curve: str) -> Callable[[Facts], float]:
+    """Return a computation: the sum of a curve over the rounds; NaN if there is none."""
+
+    def total(facts: Facts) -> float:
+        measured = facts.measured(curve)
+        return float(measured.sum()) if measured.size else math.nan
+
+    return total
+
+
+def _most_energy(facts: Facts) -> float:
+    """Return the joules of the client that spent most; NaN if they are not known by client."""
+    joules = None if facts.run is None else facts.run.reported.get("energy_j")
+    if facts.run is None or joules is None:
+        return math.nan
+    spent = np.bincount(facts.run.clients, np.nan_to_num(joules), facts.run.n_clients)
+    return float(spent.max(initial=0.0))
 
 
 #: In the order in which they are written and shown.
@@ -434,6 +537,40 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         ),
         tables=frozenset(),
     ),
+    _energy(
+        key="energy_j",
+        title="Energy",
+        heading="energy",
+        meaning="Energy that the devices of chosen clients spent on work.",
+        unit="J",
+        tables=_SIMULATION | {"train", "compare", "compare --train"},
+        compute=_sum_of("energy_j"),
+    ),
+    _energy(
+        key="energy_per_reply_j",
+        title="Energy per reply",
+        meaning="That energy, divided by the replies in time.",
+        detail="Work that fails or comes too late costs energy as well, and brings no reply.",
+        unit="J",
+        compute=lambda facts: _sum_of("energy_j")(facts) / max(1, int(np.nansum(facts.completed))),
+    ),
+    _energy(
+        key="most_energy_j",
+        title="Most energy of a client",
+        meaning="Energy that the client spent that spent most.",
+        unit="J",
+        compute=_most_energy,
+    ),
+    _energy(
+        key="co2_g",
+        title="Carbon",
+        heading="CO2",
+        meaning="Carbon dioxide of that energy, by the hourly table of the grid.",
+        detail="Only worlds with the energy `battery-on-grid` have it.",
+        unit="g",
+        decimals=1,
+        compute=_sum_of("co2_g"),
+    ),
     _metric(
         key="seconds",
         title="Computing time",
@@ -451,6 +588,7 @@ GROUPS: Mapping[Group, str] = {
     "participation": "How many of the chosen clients replied in time.",
     "fairness": "How evenly selections are spread over the clients.",
     "time": "Time on the virtual clock of the simulated federation.",
+    "energy": "What work took from batteries. Only runs in worlds with batteries have it.",
     "computing": "The cost of the run on the computer that ran it.",
 }
 
@@ -461,7 +599,7 @@ def all_metrics(targets: Iterable[float] = ()) -> list[Metric[Facts]]:
     Args:
         targets: accuracies that the run is asked to reach.
     """
-    return [*LEARNING, *at_targets(targets), *PROGRESS, *PARTICIPATION]
+    return [*LEARNING, *at_targets(targets), *PROGRESS, *PARTICIPATION, *OVERLAP]
 
 
 def shown_in(table: Table, targets: Iterable[float] = ()) -> list[Metric[Facts]]:

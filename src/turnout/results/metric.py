@@ -21,7 +21,7 @@ from turnout.results.run import Run
 # --------------------------------------------------------------------------------------------------
 
 #: What only some runs have.
-Need = Literal["training", "hold-out"]
+Need = Literal["training", "hold-out", "energy", "overlap"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ def number_of(name: str) -> Callable[[Facts], float]:
 
 
 Better = Literal["higher", "lower", "neither"]
-Group = Literal["learning", "participation", "fairness", "time", "computing"]
+Group = Literal["learning", "participation", "fairness", "time", "energy", "computing"]
 #: Where a metric is shown beside ``summary.json`` and JSON output, which have all of them.
 Table = Literal["simulate", "train", "compare", "compare --train", "report"]
 

@@ -29,8 +29,10 @@ Equations:  (1) q <- max(0, q + phi f_t - x). (2) c <- min(1, c + kappa f_t - x)
             round whose feedback is in the file. (5) If these are R rounds of W, (3) holds with
             D + phi R and (4) with R places more.
             (9) Two rounds i < j that choose the same client have j - i >= b, and there are at most
-            k of them. This is without a slack, for every history: whatever feedback and clients
-            do, and after restarts. "Available" in (3) and (4) then means: and not excluded by (9).
+            k of them. (10) The column energy_j, summed over the rounds that choose a client, is at
+            most max_energy_j, and over all clients at most total_energy_j. Both are without a
+            slack, for every history: whatever feedback and clients do, and after restarts.
+            "Available" in (3) and (4) then means: and not excluded by (9) or (10).
 Deviations: none.
 Limits:     If more clients are owed a place than there are places, those furthest behind are served
             and the inner selector does not choose. D accounts for this. If too few clients are
@@ -42,8 +44,12 @@ Limits:     If more clients are owed a place than there are places, those furthe
             Rounds need numbers of their own. A client counts for (9) when it is chosen, whether it
             answers or not: who has work may always send it. A client that the inner selector draws
             twice counts once under (9), in the round and in the mean. After a restart (9) holds as
-            long as rounds that were forgotten get no second cohort under their old numbers. With
-            (9) no share is promised to alerts, because excluded clients are there and get nothing.
+            long as rounds that were forgotten get no second cohort under their old numbers, and
+            (10) with the energy of forgotten rounds more. Energy is charged when a client is
+            chosen, as announced: announce what a round takes at most. Who announces none is
+            excluded, and so is whoever is one of a cohort that would not fit into what is left for
+            all if everyone needed as much. With (9) or (10) no share is promised to alerts, because
+            excluded clients are there and get nothing.
             What is proven about regret is at the end.
 Cost:       O(n) select and observe besides the inner selector's, state 24n bytes, n / 8 bytes in
             each selection, and 16n more if an earlier round had no feedback when it was made. Each
@@ -109,20 +115,21 @@ earn 1 and the others 0. So a regret that grows with T is the price of any floor
 places cost at most n / (n - k) times the least price. Open: the inner selector's part of (7).
 Regret bounds such as that of E3CS are for a fixed set of clients, and here the set that is offered
 depends on the past. Also open: whether the regret against the best shares between floor and cap
-grows slower than T. So ``regret_bound`` returns None unless floor = 0, cap = inf and (9) is off.
+grows slower than T. So ``regret_bound`` returns None unless floor = 0, cap = inf, and (9) and (10)
+are off.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from turnout.core.domains import Count, Fraction, number
+from turnout.core.domains import Count, Fraction, PositiveOrInfinite, number
 from turnout.core.errors import InvalidInput
 from turnout.core.participation import CHANCE_BOUND
 from turnout.core.registry import make, register
@@ -137,7 +144,7 @@ from turnout.core.types import (
     RoundContext,
     Selection,
 )
-from turnout.selectors._invitations import Invitations
+from turnout.selectors._invitations import COST, Invitations
 
 #: How the names of the inner selector's state and memo begin.
 INNER = "inner."
@@ -158,6 +165,8 @@ class Guarded(Invitations):
             round t + b. 1 allows two rounds in a row. Take the bands of the noise matrix.
         max_times: Maximum participation k: rounds in which a client is chosen at most, in the whole
             life of the state. None is no limit.
+        max_energy_j: Joules that a client spends at most, by the column energy_j.
+        total_energy_j: Joules that all clients spend at most, by that column.
     """
 
     expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -175,6 +184,8 @@ class Guarded(Invitations):
         inner_parameters: Mapping[str, Any] | None = None,
         min_gap: Count = 1,
         max_times: Count | None = None,
+        max_energy_j: PositiveOrInfinite = math.inf,
+        total_energy_j: PositiveOrInfinite = math.inf,
     ) -> None:
         self.inner = inner
         self.floor = floor
@@ -182,6 +193,8 @@ class Guarded(Invitations):
         self.inner_parameters = inner_parameters
         self.min_gap = min_gap
         self.max_times = max_times
+        self.max_energy_j = max_energy_j
+        self.total_energy_j = total_energy_j
 
     def check_parameters(self) -> None:
         """Check everything about the inner selector."""
@@ -191,10 +204,10 @@ class Guarded(Invitations):
                 f"inner_parameters must be a table or None, got {self.inner_parameters!r}.",
                 field="inner_parameters",
             )
-        if self._make_inner().participation.is_limited:
+        if self._make_inner().excludes:
             raise InvalidInput(
-                "inner has limits on participation of its own, which reserved places would break: "
-                "give min_gap and max_times to the outer selector.",
+                "inner has limits or budgets of its own, which reserved places would break: give "
+                "them to the outer selector.",
                 field="inner",
             )
 
@@ -224,9 +237,11 @@ class Guarded(Invitations):
             choice = self._inner.select(inner_ctx, rng)
         clients = np.concatenate((reserved, choice.clients))
         order = np.argsort(clients)
+        cost = {COST: ctx.column(COST)[clients[order]]} if self.has_budget else {}
         memo = {
             **self._account_memo(ctx, (np.arange(clients.size) < reserved.size)[order]),
             "asked_inner": np.array(inner_ctx is not None),
+            **cost,
             **{f"{INNER}{name}": values for name, values in choice.memo.items()},
         }
         once = np.ones(reserved.size)
@@ -279,7 +294,7 @@ class Guarded(Invitations):
 
     def guaranteed_rate(self) -> float | None:
         """Return the inner selector's, none with limits; the floor depends on who is available."""
-        return None if self.participation.is_limited else self._chooser.guaranteed_rate()
+        return None if self.excludes else self._chooser.guaranteed_rate()
 
     def promised_share(self, round: int) -> float:
         """Return the floor, or the quota if it is more; 0 with limits, which may exclude anyone.
@@ -287,11 +302,11 @@ class Guarded(Invitations):
         Args:
             round: The round, counted from 0.
         """
-        return 0.0 if self.participation.is_limited else super().promised_share(round)
+        return 0.0 if self.excludes else super().promised_share(round)
 
     def regret_bound(self, n_rounds: int, cohort_size: int, n_clients: int) -> FloatArray | None:
         """Return the inner selector's while it chooses alone; there is none otherwise."""
-        is_free = self.cap == math.inf and not self.participation.is_limited
+        is_free = self.cap == math.inf and not self.excludes
         is_alone = self.floor == 0.0 and is_free
         return self._chooser.regret_bound(n_rounds, cohort_size, n_clients) if is_alone else None
 
@@ -302,8 +317,8 @@ class Guarded(Invitations):
 
     @property
     def needs_columns(self) -> frozenset[str]:  # type: ignore[override]  # the inner selector's
-        """What the inner selector needs."""
-        return self._chooser.needs_columns
+        """What the inner selector needs, and what a round costs if there is a budget."""
+        return self._chooser.needs_columns | ({COST} if self.has_budget else frozenset())
 
     @property
     def uses_columns(self) -> frozenset[str]:  # type: ignore[override]  # the inner selector's
@@ -336,9 +351,14 @@ class Guarded(Invitations):
         return self._chooser.poll_data
 
     @property
+    def whole_cohorts(self) -> str:  # type: ignore[override]  # the inner selector's
+        """Whether the inner selector needs whole cohorts, and why."""
+        return self._chooser.whole_cohorts
+
+    @property
     def may_underfill(self) -> bool:  # type: ignore[override]  # depends on a parameter
         """A cap or a limit may leave too few clients."""
-        may_exclude = self.cap < math.inf or self.participation.is_limited
+        may_exclude = self.cap < math.inf or self.excludes
         return may_exclude or self._chooser.may_underfill
 
     def state(self) -> dict[str, Array]:
@@ -355,6 +375,12 @@ class Guarded(Invitations):
         inner.load_state({"n_clients_": np.array(self.n_clients)} | _without_prefix(state))
         super().load_state(own)
         self._inner = inner
+
+    def resume(self, waiting: Sequence[Selection]) -> None:
+        """Tell the inner selector too, of its own choices."""
+        super().resume(waiting)
+        asked = [selection for selection in waiting if selection.recall("asked_inner")]
+        self._inner.resume([_own(each, ~each.recall("is_reserved")) for each in asked])
 
     def grow(self, n_clients: int) -> None:
         """Make room for more clients, in the inner selector too."""

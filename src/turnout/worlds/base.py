@@ -36,6 +36,7 @@ class WorldStream(IntEnum):
     MINI_BATCH = 4
     POPULATION = 5
     CLAIMS = 6
+    ENERGY = 7
     FITTED = 7
 
 
@@ -50,7 +51,8 @@ _BLOCK = 8192
 class History(Stateful):
     """Earlier selections, for the few models that depend on them; ``state()`` saves them."""
 
-    state_ranges = MappingProxyType({"n_chosen_": NOT_NEGATIVE})
+    state_ranges = MappingProxyType({"n_chosen_": NOT_NEGATIVE, "level_": NOT_NEGATIVE})
+    later_state = frozenset({"level_"})
 
     @classmethod
     def fresh(cls, n_clients: int) -> Self:
@@ -68,13 +70,17 @@ class History(Stateful):
         super().reset(n_clients)
         self.n_chosen_ = np.zeros(n_clients, dtype=np.int64)
         self.took_part_ = np.zeros(n_clients, dtype=np.bool_)
+        self.level_ = np.zeros(0)  # joules in each battery; empty in worlds without batteries
 
-    def record(self, clients: IntArray) -> None:
+    def record(self, clients: IntArray, level: FloatArray | None = None) -> None:
         """Add the clients that were chosen in the next round.
 
         Args:
             clients: (s,) their indices.
+            level: (n,) joules in each battery after it; None in worlds without batteries.
         """
+        if level is not None:
+            self.level_ = level
         self.n_chosen_[clients] += 1
         self.took_part_.fill(False)
         self.took_part_[clients] = True

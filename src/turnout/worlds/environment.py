@@ -44,6 +44,7 @@ from turnout.worlds.base import (
     fixed_rng,
     frozen,
 )
+from turnout.worlds.energy import Energy, Plugged
 from turnout.worlds.timing import FixedTime, LinearContextual
 from turnout.worlds.volatility import ByClass, Reliable
 
@@ -64,6 +65,19 @@ class Claims(ABC):
             seed: Seed of the world.
         """
 
+    def claimed_s(
+        self, duration: FloatArray, clients: IntArray, n_clients: int, seed: int
+    ) -> FloatArray:
+        """Return (s,) the times that some clients report; by default the true ones.
+
+        Args:
+            duration: (s,) the true times.
+            clients: (s,) the clients.
+            n_clients: Number of clients of the world.
+            seed: Seed of the world.
+        """
+        return duration
+
 
 @dataclass(frozen=True, slots=True)
 class Honest(Claims):
@@ -81,15 +95,26 @@ class Liars(CheckedFields, Claims):
     Args:
         share: Share of the clients that lie, from 0 to 1; the seed draws who.
         factor: What a liar multiplies its loss by, above 0.
+        seconds: What a liar says its work took, if that is less than it took, above 0. Selectors
+            learn from it, as they do where the server believes clients' clocks. Rounds are as long
+            as they are. Infinity = liars do not lie about times.
     """
 
     share: Fraction = 0.1
     factor: Positive = 10.0
+    seconds: PositiveOrInfinite = field(default=math.inf, metadata=LATER)
 
     def claimed(self, loss: FloatArray, clients: IntArray, n_clients: int, seed: int) -> FloatArray:
         """Multiply the losses of the liars."""
         lies = _liars(round(self.share * n_clients), n_clients, seed)[clients]
         return np.where(lies, self.factor * loss, loss)
+
+    def claimed_s(
+        self, duration: FloatArray, clients: IntArray, n_clients: int, seed: int
+    ) -> FloatArray:
+        """Shorten the times of the liars."""
+        lies = _liars(round(self.share * n_clients), n_clients, seed)[clients]
+        return np.where(lies, np.minimum(duration, self.seconds), duration)
 
 
 @lru_cache(maxsize=4)
@@ -251,6 +276,7 @@ class Environment(CheckedFields):
         losses: What clients report when nothing is trained.
         reports_failure: Whether a crashed client sends an error; otherwise it sends nothing.
         claims: The losses that clients report.
+        energy: What work costs the devices, and what is in their batteries.
 
     >>> world = Environment(n_clients=100, seed=1)
     >>> world.fate(3).survived.shape
@@ -266,16 +292,19 @@ class Environment(CheckedFields):
     losses: SyntheticLoss = field(default_factory=SyntheticLoss)
     reports_failure: bool = False
     claims: Claims = field(default_factory=Honest, metadata=LATER)
+    energy: Energy = field(default_factory=Plugged, metadata=LATER)
 
     @property
     def uses_history(self) -> bool:
         """Whether the world depends on earlier selections, and so differs between selectors."""
-        return self.volatility.uses_history or self.timing.uses_history
+        parts = (self.volatility, self.timing, self.energy)
+        return any(part.uses_history for part in parts)
 
     @property
     def columns(self) -> frozenset[str]:
         """Columns that ``context`` can fill."""
-        return self.timing.columns | _TRAITS.keys() | {"availability_forecast", "success_rate"}
+        known = self.timing.columns | _TRAITS.keys() | {"availability_forecast", "success_rate"}
+        return known | (_ENERGY.keys() if self.energy.uses_history else frozenset())
 
     @property
     def classes(self) -> IntArray:
@@ -307,6 +336,8 @@ class Environment(CheckedFields):
         wanted = self.columns.intersection(columns) if columns else ()
         filled = {name: self._column(name, moment) for name in wanted}
         available = self.availability.available(moment)
+        if self.energy.uses_history:
+            available = available & self.energy.is_ready(moment)
         return RoundContext(round, cohort_size, available, deadline, filled)
 
     def fate(
@@ -326,7 +357,43 @@ class Environment(CheckedFields):
         """
         moment = self._moment(round, history, workload)
         survived, duration = self.volatility.survived(moment), self.timing.duration(moment)
+        if self.energy.uses_history:
+            lasts = self.energy.level(moment) / self.energy.watts(moment)
+            survived, duration = survived & (duration <= lasts), np.minimum(duration, lasts)
         return Fate(survived, duration, self.reports_failure)
+
+    def record(
+        self, round: int, history: History, clients: IntArray, spent: FloatArray
+    ) -> FloatArray | None:
+        """Add a round to the history; return (s,) the joules of the chosen, None without energy.
+
+        Args:
+            round: Number of the round, from 0.
+            history: What was selected in earlier rounds.
+            clients: (s,) the chosen.
+            spent: (s,) seconds that each one worked.
+        """
+        if not self.energy.uses_history:
+            history.record(clients)
+            return None
+        moment = self._moment(round, history)
+        worked = np.zeros(self.n_clients)
+        worked[clients] = np.minimum(
+            spent * self.energy.watts(moment)[clients], self.energy.level(moment)[clients]
+        )
+        history.record(clients, self.energy.after(moment, worked))
+        return np.asarray(worked[clients])
+
+    def carbon(self, round: int, clients: IntArray, joules: FloatArray) -> float:
+        """Return the grams of CO2 of what clients spent in a round; NaN if the grid is unknown.
+
+        Args:
+            round: Number of the round, from 0.
+            clients: (s,) who worked.
+            joules: (s,) what each one spent.
+        """
+        grams = self.energy.carbon(self._moment(round, None))
+        return math.nan if np.isnan(grams).any() else float((joules * grams[clients]).sum())
 
     def metrics(self, round: int) -> dict[str, FloatArray]:
         """Return what every client would report: ``loss``, ``loss_std``, ``loss_rms``.
@@ -380,9 +447,20 @@ class Environment(CheckedFields):
         """
         return self.claims.claimed(loss, clients, self.n_clients, self.seed)
 
+    def claimed_s(self, duration: FloatArray, clients: IntArray) -> FloatArray:
+        """Return (s,) what some clients report as their time.
+
+        Args:
+            duration: (s,) the true seconds, NaN = no answer.
+            clients: (s,) the clients.
+        """
+        return self.claims.claimed_s(duration, clients, self.n_clients, self.seed)
+
     def _column(self, name: str, moment: Moment) -> Array:
         if name in self.timing.columns:
             return self.timing.column(name, moment)
+        if name in _ENERGY:
+            return _ENERGY[name](self, moment)
         if name in _TRAITS:
             return _TRAITS[name](self.population, self.n_clients, self.seed)
         if name == "availability_forecast":
@@ -406,6 +484,15 @@ class Environment(CheckedFields):
     @cached_property
     def _no_history(self) -> History:
         return History.fresh(self.n_clients)
+
+
+#: What a server knows of energy: how full batteries are, and the joules that a round would take.
+_ENERGY: Mapping[str, Callable[[Environment, Moment], Array]] = {
+    "battery": lambda world, moment: world.energy.fraction(moment),
+    "energy_j": lambda world, moment: (
+        world.energy.watts(moment) * world.timing.column("expected_duration", moment)
+    ),
+}
 
 
 def e3cs_world(n_clients: int = 100, seed: int = 0) -> Environment:

@@ -35,7 +35,8 @@ def _check_path(field: str, path: object) -> None:
         raise require.wrong(field, wanted, got=repr(path))
 
 
-_OwnPath = Annotated[str, _check_path]
+#: The path of a file of the user's own.
+OwnPath = Annotated[str, _check_path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class AvailabilityFile(CheckedFields, Availability):
             the i-th in the file, and they repeat if there are more clients.
     """
 
-    path: _OwnPath = ""
+    path: OwnPath = ""
     round_s: Positive = 600.0
     shuffle: Flag = False
 
@@ -79,7 +80,7 @@ class DeviceFile(CheckedFields, Devices):
             in the file, and they repeat if there are more clients.
     """
 
-    path: _OwnPath = ""
+    path: OwnPath = ""
     shuffle: Flag = False
 
     def speed(self, n_clients: int, seed: int) -> FloatArray:
