@@ -106,7 +106,7 @@ def reported_rounds(trainer: FastTrainer, threads: int) -> Round:
         return updates
 
     def one_round(weights: Tensor, round: int) -> Tensor:
-        trainer.train = training  # type: ignore[method-assign]
+        trainer.train = training  # type: ignore[method-assign, assignment]
         after = plain(weights, round)
         trainer.train = train  # type: ignore[method-assign]
         return after

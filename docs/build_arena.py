@@ -22,6 +22,8 @@ from turnout.studies.arena_figures import (
     draw_sweeps,
 )
 from turnout.studies.arena_tables import goals_table, overall_table, task_table
+from turnout.studies.arena_tasks import tasks_in
+from turnout.studies.bars import bars, bars_of
 from turnout.studies.standings import (
     BASELINE,
     Overall,
@@ -78,6 +80,10 @@ turnout arena pace haste-2=pace:haste=2.0 ... --first-seed {FIRST_SEED} --seeds 
 `python docs/build_arena.py --sensitivity` prints the whole command. It changes one parameter at a
 time. We chose the defaults (dotted lines) on these tasks and seeds, not on those of the tables
 above."""
+
+HARDER = """\
+These tasks are longer, larger or more hostile than the first nine. Nothing was tuned on them, and
+they were chosen before anything but `random` had run in them."""
 
 HOW_TO_READ = f"""\
 - *time / {BASELINE}* is the geometric mean of the times to the target, divided by those of
@@ -155,12 +161,30 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
         kept = Arena.read(SENSITIVITY)
         lacking = [task.label for task in tasks_named(TUNED_IN) if kept.trials(task) is None]
         lines += [f"**Not run yet:** {', '.join(lacking)}.", ""] if lacking else []
-    for number, task in enumerate(tasks, 1):
+    lines += _harder(arena)
+    for number, task in enumerate((*tasks, *tasks_in("harder")), 1):
         lines += [f"## {number}. {task.title}", "", f"`{task.label}`. {task.what}", ""]
         text = task_table(arena, task)
         lines += [*text.markdown(), ""] if text.rows else ["Not run yet.", ""]
     made = ", ".join(f"{name} {version}" for name, version in arena.file.made_with.items())
     return "\n".join([*lines, f"Made with {made}."]) + "\n"
+
+
+def _harder(arena: Arena) -> list[str]:
+    """Return the parts on the harder tasks and on the bars of the second version."""
+    tasks, own = tasks_in("harder"), bars()
+    overall = overall_of(arena, tasks)
+    lacking = [task.label for task in tasks if arena.trials(task) is None]
+    lines = ["## Over the harder tasks", "", HARDER, ""]
+    lines += [*overall_table(overall).markdown(), ""] if overall else []
+    lines += [*_by_task(overall, tasks), ""] if overall else []
+    lines += [f"**Not run yet:** {', '.join(lacking)}.", ""] if lacking else []
+    reporting = [task.label for task in tasks_named() if task.reports]
+    lines += [f"## Bars for `{own['selector']}`", ""]
+    lines += [f"`{own['selector_is']}` was to clear these bars. They were committed, in", ""]
+    lines[-2] += " `turnout/studies/pace_bars.toml`, before it met any task that reports. Those are"
+    lines[-2] += f" {', '.join(reporting)}. A bar stays open while its interval holds it."
+    return [*lines, *goals_table(bars_of(arena, tasks_named())).markdown(), ""]
 
 
 def _by_task(overall: dict[str, Overall], tasks: tuple[ArenaTask, ...]) -> list[str]:
@@ -255,7 +279,7 @@ def main() -> None:
         print(f"turnout arena {OURS} {' '.join(variants())} --first-seed {FIRST_SEED} --seeds 3")
         print(f"    {where} --results {SENSITIVITY.parent.relative_to(ROOT)}")
         return
-    arena, tasks = Arena.read(RESULTS), tasks_named()
+    arena, tasks = Arena.read(RESULTS), tasks_in("first")
     overall = overall_of(arena, tasks)
     before = PAGE.read_text(encoding="utf-8")
     texts = {

@@ -33,8 +33,9 @@ VALUES = (
 #: Parameters that another one needs to be of any use.
 OTHERS = {("e3cs", "eta"): {"horizon": 9}, ("fedcs", "request"): {"by": "packing"}}
 #: Not words but a selector's name, its parameters, infinity or a list: test_guarded.py,
-#: test_mix.py and test_tifl.py of tests/selectors.
+#: test_pace.py, test_mix.py and test_tifl.py of tests/selectors.
 ELSEWHERE = {("guarded", "inner"), ("guarded", "inner_parameters"), ("guarded", "cap")}
+ELSEWHERE |= {("pace", "cap"), ("pace", "surprise")}
 ELSEWHERE |= {("tifl", "probabilities"), ("mix", "members"), ("mix", "parameters_of")}
 CASES = [
     pytest.param(name, parameter, id=f"{name}-{parameter.name}")

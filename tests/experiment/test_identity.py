@@ -75,10 +75,12 @@ PRESETS = {
     "e3cs-letters": ("a06e5e960507", "9ef45376378d"),
     "e3cs-training": ("1217ee1887f0", "037d374cac7d"),
     "nccb": ("c5b571ee6b74", "7769bf2aee77"),
+    "nccb-text": ("b7ea0f7f66fb", "96e5bc77f98a"),
     "rbcs-f": ("1a0b69abb960", "3a57c38d1187"),
     "rbcs-f-training": ("eb584a37677b", "70353560110e"),
     "ucb-cs": ("552bc40104f2", "dbc67d0f7ab5"),
     "ucb-cs-fmnist": ("620fd258c0e2", "8fdcdf8ed658"),
+    "ucb-cs-grid": ("8a3ce396c1fc", "8fdcdf8ed658"),
 }
 
 

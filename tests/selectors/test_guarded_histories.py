@@ -157,8 +157,8 @@ def guarded(n_clients, floor, cap, taste="first", seed=0):
 
 
 def pace(n_clients, floor, cap=math.inf, taste="first", seed=0):
-    """Return a ``pace`` in place of ``guarded``; it has no cap and no taste."""
-    selector = turnout.make("pace", floor=floor)
+    """Return a ``pace`` in place of ``guarded``; it has no taste, and it may forget times."""
+    selector = turnout.make("pace", floor=floor, cap=cap, surprise=1.5)
     selector.prepare(n_clients, seed)
     return selector
 
@@ -170,7 +170,6 @@ def slack_of(n, floor):
 
 def assert_guaranteed(history, floor, cap, slack):
     forgotten = history.n_forgotten
-    cap = max(cap, history.selector.cap)  # pace has none
     for begin, _, share, places in history.windows():
         assert (places >= floor * share - slack - floor * forgotten - ROUNDING).all()
         if cap < math.inf:

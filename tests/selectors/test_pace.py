@@ -221,3 +221,72 @@ def test_losses_and_sizes_of_nothing_are_known_and_not_compared():
     add_observations(selector.loss_, np.arange(6), np.array([0.0, 0, 0, 0, 1, 2]))
     ctx = RoundContext(0, 2, EVERYONE, columns={"num_samples": np.zeros(6)})
     assert np.ptp(selector._worth(ctx)) == 0.0  # the typical loss is 0
+
+
+def test_two_surprising_rounds_in_a_row_forget_most_of_the_times():
+    before, after = np.arange(1.0, 7.0), np.arange(6.0, 0.0, -1.0) * 4.0
+    for surprise, left in ((1.5, 0.1), (math.inf, 1.0)):
+        selector = pace(surprise=surprise, memory=1e9, floor=0.0, utility=0.0)
+        selector.pace_[:] = [np.log(before / before.mean()) * 5, np.full(6, 5.0)]
+        selector.mean_time_, selector.n_times_ = float(before.mean()), 50.0
+        selector.usual_, selector.n_usual_ = 0.1, 20.0
+        seen = []
+        for t in range(2):
+            selection = select(selector, t, size=6)
+            selector.observe(selection, outcome(selection, after))
+            seen.append(selector.pace_[1].copy())
+        assert seen[0] == pytest.approx(np.full(6, 6.0))  # the first one may be chance
+        assert seen[1] == pytest.approx(np.full(6, 6.0 * left + 1.0))  # that round was learned
+    assert selector.n_surprises_ == 0.0
+
+
+def test_one_surprising_round_forgets_nothing():
+    selector = pace(surprise=1.5, memory=1e9, floor=0.0, utility=0.0)
+    usual = np.full(6, 2.0)
+    for t in range(20):
+        selection = select(selector, t, size=6)
+        seconds = usual * (3.0 if t == 10 else 1.0)
+        selector.observe(selection, outcome(selection, seconds))
+    assert selector.pace_[1] == pytest.approx(np.full(6, 20.0))
+
+
+def shares_under_false_claims(**parameters):
+    """Return the parts of their fair share that sixty clients get. The first six lie."""
+    selector = pace(n=60, **parameters)
+    speeds, counts = np.random.default_rng(0).lognormal(0.0, 1.0, 60), np.zeros(60)
+    for t in range(200):
+        selection = select(selector, t, size=6, available=np.ones(60, dtype=np.bool_))
+        lies = selection.clients < 6
+        seconds = np.where(lies, 0.01, speeds[selection.clients])
+        losses = np.where(lies, 1e6, 1.0)
+        selector.observe(selection, outcome(selection, seconds, loss=losses))
+        counts[selection.clients] += 1
+    return counts / 20.0
+
+
+def test_a_cap_limits_what_false_claims_gain_and_the_floor_stays():
+    free, capped = shares_under_false_claims(), shares_under_false_claims(cap=2.0)
+    assert free[:6].mean() > 3.0
+    assert capped.max() <= 2.0 + 1.0 / 20.0  # twice its fair share, and at most a place more
+    assert capped.min() >= 0.5 - 1.5 / 20.0  # the floor, less at most 1 + floor places
+
+
+def test_the_cap_may_leave_places_empty_and_says_so():
+    assert not pace().may_underfill
+    assert pace(cap=1.0).may_underfill
+    selector = pace(cap=1.0, floor=0.0, utility=0.0)
+    first = select(selector, 0, size=2)
+    selector.observe(first, outcome(first, 1.0))
+    only = np.zeros(6, dtype=np.bool_)
+    only[first.clients] = True  # both have had their share
+    assert select(selector, 1, size=1, available=only).clients.size == 0
+
+
+@pytest.mark.parametrize(("name", "least"), [("cap", 1.0), ("surprise", 1.01)])
+def test_limits_that_may_be_infinite(name, least):
+    for value in (least, 2, math.inf):
+        assert turnout.make("pace", **{name: value}).parameters[name] == value
+    for value in (0.99, -math.inf, math.nan, True, "2", None):
+        with pytest.raises(InvalidInput) as found:
+            turnout.make("pace", **{name: value})
+        assert found.value.field == name

@@ -14,7 +14,7 @@ from turnout.experiment import run_experiment
 from turnout.experiment.variants import variants_of
 from turnout.studies import run_arena
 from turnout.studies.arena_tables import overall_table, page_of, task_table
-from turnout.studies.arena_tasks import Arena, Measures, task_labels, tasks_named
+from turnout.studies.arena_tasks import Arena, Measures, task_labels, tasks_in, tasks_named
 from turnout.studies.standings import (
     Side,
     duels_of,
@@ -33,7 +33,7 @@ SEEDS = range(6)
 def kept(**times):
     """Return an arena in which every task has these times, one per seed, in 1,000 s of runs."""
     arena = Arena()
-    for task in tasks_named():
+    for task in tasks_in("first"):
         measures = Measures.of(task)
         noise = np.random.default_rng(0).normal(0.0, 0.01, len(SEEDS))
         schemes = {}
@@ -56,13 +56,20 @@ def kept(**times):
     return arena
 
 
-def test_nine_tasks_each_an_experiment_that_can_be_made():
-    assert len(task_labels()) == 9
-    for task in tasks_named():
-        experiment = task.experiment(["random", "pace"], [0], is_quick=True)
-        assert experiment.training is not None
-        assert experiment.training.target_accuracy == (task.target,)
-        assert experiment.n_rounds == task.table["n_rounds"] // 4
+@pytest.mark.parametrize("label", task_labels())
+def test_each_task_is_an_experiment_that_can_be_made(label):
+    (task,) = tasks_named([label])
+    experiment = task.experiment(["random", "pace"], [0], is_quick=True)
+    assert experiment.training is not None
+    assert experiment.training.target_accuracy == (task.target,)
+    assert experiment.n_rounds == task.table["n_rounds"] // 4
+
+
+def test_the_first_nine_and_the_harder_ones_report_and_those_for_tuning_only_by_name():
+    groups = {group: tasks_in(group) for group in ("first", "harder", "tuning")}
+    assert [len(tasks) for tasks in groups.values()] == [9, 10, 2]
+    assert tasks_named() == groups["first"] + groups["harder"]
+    assert tasks_named(["tuning: change"]) == groups["tuning"][:1]
 
 
 def test_an_unknown_task_is_named_with_the_nearest():
@@ -72,7 +79,7 @@ def test_an_unknown_task_is_named_with_the_nearest():
 
 def test_records_against_random():
     arena = kept(random=[100.0] * 6, pace=[70.0] * 6, oort=[50.0] * 6, fedcs=[150.0] * 6)
-    tasks = tasks_named()
+    tasks = tasks_in("first")
     assert [duel.time for duel in duels_of(arena, tasks, "pace")] == [Side.BETTER] * 9
     assert {duel.accuracy for duel in duels_of(arena, tasks, "pace")} == {Side.LEVEL}
     assert sentence_of(duels_of(arena, tasks, "pace")) == (
@@ -99,7 +106,7 @@ def test_noise_is_level_and_censored_runs_prove_nothing():
     noisy = [60.0, 140.0, 90.0, 110.0, 70.0, 130.0]
     never = [math.inf] * 6
     arena = kept(random=[100.0] * 6, pace=noisy, oort=never)
-    tasks = tasks_named()
+    tasks = tasks_in("first")
     assert {duel.time for duel in duels_of(arena, tasks, "pace")} == {Side.LEVEL}
     duels = duels_of(arena, tasks, "oort")
     assert {duel.time for duel in duels} == {Side.WORSE}  # at least ten times as long
@@ -175,7 +182,7 @@ def test_results_of_older_versions_take_in_more_seeds():
 
 
 def test_the_bar_can_be_cleared_and_missed():
-    tasks = tasks_named()
+    tasks = tasks_in("first")
     arena = kept(random=[100.0] * 6, pace=[70.0] * 6, oort=[50.0] * 6)
     assert [goal.is_reached for goal in goals_of(arena, tasks, "pace")] == [True] * 7
     missed = {goal.says for goal in goals_of(arena, tasks, "oort") if not goal.is_reached}
@@ -187,7 +194,7 @@ def test_the_bar_can_be_cleared_and_missed():
 
 
 def test_who_is_faster_and_fairer_dominates_beyond_chance_or_by_the_means():
-    tasks = tasks_named()
+    tasks = tasks_in("first")
     arena = kept(random=[100.0] * 6, pace=[90.0] * 6, fedcs=[80.0] * 6)
     for task in tasks:
         shares = arena.trials(task).schemes["fedcs"].measures
@@ -207,7 +214,7 @@ def test_who_is_faster_and_fairer_dominates_beyond_chance_or_by_the_means():
 
 def test_a_page_has_record_tasks_and_bar():
     arena = kept(random=[100.0] * 6, pace=[70.0] * 6)
-    page = page_of(arena, tasks_named(), "pace", "front.png")
+    page = page_of(arena, tasks_in("first"), "pace", "front.png")
     assert page.startswith("# pace in the arena\n\nFaster than random in 9 of 9")
     assert page.count("0.70 ▲") >= 1
     assert "![Time against fairness](front.png)" in page
@@ -224,9 +231,9 @@ def test_kept_results_of_other_parameters_are_refused(tmp_path):
     path = tmp_path / "arena.json"
     arena.file.write(path)
     again = Arena.read(path)
-    assert again.lacking(tasks_named(), variants_of("pace"), SEEDS, tmp_path) == []
+    assert again.lacking(tasks_in("first"), variants_of("pace"), SEEDS, tmp_path) == []
     with pytest.raises(ResultsError, match=r"another protocol: pace\.haste is nothing .* and 3"):
-        again.lacking(tasks_named(), variants_of("pace=pace:haste=3"), SEEDS, tmp_path)
+        again.lacking(tasks_in("first"), variants_of("pace=pace:haste=3"), SEEDS, tmp_path)
 
 
 @pytest.fixture

@@ -200,8 +200,8 @@ def _plan(
         return Sweep(Experiment(selectors, **settings), world_axis(worlds))
     if selectors:
         raise InvalidInput("--config and selectors exclude each other: give one of them.")
-    if federation.world or federation.deadline is not None:
-        raise InvalidInput("--world and --deadline go into the file of --config.")
+    if federation.world or federation.deadline is not None or federation.schedule is not None:
+        raise InvalidInput("--world, --deadline and --schedule go into the file of --config.")
     sweep = Sweep.from_toml(config)
     changes: dict[str, Any] = dict(sizes_of(federation))
     if federation.bounds:

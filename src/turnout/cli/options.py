@@ -28,7 +28,7 @@ from turnout.results import Results
 from turnout.results.callbacks import Callback, MLflow, TensorBoard, WandB
 from turnout.results.files import ERROR, cell_folder
 from turnout.training import Aggregation, LocalWork, Model, ServerOptimizer, Training
-from turnout.worlds import WORLDS
+from turnout.worlds import WORLDS, WorkSchedule
 
 #: Options that several commands have.
 Jobs = Annotated[
@@ -46,6 +46,12 @@ _WORLD_HELP = (
     f"as a sweep. {_WORLDS}."
 )
 
+_SCHEDULE_HELP = (
+    "When clients get work: buffered:size=10,concurrency=30; semi-synchronous:period_s=60; or "
+    "synchronous:late=use. With staleness=constant-weight, polynomial-weight or hinge-weight. "
+    "Default: rounds do not overlap."
+)
+
 
 @dataclass(frozen=True)
 class WorldOptions:
@@ -58,6 +64,7 @@ class WorldOptions:
         cohort_size: Clients per round; default: that of the world.
         deadline: Seconds until a round closes; default: no deadline.
         bounds: Bound what clients report, as live runs do by default.
+        schedule: When clients get work, if rounds overlap.
     """
 
     world: Annotated[list[str] | None, typer.Option(help=_WORLD_HELP)] = None
@@ -66,6 +73,7 @@ class WorldOptions:
     cohort_size: Annotated[int | None, typer.Option("--cohort", min=1)] = None
     deadline: float | None = None
     bounds: bool = False
+    schedule: Annotated[str | None, typer.Option(help=_SCHEDULE_HELP)] = None
 
 
 @dataclass(frozen=True)
@@ -238,7 +246,27 @@ def settings_of(
             field="world",
         )
     own: dict[str, Any] = {"name": name, "seeds": seeds, "bounds": options.bounds}
+    own["schedule"] = schedule_of(options.schedule)
     return sweep.settings_of(worlds[0], training, options.deadline, **own, **sizes_of(options))
+
+
+def schedule_of(text: str | None) -> WorkSchedule | None:
+    """Return the schedule that ``--schedule`` names.
+
+    Args:
+        text: A name, or name:key=value,...; None = rounds do not overlap.
+
+    Raises:
+        InvalidInput: The text is wrong.
+    """
+    if text is None:
+        return None
+    try:
+        name, parameters = parse_spec(text)
+        found: WorkSchedule = decode({"kind": name, **parameters}, WorkSchedule)
+    except ConfigError as error:
+        raise InvalidInput(f"--schedule {text}: {error.problem}", field="schedule") from error
+    return found
 
 
 def agreed(n_cells: int, yes: bool) -> None:

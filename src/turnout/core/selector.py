@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias
 
@@ -92,6 +92,8 @@ class Selector(Stateful, ABC):
     memo_by_client: frozenset[str] = frozenset()
     #: Whether ``select`` may choose fewer clients than it could.
     may_underfill: bool = False
+    #: Why it needs whole cohorts, and so cannot fill single places; empty if it does not.
+    whole_cohorts: str = ""
     #: Whether every selection carries the probability with which each client was chosen.
     reports_probability: bool = False
     #: Checks of the contract that this class fails on purpose, with the reason.
@@ -171,6 +173,16 @@ class Selector(Stateful, ABC):
                 for name, values in selection.memo.items()
             },
         )
+
+    def resume(self, waiting: Sequence[Selection]) -> None:
+        """Go on after ``load_state`` while selections wait for their feedback.
+
+        Runners of rounds that overlap call it. The default needs nothing. A selector that notes
+        outside of its state what it has chosen overrides it.
+
+        Args:
+            waiting: The selections without feedback, oldest first.
+        """
 
     def poll(self, ctx: RoundContext, rng: np.random.Generator) -> IntArray | None:
         """Return the clients whose current loss ``select`` needs; the default polls no client.

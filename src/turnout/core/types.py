@@ -69,6 +69,8 @@ class RoundContext:
         polled_loss: What they answered, NaN for no answer.
         evaluated: How good the global model was when it was last evaluated, such as ``accuracy``
             and ``loss``; empty if no evaluation was made.
+        busy: (n,) which clients are at work, where rounds overlap; None where they do not. Those
+            cannot be chosen.
 
     Attributes:
         pool: The indices of the available clients.
@@ -86,6 +88,7 @@ class RoundContext:
     polled: IntArray | None = None
     polled_loss: FloatArray | None = None
     evaluated: Mapping[str, float] = field(default_factory=lambda: _NOT_EVALUATED)
+    busy: BoolArray | None = None
     pool: IntArray = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +102,11 @@ class RoundContext:
         for name, column in self.columns.items():
             check_column(name, column, n)
         require.mapping("evaluated", self.evaluated, "names to numbers")
+        if self.busy is not None:
+            busy = vector("busy", self.busy, np.bool_, n)
+            if np.any(busy & available):
+                raise InvalidInput("busy clients must not be available.", field="busy")
+            _store(self, "busy", busy)
         _store(self, "available", available)
         _store(self, "pool", np.flatnonzero(available))
         if (self.polled is None) != (self.polled_loss is None):
@@ -117,7 +125,8 @@ class RoundContext:
 
     def __reduce__(self) -> tuple[Any, ...]:
         known = (self.available, self.deadline, dict(self.columns), self.polled, self.polled_loss)
-        return type(self), (self.round, self.cohort_size, *known, dict(self.evaluated))
+        later = (dict(self.evaluated), self.busy)
+        return type(self), (self.round, self.cohort_size, *known, *later)
 
     @property
     def n_clients(self) -> int:

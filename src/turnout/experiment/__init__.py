@@ -9,6 +9,7 @@ from turnout.experiment.codec import ConfigError
 from turnout.experiment.config import Experiment
 from turnout.experiment.grid import Shard, run_experiment
 from turnout.experiment.loop import Participants, Progress, RoundRecord, Simulated, Work, rounds
+from turnout.experiment.overlap import Aggregated, overlapping
 from turnout.experiment.pool import Advance
 from turnout.experiment.simulation import collect, simulate, train
 from turnout.experiment.sweep import Point, Sweep, compare, run_sweep
@@ -24,6 +25,7 @@ Grid = Results
 
 __all__ = [
     "Advance",
+    "Aggregated",
     "Cell",
     "CellResult",
     "ConfigError",
@@ -45,6 +47,7 @@ __all__ = [
     "collect",
     "compare",
     "estimate",
+    "overlapping",
     "paired_difference",
     "parse_variant",
     "read_cell",

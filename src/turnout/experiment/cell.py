@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import signal
 import threading
 import time
@@ -23,13 +24,14 @@ from turnout.core.types import Array
 from turnout.data import FederatedData
 from turnout.experiment.codec import encode
 from turnout.experiment.config import Experiment, class_names
-from turnout.experiment.loop import Progress, RoundRecord, rounds, with_callbacks
+from turnout.experiment.loop import Progress, with_callbacks
+from turnout.experiment.simulation import Played, played
 from turnout.experiment.variants import Variant
 from turnout.results import files
 from turnout.results.callbacks import Callback
 from turnout.results.catalogue import summarize
 from turnout.results.files import DamagedFile, FolderError, drop_previous, keep_previous
-from turnout.results.metric import Facts
+from turnout.results.metric import Facts, Need
 from turnout.results.reader import read_cell
 from turnout.results.results import CellResult
 from turnout.results.run import Run
@@ -65,8 +67,10 @@ class CellTask:
 
     @property
     def cohort_size(self) -> int:
-        """The selector's own cohort size, or the experiment's."""
-        return self.variant.cohort_size or self.experiment.cohort_size
+        """Answers wanted per round: the selector's own cohort size, or the experiment's."""
+        size = self.variant.cohort_size or self.experiment.cohort_size
+        schedule = self.experiment.schedule
+        return size if schedule is None else schedule.answers(size) or size
 
 
 def cell_config(task: CellTask) -> dict[str, Any]:
@@ -77,7 +81,7 @@ def cell_config(task: CellTask) -> dict[str, Any]:
     """
     experiment, variant = task.experiment, task.variant
     table = experiment.table()
-    optional = {name: table[name] for name in table if name in ("training", "bounds")}
+    optional = {name: table[name] for name in table if name in ("training", "bounds", "schedule")}
     return {
         "format": files.FORMAT,
         "kind": "training" if "training" in optional else "simulation",
@@ -272,11 +276,12 @@ class _Running:
         self._started -= float(saved["cell.seconds"])
         return self.writer.rounds.n_rounds, note
 
-    def records(self, start: int) -> Iterator[RoundRecord]:
+    def records(self, start: int) -> Iterator[Played]:
         """Return the rounds that are left."""
-        return rounds(
+        return played(
             self._selector,
             self._world,
+            schedule=self._task.experiment.schedule,
             cohort_size=self._task.cohort_size,
             n_rounds=self._task.experiment.n_rounds,
             policy=self._task.experiment.policy,
@@ -286,7 +291,7 @@ class _Running:
             bounds=self._bounds,
         )
 
-    def write(self, records: Iterator[RoundRecord], on_rounds: OnRounds | None) -> None:
+    def write(self, records: Iterator[Played], on_rounds: OnRounds | None) -> None:
         """Run the rounds and write them on the way."""
         n_rounds = self._task.experiment.n_rounds
         every = max(self._task.checkpoint_every, n_rounds // _MOST_CHECKPOINTS)
@@ -320,12 +325,18 @@ class _Running:
         columns = self.writer.rounds.columns()
         run = Run.from_columns(self._n_clients, self._task.cohort_size, columns)
         rate, bound = backlog_rate(self._selector.guaranteed_rate()), None
-        if isinstance(self._world.availability, Always):  # which the bound on regret assumes
+        is_alike = isinstance(self._world.availability, Always) and not run.overlaps
+        if is_alike:  # which the bound on regret assumes
             bound = self._selector.regret_bound(run.n_rounds, run.cohort_size, run.n_clients)
         at_end = curves_at_end(run, rate, self.writer.regret, bound)
         classes = self._world.classes
         self._checkpoint(at_end | ({"class_of": classes} if classes.any() else {}))
         numbers = {"seconds": self._seconds(), "backlog_rate": rate}
+        schedule, has = self._task.experiment.schedule, set[Need]()
+        if schedule is not None:
+            has.add("overlap")
+            bounded = not math.isnan(schedule.period)
+            numbers["places"] = schedule.places(run.cohort_size, 0) if bounded else math.nan
         trained: dict[str, Any] = {}
         if federation is not None:
             scores, counts = federation.client_scores(), federation.data.num_samples
@@ -334,9 +345,12 @@ class _Running:
             is_short = run.n_rounds < self._task.experiment.n_rounds
             numbers["stopped_at_target"] = federation.is_done and is_short
             numbers |= {"rounds_run": run.n_rounds, "broken_answers": federation.n_broken}
-            has = {"training", *(["hold-out"] if federation.data.has_holdout else [])}
-            trained = {"targets": federation.training.target_accuracy, "has": frozenset(has)}
-        summary = finite(summarize(Facts.of_run(run, at_end, numbers, **trained)))
+            has.add("training")
+            if federation.data.has_holdout:
+                has.add("hold-out")
+            trained = {"targets": federation.training.target_accuracy}
+        facts = Facts.of_run(run, at_end, numbers, **trained, has=frozenset(has))
+        summary = finite(summarize(facts))
         drop_previous(path)
         files.write_json(path / files.SUMMARY, summary)
         return dict(summary)

@@ -69,6 +69,8 @@ FAMILIES: dict[type, dict[str, type]] = {
         worlds.SyntheticLoss,
         worlds.Environment,
         worlds.RoundPolicy,
+        worlds.WorkSchedule,
+        worlds.StalenessWeight,
         data.Source,
         data.Partition,
         training.Model,

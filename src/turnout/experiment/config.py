@@ -25,7 +25,14 @@ from turnout.results.files import slug
 from turnout.training import Federation, Training
 from turnout.training.federation import federation_of
 from turnout.training.recipe import OBSERVATION
-from turnout.worlds import WORLDS, Environment, FixedDeadline, RoundPolicy, named_world
+from turnout.worlds import (
+    WORLDS,
+    Environment,
+    FixedDeadline,
+    RoundPolicy,
+    WorkSchedule,
+    named_world,
+)
 
 # --------------------------------------------------------------------------------------------------
 # TOML files whose errors name the line: where a key stands in a text.
@@ -220,6 +227,8 @@ class Experiment:
         training: What is trained: a recipe or its table; None simulates without training.
         bounds: Limits on the claims of clients: True, or the switches of ``Bounds`` that are
             not the default; False believes every claim.
+        schedule: When clients get work and when a round ends: a schedule or its table. None does
+            not let rounds overlap.
 
     Raises:
         ConfigError: Something is unknown or does not fit; ``key`` names the place.
@@ -241,6 +250,7 @@ class Experiment:
     policy: RoundPolicy
     training: Training | None
     bounds: Mapping[str, bool] | None  #: every switch; None = everything is believed
+    schedule: WorkSchedule | None  #: None = rounds do not overlap
 
     def __init__(
         self,
@@ -254,6 +264,7 @@ class Experiment:
         policy: Mapping[str, Any] | str | RoundPolicy = _NO_DEADLINE,
         training: Mapping[str, Any] | Training | None = None,
         bounds: Mapping[str, bool] | bool | None = False,
+        schedule: Mapping[str, Any] | WorkSchedule | None = None,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ConfigError(("name",), f"must be a text, got {name!r}.")
@@ -262,6 +273,7 @@ class Experiment:
         usual_clients, usual_cohort, usual_rounds = _usual_sizes(world)
         n_clients = require.integer("n_clients", n_clients, minimum=0) or usual_clients
         cohort_size = require.integer("cohort_size", cohort_size, minimum=0)
+        work = None if schedule is None else decode(schedule, WorkSchedule, ("schedule",))
         cohort_size = cohort_size or min(usual_cohort, n_clients)
         if cohort_size > n_clients:
             fix = f"must be at most n_clients = {n_clients}, got {cohort_size}."
@@ -277,7 +289,10 @@ class Experiment:
             training=None if training is None else decode(training, Training, ("training",)),
             selectors=_checked_selectors(selectors),
             bounds=_checked_bounds(bounds),
+            schedule=work if work is not None and work.overlaps else None,
         )
+        if self.schedule is not None:
+            self.schedule.check(self.policy, n_clients)
         self.table()  # what cannot be written is refused here, not when the run begins
 
     @classmethod

@@ -3,6 +3,8 @@
 The host says who is available and what happened to whom. The engine applies the round policy, the
 bounds and the selector in the same order for every host, with the same random streams. The same
 history therefore gives the same cohorts on every stack.
+
+With a schedule whose rounds overlap, ``in_flight`` says who is at work; its module shows the calls.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from turnout.core.types import (
     RoundContext,
     Selection,
 )
-from turnout.worlds import Closed, Observed, RoundPolicy
+from turnout.experiment.in_flight import InFlight
+from turnout.worlds import Answers, Closed, Observed, RoundPolicy, WorkSchedule
 
 
 class RoundEngine:
@@ -36,6 +39,7 @@ class RoundEngine:
         seed: The seed of the selection.
         bounds: Limits on what clients claim; None passes on everything.
         observed: What the policy has seen of earlier rounds; None starts afresh.
+        schedule: When clients get work; None waits for every round to end.
     """
 
     def __init__(
@@ -47,8 +51,12 @@ class RoundEngine:
         seed: int,
         bounds: Bounds | None = None,
         observed: Observed | None = None,
+        schedule: WorkSchedule | None = None,
     ) -> None:
         self.selector, self.policy, self.bounds = selector, policy, bounds
+        overlaps = schedule is not None and schedule.overlaps
+        #: Who is at work, if rounds overlap; None otherwise.
+        self.in_flight = InFlight(schedule) if schedule is not None and overlaps else None
         self.cohort_size, self.seed = cohort_size, seed
         self.observed = Observed.fresh() if observed is None else observed
         #: The columns that the selector needs or may use.
@@ -181,13 +189,80 @@ class RoundEngine:
             self.observed.record(closed, deadline)
         return outcome
 
+    # Rounds that overlap.
+
+    @property
+    def flights(self) -> InFlight:
+        """Who is at work.
+
+        Raises:
+            InvalidInput: Rounds do not overlap.
+        """
+        if self.in_flight is None:
+            raise InvalidInput("schedule must overlap: give one, such as Buffered(10, 30).")
+        return self.in_flight
+
+    def places(self) -> int:
+        """Return how many clients may get work now."""
+        size = self.policy.select_size(self.cohort_size, self.observed)
+        return self.flights.schedule.places(size, self.flights.n_busy)
+
+    def without_busy(self, ctx: RoundContext) -> RoundContext:
+        """Return a context in which the clients that are at work cannot be chosen.
+
+        Args:
+            ctx: What the selector knows, with everyone who can be reached.
+        """
+        busy = self.flights.busy(ctx.n_clients)
+        return dataclasses.replace(ctx, available=ctx.available & ~busy, busy=busy)
+
+    def begin(self, selection: Selection, now_s: float) -> None:
+        """Note that the chosen clients are at work from now on.
+
+        Args:
+            selection: Who was chosen.
+            now_s: The time on the clock of the host.
+        """
+        self._observe(self.flights.begin(selection, now_s))
+
+    def end(
+        self,
+        rows: IntArray,
+        outcome: Outcome,
+        spent: FloatArray | None = None,
+        *,
+        is_claimed: bool = True,
+    ) -> None:
+        """Let the selector learn of every choice whose last outcome is among these.
+
+        Args:
+            rows: (s,) the clients, by their rows in ``flights.flights``.
+            outcome: What became of them. COMPLETED means that their work is used.
+            spent: (s,) seconds that their devices worked; None = their durations.
+            is_claimed: Whether clients reported the metrics, so that the bounds apply.
+        """
+        self._observe(self.flights.end(rows, outcome, spent), is_claimed=is_claimed)
+
+    def aggregate(self) -> tuple[Answers, Array]:
+        """End the round; return the answers that make the next model, and all that has ended."""
+        return self.flights.take_in()
+
+    def _observe(
+        self, complete: list[tuple[Selection, Outcome]], *, is_claimed: bool = True
+    ) -> None:
+        for selection, outcome in complete:
+            if is_claimed and self.bounds is not None:
+                outcome = self.bounds.outcome(selection, outcome)
+            self.selector.observe(selection, outcome)
+
     def state(self) -> dict[str, Mapping[str, Array]]:
-        """Return what selector, policy and bounds have learned, by owner."""
-        return {
+        """Return what selector, policy and bounds have learned, by owner, and who is at work."""
+        state: dict[str, Mapping[str, Array]] = {
             "selector": self.selector.state() if self.n_clients else {},
             "observed": self.observed.state(),
             "bounds": self.bounds.state() if self.bounds is not None and self.n_clients else {},
         }
+        return state if self.in_flight is None else state | {"in_flight": self.in_flight.state()}
 
     def load_state(
         self, state: Mapping[str, Mapping[str, Array]], n_clients: int, round: int
@@ -207,3 +282,6 @@ class RoundEngine:
             if self.bounds is not None and "bounds" in state:  # they were on
                 self.bounds.load_state(state["bounds"])
         self.observed.load_state(state["observed"])
+        if self.in_flight is not None and "in_flight" in state:
+            self.in_flight.load_state(state["in_flight"])
+            self.selector.resume(self.in_flight.waiting)

@@ -17,10 +17,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    runtime_checkable,
+)
 
 import numpy as np
 
@@ -41,7 +50,16 @@ from turnout.core.types import (
 )
 from turnout.experiment.engine import RoundEngine
 from turnout.results.run import LOSSES, RoundRow
-from turnout.worlds import Environment, Fate, FixedDeadline, History, Observed, RoundPolicy
+from turnout.worlds import (
+    Answers,
+    Environment,
+    Fate,
+    FixedDeadline,
+    History,
+    Observed,
+    RoundPolicy,
+    WorkSchedule,
+)
 
 if TYPE_CHECKING:
     from turnout.results.callbacks import Callback
@@ -140,6 +158,38 @@ class Participants(Protocol):
         return
 
 
+@runtime_checkable
+class Overlapping(Participants, Protocol):
+    """Clients of rounds that overlap: three methods in place of ``work``.
+
+    The model that a client works on is the one at the time of its ``start``. A method
+    ``check_overlap()`` is optional; it raises ``InvalidInput`` for what must not overlap.
+    """
+
+    def start(self, round: int, clients: IntArray) -> None:
+        """Let clients begin to work on the present model; only those that will answer are named.
+
+        Args:
+            round: The number of the choice.
+            clients: Who begins.
+        """
+
+    def finish(self, rounds: IntArray, clients: IntArray) -> Work:
+        """Let clients answer; return what they did, in their order.
+
+        Args:
+            rounds: (s,) the number of the choice that each answers.
+            clients: (s,) who answers.
+        """
+
+    def take_in(self, answers: Answers) -> None:
+        """Make the next model.
+
+        Args:
+            answers: Those that count, all finished before.
+        """
+
+
 class _Reports(NamedTuple):
     metrics: Mapping[str, FloatArray]
     is_broken: BoolArray | None = None
@@ -171,6 +221,24 @@ class Simulated(Participants):
         own = self._environment.reports(selection.round, selection.clients, self._wanted)
         # The last axis is the clients', also of vectors.
         return _Reports({name: np.where(is_completed, x.T, np.nan).T for name, x in own.items()})
+
+    def start(self, round: int, clients: IntArray) -> None:
+        """Do nothing before they answer."""
+        return
+
+    def finish(self, rounds: IntArray, clients: IntArray) -> _Reports:
+        """Return the world's metrics of the choices that clients answer."""
+        found: dict[str, FloatArray] = {}
+        for number in np.unique(rounds).tolist() or [0]:  # also of nobody: the names of all
+            mine = np.flatnonzero(rounds == number)
+            own = self._environment.reports(number, clients[mine], self._wanted)
+            for name, values in own.items():
+                found.setdefault(name, np.empty((clients.size, *values.shape[1:])))[mine] = values
+        return _Reports(found)
+
+    def take_in(self, answers: Answers) -> None:
+        """Train nothing."""
+        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +303,10 @@ class RoundRecord:
         return found
 
 
+#: How the names of the work in flight begin in the state of a progress.
+_OVERLAP = "overlap"
+
+
 class Progress:
     """What the loop itself remembers between rounds; save it beside the selector to resume.
 
@@ -246,13 +318,18 @@ class Progress:
         self.history = History.fresh(n_clients)
         self.observed = Observed()
         self.observed.reset(n_clients)
+        #: Returns the clock and the work in flight, where rounds overlap; empty otherwise.
+        self.overlap: Callable[[], Mapping[str, Array]] = dict
 
     def state(self) -> dict[str, Array]:
         """Return a copy of everything, as arrays."""
+        parts = {
+            "history": self.history.state(),
+            "observed": self.observed.state(),
+            _OVERLAP: self.overlap(),
+        }
         return {
-            f"{name}.{key}": value
-            for name in ("history", "observed")
-            for key, value in getattr(self, name).state().items()
+            f"{name}.{key}": value for name, part in parts.items() for key, value in part.items()
         }
 
     @classmethod
@@ -264,13 +341,14 @@ class Progress:
             state: What ``state()`` returned.
         """
         progress = cls(n_clients)
-        for name in ("history", "observed"):
-            part = {
-                key.removeprefix(f"{name}."): value
-                for key, value in state.items()
-                if key.startswith(f"{name}.")
-            }
-            getattr(progress, name).load_state(part)
+        part: dict[str, dict[str, Array]] = {"history": {}, "observed": {}, _OVERLAP: {}}
+        for key, value in state.items():
+            name, _, rest = key.partition(".")
+            if name in part:
+                part[name][rest] = value
+        progress.history.load_state(part["history"])
+        progress.observed.load_state(part["observed"])
+        progress.overlap = lambda: part[_OVERLAP]
         return progress
 
 
@@ -311,6 +389,79 @@ def rounds(
     Yields:
         The records of rounds ``start`` .. ``n_rounds - 1``.
     """
+    playing = prepared(
+        selector,
+        environment,
+        cohort_size=cohort_size,
+        n_rounds=n_rounds,
+        seed=seed,
+        policy=policy,
+        start=start,
+        progress=progress,
+        participants=participants,
+        bounds=bounds,
+    )
+    playing.begin(start)
+    return _go(playing, range(start, n_rounds))
+
+
+class Playing(NamedTuple):
+    """Who takes part in the loop, checked.
+
+    Attributes:
+        engine: Selector and policy.
+        environment: The world.
+        participants: Who does the clients' work.
+        progress: What the loop remembers.
+    """
+
+    engine: RoundEngine
+    environment: Environment
+    participants: Participants
+    progress: Progress
+
+    def begin(self, start: int) -> None:
+        """Prepare selector and participants afresh, unless the run goes on.
+
+        Args:
+            start: The first round.
+        """
+        if start == 0:
+            self.engine.resize(self.environment.n_clients)
+            self.participants.reset()
+        else:
+            self.engine.selector.continue_at(start)
+
+
+def prepared(
+    selector: Selector,
+    environment: Environment,
+    *,
+    cohort_size: int,
+    n_rounds: int,
+    seed: int | None,
+    policy: RoundPolicy | None,
+    start: int,
+    progress: Progress | None,
+    participants: Participants | None,
+    bounds: Bounds | None,
+    schedule: WorkSchedule | None = None,
+) -> Playing:
+    """Check the arguments of ``rounds`` and return what they make.
+
+    Args:
+        selector: Who chooses.
+        environment: The world.
+        cohort_size: How many clients to choose.
+        n_rounds: The number of rounds.
+        seed: The seed of the selector, or None.
+        policy: When a round ends, or None.
+        start: The first round.
+        progress: What the loop remembers, or None.
+        participants: Who does the clients' work, or None.
+        bounds: Limits on what clients claim, or None.
+        schedule: When clients get work; None waits for every round to end.
+    """
     require.integer("cohort_size", cohort_size, minimum=1)
     if cohort_size > environment.n_clients:
         raise InvalidInput(
@@ -320,10 +471,13 @@ def rounds(
     require.integer("start", start, minimum=0)
     seed = environment.seed if seed is None else require.integer("seed", seed, minimum=0)
     policy = FixedDeadline() if policy is None else policy
-    if start > 0 and progress is None and (environment.uses_history or policy.uses_observed):
+    overlaps = schedule is not None and schedule.overlaps
+    looks_back = environment.uses_history or policy.uses_observed or overlaps
+    if start > 0 and progress is None and looks_back:
         raise InvalidInput(
-            f"start = {start} needs progress=: this world or policy depends on earlier rounds. "
-            "Save progress.state() beside the selector and pass Progress.from_state(n, state)."
+            f"start = {start} needs progress=: this world, policy or schedule depends on earlier "
+            "rounds. Save progress.state() beside the selector and pass Progress.from_state(n, "
+            "state)."
         )
     progress = Progress(environment.n_clients) if progress is None else progress
     if participants is None:
@@ -343,57 +497,91 @@ def rounds(
         seed=seed,
         bounds=bounds,
         observed=progress.observed,
+        schedule=schedule,
     )
     if hasattr(participants, "report"):
         sizes = selector.metric_sizes
         participants.report({name: sizes.get(name) for name in sorted(selector.needs_metrics)})
-    engine.check_fits(n_rounds, environment.n_clients)
-    if start == 0:
-        engine.resize(environment.n_clients)
-        participants.reset()
-    else:
-        selector.continue_at(start)
-    return _go(engine, environment, participants, progress.history, range(start, n_rounds))
+    if not overlaps:  # which does not go with such limits at all
+        engine.check_fits(n_rounds, environment.n_clients)
+    return Playing(engine, environment, participants, progress)
 
 
-def _go(
-    engine: RoundEngine,
-    environment: Environment,
-    participants: Participants,
-    history: History,
-    numbers: range,
-) -> Iterator[RoundRecord]:
-    """Yield the records of the rounds with these numbers."""
-    own = {name: x for name, x in participants.columns.items() if name in engine.wanted}
-    hidden: frozenset[str] = getattr(participants, "hides", frozenset())
-    columns, workload = engine.wanted.difference(own, hidden), participants.workload
-    for t in numbers:
-        if participants.is_done:
-            return
-        size, deadline = engine.terms()
+class Chooser:
+    """Asks the selector: the part of a round that all schedules share.
+
+    Args:
+        playing: Who takes part.
+    """
+
+    def __init__(self, playing: Playing) -> None:
+        self._playing = playing
+        engine, participants = playing.engine, playing.participants
+        self._own = {name: x for name, x in participants.columns.items() if name in engine.wanted}
+        hidden: frozenset[str] = getattr(participants, "hides", frozenset())
+        self._columns = engine.wanted.difference(self._own, hidden)
+        self._workload = participants.workload
+
+    def choose(self, t: int, size: int, deadline: float) -> tuple[RoundContext, Selection]:
+        """Return what the selector knew, and whom it chose.
+
+        Args:
+            t: The number of the choice.
+            size: How many it may choose.
+            deadline: Seconds that the clients have.
+        """
+        engine, environment, participants, progress = self._playing
         ctx = environment.context(
-            t, size, history, columns=columns, deadline=deadline, workload=workload
+            t,
+            size,
+            progress.history,
+            columns=self._columns,
+            deadline=deadline,
+            workload=self._workload,
         )
         evaluated = getattr(participants, "evaluated", _NOTHING)
-        if own or evaluated:
-            ctx = dataclasses.replace(ctx, columns={**ctx.columns, **own}, evaluated=evaluated)
+        if self._own or evaluated:
+            columns = {**ctx.columns, **self._own}
+            ctx = dataclasses.replace(ctx, columns=columns, evaluated=evaluated)
+        if engine.in_flight is not None:
+            ctx = engine.without_busy(ctx)
         ctx = engine.bounded(ctx)
         polled = engine.poll(ctx)
         if polled is not None:
             loss = participants.polled_loss(t, polled, engine.selector.poll_data)
             ctx = engine.with_losses(ctx, polled, environment.claimed(loss, polled))
-        selection = engine.select(ctx)
-        chosen = selection.clients
-        fate = environment.fate(t, history, workload=workload)
+        return ctx, engine.select(ctx)
+
+    def fate(self, t: int) -> Fate:
+        """Return what happens to everyone who is chosen in a choice.
+
+        Args:
+            t: The number of the choice.
+        """
+        history = self._playing.progress.history
+        return self._playing.environment.fate(t, history, workload=self._workload)
+
+
+def _go(playing: Playing, numbers: range) -> Iterator[RoundRecord]:
+    """Yield the records of the rounds with these numbers."""
+    engine, environment, participants, progress = playing
+    chooser = Chooser(playing)
+    for t in numbers:
+        if participants.is_done:
+            return
+        size, deadline = engine.terms()
+        ctx, selection = chooser.choose(t, size, deadline)
+        chosen, fate = selection.clients, chooser.fate(t)
         closed = engine.close(fate.duration[chosen], fate.survived[chosen], fate.reports_failure)
         work = participants.work(selection, np.equal(closed.status, Status.COMPLETED))
         if work.is_broken is not None and work.is_broken.any():
             failed = np.where(work.is_broken, np.int8(Status.FAILED), closed.status)
             closed = closed._replace(status=failed)
         claims = {name: environment.claimed(x.T, chosen).T for name, x in work.metrics.items()}
-        outcome = Outcome(closed.status, closed.duration, claims)
+        seconds = environment.claimed_s(closed.duration, chosen)
+        outcome = Outcome(closed.status, seconds, claims)
         outcome = engine.learn(selection, closed, outcome, deadline)
-        joules = environment.record(t, history, chosen, closed.spent)
+        joules = environment.record(t, progress.history, chosen, closed.spent)
         measured = {**chance_bound(selection), **participants.measure(t, t == numbers[-1])}
         if joules is not None:
             measured["energy_j"] = float(joules.sum())
@@ -404,12 +592,27 @@ def _go(
         )
 
 
+class Recorded(Protocol):
+    """A round of either loop."""
+
+    @property
+    def round(self) -> int:
+        """The round, from 0."""
+
+    @property
+    def row(self) -> RoundRow:
+        """What is kept of it."""
+
+
+_Record = TypeVar("_Record", bound=Recorded)
+
+
 def with_callbacks(
-    records: Iterator[RoundRecord],
+    records: Iterator[_Record],
     callbacks: Sequence[Callback],
     settings: Mapping[str, Any],
     clock_s: float = 0.0,
-) -> Generator[RoundRecord, None, None]:
+) -> Generator[_Record, None, None]:
     """Pass every record on and report it to callbacks; end each callback that was started.
 
     ``clock_s`` is the virtual time before the first of these records.
@@ -422,13 +625,14 @@ def with_callbacks(
             callback.start(settings)
             ended.callback(callback.end)
         for record in records:
-            clock_s += record.length_s
+            row = record.row
+            clock_s += row.length_s
             values = {
-                **record.measured,
-                "available": float(record.context.pool.size),
-                "chosen": float(record.selection.clients.size),
-                "completed": float((record.outcome.status == Status.COMPLETED).sum()),
-                "length_s": record.length_s,
+                **row.measured,
+                "available": float(np.count_nonzero(row.available)),
+                "chosen": float(row.clients.size),
+                "completed": float((row.status == Status.COMPLETED).sum()),
+                "length_s": row.length_s,
                 "clock_s": clock_s,
             }
             for callback in callbacks:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -15,12 +15,16 @@ from turnout.core.registry import make
 from turnout.core.selector import Selector
 from turnout.core.types import BoolArray
 from turnout.experiment.loop import RoundRecord, rounds, with_callbacks
+from turnout.experiment.overlap import Aggregated, overlapping
 from turnout.results.run import Collector, Run
-from turnout.worlds import Environment, RoundPolicy, named_world
+from turnout.worlds import Environment, RoundPolicy, WorkSchedule, named_world
 
 if TYPE_CHECKING:
     from turnout.results.callbacks import Callback
     from turnout.training import Training
+
+#: A round of either loop.
+Played: TypeAlias = RoundRecord | Aggregated
 
 
 def simulate(
@@ -33,6 +37,7 @@ def simulate(
     policy: RoundPolicy | None = None,
     bounds: Bounds | None = None,
     keep_fates: bool = False,
+    schedule: WorkSchedule | None = None,
 ) -> Run:
     """Run a selector from its first round and collect everything.
 
@@ -48,6 +53,7 @@ def simulate(
             is.
         keep_fates: Also keep what would have happened to all clients, n bytes a round;
             ``Run.regret`` needs it.
+        schedule: When clients get work and when a round ends; without one, rounds do not overlap.
 
     Raises:
         InvalidInput: A name is unknown, or a size is missing.
@@ -61,6 +67,8 @@ def simulate(
 
     """
     chooser = make(selector) if isinstance(selector, str) else selector
+    if schedule is not None:
+        cohort_size = schedule.answers(cohort_size)
     if isinstance(environment, str):
         named = named_world(environment)
         cohort_size = named.cohort_size if cohort_size is None else cohort_size
@@ -70,8 +78,30 @@ def simulate(
         if size is None:
             raise InvalidInput(f"{name} is missing: only a named world has a default.", field=name)
     world = environment_of(environment, seed)
-    records = rounds(chooser, world, **sizes, seed=seed, policy=policy, bounds=bounds)
+    records = played(
+        chooser, world, schedule=schedule, **sizes, seed=seed, policy=policy, bounds=bounds
+    )
     return collect(records, world.n_clients, sizes["cohort_size"], keep_fates=keep_fates)
+
+
+def played(
+    selector: Selector,
+    environment: Environment,
+    *,
+    schedule: WorkSchedule | None,
+    **settings: Any,
+) -> Iterator[Played]:
+    """Return the rounds of ``rounds``, or of ``overlapping`` if the schedule overlaps.
+
+    Args:
+        selector: Who chooses.
+        environment: The world.
+        schedule: When clients get work and when a round ends; None = rounds do not overlap.
+        **settings: The other arguments of either.
+    """
+    if schedule is None or not schedule.overlaps:
+        return rounds(selector, environment, **settings)
+    return overlapping(selector, environment, schedule=schedule, **settings)
 
 
 def environment_of(environment: Environment | str, seed: int | None) -> Environment:
@@ -90,7 +120,7 @@ def environment_of(environment: Environment | str, seed: int | None) -> Environm
 
 
 def collect(
-    records: Iterable[RoundRecord], n_clients: int, cohort_size: int, *, keep_fates: bool = False
+    records: Iterable[Played], n_clients: int, cohort_size: int, *, keep_fates: bool = False
 ) -> Run:
     """Collect records of rounds into a run.
 
@@ -106,6 +136,12 @@ def collect(
     for record in records:
         collector.add(record.row)
         if keep_fates:
+            if record.in_time is None:
+                raise InvalidInput(
+                    "keep_fates must be False where rounds overlap: every choice of a round meets "
+                    "fates of its own.",
+                    field="keep_fates",
+                )
             fates.append(record.in_time)
     in_time = np.array(fates, dtype=np.bool_).reshape(-1, n_clients) if keep_fates else None
     return Run.from_columns(n_clients, cohort_size, collector.columns(), in_time)
@@ -127,6 +163,7 @@ def train(
     policy: RoundPolicy | None = None,
     callbacks: Sequence[Callback] = (),
     keep_fates: bool = False,
+    schedule: WorkSchedule | None = None,
 ) -> Run:
     """Train a model with a selector and collect everything.
 
@@ -144,6 +181,7 @@ def train(
         policy: When a round ends; None waits for all answers.
         callbacks: They get the numbers of every round.
         keep_fates: Whether to keep which clients would have answered in time, for the regret.
+        schedule: When clients get work and when a round ends; without one, rounds do not overlap.
 
     >>> from turnout.worlds import e3cs_world
     >>> from turnout.training import Training
@@ -156,9 +194,10 @@ def train(
     chooser = make(selector) if isinstance(selector, str) else selector
     world = environment_of(environment, seed)
     number = world.seed if seed is None else seed
-    records = rounds(
+    records = played(
         chooser,
         world,
+        schedule=schedule,
         cohort_size=cohort_size,
         n_rounds=n_rounds,
         seed=number,

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from turnout.core import require
-from turnout.core.errors import InvalidInput, OutputError
+from turnout.core.errors import InvalidInput
+from turnout.core.files import writing_to
 from turnout.core.names import nearest, shortened
 from turnout.experiment.codec import REPLACES, ConfigError, Key, key_of, spelled
 from turnout.experiment.config import Experiment, read_toml, table_digest
@@ -22,7 +23,7 @@ from turnout.experiment.variants import Variant, short, variants_of
 from turnout.results.files import SWEEP, slug, write_json
 from turnout.results.results import Results
 from turnout.training import Training
-from turnout.worlds import Environment, FixedDeadline
+from turnout.worlds import Environment, FixedDeadline, WorkSchedule
 
 #: Keys that say what a table is; its other fields belong to what it was before.
 _TAGS = ("kind", "preset", "schedule")
@@ -189,6 +190,7 @@ def compare(
     cohort_size: int = 0,
     seeds: Sequence[int] | int = 5,
     bounds: Mapping[str, bool] | bool = False,
+    schedule: WorkSchedule | Mapping[str, Any] | None = None,
     **running: Any,
 ) -> Results:
     """Run selectors in the same simulated federations and compare them, as ``turnout compare``.
@@ -210,6 +212,7 @@ def compare(
         cohort_size: Clients asked for per round; 0 = that of the world.
         seeds: The seeds, or how many.
         bounds: Whether what clients claim is compared with what others do; see ``Experiment``.
+        schedule: When clients get work and when a round ends; None does not let rounds overlap.
         running: How the runs are computed, such as ``n_jobs``; see ``run_experiment``.
 
     Returns:
@@ -227,9 +230,8 @@ def compare(
     """
     sizes = {"n_clients": n_clients, "cohort_size": cohort_size, "n_rounds": n_rounds}
     worlds = [*world] if isinstance(world, list | tuple) and world else [world]
-    settings = settings_of(
-        worlds[0], _recipe(training, targets), deadline, **sizes, seeds=seeds, bounds=bounds
-    )
+    others: dict[str, Any] = {"seeds": seeds, "bounds": bounds, "schedule": schedule}
+    settings = settings_of(worlds[0], _recipe(training, targets), deadline, **sizes, **others)
     plan = Sweep(Experiment(selectors, "compare", **settings), world_axis(worlds)).over(sweep)
     with kept_in(out) as root:
         results = joined(run_sweep(plan, root, **running), root)
@@ -249,7 +251,7 @@ def settings_of(
         others: Further arguments of ``Experiment``.
     """
     n_rounds = require.integer("n_rounds", n_rounds, minimum=0)
-    usual = _usual_settings(world)
+    usual = usual_settings(world)
     given = {
         name: value
         for name, value in others.items()
@@ -312,8 +314,12 @@ def _world_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InvalidInput(f"world {path} cannot be read: {error}.", field="world") from error
 
 
-def _usual_settings(world: Any) -> dict[str, Any]:
-    """Return the sizes and the policy that the file of a world suggests."""
+def usual_settings(world: Any) -> dict[str, Any]:
+    """Return the sizes and the policy that the file of a world suggests; empty for other worlds.
+
+    Args:
+        world: A name, a file, a table or an environment.
+    """
     table = _world_file(world) if _is_file(world) else {}
     return {name: table[name] for name in _USUAL if name in table}
 
@@ -395,12 +401,10 @@ def run_sweep(
     results = []
     for point in points:
         place = point.folder(Path(folder))
-        try:
+        with writing_to(place):
             if point.settings:
                 place.mkdir(parents=True, exist_ok=True)
                 write_json(place / SWEEP, point.settings)
-        except OSError as error:
-            raise OutputError(f"{place} cannot be written: {error}.") from error
         results.append(run(point.experiment, place, **options))
     return results
 

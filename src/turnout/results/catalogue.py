@@ -21,6 +21,7 @@ from turnout.core.types import FloatArray, IntArray
 from turnout.results import metrics
 from turnout.results.guarantee import fair_places, least_share
 from turnout.results.metric import Facts, Group, Metric, Table, last_of, number_of
+from turnout.results.run import Run
 
 # --------------------------------------------------------------------------------------------------
 # Metrics of learning: how good the trained model is.
@@ -221,7 +222,7 @@ def _success_ratio(facts: Facts) -> float:
 
 def _shortfall(facts: Facts) -> float:
     """Return how far the worst client fell behind half its fair share; NaN if that is not known."""
-    if facts.run is None or not facts.run.knows_available:
+    if facts.run is None or not facts.run.knows_available or facts.run.overlaps:
         return math.nan
     return float(metrics.guarantee(facts.run, floor=0.5, cap=math.inf).shortfall.max())
 
@@ -256,6 +257,88 @@ def _lengths(total: Callable[..., float]) -> Callable[[Facts], float]:
         return float(total(lengths)) if lengths.size else math.nan
 
     return compute
+
+
+def _overlapping(measure: Callable[[Run], float]) -> Callable[[Facts], float]:
+    """Return a metric of a run whose rounds overlap."""
+
+    def compute(facts: Facts) -> float:
+        return measure(facts.run) if facts.run is not None and facts.run.overlaps else math.nan
+
+    return compute
+
+
+def _staleness(total: Callable[..., float]) -> Callable[[Facts], float]:
+    def measure(run: Run) -> float:
+        stale = run.stale
+        return float(total(stale)) if stale.size else math.nan
+
+    return _overlapping(measure)
+
+
+def _idle_share(facts: Facts) -> float:
+    at_work = _overlapping(lambda run: run.concurrency)(facts)
+    places = facts.numbers.get("places", math.nan)
+    return 1.0 - at_work / places if places else math.nan
+
+
+#: Where rounds overlap.
+OVERLAP: tuple[Metric[Facts], ...] = (
+    _time(
+        key="staleness",
+        meaning="Aggregations between the model that a client got and the one that it changed.",
+        detail="The mean over all answers that counted. 0 is a synchronous round.",
+        unit="aggregations",
+        decimals=2,
+        needs="overlap",
+        tables=frozenset({"simulate", "train", "report"}),
+        compute=_staleness(np.mean),
+    ),
+    _time(
+        key="largest_staleness",
+        meaning="The largest staleness of an answer that counted.",
+        unit="aggregations",
+        decimals=0,
+        needs="overlap",
+        tables=frozenset({"simulate", "train"}),
+        compute=_staleness(np.max),
+    ),
+    _time(
+        key="at_work",
+        title="Clients at work",
+        heading="at work",
+        meaning="Mean number of clients at work at the same time.",
+        unit="clients",
+        better="neither",
+        decimals=1,
+        needs="overlap",
+        tables=frozenset({"simulate", "train", "report"}),
+        compute=_overlapping(lambda run: run.concurrency),
+    ),
+    _time(
+        key="idle_places",
+        title="Idle places",
+        heading="idle",
+        meaning="Share of the places' time in which nobody held them.",
+        unit="",
+        decimals=3,
+        needs="overlap",
+        tables=frozenset({"simulate", "train", "report"}),
+        compute=_idle_share,
+    ),
+    _time(
+        key="wasted_share",
+        heading="wasted",
+        meaning="Share of the devices' time that was spent on answers that did not count.",
+        unit="",
+        decimals=3,
+        needs="overlap",
+        tables=frozenset({"simulate", "train", "report"}),
+        compute=_overlapping(
+            lambda run: run.wasted_s / run.spent.sum() if run.spent.any() else math.nan
+        ),
+    ),
+)
 
 
 def _sum_of(curve: str) -> Callable[[Facts], float]:
@@ -516,7 +599,7 @@ def all_metrics(targets: Iterable[float] = ()) -> list[Metric[Facts]]:
     Args:
         targets: accuracies that the run is asked to reach.
     """
-    return [*LEARNING, *at_targets(targets), *PROGRESS, *PARTICIPATION]
+    return [*LEARNING, *at_targets(targets), *PROGRESS, *PARTICIPATION, *OVERLAP]
 
 
 def shown_in(table: Table, targets: Iterable[float] = ()) -> list[Metric[Facts]]:

@@ -21,7 +21,7 @@ from turnout.results.run import Run
 # --------------------------------------------------------------------------------------------------
 
 #: What only some runs have.
-Need = Literal["training", "hold-out", "energy"]
+Need = Literal["training", "hold-out", "energy", "overlap"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,15 @@ REPORTED = "reported."
 #: The losses among them; the others are ``num_samples``.
 LOSSES = ("loss", "loss_rms")
 
+#: More columns with one entry per choice, and per round, where rounds overlap.
+OVERLAP_PER_CHOICE: Mapping[str, type] = {
+    "choice": np.int64,
+    "staleness": np.int64,
+    "began_s": np.float64,
+}
+OVERLAP_PER_ROUND: Mapping[str, type] = {"busy_s": np.float64}
+_OVERLAP: Mapping[str, type] = {**OVERLAP_PER_CHOICE, **OVERLAP_PER_ROUND}
+
 #: All columns that are collected, in the order of ``selections.npz``.
 _COLLECTED: Mapping[str, type] = {
     **PER_CHOICE,
@@ -59,6 +68,22 @@ _NOTHING: Mapping[str, float] = MappingProxyType({})
 _NO_REPORTS: Mapping[str, FloatArray] = MappingProxyType({})
 
 
+class Overlap(NamedTuple):
+    """What is recorded of a round in addition, where rounds overlap.
+
+    Attributes:
+        choice: (s,) the number of the choice that gave each client its work.
+        staleness: (s,) aggregations between the model that it got and this round's.
+        began_s: (s,) when it got its work, on the virtual clock.
+        busy_s: Seconds that places were busy in this round, all places together.
+    """
+
+    choice: IntArray
+    staleness: IntArray
+    began_s: FloatArray
+    busy_s: float
+
+
 class RoundRow(NamedTuple):
     """One round as it is recorded.
 
@@ -72,6 +97,7 @@ class RoundRow(NamedTuple):
         available: (n,) who could be chosen.
         measured: accuracy, loss, ... after the round; empty without training.
         reported: (s,) each: losses and num_samples of the chosen, NaN = not reported.
+        overlap: More about those whose work ended in the round; None if rounds do not overlap.
     """
 
     clients: IntArray
@@ -83,6 +109,7 @@ class RoundRow(NamedTuple):
     available: BoolArray
     measured: Mapping[str, float] = _NOTHING
     reported: Mapping[str, FloatArray] = _NO_REPORTS
+    overlap: Overlap | None = None
 
 
 class Collector:
@@ -120,6 +147,10 @@ class Collector:
         for name, column in self._reported.items():
             column.extend(row.reported.get(name, unknown))
         n_available = int(np.count_nonzero(row.available))
+        if row.overlap is not None:
+            for name, kind in _OVERLAP.items():
+                column = columns.setdefault(name, _Growing(kind))
+                column.extend(np.atleast_1d(getattr(row.overlap, name)))
         columns["length_s"].append(row.length_s)
         columns["n_available"].append(n_available)
         columns["offsets"].append(columns["clients"].size)
@@ -152,6 +183,9 @@ class Collector:
         collector = cls()
         if AVAILABLE_BITS not in columns:  # an older turnout wrote them
             del collector._columns[AVAILABLE_BITS], collector._columns[AVAILABLE_AT]
+        collector._columns |= {
+            name: _Growing(kind) for name, kind in _OVERLAP.items() if name in columns
+        }
         for name, column in collector._columns.items():
             column.extend(columns[name][column.size :])
         for name, values in _under(REPORTED, columns).items():
@@ -202,6 +236,15 @@ class Collector:
             "wasted_s": np.bincount(rows, lost, minlength=n_rounds),
             **more,
         }
+        if "staleness" in self._columns:
+            stale = self._columns["staleness"].values[chosen] * (status == Status.COMPLETED)
+            answers = np.maximum(columns["completed"], 1)
+            columns["staleness"] = np.bincount(rows, stale, minlength=n_rounds) / answers
+            length_s = columns["length_s"]
+            busy_s = self._columns["busy_s"].values[start:stop]
+            columns["at_work"] = np.divide(
+                busy_s, length_s, out=np.zeros(n_rounds), where=length_s > 0.0
+            )
         rounds = [
             dict(zip(columns, values, strict=True))
             for values in zip(*(column.tolist() for column in columns.values()), strict=True)
@@ -280,6 +323,11 @@ class Run:
             training.
         available_bits: The available clients, by rounds, for ``available_in``; None = not recorded.
         available_at: (T + 1,) where the bits of each round start.
+        choice: (choices,) where rounds overlap: the number of the choice that gave the work; None
+            in synchronous rounds, as the others.
+        staleness: (choices,) aggregations between the model that a client got and the round's.
+        began_s: (choices,) when it got its work, on the virtual clock.
+        busy_s: (T,) seconds that places were busy in each round, all places together.
         reported: (choices,) each: losses and num_samples of the chosen, NaN = not reported.
     """
 
@@ -297,6 +345,10 @@ class Run:
     measured: Mapping[str, FloatArray] = field(default_factory=dict)
     available_bits: Array | None = None
     available_at: IntArray | None = None
+    choice: IntArray | None = None
+    staleness: IntArray | None = None
+    began_s: FloatArray | None = None
+    busy_s: FloatArray | None = None
     reported: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
@@ -322,13 +374,33 @@ class Run:
         own: dict[str, Any] = {name: columns[name] for name in (*PER_CHOICE, *PER_ROUND)}
         own |= {"offsets": columns["offsets"], "measured": measured_of(columns)}
         own["reported"] = _under(REPORTED, columns)
-        own |= {name: columns.get(name) for name in (AVAILABLE_BITS, AVAILABLE_AT)}
+        own |= {name: columns.get(name) for name in (AVAILABLE_BITS, AVAILABLE_AT, *_OVERLAP)}
         return cls(n_clients, cohort_size, **own, in_time=in_time)
 
     @property
     def n_rounds(self) -> int:
         """T."""
         return self.offsets.size - 1
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether rounds overlap: a client may work on when a round ends."""
+        return self.staleness is not None
+
+    @property
+    def stale(self) -> IntArray:
+        """The staleness of every answer that counted; empty if rounds do not overlap."""
+        if self.staleness is None:
+            return np.zeros(0, dtype=np.int64)
+        return self.staleness[self.completed]
+
+    @property
+    def concurrency(self) -> float:
+        """Mean number of clients at work where rounds overlap; NaN otherwise."""
+        length_s = float(self.length_s.sum())
+        if self.busy_s is None or length_s <= 0.0:
+            return np.nan
+        return float(self.busy_s.sum()) / length_s
 
     @property
     def completed(self) -> BoolArray:
@@ -414,8 +486,14 @@ class Run:
             n_rounds: Rounds to keep.
         """
         offsets = self.offsets[: n_rounds + 1]
-        choices: dict[str, Any] = {name: getattr(self, name)[: offsets[-1]] for name in PER_CHOICE}
-        rounds: dict[str, Any] = {name: getattr(self, name)[:n_rounds] for name in PER_ROUND}
+        per_choice, per_round = [*PER_CHOICE], [*PER_ROUND]
+        if self.overlaps:
+            per_choice, per_round = (
+                [*per_choice, *OVERLAP_PER_CHOICE],
+                [*per_round, *OVERLAP_PER_ROUND],
+            )
+        choices: dict[str, Any] = {name: getattr(self, name)[: offsets[-1]] for name in per_choice}
+        rounds: dict[str, Any] = {name: getattr(self, name)[:n_rounds] for name in per_round}
         return dataclasses.replace(
             self,
             offsets=offsets,

@@ -126,7 +126,7 @@ class CellWriter:
         self._parts = tuple(parts)
         self._running = RunningRegret(n_clients, cohort_size)
         self._regret: list[FloatArray] = [np.zeros(0)]
-        self._fates: list[BoolArray] = []
+        self._fates: list[BoolArray | None] = []
 
     @property
     def n_pending(self) -> int:
@@ -139,12 +139,13 @@ class CellWriter:
         self._regret = [np.concatenate(self._regret)]
         return self._regret[0]
 
-    def add(self, row: RoundRow, in_time: BoolArray) -> None:
+    def add(self, row: RoundRow, in_time: BoolArray | None) -> None:
         """Take in a round; ``flush`` writes it.
 
         Args:
             row: What is recorded of it.
-            in_time: (n,) who would have answered in time.
+            in_time: (n,) who would have answered in time; None where rounds overlap. Then there is
+                no regret.
         """
         self.rounds.add(row)
         self._fates.append(in_time)
@@ -155,6 +156,11 @@ class CellWriter:
             return
         stop = self.rounds.n_rounds
         pending = range(stop - self.n_pending, stop)
+        if self._fates[0] is None:
+            self._log.append(self.rounds.lines(pending.start, stop))
+            self._regret.append(np.full(len(pending), np.nan))
+            self._fates = []
+            return
         fates = np.array(self._fates)
         chosen = (self.rounds.clients_of(t) for t in pending)
         gained = np.array(
@@ -214,7 +220,8 @@ class CellWriter:
         self._running.load_state(remembered)
         digest = str(saved[_LOG_DIGEST]) if _LOG_DIGEST in saved else None
         if not self._log.cut(int(saved["cell.log_bytes"]), digest):
-            self._log.begin(self.rounds.lines(0, self.rounds.n_rounds, {"regret": self.regret}))
+            more = {} if np.isnan(self.regret).any() else {"regret": self.regret}
+            self._log.begin(self.rounds.lines(0, self.rounds.n_rounds, more))
             note = f"{note} its {files.ROUNDS} was damaged and was written again.".strip()
         return saved, note
 

@@ -12,7 +12,7 @@ rounds of the accounts. A selection whose number is below it has been charged al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
@@ -87,6 +87,26 @@ class Accounts(Selector):
         """Replace the state by a saved one; what was in flight is forgotten."""
         super().load_state(state)
         self._forget()
+
+    def resume(self, waiting: Sequence[Selection]) -> None:
+        """Note the last selection again, if it waits, with the accounts by which it was chosen.
+
+        Args:
+            waiting: The selections without feedback, oldest first.
+        """
+        self._forget()
+        last = waiting[-1] if waiting else None
+        if last is None or int(last.memo.get("number", -1)) < self.n_charged_:
+            return  # a later one has brought its charge along
+        self._latest = last
+        own = self._own_ledger()
+        if own.accounts.keys() <= last.memo.keys():
+            self._ahead = own._replace(
+                accounts=_copies(own.accounts), n_charged=int(last.memo["number"])
+            )
+            for name, values in self._ahead.accounts.items():
+                brought = last.memo[name]
+                values[: brought.size] = brought
 
     def grow(self, n_clients: int) -> None:
         """Make room for more clients; what is in flight stays noted."""

@@ -79,6 +79,7 @@ class Clustered(Selector):
             (deviation 2).
     """
 
+    whole_cohorts = "it deals the data of all clients to as many urns as the cohort has places"
     may_underfill = True
     needs_columns = frozenset({"num_samples"})
     reports_probability = True

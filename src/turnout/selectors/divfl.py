@@ -96,6 +96,7 @@ class DivFL(Selector):
             halves its gain (deviation 3). None never lowers it. Keep 5.
     """
 
+    whole_cohorts = "its clients stand for all others only together"
     needs_metrics = frozenset({"update_sketch"})
 
     state_ranges = MappingProxyType(

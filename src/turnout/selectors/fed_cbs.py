@@ -89,6 +89,7 @@ class FedCBS(Selector):
             halves its weight (deviation 7). None never lowers it. Keep 5.
     """
 
+    whole_cohorts = "it balances the labels of a cohort"
     needs_columns = frozenset({"label_counts"})
 
     state_ranges = MappingProxyType({"count_": NOT_NEGATIVE, "unanswered_": NOT_NEGATIVE})

@@ -119,6 +119,7 @@ class FedCor(Selector):
             lowers its score (deviation 7). None never lowers it. Keep 5.
     """
 
+    whole_cohorts = "it measures what whole rounds do to the losses"
     needs_columns = frozenset({"num_samples"})
     expected_check_failures = MappingProxyType(
         {"vectorised": "all clients are polled and fitted, so more than 10,000 are refused"}

@@ -123,7 +123,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
@@ -351,6 +351,11 @@ class Guarded(Invitations):
         return self._chooser.poll_data
 
     @property
+    def whole_cohorts(self) -> str:  # type: ignore[override]  # the inner selector's
+        """Whether the inner selector needs whole cohorts, and why."""
+        return self._chooser.whole_cohorts
+
+    @property
     def may_underfill(self) -> bool:  # type: ignore[override]  # depends on a parameter
         """A cap or a limit may leave too few clients."""
         may_exclude = self.cap < math.inf or self.excludes
@@ -370,6 +375,12 @@ class Guarded(Invitations):
         inner.load_state({"n_clients_": np.array(self.n_clients)} | _without_prefix(state))
         super().load_state(own)
         self._inner = inner
+
+    def resume(self, waiting: Sequence[Selection]) -> None:
+        """Tell the inner selector too, of its own choices."""
+        super().resume(waiting)
+        asked = [selection for selection in waiting if selection.recall("asked_inner")]
+        self._inner.resume([_own(each, ~each.recall("is_reserved")) for each in asked])
 
     def grow(self, n_clients: int) -> None:
         """Make room for more clients, in the inner selector too."""

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -203,6 +203,12 @@ class Mix(Selector):
             )
         return self._members[lot], choice
 
+    def resume(self, waiting: Sequence[Selection]) -> None:
+        """Tell each member of its own choices."""
+        choices = [self._choice(selection) for selection in waiting]
+        for member in self._members:
+            member.resume([choice for chooser, choice in choices if chooser is member])
+
     def quota_at(self, round: int) -> float:
         """Return the members' quotas, each times the member's weight."""
         return sum(weight * each.quota_at(round) for each, weight in self._weighted())
@@ -258,6 +264,11 @@ class Mix(Selector):
     def poll_data(self) -> PollData:  # type: ignore[override]  # the members'
         """What those who poll do poll."""
         return next((each.poll_data for each in self._choosers if each.polls), "all")
+
+    @property
+    def whole_cohorts(self) -> str:  # type: ignore[override]  # the members'
+        """Why a member needs whole cohorts, if one does."""
+        return next((each.whole_cohorts for each in self._choosers if each.whole_cohorts), "")
 
     @property
     def may_underfill(self) -> bool:  # type: ignore[override]  # the members'

@@ -23,6 +23,9 @@ Equations:  (1) V = h m (1 - late_), with times in units of the pool's mean: no 
             Every estimate is a mean that fades with exp(-1 / tau) a round and is shrunk to the
             population's (turnout.sampling.running): the unknown are typical, and what has changed
             is noticed within tau rounds.
+            (5) With ``surprise``: a round errs by the mean of |log(time / expected time)| over the
+            chosen whose times are known. If it errs by more than ``surprise`` times the usual,
+            and by more than LEAST_SURPRISE, twice in a row, LEFT of all observed times is kept.
             select: ``guarded``'s reserved places, then the minimum of the objective for the others.
             observe: Eqs. (1) and (2) of ``guarded``, then Eq. (2) and the means here. Accounts and
             queues count a round from the next choice on, with or without its feedback.
@@ -33,8 +36,11 @@ Limits:     A late or silent client counts as taking at least as long as the slo
             floor is a promise for every history, by (3) of ``guarded``: a client gets at least
             ``floor`` times its fair share, less at most 1 + floor (n - 1) places, and less at most
             1 + floor if all clients are always available. Feedback may be late or lost. After a
-            restart with R rounds in flight it may be floor R places less, by (5) there. There is no
-            cap.
+            restart with R rounds in flight it may be floor R places less, by (5) there. Both floor
+            and cap count places, not answers: where the slow are cut off, they may have their
+            places and still be never heard. A time is what the server believes. Where it believes
+            clients' own clocks, false times are taken for true, and only the cap limits what they
+            gain. A cap may leave too few clients for a round.
 Cost:       O(n log n) select, O(n) observe, state (8 x 11 + 1) n bytes.
 Checked:    the objective against brute force, the means by hand: tests/selectors/test_pace.py. The
             guarantee over adversarial histories: tests/selectors/test_guarded_histories.py. Time
@@ -60,6 +66,11 @@ from turnout.selectors._accounts import Accounts, charged
 
 #: Observations that the population's mean is worth: of times, of answers, of losses.
 TIME_PRIOR, ANSWER_PRIOR, LOSS_PRIOR = 2.0, 1.0, 0.5
+#: A client is known from this many faded observations on, and a round is judged by so many of them.
+KNOWN, FEWEST_KNOWN = 0.3, 2
+#: What is left of the times when rounds surprise, after how many in a row, how far off at least (in
+#: the logarithm), and how many rounds it takes to know what is usual.
+LEFT, IN_A_ROW, LEAST_SURPRISE, USUAL_AFTER, USUAL_MEMORY = 0.1, 2, 0.5, 5, 20.0
 #: How many times the typical loss, or amount of data, is believed: a liar gains this much.
 CLIP = 2.0
 #: How far a single time may be from what was expected before it counts as that far.
@@ -87,14 +98,19 @@ class Pace(Accounts):
         memory: Rounds after which 1 / e of an observation is left. Try 50 first; a smaller value
             notices changes sooner and knows less.
         dimension: Number of features in the column context, if there is one.
+        cap: Multiple of its fair share that each client gets at most, as in ``guarded``. It bounds
+            what a false claim gains. Infinity is no cap; 2 is good where clients may lie.
+        surprise: Two rounds in a row whose times are this many times as far from the expected ones
+            as usual mean that speeds have changed: most of what is known of them is forgotten.
+            Infinity never forgets at once; 1.5 is good where speeds change.
     """
 
     uses_columns = frozenset({"context", "num_samples"})
     optional_metrics = MappingProxyType(
         {"loss_rms": "it goes by times, answers and queues, and all losses count as equal"}
     )
-    cap = math.inf
     accounts = (*Accounts.accounts, "queue_")
+    later_state = Accounts.later_state | {"usual_", "n_usual_", "n_surprises_"}
 
     memo_by_client = Accounts.memo_by_client | {"base", "context", "time"}
 
@@ -107,6 +123,8 @@ class Pace(Accounts):
         utility: NonNegative = 0.5,
         memory: Annotated[float, number(above=1.0)] = 50.0,
         dimension: Count = 3,
+        cap: Annotated[float, number(minimum=1.0, or_infinite=True)] = math.inf,
+        surprise: Annotated[float, number(above=1.0, or_infinite=True)] = math.inf,
     ) -> None:
         self.floor = floor
         self.share = share
@@ -114,6 +132,13 @@ class Pace(Accounts):
         self.utility = utility
         self.memory = memory
         self.dimension = dimension
+        self.cap = cap
+        self.surprise = surprise
+
+    @property
+    def may_underfill(self) -> bool:  # type: ignore[override]  # depends on a parameter
+        """A cap may leave too few clients."""
+        return self.cap < math.inf
 
     @property
     def needs_metrics(self) -> frozenset[str]:  # type: ignore[override]  # depends on a parameter
@@ -131,12 +156,13 @@ class Pace(Accounts):
         self.moment_ = np.zeros(self.dimension)
         self.mean_time_ = self.n_times_ = 0.0
         self.late_ = 0.0
+        self.usual_ = self.n_usual_ = self.n_surprises_ = 0.0
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Reserve what is owed, and minimise the objective over the other places."""
         reserved = self._reserved(ctx)
         others = np.flatnonzero(self._allowed(ctx, reserved))
-        n_places = ctx.size - reserved.size
+        n_places = min(ctx.size - reserved.size, others.size)
         base = self._base(ctx)
         time = self._expected(ctx, base)
         np.minimum(time, ctx.deadline, out=time)
@@ -199,8 +225,29 @@ class Pace(Accounts):
         is_censored = ~is_timed & (outcome.status != Status.FAILED)
         at_least = np.maximum(seconds[is_timed].max(), time)
         seconds = np.where(is_censored, at_least, np.where(is_timed, seconds, np.nan))
-        ratio = np.clip(seconds / base, 1.0 / TAIL, TAIL)
-        add_observations(self.pace_, selection.clients, np.log(ratio))
+        pace = np.log(np.clip(seconds / base, 1.0 / TAIL, TAIL))
+        expected = np.log(np.clip(time / base, 1.0 / TAIL, TAIL))
+        is_known = is_timed & (self.pace_[1, selection.clients] > KNOWN)
+        if np.count_nonzero(is_known) >= FEWEST_KNOWN:
+            self._judge(float(np.abs(pace - expected)[is_known].mean()))
+        add_observations(self.pace_, selection.clients, pace)
+
+    def _judge(self, error: float) -> None:
+        """Forget most of the times if this round and the last were far from what was expected."""
+        if self.surprise == math.inf:
+            return
+        is_usual = self.n_usual_ < USUAL_AFTER or error <= max(
+            self.surprise * self.usual_, LEAST_SURPRISE
+        )
+        if is_usual:
+            self.n_usual_ += 1.0
+            self.usual_ += (error - self.usual_) / min(self.n_usual_, USUAL_MEMORY)
+            self.n_surprises_ = 0.0
+            return
+        self.n_surprises_ += 1.0
+        if self.n_surprises_ >= IN_A_ROW:
+            self.pace_ *= LEFT
+            self.n_usual_ = self.usual_ = self.n_surprises_ = 0.0
 
     def _base(self, ctx: RoundContext) -> FloatArray:
         """Return (n,) what a client of ordinary pace would take now."""

@@ -1,4 +1,4 @@
-"""The arena: every selector runs the same nine tasks and is measured against the baseline."""
+"""The arena: every selector runs the same tasks and is measured against the baseline."""
 
 from __future__ import annotations
 

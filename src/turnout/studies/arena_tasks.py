@@ -14,6 +14,7 @@ from turnout.core.errors import InvalidInput
 from turnout.core.files import DataMissing
 from turnout.core.names import nearest
 from turnout.experiment import Experiment, Variant
+from turnout.experiment.sweep import read_world, usual_settings
 from turnout.results.files import slug
 from turnout.studies.recommendation import unfit
 from turnout.studies.results_file import ResultsFile, by_seeds
@@ -25,19 +26,29 @@ _QUICK = 4
 
 @dataclass(frozen=True)
 class ArenaTask:
-    """One of the nine tasks: a world, a policy, data, a partition, a model and a target.
+    """A world, a policy, data, a partition, a model and a target.
 
     Args:
         label: The name of the task.
         title: A title for people.
         what: What is special about the task, in a sentence or two.
         table: The experiment as plain data, without selectors and seeds.
+        group: "first" for the nine tasks that the arena began with, "harder" for later ones, and
+            "tuning" for those that never report.
+        is_tuned: Whether parameters were chosen on the task, with seeds from 100 on.
     """
 
     label: str
     title: str
     what: str
     table: Mapping[str, Any]
+    group: str = "first"
+    is_tuned: bool = False
+
+    @property
+    def reports(self) -> bool:
+        """Whether nothing was tuned on the task."""
+        return not self.is_tuned and self.group != "tuning"
 
     @property
     def target(self) -> float:
@@ -78,22 +89,43 @@ def task_labels() -> tuple[str, ...]:
     return tuple(task.label for task in _all_tasks())
 
 
-def tasks_named(labels: Iterable[str] = ()) -> tuple[ArenaTask, ...]:
-    """Return tasks by their labels, in the order of the arena; all tasks if none is named.
+def tasks_in(*groups: str) -> tuple[ArenaTask, ...]:
+    """Return the tasks of some groups, in the order of the arena.
 
     Args:
-        labels: Some of ``task_labels()``.
+        groups: "first", "harder", "tuning".
+    """
+    return tuple(task for task in _all_tasks() if task.group in groups)
+
+
+def tasks_named(labels: Iterable[str] = ()) -> tuple[ArenaTask, ...]:
+    """Return tasks by their labels, in the order of the arena; all but "tuning" if none is named.
+
+    Args:
+        labels: Some of ``task_labels()``, or TOML files of worlds, which come last.
 
     Raises:
         InvalidInput: There is no such task; the message suggests the nearest label.
     """
     wanted = tuple(labels)
-    for label in wanted:
+    files = [label for label in wanted if label.endswith(".toml")]
+    for label in (label for label in wanted if label not in files):
         if label not in task_labels():
             raise InvalidInput(
                 f"unknown task {label!r}.{nearest(label, task_labels())}", field="task"
             )
-    return tuple(task for task in _all_tasks() if not wanted or task.label in wanted)
+    if not wanted:
+        return tasks_in("first", "harder")
+    known = [task for task in _all_tasks() if task.label in wanted]
+    return (*known, *(_own_world(Path(file)) for file in dict.fromkeys(files)))
+
+
+def _own_world(file: Path) -> ArenaTask:
+    """Return the first task in another world, with the sizes and the policy that its file has."""
+    table = {**_all_tasks()[0].table, "world": read_world(file)}
+    table |= {name: value for name, value in usual_settings(file).items() if name != "n_rounds"}
+    what = f"The world of {file.name}. Data, model and target are those of the first task."
+    return ArenaTask(file.stem, f"Your world {file.stem}", what, table)
 
 
 #: The oracle whose lead over the baseline is what can be won, and all oracles, as the command

@@ -17,6 +17,7 @@ InverseProbability    n_i / sum over all / p_i  full on average (Horvitz-Thompso
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -138,9 +139,13 @@ class InverseProbability(CheckedFields, Aggregation):
 
 
 def aggregate(
-    weights: Tensor, updates: Tensor, coefficients: FloatArray, server_lr: float = 1.0
+    weights: Tensor,
+    updates: Tensor | Sequence[Tensor],
+    coefficients: FloatArray,
+    server_lr: float = 1.0,
+    bases: Sequence[Tensor | None] | None = None,
 ) -> Tensor:
-    """Return weights + server_lr * sum_i c_i (updates_i - weights), summed in double precision.
+    """Return weights + server_lr * sum_i c_i (updates_i - base_i), summed in double precision.
 
     Args:
         weights: (P,) the global model.
@@ -148,17 +153,23 @@ def aggregate(
         coefficients: (s,) the weight of each row. If all are 0 the weights are returned bit for
             bit.
         server_lr: Factor on the step.
+        bases: The model that each update started from; None = the global model.
 
     """
     import torch
 
     share = server_lr * coefficients
-    rows = np.flatnonzero(share)
-    if rows.size == 0:
+    rows = np.flatnonzero(share).tolist()
+    if not rows:
         return weights.clone()
     # Sums of many models lose digits in single precision. Apple GPUs have no double precision.
     precise = torch.float32 if weights.device.type == "mps" else torch.float64
-    total = weights.to(precise) * (1.0 - float(share.sum()))
+    old = [row for row in rows if bases is not None and bases[row] is not None]
+    total = weights.to(precise) * (1.0 - float(np.delete(share, old).sum()))
     for row in rows:
         total.add_(updates[row], alpha=float(share[row]))
+    for row in old:
+        base = None if bases is None else bases[row]
+        if base is not None:
+            total.sub_(base, alpha=float(share[row]))
     return total.to(weights.dtype)

@@ -81,8 +81,18 @@ class ClientScores:
 class Clients(Protocol):
     """Clients that train and evaluate a model on their own examples."""
 
-    def train(self, weights: torch.Tensor, clients: IntArray, round: int) -> Updates:
-        """Let each client train, starting from the global model."""
+    def train(
+        self,
+        weights: torch.Tensor,
+        clients: IntArray,
+        round: int,
+        draws: IntArray | None = None,
+    ) -> Updates:
+        """Let each client train, starting from the global model.
+
+        ``draws`` are (s,) the rounds that key the mini-batches of each client, where they are not
+        those of ``round``: in rounds that overlap, the numbers of their choices.
+        """
 
     def polled_loss(
         self, weights: torch.Tensor, clients: IntArray, round: int, data: PollData

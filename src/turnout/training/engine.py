@@ -279,6 +279,7 @@ class Task:
         first_rows: (g,) where the examples of each client begin.
         rule: How a step changes the weights.
         out: g vectors (P,) that receive the local models.
+        draws: (g,) the rounds that key their mini-batches; None = ``round``.
 
     """
 
@@ -289,6 +290,7 @@ class Task:
     first_rows: IntArray
     rule: StepRule
     out: Sequence[Tensor]
+    draws: IntArray | None = None
 
     def tile(self) -> Tile:
         """Return the mini-batches of all clients side by side."""

@@ -122,22 +122,29 @@ class FastTrainer(TorchTrainer):
         """Name of the engine that trains the model."""
         return self.engine.name
 
-    def train(self, weights: Tensor, clients: IntArray, round: int) -> Updates:
+    def train(
+        self, weights: Tensor, clients: IntArray, round: int, draws: IntArray | None = None
+    ) -> Updates:
         """Let each client train, starting from the global model."""
         clients = self.checked_clients(clients)
         weights = weights.detach().to(self.device)
         local = torch.empty(clients.size, self.n_weights, device=self.device)
         reports = np.zeros((3, clients.size))
-        tiles, tasks = self._tasks(weights, clients, round, local)
+        tiles, tasks = self._tasks(weights, clients, round, local, draws)
         for tile, losses in zip(tiles, self._run(tasks), strict=True):
             reports[:, tile] = losses
         n_examples, (mean, std, rms) = self.data.num_samples[clients], reports
         return finished(weights, local, n_examples, mean, std, rms, self.steps[clients])
 
     def _tasks(
-        self, weights: Tensor, clients: IntArray, round: int, local: Tensor
+        self,
+        weights: Tensor,
+        clients: IntArray,
+        round: int,
+        local: Tensor,
+        draws: IntArray | None,
     ) -> tuple[list[IntArray], list[Task]]:
-        plans = [self.plan(int(client), round) for client in clients]
+        plans = self.plans(clients, round, draws)
         tiles = cut(plans, self.engine.limit(), self.threads)
         rule = StepRule(
             self.local.lr_in(round),
@@ -155,6 +162,7 @@ class FastTrainer(TorchTrainer):
                 self.data.offsets[clients[tile]],
                 rule,
                 [local[i] for i in tile],
+                None if draws is None else draws[tile],
             )
             for tile in tiles
         ]

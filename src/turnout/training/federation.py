@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +27,8 @@ from turnout.training.aggregate import aggregate
 from turnout.training.base import Clients, ClientScores, LocalAlgorithm, Trainer, Updates
 from turnout.training.local import examples_seen
 from turnout.training.recipe import TRAINERS, Training
+from turnout.training.versions import Done, Versions
+from turnout.worlds import Answers
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 
 #: Scores of the model that a selector sees, in the order in which a state keeps them.
 _EVALUATED = ("accuracy", "loss")
+_LOSSES = ("loss", "loss_std", "loss_rms")
+#: How the names of the models in flight begin in a state.
+_VERSIONS = "versions."
 
 
 class Trained(NamedTuple):
@@ -142,6 +147,7 @@ class Federation:
         }
         keeps_own = self.training.buffers == "local" and self.trainer.n_buffers > 0
         self._kept = KeptBuffers(self.trainer) if keeps_own else None
+        self._versions: Versions | None = None  # only where rounds overlap
         if self._algorithm is not None:
             self._algorithm.reset(
                 self.data.n_clients, self.trainer.n_weights - self.trainer.n_buffers
@@ -163,8 +169,7 @@ class Federation:
     def work(self, selection: Selection, is_completed: BoolArray) -> Trained:
         """Train the clients that completed the round, then aggregate the usable models."""
         is_broken = np.zeros(is_completed.size, dtype=np.bool_)
-        names = ("loss", "loss_std", "loss_rms")
-        reported = {name: np.full(is_completed.size, np.nan) for name in names}
+        reported = {name: np.full(is_completed.size, np.nan) for name in _LOSSES}
         for name, size in self._updates.asked.items():
             shape = (is_completed.size,) if size is None else (is_completed.size, size)
             reported[name] = np.full(shape, np.nan)
@@ -179,10 +184,102 @@ class Federation:
             self._aggregate(updates, is_sound, selection, is_completed)
             is_broken[is_completed] = ~is_sound
             self.n_broken += int(np.sum(~is_sound))
-            for name in names:
+            for name in _LOSSES:
                 values = _possible(getattr(updates, name))
                 reported[name][is_completed] = np.where(is_sound, values, np.nan)
         return Trained(is_broken, reported)
+
+    # Rounds that overlap.
+
+    def check_overlap(self) -> None:
+        """Refuse recipes that need synchronous rounds."""
+        if self._kept is not None:
+            raise InvalidInput(
+                "buffers must be 'average' where rounds overlap: a client's own buffers would be "
+                "used before it answers.",
+                field="buffers",
+            )
+        if self._algorithm is not None:
+            raise InvalidInput(
+                f"local.algorithm {type(self._algorithm).__name__} needs synchronous rounds: it "
+                "learns at the end of each round.",
+                field="algorithm",
+            )
+        if self.training.aggregation.needs_probability:
+            raise InvalidInput(
+                f"aggregation {type(self.training.aggregation).__name__} needs synchronous rounds: "
+                "the answers of a round that overlaps come from several draws. Use MeanReturned().",
+                field="aggregation",
+            )
+
+    def start(self, round: int, clients: IntArray) -> None:
+        """Give clients the present model; they train when the first answer on it is due."""
+        if self._versions is None:
+            self._versions = Versions()
+        self._versions.start(self.weights, round, clients)
+
+    def finish(self, rounds: IntArray, clients: IntArray) -> Trained:
+        """Return what clients report, each for its choice, on the model that it got."""
+        versions = self._versions
+        pieces = list(zip(rounds.tolist(), clients.tolist(), strict=True))
+        asked: dict[str, int | None] = dict.fromkeys(_LOSSES) | dict(self._updates.asked)
+        reported = {
+            name: np.full(clients.size if size is None else (clients.size, size), np.nan)
+            for name, size in asked.items()
+        }
+        is_broken = np.zeros(clients.size, dtype=np.bool_)
+        if versions is None:
+            return Trained(is_broken, reported)
+        for number in sorted({versions.due[piece] for piece in pieces if piece in versions.due}):
+            self._train_version(versions, number)
+        for row, piece in enumerate(pieces):
+            for name, value in versions.done[piece].reports.items():
+                reported[name][row] = value
+            is_broken[row] = not math.isfinite(versions.done[piece].reports["loss"])
+            if is_broken[row]:
+                del versions.done[piece]
+        self.n_broken += int(is_broken.sum())
+        return Trained(is_broken, reported)
+
+    def take_in(self, answers: Answers) -> None:
+        """Make the next model: each answer adds its step from the model that it started from."""
+        versions = self._versions
+        if versions is None:
+            return
+        self._train_loss = math.nan
+        pieces = zip(answers.choices.tolist(), answers.clients.tolist(), strict=True)
+        done = [versions.done.pop(piece) for piece in pieces]
+        if done:
+            self._scores = None
+            examples = np.array([each.num_examples for each in done])
+            total = int(self.data.num_samples.sum())
+            coefficients = answers.weight * self.training.aggregation.coefficients(
+                examples, None, total, answers.times
+            )
+            fresh = versions.number
+            bases = [
+                None if each.version == fresh else versions.models[each.version] for each in done
+            ]
+            self._step([each.weights for each in done], coefficients, fresh, bases)
+            losses = [float(each.reports["loss"]) for each in done]
+            self._train_loss = float(np.average(losses, weights=examples))
+        versions.advance()
+
+    def _train_version(self, versions: Versions, number: int) -> None:
+        """Let all clients train that have begun on a version."""
+        base = versions.models[number]
+        rounds, clients = versions.begun_on(number)
+        updates = self.trainer.train(base, clients, number, rounds)
+        reports = {name: _possible(getattr(updates, name)) for name in _LOSSES}
+        is_sound = np.isfinite(reports["loss"])
+        reports |= self._updates.of(base, updates.weights)
+        for row, piece in enumerate(zip(rounds.tolist(), clients.tolist(), strict=True)):
+            own = {
+                name: values[row] if is_sound[row] else np.full_like(values[row], np.nan)
+                for name, values in reports.items()
+            }
+            weights = updates.weights[row].clone()
+            versions.finished(piece, Done(number, weights, int(updates.num_examples[row]), own))
 
     def measure(self, round: int, is_last: bool) -> dict[str, float]:
         """Return how good the model is, in the rounds in which the recipe evaluates it.
@@ -194,6 +291,8 @@ class Federation:
         Eq. (3)), and ``worst_accuracy``, the mean over the worst tenth of the clients.
         """
         training, values = self.training, {"train_loss": self._train_loss}
+        if self._versions is not None:
+            values["models_kept"] = float(self._versions.n_kept)
         if is_last or (round + 1) % training.evaluate_every == 0:
             scores = self.trainer.test(self.weights)
             values |= {"accuracy": scores.accuracy, "loss": scores.loss}
@@ -249,6 +348,9 @@ class Federation:
             "evaluated": np.array([self.evaluated.get(name, np.nan) for name in _EVALUATED]),
         }
         state |= {f"server.{name}": x.cpu().numpy() for name, x in self._moments.items()}
+        if self._versions is not None:
+            own = self._versions.state()
+            state |= {f"{_VERSIONS}{name}": values for name, values in own.items()}
         if self._algorithm is not None:
             state |= {f"algorithm.{name}": x for name, x in self._algorithm.state().items()}
         if self._was_tried:
@@ -277,10 +379,18 @@ class Federation:
         self._moments = {name: saved(f"server.{name}", x) for name, x in self._moments.items()}
         if self._kept is not None:
             self._kept.values = saved("buffers", self._kept.values)
+        if f"{_VERSIONS}number" in state:
+            self._versions = Versions()
+            own = {
+                name.removeprefix(_VERSIONS): values
+                for name, values in state.items()
+                if name.startswith(_VERSIONS)
+            }
+            self._versions.load_state(own, self.weights)
         if self._algorithm is not None:
-            own = "algorithm."
+            its = "algorithm."
             self._algorithm.load_state(
-                {name.removeprefix(own): x for name, x in state.items() if name.startswith(own)}
+                {name.removeprefix(its): x for name, x in state.items() if name.startswith(its)}
             )
         self.n_broken, self.is_done = int(state["n_broken"]), bool(state["is_done"])
         scores = state.get("evaluated", np.full(len(_EVALUATED), np.nan))  # 0.1 saved none
@@ -303,17 +413,27 @@ class Federation:
             int(self.data.num_samples.sum()),
             selection.times[used],
         )
-        n, weights = self.trainer.n_weights - self.trainer.n_buffers, self.weights
-        new = aggregate(weights, updates.weights, coefficients, self.training.server_lr)
-        if coefficients.any():
-            server = self.training.server
-            new[:n] = server.step(weights[:n], new[:n], self._moments, selection.round)
-            if self.trainer.n_buffers:  # running moments are no step: their mean is a whole one
-                share = coefficients / coefficients.sum()
-                new[n:] = aggregate(weights[n:], updates.weights[:, n:], share)
-        self.weights = new
+        self._step(updates.weights, coefficients, selection.round)
         if is_sound.any():
             self._train_loss = float(np.average(updates.loss[is_sound], weights=examples))
+
+    def _step(
+        self,
+        local: Tensor | Sequence[Tensor],
+        coefficients: FloatArray,
+        round: int,
+        bases: Sequence[Tensor | None] | None = None,
+    ) -> None:
+        """Make the next global model of local ones and the models that they started from."""
+        n, weights = self.trainer.n_weights - self.trainer.n_buffers, self.weights
+        new = aggregate(weights, local, coefficients, self.training.server_lr, bases)
+        if coefficients.any():
+            server = self.training.server
+            new[:n] = server.step(weights[:n], new[:n], self._moments, round)
+            if self.trainer.n_buffers:  # running moments are no step: their mean is a whole one
+                share = coefficients / coefficients.sum()
+                new[n:] = aggregate(weights[n:], [own[n:] for own in local], share)
+        self.weights = new
 
 
 def federation_of(
@@ -410,13 +530,20 @@ class KeptBuffers:
         first = trainer.initial_weights()[-self._n :]
         self.values: Tensor = first.repeat(trainer.steps.size, 1).fill_(np.nan)
 
-    def train(self, weights: Tensor, clients: IntArray, round: int) -> Updates:
+    def train(
+        self, weights: Tensor, clients: IntArray, round: int, draws: IntArray | None = None
+    ) -> Updates:
         """Let each client train from the global weights and its buffers, and keep the latter."""
         import torch
 
         each = [
-            self._trainer.train(self._model(weights, client), np.array([client]), round)
-            for client in clients
+            self._trainer.train(
+                self._model(weights, client),
+                np.array([client]),
+                round,
+                None if draws is None else draws[row : row + 1],
+            )
+            for row, client in enumerate(clients)
         ]
         local = torch.cat([updates.weights for updates in each])
         is_sound = torch.from_numpy(np.isfinite([updates.loss[0] for updates in each]))

@@ -152,7 +152,7 @@ class Copies(Engine):
         """Train the clients of a tile and write their models to ``task.out``."""
         own = copy.copy(self.reference)
         own.module = copy.deepcopy(self.module)
-        updates = own.train(task.weights, task.clients, task.round)
+        updates = own.train(task.weights, task.clients, task.round, task.draws)
         for out, weights in zip(task.out, updates.weights, strict=True):
             out.copy_(weights)
         return Losses(updates.loss, updates.loss_std, updates.loss_rms)

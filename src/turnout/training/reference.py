@@ -217,8 +217,15 @@ class TorchTrainer(ABC):
         return self._initial.clone()
 
     @abstractmethod
-    def train(self, weights: Tensor, clients: IntArray, round: int) -> Updates:
+    def train(
+        self, weights: Tensor, clients: IntArray, round: int, draws: IntArray | None = None
+    ) -> Updates:
         """Let each client train, starting from the global model."""
+
+    def plans(self, clients: IntArray, round: int, draws: IntArray | None) -> list[BatchPlan]:
+        """Return the mini-batches of clients in a round, or in a round of each client's own."""
+        keys = [round] * clients.size if draws is None else draws.tolist()
+        return [self.plan(client, key) for client, key in zip(clients.tolist(), keys, strict=True)]
 
     def plan(self, client: int, round: int) -> BatchPlan:
         """Return the mini-batches of a client in a round."""
@@ -421,14 +428,16 @@ class ReferenceTrainer(TorchTrainer):
             self.algorithm = _algorithm(local.algorithm)
             self.algorithm.reset(data.n_clients, self.n_weights - self.n_buffers)
 
-    def train(self, weights: Tensor, clients: IntArray, round: int) -> Updates:
+    def train(
+        self, weights: Tensor, clients: IntArray, round: int, draws: IntArray | None = None
+    ) -> Updates:
         """Let each client train, starting from the global model."""
         clients = self.checked_clients(clients)
         weights = weights.to(self.device)
         local = torch.empty(clients.size, self.n_weights, device=self.device)
         reports = []
-        for row, client in enumerate(clients):
-            reports.append(self._train_client(weights, int(client), round))
+        for row, plan in enumerate(self.plans(clients, round, draws)):
+            reports.append(self._train_client(weights, int(clients[row]), round, plan))
             local[row] = read_weights(self.module, self.buffers)
         n_examples, steps = self.data.num_samples[clients], self.steps[clients]
         if self.algorithm is not None:
@@ -436,9 +445,10 @@ class ReferenceTrainer(TorchTrainer):
         loss, std, rms = np.array([report.summary() for report in reports]).reshape(-1, 3).T
         return finished(weights, local, n_examples, loss, std, rms, steps)
 
-    def _train_client(self, weights: Tensor, client: int, round: int) -> ClientLosses:
+    def _train_client(
+        self, weights: Tensor, client: int, round: int, plan: BatchPlan
+    ) -> ClientLosses:
         x, y = self._examples(client)
-        plan = self.plan(client, round)
         load_weights(self.module, weights, self.buffers)
         optimizer = self._optimizer(round)
         start = [weight.detach().clone() for weight in self.module.parameters()]

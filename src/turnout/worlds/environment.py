@@ -65,6 +65,19 @@ class Claims(ABC):
             seed: Seed of the world.
         """
 
+    def claimed_s(
+        self, duration: FloatArray, clients: IntArray, n_clients: int, seed: int
+    ) -> FloatArray:
+        """Return (s,) the times that some clients report; by default the true ones.
+
+        Args:
+            duration: (s,) the true times.
+            clients: (s,) the clients.
+            n_clients: Number of clients of the world.
+            seed: Seed of the world.
+        """
+        return duration
+
 
 @dataclass(frozen=True, slots=True)
 class Honest(Claims):
@@ -82,15 +95,26 @@ class Liars(CheckedFields, Claims):
     Args:
         share: Share of the clients that lie, from 0 to 1; the seed draws who.
         factor: What a liar multiplies its loss by, above 0.
+        seconds: What a liar says its work took, if that is less than it took, above 0. Selectors
+            learn from it, as they do where the server believes clients' clocks. Rounds are as long
+            as they are. Infinity = liars do not lie about times.
     """
 
     share: Fraction = 0.1
     factor: Positive = 10.0
+    seconds: PositiveOrInfinite = field(default=math.inf, metadata=LATER)
 
     def claimed(self, loss: FloatArray, clients: IntArray, n_clients: int, seed: int) -> FloatArray:
         """Multiply the losses of the liars."""
         lies = _liars(round(self.share * n_clients), n_clients, seed)[clients]
         return np.where(lies, self.factor * loss, loss)
+
+    def claimed_s(
+        self, duration: FloatArray, clients: IntArray, n_clients: int, seed: int
+    ) -> FloatArray:
+        """Shorten the times of the liars."""
+        lies = _liars(round(self.share * n_clients), n_clients, seed)[clients]
+        return np.where(lies, np.minimum(duration, self.seconds), duration)
 
 
 @lru_cache(maxsize=4)
@@ -422,6 +446,15 @@ class Environment(CheckedFields):
             clients: (s,) the clients.
         """
         return self.claims.claimed(loss, clients, self.n_clients, self.seed)
+
+    def claimed_s(self, duration: FloatArray, clients: IntArray) -> FloatArray:
+        """Return (s,) what some clients report as their time.
+
+        Args:
+            duration: (s,) the true seconds, NaN = no answer.
+            clients: (s,) the clients.
+        """
+        return self.claims.claimed_s(duration, clients, self.n_clients, self.seed)
 
     def _column(self, name: str, moment: Moment) -> Array:
         if name in self.timing.columns:

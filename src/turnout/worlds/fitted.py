@@ -228,9 +228,25 @@ def _drawn(learned: FittedArrays, draw: bool, n_clients: int, seed: int) -> _Dra
     effects[:n_known] = learned.mean[:n_known] + covariance @ (precision @ shift)
     effects[n_known:] = learned.population + shift
     if draw:
+        weight = covariance @ (precision * learned.population_error)
+        variance = np.einsum("nii->ni", covariance) + np.square(weight).sum(axis=2)
         effects[:n_known] += np.einsum("nij,nj->ni", factor, own[:n_known])
+        effects[:n_known] += _widened(learned.mean[:n_known], variance)
     effects[n_known:] += own[n_known:] @ learned.spread.T
     return _Drawn(frozen(np.clip(effects, -_LIMIT, _LIMIT)), float(slope))
+
+
+def _widened(mean: FloatArray, variance: FloatArray) -> FloatArray:
+    """Return what is added to log-odds that are drawn, so that the mean chance stays as it was.
+
+    The mean of a logistic function of a normal number is that of its mean, divided by the root of
+    1 + pi / 8 times the variance, to a good approximation. Other effects stay as they are.
+    """
+    added = np.zeros_like(mean)
+    chances = [_AVAILABILITY, _SUCCESS]
+    root = np.sqrt(1.0 + math.pi / 8.0 * variance[:, chances])
+    added[:, chances] = mean[:, chances] * (root - 1.0)
+    return added
 
 
 def _chance(logit: FloatArray) -> FloatArray:

@@ -1,0 +1,306 @@
+"""Schedules of work: when clients get work, when a round ends, and what late work is worth.
+
+In a synchronous round the server waits, and what comes too late is dropped. The other schedules let
+rounds overlap: a client works on while the server goes on, and its answer counts when it comes. In
+the meantime the model has changed. The staleness of an answer is the number of aggregations
+between the model that its client got and the one that the answer changes.
+
+=========================== ============================ =================================
+schedule                    clients get work             a round ends
+=========================== ============================ =================================
+Synchronous()               at its start                 as the policy says
+Synchronous(late="use")     at its start                 as the policy says
+SemiSynchronous(period_s)   at its start, in free places after ``period_s``
+Buffered(size, concurrency) as soon as a place is free   with the ``size``-th answer
+=========================== ============================ =================================
+
+References: Buffered is FedBuff (Nguyen et al., Federated Learning with Buffered Asynchronous
+Aggregation, 2022). The weights are those of FedAsync (Xie et al., Asynchronous Federated
+Optimization, 2019). Late work in synchronous rounds follows REFL (Abdelmoniem et al., 2023),
+without its weights.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from turnout.core import require
+from turnout.core.domains import CheckedFields, Count, NonNegative, Positive, check_fields
+from turnout.core.errors import InvalidInput
+from turnout.core.types import FloatArray, IntArray
+from turnout.worlds.policies import FixedDeadline, RoundPolicy
+
+# What stale work is worth.
+
+
+class StalenessWeight(ABC):
+    """The factor on the coefficient of an answer, by its staleness. It is not normalised."""
+
+    @abstractmethod
+    def of(self, staleness: IntArray) -> FloatArray:
+        """Return (s,) the factors.
+
+        Args:
+            staleness: (s,) aggregations since the clients got their models, >= 0.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantWeight(StalenessWeight):
+    """All answers count alike."""
+
+    def of(self, staleness: IntArray) -> FloatArray:
+        """Return 1."""
+        return np.ones(np.shape(staleness))
+
+
+@dataclass(frozen=True, slots=True)
+class PolynomialWeight(CheckedFields, StalenessWeight):
+    """``(1 + staleness) ** -a``. With a = 0.5 it is the weight of FedBuff.
+
+    Args:
+        a: The exponent, >= 0.
+
+    >>> PolynomialWeight(1.0).of([0, 1, 3]).tolist()
+    [1.0, 0.5, 0.25]
+    """
+
+    a: NonNegative = 0.5
+
+    def of(self, staleness: IntArray) -> FloatArray:
+        """Return the power."""
+        return np.power(1.0 + np.asarray(staleness, dtype=np.float64), -self.a)
+
+
+@dataclass(frozen=True, slots=True)
+class HingeWeight(CheckedFields, StalenessWeight):
+    """1 up to a staleness of b, and ``1 / (a (staleness - b) + 1)`` above it.
+
+    Args:
+        a: How fast the weight falls, >= 0.
+        b: The staleness up to which nothing is lost, >= 0.
+
+    >>> HingeWeight(a=1.0, b=2.0).of([0, 2, 3, 5]).tolist()
+    [1.0, 1.0, 0.5, 0.25]
+    """
+
+    a: NonNegative = 10.0
+    b: NonNegative = 4.0
+
+    def of(self, staleness: IntArray) -> FloatArray:
+        """Return the hinge."""
+        beyond = np.maximum(np.asarray(staleness, dtype=np.float64) - self.b, 0.0)
+        return 1.0 / (self.a * beyond + 1.0)
+
+
+# When work is given out, and when a round ends.
+
+
+class WorkSchedule(ABC):
+    """When clients get work, and when the server aggregates."""
+
+    #: Whether a free place is filled at once; otherwise at the start of a round.
+    refills: ClassVar[bool] = False
+    staleness: StalenessWeight
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether clients may work on when a round ends."""
+        return True
+
+    @property
+    def has_whole_cohorts(self) -> bool:
+        """Whether every choice is of a whole cohort."""
+        return False
+
+    @property
+    def enough(self) -> float:
+        """How many answers end a round; infinity = it does not end by answers."""
+        return math.inf
+
+    @property
+    def period(self) -> float:
+        """Seconds after which a round ends; NaN = as the policy says."""
+        return math.inf
+
+    def answers(self, cohort_size: int | None) -> int | None:
+        """Return how many answers a round should get.
+
+        Args:
+            cohort_size: How many the caller asks for; None = as usual.
+        """
+        return cohort_size
+
+    @abstractmethod
+    def places(self, cohort_size: int, n_busy: int) -> int:
+        """Return how many clients may get work now.
+
+        Args:
+            cohort_size: Clients that a round may choose.
+            n_busy: Clients that are at work.
+        """
+
+    def check(self, policy: RoundPolicy, n_clients: int) -> None:
+        """Refuse a policy or sizes that do not go with the schedule.
+
+        Args:
+            policy: When a round ends.
+            n_clients: Size of the federation.
+
+        Raises:
+            InvalidInput: They do not fit.
+        """
+        if self.overlaps and not math.isnan(self.period) and not isinstance(policy, FixedDeadline):
+            raise InvalidInput(
+                f"policy must be FixedDeadline() with the schedule {type(self).__name__}, which "
+                f"ends rounds itself; got {type(policy).__name__}. Its seconds are then the time "
+                "after which the server gives a client up.",
+                field="policy",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronous(CheckedFields, WorkSchedule):
+    """Choose a cohort, wait as the policy says, aggregate.
+
+    Args:
+        late: What becomes of work that is late: ``drop``, or ``use`` it in the round in which it
+            comes. Clients are then not stopped, and those still at work cannot be chosen.
+        staleness: The weight of late work.
+    """
+
+    late: Literal["drop", "use"] = "drop"
+    staleness: StalenessWeight = field(default_factory=ConstantWeight)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require.instance("staleness", self.staleness, StalenessWeight)
+
+    @property
+    def overlaps(self) -> bool:
+        """Only if late work is used."""
+        return self.late == "use"
+
+    @property
+    def has_whole_cohorts(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def period(self) -> float:
+        """As the policy says."""
+        return math.nan
+
+    def places(self, cohort_size: int, n_busy: int) -> int:
+        """Return the whole cohort."""
+        return cohort_size
+
+
+@dataclass(frozen=True, slots=True)
+class SemiSynchronous(CheckedFields, WorkSchedule):
+    """Aggregate every so many seconds. Whoever is not done goes on, and counts when it comes.
+
+    Free places are filled at the start of a period, so that the cohort size is the number of
+    clients that are at work.
+
+    Args:
+        period_s: Seconds of a round, above 0.
+        staleness: The weight of late work.
+    """
+
+    period_s: Positive = 60.0
+    staleness: StalenessWeight = field(default_factory=PolynomialWeight)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require.instance("staleness", self.staleness, StalenessWeight)
+
+    @property
+    def period(self) -> float:
+        """The fixed number of seconds."""
+        return self.period_s
+
+    def places(self, cohort_size: int, n_busy: int) -> int:
+        """Return what is left of the cohort."""
+        return max(0, cohort_size - n_busy)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffered(CheckedFields, WorkSchedule):
+    """Aggregate when the buffer is full. Whoever is done is replaced at once.
+
+    It has sizes of its own, so the cohort size of a run does not count.
+
+    ``Buffered(size=1, concurrency=...)`` never waits for a second answer. That differs from
+    FedAsync in one point: what is added is the client's step from its own model, as in FedBuff, and
+    not the difference between the two models.
+
+    Args:
+        size: Answers that fill the buffer, at least 1.
+        concurrency: Clients at work at the same time, at least ``size``.
+        staleness: The weight of stale work.
+    """
+
+    size: Count = 10
+    concurrency: Count = 30
+    staleness: StalenessWeight = field(default_factory=PolynomialWeight)
+    refills: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require.instance("staleness", self.staleness, StalenessWeight)
+        if self.concurrency < self.size:
+            raise InvalidInput(
+                f"concurrency must be at least size = {self.size}, got {self.concurrency}: fewer "
+                "clients at work than answers in the buffer would only wait.",
+                field="concurrency",
+            )
+
+    @property
+    def enough(self) -> float:
+        """The size of the buffer."""
+        return self.size
+
+    def answers(self, cohort_size: int | None) -> int:
+        """Return the size of the buffer, whatever the cohort size."""
+        return self.size
+
+    def places(self, cohort_size: int, n_busy: int) -> int:
+        """Return the free places."""
+        return max(0, self.concurrency - n_busy)
+
+    def check(self, policy: RoundPolicy, n_clients: int) -> None:
+        """Refuse more places than clients, too."""
+        super(Buffered, self).check(policy, n_clients)
+        if self.concurrency > n_clients:
+            raise InvalidInput(
+                f"concurrency must be at most n_clients = {n_clients}, got {self.concurrency}.",
+                field="concurrency",
+            )
+
+
+class Answers(NamedTuple):
+    """The answers that make the next model, in the order in which they came.
+
+    Attributes:
+        clients: (s,) who answered; a client may be there twice.
+        choices: (s,) the choice that gave it this work.
+        versions: (s,) the model that it worked on, by the number of aggregations before it.
+        staleness: (s,) aggregations since then.
+        weight: (s,) the factor on its coefficient, by its staleness.
+        probability: (s,) its chance to be chosen; NaN if the selector reports none.
+        times: (s,) how often it was drawn in its choice.
+    """
+
+    clients: IntArray
+    choices: IntArray
+    versions: IntArray
+    staleness: IntArray
+    weight: FloatArray
+    probability: FloatArray
+    times: IntArray
