@@ -52,6 +52,7 @@ check: $(READY)  ## ruff, mypy strict, import-linter
 	$(BIN)/python docs/build_arena.py --check
 	$(BIN)/python docs/build_choose.py --check
 	$(BIN)/python docs/build_replay.py --check
+	$(BIN)/python docs/build_twin.py --check
 	$(BIN)/python docs/build_when.py --check
 
 bench: $(READY)  ## speed: selectors at 1e3 .. 1e6 clients, the loop, training, Flower; as tables

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 import json
 import tempfile
 import time
@@ -361,19 +360,6 @@ def round_cost(n_clients: int = 5000) -> dict[str, float]:
     return {"fit_s": fit_s, **best, "round cost": best["twin"] / best["volatile"]}
 
 
-def pairs(row: Mapping[str, Any], metric: str) -> tuple[int, int]:
-    """Return the pairs that differ by more than noise, and how many of them are in order."""
-    n_pairs = n_right = 0
-    for one, other in itertools.combinations(row["predictions"].values(), 2):
-        (a, a_noise, a_twin), (b, b_noise, b_twin) = one[metric], other[metric]
-        least = LEAST_NOISE * max(abs(a), abs(b))
-        if abs(a - b) <= NOISE * max(np.hypot(a_noise, b_noise), least):
-            continue
-        n_pairs += 1
-        n_right += (a > b) == (a_twin > b_twin)
-    return n_pairs, n_right
-
-
 def main() -> None:
     """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -389,8 +375,8 @@ def main() -> None:
     for name, measure in (("cost", round_cost), ("phones", phone_halves)):
         if name not in kept or wanted == name:
             kept[name] = measure()
-    table = {"tools": tools(trains=False), "bars": dict(BARS), **kept}
-    table["bars"] = dict(BARS)
+    rules = {"noise": NOISE, "least_noise": LEAST_NOISE, "n_rounds": N_ROUNDS, "seeds": SEEDS}
+    table = {"tools": tools(trains=False), **kept, "bars": dict(BARS), "rules": rules}
     write_atomically(RESULTS, (json.dumps(table, indent=1) + "\n").encode())
 
 

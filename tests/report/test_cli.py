@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_written_is_one_line_and_exit_code_1(small, tmp_pa
     result = run(small, "--out", tmp_path / "file" / "r.html")
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
-    assert line.startswith(f"error: cannot write {tmp_path / 'file' / 'r.html'} (")
+    assert line.startswith(f"error: {tmp_path / 'file' / 'r.html'} cannot be written (")
     assert line.endswith("choose another file with --out.")
 
 

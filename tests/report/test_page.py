@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_written_is_an_error_with_the_fix(small, tmp_path)
     (tmp_path / "folder.html").mkdir()
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "folder.html", tmp_path / "file" / "r.html"):
-        with pytest.raises(OutputError, match=r"cannot write .*--out"):
+        with pytest.raises(OutputError, match=r"cannot be written .*--out"):
             write_report([small], out)
     assert {path.name for path in tmp_path.iterdir()} == {"small", "folder.html", "file"}
     report = write_report([small], tmp_path / "new" / "deep.html")

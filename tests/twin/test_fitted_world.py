@@ -11,6 +11,7 @@ import pytest
 import turnout
 from turnout.core.errors import InvalidInput
 from turnout.experiment.sweep import settings_of
+from turnout.studies.arena_tasks import tasks_named
 from turnout.twin import FittedWorld
 from turnout.worlds import Environment, FixedDeadline
 
@@ -100,3 +101,14 @@ def test_a_missing_or_damaged_file_is_named(folder: Path, tmp_path: Path):
         turnout.compare(["random"], str(tmp_path / "fed.toml"), seeds=1, n_jobs=1)
     with pytest.raises(InvalidInput, match=r"must end in \.toml"):
         turnout.fit(folder / "log").save(tmp_path / "fed.txt")
+
+
+def test_the_arena_has_a_task_in_it(folder: Path):
+    volatile, own = tasks_named([str(folder / "fed.toml"), "volatile"])
+    assert (volatile.label, own.label) == ("volatile", "fed")
+    experiment = own.experiment(["random"], [0])
+    assert (experiment.n_clients, experiment.cohort_size) == (100, 20)
+    assert experiment.policy == FixedDeadline(20.0)
+    assert experiment.n_rounds == volatile.experiment(["random"], [0]).n_rounds
+    with pytest.raises(InvalidInput, match=r"nope\.toml cannot be read"):
+        tasks_named(["nope.toml"])

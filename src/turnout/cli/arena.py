@@ -22,7 +22,10 @@ from turnout.studies.paper_tables import TextTable
 from turnout.studies.recommendation import BASELINE
 from turnout.studies.standings import sentence_of
 
-_TASKS = f"One of {', '.join(task_labels())}; default: all whose data are there."
+_TASKS = (
+    f"One of {', '.join(task_labels())}, or the TOML file of a world, such as one of turnout fit; "
+    "default: all whose data are there."
+)
 
 
 @documented

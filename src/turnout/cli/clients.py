@@ -13,8 +13,8 @@ from rich.markup import escape
 
 from turnout.cli.app import documented
 from turnout.cli.output import AsJson, note, show, table
-from turnout.core.errors import InvalidInput, OutputError
-from turnout.core.files import read_bytes, write_atomically
+from turnout.core.errors import InvalidInput
+from turnout.core.files import read_bytes, write_atomically, writing_to
 from turnout.live.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from turnout.live.clients import Client, clients_of, find, merge, rename
 from turnout.results.answers import name_of
@@ -80,11 +80,9 @@ def _replace(path: Path, changed: Checkpoint) -> Path:
     endings = itertools.chain([".bak"], (f".bak{number}" for number in itertools.count(2)))
     backups = (path.with_name(f"{path.name}{ending}") for ending in endings)
     backup = next(name for name in backups if not name.exists())
-    try:
+    with writing_to(path):
         write_atomically(backup, read_bytes(path))
         write_checkpoint(path, changed, changed.kind)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be changed: {error.strerror}.") from error
     return backup
 
 

@@ -43,7 +43,7 @@ def draw_division(data: FederatedData, path: Path, title: str = "") -> Path:
     try:
         write_figure(division_figure(data, title), [path])
     except OutputError as error:
-        raise InvalidInput(f"path {path} cannot be written: {error}", field="path") from error
+        raise InvalidInput(f"path {error}", field="path") from error
     return path
 
 

@@ -17,7 +17,8 @@ from rich.progress import track
 
 from turnout.cli.app import documented
 from turnout.cli.output import AsJson, console, show, table, text_table
-from turnout.core.errors import InvalidInput, OutputError
+from turnout.core.errors import InvalidInput
+from turnout.core.files import writing_to
 from turnout.core.registry import ENTRY_POINT_GROUP, list_selectors, make
 from turnout.selectors import _template
 from turnout.testing import CHECKS, CheckResult, check_selector
@@ -59,13 +60,10 @@ def selector(name: str, *, to: Path | None = None) -> None:
         f"{module}.py": _selector_source(name, module, cls),
         f"test_{module}.py": _template_text("test").format_map(words),
     }
-    try:
+    with writing_to(folder, "choose another folder with --to"):
         folder.mkdir(parents=True)
         for file, text in files.items():
             (folder / file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        fix = "choose another folder with --to"
-        raise OutputError(f"{folder} cannot be written: {error}; {fix}.") from error
     written = f"[green]Written:[/] {', '.join(files)} in {escape(str(folder))}."
     console.print(written, highlight=True)
     console.print(

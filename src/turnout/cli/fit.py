@@ -86,13 +86,16 @@ def _print_check(checked: Check) -> None:
     ]
     headings = ("prediction", "recorded", "predicted", "in 90 % interval", "verdict")
     console.print(text_table(title, headings, rows))
+    if not checked.is_judged:
+        console.print("There are too few later rounds to judge by: record more.")
+        return
     if checked.is_calibrated:
         console.print("The later rounds are as the earlier ones lead to expect.")
         return
     wrong = ", ".join(each.name for each in checked.coverages if each.is_wrong)
     console.print(
         f"[yellow]Do not trust the twin in:[/] {escape(wrong)}. The federation may have changed "
-        "during the record, or do what the twin has no part for. Fit a later part of the record."
+        "during the record, or do what the twin has no part for."
     )
 
 

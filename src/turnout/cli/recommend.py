@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from turnout.cli.advice import show_advice
 from turnout.cli.app import documented
 from turnout.cli.options import (
     Jobs,
@@ -24,10 +25,11 @@ from turnout.cli.output import AsJson, console, print_json, text_table
 from turnout.cli.scores import print_scores, score_row
 from turnout.core.errors import InvalidInput
 from turnout.experiment import Experiment, Results, Variant
-from turnout.studies import Recommendation
+from turnout.studies import Recommendation, advise
 from turnout.studies import recommend as run_recommendation
 from turnout.studies.recommendation import BASELINE, UNKNOWN, needs_of
 from turnout.studies.standings import Standing, standings
+from turnout.twin.forecast import SEEDS
 
 
 @documented
@@ -43,6 +45,8 @@ def recommend(
     out: Out = None,
     jobs: Jobs = None,
     fresh: bool = False,
+    records: Annotated[list[Path] | None, typer.Option("--from")] = None,
+    html: Path | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the selectors that fit a world, rank them, and recommend one.
@@ -50,6 +54,10 @@ def recommend(
     First, the command shows the standings of these selectors in the arena, which has nine tasks.
     Then it runs them in your world. If their differences may be chance, it recommends the selector
     that needs least. Give the same command again to resume an interrupted run.
+
+    With --from it reads the records of your own federation instead. It says what each candidate
+    would change, by the recorded chances of choice and in the world that fits the records, and the
+    line to change.
 
     Example: [bold]turnout recommend --world e3cs --rounds 100 --without success_rate,poll[/]
 
@@ -64,8 +72,15 @@ def recommend(
         out: The run folder.
         jobs: Number of concurrent runs.
         fresh: Repeat all runs, even complete ones.
+        records: The run folder of a federation, to judge by its records. Give it again for more.
+        html: With --from, write a page, too.
         as_json: For programs.
     """
+    if records:
+        show_advice(advise(records, selectors or (), n_seeds=max(seeds, SEEDS)), html, as_json)
+        return
+    if html is not None:
+        raise InvalidInput("--html needs --from, the records of a federation.", field="html")
     recipe = recipe_options(training)
     if recipe and not train:
         raise InvalidInput("options of training were given without --train.")

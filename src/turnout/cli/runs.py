@@ -23,8 +23,8 @@ from turnout.cli.scores import (
     print_scores,
     score_row,
 )
-from turnout.core.errors import InvalidInput, OutputError
-from turnout.core.files import write_atomically
+from turnout.core.errors import InvalidInput
+from turnout.core.files import write_atomically, writing_to
 from turnout.core.names import import_extra, shortened
 from turnout.core.participation import Participation
 from turnout.core.require import choice
@@ -195,11 +195,8 @@ def export(
     if not (csv or parquet or latex or pdf):
         raise InvalidInput("nothing to write: give --csv, --parquet, --latex or --pdf.")
     results = opened(runs, baseline)
-    try:
+    with writing_to(out, "choose another --out"):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        fault = error.strerror or error
-        raise OutputError(f"cannot make {out} ({fault}): choose another --out.") from error
     written = _frames(results, out, "csv") if csv else []
     written += _frames(results, out, "parquet") if parquet else []
     written += _tables(results, out, wanted, baseline) if latex else []

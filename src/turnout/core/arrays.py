@@ -67,9 +67,7 @@ def vector(name: str, values: Any, dtype: type[np.generic], size: int | None = N
     same_kind = array.dtype == wanted or (wanted.kind == "f" and array.dtype.kind in "fiu")
     if array.ndim != 1 or not same_kind:
         got = f"shape {array.shape} of {array.dtype}"
-        raise InvalidInput(
-            f"{name} must be a one-dimensional array of {wanted.name}, got {got}.", field=name
-        )
+        raise require.wrong(name, f"be a one-dimensional array of {wanted.name}", got=got)
     if size is not None and array.size != size:
         raise InvalidInput(f"{name} must have length {size}, got {array.size}.", field=name)
     return array.astype(wanted, copy=False)
@@ -88,9 +86,7 @@ def check_vector(name: str, values: Any, size: int | None = None) -> None:
     if not (isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "fiub"):
         kind = type(values).__name__
         got = f"{values.ndim} dimensions of {values.dtype}" if kind == "ndarray" else kind
-        raise InvalidInput(
-            f"{name} must be a one-dimensional NumPy array of numbers, got {got}.", field=name
-        )
+        raise require.wrong(name, "be a one-dimensional NumPy array of numbers", got=got)
     if size is not None and values.size != size:
         raise InvalidInput(f"{name} must have length {size}, got {values.size}.", field=name)
 
@@ -132,9 +128,7 @@ def client_indices(name: str, values: Any, n_clients: int | None) -> IntArray:
     array = as_array(name, values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         got = f"shape {array.shape} of {array.dtype}"
-        raise InvalidInput(
-            f"{name} must be a one-dimensional array of client indices, got {got}.", field=name
-        )
+        raise require.wrong(name, "be a one-dimensional array of client indices", got=got)
     array = array.astype(np.int64, copy=False)
     if array.size and (array.min() < 0 or (n_clients is not None and array.max() >= n_clients)):
         limit = "" if n_clients is None else f" and < {n_clients}"
@@ -167,11 +161,8 @@ def statuses(values: Any) -> Array:
     """
     array = as_array("status", values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InvalidInput(
-            f"status must be a one-dimensional array of Status, got shape {array.shape} of "
-            f"{array.dtype}.",
-            field="status",
-        )
+        got = f"shape {array.shape} of {array.dtype}"
+        raise require.wrong("status", "be a one-dimensional array of Status", got=got)
     if array.size and (array.min() < 0 or array.max() >= len(Status)):
         choices = ", ".join(f"{member.value} {member.name.lower()}" for member in Status)
         bad = array[(array < 0) | (array >= len(Status))][0]
@@ -210,11 +201,9 @@ def reports(
         impossible |= array < 0.0
     if impossible.any():
         domain = "finite and >= 0" if non_negative else "finite"
-        raise InvalidInput(
-            f"{name} must be {domain} (NaN = not reported), got {float(array[impossible][0])}; for "
-            "what clients send use Outcome.from_reports(...) or RoundContext.with_answers(...).",
-            field=name,
-        )
+        got = f"{float(array[impossible][0])}; for what clients send use Outcome.from_reports(...)"
+        got += " or RoundContext.with_answers(...)"
+        raise require.wrong(name, f"be {domain} (NaN = not reported)", got=got)
     return array
 
 
@@ -231,15 +220,10 @@ def contained(
         width: Numbers of each vector; None if a report is one number.
     """
     if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable):
-        raise InvalidInput(
-            f"{name} must hold one report per chosen client, got {require.shown(values)}.",
-            field=name,
-        )
+        raise require.wrong(name, "hold one report per chosen client", values)
     sent = list(values)
     if len(sent) != size:
-        raise InvalidInput(
-            f"{name} must hold one report per chosen client: {size}, got {len(sent)}.", field=name
-        )
+        raise require.wrong(name, f"hold one report per chosen client: {size}", got=f"{len(sent)}")
     read = [_as_float(value) if width is None else _as_row(value, width) for value in sent]
     array = np.array(read, dtype=np.float64).reshape((size,) if width is None else (size, width))
     impossible = ~(np.abs(array) <= LARGEST_REPORT)

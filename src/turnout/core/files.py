@@ -14,13 +14,13 @@ import sys
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from turnout.core.errors import StateFileError, TurnoutError
+from turnout.core.errors import OutputError, StateFileError, TurnoutError
 from turnout.core.types import Array
 
 #: How the names of files end that are not whole yet.
@@ -175,6 +175,27 @@ def write_atomically(path: Path, content: bytes) -> None:
     except OSError as error:
         error.filename, error.filename2 = str(path), None  # a full disk names no file
         raise
+
+
+@contextlib.contextmanager
+def writing_to(place: str | os.PathLike[str], advice: str = "") -> Iterator[None]:
+    """Turn errors of the system into one that names the place and the fix.
+
+    Args:
+        place: The file or folder that is written.
+        advice: What to do instead, as the end of a sentence.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, TurnoutError):
+            raise
+        fix = f": {advice}" if advice else ""
+        reason = error.strerror or error
+        raise OutputError(f"{os.fspath(place)} cannot be written ({reason}){fix}.") from error
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -13,7 +13,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from turnout.core import require
-from turnout.core.errors import InvalidInput, OutputError
+from turnout.core.errors import InvalidInput
+from turnout.core.files import writing_to
 from turnout.core.names import nearest, shortened
 from turnout.experiment.codec import REPLACES, ConfigError, Key, key_of, spelled
 from turnout.experiment.config import Experiment, read_toml, table_digest
@@ -250,7 +251,7 @@ def settings_of(
         others: Further arguments of ``Experiment``.
     """
     n_rounds = require.integer("n_rounds", n_rounds, minimum=0)
-    usual = _usual_settings(world)
+    usual = usual_settings(world)
     given = {
         name: value
         for name, value in others.items()
@@ -313,8 +314,12 @@ def _world_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InvalidInput(f"world {path} cannot be read: {error}.", field="world") from error
 
 
-def _usual_settings(world: Any) -> dict[str, Any]:
-    """Return the sizes and the policy that the file of a world suggests."""
+def usual_settings(world: Any) -> dict[str, Any]:
+    """Return the sizes and the policy that the file of a world suggests; empty for other worlds.
+
+    Args:
+        world: A name, a file, a table or an environment.
+    """
     table = _world_file(world) if _is_file(world) else {}
     return {name: table[name] for name in _USUAL if name in table}
 
@@ -396,12 +401,10 @@ def run_sweep(
     results = []
     for point in points:
         place = point.folder(Path(folder))
-        try:
+        with writing_to(place):
             if point.settings:
                 place.mkdir(parents=True, exist_ok=True)
                 write_json(place / SWEEP, point.settings)
-        except OSError as error:
-            raise OutputError(f"{place} cannot be written: {error}.") from error
         results.append(run(point.experiment, place, **options))
     return results
 

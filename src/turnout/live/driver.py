@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from turnout.core.errors import OutputError, StateFileError
-from turnout.core.files import UNREADABLE
+from turnout.core.errors import StateFileError
+from turnout.core.files import UNREADABLE, writing_to
 from turnout.core.rng import Purpose, stream
 from turnout.core.types import Array
 from turnout.experiment.codec import encode
@@ -438,13 +438,9 @@ class HostRun:
         host, arrays = self.saved_state()
         with self.session.spans.part("save"):
             whole = replace(self.session.state(self._identity), host=host, host_arrays=arrays)
-            try:
+            advice = "make room, or make the folder writable, and restart from the last checkpoint"
+            with writing_to(path, advice):
                 write_checkpoint(path, whole, self._kind)
-            except OSError as error:
-                raise OutputError(
-                    f"{path} cannot be written: {error.strerror or error}. The checkpoint before "
-                    "it is complete: make room, or make the folder writable, and restart."
-                ) from error
 
     def write(self) -> None:
         """Write the numbers of the last round to the records, again if they have changed."""

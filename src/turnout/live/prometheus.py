@@ -80,10 +80,8 @@ class Prometheus(Follower):
         )
         self.host, self.file = host, None if file is None else os.fspath(file)
         if self.file is not None and not self.file.endswith(".prom"):
-            raise InvalidInput(
-                "file must end in .prom, the collector reads no other, got "
-                f"{Path(self.file).name!r}.",
-                field="file",
+            raise require.wrong(
+                "file", "end in .prom, the collector reads no other", Path(self.file).name
             )
         self.registry = self._library.CollectorRegistry()
         self._lock = RLock()  # one registry may follow several runs

@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.core.errors import OutputError
-from turnout.core.files import write_atomically, write_npz
+from turnout.core.files import write_atomically, write_npz, writing_to
 from turnout.core.roster import Roster
 from turnout.core.types import IntArray, Status
 from turnout.live.alerts import STOPPED, Alert
@@ -47,11 +46,8 @@ def _refused(method: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(method)
     def written(self: Records, *arguments: Any, **named: Any) -> None:
-        try:
+        with writing_to(self.path):
             method(self, *arguments, **named)
-        except OSError as error:
-            reason = error.strerror or error
-            raise OutputError(f"{self.path} cannot be written: {reason}.") from error
 
     return written
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout.core import require
 from turnout.core.arrays import contained
 from turnout.core.errors import InvalidInput, StateFileError
 from turnout.core.roster import Roster
@@ -204,9 +205,7 @@ class Session:
         with self._lock:
             if round is not None and round != self.round:
                 state = "comes next" if self._open is None else "is open"
-                raise InvalidInput(
-                    f"round must be {self.round}, which {state}, got {round}.", field="round"
-                )
+                raise require.wrong("round", f"be {self.round}, which {state}", got=f"{round}")
             if self._open is not None:
                 if round is not None:
                     return self._open.cohort

@@ -4,7 +4,7 @@
 >>> written = write_report(["runs/e3cs"], "report.html")  # doctest: +SKIP
 """
 
-from turnout.report.page import Report, Row, report_page, write_report
+from turnout.report.page import Report, Row, report_page, write_advice, write_report
 from turnout.results.reader import Problem
 
-__all__ = ["Problem", "Report", "Row", "report_page", "write_report"]
+__all__ = ["Problem", "Report", "Row", "report_page", "write_advice", "write_report"]

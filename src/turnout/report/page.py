@@ -17,8 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turnout.core.errors import OutputError
-from turnout.core.files import write_atomically
+from turnout.core.files import write_atomically, writing_to
 from turnout.core.names import import_extra, shortened
 from turnout.report.charts import sections, world_charts
 from turnout.report.figure import Chart
@@ -140,15 +139,11 @@ def _read(
 
 def _write(out: Path, page: str) -> Path:
     """Write the page; a character that no file can hold, such as half an emoji, becomes ``?``."""
-    try:
+    with writing_to(out, "choose another file with --out"):
         if out.exists() and not os.access(out, os.W_OK):
             raise PermissionError(errno.EACCES, "the file is read-only")
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, page.encode("utf-8", "replace"))
-    except OSError as error:
-        raise OutputError(
-            f"cannot write {out} ({error.strerror or error}): choose another file with --out."
-        ) from error
     return out
 
 
@@ -183,6 +178,23 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
         data=_data({"sweep": sweep} | {view["id"]: view["charts"] for view in views}),
         cells=cells_csv(cells),
     )
+
+
+def write_advice(shown: Mapping[str, Any], out: str | os.PathLike[str]) -> Path:
+    """Write the page of ``turnout recommend --from``, which has no script; return its path.
+
+    Args:
+        shown: Title, headings, rows, sentences and lines to change, as plain data.
+        out: The file to write; missing folders are made.
+
+    Raises:
+        OutputError: If the file cannot be written.
+        MissingExtra: If Jinja2 is not installed.
+    """
+    trusted = _needed("markupsafe").Markup  # only for files that turnout ships
+    style = trusted(packaged("report.css") + packaged("live.css"))
+    page = templates().get_template("advice.html")
+    return _write(Path(out), page.render(policy=_security_policy([]), style=style, **shown))
 
 
 def title_of(cells: Iterable[Cell]) -> str:

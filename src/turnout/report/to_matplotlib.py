@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from turnout.core.errors import MissingExtra, OutputError
+from turnout.core.errors import MissingExtra
+from turnout.core.files import writing_to
 from turnout.core.types import Array, FloatArray
 from turnout.report.figure import (
     COLOURS,
@@ -95,14 +96,9 @@ def write_figure(chart: Chart, paths: Sequence[Path]) -> list[Path]:
         canvas = drawn(chart)
         for path in paths:
             form = path.suffix.removeprefix(".")
-            try:
+            with writing_to(path, "choose another folder"):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 canvas.savefig(path, format=form, metadata=_METADATA[form])
-            except OSError as error:
-                reason = error.strerror or error
-                raise OutputError(
-                    f"cannot write {path} ({reason}): choose another folder."
-                ) from error
     return list(paths)
 
 

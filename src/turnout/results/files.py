@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from turnout.core.errors import OutputError, TurnoutError
+from turnout.core.errors import TurnoutError
 from turnout.core.files import (
     TEMPORARY,
     UNREADABLE,
@@ -27,6 +27,7 @@ from turnout.core.files import (
     read_npz,
     try_lock,
     write_atomically,
+    writing_to,
 )
 from turnout.core.plain import finite
 from turnout.core.types import Array
@@ -371,11 +372,9 @@ def locked(folder: Path, part: str = "") -> Iterator[tuple[str, ...]]:
     """
     is_new = not folder.exists()
     check_folder(folder)
-    try:
+    with writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
         handle, path = _taken(folder, part)
-    except OSError as error:
-        raise OutputError(f"{folder} cannot be written: {error}.") from error
     try:
         left = [_owner_in(path), *_left_by_others(folder, part)]
         os.ftruncate(handle, 0)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turnout.core.errors import InvalidInput, OutputError
-from turnout.core.files import TEMPORARY
+from turnout.core.errors import InvalidInput
+from turnout.core.files import TEMPORARY, writing_to
 from turnout.results import files
 from turnout.results.files import FolderError, locked
 from turnout.results.reader import read_cell
@@ -134,15 +134,13 @@ def merge(out: str | os.PathLike[str], folders: Iterable[str | os.PathLike[str]]
         settings = _checked_settings([*there, *sources])
         cells, incomplete = _checked_cells([*there, *sources])
         added = {place: cell for place, cell in cells.items() if place != cell}
-        try:
+        with writing_to(target):
             for place, table in settings.items():
                 file = place / files.EXPERIMENT
                 if not file.exists() or files.read_json(file) != table:
                     files.write_json(file, table)
             for place, cell in added.items():
                 _copy(cell, place)
-        except OSError as error:
-            raise OutputError(f"{target} cannot be written: {error}.") from error
     return Merged(
         tuple(added),
         tuple(place for place in cells if place not in added),

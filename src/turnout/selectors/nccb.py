@@ -95,9 +95,7 @@ UNIT = Range(-1.0 - 1e-9, 1.0 + 1e-9)
 
 def _check_width(field: str, value: Any) -> None:
     if require.integer(field, value, minimum=2) % 2:
-        raise InvalidInput(
-            f"{field} must be even, got {value}: theta_0 has two halves.", field=field
-        )
+        raise require.wrong(field, "be even", got=f"{value}: theta_0 has two halves")
 
 
 @register("nccb")

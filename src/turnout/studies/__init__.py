@@ -1,5 +1,6 @@
 """Studies made of many runs: the papers' experiments, the arena and positive controls."""
 
+from turnout.studies.advice import Advice, advise
 from turnout.studies.arena import ArenaRun, run_arena
 from turnout.studies.arena_tasks import Arena, ArenaTask, tasks_named
 from turnout.studies.claims import Claim, Finding, Verdict, judge
@@ -12,6 +13,7 @@ from turnout.studies.results_file import ResultsFile
 from turnout.studies.trials import Trials
 
 __all__ = [
+    "Advice",
     "Arena",
     "ArenaRun",
     "ArenaTask",
@@ -27,6 +29,7 @@ __all__ = [
     "Setting",
     "Trials",
     "Verdict",
+    "advise",
     "controls_named",
     "judge",
     "load_plan",

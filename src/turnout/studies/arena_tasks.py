@@ -14,6 +14,7 @@ from turnout.core.errors import InvalidInput
 from turnout.core.files import DataMissing
 from turnout.core.names import nearest
 from turnout.experiment import Experiment, Variant
+from turnout.experiment.sweep import read_world, usual_settings
 from turnout.results.files import slug
 from turnout.studies.recommendation import unfit
 from turnout.studies.results_file import ResultsFile, by_seeds
@@ -101,20 +102,30 @@ def tasks_named(labels: Iterable[str] = ()) -> tuple[ArenaTask, ...]:
     """Return tasks by their labels, in the order of the arena; all but "tuning" if none is named.
 
     Args:
-        labels: Some of ``task_labels()``.
+        labels: Some of ``task_labels()``, or TOML files of worlds, which come last.
 
     Raises:
         InvalidInput: There is no such task; the message suggests the nearest label.
     """
     wanted = tuple(labels)
-    for label in wanted:
+    files = [label for label in wanted if label.endswith(".toml")]
+    for label in (label for label in wanted if label not in files):
         if label not in task_labels():
             raise InvalidInput(
                 f"unknown task {label!r}.{nearest(label, task_labels())}", field="task"
             )
     if not wanted:
         return tasks_in("first", "harder")
-    return tuple(task for task in _all_tasks() if task.label in wanted)
+    known = [task for task in _all_tasks() if task.label in wanted]
+    return (*known, *(_own_world(Path(file)) for file in dict.fromkeys(files)))
+
+
+def _own_world(file: Path) -> ArenaTask:
+    """Return the first task in another world, with the sizes and the policy that its file has."""
+    table = {**_all_tasks()[0].table, "world": read_world(file)}
+    table |= {name: value for name, value in usual_settings(file).items() if name != "n_rounds"}
+    what = f"The world of {file.name}. Data, model and target are those of the first task."
+    return ArenaTask(file.stem, f"Your world {file.stem}", what, table)
 
 
 #: The oracle whose lead over the baseline is what can be won, and all oracles, as the command

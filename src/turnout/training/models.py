@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
+from turnout.core import require
 from turnout.core.domains import CheckedFields, Count, integer, several
 from turnout.core.errors import InvalidInput
 from turnout.core.names import import_object
@@ -153,9 +154,7 @@ class Custom(Model):
         if not isinstance(self.path, str) or len(self.path.split(":")) != 2:
             raise InvalidInput(f"path must be 'module:factory', got {self.path!r}.", field="path")
         if not isinstance(self.parameters, Mapping):
-            raise InvalidInput(
-                f"parameters must be a table, got {self.parameters!r}.", field="parameters"
-            )
+            raise require.wrong("parameters", "be a table", self.parameters)
 
     def build(self, data: FederatedData) -> nn.Module:
         """Import the factory and call it."""

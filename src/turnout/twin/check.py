@@ -32,7 +32,7 @@ SAME = 1e-3
 #: Worlds that are drawn, and the most rounds that are played in each.
 _DRAWS, _MOST_ROUNDS = 100, 150
 #: Fewer cases say nothing about coverage.
-LEAST_CASES = 20
+LEAST_CASES = 10
 #: The levels at which distributions of durations are compared.
 QUANTILES = np.arange(1, 100) / 100
 #: What is predicted of each round; and of each client, over all held-out rounds.
@@ -94,6 +94,12 @@ class Check(NamedTuple):
     def is_calibrated(self) -> bool:
         """Whether nothing was found wrong."""
         return not any(each.is_wrong for each in self.coverages)
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there were enough rounds for every verdict about rounds."""
+        by_round = [each for each in self.coverages if each.name in BY_ROUND]
+        return all(each.n_cases >= LEAST_CASES for each in by_round)
 
 
 def check(

@@ -29,7 +29,7 @@ from typing import Any
 from nvflare import client as flare
 from nvflare.app_common.abstract.fl_model import FLModel
 
-from turnout.core.errors import InvalidInput
+from turnout.core import require
 from turnout.live.client import (
     Given,
     LossReport,
@@ -84,9 +84,7 @@ class Describe:
         loss: Callable[[FLModel], Any] | None = None,
     ) -> None:
         if loss is not None and not callable(loss):
-            raise InvalidInput(
-                f"loss must be a function of the model -> float, got {loss!r}.", field="loss"
-            )
+            raise require.wrong("loss", "be a function of the model -> float", loss)
         columns_of = split_columns(num_examples, features, context, columns)
         self._fixed, self._changing = columns_of
         self._loss = loss
