@@ -538,13 +538,12 @@ class Chooser:
             columns=self._columns,
             deadline=deadline,
             workload=self._workload,
+            busy=None if engine.in_flight is None else engine.in_flight.busy(environment.n_clients),
         )
         evaluated = getattr(participants, "evaluated", _NOTHING)
         if self._own or evaluated:
             columns = {**ctx.columns, **self._own}
             ctx = dataclasses.replace(ctx, columns=columns, evaluated=evaluated)
-        if engine.in_flight is not None:
-            ctx = engine.without_busy(ctx)
         ctx = engine.bounded(ctx)
         polled = engine.poll(ctx)
         if polled is not None:
