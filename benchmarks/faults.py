@@ -117,6 +117,37 @@ ROWS = (
         ("experiment/test_crash_points.py::test_kills_at_random_moments_change_no_number",),
     ),
     Row(
+        "`turnout serve` killed at a random moment under load, on SQLite and on PostgreSQL",
+        "every answered round and report is there once, cohorts of an offline replay",
+        ("serve/test_faults.py::test_kills_at_random_moments_lose_nothing",),
+    ),
+    Row(
+        "two servers on one PostgreSQL under load, one of them killed at a random moment",
+        "every answered round and report is there once, cohorts of an offline replay",
+        ("serve/test_faults.py::test_one_of_two_servers_is_killed",),
+    ),
+    Row(
+        "the network between server and clients, and between server and PostgreSQL, cut under load "
+        "by namespaces; *long*: for 1, 10 and 60 s",
+        "every answered round and report is there once, cohorts of an offline replay",
+        ("serve/test_faults.py::test_the_network_is_cut",),
+    ),
+    Row(
+        "PostgreSQL stopped under load, by turns with a crash of it",
+        "every answered round and report is there once, cohorts of an offline replay",
+        ("serve/test_faults.py::test_the_database_is_stopped_under_load",),
+    ),
+    Row(
+        "a full disk below the SQLite file of a server under load",
+        "errors while it is full; every answered round and report is there once",
+        ("serve/test_faults.py::test_a_full_disk_under_load",),
+    ),
+    Row(
+        "a slow PostgreSQL: each packet 20 ms later in both directions, by a relay; reports",
+        "every answered round and report is there once, cohorts of an offline replay",
+        ("serve/test_faults.py::test_a_slow_database_costs_time_only",),
+    ),
+    Row(
         "TERM, HUP, KILL or INT to the parent process alone, while workers run",
         "all processes end within seconds, and the folder is free",
         ("results/test_lock.py::test_workers_end_with_their_parent",),
@@ -137,10 +168,11 @@ ROWS = (
         ("live/test_clock.py",),
     ),
     Row(
-        "histories against `guarded`, up to 200 for each test, feedback late and out of order "
-        "among them",
-        "inside the [bounds](howto/guarantee.md) over every window",
-        ("selectors/test_guarded_histories.py",),
+        "histories against `guarded`, up to 400 for each test, feedback late and out of order "
+        "among them, and restarts",
+        "inside the [bounds](howto/guarantee.md) over every window, and inside the "
+        "[limits](howto/privacy.md) for every pair of rounds",
+        ("selectors/test_guarded_histories.py", "selectors/test_participation.py"),
     ),
     Row(
         "clients that lie, fall silent or die, in a small form of the tables below",

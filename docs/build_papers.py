@@ -313,11 +313,14 @@ def _papers_number(one: Ruling, before: str = "") -> str:
     return before + headline.shown(headline.planned) if headline.printed else ""
 
 
-def _headlines(rulings: Sequence[Ruling]) -> str:
-    """Return a row for each claim with short cells; the papers' own sentences unfold."""
+def _headlines(rulings: Sequence[Ruling], page: str = "") -> str:
+    """Return a row for each claim with short cells; the papers' own sentences unfold.
+
+    On the index, rows link to the pages of the papers; on such a page, it names them.
+    """
     rows = [
         (
-            f"[{one.headline.short}]({one.headline.paper}.md)",
+            one.headline.short if page else f"[{one.headline.short}]({_place(one)})",
             _papers_number(one),
             one.effect if one.verdict else f"({one.effect})",
             one.interval if one.verdict else f"({one.interval})",
@@ -325,15 +328,32 @@ def _headlines(rulings: Sequence[Ruling]) -> str:
             f"**{one.text}**" if one.verdict else one.text,
         )
         for one in rulings
+        if page in ("", one.headline.paper)
     ]
     heads = ("claim", "paper", "ours", "95 % interval", "seeds", "verdict")
     said = "".join(
-        f"<li><b>{html.escape(one.headline.short)}</b>: {html.escape(one.headline.claim.says)} "
-        f"({html.escape(one.headline.claim.place)})</li>\n"
+        f"<li><b>{html.escape(one.headline.short)}</b>: {html.escape(_sentence(one))}</li>\n"
         for one in rulings
+        if page in ("", one.headline.paper)
     )
-    summary = "<summary>The sentences behind the rows, and where they stand</summary>"
-    return f"{_table(heads, *rows)}\n\n<details>{summary}\n<ul>\n{said}</ul>\n</details>"
+    summary = "<summary>The sentences behind the rows, and what stands in for the papers' tasks"
+    return f"{_table(heads, *rows)}\n\n<details>{summary}</summary>\n<ul>\n{said}</ul>\n</details>"
+
+
+def _place(one: Ruling) -> str:
+    return f"{one.headline.paper}.md#headline-claims"
+
+
+def _sentence(one: Ruling) -> str:
+    """Return the sentence of a claim, where it stands, and how it was measured."""
+    headline, plan = one.headline, load_plan()
+    places = list(plan.places(headline))
+    stand_ins = dict.fromkeys(group.stand_in for _, group, _ in places if group.stand_in)
+    n = len(places) * max(len(group.suffixes) for _, group, _ in places)
+    over = "any of" if headline.claim.is_anywhere else "pooled over"
+    where = "one setting" if n == 1 else f"{over} {n} settings"
+    parts = [f"{headline.claim.says} ({headline.claim.place})", where, *stand_ins]
+    return "; ".join(parts) + "."
 
 
 def _after_a_look(papers: Sequence[Paper]) -> list[str]:
@@ -523,10 +543,14 @@ def _made_with(file: ResultsFile) -> str:
     return f"Made with {', '.join(known)}." if known else ""
 
 
-def _hand_written(papers: Sequence[Paper]) -> dict[Path, str]:
+def _hand_written(papers: Sequence[Paper], rulings: Sequence[Ruling]) -> dict[Path, str]:
     """Return the hand-written pages, with the tables of results that they have marks for."""
     theorems = json.loads((RESULTS / "theorems.json").read_text(encoding="utf-8"))
     tables = {name: _table(*lines) for name, lines in theorems.items()}
+    tables |= {
+        f"headline_{name.replace('-', '_')}": _headlines(rulings, name)
+        for name in dict.fromkeys(PROSE.values())
+    }
     trained = [paper for paper in papers if paper.preset.name in TRAINED]
     tables["e3cs_rounds"] = _by_setting(trained, ("seeds", "target", *COMPARED), _rounds)
     tables["e3cs_final"] = _by_setting(trained, COMPARED, _final)
@@ -619,7 +643,7 @@ def main() -> int:
     texts[INDEX], texts[EXPLORED] = index(rulings, papers), explored(papers)
     if not is_check:
         write_figure(forest(rulings), [FOREST])
-    texts |= _hand_written(papers)
+    texts |= _hand_written(papers, rulings)
     unmade = [p for p in PAGES.glob("*.md") if p not in texts]  # of presets that are gone
     stale = [p for p, text in texts.items() if not p.exists() or p.read_text("utf-8") != text]
     for path in stale:

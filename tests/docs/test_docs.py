@@ -140,6 +140,11 @@ def test_the_index_of_papers_counts_the_headline_claims_alone():
     n_claims, counts = re.search(r"\*\*(\d+) headline claims: (.*?)\.\*\*", text).groups()
     assert sum(map(int, re.findall(r"\d+", counts))) == int(n_claims)
     assert len(re.findall(r"\| \d+ of \d+ \| .* \|\n", text)) == int(n_claims)
+    rows = re.findall(r"\| \[(.*?)\]\((.*?)\.md#headline-claims\) (\|.*\n)", text)
+    assert len(rows) == int(n_claims)
+    for short, paper, numbers in rows:  # the page that a row links to has the row
+        own = (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
+        assert f"| {short} {numbers}" in own.partition("## Headline claims")[2]
     explored = (ROOT / "docs" / "papers" / "explored.md").read_text(encoding="utf-8")
     assert explored.count("| where | the paper says |") == 10
     assert "| verdict |" not in explored

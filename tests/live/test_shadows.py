@@ -6,17 +6,20 @@ import numpy as np
 import pytest
 
 from tests.live.history import FakePort, History
-from tests.live.test_session import calm, play_round, session_of
+from tests.live.test_session import calm, play_round, session_of, settings_of
 from turnout import InvalidInput, RoundContext, Selection, Selector, register
 from turnout.core.files import read_npz
-from turnout.live import Live, LiveSettings
+from turnout.core.registry import make
+from turnout.live import Identity, Kind, Live, LiveSettings, Reply, Session
 from turnout.live.checkpoint import checkpoint_bytes, read_checkpoint
 from turnout.live.records import Records
+from turnout.live.world import VirtualWorld
 from turnout.report.live import LiveRun, LiveView
 from turnout.results import read_cells
 from turnout.results.files import SELECTIONS
 from turnout.results.shadows import read_shadows
 from turnout.twin import replay
+from turnout.worlds import FixedDeadline, e3cs_world
 
 SHADOW = ("pace", "e3cs:quota=0.5", "oort")
 
@@ -187,3 +190,32 @@ def test_settings_with_shadows_survive_a_table():
     """As in job files and HTTP bodies."""
     settings = LiveSettings(shadow=["pace", "e3cs:quota=0.5"])
     assert list(LiveSettings.of(settings.table()).shadow) == ["pace", "e3cs:quota=0.5"]
+
+
+def test_shadows_see_a_virtual_world(ticking):
+    """With the world's columns and losses, which no client sends; nothing else changes."""
+
+    def run(shadow):
+        settings = settings_of(shadow=shadow, policy=FixedDeadline())
+        world = VirtualWorld(e3cs_world(12, seed=2), synthetic_losses=True)
+        session = Session(settings, make("random"), world=world)
+        chosen = []
+        for _ in range(15):
+            for i in range(12):
+                session.identify(i + 100, Reply(content=Identity(i)))
+            session.sync(range(100, 112))
+            cohort = session.open()
+            for client, is_asked in zip(cohort.ids, cohort.is_asked, strict=True):
+                if is_asked:
+                    reply = Reply(Kind.ANSWERED, 1.0, metrics={"num_examples": 3})
+                    session.receive(client, reply)
+            session.close()
+            chosen.append(cohort.ids)
+        return chosen, session
+
+    with_shadow, session = run(("oort", "ucb-cs"))
+    assert with_shadow == run(())[0]
+    columns = session.shadows.columns()
+    assert (np.diff(columns["shadow.oort.offsets"]) > 0).all()
+    (state,) = [each.selector.state() for each in session.shadows._all if each.label == "oort"]
+    assert any(np.count_nonzero(values) for values in state.values())

@@ -451,7 +451,7 @@ JSON = "application/json"
 KEYS = [
     "clients", "columns", "round", "available", "losses", "outcomes", "length_s", "name",
     "selector", "parameters", "cohort_size", "policy", "seed", "bounds", "guard",
-    "quorum", "limit_s", "late_s", "shadow", "deadline_s", "go_on",
+    "quorum", "limit_s", "late_s", "deadline_s", "go_on",
 ]  # fmt: skip
 ODD = [
     None, True, False, 0, -1, 1, 10**400, 2**63, 1e308, -0.0, NAN, float("inf"), "", "e3cs", "c1",
@@ -467,3 +467,28 @@ def odd_value(rng, depth):
         keys = [*KEYS, "kind", "client", "status", "metrics", "bits", "inner", "quota", "seconds"]
         return {rng.choice(keys): odd_value(rng, depth + 1) for _ in range(rng.randint(0, 4))}
     return rng.choice(ODD)
+
+
+@pytest.mark.parametrize(
+    ("selector", "parameters"),
+    [
+        *[("fedcor", {name: 10**9}) for name in ("dimension", "samples")],
+        ("nccb", {"clusters": 10**9}),
+        ("tifl", {"tiers": 10_001}),
+        ("guarded", {"inner": "fedcor", "inner_parameters": {"dimension": 10**9}}),
+        ("mix", {"members": {"fedcor:dimension=9": 10**9}}),
+    ],
+)
+def test_a_size_that_would_take_all_memory_is_refused_before_it_is_tried(
+    http, monkeypatch, selector, parameters
+):
+    """Making the arrays took minutes and gigabytes before they were found too large."""
+
+    def reset(*_):
+        raise AssertionError("it was tried")
+
+    monkeypatch.setattr("turnout.core.selector.Selector.clone", reset)
+    body = CREATE | {"selector": selector, "parameters": parameters}
+    answer = http.post("/federations", json=body)
+    check_problem(answer, 422, "parameters")
+    assert "at most 10000 over HTTP" in answer.json()["detail"]

@@ -40,16 +40,16 @@ def test_a_change_is_noted_with_token_action_federation_and_version(http, demo, 
     everything = audit(engine)
     rows = [(e["actor"], e["action"], e["version"], e["round"], e["subject"]) for e in everything]
     assert rows == [
-        ("(no token)", "create", 0, None, None),
+        ("(no token)", "created", 0, None, None),
         ("(no token)", "enrolled", 1, None, None),
-        ("(command line)", "make-token", None, None, "trainer (admin)"),
+        ("(command line)", "made-token", None, None, "trainer (admin)"),
         ("trainer", "opened", 2, 0, None),
         ("trainer", "reported", 3, 0, None),
         ("trainer", "closed", 4, 0, None),
-        ("trainer", "export", 4, None, None),
-        ("trainer", "make-token", None, None, "phone (read)"),
-        ("trainer", "revoke-token", None, None, "phone"),
-        ("trainer", "delete", version, None, None),
+        ("trainer", "exported", 4, None, None),
+        ("trainer", "made-token", None, None, "phone (read)"),
+        ("trainer", "revoked-token", None, None, "phone"),
+        ("trainer", "deleted", version, None, None),
     ]
     assert {(e["request_id"], e["address"]) for e in everything[3:]} == {("run-7", "127.0.0.1")}
     assert {e["federation"] for e in everything} == {"demo", None}  # it outlives its federation
@@ -152,3 +152,31 @@ def test_overdue_rounds_are_closed_by_the_server(engine, portal):
             while http.get(f"{path}/rounds/0").json()["state"] == "open":
                 pass
     assert ("(server)", "closed") in told(engine, "actor", "action")
+
+
+def test_a_database_that_is_away_is_one_line_until_it_is_back(engine, monkeypatch, caplog):
+    """The check for overdue rounds is made every second, for hours if need be."""
+    from fastapi.testclient import TestClient
+    from sqlalchemy.exc import OperationalError
+
+    from turnout.serve import app
+
+    calls, away = [], OperationalError("SELECT", {}, Exception("away"))
+
+    def close(*_):
+        calls.append(1)
+        if 3 < len(calls) < 9:
+            raise away
+        return 0
+
+    monkeypatch.setattr(app, "_CHECK_S", 0.01)
+    monkeypatch.setattr(app.rounds, "close_overdue", close)
+    with TestClient(app.create_app(engine, no_auth=True), **LOCAL):
+        while len(calls) < 12:
+            pass
+    said = [(one.levelname, one.getMessage().partition(":")[0]) for one in caplog.records]
+    assert said == [
+        ("ERROR", "overdue rounds cannot be closed"),
+        ("WARNING", "overdue rounds can be closed again"),
+    ]
+    assert all(one.exc_info is None for one in caplog.records)

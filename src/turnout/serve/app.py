@@ -15,9 +15,10 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import ASGIApp
 
-from turnout.core.errors import InvalidInput
+from turnout.core.errors import InvalidInput, TurnoutError
 from turnout.core.names import import_extra
 from turnout.core.version import __version__
 from turnout.live.receipts import Receipts
@@ -134,15 +135,22 @@ def create_app(
 def _keep_house(store: Store, stop: Event, keep_days: float | None) -> None:
     """Close rounds whose time is over, and forget old ones, until the server stops."""
     CALLER.set(Caller("(server)"))
-    next_forget = time.monotonic()
+    next_forget, is_failing = time.monotonic(), False
     while not stop.wait(_CHECK_S):
         try:
             rounds.close_overdue(store, time.time())
             if keep_days is not None and time.monotonic() >= next_forget:
                 next_forget = time.monotonic() + _FORGET_S
                 rounds.forget_old(store, time.time() - keep_days * 86_400.0)
-        except Exception:  # the next check may succeed
-            log.exception("overdue rounds could not be closed")
+            if is_failing:
+                log.warning("overdue rounds can be closed again")
+            is_failing = False
+        except Exception as error:  # the next check may succeed; the first of a row is logged
+            if not is_failing:
+                is_bug = not isinstance(error, TurnoutError | SQLAlchemyError)
+                text = "overdue rounds cannot be closed: %s"
+                log.error(text, error, exc_info=error if is_bug else None)
+            is_failing = True
 
 
 # --------------------------------------------------------------------------------------------------

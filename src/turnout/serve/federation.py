@@ -45,7 +45,9 @@ REPORTED = "reported"
 CHECKPOINT_KIND = "serve"
 #: The parts of a definition that a checkpoint belongs to.
 _IDENTITY = {"selector", "parameters", "seed", "guard", "cohort_size", "policy", "bounds"}
-#: Bytes that a selector may need for one client.
+#: A whole number in the parameters of a selector, which may be the size of an array ...
+_MAX_INTEGER = 10_000
+#: ... and bytes that a selector may need for one client.
 _MAX_STATE = 64 * 2**20
 _KINDS = {
     "completed": Kind.ANSWERED,
@@ -371,6 +373,12 @@ def check_new(definition: Definition) -> None:
     Raises:
         TurnoutError: What is wrong, and the fix.
     """
+    largest = max(_integers(definition.parameters), default=0)
+    if largest > _MAX_INTEGER:  # making the arrays could take all memory, or minutes
+        raise InvalidInput(
+            f"parameters: whole numbers must be at most {_MAX_INTEGER} over HTTP, got {largest}.",
+            field="parameters",
+        )
     trial = LiveFederation(definition).selector.clone()
     wrong = ""
     try:
@@ -384,6 +392,18 @@ def check_new(definition: Definition) -> None:
     if wrong:
         detail = f"{trial!r} cannot be used ({wrong}): use smaller parameters."
         raise InvalidInput(detail, field="parameters")
+
+
+def _integers(value: object) -> Iterator[int]:
+    """Yield the whole numbers in a table, at any depth."""
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _integers(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _integers(part)
 
 
 def _selector(definition: Definition) -> Selector:

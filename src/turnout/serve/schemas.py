@@ -97,10 +97,7 @@ else:
             Quorum: _QuorumBody,
         },
         defaults={"cohort_size": ..., "bounds": True, "quorum": _QuorumBody()},
-        names=[
-            *("cohort_size", "policy", "seed", "bounds", "guard", "quorum", "limit_s", "late_s"),
-            "shadow",
-        ],
+        names=["cohort_size", "policy", "seed", "bounds", "guard", "quorum", "limit_s", "late_s"],
     )
 
 
