@@ -54,7 +54,7 @@ CASES: Mapping[tuple[str, str], tuple[str, ...]] = {
 JUDGED: Mapping[str, tuple[str, ...]] = {
     "e3cs": ("success",),
     "volatile": ("success", "seconds"),
-    NO_START: ("success", "seconds"),
+    NO_START: ("seconds",),  # success is as in volatile
 }
 #: Bias, in its standard errors: half of all unbiased cells are above 0.67, one in 20 above this.
 BIAS = 1.96
@@ -171,6 +171,8 @@ def rows_of(saved: Mapping[str, Any]) -> list[Row]:
     for case, cells in saved.items():
         world, logger = case.split(" | ")
         for name, cell in cells.items():
+            if name.split(" | ")[1] not in JUDGED[world]:
+                continue
             error = np.array(cell["error"])
             rows.append(
                 Row(
@@ -222,6 +224,8 @@ def page_part(saved: Mapping[str, Any]) -> str:
         f"{len(not_worse)} of {len(compared)} cases; the ratio is {min(compared.values()):.2f} to "
         f"{max(compared.values()):.2f}.",
         "",
+        *_remarks(rows),
+        "",
         "| world | in charge | candidate | quantity | method | bias ± error | RMSE | covered |",
         "|---" * 8 + "|",
     ]
@@ -234,6 +238,29 @@ def page_part(saved: Mapping[str, Any]) -> str:
             f"{bias} | {row.rmse:.4f} | {covered} |"
         )
     return "\n".join(lines).replace("%", " %").replace("  %", " %") + "\n"
+
+
+def _remarks(rows: list[Row]) -> list[str]:
+    """Return what the misses are about."""
+    cold = [row for row in rows if (row.world, row.quantity) == ("volatile", "seconds")]
+    others = [row for row in rows if row not in cold]
+    wide = sum(row.coverage > COVERAGE[1] for row in others)
+    narrow = sum(row.coverage < COVERAGE[0] for row in others)
+    return [
+        f"**Seconds in `volatile` miss** ({sum(not row.is_unbiased for row in cold)} of "
+        f"{len(cold)} rows are biased). There, a client that took part in the round before is",
+        "a second faster, so its value depends on earlier choices, which the estimates assume it "
+        "does not; and the truth of these rows",
+        "knows cold clients only. The same world without a cold start was added after this was "
+        "seen, and before it was measured.",
+        "",
+        f"Of the other {len(others)} rows, {sum(row.is_unbiased for row in others)} are unbiased. "
+        f"Intervals cover more than 97 % in {wide} of them, most often for",
+        "`e3cs`, probably because it changes while it learns, and the interval takes that for "
+        f"noise. They cover less than 92 % in {narrow}.",
+        "With `mix` in charge, weights reach ten, and inverse propensity alone is skewed: prefer "
+        "the other two.",
+    ]
 
 
 def main(arguments: list[str]) -> int:

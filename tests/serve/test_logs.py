@@ -40,16 +40,16 @@ def test_a_change_is_noted_with_token_action_federation_and_version(http, demo, 
     everything = audit(engine)
     rows = [(e["actor"], e["action"], e["version"], e["round"], e["subject"]) for e in everything]
     assert rows == [
-        ("(no token)", "create", 0, None, None),
+        ("(no token)", "created", 0, None, None),
         ("(no token)", "enrolled", 1, None, None),
-        ("(command line)", "make-token", None, None, "trainer (admin)"),
+        ("(command line)", "made-token", None, None, "trainer (admin)"),
         ("trainer", "opened", 2, 0, None),
         ("trainer", "reported", 3, 0, None),
         ("trainer", "closed", 4, 0, None),
-        ("trainer", "export", 4, None, None),
-        ("trainer", "make-token", None, None, "phone (read)"),
-        ("trainer", "revoke-token", None, None, "phone"),
-        ("trainer", "delete", version, None, None),
+        ("trainer", "exported", 4, None, None),
+        ("trainer", "made-token", None, None, "phone (read)"),
+        ("trainer", "revoked-token", None, None, "phone"),
+        ("trainer", "deleted", version, None, None),
     ]
     assert {(e["request_id"], e["address"]) for e in everything[3:]} == {("run-7", "127.0.0.1")}
     assert {e["federation"] for e in everything} == {"demo", None}  # it outlives its federation

@@ -166,7 +166,7 @@ def test_old_rounds_are_forgotten_and_the_choices_go_on_as_before(http, demo, en
         query = select(AUDIT.c.round).where(AUDIT.c.federation == "demo", AUDIT.c.round < 4)
         assert connection.execute(query).all() == []
         query = select(AUDIT.c.action).where(AUDIT.c.federation == "demo", AUDIT.c.round.is_(None))
-        assert connection.execute(query).scalars().all() == ["create", "enrolled"]
+        assert connection.execute(query).scalars().all() == ["created", "enrolled"]
 
 
 def test_a_server_that_keeps_days_forgets_by_itself(engine, monkeypatch):

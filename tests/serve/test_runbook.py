@@ -202,11 +202,11 @@ def test_a_leaked_token_is_seen_in_the_audit_log_and_revoked_at_once(http, demo,
     http.post(f"{demo}/rounds", headers=mine)
     database = ["--database", f"sqlite:///{engine.url.database}"]
     shown = ran(*database, "audit", "--token", "trainer")
-    assert "export" in shown
+    assert "exported" in shown
     assert "backdoor (admin)" in shown
     assert "opened" not in shown
     entries = json.loads(ran(*database, "audit", "--token", "trainer", "--json"))
-    assert [entry["action"] for entry in entries] == ["make-token", "export"]
+    assert [entry["action"] for entry in entries] == ["made-token", "exported"]
     ran(*database, "revoke", "trainer")
     assert http.get(demo, headers=leaked).status_code == 401
     assert http.get(demo, headers=mine).status_code == 200

@@ -220,10 +220,15 @@ def audit(
 
     with open_database(context.obj).begin() as connection:
         entries = list_audit(connection, federation, token, limit)
-    shown = ["actor", "action", "federation", "version", "round", "subject", "address"]
-    table = Table("when", *shown)
+    table = Table()
+    for column in ("when (UTC)", "who", "what", "federation"):
+        table.add_column(column, overflow="fold", no_wrap=column.startswith("when"))
     for entry in entries:
         when = datetime.fromtimestamp(entry["at"], UTC).isoformat(" ", "seconds")[:-6]
-        cells = ("" if entry[name] is None else escape(str(entry[name])) for name in shown)
-        table.add_row(when, *cells)
+        about = "" if entry["round"] is None else f"round {entry['round']}"
+        what = f"{entry['action']} {entry['subject'] or about}".strip()
+        where = entry["federation"] or ""
+        if entry["version"] is not None:
+            where += f", version {entry['version']}"
+        table.add_row(when, *map(escape, (entry["actor"], what, where)))
     show(table, entries, as_json)

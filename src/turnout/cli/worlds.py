@@ -69,11 +69,14 @@ def worlds(
 
 
 def _row(part: str, kind: str, cls: Any) -> dict[str, Any]:
-    meanings = entries(cls.__doc__)
+    documented_by = [base for base in reversed(cls.__mro__) if dataclasses.is_dataclass(base)]
+    meanings = {
+        name: each for base in documented_by for name, each in entries(base.__doc__).items()
+    }
     try:
         example = encode(cls())
     except InvalidInput:  # it needs the path of a file
-        example = encode(cls(path="mine.csv"))
+        example = encode(cls(path="mine.npz" if kind.startswith("fitted-") else "mine.csv"))
     fields = [
         {"name": name, "default": example.get(name), "meaning": meanings[name].meaning}
         for name in (field.name for field in dataclasses.fields(cls))

@@ -95,7 +95,7 @@ def make_token(connection: Connection, name: str, scope: str, federation: str | 
         raise InvalidInput(
             f"a token called {name!r} exists: choose another name.", field="name"
         ) from error
-    note(connection, "make-token", federation, subject=f"{name} ({scope})")
+    note(connection, "made-token", federation, subject=f"{name} ({scope})")
     return token
 
 
@@ -143,7 +143,7 @@ def declare_tokens(connection: Connection, path: Path) -> None:
             revoke_token(connection, name)
         values = {"name": name, "scope": scope, "digest": digest, "created_at": time.time()}
         connection.execute(insert(TOKEN).values(values))
-        note(connection, "make-token", subject=f"{name} ({scope})")
+        note(connection, "made-token", subject=f"{name} ({scope})")
 
 
 def revoke_token(connection: Connection, name: str, federation: str | None = None) -> bool:
@@ -160,7 +160,7 @@ def revoke_token(connection: Connection, name: str, federation: str | None = Non
         is_it &= TOKEN.c.federation_id == number
     if not revoke_tokens(connection, is_it):
         return False
-    note(connection, "revoke-token", federation, subject=name)
+    note(connection, "revoked-token", federation, subject=name)
     return True
 
 

@@ -109,7 +109,7 @@ def restore(engine: Engine, path: Path) -> dict[str, int]:
                 # Servers that know the database from before recognise copies in memory by this.
                 newer = FEDERATION.c.created_at + 1e-3
                 sink.execute(FEDERATION.update().values(created_at=newer))
-                note(sink, "restore", subject=path.name[:256])
+                note(sink, "restored", subject=path.name[:256])
         finally:
             backup.dispose()
     return counts

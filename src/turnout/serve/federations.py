@@ -92,7 +92,7 @@ def create_federation(store: Stored, body: Definition, response: Response) -> di
         if there is None:
             values = {"name": body.name, "definition": text, "seq": 0}
             connection.execute(insert(FEDERATION).values(created_at=time.time(), **values))
-            note(connection, "create", body.name, version=0)
+            note(connection, "created", body.name, version=0)
         else:
             response.status_code = 200
     if there is not None and json.loads(there) != json.loads(text):
@@ -132,7 +132,7 @@ def delete_federation(store: Stored, name: Name) -> None:
         for table in (EVENT, ROUND, SNAPSHOT):
             tx.connection.execute(delete(table).where(table.c.federation_id == number))
         tx.connection.execute(delete(FEDERATION).where(FEDERATION.c.id == number))
-        note(tx.connection, "delete", name, version=tx.federation.seq)
+        note(tx.connection, "deleted", name, version=tx.federation.seq)
     store.forget(tx.federation, is_deleted=True)
 
 
@@ -201,7 +201,7 @@ def export_state(store: Stored, name: Name) -> Response:
         if tx.federation.cohort is not None:
             raise round_open(tx.federation.cohort.round)
         content = content_of(tx.federation.checkpoint())
-        note(tx.connection, "export", name, version=tx.federation.seq)
+        note(tx.connection, "exported", name, version=tx.federation.seq)
     return Response(content, media_type="application/octet-stream")
 
 

@@ -279,13 +279,7 @@ class _Rounds:
         #: (T,) which rounds can be judged.
         self.usable: BoolArray = (self.sizes > 0) & (np.diff(unknown) == 0)
         self.shadows = read_shadows(record.cell.path, record.run)
-        self.world = (
-            build(
-                Environment, {**settings.world, "n_clients": self.n_clients, "seed": self.seed}, ()
-            )
-            if settings.world and not record.cell.is_live
-            else None
-        )
+        self.world = _world_of(record)
 
     @property
     def of_usable(self) -> BoolArray:
@@ -315,9 +309,22 @@ class _Rounds:
             known: dict[str, Array] = {}
             if self.world is not None and wanted:
                 known |= self.world.context(t, size, columns=wanted).columns
-            elif SIZE in wanted:
+            if SIZE in wanted and SIZE in self.run.reported:
                 known[SIZE] = self._size
             yield t, chosen, RoundContext(t, size, available, self.deadline, known)
+
+
+def _world_of(record: Record) -> Environment | None:
+    """Return the world that was simulated, which knows the columns; None if there is none."""
+    settings = record.cell.settings
+    if not settings.world or settings.training or record.cell.is_live:
+        return None
+    sizes = {"n_clients": settings.n_clients, "seed": settings.seed}
+    try:
+        world: Environment = build(Environment, {**settings.world, **sizes}, ())
+    except TurnoutError:  # its plug-in or its traces are not here
+        return None
+    return world
 
 
 def _values(rounds: Sequence[_Rounds]) -> dict[str, FloatArray]:

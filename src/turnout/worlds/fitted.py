@@ -204,10 +204,15 @@ class _Fitted(CheckedFields):
         """
         return _drawn(self.learned, self.draw, n_clients, seed).effects
 
+    def _at(self, moment: Moment) -> _Drawn:
+        return _drawn(self.learned, self.draw, moment.n_clients, moment.seed)
+
 
 class _Drawn(NamedTuple):
     effects: FloatArray
     drift: float
+    there: FloatArray  #: (n,) the chance to be available
+    survives: FloatArray  #: (n,) the chance to succeed
 
 
 @lru_cache(maxsize=16)
@@ -233,7 +238,9 @@ def _drawn(learned: FittedArrays, draw: bool, n_clients: int, seed: int) -> _Dra
         effects[:n_known] += np.einsum("nij,nj->ni", factor, own[:n_known])
         effects[:n_known] += _widened(learned.mean[:n_known], variance)
     effects[n_known:] += own[n_known:] @ learned.spread.T
-    return _Drawn(frozen(np.clip(effects, -_LIMIT, _LIMIT)), float(slope))
+    effects = frozen(np.clip(effects, -_LIMIT, _LIMIT))
+    chances = [frozen(_chance(effects[:, column])) for column in (_AVAILABILITY, _SUCCESS)]
+    return _Drawn(effects, float(slope), *chances)
 
 
 def _widened(mean: FloatArray, variance: FloatArray) -> FloatArray:
@@ -256,6 +263,8 @@ def _chance(logit: FloatArray) -> FloatArray:
 
 def _of_clients(values: FloatArray, n_clients: int) -> FloatArray:
     """Return a value for each client of a world; the records' clients repeat if there are more."""
+    if n_clients == len(values):
+        return values
     return values[np.arange(n_clients) % len(values)]
 
 
@@ -272,7 +281,7 @@ class FittedAvailability(_Fitted, Availability):
     def chance(self, moment: Moment) -> FloatArray:
         """Return (n,) the chance to be available in this round."""
         learned, n = self.learned, moment.n_clients
-        mean = _chance(self.effects(n, moment.seed)[:, _AVAILABILITY])
+        mean = self._at(moment).there
         if not learned.rhythm.any():
             return mean
         angle = 2.0 * math.pi * (moment.round / float(learned.period))
@@ -304,7 +313,7 @@ class FittedSuccess(_Fitted, Volatility):
 
     def success_rate(self, moment: Moment) -> FloatArray:
         """Return each client's chance."""
-        return _chance(self.effects(moment.n_clients, moment.seed)[:, _SUCCESS])
+        return self._at(moment).survives
 
     def survived(self, moment: Moment) -> BoolArray:
         """Return who does not fail; a client keeps its state for a while."""
@@ -348,7 +357,7 @@ class FittedTimes(_Fitted, Timing):
     def _center(self, moment: Moment) -> FloatArray:
         """Return the logarithm of each client's seconds, without noise."""
         learned = self.learned
-        drawn = _drawn(learned, self.draw, moment.n_clients, moment.seed)
+        drawn = self._at(moment)
         own = drawn.effects[:, _SECONDS]
         n_rounds = float(learned.n_rounds)
         when = min(moment.round, (1.0 + DRIFT_GOES_ON) * n_rounds) - 0.5 * n_rounds

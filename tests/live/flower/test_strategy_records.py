@@ -243,3 +243,23 @@ def test_receipts_need_records(key):
     with pytest.raises(InvalidInput, match="a folder for records") as error:
         selecting(None, receipt_key=key)
     assert error.value.field == "receipt_key"
+
+
+def test_shadows_of_a_flower_run_are_recorded_and_judged(ticking, tmp_path):
+    """From the strategy's argument to the table of ``turnout show`` and to a replay."""
+    from typer.testing import CliRunner
+
+    from turnout.cli import app
+    from turnout.twin import replay
+
+    grid = federation(8)
+    strategy = selecting(tmp_path / "runs", selector="random", shadow=["pace", "e3cs"])
+    strategy.start(grid, model(), num_rounds=30)
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "runs")])
+    assert shown.exit_code == 0, shown.output
+    assert "Shadows, which were not followed" in shown.output
+    found = replay(tmp_path / "runs", ["pace", "e3cs"])
+    assert [each.origin for each in found.candidates] == ["recorded in shadow"] * 2
+    told = CliRunner().invoke(app, ["recommend", "--from", str(tmp_path / "runs"), "--json"])
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["in_charge"] == "random"
