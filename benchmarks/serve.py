@@ -37,7 +37,8 @@ CHUNK = 250_000
 SELECTOR = "e3cs"
 HEADINGS = (
     "clients", "register, s", "choose, ms: p50", "p99", "report, ms: p50", "p99",
-    "server, processor ms/round", "selector alone, ms: p50", "p99", "p99 of choose / p50 alone", "memory, MB",
+    "server, processor ms/round", "selector alone, ms: p50", "p99", "p99 of choose / p50 alone",
+    "memory, MB",
 )  # fmt: skip
 
 
