@@ -20,6 +20,7 @@ from turnout.training.models import (
     Ready,
     StackedLstm,
 )
+from turnout.training.participation import LastUpdates, OnlineWeights, RunningRates
 from turnout.training.recipe import Training
 from turnout.training.server import FedAdam, FedYogi, ServerMomentum, ServerOptimizer, TakeMean
 
@@ -35,6 +36,7 @@ __all__ = [
     "Federation",
     "InverseProbability",
     "KeepGlobal",
+    "LastUpdates",
     "LocalAlgorithm",
     "LocalWork",
     "Logistic",
@@ -42,8 +44,10 @@ __all__ = [
     "Mlp",
     "Model",
     "ModelScores",
+    "OnlineWeights",
     "PerClient",
     "Ready",
+    "RunningRates",
     "ServerMomentum",
     "ServerOptimizer",
     "StackedLstm",

@@ -12,23 +12,49 @@ MeanReturned("equal") 1 / number returned       full, every client counts alike
 KeepGlobal            n_i / sum over all        shrunk to the share of data returned (E3CS)
 InverseProbability    n_i / sum over all / p_i  full on average (Horvitz-Thompson)
 ===================== ========================= =============================================
+
+Rules that remember who took part are in ``turnout.training.participation``.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from turnout.core.domains import CheckedFields, Flag
+from turnout.core.domains import CheckedFields, Flag, PositiveOrInfinite
 from turnout.core.errors import InvalidInput
-from turnout.core.types import FloatArray, IntArray
+from turnout.core.plain import LATER
+from turnout.core.types import Array, BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+#: What a rule remembers from round to round, by name. It is saved with a checkpoint.
+Memory = dict[str, Array]
+
+
+class Answered(NamedTuple):
+    """The clients whose models a round has.
+
+    Attributes:
+        clients: (s,) who they are.
+        num_examples: (s,) their training examples.
+        probability: (s,) their inclusion probabilities; None if the selector reports none.
+        times: (s,) how often each was drawn.
+        all_examples: (n,) training examples of all clients, returned or not.
+    """
+
+    clients: IntArray
+    num_examples: IntArray
+    probability: FloatArray | None
+    times: IntArray
+    all_examples: IntArray
 
 
 class Aggregation(ABC):
@@ -54,6 +80,75 @@ class Aggregation(ABC):
             times: How often each client was drawn; above 1 only in draws with replacement.
 
         """
+
+    def start(self, n_clients: int, n_weights: int) -> Memory:
+        """Return what is remembered before the first round; by default nothing.
+
+        Args:
+            n_clients: Number of clients.
+            n_weights: Weights of the model, without buffers.
+        """
+        return {}
+
+    def weigh(self, answered: Answered, memory: Memory) -> FloatArray:
+        """Return (s,) the coefficients of the returned models, by what is remembered.
+
+        Args:
+            answered: Who returned.
+            memory: What was remembered in earlier rounds.
+        """
+        return self.coefficients(
+            answered.num_examples,
+            answered.probability,
+            int(answered.all_examples.sum()),
+            answered.times,
+        )
+
+    def combined(
+        self,
+        weights: Tensor,
+        updates: Tensor,
+        answered: Answered,
+        memory: Memory,
+        server_lr: float,
+    ) -> Tensor:
+        """Return the global model after the step.
+
+        Args:
+            weights: (P,) the global model.
+            updates: (s, P) the returned models.
+            answered: Who returned.
+            memory: What is remembered.
+            server_lr: Factor on the step.
+        """
+        return aggregate(weights, updates, self.weigh(answered, memory), server_lr)
+
+    def remember(self, memory: Memory, returned: BoolArray) -> None:
+        """Learn who returned, in place; called at the end of every round, also if nobody did.
+
+        Args:
+            memory: What is remembered.
+            returned: (n,) who returned a model that was used.
+        """
+        return
+
+
+class RememberingAggregation(Aggregation):
+    """A rule that goes by ``weigh`` and its memory; it cannot weigh a round by itself."""
+
+    def coefficients(
+        self,
+        num_examples: IntArray,
+        probability: FloatArray | None,
+        total_examples: int,
+        times: IntArray | int = 1,
+    ) -> FloatArray:
+        """Refuse: who took part before is not known here."""
+        raise InvalidInput(
+            f"aggregation {type(self).__name__} remembers who took part: call weigh() with its "
+            "memory.",
+            field="aggregation",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +208,15 @@ class InverseProbability(CheckedFields, Aggregation):
     Args:
         normalise: Divide by the sum of the coefficients (Hajek). Every round then takes a full
             step, at the price of a small bias. Try it when steps vary too much.
+        most: Largest 1 / probability that counts: it bounds a step, at the price of a bias.
+            Infinity clips nothing.
 
     """
 
     needs_probability: ClassVar[bool] = True
 
     normalise: Flag = False
+    most: PositiveOrInfinite = field(default=math.inf, metadata=LATER)
 
     def coefficients(
         self,
@@ -134,7 +232,9 @@ class InverseProbability(CheckedFields, Aggregation):
                 "reports none. Use MeanReturned() or a selector with exact probabilities (random, "
                 "e3cs)."
             )
-        weight: FloatArray = num_examples / total_examples / probability
+        weight: FloatArray = (
+            num_examples / total_examples / np.maximum(probability, 1.0 / self.most)
+        )
         return weight / weight.sum() if self.normalise and weight.size else weight
 
 

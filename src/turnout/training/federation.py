@@ -23,7 +23,7 @@ from turnout.core.rng import Purpose, stream
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, PollData, Selection
 from turnout.data import FederatedData, federate
 from turnout.results import metrics
-from turnout.training.aggregate import aggregate
+from turnout.training.aggregate import Answered, RememberingAggregation, aggregate
 from turnout.training.base import Clients, ClientScores, LocalAlgorithm, Trainer, Updates
 from turnout.training.local import examples_seen
 from turnout.training.recipe import TRAINERS, Training
@@ -142,16 +142,22 @@ class Federation:
         self._train_loss = math.nan
         self._scores: ClientScores | None = None
         self._moments = {
-            name: self.weights[: self.trainer.n_weights - self.trainer.n_buffers].clone().zero_()
+            name: self.weights[: self._n_weights].clone().zero_()
             for name in self.training.server.moments
         }
         keeps_own = self.training.buffers == "local" and self.trainer.n_buffers > 0
         self._kept = KeptBuffers(self.trainer) if keeps_own else None
+        self._memory = self.training.aggregation.start(self.data.n_clients, self._n_weights)
         self._versions: Versions | None = None  # only where rounds overlap
         if self._algorithm is not None:
             self._algorithm.reset(
                 self.data.n_clients, self.trainer.n_weights - self.trainer.n_buffers
             )
+
+    @property
+    def _n_weights(self) -> int:
+        """Weights of the model, without buffers."""
+        return self.trainer.n_weights - self.trainer.n_buffers
 
     @property
     def _algorithm(self) -> LocalAlgorithm | None:
@@ -174,6 +180,7 @@ class Federation:
             shape = (is_completed.size,) if size is None else (is_completed.size, size)
             reported[name] = np.full(shape, np.nan)
         self._train_loss = math.nan
+        returned = np.zeros(self.data.n_clients, dtype=np.bool_)
         if is_completed.any():
             self._scores = None
             clients = selection.clients[is_completed]
@@ -182,11 +189,13 @@ class Federation:
             for name, values in self._updates.of(self.weights, updates.weights).items():
                 reported[name][np.flatnonzero(is_completed)[is_sound]] = values[is_sound]
             self._aggregate(updates, is_sound, selection, is_completed)
+            returned[clients[is_sound]] = True
             is_broken[is_completed] = ~is_sound
             self.n_broken += int(np.sum(~is_sound))
             for name in _LOSSES:
                 values = _possible(getattr(updates, name))
                 reported[name][is_completed] = np.where(is_sound, values, np.nan)
+        self.training.aggregation.remember(self._memory, returned)
         return Trained(is_broken, reported)
 
     # Rounds that overlap.
@@ -205,9 +214,10 @@ class Federation:
                 "learns at the end of each round.",
                 field="algorithm",
             )
-        if self.training.aggregation.needs_probability:
+        rule = self.training.aggregation
+        if rule.needs_probability or isinstance(rule, RememberingAggregation):
             raise InvalidInput(
-                f"aggregation {type(self.training.aggregation).__name__} needs synchronous rounds: "
+                f"aggregation {type(rule).__name__} needs synchronous rounds: "
                 "the answers of a round that overlaps come from several draws. Use MeanReturned().",
                 field="aggregation",
             )
@@ -260,7 +270,10 @@ class Federation:
             bases = [
                 None if each.version == fresh else versions.models[each.version] for each in done
             ]
-            self._step([each.weights for each in done], coefficients, fresh, bases)
+            local = [each.weights for each in done]
+            lr = self.training.server_lr
+            new = aggregate(self.weights, local, coefficients, lr, bases)
+            self._step(new, local, coefficients, fresh)
             losses = [float(each.reports["loss"]) for each in done]
             self._train_loss = float(np.average(losses, weights=examples))
         versions.advance()
@@ -348,6 +361,7 @@ class Federation:
             "evaluated": np.array([self.evaluated.get(name, np.nan) for name in _EVALUATED]),
         }
         state |= {f"server.{name}": x.cpu().numpy() for name, x in self._moments.items()}
+        state |= {f"aggregation.{name}": x.copy() for name, x in self._memory.items()}
         if self._versions is not None:
             own = self._versions.state()
             state |= {f"{_VERSIONS}{name}": values for name, values in own.items()}
@@ -377,6 +391,10 @@ class Federation:
         self.reset()
         self.weights = saved("weights", self.weights)
         self._moments = {name: saved(f"server.{name}", x) for name, x in self._moments.items()}
+        self._memory = {
+            name: saved(f"aggregation.{name}", torch.from_numpy(x)).numpy()
+            for name, x in self._memory.items()
+        }
         if self._kept is not None:
             self._kept.values = saved("buffers", self._kept.values)
         if f"{_VERSIONS}number" in state:
@@ -406,27 +424,31 @@ class Federation:
     ) -> None:
         used = np.flatnonzero(is_completed)[is_sound]
         examples, chance = updates.num_examples[is_sound], selection.probability
-        coefficients = np.zeros(is_sound.size)
-        coefficients[is_sound] = self.training.aggregation.coefficients(
+        answered = Answered(
+            selection.clients[used],
             examples,
             None if chance is None else chance[used],
-            int(self.data.num_samples.sum()),
             selection.times[used],
+            self.data.num_samples,
         )
-        self._step(updates.weights, coefficients, selection.round)
+        rule = self.training.aggregation
+        models = updates.weights if is_sound.all() else updates.weights[is_sound]
+        coefficients = rule.weigh(answered, self._memory)
+        lr = self.training.server_lr
+        new = rule.combined(self.weights, models, answered, self._memory, lr)
+        self._step(new, models, coefficients, selection.round)
         if is_sound.any():
             self._train_loss = float(np.average(updates.loss[is_sound], weights=examples))
 
     def _step(
         self,
+        new: Tensor,
         local: Tensor | Sequence[Tensor],
         coefficients: FloatArray,
         round: int,
-        bases: Sequence[Tensor | None] | None = None,
     ) -> None:
-        """Make the next global model of local ones and the models that they started from."""
-        n, weights = self.trainer.n_weights - self.trainer.n_buffers, self.weights
-        new = aggregate(weights, local, coefficients, self.training.server_lr, bases)
+        """Make the next global model of the aggregated one; ``local`` are those it was made of."""
+        n, weights = self._n_weights, self.weights
         if coefficients.any():
             server = self.training.server
             new[:n] = server.step(weights[:n], new[:n], self._moments, round)
