@@ -290,3 +290,64 @@ def test_limits_that_may_be_infinite(name, least):
         with pytest.raises(InvalidInput) as found:
             turnout.make("pace", **{name: value})
         assert found.value.field == name
+
+
+# --------------------------------------------------------------------------------------------------
+# Rounds that overlap: the price of a place.
+# --------------------------------------------------------------------------------------------------
+
+
+def test_free_places_go_to_the_best_by_brute_force():
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        n, size = 7, int(rng.integers(1, 4))
+        selector = turnout.make("pace", floor=0.0)
+        selector.prepare(n, 0)
+        selector.queue_ = rng.random(n)
+        selector.pace_[0], selector.pace_[1] = rng.normal(size=n), 1.0
+        selector.answers_[0], selector.answers_[1] = rng.random(n), 1.0
+        selector.mean_time_, selector.n_times_ = 3.0, 5.0
+        busy = np.arange(n) < 2
+        ctx = turnout.RoundContext(4, size, ~busy, busy=busy)
+        chosen = selector.select(ctx, np.random.default_rng(1)).clients
+        # by hand: the shrunk pace, the reliability, the mean over free and busy clients
+        pace = selector.pace_[0] / (1.0 + 2.0)
+        time = np.exp(pace) / np.exp(pace).mean()
+        answered, asked = selector.answers_.sum(axis=1)
+        typical = (answered + 1.0) / (asked + 1.0)
+        reliability = (selector.answers_[0] + 1.0 * typical) / (1.0 + 1.0)
+
+        def value(cohort, time=time, reliability=reliability, queue=selector.queue_):
+            return sum(
+                queue[i] + 0.5 * reliability[i] * (1.0 + time[i]) ** -0.5 - time[i] for i in cohort
+            )
+
+        best = max(itertools.combinations(range(2, n), size), key=value)
+        assert chosen.tolist() == list(best)
+
+
+def test_the_price_of_a_place_is_the_best_rate_of_a_renewal_process():
+    # A place is given again and again to one of five clients. The rate is gain / time. With the
+    # best rate as the price, the client of the best rate has the largest gain - price x time, 0.
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        gain, time = rng.random(5), rng.uniform(0.5, 3.0, 5)
+        rate = (gain / time).max()
+        net = gain - rate * time
+        assert np.argmax(net) == np.argmax(gain / time)
+        assert abs(net.max()) < 1e-12
+        shares = rng.dirichlet(np.ones(5))
+        assert (shares @ gain) / (shares @ time) <= rate + 1e-12
+
+
+def test_a_choice_for_one_of_many_places_lets_the_means_fade_less():
+    selector = turnout.make("pace")
+    selector.prepare(6, 0)
+    busy = np.arange(6) < 3
+    selection = selector.select(
+        turnout.RoundContext(0, 1, ~busy, busy=busy), np.random.default_rng(0)
+    )
+    selector.answers_[1] = 1.0
+    selector.observe(selection, turnout.Outcome([0], [2.0]))
+    others = np.delete(np.arange(6), selection.clients)
+    np.testing.assert_allclose(selector.answers_[1, others], np.exp(-1 / 4 / 50.0))

@@ -299,7 +299,7 @@ def test_damaged_results_are_named(text: str, problem: str, tmp_path: Path) -> N
         (lambda table: table["parts"][0].update(experiment={}), "experiment lacks n_rounds"),
         (
             lambda table: schemes_in(table)["FedCS"]["measures"]["cep"].pop(),
-            "cep has not one",
+            "cep does not have one",
         ),
         (lambda table: schemes_in(table)["FedCS"].update(seeds="012345"), "seeds must be"),
         (lambda table: schemes_in(table).update(FedCS=[]), "cannot be read"),

@@ -52,10 +52,10 @@ def test_without_stragglers_training_is_synchronous_bit_for_bit(schedule):
     environment = Environment(10, 3, Always(), Reliable(), FixedTime(2.0))
     settings = {"cohort_size": 4, "n_rounds": 3}
     one, two = Federation(Training(), 10, 3), Federation(Training(), 10, 3)
-    first = list(rounds(turnout.make("pace"), environment, participants=one, **settings))
+    first = list(rounds(turnout.make("oort"), environment, participants=one, **settings))
     second = list(
         overlapping(
-            turnout.make("pace"), environment, schedule=schedule, participants=two, **settings
+            turnout.make("oort"), environment, schedule=schedule, participants=two, **settings
         )
     )
     assert (one.weights == two.weights).all()

@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from turnout.core import require
+from turnout.core.errors import InvalidInput
 from turnout.core.types import BoolArray, FloatArray, IntArray
 
 __all__ = ["Guarantee", "Recorded", "fair_places", "fair_share", "guarantee", "least_share"]
@@ -105,7 +106,7 @@ def guarantee(run: Recorded, floor: float = 0.5, cap: float = 2.0, slack: float 
         The worst windows, by client.
 
     Raises:
-        InvalidInput: The run has no record of the available clients.
+        InvalidInput: The run has no record of the available clients, or its rounds overlap.
 
     >>> import turnout
     >>> from turnout.worlds import e3cs_world
@@ -114,6 +115,12 @@ def guarantee(run: Recorded, floor: float = 0.5, cap: float = 2.0, slack: float 
     True
     """
     require.instance("run", run, Recorded)
+    if getattr(run, "overlaps", False):
+        raise InvalidInput(
+            "run must not have rounds that overlap: its rounds are aggregations, and the floor and "
+            "the cap hold choice by choice, which run folders do not keep.",
+            field="run",
+        )
     require.fraction("floor", floor)
     if not (isinstance(cap, float) and cap == math.inf):
         require.number("cap", cap, minimum=1.0)

@@ -105,6 +105,21 @@ sound. ``observe`` puts a sound ledger in place of a sound one and keeps the lar
 larger of two sound entries is sound. The exclusion is part of the pattern of availability, for all
 of which (3) to (5) are proven.
 
+Rounds that overlap. A client at work cannot be chosen, so it is not available, and each choice is a
+round of the proofs above: its places are the free ones. Nothing in them says why a client is not
+available, or when feedback comes. So (3) and (4) hold for windows of choices as they stand, with S
+counted over the choices that find the client free. (9) Let every free client be available and at
+most c be at work, and let phi (n - 1) / (n - c + 1) + phi c / n <= 1. Then (3) holds with
+D = 1 + phi (n - 1) / (n - c + 1), which is near 1 + phi if n is large against c. Proof: it is
+enough that q <= D. While client i is owed a place and passed over, it is free, all places go to
+clients that are owed one and have at least its q, and it is credited phi s / N for s places, where
+N >= n - c + s clients are free. By induction every q so far is at most D, and that of i is at least
+1 - phi f, with f <= c / n. So whoever is served ahead of i is less than 1 ahead of it, falls behind
+it, and stays there: it is credited as i is when it is free, and not at all when it is at work. At
+most n - 1 places are given before i is served, and each adds at most phi / (n - c + 1). In seconds
+nothing is promised: a client whose work lasts for L choices of fair share f is not credited for
+them, so it gets X >= (phi S' - D) / (1 + phi f L) of the S' that counts all choices.
+
 Regret. Let all n clients be available, with k places in each of T rounds and a reward in [0, 1] for
 each place. (6) At most phi k T + n places are reserved: the q sum to at most n at first, a round
 adds phi k, a reserved place takes 1, and no q falls below 0. (7) If there is no cap, the regret

@@ -27,6 +27,9 @@ Equations:  (1) V = h m (1 - late_), with times in units of the pool's mean: no 
             chosen whose times are known. If it errs by more than ``surprise`` times the usual,
             and by more than LEAST_SURPRISE, twice in a row, LEFT of all observed times is kept.
             select: ``guarded``'s reserved places, then the minimum of the objective for the others.
+            (6) Where rounds overlap, in place of the objective: the free places go to the clients
+            with the largest queue + w x utility x reliability x (1 + time / mean)^-1/2 - h x time /
+            mean, with the mean over everyone who can be reached. See *Rounds that overlap*.
             observe: Eqs. (1) and (2) of ``guarded``, then Eq. (2) and the means here. Accounts and
             queues count a round from the next choice on, with or without its feedback.
 Deviations: none.
@@ -45,6 +48,19 @@ Cost:       O(n log n) select, O(n) observe, state (8 x 11 + 1) n bytes.
 Checked:    the objective against brute force, the means by hand: tests/selectors/test_pace.py. The
             guarantee over adversarial histories: tests/selectors/test_guarded_histories.py. Time
             and fairness in nine tasks: turnout arena.
+
+Rounds that overlap. No round waits for its slowest client, so the objective above has no meaning. A
+client costs the seconds for which it holds its place. Say that a place that is given to client i is
+held for time_i and brings gain_i, and is then given again. Over a long time it brings sum gain /
+sum time, the reward of a renewal process. The best rate lambda is the one for which the maximum of
+gain_i - lambda time_i is 0: a client that does better than that would raise the rate. So each free
+place goes to the client with the largest gain_i - lambda time_i, and k free places to the k
+largest, because no client changes what another one costs. lambda = h / mean: in a synchronous round
+of clients of the mean time, Eq. (1) also charges h for each place. A long job is stale when it
+ends. About one aggregation falls into the time of the mean client if the buffer is as large as
+the concurrency, so its staleness is time / mean, and FedBuff's weight (1 + staleness)^-1/2 falls on
+the utility, but not on the queue, which counts places. A smaller buffer makes all answers
+staler than that. A choice for some places is this part of a round: means fade by it.
 """
 
 from __future__ import annotations
@@ -167,12 +183,17 @@ class Pace(Accounts):
         time = self._expected(ctx, base)
         np.minimum(time, ctx.deadline, out=time)
         cost = np.maximum(time[others], time[reserved].max(initial=0.0))  # the slowest counts
-        gain = self._worth(ctx)
-        gain *= self.utility
-        gain += self._ledger(ctx.round).accounts["queue_"]
-        gain = gain[others]
+        worth = self._worth(ctx)
+        worth *= self.utility
+        queue = self._ledger(ctx.round).accounts["queue_"]
         chosen = reserved
-        if n_places:
+        if n_places and ctx.busy is not None:
+            mean = max(float(time[ctx.available | ctx.busy].mean()), SHORTEST)
+            score = place_score(time[others] / mean, worth[others], queue[others], self.haste)
+            ranking = top_m(score, n_places, rng)  # Eq. (6)
+            chosen = np.sort(np.concatenate((reserved, others[ranking.chosen])))
+        elif n_places:
+            gain = (worth + queue)[others]
             mean = max(float(time[ctx.pool].mean()), SHORTEST)
             price = self.haste * n_places * (1.0 - self.late_) / mean  # Eq. (1)
             limit = bottleneck_limit(cost, gain, n_places, price)
@@ -180,6 +201,8 @@ class Pace(Accounts):
             chosen = np.sort(np.concatenate((reserved, others[ranking.chosen])))
         is_reserved = np.isin(chosen, reserved, assume_unique=True)
         memo = {"base": base[chosen], "time": time[chosen]}
+        if ctx.busy is not None:
+            memo["part"] = np.array(_part_of_round(ctx))
         if "context" in ctx.columns:
             memo["context"] = known_context(ctx, self.dimension)[chosen]
         memo |= self._account_memo(ctx, is_reserved)
@@ -189,14 +212,15 @@ class Pace(Accounts):
         """Charge the round, and let every mean fade before it learns."""
         self._settle(selection)
         clients = selection.clients
+        memory = self.memory / float(selection.memo.get("part", 1.0))
         for record in (self.pace_, self.answers_, self.loss_):
-            fade(record, self.memory)
+            fade(record, memory)
         add_observations(self.answers_, clients, outcome.completed.astype(np.float64))
         if self.utility > 0.0:
             add_observations(self.loss_, clients, outcome.metric("loss_rms"))
         late = outcome.status == Status.LATE
-        self.late_ += (float(late.mean()) - self.late_) / self.memory if late.size else 0.0
-        self._learn_times(selection, outcome)
+        self.late_ += (float(late.mean()) - self.late_) / memory if late.size else 0.0
+        self._learn_times(selection, outcome, memory)
 
     def _charge(self, accounts: Mapping[str, FloatArray], selection: Selection) -> None:
         """Advance the queues too."""
@@ -206,7 +230,7 @@ class Pace(Accounts):
         queue[charged(selection)] -= 1.0
         np.maximum(queue, 0.0, out=queue)  # Eq. (2)
 
-    def _learn_times(self, selection: Selection, outcome: Outcome) -> None:
+    def _learn_times(self, selection: Selection, outcome: Outcome, memory: float) -> None:
         """Update the mean time, the regression and the pace of the chosen."""
         seconds = np.where(outcome.duration > 0.0, outcome.duration, np.nan)
         is_timed = ~np.isnan(seconds) & (outcome.status <= Status.LATE)
@@ -214,7 +238,7 @@ class Pace(Accounts):
             return
         known = self.mean_time_ if self.n_times_ else float(np.median(seconds[is_timed]))
         clipped = np.clip(seconds, known / TAIL, known * TAIL)
-        keep = math.exp(-1.0 / self.memory)
+        keep = math.exp(-1.0 / memory)
         self.n_times_ = keep * self.n_times_ + 1.0
         self.mean_time_ = known + (float(clipped[is_timed].mean()) - known) / self.n_times_
         if "context" in selection.memo:
@@ -292,6 +316,24 @@ def typical_share(amount: FloatArray, most: float) -> FloatArray:
     amount /= typical
     amount[unknown] = 1.0
     return np.minimum(amount, most, out=amount)
+
+
+def place_score(time: FloatArray, worth: FloatArray, queue: FloatArray, haste: float) -> FloatArray:
+    """Return (k,) Eq. (6): what a client brings, less what its place costs.
+
+    Args:
+        time: (k,) predicted times, relative to the mean.
+        worth: (k,) utility x reliability, times its weight.
+        queue: (k,) the queues.
+        haste: What the mean time costs.
+    """
+    return queue + worth / np.sqrt(1.0 + time) - haste * time
+
+
+def _part_of_round(ctx: RoundContext) -> float:
+    """Return which part of the places at work is chosen now, above 0."""
+    n_busy = 0 if ctx.busy is None else int(np.count_nonzero(ctx.busy))
+    return ctx.cohort_size / (n_busy + ctx.cohort_size)
 
 
 def _median(values: FloatArray) -> float:
