@@ -14,7 +14,7 @@ DEPLOYMENT ?= tests/live/flower tests/live/nvflare
 SOURCES := $(shell find src -name '*.py')
 STEPS   := $(patsubst examples/%.py,build/tutorial/%.md,$(wildcard examples/[0-9][0-9]_*.py))
 
-.PHONY: demo test quick long deployment check bench peers docs dist papers choose controls reliability arena audit golden browser database clean
+.PHONY: demo test quick long deployment check bench peers docs dist papers choose replay controls reliability arena audit golden browser database clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

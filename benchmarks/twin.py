@@ -23,7 +23,7 @@ import numpy as np
 import turnout
 from turnout.core.files import write_atomically
 from turnout.core.types import BoolArray
-from turnout.results.settings import tools
+from turnout.results.settings import tools, versions
 from turnout.twin import FittedWorld, check
 from turnout.worlds import (
     Availability,
@@ -371,10 +371,12 @@ def main() -> None:
         if wanted == name or (wanted is None and name not in done):
             rows = [row for row in kept["rows"] if row["world"] != name]
             kept["rows"] = rows + measured(name, case)
+            kept.setdefault("commits", {})[name] = str(versions()["git"])[:7]
             write_atomically(RESULTS, (json.dumps(kept, indent=1) + "\n").encode())
     for name, measure in (("cost", round_cost), ("phones", phone_halves)):
         if name not in kept or wanted == name:
             kept[name] = measure()
+            kept.setdefault("commits", {})[name] = str(versions()["git"])[:7]
     rules = {"noise": NOISE, "least_noise": LEAST_NOISE, "n_rounds": N_ROUNDS, "seeds": SEEDS}
     table = {"tools": tools(trains=False), **kept, "bars": dict(BARS), "rules": rules}
     write_atomically(RESULTS, (json.dumps(table, indent=1) + "\n").encode())

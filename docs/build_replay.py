@@ -256,8 +256,8 @@ def _remarks(rows: list[Row]) -> list[str]:
         "",
         f"Of the other {len(others)} rows, {sum(row.is_unbiased for row in others)} are unbiased. "
         f"Intervals cover more than 97 % in {wide} of them, most often for",
-        "`e3cs`: it changes while it learns, and the interval takes the change for noise. They "
-        f"cover less than 92 % in {narrow}.",
+        "`e3cs`, probably because it changes while it learns, and the interval takes that for "
+        f"noise. They cover less than 92 % in {narrow}.",
         "With `mix` in charge, weights reach ten, and inverse propensity alone is skewed: prefer "
         "the other two.",
     ]

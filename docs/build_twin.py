@@ -205,7 +205,8 @@ def page_part(saved: Mapping[str, Any]) -> str:
         "",
         f"**{n_held} of {len(found)} bars hold.** "
         f"{len(saved['rows'])} logs of {saved['rules']['n_rounds']} rounds, seeds "
-        f"{', '.join(map(str, saved['rules']['seeds']))}.",
+        f"{', '.join(map(str, saved['rules']['seeds']))}. Measured with commit "
+        f"{', '.join(dict.fromkeys(saved['commits'].values()))}.",
         "",
         "| measured | bar | result | verdict |",
         "|---|---|---|---|",

@@ -17,9 +17,9 @@ import numpy as np
 
 from turnout.core.domains import CheckedFields, Count
 from turnout.core.errors import InvalidInput
-from turnout.core.types import Array, Selection
+from turnout.core.types import Array
 
-__all__ = ["Participation", "chance_bound", "merged"]
+__all__ = ["Participation", "merged"]
 
 #: The state of a selector that keeps such limits: how often each client was chosen, the round after
 #: the last time (0 = never), and the first round that is not known.
@@ -90,16 +90,6 @@ class Participation(CheckedFields):
             f"{'; '.join(ways)}.",
             field="max_times" if is_far else "min_gap",
         )
-
-
-def chance_bound(selection: Selection) -> dict[str, float]:
-    """Return what is recorded of a selection under limits; nothing if chances are unknown.
-
-    Args:
-        selection: The selection.
-    """
-    memo = selection.memo
-    return {CHANCE_BOUND: float(memo[CHANCE_BOUND])} if CHANCE_BOUND in memo else {}
 
 
 def merged(state: Mapping[str, Array], kept: int, gone: int) -> dict[str, Array]:

@@ -64,6 +64,8 @@ from turnout.core.types import (
 
 __all__ = ["Selector"]
 
+#: The limits of selectors that have none.
+NO_LIMITS = Participation()
 #: Makes a column for n clients.
 ColumnMaker: TypeAlias = Callable[[int, np.random.Generator], Array]
 
@@ -101,7 +103,7 @@ class Selector(Stateful, ABC):
     #: What a polled client evaluates its loss on.
     poll_data: PollData = "all"
     #: How often a client may take part, whatever happens.
-    participation: Participation = Participation()
+    participation: Participation = NO_LIMITS
     #: Whether limits or budgets may exclude available clients, for all rounds together.
     excludes: bool = False
 
@@ -112,6 +114,17 @@ class Selector(Stateful, ABC):
             n_clients: The number of clients, available or not.
         """
         super().reset(n_clients)
+
+    def check_fits(self, n_clients: int, cohort_size: int, n_rounds: int | None = None) -> None:
+        """Refuse a federation that is too small for the limits, as ``Participation`` does.
+
+        Args:
+            n_clients: The size of the federation.
+            cohort_size: Clients per round.
+            n_rounds: The rounds of the run; None = unknown.
+        """
+        if self.participation is not NO_LIMITS:
+            self.participation.check_fits(n_clients, cohort_size, n_rounds)
 
     def randomize(self, rng: np.random.Generator) -> None:
         """Redraw the random part of the initial state; runners call it once after ``reset``.

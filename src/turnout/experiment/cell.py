@@ -24,8 +24,7 @@ from turnout.core.types import Array
 from turnout.data import FederatedData
 from turnout.experiment.codec import encode
 from turnout.experiment.config import Experiment, class_names
-from turnout.experiment.loop import Progress, with_callbacks
-from turnout.experiment.simulation import Played, played
+from turnout.experiment.loop import Played, Progress, played, with_callbacks
 from turnout.experiment.variants import Variant
 from turnout.results import files
 from turnout.results.callbacks import Callback

@@ -88,7 +88,7 @@ class RoundEngine:
         """
         size = max(self.cohort_size, self.terms()[0])
         n_clients = self.n_clients if n_clients is None else n_clients
-        self.selector.participation.check_fits(n_clients, size, n_rounds)
+        self.selector.check_fits(n_clients, size, n_rounds)
 
     def terms(self) -> tuple[int, float]:
         """Return how many clients to choose in the next round, and its deadline in seconds."""

@@ -19,8 +19,8 @@ from turnout.core.version import __version__, repeats
 from turnout.experiment.cell import CHECKPOINT_EVERY, CellTask, cell_config, config_difference
 from turnout.experiment.code import sources_of
 from turnout.experiment.config import Experiment
+from turnout.experiment.loop import played
 from turnout.experiment.pool import Callbacks, Show, run_local
-from turnout.experiment.simulation import played
 from turnout.experiment.variants import Variant
 from turnout.results import files
 from turnout.results.files import (
@@ -279,7 +279,7 @@ def checker(experiment: Experiment) -> Callable[[Variant], None]:
             n_rounds=0,
         )
         size = max(size, experiment.policy.select_size(size, Observed.fresh()))
-        selector.participation.check_fits(world.n_clients, size, experiment.n_rounds)
+        selector.check_fits(world.n_clients, size, experiment.n_rounds)
         is_weighted = aggregation is not None and aggregation.needs_probability
         if is_weighted and not selector.reports_probability:
             raise InvalidInput(

@@ -27,6 +27,7 @@ from typing import (
     NamedTuple,
     Protocol,
     Self,
+    TypeAlias,
     TypeVar,
     runtime_checkable,
 )
@@ -36,7 +37,6 @@ import numpy as np
 from turnout.core import require
 from turnout.core.bounds import Bounds
 from turnout.core.errors import InvalidInput, MissingColumn
-from turnout.core.participation import chance_bound
 from turnout.core.selector import Selector
 from turnout.core.types import (
     Array,
@@ -49,7 +49,7 @@ from turnout.core.types import (
     Status,
 )
 from turnout.experiment.engine import RoundEngine
-from turnout.results.run import LOSSES, RoundRow
+from turnout.results.run import LOSSES, RoundRow, chance_bound
 from turnout.worlds import (
     Answers,
     Environment,
@@ -62,6 +62,7 @@ from turnout.worlds import (
 )
 
 if TYPE_CHECKING:
+    from turnout.experiment.overlap import Aggregated
     from turnout.results.callbacks import Callback
 
 # --------------------------------------------------------------------------------------------------
@@ -604,6 +605,32 @@ class Recorded(Protocol):
 
 
 _Record = TypeVar("_Record", bound=Recorded)
+
+
+#: A round of this loop, or of the one whose rounds overlap.
+Played: TypeAlias = "RoundRecord | Aggregated"
+
+
+def played(
+    selector: Selector,
+    environment: Environment,
+    *,
+    schedule: WorkSchedule | None,
+    **settings: Any,
+) -> Iterator[Played]:
+    """Return the rounds of ``rounds``, or of ``overlapping`` if the schedule overlaps.
+
+    Args:
+        selector: Who chooses.
+        environment: The world.
+        schedule: When clients get work and when a round ends; None = rounds do not overlap.
+        **settings: The other arguments of either.
+    """
+    if schedule is None or not schedule.overlaps:
+        return rounds(selector, environment, **settings)
+    from turnout.experiment.overlap import overlapping  # which builds on this module
+
+    return overlapping(selector, environment, schedule=schedule, **settings)
 
 
 def with_callbacks(

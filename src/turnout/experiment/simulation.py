@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,17 +14,13 @@ from turnout.core.errors import InvalidInput
 from turnout.core.registry import make
 from turnout.core.selector import Selector
 from turnout.core.types import BoolArray
-from turnout.experiment.loop import RoundRecord, rounds, with_callbacks
-from turnout.experiment.overlap import Aggregated, overlapping
+from turnout.experiment.loop import Played, played, with_callbacks
 from turnout.results.run import Collector, Run
 from turnout.worlds import Environment, RoundPolicy, WorkSchedule, named_world
 
 if TYPE_CHECKING:
     from turnout.results.callbacks import Callback
     from turnout.training import Training
-
-#: A round of either loop.
-Played: TypeAlias = RoundRecord | Aggregated
 
 
 def simulate(
@@ -82,26 +78,6 @@ def simulate(
         chooser, world, schedule=schedule, **sizes, seed=seed, policy=policy, bounds=bounds
     )
     return collect(records, world.n_clients, sizes["cohort_size"], keep_fates=keep_fates)
-
-
-def played(
-    selector: Selector,
-    environment: Environment,
-    *,
-    schedule: WorkSchedule | None,
-    **settings: Any,
-) -> Iterator[Played]:
-    """Return the rounds of ``rounds``, or of ``overlapping`` if the schedule overlaps.
-
-    Args:
-        selector: Who chooses.
-        environment: The world.
-        schedule: When clients get work and when a round ends; None = rounds do not overlap.
-        **settings: The other arguments of either.
-    """
-    if schedule is None or not schedule.overlaps:
-        return rounds(selector, environment, **settings)
-    return overlapping(selector, environment, schedule=schedule, **settings)
 
 
 def environment_of(environment: Environment | str, seed: int | None) -> Environment:

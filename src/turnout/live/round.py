@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from turnout.core.participation import CHANCE_BOUND, chance_bound
+from turnout.core.participation import CHANCE_BOUND
 from turnout.core.types import Array, BoolArray, FloatArray, RoundContext, Selection, Status
 from turnout.experiment.engine import RoundEngine
 from turnout.live.alerts import Alert
 from turnout.live.transport import Address, Kind, Reply, log
-from turnout.results.run import Collector, RoundRow, Run
+from turnout.results.run import Collector, RoundRow, Run, chance_bound
 from turnout.worlds import Closed
 
 #: Kinds that tell the server at once that a client has failed.

@@ -8,7 +8,7 @@ in ``turnout.live.driver`` is such a driver.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import RLock
 from typing import Any
@@ -82,8 +82,9 @@ class Session:
         self.spans = Spans(label)
         self.monitor = Monitor(settings, selector, warns=world is None)
         self.journal = Journal(settings.cohort_size, self.monitor.measured)
-        self.shadows = Shadows(settings.shadow, settings.seed)
-        self.journal.more_columns = self.shadows.columns
+        self.shadows = Shadows(settings.shadow, settings.seed) if settings.shadow else None
+        if self.shadows is not None:
+            self.journal.more_columns = self.shadows.columns
         self._claims, self._sizes = FirstClaims(), UpdateSizes()
         self._counts_once = counts_once
         self._lock = RLock()
@@ -137,7 +138,8 @@ class Session:
             self.members.update(present)
             self.members.bind()
             self.engine.resize(len(self.members.roster))
-            self.shadows.resize(len(self.members.roster))
+            if self.shadows is not None:
+                self.shadows.resize(len(self.members.roster))
             self._claims.grow(len(self.members.roster))
             self._sizes.grow(len(self.members.roster))
 
@@ -326,7 +328,7 @@ class Session:
                     "world": {} if self.world is None else self.world.state(),
                     "claims": self._claims.state() | self._sizes.state(),
                     **self.monitor.state(),
-                    **({"shadows": self.shadows.state()} if self.shadows else {}),
+                    **({} if self.shadows is None else {"shadows": self.shadows.state()}),
                     "columns": members.columns.state(),
                     "run": journal.columns(),
                 },
@@ -354,8 +356,9 @@ class Session:
                 self.world.load_state(arrays.get("world", {}))
             self.journal.restore(arrays["run"], saved.metrics, set(saved.void))
             n_choices = arrays["run"]["clients"].size
-            past = arrays.get("shadows", {})
-            self.shadows.load_state(past, n, self.journal.n_rounds, n_choices)
+            if self.shadows is not None:
+                past = arrays.get("shadows", {})
+                self.shadows.load_state(past, n, self.journal.n_rounds, n_choices)
             self.journal.n_clients = max(1, n)
             self.reports.seen.update(saved.seen)
             n_void = self.journal.n_last_below(self.settings.quorum.min_answers)
@@ -393,8 +396,8 @@ class Session:
 
     def _select(self, ctx: RoundContext) -> OpenRound:
         selection = self.engine.select(ctx)
-        if self.shadows:
-            self.shadows.choose(self._for_shadows(ctx))
+        if self.shadows is not None:
+            self.shadows.choose(self._for_shadows(ctx, self.shadows.wanted))
         clients, foreseen = selection.clients, None
         if self.world is not None:  # it knows how the round will end
             fate = self.world.fate(ctx.round)
@@ -404,9 +407,8 @@ class Session:
         addresses = tuple(self.members.addresses_of(clients))
         return OpenRound(self.engine, ctx, selection, ids, addresses, foreseen)
 
-    def _for_shadows(self, ctx: RoundContext) -> RoundContext:
+    def _for_shadows(self, ctx: RoundContext, wanted: Collection[str]) -> RoundContext:
         """Return a context with the columns that shadows use, and without answers to a poll."""
-        wanted = self.shadows.wanted
         if self.world is None:
             columns: Mapping[str, Array] = self.members.columns.take(wanted)
         else:
@@ -468,7 +470,7 @@ class Session:
         if joules is not None:
             reported = {**reported, "energy_j": joules}
         self.journal.add(selection, result, duration, ctx.available, reported)
-        if self.shadows:
+        if self.shadows is not None:
             told = self.reports.told(t, clients, closed, opened.answers, self.shadows.metrics)
             metrics = {**told, **outcome.metrics}
             self.shadows.learn(selection, replace(outcome, metrics=metrics))
@@ -508,6 +510,7 @@ class Session:
         closed = self.engine.policy.close(np.zeros(0), nothing)
         result = ClosedRound(self.round, (), closed, {}, (), True, *times)
         selection = Selection(self.round, np.zeros(0, dtype=np.int64))
-        self.shadows.learn(selection)
+        if self.shadows is not None:
+            self.shadows.learn(selection)
         self.journal.add(selection, result, closed.duration, nothing)
         return self.monitor.count(selection, nothing, result, self.members.roster)

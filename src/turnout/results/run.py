@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from turnout.core.errors import InvalidInput
 from turnout.core.notebook import lines_with_curves
+from turnout.core.participation import CHANCE_BOUND
 from turnout.core.plain import finite
-from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Status
+from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Selection, Status
 from turnout.results import metrics
 
 # --------------------------------------------------------------------------------------------------
@@ -110,6 +111,16 @@ class RoundRow(NamedTuple):
     measured: Mapping[str, float] = _NOTHING
     reported: Mapping[str, FloatArray] = _NO_REPORTS
     overlap: Overlap | None = None
+
+
+def chance_bound(selection: Selection) -> dict[str, float]:
+    """Return what is recorded of a selection under limits; nothing if chances are unknown.
+
+    Args:
+        selection: The selection.
+    """
+    memo = selection.memo
+    return {CHANCE_BOUND: float(memo[CHANCE_BOUND])} if CHANCE_BOUND in memo else {}
 
 
 class Collector:
