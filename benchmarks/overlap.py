@@ -93,9 +93,8 @@ def speed() -> None:
         begin, n_events = time.process_time(), 0
         for record in overlapping(turnout.make(name), world, schedule=Buffered(), n_rounds=300):
             n_events += record.row.clients.size
-        print(
-            f"{name}: {n_events / (time.process_time() - begin):,.0f} events a second of processor time"
-        )
+        rate = n_events / (time.process_time() - begin)
+        print(f"{name}: {rate:,.0f} events a second of processor time")
     for name in ("random", "pace"):
         large = Environment(1_000_000, 0, timing=LinearContextual())
         sync = rounds(turnout.make(name), large, cohort_size=30, n_rounds=9)
