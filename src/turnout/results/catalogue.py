@@ -543,7 +543,7 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         heading="energy",
         meaning="Energy that the devices of chosen clients spent on work.",
         unit="J",
-        tables=_SIMULATION | {"train", "compare", "compare --train"},
+        tables=frozenset({"simulate", "train", "report"}),
         compute=_sum_of("energy_j"),
     ),
     _energy(

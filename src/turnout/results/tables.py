@@ -134,9 +134,10 @@ def suitable(world: WorldGroup, metrics: Sequence[Metric[Facts]]) -> list[Metric
         world: Cells that compare.
         metrics: Those of a table.
     """
-    if not world.is_live:
-        return list(metrics)
     scores = world.scores
+    if not world.is_live:
+        has_energy = any(scores.n_reached(n, metric_named("energy_j")) for n in scores.labels)
+        return [metric for metric in metrics if metric.needs != "energy" or has_energy]
     return [
         replace(metric, meaning=metric.meaning.replace(*_CLOCKS))
         for metric in metrics

@@ -193,6 +193,17 @@ class BatteryOnGrid(Battery):
     regions in their order. Work counts at the hour in which it is done.
 
     Args:
+        capacity_wh: Energy of a full battery in watt-hours, above 0. A phone has 10 to 20.
+        work_w: Watts of work, the median over clients, above 0.
+        spread: Standard deviation of the logarithm of those watts over clients, >= 0.
+        idle_w: Watts while it does not work, also while it charges; >= 0.
+        charge_w: Watts of the charger, >= 0.
+        charge_from: Local hour at which clients plug in, from 0 to 24.
+        charge_to: Local hour at which they unplug; before ``charge_from`` means the next day.
+        zones: Part of the day that the time zones spread over, from 0 to 1.
+        full: Lowest and highest fraction of the battery before round 0.
+        reserve: Fraction below which a client that does not charge is not available.
+        round_s: Seconds of the day that pass per round.
         path: The file. It must be set.
     """
 
