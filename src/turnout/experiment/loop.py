@@ -532,6 +532,9 @@ class Chooser:
             deadline: Seconds that the clients have.
         """
         engine, environment, participants, progress = self._playing
+        at_work: dict[str, BoolArray] = {}
+        if engine.in_flight is not None:
+            at_work["busy"] = engine.in_flight.busy(environment.n_clients)
         ctx = environment.context(
             t,
             size,
@@ -539,7 +542,7 @@ class Chooser:
             columns=self._columns,
             deadline=deadline,
             workload=self._workload,
-            busy=None if engine.in_flight is None else engine.in_flight.busy(environment.n_clients),
+            **at_work,
         )
         evaluated = getattr(participants, "evaluated", _NOTHING)
         if self._own or evaluated:
