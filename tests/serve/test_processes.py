@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from tests.serve.conftest import create
 from tests.serve.processes import Server, postgresql, servers
 from turnout.serve import federations, open_database
-from turnout.serve.auth import Grant
+from turnout.serve.auth import Grant, declare_tokens
 from turnout.serve.database import METADATA, ROUND, SNAPSHOT, writing
 from turnout.serve.federation import content_of
 from turnout.serve.schemas import Definition, Enrolment
@@ -161,15 +161,20 @@ def test_nul_in_a_path_is_a_problem_of_the_request(database):
         assert http.get("/federations/ab").status_code == 404
 
 
-def test_servers_that_start_at_once_make_the_tables_once(database):
+def test_servers_that_start_at_once_make_the_tables_once(database, tmp_path):
     """All four wait at one gate; the database is new, so whoever is first makes the tables."""
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE DATABASE fresh")
     fresh, gate = database.replace("/postgres", "/fresh"), threading.Barrier(4)
 
+    (tmp_path / "tokens").write_text("operator admin " + "0" * 32)
+
     def start(_):
         gate.wait()
-        open_database(fresh).dispose()
+        engine = open_database(fresh)
+        with writing(engine) as connection:  # and its tokens
+            declare_tokens(connection, tmp_path / "tokens")
+        engine.dispose()
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(start, range(4)))

@@ -27,7 +27,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from turnout.core.errors import InvalidInput
-from turnout.serve.database import FEDERATION, TOKEN, reading
+from turnout.serve.database import FEDERATION, TOKEN, lock_starts, reading
 from turnout.serve.logs import CALLER, note
 from turnout.serve.problems import HttpProblem
 
@@ -117,6 +117,7 @@ def declare_tokens(connection: Connection, path: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise InvalidInput(f"{path} cannot be read: {reason}.", field="token_file") from error
+    lock_starts(connection)
     for i, line in enumerate(lines, 1):
         words = line.split()
         if not words or words[0].startswith("#"):

@@ -47,8 +47,8 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 _VERSION = text("SELECT version_num FROM alembic_version")
 #: Seconds that a writer waits for another writer.
 _WAIT_S = 60.0
-#: The advisory lock of PostgreSQL that a migration holds.
-_MIGRATION_LOCK = 7_210_517
+#: The advisory lock of PostgreSQL that a server holds while it prepares the database.
+_START_LOCK = 7_210_517
 #: The execution option that marks a writing connection, since SQLite locks when it begins.
 _WRITES = "turnout_writes"
 #: More connections than a server has threads, so that no thread waits for one with a lock held.
@@ -206,6 +206,16 @@ def reading(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
+def lock_starts(connection: Connection) -> None:
+    """Wait for other servers that are starting; they wait until this transaction ends.
+
+    Args:
+        connection: A writing transaction.
+    """
+    if connection.dialect.name == "postgresql":  # SQLite has one writer
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_START_LOCK})")
+
+
 def _writer(engine: Engine) -> Engine:
     return engine.execution_options(**{_WRITES: True})
 
@@ -263,8 +273,7 @@ def _wrong_version(there: str | None, what: str) -> DatabaseError:
 
 def _migrate(connection: Connection) -> str | None:
     """Bring a database up to date; return the version that it had."""
-    if connection.dialect.name == "postgresql":  # several servers may start at once
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
+    lock_starts(connection)
     there = MigrationContext.configure(connection).get_current_revision()
     if there not in (None, *_versions(_MIGRATIONS)):
         raise _wrong_version(there, "upgrade to")
