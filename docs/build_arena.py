@@ -7,6 +7,7 @@ Figures are not compared: pixels differ between machines.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import turnout
@@ -23,7 +24,7 @@ from turnout.studies.arena_figures import (
 )
 from turnout.studies.arena_tables import goals_table, overall_table, task_table
 from turnout.studies.arena_tasks import tasks_in
-from turnout.studies.bars import bars, bars_of
+from turnout.studies.bars import bars, bars_of, ratio_to_before
 from turnout.studies.standings import (
     BASELINE,
     Overall,
@@ -37,6 +38,7 @@ from turnout.studies.standings import (
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "arena.json"
+HARDER_RESULTS = ROOT / "results" / "harder" / "arena.json"
 ABLATION = ROOT / "results" / "pace" / "arena.json"
 SENSITIVITY = ROOT / "results" / "pace" / "sensitivity" / "arena.json"
 STANDINGS = ROOT / "src" / "turnout" / "studies" / "arena_standings.json"
@@ -136,7 +138,7 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
         "![Performance profile](assets/arena-profile.png)",
         "",
         f"*Share of runs that reach the target faster than {BASELINE} by each factor. The band is "
-        f"the 95 % interval of `{OURS}`.*",
+        f"the 95 % interval of `{OURS}`. The four fastest others have names.*",
         "",
         "## Selector by selector",
         "",
@@ -161,23 +163,32 @@ def page_part(arena: Arena, tasks: tuple[ArenaTask, ...]) -> str:
         kept = Arena.read(SENSITIVITY)
         lacking = [task.label for task in tasks_named(TUNED_IN) if kept.trials(task) is None]
         lines += [f"**Not run yet:** {', '.join(lacking)}.", ""] if lacking else []
-    lines += _harder(arena)
+    harder = Arena.read(HARDER_RESULTS)
+    lines += _harder(harder)
     for number, task in enumerate((*tasks, *tasks_in("harder")), 1):
         lines += [f"## {number}. {task.title}", "", f"`{task.label}`. {task.what}", ""]
-        text = task_table(arena, task)
+        text = task_table(arena if task in tasks else harder, task)
         lines += [*text.markdown(), ""] if text.rows else ["Not run yet.", ""]
     made = ", ".join(f"{name} {version}" for name, version in arena.file.made_with.items())
     return "\n".join([*lines, f"Made with {made}."]) + "\n"
 
 
 def _harder(arena: Arena) -> list[str]:
-    """Return the parts on the harder tasks and on the bars of the second version."""
+    """Return the parts on the harder tasks and on the bars of the second version.
+
+    Args:
+        arena: The results of the harder tasks.
+    """
     tasks, own = tasks_in("harder"), bars()
     overall = overall_of(arena, tasks)
     lacking = [task.label for task in tasks if arena.trials(task) is None]
     lines = ["## Over the harder tasks", "", HARDER, ""]
-    lines += [*overall_table(overall).markdown(), ""] if overall else []
-    lines += [*_by_task(overall, tasks), ""] if overall else []
+    if overall:
+        lines += [*overall_table(overall).markdown(), ""]
+        lines += ["![Time against fairness](assets/arena-harder.png)", ""]
+        lines += ["*Time against fairness on the harder tasks that were run.*", ""]
+        lines += _by_task(overall, [task for task in tasks if task.label not in lacking])
+        lines += ["", *_against_before(arena, tasks), ""]
     lines += [f"**Not run yet:** {', '.join(lacking)}.", ""] if lacking else []
     reporting = [task.label for task in tasks_named() if task.reports]
     lines += [f"## Bars for `{own['selector']}`", ""]
@@ -187,7 +198,17 @@ def _harder(arena: Arena) -> list[str]:
     return [*lines, *goals_table(bars_of(arena, tasks_named())).markdown(), ""]
 
 
-def _by_task(overall: dict[str, Overall], tasks: tuple[ArenaTask, ...]) -> list[str]:
+def _against_before(arena: Arena, tasks: Sequence[ArenaTask]) -> list[str]:
+    """Return a table of the second version's time over the first's, a row a task."""
+    own = bars()
+    lines = [f"| task | time of `{own['selector']}` / time of `{own['before']}` |", "|---|---|"]
+    for task, ratio in ratio_to_before(arena, tasks).items():
+        span = f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+        lines.append(f"| {task or '**together**'} | {span} |")
+    return lines
+
+
+def _by_task(overall: dict[str, Overall], tasks: Sequence[ArenaTask]) -> list[str]:
     """Return a table of time over the baseline's and least share, a row a task."""
     shown = {label: own for label, own in overall.items() if label != BASELINE}
     lines = ["The next table shows *time / random* and, in brackets, *least share* by task:", ""]
@@ -297,6 +318,9 @@ def main() -> None:
         path.write_text(text, encoding="utf-8")
     draw_means(overall, [FIGURES / "arena-means.png"])
     draw_front(overall, TIME, [FIGURES / "arena-front.png"])
+    if HARDER_RESULTS.exists():
+        harder = overall_of(Arena.read(HARDER_RESULTS), tasks_in("harder"))
+        draw_front(harder, TIME, [FIGURES / "arena-harder.png"])
     draw_front(overall, ACCURACY, [FIGURES / "arena-accuracy.png"])
     draw_profile(arena, tasks, tuple(overall), [FIGURES / "arena-profile.png"])
     if SENSITIVITY.exists():

@@ -68,6 +68,8 @@ def test_a_mix_makes_the_log_of_oort_usable(logged):
     assert not mixed.problem
     assert mixed.estimates["success"]["doubly_robust"].low < 0.475
     assert mixed.estimates["success"]["doubly_robust"].high > 0.475
+    assert mixed.estimates["utility"]["doubly_robust"].mean > 0.0  # oort asks for losses
+    assert "utility" not in alone.candidates[0].estimates
 
 
 def test_chances_are_estimated_on_request_only(logged):

@@ -21,6 +21,8 @@ from turnout.studies.standings import FAIR, Duel, Overall, speeds_of
 OURS = "pace"
 _WIDTH = 7.2
 _N_COLUMNS = 3
+#: Selectors beside ours that have a name in the profile.
+_N_NAMED = 4
 _SPEEDS = (0.5, 0.75, 1.0, 1.5, 2.0)
 
 
@@ -98,16 +100,18 @@ def draw_profile(
 ) -> list[Path]:
     """Draw the share of runs that are faster than the baseline by each factor.
 
-    Ours has its 95 % interval; those of all would hide each other.
+    Ours has its 95 % interval, and the first ones have names. The others are faint lines.
 
     Args:
         arena: The results.
         tasks: The tasks.
-        labels: The selectors.
+        labels: The selectors, those first that are to have names.
         paths: The files; their endings are the formats.
     """
     factors = np.exp(np.linspace(math.log(0.4), math.log(2.5), 101))
     marks: list[Mark] = []
+    others = [label for label in labels if label not in (OURS, BASELINE)]
+    named = {OURS, *others[:_N_NAMED]}
     for number, label in enumerate(labels):
         speeds = list(speeds_of(arena, tasks, label).values())
         if label == BASELINE or not speeds:
@@ -115,6 +119,8 @@ def draw_profile(
         is_ours = label == OURS
         share = performance_profile(speeds, np.log(factors))
         line = Line(label, number, factors, share, is_bold=is_ours)
+        if label not in named:
+            line = dataclasses.replace(line, name="", opacity=0.25)
         if is_ours:
             low, high = profile_band(speeds, np.log(factors))
             line = dataclasses.replace(line, low=low, high=high)

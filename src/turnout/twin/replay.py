@@ -40,7 +40,7 @@ from turnout.experiment.shadow import Shadow, Wish
 from turnout.experiment.variants import Variant, variants_of
 from turnout.results.guarantee import least_share
 from turnout.results.offpolicy import Judgement, Weighted
-from turnout.results.run import LOSSES
+from turnout.results.run import LOSSES, Run
 from turnout.results.shadows import Shadowed, read_shadows
 from turnout.twin.log import Log, Record, read_log
 from turnout.twin.world import FittedWorld
@@ -332,13 +332,17 @@ def _values(rounds: Sequence[_Rounds]) -> dict[str, FloatArray]:
     runs = [each.run for each in rounds]
     done = np.concatenate([run.completed for run in runs]).astype(np.float64)
     spent = np.concatenate([run.spent for run in runs])
-    loss = np.concatenate(
-        [run.reported.get("loss", np.full(run.clients.size, np.nan)) for run in runs]
-    )
+    loss = np.concatenate([_loss_of(run) for run in runs])
     values = {"success": done, "seconds": spent, "wasted": np.where(done > 0.0, 0.0, spent)}
     if np.isfinite(loss).any():
         values["utility"] = np.where((done > 0.0) & np.isfinite(loss), loss, 0.0)
     return values
+
+
+def _loss_of(run: Run) -> FloatArray:
+    """Return (choices,) the reported loss: the mean of the examples, or their root mean square."""
+    found = (run.reported[name] for name in LOSSES if name in run.reported)
+    return next(found, np.full(run.clients.size, np.nan))
 
 
 def _now(rounds: Sequence[_Rounds], values: Mapping[str, FloatArray]) -> dict[str, Judgement]:
