@@ -20,6 +20,9 @@ from turnout.live.checkpoint import Checkpoint
 from turnout.live.transport import clock
 from turnout.results.run import Collector, RoundRow, Run
 
+#: What a checkpoint with merged clients leaves out.
+_AFRESH = ("tally", "alerts", "shadows")
+
 
 @dataclass(frozen=True, slots=True)
 class Client:
@@ -139,8 +142,9 @@ def merge(saved: Checkpoint, kept: Hashable, gone: Hashable) -> Checkpoint:
     pair = roster.index_of(kept), roster.index_of(gone)
     roster.merge(kept, gone)
     run = _run_of(saved, roster)
-    # When the run resumes, the counts by client are recomputed from the rounds.
-    arrays = {name: part for name, part in saved.arrays.items() if name not in ("tally", "alerts")}
+    # When the run resumes, counts by client are computed from the rounds, and shadows begin again:
+    # what they wished is in the order of the former choices.
+    arrays = {name: part for name, part in saved.arrays.items() if name not in _AFRESH}
     arrays["run"] = _as_one(run, *pair)
     arrays["selector"] = merged(saved.arrays.get("selector", {}), *pair)
     for owner in ("columns", "claims"):
