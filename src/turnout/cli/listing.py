@@ -101,7 +101,7 @@ def _facts(description: Description) -> dict[str, str]:
 
 
 def _plain(description: Description) -> dict[str, Any]:
-    """Return the description as JSON holds it; schedules and infinity are the calls that make them."""
+    """Return the description as JSON holds it; schedules and infinity are calls that make them."""
     extra = {"summary": description.summary, "command": description.command}
     plain: dict[str, Any] = json.loads(json.dumps(asdict(description) | extra, default=repr))
     for row, parameter in zip(plain["parameters"], description.parameters, strict=True):
