@@ -182,7 +182,8 @@ class Guarded(Invitations):
             life of the state. None is no limit.
         max_energy_j: Joules that a client spends at most, by the column energy_j. Keep inf for no
             limit.
-        total_energy_j: Joules that all clients spend at most, by that column. Keep inf for no limit.
+        total_energy_j: Joules that all clients spend at most, by that column. Keep inf for no
+            limit.
     """
 
     expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType(
