@@ -120,10 +120,17 @@ class HostileWorld(Environment):
         columns: Collection[str] = (),
         deadline: float = math.inf,
         workload: FloatArray | None = None,
+        busy: BoolArray | None = None,
     ) -> RoundContext:
         """Return what is claimed."""
         ctx = super().context(
-            round, cohort_size, history, columns=columns, deadline=deadline, workload=workload
+            round,
+            cohort_size,
+            history,
+            columns=columns,
+            deadline=deadline,
+            workload=workload,
+            busy=busy,
         )
         lies = {
             "num_samples": self.behaviour.num_samples,

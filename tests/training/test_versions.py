@@ -166,3 +166,16 @@ def test_recipes_that_cannot_overlap_are_refused_before_anything_runs(recipe, wo
             n_rounds=2,
             participants=Federation(Training(**recipe), 100, 0),
         )
+
+
+def test_a_checkpoint_with_nothing_in_flight_is_saved_and_loaded():
+    environment = Environment(6, 3, Always(), Reliable(), FixedTime(2.0))
+    federation = Federation(Training(), 6, 3)
+    schedule = Buffered(2, 2)
+    settings = {"schedule": schedule, "n_rounds": 2, "participants": federation}
+    list(overlapping(turnout.make("random"), environment, **settings))
+    again = Federation(Training(), 6, 3)
+    again.load_state(federation.state())
+    assert (again.weights == federation.weights).all()
+    assert again._versions.number == 2
+    assert not again._versions.models

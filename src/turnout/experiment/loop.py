@@ -532,6 +532,9 @@ class Chooser:
             deadline: Seconds that the clients have.
         """
         engine, environment, participants, progress = self._playing
+        at_work: dict[str, BoolArray] = {}
+        if engine.in_flight is not None:
+            at_work["busy"] = engine.in_flight.busy(environment.n_clients)
         ctx = environment.context(
             t,
             size,
@@ -539,13 +542,12 @@ class Chooser:
             columns=self._columns,
             deadline=deadline,
             workload=self._workload,
+            **at_work,
         )
         evaluated = getattr(participants, "evaluated", _NOTHING)
         if self._own or evaluated:
             columns = {**ctx.columns, **self._own}
             ctx = dataclasses.replace(ctx, columns=columns, evaluated=evaluated)
-        if engine.in_flight is not None:
-            ctx = engine.without_busy(ctx)
         ctx = engine.bounded(ctx)
         polled = engine.poll(ctx)
         if polled is not None:
@@ -593,7 +595,7 @@ def _go(playing: Playing, numbers: range) -> Iterator[RoundRecord]:
         )
 
 
-class Recorded(Protocol):
+class AnyRound(Protocol):
     """A round of either loop."""
 
     @property
@@ -605,7 +607,7 @@ class Recorded(Protocol):
         """What is kept of it."""
 
 
-_Record = TypeVar("_Record", bound=Recorded)
+_Record = TypeVar("_Record", bound=AnyRound)
 
 
 #: A round of this loop, or of the one whose rounds overlap.

@@ -98,7 +98,7 @@ class Versions:
 
     def state(self) -> dict[str, Array]:
         """Return everything as arrays."""
-        done, n_weights = list(self.done.values()), 0
+        done = list(self.done.values())
         rows = [model.cpu().numpy() for model in self.models.values()]
         own = [each.weights.cpu().numpy() for each in done]
         n_weights = (rows or own or [np.zeros(0, np.float32)])[0].size
@@ -106,13 +106,13 @@ class Versions:
             "number": np.array(self.number),
             "most": np.array(self.most),
             "models": np.array([*self.models], dtype=np.int64),
-            "weights": np.array(rows, dtype=np.float32).reshape(-1, n_weights),
+            "weights": np.array(rows, dtype=np.float32).reshape(len(rows), n_weights),
             "due": _pieces(self.due),
             "due_on": np.array([*self.due.values()], dtype=np.int64),
             "done": _pieces(self.done),
             "done_on": np.array([each.version for each in done], dtype=np.int64),
             "examples": np.array([each.num_examples for each in done], dtype=np.int64),
-            "own": np.array(own, dtype=np.float32).reshape(-1, n_weights),
+            "own": np.array(own, dtype=np.float32).reshape(len(own), n_weights),
         }
         for name in done[0].reports if done else ():
             state[f"{_REPORTS}{name}"] = np.array([each.reports[name] for each in done])

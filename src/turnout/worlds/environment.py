@@ -321,6 +321,7 @@ class Environment(CheckedFields):
         columns: Collection[str] = (),
         deadline: float = math.inf,
         workload: FloatArray | None = None,
+        busy: BoolArray | None = None,
     ) -> RoundContext:
         """Return what the server knows before it chooses.
 
@@ -331,6 +332,7 @@ class Environment(CheckedFields):
             columns: Columns to fill; names that this world cannot fill are left out.
             deadline: Seconds that clients have, for the context.
             workload: (n,) local work relative to the mean client; None = equal for all.
+            busy: (n,) who is at work and cannot be chosen; None where rounds do not overlap.
         """
         moment = self._moment(round, history, workload)
         wanted = self.columns.intersection(columns) if columns else ()
@@ -338,7 +340,9 @@ class Environment(CheckedFields):
         available = self.availability.available(moment)
         if self.energy.uses_history:
             available = available & self.energy.is_ready(moment)
-        return RoundContext(round, cohort_size, available, deadline, filled)
+        if busy is not None:
+            available = available & ~busy
+        return RoundContext(round, cohort_size, available, deadline, filled, busy=busy)
 
     def fate(
         self,
