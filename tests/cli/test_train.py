@@ -51,7 +51,7 @@ def test_help_has_an_example_that_works() -> None:
     assert found is not None
     result = run(*found.group(1).split())
     assert result.exit_code == 0
-    assert "Share of the test set that the global model gets" in result.stdout
+    assert "Share of the test set that the global model" in result.stdout
 
 
 def test_train_shows_what_it_came_to_and_keeps_it() -> None:

@@ -14,7 +14,7 @@ from turnout.core.describe import describe
 
 #: The words in which a docstring says what is allowed, joined by commas and "or".
 WORDS = re.compile(
-    r'"(?P<text>[^"]+)"|(?P<constant>True|False|None)|(?P<schedule>schedule)'
+    r'"(?P<text>[^"]+)"|(?P<constant>True|False|None|inf\b)|(?P<schedule>schedule)'
     r"|(?P<even>even )?(?P<kind>number|integer)"
     r"(?: (?P<sign>>=|>) (?P<bound>[\d.e-]+)"
     r"| in (?P<left>[\[(])(?P<low>[\d.]+), (?P<high>[\d.]+)\])"
@@ -32,10 +32,9 @@ VALUES = (
 )
 #: Parameters that another one needs to be of any use.
 OTHERS = {("e3cs", "eta"): {"horizon": 9}, ("fedcs", "request"): {"by": "packing"}}
-#: Not words but a selector's name, its parameters, infinity or a list: test_guarded.py,
-#: test_pace.py, test_mix.py and test_tifl.py of tests/selectors.
-ELSEWHERE = {("guarded", "inner"), ("guarded", "inner_parameters"), ("guarded", "cap")}
-ELSEWHERE |= {("pace", "cap"), ("pace", "surprise")}
+#: Not words but a selector's name, its parameters or a list: test_guarded.py, test_mix.py and
+#: test_tifl.py of tests/selectors.
+ELSEWHERE = {("guarded", "inner"), ("guarded", "inner_parameters")}
 ELSEWHERE |= {("tifl", "probabilities"), ("mix", "members"), ("mix", "parameters_of")}
 CASES = [
     pytest.param(name, parameter, id=f"{name}-{parameter.name}")
@@ -57,6 +56,8 @@ def admits(word, value, words):
         return is_schedule and is_allowed(value(0), numbers)
     if word["text"]:
         return isinstance(value, str) and value == word["text"]
+    if word["constant"] == "inf":
+        return type(value) is float and value == math.inf
     if word["constant"]:
         return value is {"True": True, "False": False, "None": None}[word["constant"]]
     kinds = int | np.integer if word["kind"] == "integer" else int | float | np.number

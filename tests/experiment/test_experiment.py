@@ -330,6 +330,12 @@ def test_slugs_are_folder_names() -> None:
     assert slug("///") == "selector"
 
 
+FITTED = [
+    getattr(environments, f"Fitted{part}")
+    for part in ("Availability", "Population", "Success", "Times")
+]
+
+
 @pytest.mark.parametrize(
     ("base", "cls"), [(base, cls) for base, kinds in FAMILIES.items() for cls in kinds.values()]
 )
@@ -339,6 +345,8 @@ def test_every_model_survives_a_table(base: type, cls: type) -> None:
         data.ArrayFile: {"path": "mine.npz"},
         data.TextFile: {"path": "mine.jsonl"},
         environments.AvailabilityFile: {"path": "sessions.csv"},
+        environments.BatteryOnGrid: {"path": "grid.csv"},
+        **{kind: {"path": "mine.npz"} for kind in FITTED},
         environments.DeviceFile: {"path": "devices.csv"},
         data.CsvFile: {"path": "mine.csv"},
         data.ImageFolder: {"path": "photos"},

@@ -7,7 +7,7 @@ import pytest
 
 from tests.live.history import FakePort, History
 from tests.live.test_session import calm, play_round, session_of, settings_of
-from turnout import InvalidInput, RoundContext, Selection, Selector, register
+from turnout import InvalidInput, RoundContext, Selection, Selector
 from turnout.core.files import read_npz
 from turnout.core.registry import make
 from turnout.live import Identity, Kind, Live, LiveSettings, Reply, Session
@@ -22,9 +22,9 @@ from turnout.twin import replay
 from turnout.worlds import FixedDeadline, e3cs_world
 
 SHADOW = ("pace", "e3cs:quota=0.5", "oort")
+BREAKS = "tests.live.test_shadows:Breaks"
 
 
-@register("breaks-in-round-5")
 class Breaks(Selector):
     """Chooses the first ones, and raises in the sixth round."""
 
@@ -122,20 +122,17 @@ def test_a_shadow_may_come_or_go_when_a_run_resumes(ticking):
 def test_a_shadow_that_raises_is_switched_off(ticking, caplog):
     """The run and the other shadows go on; the log says why."""
     with caplog.at_level(logging.WARNING):
-        chosen, session = play(12, shadow=("breaks-in-round-5", "e3cs"))
+        chosen, session = play(12, shadow=(BREAKS, "e3cs"))
     assert chosen == play(12)[0]
     (line,) = [each for each in caplog.messages if "switched off" in each]
-    assert "breaks-in-round-5" in line or "Breaks" in line
+    assert "Breaks" in line
     assert "out of order" in line
     columns = session.shadows.columns()
-    assert (
-        columns["shadow.breaks-in-round-5.offsets"][-1]
-        == (columns["shadow.breaks-in-round-5.offsets"][5])
-    )
+    assert columns["shadow.Breaks.offsets"][-1] == (columns["shadow.Breaks.offsets"][5])
     sizes = np.diff(session.journal.columns()["offsets"])
     wishes = np.diff(columns["shadow.e3cs.offsets"])
     assert (wishes[sizes > 0] > 0).all()
-    assert bool(session.shadows.state()["off.breaks-in-round-5"])
+    assert bool(session.shadows.state()["off.Breaks"])
 
 
 def test_replay_uses_what_shadows_recorded(ticking, tmp_path):

@@ -28,6 +28,7 @@ ALLOWED = (
     "turnout.core.types",
     "turnout.report",
     "turnout.results",
+    "turnout.twin",  # fits a world to the records and plays their choices in it
 )
 
 
@@ -141,16 +142,20 @@ def test_every_template_escapes_what_it_shows():
 
 
 def test_only_packaged_files_are_trusted():
-    """``Markup`` is asked for once, and wraps the style sheets and the two scripts only."""
+    """``Markup`` is asked for once, and wraps style sheets and the two scripts only."""
     folder = Path(turnout.report.__file__).parent
     sources = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
     mentions = re.compile("Markup|markupsafe|__html__")
     assert [name for name, source in sources.items() if mentions.search(source)] == ["page.py"]
     page = sources["page.py"]
-    assert len(mentions.findall(page)) == 2  # the one line that gives it the name "trusted"
+    assert len(mentions.findall(page)) == 2  # the one line of "trusted"
     calls = [node for node in ast.walk(ast.parse(page)) if isinstance(node, ast.Call)]
     wrapped = [ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func) == "trusted"]
-    assert wrapped == ["''.join((packaged(name) for name in styles))", "script"]
+    assert sorted(wrapped) == [
+        "''.join((packaged(name) for name in styles))",
+        "packaged('report.css') + packaged('live.css')",
+        "script",
+    ]
     assert 'styles = ["report.css", "live.css"] if' in page
     assert "[trusted(script) for script in scripts]" in page
     assert 'scripts = [_plotly_js(), packaged("report.js")]' in page

@@ -21,7 +21,7 @@ from turnout.report.to_plotly import plotly_chart, plotly_maps
 from turnout.results.catalogue import at_targets, shown_in
 from turnout.results.groups import gather
 from turnout.results.reader import read_cells
-from turnout.results.run import AVAILABLE_AT, AVAILABLE_BITS, PER_CHOICE
+from turnout.results.run import AVAILABLE_AT, AVAILABLE_BITS, PER_CHOICE, REPORTED
 from turnout.results.tables import targets_of
 from turnout.training import Mlp
 
@@ -40,6 +40,7 @@ def end_early(cell, n_rounds):
     ends |= dict.fromkeys(("offsets", AVAILABLE_AT), n_rounds + 1) | {"class_of": None}
     if AVAILABLE_AT in arrays:
         ends[AVAILABLE_BITS] = arrays[AVAILABLE_AT][n_rounds]
+    ends |= {name: arrays["offsets"][n_rounds] for name in arrays if name.startswith(REPORTED)}
     cut = {name: values[: ends.get(name, n_rounds)] for name, values in arrays.items()}
     np.savez(cell / "selections.npz", **cut)
     change_json(cell / "summary.json", rounds_run=n_rounds)

@@ -86,9 +86,10 @@ def test_the_bound_with_clients_at_work(name, floor, n, places, hostile):
 
 
 def test_the_bound_also_holds_with_an_inner_selector_that_is_unfair():
-    turnout.register("spite-in-a-test")(Spite)
     for seed in range(4):
-        selector = make("guarded", inner="spite-in-a-test", floor=0.5, cap=2.0)
+        selector = make(
+            "guarded", inner="tests.selectors.test_guarded_overlap:Spite", floor=0.5, cap=2.0
+        )
         shares, chosen = overlapping_history(selector, 15, 5, 300, seed)
         short, _ = worst_windows(shares, chosen, 0.5, 2.0)
         assert short.max() <= 1.0 + 0.5 * 14 / 11 + 1e-9

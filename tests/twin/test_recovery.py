@@ -15,7 +15,7 @@ import turnout
 from turnout.core.files import write_npz
 from turnout.results.files import read_arrays
 from turnout.twin import FittedWorld, check
-from turnout.twin.durations import Durations, Noise, durations_of
+from turnout.twin.durations import DurationNoise, Durations, durations_of
 from turnout.twin.effects import binomial, shrunk
 from turnout.worlds import (
     Availability,
@@ -169,7 +169,7 @@ def test_what_is_common_to_durations_is_found_although_many_are_cut_off():
 
 
 def test_the_tail_of_the_noise_is_what_is_left_beyond_a_point():
-    mean, square, slope = Noise().tail(np.array([-8.0, 0.0, 1.0]))
+    mean, square, slope = DurationNoise().tail(np.array([-8.0, 0.0, 1.0]))
     # of a standard normal: phi(x) / (1 - Phi(x)) and 1 + x times it
     assert mean == pytest.approx([0.0, 0.7979, 1.5251], abs=0.02)
     assert square == pytest.approx([1.0, 1.0, 2.5251], abs=0.05)

@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from turnout.cli.output import console, fitted, print_json
 from turnout.report import write_advice
-from turnout.studies.advice import Advice, Cell
+from turnout.studies.advice import Advice, AdviceCell
 
 
 def show_advice(found: Advice, html: Path | None, as_json: bool) -> None:
@@ -69,7 +69,7 @@ def _table(found: Advice) -> tuple[list[str], list[list[str]]]:
     return ["by", f"now: {found.charge.label}", *labels], rows
 
 
-def _change(cell: Cell, unit: str) -> str:
+def _change(cell: AdviceCell, unit: str) -> str:
     mark = "*" if cell.is_less or cell.is_more else ""
     low, high = (_number(x, unit, sign="+") for x in (cell.low, cell.high))
     return f"{_number(cell.mean, unit, sign='+')}{mark} ({low}, {high})"

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from turnout.cli.app import documented
 from turnout.cli.output import AsJson, console, note, print_json, table, text_table
-from turnout.twin import Check, FittedWorld
+from turnout.twin import FittedWorld, HeldOut
 from turnout.twin import check as check_runs
 from turnout.twin import fit as fit_runs
 
@@ -69,7 +69,7 @@ def _print(world: FittedWorld) -> None:
     console.print(shown)
 
 
-def _print_check(checked: Check) -> None:
+def _print_check(checked: HeldOut) -> None:
     """Print how well the first rounds predicted the others, and what follows from it."""
     title = (
         f"Fitted to {checked.n_fitted:,} rounds, compared with {checked.n_predicted:,} later ones"
@@ -99,7 +99,7 @@ def _print_check(checked: Check) -> None:
     )
 
 
-def _checked(checked: Check) -> dict[str, Any]:
+def _checked(checked: HeldOut) -> dict[str, Any]:
     return {
         "rounds_fitted": checked.n_fitted,
         "rounds_predicted": checked.n_predicted,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -100,7 +101,9 @@ def _facts(description: Description) -> dict[str, str]:
 
 
 def _plain(description: Description) -> dict[str, Any]:
-    """Return the description as JSON holds it; a schedule is the call that makes it."""
+    """Return the description as JSON holds it; schedules and infinity are calls that make them."""
     extra = {"summary": description.summary, "command": description.command}
     plain: dict[str, Any] = json.loads(json.dumps(asdict(description) | extra, default=repr))
+    for row, parameter in zip(plain["parameters"], description.parameters, strict=True):
+        row["default"] = parameter.literal if parameter.default == math.inf else row["default"]
     return plain

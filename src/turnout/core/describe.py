@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -104,6 +105,11 @@ class Parameter:
     allowed: str
     meaning: str
 
+    @property
+    def literal(self) -> str:
+        """The default as Python code."""
+        return 'float("inf")' if self.default == math.inf else repr(self.default)
+
 
 @dataclass(frozen=True, slots=True)
 class Description:
@@ -147,7 +153,7 @@ class Description:
     @property
     def call(self) -> str:
         """The call that makes the selector, with all parameters at their defaults."""
-        shown = [repr(self.name), *(f"{p.name}={p.default!r}" for p in self.parameters)]
+        shown = [repr(self.name), *(f"{p.name}={p.literal}" for p in self.parameters)]
         return f"turnout.make({', '.join(shown)})"
 
     @property

@@ -595,7 +595,7 @@ def _go(playing: Playing, numbers: range) -> Iterator[RoundRecord]:
         )
 
 
-class Recorded(Protocol):
+class AnyRound(Protocol):
     """A round of either loop."""
 
     @property
@@ -607,7 +607,7 @@ class Recorded(Protocol):
         """What is kept of it."""
 
 
-_Record = TypeVar("_Record", bound=Recorded)
+_Record = TypeVar("_Record", bound=AnyRound)
 
 
 #: A round of this loop, or of the one whose rounds overlap.

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from turnout.core import require
 from turnout.core.bounds import Bounds
 from turnout.core.errors import InvalidInput
 from turnout.core.selector import Selector
@@ -120,6 +121,7 @@ def overlapping(
     Raises:
         InvalidInput: Schedule, policy, selector, world and participants do not go together.
     """
+    require.instance("schedule", schedule, WorkSchedule)
     if not schedule.overlaps:
         raise InvalidInput("schedule must overlap; use rounds(...) without one.", field="schedule")
     size = schedule.answers(cohort_size)

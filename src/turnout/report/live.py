@@ -20,7 +20,7 @@ from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Status
 from turnout.report.figure import Axis, Bars, Chart, Guide, Line, Mark, Panel, stacked
 from turnout.report.to_svg import Shape, Sketch, cells, sketch, spelled
 from turnout.results import metrics
-from turnout.results.answers import Answers, Notice, read_alerts, read_answers
+from turnout.results.answers import LiveAnswers, Notice, read_alerts, read_answers
 from turnout.results.groups import WorldGroup
 from turnout.results.guarantee import fair_share
 from turnout.results.reader import Cell
@@ -114,7 +114,7 @@ class LiveRun:
     """
 
     settings: CellSettings
-    answers: Answers
+    answers: LiveAnswers
     run: Run | None
     alerts: Sequence[Notice] = ()
     is_simulated: bool = False
@@ -149,7 +149,7 @@ class LiveRun:
         if run is None or not run.n_rounds:
             return None
         n_rounds = run.n_rounds
-        answers = Answers(
+        answers = LiveAnswers(
             names=tuple(f"client {i}" for i in range(run.n_clients)),
             began=("",) * n_rounds,
             wall_s=np.full(n_rounds, np.nan),

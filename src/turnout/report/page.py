@@ -164,7 +164,6 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
     sweep = list(world_charts(worlds, order))
     styles = ["report.css", "live.css"] if any(view["live"] for view in views) else ["report.css"]
     scripts = [_plotly_js(), packaged("report.js")]
-    trusted = _needed("markupsafe").Markup  # only for files that turnout and plotly ship
     page = templates().get_template("page.html")
     return page.render(
         title=title_of(cells) or "turnout report",
@@ -191,10 +190,14 @@ def write_advice(shown: Mapping[str, Any], out: str | os.PathLike[str]) -> Path:
         OutputError: If the file cannot be written.
         MissingExtra: If Jinja2 is not installed.
     """
-    trusted = _needed("markupsafe").Markup  # only for files that turnout ships
     style = trusted(packaged("report.css") + packaged("live.css"))
     page = templates().get_template("advice.html")
     return _write(Path(out), page.render(policy=_security_policy([]), style=style, **shown))
+
+
+def trusted(shipped: str) -> Any:
+    """Return text that pages show as it is: only for files that turnout and plotly ship."""
+    return _needed("markupsafe").Markup(shipped)
 
 
 def title_of(cells: Iterable[Cell]) -> str:

@@ -10,7 +10,7 @@ from turnout.core.errors import InvalidInput
 from turnout.core.types import FloatArray
 from turnout.report.figure import Axis, Chart, Line, Mark, Panel
 from turnout.results.groups import WorldGroup
-from turnout.twin.check import QUANTILES, Replay, replayed
+from turnout.twin.check import QUANTILES, Played, replayed
 from turnout.twin.fit import fit_log
 from turnout.twin.log import log_of
 
@@ -54,19 +54,19 @@ def twin_charts(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
     yield Chart("twin-clients", "Clients", "As above.", panels, n_columns=3, is_wide=True)
 
 
-def _rounds(found: Replay) -> Iterator[Panel | None]:
+def _rounds(found: Played) -> Iterator[Panel | None]:
     yield _over_rounds(found, "clients there")
     yield _cumulative(found, "answers", Axis("answers in a round"))
     yield _cumulative(found, "round length", Axis("length of a round", "s"))
 
 
-def _clients(found: Replay) -> Iterator[Panel | None]:
+def _clients(found: Played) -> Iterator[Panel | None]:
     yield _quantiles(found)
     yield _by_client(found, "rounds there, by client")
     yield _by_client(found, "answers, by client")
 
 
-def _over_rounds(found: Replay, name: str) -> Panel | None:
+def _over_rounds(found: Played, name: str) -> Panel | None:
     if name not in found.recorded:
         return None
     recorded, drawn = found.recorded[name], found.drawn[name]
@@ -74,7 +74,7 @@ def _over_rounds(found: Replay, name: str) -> Panel | None:
     return Panel(_pair(at, recorded, drawn), Axis("round"), Axis("clients there"))
 
 
-def _cumulative(found: Replay, name: str, axis: Axis) -> Panel | None:
+def _cumulative(found: Played, name: str, axis: Axis) -> Panel | None:
     recorded, drawn = found.recorded[name], found.drawn[name]
     both = np.concatenate((recorded, drawn.ravel()))
     grid = np.linspace(both.min(), np.quantile(both, 0.995), 60)
@@ -83,7 +83,7 @@ def _cumulative(found: Replay, name: str, axis: Axis) -> Panel | None:
     return Panel(_pair(grid, share, shares), axis, Axis("rounds up to this", is_share=True))
 
 
-def _quantiles(found: Replay) -> Panel | None:
+def _quantiles(found: Played) -> Panel | None:
     recorded, drawn = (each["durations of answers"] for each in found)
     if np.isnan(recorded).any() or np.isnan(drawn).any():
         return None
@@ -91,7 +91,7 @@ def _quantiles(found: Replay) -> Panel | None:
     return Panel(marks, Axis("share of the answers", is_share=True), Axis("seconds of an answer"))
 
 
-def _by_client(found: Replay, name: str) -> Panel | None:
+def _by_client(found: Played, name: str) -> Panel | None:
     if name not in found.recorded:
         return None
     recorded, drawn = found.recorded[name], found.drawn[name]

@@ -31,7 +31,7 @@ from turnout.report.figure import Axis, Chart, Line, Panel
 from turnout.report.live import LiveRun, LiveView
 from turnout.report.page import packaged, templates, title_of
 from turnout.report.to_svg import Sketch, sketch
-from turnout.report.watcher import Look, State, Watched, Watcher
+from turnout.report.watcher import Look, State, WatchedRun, Watcher
 from turnout.results.answers import OpenNow, read_open
 from turnout.results.files import DamagedFile
 from turnout.results.reader import Cell, Problem
@@ -145,7 +145,7 @@ def page_view(look: Look, path: str, key: str, stalled_s: float) -> PageView:
     )
 
 
-def _row(watched: Watched) -> RunRow:
+def _row(watched: WatchedRun) -> RunRow:
     key, cell = watched.key, watched.cell
     if cell is None:
         return RunRow(key, quote(key), key, 0, 1, "not readable", _NONE, _NONE)
@@ -163,7 +163,7 @@ def _row(watched: Watched) -> RunRow:
     )
 
 
-def _where(watched: Watched) -> str:
+def _where(watched: WatchedRun) -> str:
     """Return the experiment of a run, if there may be several: ``point-1: ``."""
     above = PurePath(watched.key).parts[:-2]
     return f"{'/'.join(above)}: " if above else ""
@@ -190,7 +190,7 @@ def _line(name: str, colour: int, values: FloatArray) -> Line:
     return Line(name, colour, np.arange(1, values.size + 1), values)
 
 
-def _curves(runs: list[Watched]) -> list[Sketch]:
+def _curves(runs: list[WatchedRun]) -> list[Sketch]:
     """Return accuracy, else answers in time, by selector: the mean of its seeds so far."""
     started = [
         (f"{_where(each)}{cell.settings.label}", cell)

@@ -35,7 +35,7 @@ class State(Enum):
     ENDED = "ended"
 
 
-class Watched(NamedTuple):
+class WatchedRun(NamedTuple):
     """One run, as its folder is now.
 
     Attributes:
@@ -73,7 +73,7 @@ class Look:
     """
 
     state: State
-    runs: Mapping[str, Watched] = field(default_factory=dict)
+    runs: Mapping[str, WatchedRun] = field(default_factory=dict)
     n_planned: int = 0
     news_at: float = 0.0
     version: str = ""
@@ -89,7 +89,7 @@ class Watcher:
 
     def __init__(self, path: Path, stalled_s: float) -> None:
         self.path, self.stalled_s = path, stalled_s
-        self._known: dict[str, tuple[_Print, Watched]] = {}
+        self._known: dict[str, tuple[_Print, WatchedRun]] = {}
         self._was_there = False
 
     def look(self) -> Look:
@@ -127,14 +127,14 @@ class Watcher:
             n_planned += max(n_runs, n_there)
         return list(dict.fromkeys(labels)), n_planned
 
-    def _state(self, runs: Mapping[str, Watched], n_planned: int) -> State:
+    def _state(self, runs: Mapping[str, WatchedRun], n_planned: int) -> State:
         if len(runs) >= n_planned and all(watched.is_over for watched in runs.values()):
             is_sound = not any(watched.has_failed for watched in runs.values())
             return State.ENDED if is_sound else State.FAILED
         due_at = max(watched.due_at for watched in runs.values())
         return State.STALLED if time.time() > due_at + self.stalled_s else State.RUNNING
 
-    def _reread(self, key: str, folder: Path) -> tuple[_Print, Watched]:
+    def _reread(self, key: str, folder: Path) -> tuple[_Print, WatchedRun]:
         """Return the run of a folder; it is read again only if a file has changed."""
         now = _print(folder)
         known = self._known.get(key)
@@ -146,7 +146,9 @@ class Watcher:
         has_failed = any(name == files.ERROR for name, *_ in now)
         has_failed = has_failed and not (cells and cells[0].is_complete)
         due_at = max(news_at, _round_ends_at(folder))
-        return now, Watched(key, cells[0] if cells else None, news_at, due_at, has_failed, damages)
+        return now, WatchedRun(
+            key, cells[0] if cells else None, news_at, due_at, has_failed, damages
+        )
 
 
 def _nothing(state: State) -> Look:
@@ -173,11 +175,11 @@ def _round_ends_at(folder: Path) -> float:
     return opened.began_at + opened.deadline_s
 
 
-def _ordered(runs: list[Watched], labels: list[str]) -> dict[str, Watched]:
+def _ordered(runs: list[WatchedRun], labels: list[str]) -> dict[str, WatchedRun]:
     """Return the runs by key: in the order of the plan, then by seed."""
     rank = {label: number for number, label in enumerate(labels)}
 
-    def place(watched: Watched) -> tuple[int, str, int]:
+    def place(watched: WatchedRun) -> tuple[int, str, int]:
         if watched.cell is None:
             return len(rank), watched.key, 0
         settings = watched.cell.settings

@@ -29,7 +29,7 @@ _LONGEST_NAME, _LONGEST_REASON, _LONGEST_ALERT = 80, 200, 500
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class LiveAnswers:
     """The rounds of a live run, by client.
 
     Attributes:
@@ -116,7 +116,7 @@ class Notice(NamedTuple):
     text: str
 
 
-def read_answers(folder: Path) -> Answers | None:
+def read_answers(folder: Path) -> LiveAnswers | None:
     """Return the records of a live run by client; None if the folder is not of a live run.
 
     Args:
@@ -144,7 +144,7 @@ def read_answers(folder: Path) -> Answers | None:
         np.array([_index(index, client) for client in _listed(line.get("busy"))], dtype=np.int64)
         for line in rounds
     )
-    return Answers(
+    return LiveAnswers(
         names=tuple(name_of(client) for client in index),
         began=tuple(str(line.get("began", "")) for line in rounds),
         wall_s=_column(line.get("wall_s") for line in rounds),

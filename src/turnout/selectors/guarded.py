@@ -180,8 +180,10 @@ class Guarded(Invitations):
             round t + b. 1 allows two rounds in a row. Take the bands of the noise matrix.
         max_times: Maximum participation k: rounds in which a client is chosen at most, in the whole
             life of the state. None is no limit.
-        max_energy_j: Joules that a client spends at most, by the column energy_j.
-        total_energy_j: Joules that all clients spend at most, by that column.
+        max_energy_j: Joules that a client spends at most, by the column energy_j. Keep inf for no
+            limit.
+        total_energy_j: Joules that all clients spend at most, by that column. Keep inf for no
+            limit.
     """
 
     expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType(

@@ -115,10 +115,10 @@ class Pace(Accounts):
             notices changes sooner and knows less.
         dimension: Number of features in the column context, if there is one.
         cap: Multiple of its fair share that each client gets at most, as in ``guarded``. It bounds
-            what a false claim gains. Infinity is no cap; 2 is good where clients may lie.
+            what a false claim gains. Keep inf unless clients may lie: then 2 is good.
         surprise: Two rounds in a row whose times are this many times as far from the expected ones
             as usual mean that speeds have changed: most of what is known of them is forgotten.
-            Infinity never forgets at once; 1.5 is good where speeds change.
+            Keep inf unless speeds change: then 1.5 is good.
     """
 
     uses_columns = frozenset({"context", "num_samples"})

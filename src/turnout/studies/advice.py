@@ -30,7 +30,7 @@ NARROW = 0.03
 LOG, WORLD = "log", "twin"
 
 
-class Cell(NamedTuple):
+class AdviceCell(NamedTuple):
     """One number of one candidate, or of the selector in charge.
 
     Attributes:
@@ -59,7 +59,7 @@ class Cell(NamedTuple):
         return {k: x if math.isfinite(x) else None for k, x in self._asdict().items()}
 
 
-class Line(NamedTuple):
+class Comparison(NamedTuple):
     """One thing that is compared.
 
     Attributes:
@@ -75,8 +75,8 @@ class Line(NamedTuple):
     title: str
     source: str
     unit: str
-    now: Cell | None
-    change: Mapping[str, Cell]
+    now: AdviceCell | None
+    change: Mapping[str, AdviceCell]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Advice:
 
     replay: Replay
     forecast: Forecast | None
-    lines: tuple[Line, ...]
+    lines: tuple[Comparison, ...]
     take: str
     why: str
     missing: tuple[str, ...]
@@ -193,7 +193,7 @@ def _spec(label: str) -> str:
 # --------------------------------------------------------------------------------------------------
 
 
-def _lines(found: Replay, twin: Forecast | None) -> tuple[Line, ...]:
+def _lines(found: Replay, twin: Forecast | None) -> tuple[Comparison, ...]:
     titles = {
         "time_s": (f"time to {found.n_answers:,} answers", "s"),
         "success": ("success", ""),
@@ -204,26 +204,26 @@ def _lines(found: Replay, twin: Forecast | None) -> tuple[Line, ...]:
     for key, (title, unit) in titles.items():
         if key in found.now and any(not each.problem for each in found.candidates):
             change = {
-                each.label: Cell(one.mean, one.low, one.high)
+                each.label: AdviceCell(one.mean, one.low, one.high)
                 for each in found.candidates
                 if (one := each.differences.get(key)) is not None
             }
             now = found.now[key]
-            own = Cell(now.mean, now.low, now.high)
-            lines.append(Line(key, title, LOG, unit, own, change))
+            own = AdviceCell(now.mean, now.low, now.high)
+            lines.append(Comparison(key, title, LOG, unit, own, change))
         if twin is not None and found.charge.label in twin.runs:
             mean = twin.estimate(found.charge.label, key)
-            own = Cell(mean.mean, mean.low, mean.high)
+            own = AdviceCell(mean.mean, mean.low, mean.high)
             change = {}
             for label in found.labels:
                 if label in twin.runs:
                     step = twin.difference(label, found.charge.label, key)
-                    change[label] = Cell(step.mean, step.low, step.high)
-            lines.append(Line(key, title, WORLD, unit, own, change))
+                    change[label] = AdviceCell(step.mean, step.low, step.high)
+            lines.append(Comparison(key, title, WORLD, unit, own, change))
     return tuple(lines)
 
 
-def _verdict(found: Replay, twin: Forecast | None, lines: Sequence[Line]) -> tuple[str, str]:
+def _verdict(found: Replay, twin: Forecast | None, lines: Sequence[Comparison]) -> tuple[str, str]:
     """Return the label to take, and why: it must be clearly sooner and do no clear harm."""
     now = found.charge.label
     by = {(line.key, line.source): line.change for line in lines}
@@ -265,7 +265,7 @@ def _verdict(found: Replay, twin: Forecast | None, lines: Sequence[Line]) -> tup
     return now, f"Keep {now}: no candidate is faster by more than chance."
 
 
-def _harm(label: str, by: Mapping[tuple[str, str], Mapping[str, Cell]]) -> str:
+def _harm(label: str, by: Mapping[tuple[str, str], Mapping[str, AdviceCell]]) -> str:
     """Return what speaks against a candidate that is faster; empty if nothing does."""
     seen = by.get(("success", LOG), {}).get(label)
     made = by.get(("success", WORLD), {}).get(label)

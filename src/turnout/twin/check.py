@@ -18,7 +18,7 @@ from turnout.core.errors import InvalidInput
 from turnout.core.rng import Purpose, stream
 from turnout.core.types import FloatArray, Status
 from turnout.twin.fit import fit_log
-from turnout.twin.log import LEAST_ROUNDS, Log, Record, read_log
+from turnout.twin.log import LEAST_ROUNDS, Log, RunLog, read_log
 from turnout.twin.world import FittedWorld
 from turnout.worlds import Observed
 from turnout.worlds.base import History
@@ -75,7 +75,7 @@ class Coverage(NamedTuple):
         return "too wide" if self.share > max(high, INTERVAL + luck) else "calibrated"
 
 
-class Check(NamedTuple):
+class HeldOut(NamedTuple):
     """The held-out check of a log.
 
     Attributes:
@@ -104,7 +104,7 @@ class Check(NamedTuple):
 
 def check(
     runs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], n_draws: int = _DRAWS
-) -> Check:
+) -> HeldOut:
     """Fit a world to the first 70 % of the rounds, and compare its predictions with the others.
 
     Args:
@@ -117,7 +117,7 @@ def check(
     return check_log(read_log([runs] if isinstance(runs, str | os.PathLike) else runs), n_draws)
 
 
-def check_log(log: Log, n_draws: int = _DRAWS) -> Check:
+def check_log(log: Log, n_draws: int = _DRAWS) -> HeldOut:
     """Check a log; see ``check``.
 
     Args:
@@ -144,10 +144,10 @@ def check_log(log: Log, n_draws: int = _DRAWS) -> Check:
         for name in (*BY_ROUND, *BY_CLIENT)
         if name in found.recorded
     ]
-    return Check(n_fitted, rounds.size, tuple(coverages), world)
+    return HeldOut(n_fitted, rounds.size, tuple(coverages), world)
 
 
-class Replay(NamedTuple):
+class Played(NamedTuple):
     """Recorded rounds, and the same choices in worlds that were drawn.
 
     Attributes:
@@ -159,7 +159,7 @@ class Replay(NamedTuple):
     drawn: dict[str, FloatArray]
 
 
-def replayed(world: FittedWorld, record: Record, rounds: Any, n_draws: int = _DRAWS) -> Replay:
+def replayed(world: FittedWorld, record: RunLog, rounds: Any, n_draws: int = _DRAWS) -> Played:
     """Play recorded choices in worlds that are drawn.
 
     Args:
@@ -172,7 +172,7 @@ def replayed(world: FittedWorld, record: Record, rounds: Any, n_draws: int = _DR
     actual = _Tally.recorded(record, rounds, n).found
     drawn = [_played(world, record, rounds, n, seed).found for seed in range(n_draws)]
     names = [name for name in actual if record.run.knows_available or "there" not in name]
-    return Replay(
+    return Played(
         {name: actual[name] for name in names},
         {name: np.array([each[name] for each in drawn]) for name in names},
     )
@@ -207,7 +207,7 @@ class _Tally:
         found["answers, by client"][clients[completed]] += 1.0
 
     @classmethod
-    def recorded(cls, record: Record, rounds: Any, n_clients: int) -> _Tally:
+    def recorded(cls, record: RunLog, rounds: Any, n_clients: int) -> _Tally:
         """Return what was recorded."""
         tally, run = cls(rounds.size, n_clients), record.run
         for row, t in enumerate(rounds.tolist()):
@@ -223,7 +223,7 @@ class _Tally:
         return tally
 
 
-def _played(world: FittedWorld, record: Record, rounds: Any, n_clients: int, seed: int) -> _Tally:
+def _played(world: FittedWorld, record: RunLog, rounds: Any, n_clients: int, seed: int) -> _Tally:
     """Return what happens if the recorded choices are made in the world of a seed."""
     environment, policy, run = world.environment_of(seed), world.policy, record.run
     history, observed = History.fresh(n_clients), Observed.fresh()

@@ -29,7 +29,7 @@ _LEAST_WARM = 50
 
 
 @dataclass(frozen=True)
-class Noise:
+class DurationNoise:
     """The distribution of standardised residuals, with what its tail means.
 
     Args:
@@ -88,7 +88,7 @@ class Durations:
     cut_off: BoolArray
     middle: float
     scale: FloatArray
-    noise: Noise = field(default_factory=Noise)
+    noise: DurationNoise = field(default_factory=DurationNoise)
     round_scale: float = 0.0
     drift: tuple[float, float] = (0.0, 0.0)
     gain: tuple[float, float] = (0.0, 0.0)
@@ -196,7 +196,7 @@ class Durations:
         shrunk = (imagined * typical + free * variance) / (imagined + free)
         return np.asarray(np.sqrt(np.maximum(shrunk, _LEAST_SCALE**2)))
 
-    def _noise(self, own: FloatArray, center: float, scale: FloatArray) -> Noise:
+    def _noise(self, own: FloatArray, center: float, scale: FloatArray) -> DurationNoise:
         """Return the Kaplan-Meier estimate of the standardised residuals."""
         seen = (self.log_s - self._offset(own, center) - own[self.clients]) / scale[self.clients]
         order = np.lexsort((self.cut_off, seen))
@@ -205,7 +205,7 @@ class Durations:
         left = np.cumprod(1.0 - happened / at_risk)
         value, level = value[happened], 1.0 - left[happened]
         if value.size < 20:
-            return Noise()
+            return DurationNoise()
         middle = level - 0.5 * np.diff(level, prepend=0.0)
         quantile: FloatArray = np.asarray(np.interp(LEVELS, middle, value))
         if self.cut_off.any():
@@ -214,7 +214,7 @@ class Durations:
             quantile = _with_tail(quantile, float(level[-1]), known_to)
         fine = np.interp((np.arange(2000) + 0.5) / 2000, LEVELS, quantile)
         spread = max(float(fine.std()), 1e-6)
-        return Noise(np.asarray((quantile - float(fine.mean())) / spread))
+        return DurationNoise(np.asarray((quantile - float(fine.mean())) / spread))
 
     def _drift(
         self, residual: FloatArray, information: FloatArray, unit: FloatArray, round_scale: float

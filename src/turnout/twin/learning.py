@@ -12,7 +12,7 @@ from turnout.twin.availability import Presence, presence_of
 from turnout.twin.durations import Durations, durations_of
 from turnout.twin.effects import Effects, binomial, shrunk
 from turnout.twin.log import Log
-from turnout.twin.reported import Reported, reported_of
+from turnout.twin.reported import ReportedValues, reported_of
 from turnout.worlds.fitted import EFFECTS
 
 #: How far effects lie apart where nothing was seen: logits, logarithms.
@@ -40,7 +40,7 @@ class Fitted(NamedTuple):
     effects: Effects
     presence: Presence
     durations: Durations
-    reported: Reported
+    reported: ReportedValues
     success_stay: float
     n_success_pairs: int
 
@@ -97,7 +97,7 @@ class _Likelihood:
     succeeded: FloatArray
     tried: FloatArray
     durations: Durations
-    reported: Reported
+    reported: ReportedValues
 
     def __call__(self, effects: FloatArray) -> tuple[FloatArray, FloatArray]:
         slope, curvature = np.zeros_like(effects), np.zeros_like(effects)

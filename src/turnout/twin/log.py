@@ -14,7 +14,7 @@ import numpy as np
 from turnout.core.errors import InvalidInput
 from turnout.core.types import BoolArray, FloatArray, IntArray, Status
 from turnout.results import read_cells
-from turnout.results.answers import Answers, read_answers
+from turnout.results.answers import LiveAnswers, read_answers
 from turnout.results.reader import Cell
 from turnout.results.run import Run
 from turnout.worlds import SyntheticLoss
@@ -29,7 +29,7 @@ _LONGEST = 1.5
 _COLUMNS = ("clients", "rounds", "status", "seconds", "limit", "warm", "loss", "examples")
 
 
-class Record(NamedTuple):
+class RunLog(NamedTuple):
     """One run of the federation.
 
     Attributes:
@@ -45,7 +45,7 @@ class Record(NamedTuple):
     run: Run
     client_of: IntArray
     first: int
-    answers: Answers | None
+    answers: LiveAnswers | None
     has_own_time: bool
 
     def presence(self) -> Iterator[tuple[int, BoolArray, BoolArray]]:
@@ -87,7 +87,7 @@ class Log:
     """
 
     names: tuple[str, ...]
-    records: tuple[Record, ...]
+    records: tuple[RunLog, ...]
     n_rounds: int
     clients: IntArray
     rounds: IntArray
@@ -105,7 +105,7 @@ class Log:
         return len(self.names)
 
     @property
-    def last(self) -> Record:
+    def last(self) -> RunLog:
         """The run that ends last."""
         return max(self.records, key=lambda each: each.first + each.run.n_rounds)
 
@@ -162,13 +162,13 @@ def log_of(cells: Sequence[Cell], notes: Sequence[str] = ()) -> Log:
         found.append(f"the records were written by turnout {' and '.join(versions)}.")
     answers = [read_answers(cell.path) if cell.is_live else None for cell in cells]
     index: dict[str, int] = {}
-    records: list[Record] = []
+    records: list[RunLog] = []
     first = 0
     for cell, names in sorted(zip(cells, answers, strict=True), key=_began):
         client_of = _clients(cell, names, index)
         is_new = names is not None or not records
         begin = first if names is not None else 0
-        records.append(Record(cell, cell.run, client_of, begin, names, is_new))
+        records.append(RunLog(cell, cell.run, client_of, begin, names, is_new))
         first = max(first, begin + cell.n_rounds)
     log = _columns(records, tuple(index), first, found)
     if log.n_rounds < LEAST_ROUNDS or not log.clients.size:
@@ -180,7 +180,7 @@ def log_of(cells: Sequence[Cell], notes: Sequence[str] = ()) -> Log:
     return log
 
 
-def _began(entry: tuple[Cell, Answers | None]) -> str:
+def _began(entry: tuple[Cell, LiveAnswers | None]) -> str:
     answers = entry[1]
     return answers.began[0] if answers is not None and answers.began else ""
 
@@ -228,7 +228,7 @@ def _check_same_names(cells: Sequence[Cell]) -> None:
         known |= own
 
 
-def _clients(cell: Cell, answers: Answers | None, index: dict[str, int]) -> IntArray:
+def _clients(cell: Cell, answers: LiveAnswers | None, index: dict[str, int]) -> IntArray:
     """Return which client of the log each client of a cell is; new names are added."""
     n = cell.settings.n_clients
     names = [str(i) for i in range(n)] if answers is None else list(answers.names)
@@ -237,7 +237,7 @@ def _clients(cell: Cell, answers: Answers | None, index: dict[str, int]) -> IntA
 
 
 def _columns(
-    records: Sequence[Record], names: tuple[str, ...], n_rounds: int, notes: list[str]
+    records: Sequence[RunLog], names: tuple[str, ...], n_rounds: int, notes: list[str]
 ) -> Log:
     """Return the choices of all records, without what cannot be true."""
     parts: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
@@ -290,7 +290,7 @@ def _took_part_before(run: Run, rounds: IntArray) -> BoolArray:
     return np.isin(key - run.n_clients, key) & (rounds > 0)
 
 
-def times_of_day(answers: Answers) -> FloatArray:
+def times_of_day(answers: LiveAnswers) -> FloatArray:
     """Return (T,) when each round began, in days since 1970; NaN = not written."""
     days = np.full(answers.n_rounds, np.nan)
     for t, text in enumerate(answers.began):

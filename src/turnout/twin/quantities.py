@@ -12,7 +12,7 @@ from turnout.twin.durations import LEVELS, Durations
 from turnout.twin.effects import Effects
 from turnout.twin.learning import LEAST_PAIRS, Fitted
 from turnout.twin.log import Log
-from turnout.twin.reported import Reported
+from turnout.twin.reported import ReportedValues
 from turnout.twin.world import Quantity
 
 #: Clients with fewer observations than this have mostly the population's values.
@@ -40,7 +40,7 @@ def quantities_of(log: Log, fitted: Fitted) -> tuple[Quantity, ...]:
     )
 
 
-def _reported(effects: Effects, reported: Reported, n: int) -> tuple[Quantity, Quantity]:
+def _reported(effects: Effects, reported: ReportedValues, n: int) -> tuple[Quantity, Quantity]:
     lossy, sized = int((reported.n_losses > 0).sum()), int((reported.n_sizes > 0).sum())
     spread = np.sqrt(np.diag(effects.spread))
     losses = Quantity(
@@ -173,7 +173,7 @@ def _seconds(effects: Effects, durations: Durations, log: Log) -> tuple[Quantity
     )
 
 
-def _correlation(effects: Effects, reported: Reported, n: int) -> Quantity:
+def _correlation(effects: Effects, reported: ReportedValues, n: int) -> Quantity:
     deviation = np.sqrt(np.diag(effects.spread))
     relation = effects.spread / np.outer(deviation, deviation)
     shown = {"failing": -relation[2, 1], "away": -relation[2, 0]}

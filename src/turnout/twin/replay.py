@@ -42,7 +42,7 @@ from turnout.results.guarantee import least_share
 from turnout.results.offpolicy import Judgement, Weighted
 from turnout.results.run import LOSSES, Run
 from turnout.results.shadows import Shadowed, read_shadows
-from turnout.twin.log import Log, Record, read_log
+from turnout.twin.log import Log, RunLog, read_log
 from turnout.twin.world import FittedWorld
 from turnout.worlds import Environment, FixedDeadline, Observed, RoundPolicy
 
@@ -54,7 +54,7 @@ PRIOR = 5.0
 SIZE = "num_samples"
 
 
-class Quantity(NamedTuple):
+class Measure(NamedTuple):
     """Something that adds up over places.
 
     Attributes:
@@ -71,11 +71,11 @@ class Quantity(NamedTuple):
 
 
 #: What is judged, by key.
-QUANTITIES: Mapping[str, Quantity] = {
-    "success": Quantity("success", "", "Share of the places that gave an answer in time.", "more"),
-    "seconds": Quantity("seconds", "s", "Seconds that a device worked for a place.", "less"),
-    "wasted": Quantity("wasted", "s", "Seconds of them that gave no answer in time.", "less"),
-    "utility": Quantity("utility", "", "Loss that an answer in time reported; 0 for none.", "more"),
+QUANTITIES: Mapping[str, Measure] = {
+    "success": Measure("success", "", "Share of the places that gave an answer in time.", "more"),
+    "seconds": Measure("seconds", "s", "Seconds that a device worked for a place.", "less"),
+    "wasted": Measure("wasted", "s", "Seconds of them that gave no answer in time.", "less"),
+    "utility": Measure("utility", "", "Loss that an answer in time reported; 0 for none.", "more"),
 }
 
 
@@ -264,7 +264,7 @@ def _no_chances(log: Log, logger: str) -> str:
 class _Rounds:
     """The rounds of one record, as a selector would see them."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: RunLog) -> None:
         self.record, self.run = record, record.run
         settings = record.cell.settings
         policy = (
@@ -314,7 +314,7 @@ class _Rounds:
             yield t, chosen, RoundContext(t, size, available, self.deadline, known)
 
 
-def _world_of(record: Record) -> Environment | None:
+def _world_of(record: RunLog) -> Environment | None:
     """Return the world that was simulated, which knows the columns; None if there is none."""
     settings = record.cell.settings
     if not settings.world or settings.training or record.cell.is_live:
@@ -403,7 +403,7 @@ def _judged(
         for each, begin, end in zip(rounds, starts[:-1], starts[1:], strict=True):
             own = {key: value[begin:end] for key, value in values.items()}
             candidate: Candidate = (
-                _Recorded(each, each.shadows[variant.label])
+                _OfShadow(each, each.shadows[variant.label])
                 if recorded
                 else _Playing(variant.make(), each, draws)
             )
@@ -533,7 +533,7 @@ class _Playing:
         self._shadow.learn(wish, clients, chance, outcome)
 
 
-class _Recorded:
+class _OfShadow:
     """A candidate that was a shadow of the recorded run, and learned then."""
 
     def __init__(self, rounds: _Rounds, shadowed: Shadowed) -> None:

@@ -22,7 +22,7 @@ _LEAST_NOISE = 0.01
 _LEAST_REPORTS = 30
 
 
-class Reported(NamedTuple):
+class ReportedValues(NamedTuple):
     """Losses and sizes of a log.
 
     Attributes:
@@ -55,7 +55,7 @@ class Reported(NamedTuple):
         return slope, precision * counts
 
 
-def reported_of(log: Log) -> Reported:
+def reported_of(log: Log) -> ReportedValues:
     """Return what clients of a log reported.
 
     Args:
@@ -72,7 +72,7 @@ def reported_of(log: Log) -> Reported:
     level = height - np.log(_falls(losses, rounds))
     sizes = np.log(log.examples[has_size])
     sized = log.clients[has_size]
-    return Reported(
+    return ReportedValues(
         losses,
         n_losses,
         np.bincount(clients, level, minlength=n).astype(np.float64),
