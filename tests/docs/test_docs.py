@@ -41,7 +41,7 @@ SHORT = {
 }
 
 #: Data that is not embedded, a path on a server, and a world of somebody's own records.
-NOT_HERE = {"fashion-mnist", "/var/lib/app/runs", "my-federation.toml"}
+NOT_HERE = {"fashion-mnist", "/var/lib/app/runs", "my-federation.toml", "runs/live"}
 
 
 def test_selector_pages_are_made_from_the_current_docstrings():

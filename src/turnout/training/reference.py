@@ -196,11 +196,14 @@ class TorchTrainer(ABC):
         self.least_batch = least_batch(self.module, data)  #: examples of the smallest mini-batch
         check_batches(self.module, data, local.batch_size, self.least_batch)
         self.steps = local.steps_of(data.num_samples, seed)  #: (n,) SGD steps in a round
-        self.algorithm: LocalAlgorithm | None = None  #: what clients do beside gradient steps
         self.loss = loss_named(local.loss, self.module, data)
         is_usual = local.loss == LOSSES[0]
         self.scorer = Scorer(data, self.device, self.module, loss=None if is_usual else self.loss)
         self._initial = read_weights(self.module, self.buffers)
+        #: What clients do beside gradient steps, if anything.
+        self.algorithm = _algorithm(local.algorithm) if local.algorithm else None
+        if self.algorithm is not None:
+            self.algorithm.reset(data.n_clients, self.n_weights - self.n_buffers)
 
     @property
     def n_weights(self) -> int:
@@ -414,19 +417,6 @@ class ReferenceTrainer(TorchTrainer):
     """
 
     how, why = "reference", ""
-
-    def __init__(
-        self,
-        data: FederatedData,
-        model: Model | nn.Module,
-        local: LocalWork,
-        seed: int = 0,
-        device: str = "cpu",
-    ) -> None:
-        super().__init__(data, model, local, seed, device)
-        if local.algorithm:
-            self.algorithm = _algorithm(local.algorithm)
-            self.algorithm.reset(data.n_clients, self.n_weights - self.n_buffers)
 
     def train(
         self, weights: Tensor, clients: IntArray, round: int, draws: IntArray | None = None
