@@ -486,7 +486,7 @@ def test_unknown_clients_are_refused():
 
 def test_the_example_of_the_page_runs_as_printed():
     page = Path(__file__).parents[2] / "docs" / "howto" / "models.md"
-    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    block, *_ = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     scope = {}
     exec(compile(block, page.name, "exec"), scope)
     assert scope["trainer"].test(scope["weights"]).accuracy > 0.8
