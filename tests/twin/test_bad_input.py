@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import turnout
+from turnout.cli import app
 from turnout.core.errors import InvalidInput
 from turnout.core.files import write_npz
 from turnout.results.files import read_arrays
@@ -67,6 +69,17 @@ def test_rounds_that_overlap(tmp_path: Path):
             use(overlapping)
     with pytest.raises(InvalidInput, match=message):
         turnout.fit([recorded(tmp_path / "log"), overlapping])
+
+
+def test_too_few_later_rounds_are_no_verdict(tmp_path: Path):
+    few = recorded(tmp_path / "few", n_rounds=20)
+    checked = check(few, n_draws=10)
+    assert not checked.is_judged
+    assert checked.is_calibrated is None
+    told = CliRunner().invoke(
+        app, ["fit", str(few), "-o", str(tmp_path / "w.toml"), "--check", "--json"]
+    )
+    assert json.loads(told.stdout)["check"]["is_calibrated"] is None
 
 
 def test_two_selectors_in_one_world_are_one_federation(tmp_path: Path):
