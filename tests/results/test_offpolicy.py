@@ -133,6 +133,60 @@ def test_all_failures_do_not_give_a_certain_zero():
         assert found.high == pytest.approx(3.0 / 60)
 
 
+def few_of_a_kind(rate: float, rng: np.random.Generator, n_rounds: int = 40):
+    """Return a log of 100 identical clients by random, the model's expectations and the values."""
+    n, m = 100, 10
+    q = np.repeat([0.3, 0.05], [20, 80])
+    clients = np.stack([rng.choice(n, m, replace=False) for _ in range(n_rounds)])
+    value = (rng.random(clients.shape) < rate).astype(float)
+    total, count = np.zeros(n), np.zeros(n)
+    predicted, expected = np.zeros(clients.shape), np.zeros(n_rounds)
+    for t, chosen in enumerate(clients):
+        everyone = total.sum() / count.sum() if t else 0.0
+        model = (total + 5.0 * everyone) / (count + 5.0)
+        predicted[t], expected[t] = model[chosen], q @ model
+        total[chosen] += value[t]
+        count[chosen] += 1.0
+    log = Weighted(
+        np.arange(0, clients.size + 1, m),
+        np.full(clients.size, m / n),
+        q[clients.ravel()],
+        np.full(n_rounds, float(m)),
+    )
+    return log, value.ravel(), predicted.ravel(), expected
+
+
+@pytest.mark.parametrize("rate", [0.98, 0.02])
+def test_a_few_failures_or_successes_do_not_give_a_narrow_interval(rate):
+    """300 logs of 40 rounds with about eight values of the rarer kind, and no true difference."""
+    rng = np.random.default_rng(5)
+    inside, is_clear = [], []
+    for _ in range(300):
+        log, value, predicted, expected = few_of_a_kind(rate, rng)
+        found = log.doubly_robust(value, predicted, expected)
+        step = found.minus(log.as_logged(value))
+        inside.append(found.low <= rate <= found.high)
+        is_clear.append(step.low > 0.0 or step.high < 0.0)
+    assert np.mean(inside) >= 0.92
+    assert np.mean(is_clear) <= 0.05
+
+
+def test_the_floor_is_the_rule_of_three_until_ten_of_the_rarer_value():
+    """600 places of equal weight. Nine failures leave at least 3 / 600; ten speak for themselves.
+
+    Seconds are no shares: nothing is known about a value that was not seen.
+    """
+    log = Weighted(np.arange(0, 601, 2), np.full(600, 0.5), np.full(600, 0.5), np.full(300, 2.0))
+    for n_failures, floor in {1: 3.0 / 600, 9: 3.0 / 600, 10: 0.0}.items():
+        value = np.ones(600)
+        value[:n_failures] = 0.0
+        for found in (log.self_normalised(value), log.inverse_propensity(value)):
+            assert found.floor == pytest.approx(floor)
+            assert found.half_width >= floor
+            assert found.minus(log.as_logged(np.arange(600) % 2)).floor == pytest.approx(floor)
+    assert log.self_normalised(np.where(np.arange(600) == 0, 2.0, 1.0)).floor == 0.0
+
+
 def test_thin_and_missing_support_are_named():
     """A candidate whose clients were never chosen, and one whose clients seldom were."""
     nothing = Weighted(np.arange(0, 201, 2), np.full(200, 0.5), np.zeros(200), np.full(100, 2.0))

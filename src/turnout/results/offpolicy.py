@@ -44,6 +44,8 @@ LEAST_SUPPORT = 0.9
 SURE = 2.0
 #: If all of n values are equal, no more than 3 / n of the others differ, with 95 % confidence.
 RULE_OF_THREE = 3.0
+#: With fewer zeros or fewer ones than this, their spread says too little about how many to expect.
+ENOUGH = 10.0
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,14 @@ class Judgement:
         residual: (T,) what each round adds to the error; their sum is 0.
         n_effective: As many places with equal weights would say as much.
         slack: What is added to either side of the interval, if all values are equal.
+        floor: Half the interval is at least this, if one of the values 0 and 1 was rare.
     """
 
     mean: float
     residual: FloatArray
     n_effective: float
     slack: float = 0.0
+    floor: float = 0.0
 
     @cached_property
     def half_width(self) -> float:
@@ -71,7 +75,7 @@ class Judgement:
         starts = np.linspace(0, self.residual.size, n, endpoint=False).astype(np.int64)
         blocks = np.add.reduceat(self.residual, starts)
         spread = float(np.sum((blocks - blocks.mean()) ** 2)) * n / (n - 1)
-        return student_quantile(n - 1) * math.sqrt(spread) + self.slack
+        return max(student_quantile(n - 1) * math.sqrt(spread) + self.slack, self.floor)
 
     @property
     def low(self) -> float:
@@ -86,6 +90,8 @@ class Judgement:
     def minus(self, other: Judgement) -> Judgement:
         """Return the difference to another judgement of the same rounds.
 
+        The floor of the interval stays that of this judgement, which is weighted.
+
         Args:
             other: What is taken away.
         """
@@ -96,6 +102,7 @@ class Judgement:
             self.residual - other.residual,
             min(self.n_effective, other.n_effective),
             max(self.slack, other.slack),
+            self.floor,
         )
 
 
@@ -181,7 +188,7 @@ class Weighted:
             value: (choices,) what came of each choice.
         """
         value = self._values(value)
-        return self._of_totals(self._per_round(self.weight * value), self._slack(value))
+        return self._of_totals(self._per_round(self.weight * value), value)
 
     def self_normalised(self, value: FloatArray) -> Judgement:
         """Return the weighted mean: a little biased in short logs, and more precise.
@@ -194,7 +201,7 @@ class Weighted:
             return Judgement(math.nan, np.full(self.places.size, math.nan), 0.0)
         mean = float(np.sum(self.weight * value)) / total
         residual = self._per_round(self.weight * (value - mean)) / total
-        return Judgement(mean, residual, self.n_effective, self._slack(value))
+        return Judgement(mean, residual, self.n_effective, self._slack(value), self._floor(value))
 
     def doubly_robust(
         self, value: FloatArray, predicted: FloatArray, expected: FloatArray
@@ -213,7 +220,7 @@ class Weighted:
         predicted = vector("predicted", predicted, np.float64, value.size)
         expected = vector("expected", expected, np.float64, self.places.size)
         corrected = expected + self._per_round(self.weight * (value - predicted))
-        return self._of_totals(corrected, self._slack(value))
+        return self._of_totals(corrected, value)
 
     def as_logged(self, value: FloatArray) -> Judgement:
         """Return the value per place that the log has.
@@ -225,12 +232,14 @@ class Weighted:
         logger = Weighted(self.offsets, self.logged, self.logged, same)
         return logger.self_normalised(value)
 
-    def _of_totals(self, total: FloatArray, slack: float = 0.0) -> Judgement:
-        """Return the judgement of (T,) totals of the rounds."""
+    def _of_totals(self, total: FloatArray, value: FloatArray | None = None) -> Judgement:
+        """Return the judgement of (T,) totals of the rounds, made from (choices,) values."""
         places = float(self.places.sum())
         mean = float(total.sum()) / places
         residual = (total - mean * self.places) / places
-        return Judgement(mean, residual, self.n_effective, slack)
+        if value is None:
+            return Judgement(mean, residual, self.n_effective)
+        return Judgement(mean, residual, self.n_effective, self._slack(value), self._floor(value))
 
     def _slack(self, value: FloatArray) -> float:
         """Return the width that no spread shows, because all values are equal."""
@@ -238,6 +247,16 @@ class Weighted:
         if not seen.size or np.ptp(seen) > 0.0:
             return 0.0
         return RULE_OF_THREE / max(self.n_effective, 1.0) * max(1.0, abs(float(seen[0])))
+
+    def _floor(self, value: FloatArray) -> float:
+        """Return the least half width, if there are few zeros or few ones; 0 for other values."""
+        total = float(self.weight.sum())
+        if total <= 0.0 or not np.isin(value[self.wanted > 0.0], (0.0, 1.0)).all():
+            return 0.0
+        share = float(np.sum(self.weight * value)) / total
+        if min(share, 1.0 - share) * self.n_effective >= ENOUGH * (1.0 - 1e-9):
+            return 0.0
+        return RULE_OF_THREE / max(self.n_effective, 1.0)
 
     def _values(self, value: FloatArray) -> FloatArray:
         value = vector("value", value, np.float64, self.weight.size)
