@@ -116,6 +116,28 @@ def test_a_wrong_file_of_tokens_is_refused_without_showing_one(engine, tmp_path,
         declare_tokens(connection, tmp_path / "none")
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (f"first read {SECRET}y", r"line 3: .*'first' .*line 1.*give every token its own name"),
+        (f"first read {SECRET}x", r"line 3: .*'first' .*line 1"),
+        *(
+            (f"{name} read {SECRET}y", r"line 3: a name .*rename it")
+            for name in ("a" * 300, "a" * 65, "Operator", "-a", "a/b", "\u00e9", "a\0")
+        ),
+    ],
+)
+def test_a_file_whose_names_are_wrong_changes_nothing(engine, tmp_path, line, message):
+    path = tmp_path / "tokens"
+    path.write_text(f"first read {SECRET}x\nsecond read {SECRET}\n{line}\n", encoding="utf-8")
+    with writing(engine) as connection:
+        for _ in range(2):  # at every start
+            with pytest.raises(InvalidInput, match=message) as error:
+                declare_tokens(connection, path)
+            assert list_tokens(connection) == []
+        assert SECRET not in str(error.value)
+
+
 @pytest.fixture
 def at(monkeypatch):
     now = [1.8e9]
