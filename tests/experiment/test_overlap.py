@@ -151,6 +151,56 @@ def test_late_work_is_used_by_hand():
     assert [number for number, *_ in selector.told] == [1, 0, 2]
 
 
+def test_the_server_waits_for_the_next_client_if_everybody_is_at_work():
+    # Two clients of 50 s and a deadline of 2 s: both are chosen at once, and nobody is left.
+    environment, policy = world(50.0, 50.0), FixedDeadline(2.0)
+    _, records = played(Synchronous("use"), environment, 3, cohort_size=2, policy=policy)
+    assert [record.row.length_s for record in records] == [2.0, 48.0, 2.0]
+    assert [record.row.clients.tolist() for record in records] == [[], [0, 1], []]
+
+
+def test_a_resumed_run_knows_who_could_be_reached():
+    environment = Environment(
+        3, seed=1, availability=Bernoulli(0.6), timing=Seconds((9.5, 9.5, 9.5))
+    )
+    schedule = SemiSynchronous(1.0)
+    whole = played(schedule, environment, 12, cohort_size=3)[1]
+    for cut in range(1, 11):
+        selector, progress = Listed(), Progress(3)
+        records = overlapping(
+            selector, environment, schedule=schedule, cohort_size=3, n_rounds=12, progress=progress
+        )
+        for _ in range(cut):
+            next(records)
+        again = Progress.from_state(3, progress.state())
+        rest = overlapping(
+            selector,
+            environment,
+            schedule=schedule,
+            cohort_size=3,
+            n_rounds=12,
+            start=cut,
+            progress=again,
+        )
+        for record, expected in zip(rest, whole[cut:], strict=True):
+            np.testing.assert_array_equal(record.row.available, expected.row.available)
+
+
+def test_nccb_and_refl_run_where_clients_are_at_work():
+    environment = Environment(8, seed=0, timing=Seconds((1.0, 2.0, 3.0, 4.0) * 2))
+    for name in ("nccb", "refl"):
+        played(Buffered(2, 4), environment, 20, selector=turnout.make(name))
+    # Without forecasts, REFL sees that clients at work are still there.
+    refl = turnout.make("refl")
+    refl.reset(2)
+    for t, busy in enumerate([[False, False], [True, False], [False, False]]):
+        at_work = np.array(busy)
+        ctx = turnout.RoundContext(t, 1, ~at_work, busy=at_work)
+        selection = refl.select(ctx, np.random.default_rng(t))
+        refl.observe(selection, Outcome([Status.COMPLETED], [1.0]))
+    assert refl.stays_.tolist() == refl.chances_.tolist() == [2, 2]
+
+
 def test_failures_and_deadlines_free_places():
     # Client 0 crashes after 1 s without a word: the server gives it up after 3 s. Client 1 needs
     # 5 s and is given up too. Client 2 answers after 2 s.

@@ -365,7 +365,8 @@ def test_a_saved_history_of_another_size_is_refused():
     state = Progress(5).state()
     with pytest.raises(turnout.StateFileError):
         Progress.from_state(6, state)
-    assert History.fresh(5).state().keys() == {"n_clients_", "n_chosen_", "took_part_"}
+    names = {"n_clients_", "n_chosen_", "took_part_", "level_"}
+    assert History.fresh(5).state().keys() == names
 
 
 # participants ----------------------------------------------------------------------------------

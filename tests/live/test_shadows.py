@@ -35,6 +35,76 @@ class Breaks(Selector):
         return Selection(ctx.round, ctx.pool[: ctx.size])
 
 
+class Odd(Breaks):
+    """From the third round on its choice or its chances are no such thing."""
+
+    def choice(self, ctx):
+        return Selection(ctx.round, ctx.pool[: ctx.size])
+
+    def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
+        """Choose the first ones, or something odd."""
+        return self.choice(ctx) if ctx.round > 1 else Selection(ctx.round, ctx.pool[: ctx.size])
+
+
+class ChoosesNone(Odd):
+    def choice(self, ctx):
+        return None
+
+
+class ChoosesNumbers(Odd):
+    def choice(self, ctx):
+        return ctx.pool[: ctx.size]
+
+
+class ChoosesFar(Odd):
+    def choice(self, ctx):
+        return Selection(ctx.round, [1_000_000])
+
+
+class ChoosesMany(Odd):
+    def choice(self, ctx):
+        return Selection(ctx.round, ctx.pool)
+
+
+class ChoosesBusy(Odd):
+    def choice(self, ctx):
+        return Selection(ctx.round, np.flatnonzero(~ctx.available)[:1])
+
+
+class ShortChances(Odd):
+    def chances(self, ctx):
+        return np.full(2 if ctx.round > 1 else ctx.n_clients, 0.5)
+
+
+class WideChances(Odd):
+    def chances(self, ctx):
+        return np.full((ctx.n_clients, 2) if ctx.round > 1 else ctx.n_clients, 0.5)
+
+
+class NoChances(Odd):
+    def chances(self, ctx):
+        return np.full(ctx.n_clients, np.nan if ctx.round > 1 else 0.5)
+
+
+class WordChances(Odd):
+    def chances(self, ctx):
+        return np.full(ctx.n_clients, "half") if ctx.round > 1 else None
+
+
+class OddState(Odd):
+    def state(self):
+        return {"it": np.array([object()])}
+
+
+class NoState(Odd):
+    def state(self):
+        raise RuntimeError("no state")
+
+
+ODD = (ChoosesNone, ChoosesNumbers, ChoosesFar, ChoosesMany, ChoosesBusy)
+ODD += (ShortChances, WideChances, NoChances, WordChances)
+
+
 def play(n_rounds, *, shadow=(), history=None, restart_at=None, records=None, selector="random"):
     """Return whom a run chose, and its session; with ``restart_at`` it resumes from bytes."""
     history = history or History(3)
@@ -133,6 +203,36 @@ def test_a_shadow_that_raises_is_switched_off(ticking, caplog):
     wishes = np.diff(columns["shadow.e3cs.offsets"])
     assert (wishes[sizes > 0] > 0).all()
     assert bool(session.shadows.state()["off.Breaks"])
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_shadow_whose_choice_is_no_choice_is_switched_off(ticking, caplog, tmp_path, odd):
+    """The run goes on, and the records hold none of it."""
+    label = odd.__name__
+    with caplog.at_level(logging.WARNING):
+        shadow = (f"tests.live.test_shadows:{label}", "e3cs")
+        chosen, session = play(12, shadow=shadow, records=tmp_path)
+    assert chosen == play(12)[0]
+    (line,) = [each for each in caplog.messages if "switched off" in each]
+    assert label in line
+    ((cell,), problems) = read_cells([tmp_path])
+    assert not problems
+    found = read_shadows(cell.path, cell.run)
+    assert list(found) == [label, "e3cs"]
+    assert 2 <= found[label].n_rounds < found["e3cs"].n_rounds
+    assert np.isnan(found[label].chance[-1])
+    again = session_of("random", shadow=shadow)
+    again.load(read_checkpoint(checkpoint_bytes(session.state({}), "fake")))
+    assert [each.is_on for each in again.shadows._all] == [False, True]
+
+
+@pytest.mark.parametrize("odd", [OddState, NoState])
+def test_a_shadow_whose_state_cannot_be_saved_is_switched_off(ticking, caplog, odd):
+    """The checkpoint is whole, and says so."""
+    shadow = (f"tests.live.test_shadows:{odd.__name__}", "e3cs")
+    chosen, session = play(12, shadow=shadow, restart_at=6)
+    assert chosen == play(12, restart_at=6)[0]
+    assert [each.is_on for each in session.shadows._all] == [False, True]
 
 
 def test_replay_uses_what_shadows_recorded(ticking, tmp_path):

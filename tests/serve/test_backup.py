@@ -3,6 +3,8 @@
 import gzip
 import json
 import os
+import shutil
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -19,10 +21,10 @@ from tests.serve.processes import postgresql, servers
 from tests.serve.test_processes import insist, work
 from tests.serve.test_rounds import opened, report
 from turnout.core.errors import InvalidInput, OutputError
-from turnout.serve import DatabaseError, backup, open_database, store
+from turnout.serve import DatabaseError, backup, federations, open_database, store
 from turnout.serve.auth import make_token
 from turnout.serve.backup import back_up, restore
-from turnout.serve.database import METADATA, _migrate, reading, writing
+from turnout.serve.database import FEDERATION, METADATA, _migrate, reading, writing
 from turnout.serve.store import Store
 
 #: Made by the code of 68fee22 over HTTP: two federations of eight clients, four rounds each with
@@ -193,6 +195,43 @@ def test_what_is_there_is_never_overwritten(http, demo, engine, tmp_path):
     other.dispose()
 
 
+def test_what_sqlite_has_beside_the_file_is_restored_too(http, demo, engine, tmp_path):
+    """The file of a running server, with its -wal, instead of a backup."""
+    opened(http, demo)
+    here = tmp_path / "copied"
+    here.mkdir()
+    for path in tmp_path.glob("turnout.db*"):
+        shutil.copy(path, here)
+    (here / "turnout.db-shm").unlink()
+    assert (here / "turnout.db-wal").stat().st_size
+    files = {name: (here / name).read_bytes() for name in ("turnout.db", "turnout.db-wal")}
+    (tmp_path / "link.db").symlink_to(here / "turnout.db")
+    for i, path in enumerate((tmp_path / "turnout.db", here / "turnout.db", tmp_path / "link.db")):
+        other = open_database(f"sqlite:///{tmp_path}/other{i}.db")
+        assert restore(other, path) == {"federation": 1, "round": 1, "token": 0}
+        assert rows(other, but=("federation", "audit")) == rows(engine, ("federation", "audit"))
+        other.dispose()
+    assert {name: (here / name).read_bytes() for name in files} == files
+
+
+def test_a_file_with_half_a_transaction_is_refused(http, demo, engine, tmp_path):
+    back_up(engine, tmp_path / "b.db")
+    (tmp_path / "crashed").mkdir()
+    with sqlite3.connect(tmp_path / "b.db") as connection:
+        connection.execute("PRAGMA cache_size = 1")
+        connection.execute("UPDATE federation SET seq = seq + 1")
+        connection.execute("CREATE TABLE filler AS SELECT zeroblob(1000000) AS body")
+        for path in tmp_path.glob("b.db*"):
+            shutil.copy(path, tmp_path / "crashed")
+        connection.rollback()
+    assert (tmp_path / "crashed" / "b.db-journal").stat().st_size
+    other = open_database(f"sqlite:///{tmp_path}/other.db")
+    with pytest.raises(DatabaseError, match="turnout serve backup"):
+        restore(other, tmp_path / "crashed" / "b.db")
+    assert not any(rows(other).values())
+    other.dispose()
+
+
 def test_another_backup_that_was_faster_is_kept(http, demo, engine, tmp_path, monkeypatch):
     def slow(*_):
         (tmp_path / "b.db").write_text("faster")
@@ -273,6 +312,27 @@ def test_a_database_of_the_previous_release_goes_on(fresh, previous, portal, mon
     chosen = http.post("/federations/phones/rounds", headers=own).json()["clients"]
     assert chosen == TOLD["phones"]["next"]  # as the previous release would have gone on
     engine.dispose()
+
+
+def test_a_federation_of_the_previous_release_is_created_again(http, engine):
+    """Its definition was stored before guards had limits."""
+    body = {"name": "old", "selector": "random", "cohort_size": 2, "guard": {}}
+    assert http.post("/federations", json=body).status_code == 201
+    with writing(engine) as connection:
+        stored = json.loads(connection.execute(select(FEDERATION.c.definition)).scalar())
+        del stored["guard"]["min_gap"], stored["guard"]["max_times"]
+        connection.execute(FEDERATION.update().values(definition=json.dumps(stored)))
+    assert http.post("/federations", json=body).status_code == 200
+    body["guard"] = {"max_times": 3}
+    answer = http.post("/federations", json=body)
+    assert answer.status_code == 409
+    assert answer.json()["type"].endswith("name-taken")
+
+
+def test_a_federation_that_is_there_is_not_checked_as_a_new_one(http, demo, monkeypatch):
+    monkeypatch.setattr(federations, "check_new", lambda _: pytest.fail("it is there"))
+    body = {"name": "demo", "selector": "e3cs", "cohort_size": 5, "seed": 1}
+    assert http.post("/federations", json=body).status_code == 200
 
 
 def test_a_backup_of_the_previous_release_is_restored_and_left_alone(fresh, previous):

@@ -294,3 +294,31 @@ def test_the_command_of_the_page_runs_and_resumes(tmp_path):
 
     accuracies("parts", 4)
     np.testing.assert_array_equal(accuracies("parts", 8), accuracies("whole", 8))
+
+
+class Frozen(torch.nn.Module):
+    """A first layer that does not learn."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)
+        self.first.requires_grad_(False)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+
+def test_an_algorithm_leaves_frozen_weights_alone():
+    work = dataclasses.replace(WORK, weight_decay=0.1)
+    own = dataclasses.replace(work, algorithm="turnout.training.base:LocalAlgorithm")
+    plain, same = (ReferenceTrainer(divided(), Frozen(), each, seed=1) for each in (work, own))
+    first = plain.initial_weights()
+    after = [trainer.train(first, np.arange(4), 0).weights for trainer in (plain, same)]
+    assert torch.equal(*after)
+    assert torch.equal(after[1][:, :9], first[:9].expand(4, 9))
+
+
+def test_own_buffers_and_a_local_algorithm_exclude_each_other():
+    local = dataclasses.replace(WORK, algorithm=f"{HERE}:Scaffold")
+    with pytest.raises(InvalidInput, match="buffers must be 'average' with a local algorithm"):
+        Federation(Training(model=Logistic(), local=local, buffers="local"), 4, data=divided())

@@ -1,5 +1,6 @@
 """Batteries: levels by hand, pure functions of a round, who is available, and what fails."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -50,11 +51,27 @@ def test_levels_by_hand():
         clients = np.array(chosen, dtype=np.int64)
         joules = own.record(t, history, clients, np.full(clients.size, 300.0))
         assert joules.tolist() == [600.0] * len(chosen)
-    # rounds 2 and 3 begin at 1:00 and 1:30, when the charger gives 0.9 W more than idling takes
-    expected = [[1800.0] * 3, [1020.0, 1620.0, 1620.0], [240.0, 840.0, 1440.0]]
+    # 600 J of work in 300 s, and 150 J in the other 1,500 s; idling alone takes 180 J. Rounds 2 and
+    # 3 begin at 1:00 and 1:30, when the charger gives 0.9 W more than idling takes.
+    expected = [[1800.0] * 3, [1050.0, 1620.0, 1620.0], [300.0, 870.0, 1440.0]]
     np.testing.assert_allclose(seen[:3], expected)
-    np.testing.assert_allclose(seen[3], [240 + 1620, 840 + 1620, 1440 + 1620])
-    np.testing.assert_allclose(history.level_, [3480.0, 3600.0, 3600.0])  # full is full
+    np.testing.assert_allclose(seen[3], [300 + 1620, 870 + 1620, 1440 + 1620])
+    np.testing.assert_allclose(history.level_, [3540.0, 3600.0, 3600.0])  # full is full
+
+
+def test_a_charger_feeds_work():
+    own, history = world(seconds=300.0), History.fresh(3)
+    history.level_ = np.array([0.0, 200.0, 3600.0])
+    away, plugged = own.fate(0, history), own.fate(2, history)  # from 1 o'clock on
+    assert away.survived.tolist() == [False, False, True]
+    assert away.duration.tolist() == [0.0, 100.0, 300.0]
+    assert plugged.survived.tolist() == [False, False, True]  # 2 W of work, 1 W from the charger
+    assert plugged.duration.tolist() == [0.0, 200.0, 300.0]
+    strong = world(dataclasses.replace(PLAIN, charge_w=2.0))
+    assert strong.fate(2, history).survived.all()
+    joules = strong.record(2, history, np.array([0]), np.array([300.0]))
+    assert joules.tolist() == [600.0]
+    np.testing.assert_allclose(history.level_[0], 2 * 1800 - 600 - 150)
 
 
 def test_who_is_below_the_reserve_is_away_unless_it_charges():

@@ -215,6 +215,8 @@ class _Loop:
     def state(self) -> dict[str, Array]:
         """Return everything between two rounds, as arrays."""
         due = {f"due.{name}": self._due[name] for name in _DUE.names or ()}
+        if self._reached is not None:
+            due["reached"] = self._reached
         return {_CLOCK: np.array(self._clock_s), **due, **self._flights.state()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
@@ -226,6 +228,7 @@ class _Loop:
         self._due = np.zeros(self._flights.n_busy, _DUE)
         for name in _DUE.names or ():
             self._due[name] = state[f"due.{name}"]
+        self._reached = state.get("reached")
         self._engine.selector.resume(self._flights.waiting)
 
     def rounds(self, numbers: range) -> Iterator[Aggregated]:
@@ -286,12 +289,16 @@ class _Loop:
         length_s = schedule.period
         if math.isnan(length_s) and begun.closed is not None:
             length_s = begun.closed.length_s
+        is_idle = begun.closed is None or not begun.closed.status.size
+        if math.isnan(schedule.period) and is_idle and self._due.size:
+            # Nobody could be chosen: the server waits for the next one of those at work.
+            length_s = float(self._due["ends_s"].min()) - self._clock_s
         closes_s = self._clock_s + length_s
         rows = np.flatnonzero(self._due["ends_s"] <= closes_s)
         rows = rows[np.argsort(self._due["ends_s"][rows], kind="stable")]
         self._advance(closes_s)
         self._end(rows)
-        if engine.policy.uses_observed and begun.closed is not None:
+        if engine.policy.uses_observed and begun.closed is not None and not is_idle:
             engine.observed.record(begun.closed, begun.deadline)
 
     def _choose(self, t: int, n_places: int) -> _Begun:

@@ -1,7 +1,8 @@
 """Shadows of a live run: selectors that choose beside the one in charge, without being followed.
 
-They see the same free clients and learn of those whom both chose. A shadow that raises is switched
-off with a warning. Nothing that a shadow does changes the run.
+They see the same free clients and learn of those whom both chose. A shadow that raises, or whose
+choice or chances cannot be, is switched off with a warning. Nothing that a shadow does changes the
+run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from turnout.core.arrays import vector
+from turnout.core.errors import InvalidInput
 from turnout.core.types import Array, FloatArray, Outcome, RoundContext, Selection
 from turnout.experiment.shadow import Shadow, Wish
 from turnout.experiment.variants import Variant, variants_of
@@ -58,16 +61,19 @@ class _Watched:
         """Note what it would do; nothing while a column that it needs is missing."""
         self._wish = None
         if self.selector.needs_columns <= ctx.columns.keys():
-            self._wish = self._shadow.choose(ctx)
+            self._wish = _checked(self._shadow.choose(ctx), ctx)
 
     def add(self, selection: Selection) -> None:
-        """Add the round to the columns."""
+        """Add the round to the columns; without a wish if the wish raises."""
         wish, size = self._wish, selection.clients.size
-        chance = np.full(size, np.nan) if wish is None else wish.of(selection.clients)
-        clients = np.zeros(0, dtype=np.int64) if wish is None else wish.selection.clients
+        clients, chance = np.zeros(0, dtype=np.int64), np.full(size, np.nan)
+        if wish is not None:
+            with self.guarded():
+                found = np.clip(wish.of(selection.clients), 0.0, 1.0)
+                clients, chance = wish.selection.clients, found
         self._clients.append(clients)
         self._sizes.append(np.array([clients.size]))
-        self._chance.append(np.clip(chance, 0.0, 1.0))
+        self._chance.append(chance)
 
     def learn(self, selection: Selection, outcome: Outcome) -> None:
         """Learn of those whom both chose."""
@@ -80,6 +86,15 @@ class _Watched:
             known = Outcome(outcome.status, outcome.duration, metrics)
             wish, self._wish = self._wish, None
             self._shadow.learn(wish, selection.clients, selection.probability, known)
+
+    def state(self) -> dict[str, Array]:
+        """Return what its selector has learned, under the names of a checkpoint."""
+        own: dict[str, Array] = {}
+        for name, values in self.selector.state().items():
+            own[f"{_STATE}{self.label}.{name}"] = array = np.asarray(values)
+            if array.dtype.hasobject:
+                raise InvalidInput(f"state() must return arrays of numbers or text: {name!r}.")
+        return own
 
     @property
     def shadowed(self) -> Shadowed:
@@ -98,6 +113,29 @@ class _Watched:
             self._clients = [np.zeros(0, dtype=np.int64)]
             self._sizes = [np.zeros(n_rounds, dtype=np.int64)]
             self._chance = [np.full(n_choices, np.nan)]
+
+
+def _checked(wish: Wish, ctx: RoundContext) -> Wish:
+    """Return a wish that the run can record, or raise ``InvalidInput``.
+
+    Args:
+        wish: What a shadow would do; a plug-in may return anything.
+        ctx: What it knew.
+    """
+    selection, chances = wish.selection, wish.chances
+    if not isinstance(selection, Selection):
+        raise InvalidInput(f"select() must return a Selection, got {type(selection).__name__}.")
+    chosen = selection.clients
+    if chosen.size > ctx.size or not np.isin(chosen, ctx.pool).all():
+        raise InvalidInput(
+            f"it must choose at most {ctx.size} available clients in round {ctx.round}, got "
+            f"{chosen.size}, {int(np.isin(chosen, ctx.pool).sum())} of them available."
+        )
+    if chances is not None:
+        chances = vector("chances", chances, np.float64, ctx.n_clients).copy()
+        if not np.isfinite(chances).all():
+            raise InvalidInput(f"chances() must return finite numbers in round {ctx.round}.")
+    return wish._replace(chances=chances)
 
 
 class Shadows:
@@ -171,11 +209,10 @@ class Shadows:
         """Return what they have learned, and their columns."""
         state = self.columns()
         for each in self._all:
-            state[f"{_OFF}{each.label}"] = np.array(not each.is_on)
             if each.is_on:
                 with each.guarded():
-                    own = each.selector.state()
-                    state |= {f"{_STATE}{each.label}.{name}": x for name, x in own.items()}
+                    state |= each.state()
+            state[f"{_OFF}{each.label}"] = np.array(not each.is_on)
         return state
 
     def load_state(

@@ -211,8 +211,8 @@ class NCCB(Selector):
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Play unexplored clusters, then the largest upper confidence bounds."""
-        everyone = dataclasses.replace(ctx, available=np.ones(ctx.n_clients, dtype=np.bool_))
-        x_all = unit_rows(known_features(everyone))
+        everyone = np.ones(ctx.n_clients, dtype=np.bool_)
+        x_all = unit_rows(known_features(dataclasses.replace(ctx, available=everyone, busy=None)))
         self._check_dimension(x_all.shape[1])
         centroids, memo = self.centroids_, {}
         if not centroids.size:

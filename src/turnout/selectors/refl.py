@@ -107,7 +107,7 @@ class REFL(Selector):
         ranking = top_m(self._score(ctx), ctx.size, rng)
         memo: dict[str, Array] = {}
         if "availability_forecast" not in ctx.columns:
-            memo["available"] = ctx.available
+            memo["available"] = ctx.available if ctx.busy is None else ctx.available | ctx.busy
         return Selection(ctx.round, ctx.pool[ranking.chosen], ranking.probability, memo)
 
     def chances(self, ctx: RoundContext) -> FloatArray:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import math
+import re
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from turnout.core.errors import InvalidInput
 from turnout.serve.database import FEDERATION, TOKEN, lock_starts, reading
 from turnout.serve.logs import CALLER, note
 from turnout.serve.problems import HttpProblem
+from turnout.serve.schemas import NAME
 
 #: What a token allows; each scope includes those before it.
 SCOPES = ("read", "select", "admin")
@@ -103,7 +105,8 @@ def declare_tokens(connection: Connection, path: Path) -> None:
     """Make the tokens of a file, for servers that are set up by programs.
 
     Each line has a name, a scope and a token of at least 32 characters. A token of the same name is
-    replaced. A token that is no longer in the file stays valid until it is revoked.
+    replaced. A token that is no longer in the file stays valid until it is revoked. Every line is
+    checked before anything is changed.
 
     Args:
         connection: A writing transaction.
@@ -117,18 +120,9 @@ def declare_tokens(connection: Connection, path: Path) -> None:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise InvalidInput(f"{path} cannot be read: {reason}.", field="token_file") from error
+    declared = _declared(path, lines)
     lock_starts(connection)
-    for i, line in enumerate(lines, 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if len(words) != 3 or words[1] not in SCOPES or len(words[2]) < _MIN_TOKEN:
-            raise InvalidInput(
-                f"{path}, line {i}: must have a name, one of {', '.join(SCOPES)}, and a token of "
-                f"at least {_MIN_TOKEN} characters.",
-                field="token_file",
-            )
-        name, scope, digest = words[0], words[1], _digest(words[2])
+    for i, name, scope, digest in declared:
         query = select(TOKEN.c.digest, TOKEN.c.scope).where(TOKEN.c.name == name)
         there = connection.execute(query).one_or_none()
         if there == (digest, scope):
@@ -145,6 +139,37 @@ def declare_tokens(connection: Connection, path: Path) -> None:
         values = {"name": name, "scope": scope, "digest": digest, "created_at": time.time()}
         connection.execute(insert(TOKEN).values(values))
         note(connection, "made-token", subject=f"{name} ({scope})")
+
+
+def _declared(path: Path, lines: Sequence[str]) -> list[tuple[int, str, str, str]]:
+    """Return the number, name, scope and digest of every line of a file that has a token."""
+    found: list[tuple[int, str, str, str]] = []
+    line_of: dict[str, int] = {}
+    for i, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 3 or words[1] not in SCOPES or len(words[2]) < _MIN_TOKEN:
+            problem = (
+                f"must have a name, one of {', '.join(SCOPES)}, and a token of at least "
+                f"{_MIN_TOKEN} characters."
+            )
+        elif not re.fullmatch(NAME, words[0]):  # what stands there may be the token
+            problem = (
+                "a name has up to 64 of a-z, 0-9, '_', '.' and '-', and begins with a letter or "
+                "digit: rename it."
+            )
+        elif words[0] in line_of:
+            problem = (
+                f"the name {words[0]!r} is taken by line {line_of[words[0]]}: give every token its "
+                "own name, or delete one of the lines."
+            )
+        else:
+            line_of[words[0]] = i
+            found.append((i, words[0], words[1], _digest(words[2])))
+            continue
+        raise InvalidInput(f"{path}, line {i}: {problem}", field="token_file")
+    return found
 
 
 def revoke_token(connection: Connection, name: str, federation: str | None = None) -> bool:

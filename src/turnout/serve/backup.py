@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import tempfile
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, Table, func, insert, select, text
@@ -20,6 +21,7 @@ from turnout.serve.database import (
     METADATA,
     ROUND,
     TOKEN,
+    DatabaseError,
     open_database,
     reading,
     writing,
@@ -93,7 +95,7 @@ def restore(engine: Engine, path: Path) -> dict[str, int]:
     if not path.is_file():
         raise InvalidInput(f"there is no file {path}.", field="path")
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        copy = Path(shutil.copy(path, folder))  # the backup itself is not upgraded
+        copy = _copy_of_file(path, Path(folder))  # the backup itself is not upgraded
         backup = open_database(f"sqlite:///{copy}")
         try:
             with reading(backup) as source, writing(engine) as sink:
@@ -113,6 +115,26 @@ def restore(engine: Engine, path: Path) -> dict[str, int]:
         finally:
             backup.dispose()
     return counts
+
+
+def _copy_of_file(path: Path, folder: Path) -> Path:
+    """Copy a SQLite file; if it was not closed, with what SQLite has in the files beside it."""
+    path, copy = path.resolve(), folder / path.name  # SQLite looks beside the file itself
+    if not any(path.with_name(path.name + end).exists() for end in ("-wal", "-journal")):
+        shutil.copy(path, copy)
+        return copy
+    try:
+        with (
+            closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(copy)) as target,
+        ):
+            source.backup(target)
+    except sqlite3.Error as error:
+        raise DatabaseError(
+            f"{path} and the file of SQLite beside it cannot be read ({error}): give a file that "
+            "'turnout serve backup' has made. Nothing was changed."
+        ) from error
+    return copy
 
 
 def _copy(source: Connection, sink: Connection) -> dict[str, int]:

@@ -84,20 +84,25 @@ def list_federations(store: Stored, grant: Reader) -> dict[str, Any]:
 )
 def create_federation(store: Stored, body: Definition, response: Response) -> dict[str, Any]:
     """Create a federation. If the same definition is sent again, the response is 200."""
-    check_new(body)
     text = body.model_dump_json()
-    with writing(store.engine) as connection:
-        query = select(FEDERATION.c.definition).where(FEDERATION.c.name == body.name)
+    query = select(FEDERATION.c.definition).where(FEDERATION.c.name == body.name)
+    with store.engine.begin() as connection:
         there = connection.execute(query).scalar()
-        if there is None:
-            values = {"name": body.name, "definition": text, "seq": 0}
-            connection.execute(insert(FEDERATION).values(created_at=time.time(), **values))
-            note(connection, "created", body.name, version=0)
-        else:
-            response.status_code = 200
-    if there is not None and json.loads(there) != json.loads(text):
-        detail = f"there is a federation {body.name!r} with another definition."
-        raise HttpProblem("name-taken", detail)
+    if there is None:  # one that is there was checked by the turnout that created it
+        check_new(body)
+        with writing(store.engine) as connection:
+            there = connection.execute(query).scalar()  # another request may have been faster
+            if there is None:
+                values = {"name": body.name, "definition": text, "seq": 0}
+                connection.execute(insert(FEDERATION).values(created_at=time.time(), **values))
+                note(connection, "created", body.name, version=0)
+    if there is not None:
+        response.status_code = 200
+        # An earlier turnout may have stored it without the settings that are new since then.
+        known = Definition.model_validate_json(there).model_dump_json()
+        if json.loads(known) != json.loads(text):
+            detail = f"there is a federation {body.name!r} with another definition."
+            raise HttpProblem("name-taken", detail)
     return get_federation(store, body.name)
 
 

@@ -29,7 +29,9 @@ Column: TypeAlias = Annotated[
     list[_Finite] | list[list[_Finite]], Field(union_mode="left_to_right")
 ]
 Seconds: TypeAlias = Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)]
-Name: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+#: What federations and tokens may be called.
+NAME = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
+Name: TypeAlias = Annotated[str, Field(pattern=NAME)]
 #: A vector that a client reports, such as the sketch of its update; null = unknown.
 Numbers: TypeAlias = Annotated[list[_Number], Field(max_length=10_000)]
 Round: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]

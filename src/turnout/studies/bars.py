@@ -121,13 +121,21 @@ def _won(arena: Arena, tasks: Sequence[ArenaTask], name: str, before: str, least
         label: {duel.task.label: duel.ratio for duel in duels_of(arena, tasks, label)}
         for label in (name, before, ORACLE)
     }
-    shares = {
-        task: share_won(ratios[name][task], best)
+    won_before = {
+        task: share_won(ratios[before].get(task, math.nan), best)
         for task, best in ratios[ORACLE].items()
-        if task in ratios[name] and share_won(ratios[before].get(task, math.nan), best) < least
     }
-    text = ", ".join(f"{task} {share:.2f}" for task, share in shares.items())
-    is_reached = all(share >= least for share in shares.values()) if ratios[ORACLE] else None
+    shares = {
+        task: share_won(ratios[name].get(task, math.nan), best)
+        for task, best in ratios[ORACLE].items()
+        if won_before[task] < least
+    }
+    text = ", ".join(
+        f"{task} {'not run' if math.isnan(share) else format(share, '.2f')}"
+        for task, share in shares.items()
+    )
+    is_open = not ratios[ORACLE] or any(map(math.isnan, (*won_before.values(), *shares.values())))
+    is_reached = None if is_open else all(share >= least for share in shares.values())
     met = f"{len(ratios[ORACLE])} tasks with the oracle; the first version wins less in: "
     says = f"at least {least:.0%} of the oracle's lead, where {before} wins less"
     return Goal(says, is_reached, met + (text or "none"))

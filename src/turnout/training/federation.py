@@ -95,6 +95,12 @@ class Federation:
                 "leave it out and look at the loss.",
                 field="target_accuracy",
             )
+        if training.buffers == "local" and training.local.algorithm:
+            raise InvalidInput(
+                "buffers must be 'average' with a local algorithm, which learns at the end of each "
+                "round: with 'local', clients train one at a time.",
+                field="buffers",
+            )
         self.trainer = self.make_trainer(seed)
         #: Whether a trial chose the trainer, so that a resumed run must be told.
         self._was_tried = training.trainer == "fast" and bool(getattr(self.trainer, "why", ""))
@@ -188,7 +194,8 @@ class Federation:
             is_sound = np.isfinite(_possible(updates.loss))
             for name, values in self._updates.of(self.weights, updates.weights).items():
                 reported[name][np.flatnonzero(is_completed)[is_sound]] = values[is_sound]
-            self._aggregate(updates, is_sound, selection, is_completed)
+            if is_sound.any():
+                self._aggregate(updates, is_sound, selection, is_completed)
             returned[clients[is_sound]] = True
             is_broken[is_completed] = ~is_sound
             self.n_broken += int(np.sum(~is_sound))

@@ -481,7 +481,8 @@ class ReferenceTrainer(TorchTrainer):
                 )
             pieces = torch.split(changed, [part.numel() for part in parts])
             for weight, piece in zip(self.module.parameters(), pieces, strict=True):
-                weight.grad = piece.reshape(weight.shape).clone()
+                if weight.requires_grad and (weight.grad is not None or piece.any()):
+                    weight.grad = piece.reshape(weight.shape).clone()
 
     def _optimizer(self, round: int) -> torch.optim.Optimizer:
         weights, local = self.module.parameters(), self.local

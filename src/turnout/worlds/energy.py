@@ -60,6 +60,10 @@ class Energy(ABC):
         """Return (n,) the joules that each device needs per second of work."""
 
     @abstractmethod
+    def lasts(self, moment: Moment) -> FloatArray:
+        """Return (n,) the seconds of work in this round after which a battery is empty."""
+
+    @abstractmethod
     def after(self, moment: Moment, worked_j: FloatArray) -> FloatArray:
         """Return (n,) the joules in each battery after a round.
 
@@ -95,6 +99,10 @@ class Plugged(Energy):
         """Return 0."""
         return constant(0.0, moment.n_clients)
 
+    def lasts(self, moment: Moment) -> FloatArray:
+        """Return infinity."""
+        return constant(math.inf, moment.n_clients)
+
     def after(self, moment: Moment, worked_j: FloatArray) -> FloatArray:
         """Return nothing: there is no level to keep."""
         return np.zeros(0)
@@ -113,7 +121,7 @@ class Battery(Energy):
         work_w: Watts of work, the median over clients, above 0.
         spread: Standard deviation of the logarithm of those watts over clients, >= 0.
         idle_w: Watts while it does not work, also while it charges; >= 0.
-        charge_w: Watts of the charger, >= 0.
+        charge_w: Watts of the charger, >= 0; it also feeds work.
         charge_from: Local hour at which clients plug in, from 0 to 24.
         charge_to: Local hour at which they unplug; before ``charge_from`` means the next day.
         zones: Part of the day that the time zones spread over, from 0 to 1.
@@ -178,9 +186,17 @@ class Battery(Energy):
         """Return each client's watts of work, which never change."""
         return self.work_w * np.exp(self.spread * _normal(moment.n_clients, moment.seed))
 
+    def lasts(self, moment: Moment) -> FloatArray:
+        """Return the seconds until an empty battery; infinity if the charger gives enough."""
+        drain = self.watts(moment) - self.charge_w * self.is_charging(moment)
+        lasts = np.full(moment.n_clients, math.inf)
+        np.divide(self.level(moment), drain, out=lasts, where=drain > 0.0)
+        return lasts
+
     def after(self, moment: Moment, worked_j: FloatArray) -> FloatArray:
         """Return the level after work, idling and charging, between empty and full."""
-        gained = self.round_s * (self.charge_w * self.is_charging(moment) - self.idle_w)
+        idle_s = np.maximum(self.round_s - worked_j / self.watts(moment), 0.0)
+        gained = self.round_s * self.charge_w * self.is_charging(moment) - self.idle_w * idle_s
         return np.clip(self.level(moment) - worked_j + gained, 0.0, self.capacity_j)
 
 
@@ -197,7 +213,7 @@ class BatteryOnGrid(Battery):
         work_w: Watts of work, the median over clients, above 0.
         spread: Standard deviation of the logarithm of those watts over clients, >= 0.
         idle_w: Watts while it does not work, also while it charges; >= 0.
-        charge_w: Watts of the charger, >= 0.
+        charge_w: Watts of the charger, >= 0; it also feeds work.
         charge_from: Local hour at which clients plug in, from 0 to 24.
         charge_to: Local hour at which they unplug; before ``charge_from`` means the next day.
         zones: Part of the day that the time zones spread over, from 0 to 1.

@@ -362,7 +362,7 @@ class Environment(CheckedFields):
         moment = self._moment(round, history, workload)
         survived, duration = self.volatility.survived(moment), self.timing.duration(moment)
         if self.energy.uses_history:
-            lasts = self.energy.level(moment) / self.energy.watts(moment)
+            lasts = self.energy.lasts(moment)
             survived, duration = survived & (duration <= lasts), np.minimum(duration, lasts)
         return Fate(survived, duration, self.reports_failure)
 
@@ -382,9 +382,8 @@ class Environment(CheckedFields):
             return None
         moment = self._moment(round, history)
         worked = np.zeros(self.n_clients)
-        worked[clients] = np.minimum(
-            spent * self.energy.watts(moment)[clients], self.energy.level(moment)[clients]
-        )
+        seconds = np.minimum(spent, self.energy.lasts(moment)[clients])
+        worked[clients] = seconds * self.energy.watts(moment)[clients]
         history.record(clients, self.energy.after(moment, worked))
         return np.asarray(worked[clients])
 
