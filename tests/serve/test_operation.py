@@ -9,8 +9,9 @@ import threading
 import time
 
 import httpx
+import numpy as np
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import create_engine, func, select
 from typer.main import get_group
 from typer.testing import CliRunner
 
@@ -20,9 +21,12 @@ from tests.serve.test_rounds import opened, report
 from turnout.cli import app as command
 from turnout.cli import serve as command_module
 from turnout.core.errors import InvalidInput
+from turnout.core.types import Status
 from turnout.serve import open_database, rounds, store
 from turnout.serve.auth import declare_tokens, list_tokens, revoke_token
 from turnout.serve.database import AUDIT, EVENT, ROUND, reading, writing
+from turnout.serve.federation import content_of
+from turnout.serve.store import Store
 
 
 def test_every_option_is_a_variable_of_the_same_name(monkeypatch):
@@ -189,6 +193,76 @@ def test_old_rounds_are_forgotten_and_the_choices_go_on_as_before(http, demo, en
         assert connection.execute(query).all() == []
         query = select(AUDIT.c.action).where(AUDIT.c.federation == "demo", AUDIT.c.round.is_(None))
         assert connection.execute(query).scalars().all() == ["created", "enrolled"]
+
+
+@pytest.fixture
+def hasty(engine):
+    """The same database, where each statement sees what is committed by then, as PostgreSQL's."""
+    url = engine.url.render_as_string(hide_password=False)
+    hasty = create_engine(url, isolation_level="AUTOCOMMIT")
+    yield hasty
+    hasty.dispose()
+
+
+@pytest.mark.parametrize("n_kept", [0, 2])
+def test_what_another_server_deletes_while_a_copy_is_loaded_is_not_missed(
+    http, demo, engine, at, hasty, monkeypatch, n_kept
+):
+    def grow():
+        for _ in range(2):
+            played(http, demo, http.get(demo).json()["n_rounds"])
+            at[0] += DAY
+
+    grow()
+    rounds.forget_old(http.app.state.store, at[0])  # stores a snapshot
+    grow()
+    loaded, calls = Store._loaded, []
+
+    def slow(self, connection, row):
+        federation = loaded(self, connection, row)
+        if self is second and not calls:
+            calls.append(1)
+            grow()
+            rounds.forget_old(http.app.state.store, at[0] - (n_kept - 0.5) * DAY)
+        return federation
+
+    second = Store(hasty)
+    monkeypatch.setattr(Store, "_loaded", slow)
+    with second.read("demo") as tx:
+        copy = tx.federation
+    assert calls
+    with http.app.state.store.read("demo") as tx:
+        first = tx.federation
+        assert copy.session.round in (4, 6)
+        with second.read("demo") as tx:
+            copy = tx.federation
+    assert (copy.seq, copy.at, copy.session.round) == (first.seq, first.at, 6)
+    for status in (None, Status.COMPLETED):
+        assert (copy.selection_counts(status) == first.selection_counts(status)).all()
+    arrays, expected = copy.checkpoint().arrays, first.checkpoint().arrays
+    assert arrays.keys() == expected.keys()
+    for owner, table in arrays.items():
+        for name, values in table.items():
+            np.testing.assert_array_equal(values, expected[owner][name], f"{owner}.{name}")
+
+
+def test_a_log_with_holes_is_refused_unless_enrolments_were_compacted(http, demo, engine, portal):
+    played(http, demo, 0)
+    keeper = http.app.state.store
+    for client in ("new", "newer"):  # two snapshots: the enrolments up to the first are deleted
+        with keeper.write("demo") as tx:
+            content = content_of(tx.federation.checkpoint())
+            store.save(tx.connection, tx.federation.id, tx.federation.seq, content)
+        http.put(f"{demo}/clients", json={"clients": [client]})
+    described = http.get(demo).json()
+    assert client_of(engine, portal).get(demo).json() == described
+    http.put(f"{demo}/clients", json={"clients": ["newest"]})
+    with writing(engine) as connection:
+        last = described["version"]
+        connection.execute(EVENT.delete().where(EVENT.c.seq == last))
+    answer = client_of(engine, portal).get(demo)
+    assert answer.status_code >= 400
+    assert "lacks events" in answer.json()["detail"]
 
 
 def test_a_server_that_keeps_days_forgets_by_itself(engine, monkeypatch):
