@@ -1,5 +1,6 @@
 """Advice from records: the right switch in a known world, and never a bold one from too little."""
 
+import importlib
 import json
 
 import pytest
@@ -10,6 +11,8 @@ from turnout.cli import app
 from turnout.cli.output import console
 from turnout.experiment import Experiment, run_experiment
 from turnout.studies import advise
+
+module = importlib.import_module("turnout.twin.forecast")
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,37 @@ def test_few_rounds_never_advise_a_switch(logged):
     found = advise(logged / "short" / "random", ["e3cs:quota=0"], n_seeds=3)
     assert found.take == "random"
     assert "12 rounds are too few" in found.why
+
+
+def test_no_candidate_besides_the_one_in_charge(logged):
+    """The world was fitted, so it is not to blame."""
+    found = advise(logged / "long" / "random", ["random"], n_seeds=2)
+    assert found.take == "random"
+    assert found.why == "Keep random: no candidate is left besides the selector in charge."
+    assert found.forecast is not None
+
+
+@pytest.mark.parametrize(
+    ("failing", "who"), [("random", "random"), ("e3cs", "every candidate"), ("none", "")]
+)
+def test_a_failure_in_the_twin_is_named(logged, monkeypatch, failing, who):
+    """A selector that fails in the fitted world is no missing world."""
+
+    def run(world, variant, *args):
+        if variant.name == failing:
+            raise InvalidInput("too many places")
+        return simulated(world, variant, *args)
+
+    simulated = module._run
+    monkeypatch.setattr(module, "_run", run)
+    found = advise(logged / "long" / "random", ["e3cs:quota=0"], n_seeds=2)
+    assert ("failed in the fitted world" in found.why) == bool(who)
+    assert "without a fitted world" not in found.why
+    if who:
+        assert found.take == "random"
+        assert found.why.startswith(f"Keep random for now: {who} failed in the fitted world")
+        label = "random" if failing == "random" else "e3cs quota=0"
+        assert f"{label} failed in the fitted world: too many places" in found.missing
 
 
 def test_mixed_records_and_nothing_are_refused(logged, tmp_path):

@@ -196,6 +196,7 @@ def _receipt(
         tx.federation.definition.name,
         row.number,
         client,
+        run_began_at=tx.federation.created_at,
         status=result["status"][i],
         is_void=result["void"],
         seconds=math.nan if seconds is None else seconds,
