@@ -11,7 +11,7 @@ import json
 import logging
 import time
 import zlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -109,6 +109,8 @@ class Store:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.metrics, self.snapshots = Metrics(), Snapshots(engine)
+        #: What is to be done once no round of a federation is open; it must not raise.
+        self.when_idle: dict[str, Callable[[], int]] = {}
         self._federations: dict[int, LiveFederation] = {}
         self._locks: dict[str, RLock] = {}
 
@@ -133,6 +135,8 @@ class Store:
             if tx.is_changed:
                 self._federations[tx.federation.id] = tx.federation
                 self.snapshots.take_if_due(tx.federation)
+                if tx.federation.cohort is None and (act := self.when_idle.pop(name, None)):
+                    act()  # here, since the next round may be opened at once
 
     @contextmanager
     def read(self, name: str) -> Iterator[Transaction]:
