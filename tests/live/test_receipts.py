@@ -29,6 +29,7 @@ def key(tmp_path):
 
 def made(receipts, **changed):
     given = {"status": "completed", "is_void": False, "seconds": 12.34567, "closed_at": 1.8e9}
+    given["run_began_at"] = 1.7e9
     return receipts.make("phones", 7, "c1", **given | changed)
 
 
@@ -36,11 +37,14 @@ def test_a_receipt_says_what_was_counted(key):
     receipts = Receipts(key)
     receipt = made(receipts, report={"client": "c1", "metrics": {"loss": 0.5}})
     assert check_receipt(receipt, receipts.public_key) == {
-        "kind": "turnout-receipt-1", "run": "phones", "round": 7, "client": "c1",
+        "kind": "turnout-receipt-1", "run": "phones", "run_began_at": 1.7e9,
+        "round": 7, "client": "c1",
         "status": "completed", "counted": True, "seconds": 12.346, "closed_at": 1.8e9,
         "report": {"client": "c1", "metrics": {"loss": 0.5}},
     }  # fmt: skip
     assert made(receipts) == made(receipts)  # the same at every request
+    other = made(receipts, run_began_at=1.7e9 + 1e-3)  # another run of the same name
+    assert check_receipt(other, receipts.public_key)["run_began_at"] == 1700000000.001
 
 
 @pytest.mark.parametrize("changed", [{"status": "late"}, {"status": "silent"}, {"is_void": True}])

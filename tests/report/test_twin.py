@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from tests.report.live_folders import live_folder
 from turnout.report import write_report
 from turnout.report.charts import sections
 from turnout.report.figure import Line
+from turnout.report.twin import twin_charts
 from turnout.results import open_runs
 
 
@@ -41,3 +45,20 @@ def test_the_page_has_the_section_and_is_the_same_twice(folder, tmp_path):
 
 def test_a_short_run_has_none(tmp_path):
     assert twin_of(live_folder(tmp_path / "site", n_rounds=10)) is None
+
+
+def test_runs_whose_rounds_overlap_are_left_out(folder):
+    (world,) = open_runs(folder).worlds
+    (cell,) = world.cells
+    run = cell.run
+    stale = dataclasses.replace(run, staleness=np.zeros(run.clients.size, dtype=np.int64))
+    overlapping = dataclasses.replace(cell, choices=stale)
+    assert overlapping.run.overlaps
+    (variant,) = world.variants
+
+    def charts(*cells):
+        variants = (dataclasses.replace(variant, cells=cells),)
+        return list(twin_charts(dataclasses.replace(world, variants=variants), {"e3cs": 0}))
+
+    assert charts(overlapping) == []
+    assert len(charts(overlapping, cell)) == 2

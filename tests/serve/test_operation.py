@@ -9,8 +9,9 @@ import threading
 import time
 
 import httpx
+import numpy as np
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import create_engine, func, select
 from typer.main import get_group
 from typer.testing import CliRunner
 
@@ -20,9 +21,12 @@ from tests.serve.test_rounds import opened, report
 from turnout.cli import app as command
 from turnout.cli import serve as command_module
 from turnout.core.errors import InvalidInput
-from turnout.serve import open_database, rounds, store
+from turnout.core.types import Status
+from turnout.serve import create_app, open_database, rounds, store
 from turnout.serve.auth import declare_tokens, list_tokens, revoke_token
 from turnout.serve.database import AUDIT, EVENT, ROUND, reading, writing
+from turnout.serve.federation import content_of
+from turnout.serve.store import Store
 
 
 def test_every_option_is_a_variable_of_the_same_name(monkeypatch):
@@ -163,6 +167,7 @@ def test_old_rounds_are_forgotten_and_the_choices_go_on_as_before(http, demo, en
     described = http.get(demo).json()
     open_one = opened(http, other)
     assert rounds.forget_old(http.app.state.store, at[0] - 2.5 * DAY) == 4  # the other has to wait
+    http.app.state.store.when_idle.clear()  # for ever
     report(http, other, 6, open_one["clients"])
     kept = http.get(f"{demo}/rounds").json()["rounds"]
     assert [one["round"] for one in kept] == [5, 4]
@@ -191,6 +196,76 @@ def test_old_rounds_are_forgotten_and_the_choices_go_on_as_before(http, demo, en
         assert connection.execute(query).scalars().all() == ["created", "enrolled"]
 
 
+@pytest.fixture
+def hasty(engine):
+    """The same database, where each statement sees what is committed by then, as PostgreSQL's."""
+    url = engine.url.render_as_string(hide_password=False)
+    hasty = create_engine(url, isolation_level="AUTOCOMMIT")
+    yield hasty
+    hasty.dispose()
+
+
+@pytest.mark.parametrize("n_kept", [0, 2])
+def test_what_another_server_deletes_while_a_copy_is_loaded_is_not_missed(
+    http, demo, engine, at, hasty, monkeypatch, n_kept
+):
+    def grow():
+        for _ in range(2):
+            played(http, demo, http.get(demo).json()["n_rounds"])
+            at[0] += DAY
+
+    grow()
+    rounds.forget_old(http.app.state.store, at[0])  # stores a snapshot
+    grow()
+    loaded, calls = Store._loaded, []
+
+    def slow(self, connection, row):
+        federation = loaded(self, connection, row)
+        if self is second and not calls:
+            calls.append(1)
+            grow()
+            rounds.forget_old(http.app.state.store, at[0] - (n_kept - 0.5) * DAY)
+        return federation
+
+    second = Store(hasty)
+    monkeypatch.setattr(Store, "_loaded", slow)
+    with second.read("demo") as tx:
+        copy = tx.federation
+    assert calls
+    with http.app.state.store.read("demo") as tx:
+        first = tx.federation
+        assert copy.session.round in (4, 6)
+        with second.read("demo") as tx:
+            copy = tx.federation
+    assert (copy.seq, copy.at, copy.session.round) == (first.seq, first.at, 6)
+    for status in (None, Status.COMPLETED):
+        assert (copy.selection_counts(status) == first.selection_counts(status)).all()
+    arrays, expected = copy.checkpoint().arrays, first.checkpoint().arrays
+    assert arrays.keys() == expected.keys()
+    for owner, table in arrays.items():
+        for name, values in table.items():
+            np.testing.assert_array_equal(values, expected[owner][name], f"{owner}.{name}")
+
+
+def test_a_log_with_holes_is_refused_unless_enrolments_were_compacted(http, demo, engine, portal):
+    played(http, demo, 0)
+    keeper = http.app.state.store
+    for client in ("new", "newer"):  # two snapshots: the enrolments up to the first are deleted
+        with keeper.write("demo") as tx:
+            content = content_of(tx.federation.checkpoint())
+            store.save(tx.connection, tx.federation.id, tx.federation.seq, content)
+        http.put(f"{demo}/clients", json={"clients": [client]})
+    described = http.get(demo).json()
+    assert client_of(engine, portal).get(demo).json() == described
+    http.put(f"{demo}/clients", json={"clients": ["newest"]})
+    with writing(engine) as connection:
+        last = described["version"]
+        connection.execute(EVENT.delete().where(EVENT.c.seq == last))
+    answer = client_of(engine, portal).get(demo)
+    assert answer.status_code >= 400
+    assert "lacks events" in answer.json()["detail"]
+
+
 def test_a_server_that_keeps_days_forgets_by_itself(engine, monkeypatch):
     from fastapi.testclient import TestClient
 
@@ -198,13 +273,88 @@ def test_a_server_that_keeps_days_forgets_by_itself(engine, monkeypatch):
     from turnout.serve import app
 
     monkeypatch.setattr(app, "_CHECK_S", 0.02)
-    with TestClient(app.create_app(engine, no_auth=True, keep_days=0.0), **LOCAL) as http:
+    with TestClient(app.create_app(engine, no_auth=True, keep_days=1e-9), **LOCAL) as http:
         path = create(http)
         played(http, path, 0)
         monkeypatch.setattr(app.time, "monotonic", lambda base=time.monotonic: base() + 4000.0)
         while http.get(f"{path}/rounds").json()["rounds"]:
             time.sleep(0.01)
         played(http, path, 1)
+
+
+def test_a_busy_federation_forgets_when_its_round_is_closed(http, demo, at):
+    store = http.app.state.store
+    played(http, demo, 0)
+    at[0] += DAY
+    open_one = opened(http, demo)
+    assert rounds.forget_old(store, at[0] - 0.5 * DAY) == 0
+    assert rounds.forget_waiting(store) == 0
+    assert http.get(f"{demo}/rounds/0").status_code == 200
+    report(http, demo, 1, open_one["clients"])  # and at once, whenever the next one is opened
+    opened(http, demo)
+    assert [one["round"] for one in http.get(f"{demo}/rounds").json()["rounds"]] == [2, 1]
+    assert store.when_idle == {}
+
+
+def test_what_waits_is_found_when_another_server_closes_the_round(http, demo, engine, at, portal):
+    store, other = http.app.state.store, client_of(engine, portal)
+    played(http, demo, 0)
+    at[0] += DAY
+    open_one = opened(http, demo)
+    rounds.forget_old(store, at[0] - 0.5 * DAY)
+    report(other, demo, 1, open_one["clients"])
+    assert rounds.forget_waiting(store) == 1
+    assert rounds.forget_waiting(store) == 0
+    open_one = opened(http, demo)
+    rounds.forget_old(store, at[0] + DAY)
+    assert http.delete(demo).status_code == 204
+    assert rounds.forget_waiting(store) == 0
+    assert store.when_idle == {}
+
+
+def test_a_federation_that_fails_does_not_keep_others_from_forgetting(
+    http, demo, engine, at, monkeypatch, caplog
+):
+    other = create(http, "other")
+    for path in (demo, other):
+        played(http, path, 0)
+    write = Store.write
+
+    def fails(self, name):
+        if name == "demo":
+            raise RuntimeError("it is broken")
+        return write(self, name)
+
+    monkeypatch.setattr(Store, "write", fails)
+    assert rounds.forget_old(http.app.state.store, at[0] + DAY) == 1
+    assert "old rounds of federation demo cannot be deleted: it is broken" in caplog.text
+
+
+def test_a_federation_that_fails_does_not_keep_others_from_closing(http, at, monkeypatch):
+    terms = {"policy": {"kind": "fixed-deadline", "seconds": 60}}
+    paths = [create(http, name, **terms) for name in ("one", "two")]
+    for path in paths:
+        opened(http, path)
+    at[0] += DAY
+    write = Store.write
+
+    def fails(self, name):
+        if name == "one":
+            raise RuntimeError("it is broken")
+        return write(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write", fails)
+        with pytest.raises(RuntimeError, match="it is broken"):
+            rounds.close_overdue(http.app.state.store, at[0])
+    states = [http.get(f"{path}/rounds/0").json()["state"] for path in paths]
+    assert states == ["open", "closed"]
+
+
+@pytest.mark.parametrize("days", ["nan", "inf", "0", "-0.0"])
+def test_days_that_are_no_number_above_0_are_refused(engine, days):
+    with pytest.raises(InvalidInput, match="--keep-days must be a number above 0"):
+        create_app(engine, no_auth=True, keep_days=float(days))
 
 
 @pytest.mark.slow

@@ -79,6 +79,22 @@ def test_pages_ids_and_void_rounds(signing):
     assert signing.get(f"{path}/receipts/a%00b").status_code == 422
 
 
+def test_a_federation_that_is_made_again_does_not_contradict_the_deleted_one(signing):
+    told = []
+    for status in ("completed", "failed"):
+        path = create(signing)
+        client = opened(signing, path)["clients"][0]
+        report(signing, path, 0, [client], status=status)
+        signing.post(f"{path}/rounds/0/close")
+        answers = [receipts_of(signing, path, client) for _ in range(2)]
+        assert answers[0] == answers[1]
+        told.append(check_receipt(answers[0][0], signing.get("/receipts.pem").text))
+        assert signing.delete(path).status_code < 300
+    assert [one["run"] for one in told] == ["demo", "demo"]
+    first, second = (one["run_began_at"] for one in told)
+    assert first < told[0]["closed_at"] < second < told[1]["closed_at"]
+
+
 def test_without_a_key_receipts_are_not_signed(http, demo):
     report(http, demo, 0, chosen := opened(http, demo)["clients"])
     (receipt,) = receipts_of(http, demo, chosen[0])

@@ -1,15 +1,23 @@
 """Advice from records: the right switch in a known world, and never a bold one from too little."""
 
+import importlib
 import json
+import math
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import turnout
 from turnout import InvalidInput
 from turnout.cli import app
 from turnout.cli.output import console
 from turnout.experiment import Experiment, run_experiment
 from turnout.studies import advise
+from turnout.twin.forecast import Forecast
+from turnout.worlds import ByClass, Environment
+
+module = importlib.import_module("turnout.twin.forecast")
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +54,60 @@ def test_a_worse_candidate_is_not_advised(logged):
     assert any("no chances of choice" in text for text in found.missing)
 
 
+def test_identical_clients_do_not_give_a_bold_switch(tmp_path):
+    """Nobody is better than anybody else here, and nobody can be sooner by more than chance.
+
+    With the error of the mean over seeds as the interval, seven of eight such logs advised a
+    switch, and the more so, the more seeds there were.
+    """
+    for seed in range(2):
+        world = Environment(100, seed, volatility=ByClass(rates=(0.7,)))
+        sizes = {"n_clients": 100, "cohort_size": 10, "n_rounds": 60}
+        turnout.compare(
+            ["random"], world, **sizes, seeds=[seed], n_jobs=1, out=tmp_path / str(seed)
+        )
+        found = advise(tmp_path / str(seed) / "random", ["pace", "e3cs"], n_seeds=20)
+        assert found.take == "random"
+        time_s = next(line for line in found.lines if line.key == "time_s")
+        assert not any(cell.is_less or cell.is_more for cell in time_s.change.values())
+
+
 def test_few_rounds_never_advise_a_switch(logged):
     """Twelve rounds, whatever the numbers say."""
     found = advise(logged / "short" / "random", ["e3cs:quota=0"], n_seeds=3)
     assert found.take == "random"
     assert "12 rounds are too few" in found.why
+
+
+def test_no_candidate_besides_the_one_in_charge(logged):
+    """The world was fitted, so it is not to blame."""
+    found = advise(logged / "long" / "random", ["random"], n_seeds=2)
+    assert found.take == "random"
+    assert found.why == "Keep random: no candidate is left besides the selector in charge."
+    assert found.forecast is not None
+
+
+@pytest.mark.parametrize(
+    ("failing", "who"), [("random", "random"), ("e3cs", "every candidate"), ("none", "")]
+)
+def test_a_failure_in_the_twin_is_named(logged, monkeypatch, failing, who):
+    """A selector that fails in the fitted world is no missing world."""
+
+    def run(world, variant, *args):
+        if variant.name == failing:
+            raise InvalidInput("too many places")
+        return simulated(world, variant, *args)
+
+    simulated = module._run
+    monkeypatch.setattr(module, "_run", run)
+    found = advise(logged / "long" / "random", ["e3cs:quota=0"], n_seeds=2)
+    assert ("failed in the fitted world" in found.why) == bool(who)
+    assert "without a fitted world" not in found.why
+    if who:
+        assert found.take == "random"
+        assert found.why.startswith(f"Keep random for now: {who} failed in the fitted world")
+        label = "random" if failing == "random" else "e3cs quota=0"
+        assert f"{label} failed in the fitted world: too many places" in found.missing
 
 
 def test_mixed_records_and_nothing_are_refused(logged, tmp_path):
@@ -90,3 +147,39 @@ def test_a_page_needs_records():
     found = CliRunner().invoke(app, ["recommend", "random", "--html", "page.html"])
     assert found.exit_code == 2
     assert "--from" in found.output
+
+
+def forecast_of(n_seeds: int, n_candidates: int = 1) -> Forecast:
+    """Return numbers that differ from those of ``now`` by 1 on average, with deviation 1."""
+    now = np.zeros(n_seeds)
+    step = np.random.default_rng(2).normal(size=n_seeds)
+    step = 1.0 + (step - step.mean()) / step.std(ddof=1)
+    runs = {"now": {"time_s": now.tolist()}}
+    runs |= {f"c{i}": {"time_s": step.tolist()} for i in range(n_candidates)}
+    return Forecast(10, 100, runs, {})
+
+
+def test_the_interval_of_the_twin_does_not_shrink_with_more_seeds():
+    """More seeds say better how far the drawn worlds are apart; the records say no more."""
+    few, many = (forecast_of(n).difference("c0", "now", "time_s") for n in (20, 2_000))
+    assert few.half_width > many.half_width > 1.9
+    assert many.half_width == pytest.approx(1.96, rel=0.1)
+    assert forecast_of(2).estimate("c0", "time_s").half_width > 10.0
+
+
+def test_the_interval_of_the_twin_is_wider_with_more_candidates():
+    """The best of many looks good by chance. The values themselves are not compared."""
+    alone, several = forecast_of(20), forecast_of(20, 5)
+    for_one, for_five = (each.difference("c0", "now", "time_s") for each in (alone, several))
+    assert for_five.half_width > 1.3 * for_one.half_width
+    assert several.estimate("c0", "time_s") == alone.estimate("c0", "time_s")
+
+
+def test_a_world_without_an_answer_leaves_everything_open():
+    """The time to answers that never come is infinite, and not left out."""
+    runs = {"now": {"time_s": [9.0] * 4}, "c": {"time_s": [1.0, 1.0, 1.0, math.inf]}}
+    found = Forecast(10, 100, runs, {}).difference("c", "now", "time_s")
+    assert found.mean == -8.0
+    assert found.high == math.inf
+    only = Forecast(10, 100, {key: {"time_s": [x]} for key, x in (("now", 9.0), ("c", 1.0))}, {})
+    assert only.difference("c", "now", "time_s").high == math.inf

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import turnout
+from turnout.cli import app
 from turnout.core.errors import InvalidInput
 from turnout.core.files import write_npz
 from turnout.results.files import read_arrays
-from turnout.twin import check
+from turnout.studies import advise
+from turnout.twin import check, replay
 
 
 def recorded(folder: Path, world: str = "volatile", n_rounds: int = 60, **more: object) -> Path:
@@ -55,6 +58,28 @@ def test_two_federations(log: Path, tmp_path: Path):
     seeds = recorded(tmp_path / "seeds", seeds=2)
     with pytest.raises(InvalidInput, match="give runs of one seed"):
         turnout.fit(seeds)
+
+
+def test_rounds_that_overlap(tmp_path: Path):
+    schedule = {"kind": "buffered", "size": 4, "concurrency": 10}
+    overlapping = recorded(tmp_path / "overlapping", schedule=schedule)
+    message = "rounds of this run overlap, and fit and replay read synchronous rounds only"
+    for use in (turnout.fit, check, lambda runs: replay(runs, ["e3cs"]), advise):
+        with pytest.raises(InvalidInput, match=message):
+            use(overlapping)
+    with pytest.raises(InvalidInput, match=message):
+        turnout.fit([recorded(tmp_path / "log"), overlapping])
+
+
+def test_too_few_later_rounds_are_no_verdict(tmp_path: Path):
+    few = recorded(tmp_path / "few", n_rounds=20)
+    checked = check(few, n_draws=10)
+    assert not checked.is_judged
+    assert checked.is_calibrated is None
+    told = CliRunner().invoke(
+        app, ["fit", str(few), "-o", str(tmp_path / "w.toml"), "--check", "--json"]
+    )
+    assert json.loads(told.stdout)["check"]["is_calibrated"] is None
 
 
 def test_two_selectors_in_one_world_are_one_federation(tmp_path: Path):

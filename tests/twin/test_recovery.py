@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,13 @@ import pytest
 
 import turnout
 from turnout.core.files import write_npz
+from turnout.results.answers import LiveAnswers
 from turnout.results.files import read_arrays
 from turnout.twin import FittedWorld, check
 from turnout.twin.durations import DurationNoise, Durations, durations_of
 from turnout.twin.effects import binomial, shrunk
+from turnout.twin.fit import fit_log
+from turnout.twin.log import Log, read_log
 from turnout.worlds import (
     Availability,
     DeviceTimes,
@@ -64,6 +68,38 @@ def test_rhythm_stays_and_rates_are_recovered(fitted: FittedWorld):
     # 47 choices each, in spells of two rounds: a standard error of 0.07, less by shrinkage
     assert np.abs(fitted.success - rate).mean() < 0.07
     assert 0.35 < float(fitted.arrays.success_stay) < 0.65  # 0.5 is true
+
+
+def clocked(log: Log, hours: np.ndarray) -> Log:
+    """Return a log of a live run whose rounds began at these hours."""
+    start = datetime(2026, 3, 1, tzinfo=UTC)
+    began = tuple((start + timedelta(hours=float(at))).isoformat() for at in hours)
+    n, none = len(began), np.zeros(0, dtype=np.int64)
+    idle, busy = np.zeros(n), (none,) * n
+    answers = LiveAnswers(
+        log.names, began, idle, idle, idle > 0.0, busy, none, none, none, np.zeros(0), {}
+    )
+    return replace(log, records=(log.records[0]._replace(answers=answers),))
+
+
+def test_a_server_that_paused_leaves_no_rhythm_of_the_rounds(fitted: FittedWorld):
+    log = read_log(fitted.sources)
+    hours = np.arange(log.n_rounds) * 24.0 / 50.0
+    even = fit_log(clocked(log, hours))
+    assert float(even.arrays.period) == pytest.approx(50.0)
+    assert np.median(np.hypot(*even.arrays.rhythm.T)) > 0.2
+    # Rounds differ a little in length: a wave of the day is still one of the rounds.
+    shaken = hours + np.random.default_rng(0).uniform(0.0, 0.4, hours.size)
+    assert float(fit_log(clocked(log, shaken)).arrays.period) == pytest.approx(50.0, rel=0.01)
+    for pause in (13.0, 24.0):
+        paused = fit_log(clocked(log, hours + pause * (np.arange(hours.size) > 180)))
+        assert not paused.arrays.rhythm.any()
+        assert np.isinf(paused.arrays.period)
+        (rhythm,) = (each for each in paused.quantities if each.name == "daily rhythm")
+        assert rhythm.value == "none found"
+        assert "as if the server had paused" in rhythm.remark
+    slower = fit_log(clocked(log, np.cumsum(np.where(np.arange(hours.size) < 150, 0.4, 0.7))))
+    assert not slower.arrays.rhythm.any()
 
 
 def test_durations_that_were_cut_off_are_not_taken_for_short(fitted: FittedWorld, tmp_path: Path):

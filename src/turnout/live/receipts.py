@@ -70,6 +70,7 @@ class Receipts:
         round: int,
         client: Hashable,
         *,
+        run_began_at: float,
         status: str,
         is_void: bool,
         seconds: float,
@@ -82,6 +83,8 @@ class Receipts:
             run: The run or the federation.
             round: The round, counted from 0.
             client: The stable id.
+            run_began_at: When the run began or the federation was created, in seconds since 1970.
+                Nobody chooses it, and it tells the run from others of the same name.
             status: How it ended for the client.
             is_void: Whether the round had too few answers, so that none counts.
             seconds: How long the client took; NaN: unknown.
@@ -91,6 +94,7 @@ class Receipts:
         statement = {
             "kind": "turnout-receipt-1",
             "run": run,
+            "run_began_at": float(run_began_at),
             "round": round,
             "client": client,
             "status": status,

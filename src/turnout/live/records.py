@@ -86,6 +86,7 @@ class Records:
             self._by_round.append(self._signed)
         self._n_lines = self._n_known = 0
         self._is_open = False
+        self._began: float | None = None  # the run's first round, in seconds since 1970
         self._busy: list[Hashable] = []  # when the cohort of the open round was chosen
 
     @_refused
@@ -104,6 +105,7 @@ class Records:
         self._log.begin(journal.lines())
         for log in self._by_round:
             log.begin(_lines_before(log.path, journal.n_rounds))
+        self._began = _began_in(self._answers.path)
         self._n_lines = journal.n_rounds
         self._is_open = True
 
@@ -199,12 +201,15 @@ class Records:
     def _receipts_of(self, receipts: Receipts, result: ClosedRound) -> list[str]:
         """Return the lines of ``receipts.jsonl`` of a round: one for each chosen client."""
         lines = []
+        if self._began is None:  # this is the first round
+            self._began = _seconds(_stamp(result.began_at))
         status, seconds = result.closed.status, result.closed.duration
         for client, code, took in zip(result.ids, status, seconds, strict=True):
             receipt = receipts.make(
                 self._config["label"],
                 result.round,
                 client,
+                run_began_at=self._began,
                 status=Status(int(code)).name.lower(),
                 is_void=result.is_void,
                 seconds=float(took),
@@ -252,6 +257,20 @@ def _answers(result: ClosedRound) -> dict[str, Any]:
 
 def _stamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def _seconds(stamp: str) -> float:
+    """Return what ``_stamp`` was given, without what it cut off."""
+    return datetime.fromisoformat(stamp).timestamp()
+
+
+def _began_in(path: Path) -> float | None:
+    """Return when the first round of ``answers.jsonl`` began; None without one that can be read."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            return _seconds(json.loads(next(lines, ""))["began"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _lines_before(path: Path, n_rounds: int) -> list[str]:

@@ -36,7 +36,8 @@ def twin_charts(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
         world: Cells that compare.
         order: The number of each selector.
     """
-    cells = [each for each in world.cells if each.choices is not None and each.is_live]
+    live = [each for each in world.cells if each.choices is not None and each.is_live]
+    cells = [each for each in live if not each.run.overlaps]
     too_large = any(each.settings.n_clients > _MOST_CLIENTS for each in cells)
     if too_large or not cells or max(each.n_rounds for each in cells) < LEAST_ROUNDS:
         return

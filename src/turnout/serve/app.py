@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import AsyncIterator
@@ -74,7 +75,15 @@ def create_app(
         no_auth: Whether programs on this machine need no token, as long as there never was one.
         keep_days: Days that the records of a round are kept after its end; None: for ever.
         receipt_key: PEM file of the key that signs receipts; None: they are not signed.
+
+    Raises:
+        InvalidInput: The days are not a number above 0.
     """
+    if keep_days is not None and not 0.0 < keep_days < math.inf:
+        raise InvalidInput(
+            f"--keep-days must be a number above 0, got {keep_days:g}: omit it to keep everything.",
+            field="keep_days",
+        )
     store, receipts = Store(engine), Receipts(receipt_key)
 
     @asynccontextmanager
@@ -135,22 +144,46 @@ def create_app(
 def _keep_house(store: Store, stop: Event, keep_days: float | None) -> None:
     """Close rounds whose time is over, and forget old ones, until the server stops."""
     CALLER.set(Caller("(server)"))
-    next_forget, is_failing = time.monotonic(), False
+    closing = _Chore("overdue rounds can%s be closed")
+    forgetting = _Chore("old rounds can%s be deleted")
+    next_forget = time.monotonic()
     while not stop.wait(_CHECK_S):
-        try:
+        with closing:
             rounds.close_overdue(store, time.time())
-            if keep_days is not None and time.monotonic() >= next_forget:
-                next_forget = time.monotonic() + _FORGET_S
+        if keep_days is None:
+            continue
+        with forgetting:
+            if time.monotonic() >= next_forget:
                 rounds.forget_old(store, time.time() - keep_days * 86_400.0)
-            if is_failing:
-                log.warning("overdue rounds can be closed again")
-            is_failing = False
-        except Exception as error:  # the next check may succeed; the first of a row is logged
-            if not is_failing:
-                is_bug = not isinstance(error, TurnoutError | SQLAlchemyError)
-                text = "overdue rounds cannot be closed: %s"
-                log.error(text, error, exc_info=error if is_bug else None)
-            is_failing = True
+                next_forget = time.monotonic() + _FORGET_S
+            rounds.forget_waiting(store)
+
+
+class _Chore:
+    """Logs the first failure of a row, and that it is over; the next try may succeed.
+
+    Args:
+        text: What can be done, with a place for "not".
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text, self._is_failing = text, False
+
+    def __enter__(self) -> None:
+        """Start a try."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """End it."""
+        if error is None:
+            if self._is_failing:
+                log.warning(self._text + " again", "")
+            self._is_failing = False
+            return False
+        if not self._is_failing:
+            is_bug = not isinstance(error, TurnoutError | SQLAlchemyError)
+            log.error(self._text + ": %s", "not", error, exc_info=error if is_bug else None)
+        self._is_failing = True
+        return isinstance(error, Exception)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -218,7 +251,8 @@ def run(
 
     Raises:
         InvalidInput: No token is configured, the server would be open to other machines without
-            one, half of the TLS files are missing, or a file of tokens is wrong.
+            one, half of the TLS files are missing, a file of tokens is wrong, or the days are not
+            a number above 0.
         MissingExtra: uvicorn is not installed.
     """
     if token_file is not None:

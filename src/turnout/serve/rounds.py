@@ -9,14 +9,18 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import logging
 import math
 from collections.abc import Hashable
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from sqlalchemy import Row, delete, insert, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
+from turnout.core.errors import TurnoutError
 from turnout.core.types import Status
 from turnout.live import TooFewAnswers
 from turnout.live.receipts import Receipts
@@ -57,6 +61,8 @@ from turnout.serve.store import (
     reported_outcomes,
     save,
 )
+
+log = logging.getLogger("turnout.serve")
 
 router = APIRouter(
     prefix="/federations/{name}", tags=["rounds"], responses=ERRORS, route_class=GuardedRoute
@@ -190,6 +196,7 @@ def _receipt(
         tx.federation.definition.name,
         row.number,
         client,
+        run_began_at=tx.federation.created_at,
         status=result["status"][i],
         is_void=result["void"],
         seconds=math.nan if seconds is None else seconds,
@@ -249,43 +256,73 @@ def close_overdue(store: Store, at: float) -> int:
         query = select(FEDERATION.c.name).join(ROUND, ROUND.c.federation_id == FEDERATION.c.id)
         is_overdue = ROUND.c.closed_at.is_(None) & (ROUND.c.closes_at <= at)
         names = list(connection.execute(query.where(is_overdue)).scalars())
-    n_closed = 0
+    n_closed, failure = 0, None
     for name in names:
-        with store.write(name) as tx:
-            n_closed += _close_if_over(tx)
+        try:
+            with store.write(name) as tx:
+                n_closed += _close_if_over(tx)
+        except Exception as error:  # the others do not wait for it
+            failure = failure or error
+    if failure is not None:
+        raise failure
     return n_closed
 
 
 def forget_old(store: Store, before: float) -> int:
     """Delete the records of rounds that were closed before a time; return how many.
 
-    The state has what the next rounds depend on, and is stored first. A federation with an open
-    round has to wait.
+    A federation with an open round has to wait until this server closes the round, or until
+    ``forget_waiting`` finds it closed. One that fails is logged, and the others go on.
 
     Args:
         store: All federations.
         before: The time, in seconds since 1970.
     """
-    is_old = ROUND.c.closed_at < before
     with store.engine.begin() as connection:
         query = select(FEDERATION.c.name).join(ROUND, ROUND.c.federation_id == FEDERATION.c.id)
-        names = list(connection.execute(query.where(is_old).distinct()).scalars())
-    n_forgotten = 0
-    for name in names:
+        query = query.where(ROUND.c.closed_at < before).distinct()
+        names = list(connection.execute(query).scalars())
+    return sum(_forget(store, name, before) for name in names)
+
+
+def forget_waiting(store: Store) -> int:
+    """Delete what had to wait in federations without an open round now; return how many rounds."""
+    waiting = dict(store.when_idle)
+    if not waiting:
+        return 0
+    with store.engine.begin() as connection:
+        query = select(FEDERATION.c.name).join(ROUND, ROUND.c.federation_id == FEDERATION.c.id)
+        busy = set(connection.execute(query.where(ROUND.c.closed_at.is_(None))).scalars())
+    return sum(act() for name, act in waiting.items() if name not in busy)
+
+
+def _forget(store: Store, name: str, before: float) -> int:
+    """Delete old rounds of a federation; its state, which later rounds need, is stored first."""
+    store.when_idle.pop(name, None)
+    try:
         with store.write(name) as tx:
-            if tx.federation.cohort is not None:
-                continue
             number, connection = tx.federation.id, tx.connection
+            is_old = (ROUND.c.federation_id == number) & (ROUND.c.closed_at < before)
+            old = select(ROUND.c.number).where(is_old)
+            if connection.execute(old.limit(1)).first() is None:  # another server was faster
+                return 0
+            if tx.federation.cohort is not None:
+                store.when_idle[name] = partial(_forget, store, name, before)
+                return 0
             save(connection, number, tx.federation.seq, content_of(tx.federation.checkpoint()))
-            old = select(ROUND.c.number).where(ROUND.c.federation_id == number, is_old)
             events = (EVENT.c.federation_id == number) & EVENT.c.round.in_(old)
             events &= EVENT.c.seq < tx.federation.seq  # the last one tells the time of the state
             connection.execute(delete(EVENT).where(events))
             entries = (AUDIT.c.federation == name) & AUDIT.c.round.in_(old)
             connection.execute(delete(AUDIT).where(entries))
-            gone = delete(ROUND).where(ROUND.c.federation_id == number, is_old)
-            n_forgotten += connection.execute(gone).rowcount
-    return n_forgotten
+            return connection.execute(delete(ROUND).where(is_old)).rowcount
+    except HttpProblem:  # it was deleted meanwhile
+        return 0
+    except Exception as error:
+        is_bug = not isinstance(error, TurnoutError | SQLAlchemyError)
+        text = "old rounds of federation %s cannot be deleted: %s"
+        log.error(text, name, error, exc_info=error if is_bug else None)
+        return 0
 
 
 # --------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 import zlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -55,6 +55,8 @@ _KINDS: dict[str, type[Content]] = {
 _KIND_OF = {content: kind for kind, content in _KINDS.items()}
 #: An entry of the log: its number, when it happened, and what.
 _Event: TypeAlias = tuple[int, float, Content]
+#: How often a federation is loaded while another server deletes what is being loaded.
+_LOADS = 5
 #: A snapshot is taken when replaying would take this many times as long as taking it ...
 _WORTH = 5.0
 #: ... and at least this many seconds.
@@ -107,6 +109,8 @@ class Store:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.metrics, self.snapshots = Metrics(), Snapshots(engine)
+        #: What is to be done once no round of a federation is open; it must not raise.
+        self.when_idle: dict[str, Callable[[], int]] = {}
         self._federations: dict[int, LiveFederation] = {}
         self._locks: dict[str, RLock] = {}
 
@@ -131,6 +135,8 @@ class Store:
             if tx.is_changed:
                 self._federations[tx.federation.id] = tx.federation
                 self.snapshots.take_if_due(tx.federation)
+                if tx.federation.cohort is None and (act := self.when_idle.pop(name, None)):
+                    act()  # here, since the next round may be opened at once
 
     @contextmanager
     def read(self, name: str) -> Iterator[Transaction]:
@@ -179,8 +185,7 @@ class Store:
         events = [] if federation is None else _events(connection, row, federation.seq)
         is_new = federation is None or not _continues(federation, events, row.seq)
         if federation is None or is_new:
-            federation = self._loaded(connection, row)
-            events = _events(connection, row, federation.seq)
+            federation, events = self._whole(connection, row)
         spans = federation.session.spans
         spans.is_quiet = True  # the server on which the round took place has traced it
         # Events from before this process knew the federation are not counted or logged again.
@@ -198,20 +203,36 @@ class Store:
             self.metrics.show(federation)
         return Transaction(connection, federation, self._federations)
 
+    def _whole(self, connection: Connection, row: Row[Any]) -> tuple[LiveFederation, list[_Event]]:
+        """Return a federation at its last snapshot, and all later events.
+
+        Events are only deleted after a later snapshot was stored. PostgreSQL shows each statement
+        what is committed by then, so another server may have done both in between.
+        """
+        for _ in range(_LOADS):
+            federation = self._loaded(connection, row)
+            events = _events(connection, row, federation.seq)
+            if _continues(federation, events, max(row.seq, federation.seq)):
+                return federation, events
+        raise Diverged(
+            f"the log of federation {row.name!r} lacks events between {federation.seq} and "
+            f"{row.seq}: restore a backup."
+        )
+
     def _loaded(self, connection: Connection, row: Row[Any]) -> LiveFederation:
         """Return a federation at its last snapshot."""
         definition = Definition.model_validate_json(row.definition)
         federation = LiveFederation(definition, row.id, row.created_at, (self.metrics,))
-        saved = connection.execute(
-            select(SNAPSHOT.c.seq, SNAPSHOT.c.body)
+        until = (EVENT.c.federation_id == row.id) & (EVENT.c.seq <= SNAPSHOT.c.seq)
+        at = select(func.max(EVENT.c.at)).where(until).correlate(SNAPSHOT).scalar_subquery()
+        saved = connection.execute(  # one statement, so that both are of one moment
+            select(SNAPSHOT.c.seq, SNAPSHOT.c.body, at.label("at"))
             .where(SNAPSHOT.c.federation_id == row.id)
             .order_by(SNAPSHOT.c.seq.desc())
             .limit(1)
         ).one_or_none()
         if saved is not None:
-            until = (EVENT.c.federation_id == row.id) & (EVENT.c.seq <= saved.seq)
-            at = connection.execute(select(func.max(EVENT.c.at)).where(until)).scalar()
-            federation.load(saved.body, saved.seq, at or row.created_at)
+            federation.load(saved.body, saved.seq, saved.at or row.created_at)
         return federation
 
 
@@ -275,7 +296,9 @@ def _check_choice(connection: Connection, federation: LiveFederation) -> None:
     t = federation.cohort.round
     recorded = connection.execute(
         select(ROUND.c.chosen).where(ROUND.c.federation_id == federation.id, ROUND.c.number == t)
-    ).scalar_one()
+    ).scalar()
+    if recorded is None:  # another server has just forgotten it
+        return
     if json.loads(recorded)["clients"] != list(federation.cohort.ids):
         raise Diverged(
             f"this server selects other clients for round {t} than those on record: run the "

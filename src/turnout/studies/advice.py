@@ -167,7 +167,7 @@ def advise(
         reason = str(error)
     lines = _lines(found, twin)
     take, why = _verdict(found, twin, lines)
-    return Advice(found, twin, lines, take, why, _missing(found, world, reason))
+    return Advice(found, twin, lines, take, why, _missing(found, world, twin, reason))
 
 
 def _shadows_of(log: Log, known: set[str]) -> list[Variant]:
@@ -233,7 +233,7 @@ def _verdict(found: Replay, twin: Forecast | None, lines: Sequence[Comparison]) 
             f"Record at least {FEW_ROUNDS}."
         )
     if twin is None or not by.get(("time_s", WORLD)):
-        return now, f"Keep {now} for now: without a fitted world, nobody can say how long it takes."
+        return now, _not_timed(found, twin)
     sooner = {label: one.mean for label, one in by["time_s", WORLD].items() if one.is_less}
     against = {label: _harm(label, by) for label in sooner}
     good = [label for label in sooner if not against[label]]
@@ -265,6 +265,20 @@ def _verdict(found: Replay, twin: Forecast | None, lines: Sequence[Comparison]) 
     return now, f"Keep {now}: no candidate is faster by more than chance."
 
 
+def _not_timed(found: Replay, twin: Forecast | None) -> str:
+    """Return why no candidate's time can be compared."""
+    now = found.charge.label
+    if not found.candidates:
+        return f"Keep {now}: no candidate is left besides the selector in charge."
+    if twin is None:
+        return f"Keep {now} for now: without a fitted world, nobody can say how long it takes."
+    failed = now if now in twin.problems else "every candidate"
+    return (
+        f"Keep {now} for now: {failed} failed in the fitted world, so nobody can say how long it "
+        "takes."
+    )
+
+
 def _harm(label: str, by: Mapping[tuple[str, str], Mapping[str, AdviceCell]]) -> str:
     """Return what speaks against a candidate that is faster; empty if nothing does."""
     seen = by.get(("success", LOG), {}).get(label)
@@ -281,10 +295,14 @@ def _harm(label: str, by: Mapping[tuple[str, str], Mapping[str, AdviceCell]]) ->
 # --------------------------------------------------------------------------------------------------
 
 
-def _missing(found: Replay, world: FittedWorld | None, reason: str) -> tuple[str, ...]:
+def _missing(
+    found: Replay, world: FittedWorld | None, twin: Forecast | None, reason: str
+) -> tuple[str, ...]:
     parts = [*found.notes]
     if world is None and reason:
         parts.append(f"there is no fitted world: {reason}")
+    if twin is not None:
+        parts += [f"{label} failed in the fitted world: {x}" for label, x in twin.problems.items()]
     if found.log.n_rounds < FEW_ROUNDS:
         parts.append(f"only {found.log.n_rounds} rounds are recorded; {FEW_ROUNDS} are a start.")
     if found.n_used:

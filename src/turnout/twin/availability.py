@@ -20,6 +20,9 @@ _MOST_ENTRIES = 200_000_000
 _MOST_SPECTRA = 400
 #: A rhythm needs so many rounds, and a period that fits into them so often.
 _LEAST_ROUNDS, _LEAST_PERIODS = 40, 2.0
+#: Worlds know rounds and no clocks. If clocks differ from evenly spaced rounds by more than this
+#: part of a day, or a pause is longer, then a wave of the day is none of the rounds.
+_MOST_UNEVEN = 1.0 / 12.0
 #: Longest stay that is told apart from for ever.
 _MOST_STAY = 0.999
 
@@ -37,6 +40,7 @@ class Presence(NamedTuple):
         period: Rounds of a day; infinity = no rhythm.
         n_gone: Clients that were there early and never later.
         n_new: Clients that were first there later.
+        is_uneven: Whether no rhythm was looked for: rounds did not begin at equal distances.
     """
 
     present: FloatArray
@@ -48,6 +52,7 @@ class Presence(NamedTuple):
     period: float
     n_gone: int = 0
     n_new: int = 0
+    is_uneven: bool = False
 
 
 def presence_of(log: Log) -> Presence:
@@ -73,7 +78,10 @@ def presence_of(log: Log) -> Presence:
             math.inf,
             *_comings(state),
         )
-    rhythm, period = _rhythm(state, share, days)
+    is_uneven = days is not None and _is_uneven(days)
+    rhythm, period = np.zeros((n, 2)), math.inf
+    if not is_uneven:
+        rhythm, period = _rhythm(state, share, days)
     stay, n_changes = _stays(state, share, rhythm, period)
     # Rounds that resemble the one before say less: so many independent ones say as much.
     thinning = (1.0 - stay) / (1.0 + stay)
@@ -86,6 +94,7 @@ def presence_of(log: Log) -> Presence:
         rhythm,
         period,
         *_comings(state),
+        is_uneven,
     )
 
 
@@ -135,6 +144,18 @@ def _comings(state: Array) -> tuple[int, int]:
 # --------------------------------------------------------------------------------------------------
 
 
+def _is_uneven(days: FloatArray) -> bool:
+    """Return whether rounds are long enough for a rhythm, but not at equal distances."""
+    if days.size < _LEAST_ROUNDS:
+        return False
+    gaps = np.diff(days)
+    usual = float(np.median(gaps))
+    if not 4.0 * usual <= 1.0 <= usual * days.size / _LEAST_PERIODS:
+        return False
+    even = np.linspace(days[0], days[-1], days.size)
+    return bool(max(gaps.max() - usual, np.abs(days - even).max()) > _MOST_UNEVEN)
+
+
 def _rhythm(state: Array, share: FloatArray, days: FloatArray | None) -> tuple[FloatArray, float]:
     """Return (n, 2) what a day adds to each client's chance, and the rounds of a day."""
     n_rounds, n = state.shape
@@ -144,7 +165,7 @@ def _rhythm(state: Array, share: FloatArray, days: FloatArray | None) -> tuple[F
     if days is None:
         period = _period(state, share)
     else:
-        step = float(np.median(np.diff(days)))
+        step = float(days[-1] - days[0]) / (n_rounds - 1)
         period = 1.0 / step if step > 0.0 else math.inf
     if not 4.0 <= period <= n_rounds / _LEAST_PERIODS:
         return nothing

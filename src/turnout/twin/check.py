@@ -91,8 +91,10 @@ class HeldOut(NamedTuple):
     world: FittedWorld
 
     @property
-    def is_calibrated(self) -> bool:
-        """Whether nothing was found wrong."""
+    def is_calibrated(self) -> bool | None:
+        """Whether nothing was found wrong; None if there are too few rounds to judge by."""
+        if not self.is_judged:
+            return None
         return not any(each.is_wrong for each in self.coverages)
 
     @property

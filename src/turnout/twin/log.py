@@ -132,7 +132,8 @@ def read_log(runs: Sequence[str | os.PathLike[str]]) -> Log:
         runs: Folders of cells, of experiments, or anything above them.
 
     Raises:
-        InvalidInput: There are no records that can be used, or they are of several federations.
+        InvalidInput: There are no records that can be used, their rounds overlap, or they are of
+            several federations.
     """
     if isinstance(runs, str | os.PathLike):
         runs = [runs]
@@ -153,9 +154,11 @@ def log_of(cells: Sequence[Cell], notes: Sequence[str] = ()) -> Log:
         notes: What is known about them already.
 
     Raises:
-        InvalidInput: They are of several federations, or hold too few rounds.
+        InvalidInput: Their rounds overlap, they are of several federations, or hold too few
+            rounds.
     """
     found = list(notes)
+    _check_synchronous(cells)
     _check_same_federation(cells)
     versions = sorted({str(cell.versions.get("turnout", "unknown")) for cell in cells})
     if len(versions) > 1:
@@ -183,6 +186,17 @@ def log_of(cells: Sequence[Cell], notes: Sequence[str] = ()) -> Log:
 def _began(entry: tuple[Cell, LiveAnswers | None]) -> str:
     answers = entry[1]
     return answers.began[0] if answers is not None and answers.began else ""
+
+
+def _check_synchronous(cells: Sequence[Cell]) -> None:
+    """Refuse runs in which a client may work on when a round ends."""
+    for cell in cells:
+        if cell.run.overlaps:
+            raise InvalidInput(
+                f"runs must be synchronous, got {cell.path}: rounds of this run overlap, and fit "
+                "and replay read synchronous rounds only.",
+                field="runs",
+            )
 
 
 def _check_same_federation(cells: Sequence[Cell]) -> None:

@@ -94,7 +94,12 @@ def _stays(presence: Presence, effects: Effects) -> Quantity:
 def _rhythm(presence: Presence, log: Log) -> Quantity:
     learned_from = f"{log.n_rounds:,} rounds"
     if math.isinf(presence.period) or not presence.rhythm.any():
-        return Quantity("daily rhythm", "none found", learned_from, 0, False)
+        remark = (
+            "not looked for: rounds did not begin at equal distances, as if the server had paused"
+            if presence.is_uneven
+            else ""
+        )
+        return Quantity("daily rhythm", "none found", learned_from, 0, False, remark)
     swing = float(np.median(np.hypot(*presence.rhythm.T)))
     value = f"period {presence.period:.4g} rounds, swing {swing:.2f}"
     return Quantity("daily rhythm", value, learned_from, len(presence.rhythm), False)

@@ -1,6 +1,7 @@
 """The run folder of a Flower run, as ``turnout report`` reads it."""
 
 import json
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -237,6 +238,15 @@ def test_with_a_key_every_counted_answer_has_a_receipt(ticking, tmp_path, key):
     assert [(one["round"], one["client"], one["status"]) for one in told] == expected
     assert [one["counted"] for one in told] == [status == "completed" for *_, status in expected]
     assert {one["run"] for one in told} == {"e3cs"}
+    # Also where the run has resumed, they say when it began, which no other run did.
+    answers = (folder / "answers.jsonl").read_text().splitlines()
+    began = datetime.fromisoformat(json.loads(answers[0])["began"]).timestamp()
+    assert {one["run_began_at"] for one in told} == {began}
+    other = selecting(tmp_path / "others", receipt_key=key)
+    other.start(federation(5), model(), num_rounds=1)
+    lines = (tmp_path / "others" / "e3cs" / "seed-2" / "receipts.jsonl").read_text().splitlines()
+    others = [check_receipt(json.loads(one), Receipts(key).public_key) for one in lines]
+    assert {(one["run"], one["run_began_at"] > began) for one in others} == {("e3cs", True)}
 
 
 def test_receipts_need_records(key):
