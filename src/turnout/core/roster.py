@@ -34,6 +34,7 @@ class Roster:
         self._index: dict[Hashable, int] = {}
         self._present: list[bool] = []
         self._merged: dict[Hashable, Hashable] = {}  #: merged ids, and the id that each goes by now
+        self._json: str | None = None  #: what ``to_json`` returned, as long as nothing changes
         for client in ids:
             if client in self._index:
                 raise InvalidInput(f"ids must be unique, got {client!r} twice.", field="ids")
@@ -68,8 +69,9 @@ class Roster:
         if index is None:
             index = self._index[client] = len(self._ids)
             self._ids.append(client)
-            self._present.append(True)
-        self._present[index] = True
+            self._present.append(False)
+        if not self._present[index]:
+            self._present[index], self._json = True, None
         return index
 
     def leave(self, client: Hashable) -> None:
@@ -78,7 +80,7 @@ class Roster:
         Args:
             client: Its id.
         """
-        self._present[self.index_of(client)] = False
+        self._present[self.index_of(client)], self._json = False, None
 
     def index_of(self, client: Hashable) -> int:
         """Return the index of a client.
@@ -125,7 +127,7 @@ class Roster:
         index = self._own_index(client)
         if new in self._index:
             raise InvalidInput(f"client id {new!r} is taken: give another one, or merge the two.")
-        self._ids[index] = new
+        self._ids[index], self._json = new, None
         self._index[new] = self._index.pop(client)
         self._merged = {gone: new if to == client else to for gone, to in self._merged.items()}
 
@@ -146,7 +148,7 @@ class Roster:
         if left == right:
             raise InvalidInput(f"client {kept!r} cannot be merged with itself: name two ids.")
         self._present[left] |= self._present[right]
-        self._present[right] = False
+        self._present[right], self._json = False, None
         self._merged = {name: kept if to == gone else to for name, to in self._merged.items()}
         self._merged[gone] = kept
 
@@ -176,9 +178,11 @@ class Roster:
 
     def to_json(self) -> str:
         """Return the roster as JSON; ids may be strings, integers, bytes or tuples of them."""
-        content = {"ids": [_encode(client) for client in self._ids], "present": self._present}
-        merged = [[_encode(gone), _encode(kept)] for gone, kept in self._merged.items()]
-        return json.dumps(content | ({"merged": merged} if merged else {}))
+        if self._json is None:  # a million clients take most of a second
+            content = {"ids": [_encode(client) for client in self._ids], "present": self._present}
+            merged = [[_encode(gone), _encode(kept)] for gone, kept in self._merged.items()]
+            self._json = json.dumps(content | ({"merged": merged} if merged else {}))
+        return self._json
 
     @classmethod
     def from_json(cls, text: str) -> Roster:

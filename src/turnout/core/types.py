@@ -323,6 +323,8 @@ class Outcome:
         status: (s,) how each client ended, a ``Status``.
         duration: (s,) seconds that each took, NaN if unknown.
         metrics: What clients reported, by name: (s,) or (s, d) each, NaN for no report.
+        length_s: Seconds from the choice to the end of the round by the server's own clock, NaN if
+            unknown. Unlike ``duration`` it is no client's claim.
 
     >>> outcome = Outcome(status=[0, 2], duration=[1.5, float("nan")], metrics={"loss": [0.7, 0]})
     >>> outcome.completed.tolist()
@@ -332,8 +334,11 @@ class Outcome:
     status: Array
     duration: FloatArray
     metrics: Mapping[str, FloatArray] = field(default_factory=lambda: _NOTHING)
+    length_s: float = math.nan
 
     def __post_init__(self) -> None:
+        if not math.isnan(self.length_s):
+            require.number("length_s", self.length_s, minimum=0.0)
         status = statuses(self.status)
         _store(self, "status", status)
         duration = reports("duration", self.duration, status.size, non_negative=True)
@@ -352,7 +357,7 @@ class Outcome:
         _store(self, "metrics", MappingProxyType(checked))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.status, self.duration, dict(self.metrics))
+        return type(self), (self.status, self.duration, dict(self.metrics), self.length_s)
 
     @classmethod
     def from_reports(

@@ -12,7 +12,6 @@ import numpy as np
 from turnout.core import require
 from turnout.core.arrays import as_array
 from turnout.core.errors import InvalidInput
-from turnout.core.notebook import lines_with_curves
 from turnout.core.rng import Purpose, stream
 from turnout.core.types import Array, FloatArray, IntArray
 
@@ -258,9 +257,6 @@ class FederatedData:
             f"  {sizes.min():,} to {sizes.max():,} per client, median {np.median(sizes):,.0f}\n"
             f"  {len(self.x_holdout):,} held out by clients, {len(self.x_test):,} in the test set"
         )
-
-    def _repr_html_(self) -> str:
-        return lines_with_curves(repr(self), {"examples of each client": np.sort(self.num_samples)})
 
 
 def _check_examples(x_name: str, x: Array, y_name: str, y: Array, n_classes: int) -> None:

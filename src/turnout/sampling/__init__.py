@@ -12,17 +12,21 @@ from turnout.sampling.rounding import (
     systematic_draw,
     uniform_draw,
 )
+from turnout.sampling.running import below_everyone, count_unanswered, lowered
 
 __all__ = [
     "Allocation",
     "Ranking",
+    "below_everyone",
     "bottleneck_limit",
     "capped_allocation",
+    "count_unanswered",
     "dependent_rounding",
     "draw_candidates",
     "exact_draw",
     "known_weights",
     "kth_largest",
+    "lowered",
     "multinomial_without_replacement",
     "systematic_draw",
     "top_m",

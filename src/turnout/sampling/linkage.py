@@ -42,6 +42,22 @@ def _complete(
 RULES: dict[str, Rule] = {"average": _average, "ward": _ward, "complete": _complete}
 
 
+def row_distances(distance: FloatArray) -> FloatArray:
+    """Return (n, n) Euclidean distances between the rows of a symmetric matrix.
+
+    Two positions are then close if they are as far from all others. ``scipy.cluster.hierarchy``
+    takes the rows for points, too, where a square matrix is given to it.
+
+    Args:
+        distance: (n, n) symmetric.
+    """
+    squares = np.square(distance).sum(axis=1)
+    square = squares[:, None] + squares - 2.0 * distance @ distance
+    between: FloatArray = np.sqrt(np.maximum(square, 0.0))
+    np.fill_diagonal(between, 0.0)
+    return between
+
+
 def similar_groups(distance: FloatArray, n_groups: int, rule: str = "average") -> IntArray:
     """Return (n,) the group of each position, from 0, in the order of their first members.
 

@@ -132,9 +132,13 @@ class Accounts(Selector):
     def _reserved(self, ctx: RoundContext) -> IntArray:
         """Return the clients that are owed a place, ascending; at most those furthest behind."""
         owed = self._ledger(ctx.round).accounts["owed_"]
-        due = owed + self.floor * fair_share(ctx)
+        due = owed + self._credit(ctx)
         candidates = np.flatnonzero(ctx.available & (due >= A_PLACE))
         return self._furthest_behind(candidates, owed, ctx.size)
+
+    def _credit(self, ctx: RoundContext) -> float | FloatArray:
+        """Return the places that a round owes each available client, one number or (n,)."""
+        return self.floor * fair_share(ctx)
 
     def _allowed(self, ctx: RoundContext, reserved: IntArray) -> BoolArray:
         """Return (n,) which clients may have one of the other places."""
@@ -170,6 +174,9 @@ class Accounts(Selector):
             "is_reserved": is_reserved,
             "number": np.array(ledger.n_charged),
         }
+        credit = self._credit(ctx)
+        if isinstance(credit, np.ndarray):  # otherwise it follows from the share
+            memo["credit"] = credit
         return memo if self._ahead is None else {**memo, **ledger.accounts}
 
     def part(self, selection: Selection, kept: BoolArray, chance: FloatArray) -> Selection:
@@ -207,7 +214,8 @@ class Accounts(Selector):
         share = float(selection.recall("share"))
         all_owed, all_tokens = accounts["owed_"], accounts["tokens_"]
         was_there = self._was_there(selection)
-        all_owed[: was_there.size] += self.floor * share * was_there
+        credit = selection.memo.get("credit", self.floor * share)
+        all_owed[: was_there.size] += credit * was_there
         all_tokens[: was_there.size] += self._new_tokens(share) * was_there
         owed, tokens = all_owed[clients], all_tokens[clients]
         most = np.maximum(owed, tokens)

@@ -1,20 +1,23 @@
 """AFL: active federated learning, a softmax over losses with a random rest.
 
 Paper:      J. Goetz, K. Malik, D. Bui, S. Moon, H. Liu, A. Kumar, Active Federated Learning,
-            NeurIPS 2019 workshop, arXiv:1909.12641.
-Setting:    feedback is the mean local loss of the chosen; needs the column num_samples; no horizon,
-            no polling.
+            NeurIPS 2019 workshop, arXiv:1909.12641. We read the abstract, a public statement of its
+            Algorithm 1 and, line by line, the code of Plato and of FedCor's authors, but not the
+            whole text.
+Setting:    The chosen clients report their mean local loss. The server knows num_samples. No
+            horizon and no polls are needed.
 Idea:       A client's value is its loss, weighted so that large clients count more, as known from
             its last answer. The least valuable three quarters are left out, most of the cohort is
             drawn by a softmax over the values of the others, and a tenth at random from all.
 Symbols:    value_ = v_k, ignored = alpha_1, sharpness = alpha_2, random_share = alpha_3,
             cohort_size = m.
-Equations:  select: the algorithm of the paper. observe: the valuation l(x_k, y_k; w) / sqrt(n_k)
+Equations:  select: Algorithm 1. observe: the valuation l(x_k, y_k; w) / sqrt(n_k)
             with the summed loss l, that is sqrt(n_k) times the mean loss.
-Deviations: 1. The paper does not say how a client is valued before it has answered. Here it counts
-            with the mean of the known values; while none is known, all are alike.
+Deviations: 1. A client that has not answered counts with the mean of the known values; while none
+            is known, all are alike. The public codes differ: FedCor's authors evaluate the first
+            model on all clients, or start at a high value; in Plato such clients come last.
             2. alpha_3 m is seldom a whole number. Here it is rounded up with the chance of its
-            fraction, so that it is right on average.
+            fraction, so that it is right on average. Both public codes always round it up.
             3. Fewer than alpha_1 n clients are left out where the rest could not fill the cohort.
             4. Unknown data sizes (NaN) count as the mean size.
             5. The paper takes the loss on all data of a client before training; training here
@@ -24,8 +27,8 @@ Deviations: 1. The paper does not say how a client is valued before it has answe
 Limits:     It trusts reported losses. With small losses, alpha_2 = 0.01 makes the softmax nearly
             uniform over the clients that are not left out.
 Cost:       O(n) select, O(m) observe, state 17n bytes.
-Checked:    by hand, against a slow implementation and by frequencies:
-            tests/selectors/test_afl.py. We had public implementations, not the whole text.
+Checked:    By hand, against a slow implementation and by frequencies, in
+            tests/selectors/test_afl.py.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 Paper:      Y. Fraboni, R. Vidal, L. Kameni, M. Lorenzi, Clustered Sampling: Low-Variance and
             Improved Representativity for Clients Selection in Federated Learning, ICML 2021,
-            arXiv:2105.05883.
-Setting:    needs the column num_samples; by similarity, feedback is a sketch of the update of the
-            chosen (update_sketch); no horizon, no polling.
+            arXiv:2105.05883. We read the abstract and, line by line, the authors' code
+            (Accenture/Labs-Federated-Learning), but not the whole text.
+Setting:    The server knows num_samples. By similarity, the chosen clients report a sketch of their
+            update (update_sketch). No horizon and no polls are needed.
 Idea:       Drawing m times from one distribution (multinomial sampling) may draw the same kind of
             client again and again. Here the data of all clients is dealt to m urns of equal size,
             and each urn gives one client, in proportion to its data in the urn. On average a client
@@ -23,16 +24,20 @@ Deviations: 1. Groups are formed from sketches of the updates instead of the upd
             the first 16 numbers of the sketches stand for them: two clients agree in a sign with
             probability 1 - angle / pi. Urns are filled in the order of these signs, as a Gray code,
             so that clients of an urn agree in the first of them. Every client keeps its chance.
-            4. Unknown data sizes (NaN) count as the mean size. Clients of size 0 are drawn only if
+            4. By similarity, clients with more than an urn fill whole ones first; the authors' code
+            for Alg. 2 does not provide for them. It also deals the lightest groups first, and their
+            clients in random order; here the heaviest come first, by size. In 60 random federations
+            the variance was the same within 1 %.
+            5. Unknown data sizes (NaN) count as the mean size. Clients of size 0 are drawn only if
             no client has any data.
-            5. Silent clients are not avoided: the draw would no longer be unbiased.
+            6. Silent clients are not avoided: the draw would no longer be unbiased.
 Limits:     The mean must count every draw alike: train with MeanReturned("equal"), which counts a
             client that two urns gave twice. Failures bias it, as they bias every draw.
 Cost:       O(n log n) select by size; by similarity O(n), and O(n^2) up to 400 clients. O(m)
             observe. State 8 n bytes for each number of the sketch, by similarity only.
-Checked:    by hand, against a slow implementation of both algorithms, for unbiasedness and less
-            variance than multinomial sampling: tests/selectors/test_clustered.py. We had the
-            abstract and the authors' code, not the whole text.
+Checked:    By hand, against a slow implementation of both algorithms, and for unbiasedness and a
+            smaller variance than that of multinomial sampling, in
+            tests/selectors/test_clustered.py.
 """
 
 from __future__ import annotations
@@ -57,7 +62,7 @@ from turnout.core.types import (
     Selection,
 )
 from turnout.sampling import known_weights
-from turnout.sampling.linkage import light_groups
+from turnout.sampling.linkage import light_groups, row_distances
 
 #: Clients whose pairs are compared; distances between more would take too long.
 MOST_GROUPED = 400
@@ -76,7 +81,7 @@ class Clustered(Selector):
             of clients whose last updates point the same way (Alg. 2).
         sketch_size: Numbers of a sketch, by similarity only. Try 64.
         of_rows: Whether clients are compared by their angles to all others, as in the authors' code
-            (deviation 2).
+            (deviation 2). Keep False.
     """
 
     whole_cohorts = "it deals the data of all clients to as many urns as the cohort has places"
@@ -154,9 +159,7 @@ class Clustered(Selector):
         """Return groups of similar clients that fit into an urn."""
         angle = angles(sketch)
         if self.of_rows:
-            squares = np.square(angle).sum(axis=1)
-            square = squares[:, None] + squares - 2.0 * angle @ angle
-            angle = np.sqrt(np.maximum(square, 0.0))
+            angle = row_distances(angle)
         return light_groups(angle, amount, 1.0 + _TINY)
 
 
@@ -197,8 +200,9 @@ def fill_urns(
 ) -> tuple[IntArray, IntArray, FloatArray]:
     """Return the pieces of all urns, urn after urn: client, urn, and its share of the urn.
 
-    Clients with more than an urn fill whole ones first. The heaviest groups begin the urns that are
-    left, and everything else fills them up: other groups by weight, then clients by size.
+    By size, the amounts are laid end to end, the largest first (Alg. 1). Otherwise clients with
+    more than an urn fill whole ones first. The heaviest groups begin the urns that are left, and
+    everything else fills them up: other groups by weight, then clients by size.
 
     Args:
         amount: (n,) m n_i / M; sums to m.
@@ -206,7 +210,10 @@ def fill_urns(
         group: (n,) groups of the clients, from 0; None has none.
         code: (n,) the order in which urns are filled; None is by groups and by size.
     """
-    whole = np.floor(amount + _TINY).astype(np.int64)
+    is_by_size = group is None and code is None
+    whole = np.zeros(amount.size, dtype=np.int64)
+    if not is_by_size:
+        whole = np.floor(amount + _TINY).astype(np.int64)
     rest = np.maximum(amount - whole, 0.0)
     rest[rest < _TINY] = 0.0
     n_whole = int(whole.sum())

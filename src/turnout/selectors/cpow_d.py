@@ -2,7 +2,7 @@
 
 Paper:      Y. J. Cho, J. Wang, G. Joshi, Client Selection in Federated Learning: Convergence
             Analysis and Power-of-Choice Selection Strategies, arXiv:2010.01243 (pi_cpow-d).
-Setting:    polls the candidates for an estimate of their loss; needs the column num_samples.
+Setting:    The candidates are polled for an estimate of their loss. The server knows num_samples.
 Idea:       The computation-efficient variant of pow-d. Candidates and ranking are the same, but the
             loss is estimated on one mini-batch, so polling costs the client next to nothing.
 Symbols:    candidates = d, polled_loss = mini-batch estimate of F_k(w).
@@ -11,7 +11,7 @@ Deviations: as in pow-d. The selector asks for the mini-batch through ``poll_dat
             honours it when it polls the clients.
 Limits:     As for pow-d. A mini-batch loss is noisy, and so is the ranking.
 Cost:       O(n) poll, O(d) select; no state; d mini-batches on clients per round.
-Checked:    tests/selectors/test_power_of_choice.py.
+Checked:    In tests/selectors/test_power_of_choice.py.
 """
 
 from __future__ import annotations

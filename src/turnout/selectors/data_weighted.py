@@ -3,7 +3,7 @@
 Paper:      Y. J. Cho, J. Wang, G. Joshi, Client Selection in Federated Learning: Convergence
             Analysis and Power-of-Choice Selection Strategies, arXiv:2010.01243 (pi_rand); also
             pi_rand of UCB-CS (Cho, Gupta, Joshi, Yagan, arXiv:2012.08009), Sec. II-B.
-Setting:    no feedback; needs the column num_samples.
+Setting:    The server knows num_samples. No feedback is needed.
 Idea:       Sampling in proportion to p_k = |D_k| / |D| makes the plain mean of the returned models
             unbiased. Cho et al. draw m times with replacement, so a client may be drawn twice and
             counts twice in the mean.
@@ -23,7 +23,7 @@ Deviations: 1. The default draw is without replacement, with exact inclusion pro
 Limits:     A client with most of the data is in nearly every cohort. The sizes are what clients
             claim.
 Cost:       O(n) select; no state.
-Checked:    frequency test of both marginals, tests/selectors/test_baselines.py.
+Checked:    The frequencies of both draws, in tests/selectors/test_baselines.py.
 """
 
 from __future__ import annotations

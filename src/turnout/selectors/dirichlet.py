@@ -2,7 +2,7 @@
 
 Paper:      T. Huang et al., An Efficiency-boosting Client Selection Scheme for Federated Learning
             with Fairness Guarantee (RBCS-F), IEEE TPDS 2021, arXiv:2011.01783, Sec. 6.2.2.
-Setting:    no feedback; the unfairness is drawn once, before round 0.
+Setting:    No feedback is needed. The unfairness is drawn once, before round 0.
 Idea:       Draw q' from a Dirichlet distribution and use it in every round as the probability
             vector of a draw without replacement. A small concentration makes a few clients take
             almost all places; a large one approaches the uniform draw.
@@ -14,7 +14,7 @@ Deviations: 1. q' is kept as the logarithm of independent gamma variates. This i
             the other without replacement, as ``numpy.random.choice(p=q', replace=False)`` does.
 Limits:     It is unfair on purpose and not meant for use.
 Cost:       O(n) select, state 8n bytes.
-Checked:    against numpy's draw, tests/selectors/test_baselines.py.
+Checked:    Against numpy's draw, in tests/selectors/test_baselines.py.
 """
 
 from __future__ import annotations

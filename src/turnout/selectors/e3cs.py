@@ -3,8 +3,9 @@
 Paper:      T. Huang, W. Lin, L. Shen, K. Li, A. Y. Zomaya, Stochastic Client Selection for
             Federated Learning with Volatile Clients, IEEE Internet of Things Journal 2022
             ("journal"), and arXiv:2011.08756 ("arXiv"). The two differ in draw and estimate.
-Setting:    feedback is success or failure of the chosen; no horizon (except for the learning rate
-            of Theorem 1), no polling; a fairness quota guarantees everyone a chance.
+Setting:    The server sees which of the chosen clients succeeded. No polls are needed, and no
+            horizon except for the learning rate of Theorem 1. A fairness quota guarantees every
+            client a chance.
 Idea:       Keep an exponential weight per client. Reserve a probability of sigma_t for each client,
             divide the rest by weight, and cap each probability at one. Draw the cohort. From the
             drawn clients, estimate every client's success without bias, and update the weights.

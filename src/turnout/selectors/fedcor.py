@@ -2,9 +2,10 @@
 
 Paper:      M. Tang, X. Ning, Y. Wang, J. Sun, Y. Wang, H. Li, Y. Chen, FedCor: Correlation-Based
             Active Client Selection Strategy for Heterogeneous Federated Learning, CVPR 2022,
-            arXiv:2103.13822. The authors' code is public: Yoruko-Tang/FedCor, MIT licence.
-Setting:    polls all clients for their loss before and after measured rounds; needs the column
-            num_samples; no horizon.
+            arXiv:2103.13822. We read the abstract and, line by line, the authors' code
+            (Yoruko-Tang/FedCor), but not the whole text.
+Setting:    All clients are polled for their loss before and after each measured round. The server
+            knows num_samples. No horizon is needed.
 Idea:       A round that trains one client also changes the losses of clients with similar data. The
             changes of all losses in a round are one sample of a Gaussian process over the clients,
             in which each client is a point of a low-dimensional space. Take the client whose
@@ -23,24 +24,29 @@ Deviations: 1. After the warm-up, the paper measures every Delta t rounds by tra
             cohort, since a selector cannot order training for nothing. A larger interval wastes
             less.
             2. The change of a round is known when the next one begins, so the process is trained
-            one round later. ``warmup`` + 1 rounds are random, as in the authors' code.
-            3. The code keeps the samples of the last rounds, here the last ``samples`` of them are
-            kept; the older ones have little weight anyway.
+            one round later. ``warmup`` + 1 rounds are random, as in the authors' code; the first
+            training has the samples of ``warmup`` rounds, theirs of one more.
+            3. The code keeps the samples of the last 100 rounds (500 for CIFAR-10), about 25 of
+            them. Here the last ``samples`` of them are kept.
             4. Clients that do not answer a poll are left out of that sample's likelihood. A client
             of which nothing was measured keeps its first random x_k. A round in which no client
             completed is not a sample.
-            5. The authors' first code had a mean of 0, the later one subtracts the weighted mean of
-            each client's changes. centered=False is the former, True the latter and the default.
+            5. The authors' first code had a mean of 0, and trained after every round of the
+            warm-up. The later one subtracts the weighted mean of each client's changes, and trains
+            once, when the warm-up ends. centered=False is the mean of the former, True of the
+            latter and the default. Training is always that of the latter.
             6. Loss changes are cut at 100, so that one impossible report cannot fill the process.
             7. After ``patience`` requests in a row that a client did not complete, each further one
             lowers its score, until it is below all others (turnout.sampling.running).
             patience=None turns this off.
             8. The covariance of the linear kernel has rank d plus noise. So the inverse and the
-            conditioning are computed in d dimensions; the result is the same. The code also has
-            other kernels; the linear one is its default.
+            conditioning are computed in d dimensions; the result is the same. The code also has a
+            squared exponential kernel with a length scale, a free covariance matrix, and
+            leave-one-out training; its experiments use neither, and they are not here.
             9. Unknown data sizes (NaN) count as the mean size. Unavailable clients are not chosen,
             but their loss counts.
-            Defaults are those of the authors' experiments with Fashion-MNIST, except samples.
+            Defaults are those of the authors' experiments with Fashion-MNIST. With CIFAR-10 they
+            had warmup=20, interval=50 and fading=0.99.
 Limits:     All clients evaluate the model twice for each measured round, and in every round of the
             warm-up. Correlations of a few samples are rough. It trusts the answers. Federations of
             more than 10,000 clients are refused.
@@ -48,9 +54,8 @@ Cost:       select O(m n d); training O(samples n d^2) for each iteration, every
             state (8d + 9 samples + 25) n bytes. Polls n clients 2 / interval times a round. With
             10,000 clients, a cohort of 100 and 16 samples, a choice takes 0.08 s on one core, the
             first training 13 s and a later one 1.3 s.
-Checked:    by hand, against full covariance matrices, against numerical gradients and the closed
-            form of probabilistic PCA: tests/selectors/test_fedcor.py. We had the abstract and the
-            authors' code, not the whole text.
+Checked:    By hand, against full covariance matrices, against numerical gradients and against the
+            closed form of probabilistic PCA, in tests/selectors/test_fedcor.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Paper:      T. Nishio, R. Yonetani, Client Selection for Federated Learning with Heterogeneous
             Resources in Mobile Edge, ICC 2019, arXiv:1804.08333 ("packing"); as adapted by E3CS
             ("success-rate") and by RBCS-F ("expected-duration").
-Setting:    no feedback; needs a column known before the round: success_rate or expected_duration.
+Setting:    The server knows success_rate or expected_duration before the round. No feedback is
+            needed.
 Idea:       success-rate (E3CS): the k clients of highest true success rate, which
             no real server knows.
             expected-duration (RBCS-F): all clients whose expected time is below the deadline.
@@ -25,7 +26,7 @@ Limits:     It must know in advance what other selectors learn. Clients below th
             chosen, so their data is lost. Dead clients are chosen as long as their column looks
             good.
 Cost:       O(n) select, packing O(m n); no state.
-Checked:    by hand and against a slow implementation of Alg. 3: tests/selectors/test_fedcs.py.
+Checked:    By hand and against a slow implementation of Alg. 3, in tests/selectors/test_fedcs.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Guarded: any selector, with a floor, a cap and hard limits on what each client gets.
 
-Paper:      none; deficit queues served largest first, and token buckets.
-Setting:    as for the inner selector; the guarantee uses nothing that clients report.
+Paper:      There is none: deficit queues served largest first, and token buckets.
+Setting:    It needs what the inner selector needs. The guarantee uses nothing that clients report.
 Idea:       The fair share of a round is size / available for each available client. A client that
             is a whole place behind ``floor`` times its fair share gets a reserved place, those
             furthest behind first. A client that has had ``cap`` times its share is excluded from
@@ -33,6 +33,17 @@ Equations:  (1) q <- max(0, q + phi f_t - x). (2) c <- min(1, c + kappa f_t - x)
             most max_energy_j, and over all clients at most total_energy_j. Both are without a
             slack, for every history: whatever feedback and clients do, and after restarts.
             "Available" in (3) and (4) then means: and not excluded by (9) or (10).
+            With ``answers`` the floor is on replies. r = the column success_rate of a client, R =
+            its mean over the available clients, u = f_t min(phi R / r, kappa), at most 1, takes the
+            place of phi f_t in (1); if the u of a round sum to more than its places, all of them
+            are scaled down to that sum. Where r is not known or below 1e-6, u = phi f_t.
+            (11) X >= U - D, U = sum of u while it was available, D = 1 + 2 c (n - 1), c = the
+            largest u of anyone; (4) holds as it stands. A client whose chance to reply is at least
+            r in every round, whatever happened before, is expected to give at least r (U - D)
+            replies in a window that was fixed in advance. That is phi times an equal share of the
+            replies that a uniform draw is expected to get, sum of f_t R, less r D, wherever u was
+            neither bounded nor scaled. Of its first x places it replies to at least
+            r x - sqrt(x log(1 / d) / 2) with probability 1 - d.
 Deviations: none.
 Limits:     If more clients are owed a place than there are places, those furthest behind are served
             and the inner selector does not choose. D accounts for this. If too few clients are
@@ -50,6 +61,9 @@ Limits:     If more clients are owed a place than there are places, those furthe
             excluded, and so is whoever is one of a cohort that would not fit into what is left for
             all if everyone needed as much. With (9) or (10) no share is promised to alerts, because
             excluded clients are there and get nothing.
+            With ``answers``, nothing is promised about places alone, and a wrong success_rate makes
+            a wrong promise: give what the server knows, not what clients claim. It is no floor on
+            replies where clients are late because of others, as with first-k.
             What is proven about regret is at the end.
 Cost:       O(n) select and observe besides the inner selector's, state 24n bytes, n / 8 bytes in
             each selection, and 16n more if an earlier round had no feedback when it was made. Each
@@ -72,6 +86,14 @@ are at most phi p l / (l + p). This is at most b(k) if the mean of d over k - l 
 its mean over k + 1 .. k + p by phi, and it does by phi (l + p) / 2. If all n are always available,
 all are credited alike: whoever is served ahead of a waiting client falls behind it, so it waits
 for at most n - 1 places, in which its q grows by less than phi.
+
+Proof of (11). As that of (3), with d(j) = 1 + 2 c (n - j). Available clients that are not owed a
+place end below 1 <= d, so leave them out of K. If p >= 1, the l were owed a place as well, and the
+p have the larger q. The available clients of K gain at most c l + c r and lose r, so they rise by
+at most c l, as c <= 1. The mean of d over k - l + 1 .. k exceeds its mean over k + 1 .. k + p by
+c (l + p), and p l / (l + p) times that is p c l >= c l. If p = 0, K gains at most the sum of all u,
+which is at most s, and loses s. For (4): a charge gives q at most kappa f. The sum of reply - r
+over the places of a client is a submartingale with steps of at most 1 (Azuma and Hoeffding).
 
 Proof of (4). Tokens of a round beyond 2 are not counted, so take kappa f <= 2. Let h = max(q, c). A
 charge raises h by at most kappa f - x: what (1) and (2) leave to q or c at least, 0, is not above
@@ -144,7 +166,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from turnout.core.domains import Count, Fraction, PositiveOrInfinite, number
+from turnout.core.domains import Count, Flag, Fraction, PositiveOrInfinite, number
 from turnout.core.errors import InvalidInput
 from turnout.core.participation import CHANCE_BOUND
 from turnout.core.registry import make, register
@@ -161,6 +183,10 @@ from turnout.core.types import (
 )
 from turnout.selectors._invitations import COST, Invitations
 
+#: The column with each client's chance to reply.
+RELIABILITY = "success_rate"
+#: Whoever replies less often is owed as many places as without this column.
+LEAST_RELIABILITY = 1e-6
 #: How the names of the inner selector's state and memo begin.
 INNER = "inner."
 
@@ -184,6 +210,8 @@ class Guarded(Invitations):
             limit.
         total_energy_j: Joules that all clients spend at most, by that column. Keep inf for no
             limit.
+        answers: Whether the floor is on replies instead of places, by the column success_rate: a
+            client that replies half as often is owed twice the places, up to the cap.
     """
 
     expected_check_failures: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -203,6 +231,7 @@ class Guarded(Invitations):
         max_times: Count | None = None,
         max_energy_j: PositiveOrInfinite = math.inf,
         total_energy_j: PositiveOrInfinite = math.inf,
+        answers: Flag = False,
     ) -> None:
         self.inner = inner
         self.floor = floor
@@ -212,6 +241,7 @@ class Guarded(Invitations):
         self.max_times = max_times
         self.max_energy_j = max_energy_j
         self.total_energy_j = total_energy_j
+        self.answers = answers
 
     def check_parameters(self) -> None:
         """Check everything about the inner selector."""
@@ -306,20 +336,22 @@ class Guarded(Invitations):
             self._inner.observe(*_part(selection, outcome, ~selection.recall("is_reserved")))
 
     def quota_at(self, round: int) -> float:
-        """Return the larger of the floor and the inner selector's quota."""
-        return max(self.floor, self._chooser.quota_at(round))
+        """Return the larger of the floor on places and the inner selector's quota."""
+        return max(0.0 if self.answers else self.floor, self._chooser.quota_at(round))
 
     def guaranteed_rate(self) -> float | None:
         """Return the inner selector's, none with limits; the floor depends on who is available."""
         return None if self.excludes else self._chooser.guaranteed_rate()
 
     def promised_share(self, round: int) -> float:
-        """Return the floor, or the quota if it is more; 0 with limits, which may exclude anyone.
+        """Return the share of places that is promised; 0 with limits, which may exclude anyone.
 
         Args:
             round: The round, counted from 0.
         """
-        return 0.0 if self.excludes else super().promised_share(round)
+        if self.excludes or self.answers:
+            return 0.0
+        return super().promised_share(round)
 
     def regret_bound(self, n_rounds: int, cohort_size: int, n_clients: int) -> FloatArray | None:
         """Return the inner selector's while it chooses alone; there is none otherwise."""
@@ -334,8 +366,9 @@ class Guarded(Invitations):
 
     @property
     def needs_columns(self) -> frozenset[str]:  # type: ignore[override]  # the inner selector's
-        """What the inner selector needs, and what a round costs if there is a budget."""
-        return self._chooser.needs_columns | ({COST} if self.has_budget else frozenset())
+        """What the inner selector needs, what a round costs for a budget, and who replies."""
+        own = {COST: self.has_budget, RELIABILITY: self.answers and self.floor > 0.0}
+        return self._chooser.needs_columns | {name for name, is_needed in own.items() if is_needed}
 
     @property
     def uses_columns(self) -> frozenset[str]:  # type: ignore[override]  # the inner selector's
@@ -403,6 +436,21 @@ class Guarded(Invitations):
         """Make room for more clients, in the inner selector too."""
         super().grow(n_clients)
         self._inner.grow(n_clients)
+
+    def _credit(self, ctx: RoundContext) -> float | FloatArray:
+        """Return phi f, or (n,) u of Eq. (11) for a floor on replies."""
+        plain = super()._credit(ctx)
+        if not (self.answers and self.floor > 0.0 and ctx.pool.size):
+            return plain
+        rate = ctx.column(RELIABILITY)
+        is_known = ctx.available & (rate >= LEAST_RELIABILITY)  # False for NaN
+        if not is_known.any():
+            return plain
+        share = plain / self.floor
+        factor = np.full(ctx.n_clients, self.floor)
+        np.divide(self.floor * float(rate[is_known].mean()), rate, out=factor, where=is_known)
+        credit: FloatArray = np.minimum(share * np.minimum(factor, self.cap), 1.0) * ctx.available
+        return credit * min(1.0, ctx.size / float(credit.sum()))
 
     def _plan(self, ctx: RoundContext) -> tuple[IntArray, RoundContext | None]:
         """Return who has a reserved place, and the inner selector's context if it has a place."""

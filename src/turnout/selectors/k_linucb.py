@@ -3,8 +3,8 @@
 Paper:      L. Li, W. Chu, J. Langford, R. E. Schapire, A Contextual-Bandit Approach to Personalized
             News Article Recommendation, WWW 2010; with the reward and the top-k choice of
             NCCB (H. Cao, Q. Pan, Y. Zhu, J. Liu, Birds of a Feather Help), its linear baseline.
-Setting:    feedback is the RMS loss of the chosen; needs the columns features (n, d) and
-            num_samples; no polling.
+Setting:    The chosen clients report their RMS loss. The server knows features (n, d) and
+            num_samples. No polls are needed.
 Idea:       Assume that the reward |D| sqrt(mean loss^2) is linear in the client's features, with
             one set of coefficients for all clients. Take the k clients with the largest optimistic
             prediction.
@@ -24,7 +24,7 @@ Limits:     It is misled when utility is not linear in the features. Clients wit
             have the same rank and are chosen together. With standardize=False the bonus has the
             unit of the reward: raise explore with it, or newcomers are never tried.
 Cost:       O(n d^2) select, O(m d^2) observe, state 8 d^2 + 8n bytes.
-Checked:    against a direct solve: tests/selectors/test_k_linucb.py.
+Checked:    Against a direct solve, in tests/selectors/test_k_linucb.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Mix: each round one of several selectors chooses, drawn by lot.
 
-Paper:      none; the epsilon-mixture of off-policy evaluation, as a canary of a new selector.
-Setting:    as for the members together; late and out-of-order feedback.
+Paper:      There is none: the epsilon-mixture of off-policy evaluation, as a canary of a new
+            selector.
+Setting:    It needs what its members need together. Late and out-of-order feedback is possible.
 Idea:       A lot with fixed weights decides which member chooses the cohort of a round. The chance
             of every chosen client is exact, whatever the members are. So the records of a mix can
             be judged later (``turnout replay``): they say what another selector would have done.

@@ -3,9 +3,9 @@
 Paper:      H. Cao, Q. Pan, Y. Zhu, J. Liu, Birds of a Feather Help: Context-aware Client Selection
             for Efficient Federated Learning; the bound is NeuralUCB (D. Zhou, L. Li, Q. Gu, ICML
             2020).
-Setting:    feedback is the RMS loss of the chosen; needs the columns features (n, d), in the paper
-            64 SimHash bits made on the client (turnout.data.features), and num_samples; no horizon,
-            no polling. Needs torch and scikit-learn: pip install 'turnout[torch]'.
+Setting:    The chosen clients report their RMS loss. The server knows num_samples and features (n,
+            d), in the paper 64 SimHash bits made on the client (turnout.data.features). No horizon
+            and no polls are needed. It needs torch and scikit-learn: pip install 'turnout[torch]'.
 Idea:       Clients with similar features have similar utility |D| sqrt(mean loss^2). Group them
             into clusters. While a cluster has been played at most ``threshold`` times, play a
             random member of it. Fill the cohort with the largest optimistic predictions of a small
@@ -48,7 +48,7 @@ Limits:     It needs features that say something about utility. With random bits
             reported losses up to the cut.
 Cost:       select O(n H^2 + n H (d + L w)) exact, O(n w (d + L w)) diagonal, H = memory; observe
             O(steps H w (d + L w)). State 8 H (d + 2 L w) + 8n bytes exact.
-Checked:    by hand and against Alg. 1 with the full matrix Z: tests/selectors/test_nccb.py.
+Checked:    By hand and against Alg. 1 with the full matrix Z, in tests/selectors/test_nccb.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """OCS: optimal client sampling by the size of updates, with unbiased weights.
 
 Paper:      W. Chen, S. Horvath, P. Richtarik, Optimal Client Sampling for Federated Learning,
-            TMLR 2022, arXiv:2010.13723.
-Setting:    feedback is the norm of the update of the chosen (update_norm); needs the column
-            num_samples; no horizon, no polling.
+            TMLR 2022, arXiv:2010.13723. We read the abstract and, line by line, the authors' code
+            (SamuelHorvath/FL-optimal-client-sampling), which has AOCS, but not the whole text.
+Setting:    The chosen clients report the norm of their update (update_norm). The server knows
+            num_samples. No horizon and no polls are needed.
 Idea:       The variance of an unbiased estimate of the full update is least when clients are drawn
             in proportion to the norms of their weighted updates, capped at certainty. Large updates
             come nearly always, small ones seldom, and the aggregation divides by the probability:
@@ -30,9 +31,8 @@ Deviations: 1. In the paper all clients train in every round and only the drawn 
 Limits:     Large norms come from unusual data, and from noise or lies: bounds limit them. With the
             default mean instead of InverseProbability(), clients with large updates count too much.
 Cost:       O(n) select, O(m) observe, state 17n bytes.
-Checked:    by hand, against a general optimiser, against the authors' form of the formula and of
-            AOCS one client at a time, and for unbiasedness: tests/selectors/test_ocs.py. We had the
-            abstract and the authors' code, not the whole text.
+Checked:    By hand, against a general optimiser, against the authors' form of the formula and of
+            AOCS one client at a time, and for unbiasedness, in tests/selectors/test_ocs.py.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Paper:      F. Lai, X. Zhu, H. V. Madhyastha, M. Chowdhury, Oort: Efficient Federated Learning via
             Guided Participant Selection, OSDI 2021, arXiv:2010.06081.
-Setting:    feedback is the RMS loss and the duration of the chosen; needs the column num_samples,
-            uses expected_duration to explore fast clients first; no polling.
+Setting:    The chosen clients report their RMS loss, and the server measures how long they take. It
+            knows num_samples, and uses expected_duration to explore fast clients first. No polls
+            are needed.
 Idea:       The statistical utility of a client is |B| sqrt(mean loss^2). Scale it down for clients
             slower than the preferred duration T, add a bonus for clients not seen for long, and
             draw most of the cohort from the best scores, in proportion to them. The rest of the
@@ -43,8 +44,8 @@ Deviations: 1. normalize=True scales the clipped utilities to [0, 1] before the 
 Limits:     It trusts reported losses up to the clipping. Until the exploration share has fallen,
             most of the cohort consists of untried clients.
 Cost:       O(n) select, O(m) observe, state 40n bytes.
-Checked:    by hand and against slow implementations of Alg. 1 and of the code's rules:
-            tests/selectors/test_oort.py, tests/selectors/test_oort_rules.py.
+Checked:    By hand and against slow implementations of Alg. 1 and of the code's rules, in
+            tests/selectors/test_oort.py and tests/selectors/test_oort_rules.py.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Pace: short rounds that learn much, with a guaranteed share for everyone.
 
-Paper:      none; the objective and the solver are those of RBCS-F (arXiv:2011.01783, Eq. (21)),
+Paper:      There is none: objective and solver are those of RBCS-F (arXiv:2011.01783, Eq. (21)),
             the loss as utility is that of Oort, the guarantee is that of ``guarded``.
-Setting:    feedback is success and duration of the chosen, and their loss if they report it; uses
-            the columns context (n, d) and num_samples if present; no horizon, no polling; fair by
-            guarantee.
+Setting:    The server sees who succeeds and how long they take, and uses their loss if they report
+            it. It uses the columns context (n, d) and num_samples if it knows them. No horizon and
+            no polls are needed. Fairness is guaranteed.
 Idea:       A round is as long as its slowest client. So slow clients cost little when they are
             chosen together, and when their moment is good. Each round minimises
 
@@ -23,9 +23,16 @@ Equations:  (1) V = h m (1 - late_), with times in units of the pool's mean: no 
             Every estimate is a mean that fades with exp(-1 / tau) a round and is shrunk to the
             population's (turnout.sampling.running): the unknown are typical, and what has changed
             is noticed within tau rounds.
-            (5) With ``surprise``: a round errs by the mean of |log(time / expected time)| over the
-            chosen whose times are known. If it errs by more than ``surprise`` times the usual,
-            and by more than LEAST_SURPRISE, twice in a row, LEFT of all observed times is kept.
+            (5) With ``alert``: times fade with a client's own replies, and time = base x mean of
+            time / base. y = log(time / base) of a reply is compared with the expected one, x, both
+            counted from the usual client's. Over the last rounds, B = sum x y / sum x^2 is about 1
+            if the expected times are right and 0 if they mean nothing. Its standard error is
+            s / sqrt(sum x^2), where s^2 is the usual (y - x)^2. If 1 - B > LOST and 1 - B is more
+            than CERTAIN standard errors, LEFT of all observed times is kept.
+            (7) With ``doubt``: a round in which all replied and that took longer than FALSE times
+            the slowest claim had a false claim in it. Its clients are doubted from then on. The
+            time of a doubted client is at least that of the shortest such round that it was in,
+            because no client is slower than its round, and its loss is at most the typical one.
             select: ``guarded``'s reserved places, then the minimum of the objective for the others.
             (6) Where rounds overlap, in place of the objective: the free places go to the clients
             with the largest queue + w x utility x reliability x (1 + time / mean)^-1/2 - h x time /
@@ -39,12 +46,13 @@ Limits:     A late or silent client counts as taking at least as long as the slo
             floor is a promise for every history, by (3) of ``guarded``: a client gets at least
             ``floor`` times its fair share, less at most 1 + floor (n - 1) places, and less at most
             1 + floor if all clients are always available. Feedback may be late or lost. After a
-            restart with R rounds in flight it may be floor R places less, by (5) there. Both floor
-            and cap count places, not answers: where the slow are cut off, they may have their
-            places and still be never heard. A time is what the server believes. Where it believes
-            clients' own clocks, false times are taken for true, and only the cap limits what they
-            gain. A cap may leave too few clients for a round.
-Cost:       O(n log n) select, O(n) observe, state (8 x 11 + 1) n bytes.
+            restart with R rounds in flight it may be floor R places less, by (5) there. The floor
+            counts places, not answers: where the slow are cut off, they may have their places and
+            still be never heard. A time is what the server believes. Where it believes
+            clients' own clocks, false times are taken for true unless ``doubt`` is set. That needs
+            the length of the round by the server's clock and rounds in which all reply. Clients
+            that lie about losses alone gain at most CLIP.
+Cost:       O(n log n) select, O(n) observe, state (8 x 12 + 2) n bytes.
 Checked:    the objective against brute force, the means by hand: tests/selectors/test_pace.py. The
             guarantee over adversarial histories: tests/selectors/test_guarded_histories.py. Time
             and fairness in nine tasks: turnout arena.
@@ -72,21 +80,29 @@ from typing import Annotated
 
 import numpy as np
 
-from turnout.core.domains import Count, Fraction, NonNegative, number
+from turnout.core.domains import Count, Flag, Fraction, NonNegative, number
 from turnout.core.registry import register
-from turnout.core.types import FloatArray, Outcome, RoundContext, Selection, Status
+from turnout.core.stateful import LARGEST_STATE, NOT_NEGATIVE
+from turnout.core.types import BoolArray, FloatArray, Outcome, RoundContext, Selection, Status
 from turnout.sampling import bottleneck_limit, top_m
 from turnout.sampling.linear import known_context
 from turnout.sampling.running import add_observations, fade, no_observations, shrunk_mean
 from turnout.selectors._accounts import Accounts, charged
 
-#: Observations that the population's mean is worth: of times, of answers, of losses.
-TIME_PRIOR, ANSWER_PRIOR, LOSS_PRIOR = 2.0, 1.0, 0.5
-#: A client is known from this many faded observations on, and a round is judged by so many of them.
-KNOWN, FEWEST_KNOWN = 0.3, 2
-#: What is left of the times when rounds surprise, after how many in a row, how far off at least (in
-#: the logarithm), and how many rounds it takes to know what is usual.
-LEFT, IN_A_ROW, LEAST_SURPRISE, USUAL_AFTER, USUAL_MEMORY = 0.1, 2, 0.5, 5, 20.0
+#: Observations that the population's mean is worth: of times as logarithms and as ratios, of
+#: answers, of losses.
+TIME_PRIOR, RATIO_PRIOR, ANSWER_PRIOR, LOSS_PRIOR = 2.0, 1.0, 1.0, 0.5
+#: With ``alert``: own replies after which 1 / e of a time is left, how many times as long as other
+#: means the base lasts, and how many faded replies make a client known.
+REPLIES, LASTING, KNOWN = 20.0, 2.0, 0.5
+#: Rounds after which 1 / e of a comparison is left, which part of the slope must be missing, by how
+#: many standard errors, from how many rounds on, and what is left of the times then.
+COMPARED, LOST, CERTAIN, USUAL_AFTER, LEFT = 3.0, 0.6, 4.0, 5, 0.1
+#: How far a ratio is believed in a comparison, and how many clients say what is usual, about.
+FAR, SAMPLE = 8.0, 4096
+#: With ``doubt``: how many times the slowest claim a round takes if somebody's claim is false, and
+#: by how much the shortest round of a client is forgotten with each reply.
+FALSE, LOOSER = 1.25, 1.03
 #: How many times the typical loss, or amount of data, is believed: a liar gains this much.
 CLIP = 2.0
 #: How far a single time may be from what was expected before it counts as that far.
@@ -114,11 +130,11 @@ class Pace(Accounts):
         memory: Rounds after which 1 / e of an observation is left. Try 50 first; a smaller value
             notices changes sooner and knows less.
         dimension: Number of features in the column context, if there is one.
-        cap: Multiple of its fair share that each client gets at most, as in ``guarded``. It bounds
-            what a false claim gains. Keep inf unless clients may lie: then 2 is good.
-        surprise: Two rounds in a row whose times are this many times as far from the expected ones
-            as usual mean that speeds have changed: most of what is known of them is forgotten.
-            Keep inf unless speeds change: then 1.5 is good.
+        alert: Whether times are means that fade with a client's own replies and are forgotten at
+            once when they no longer agree with what was expected. False lets logarithms of times
+            fade with rounds.
+        doubt: Whether clients whose claims of time contradict the server's clock are doubted.
+            Without such claims it changes nothing.
     """
 
     uses_columns = frozenset({"context", "num_samples"})
@@ -126,9 +142,13 @@ class Pace(Accounts):
         {"loss_rms": "it goes by times, answers and queues, and all losses count as equal"}
     )
     accounts = (*Accounts.accounts, "queue_")
-    later_state = Accounts.later_state | {"usual_", "n_usual_", "n_surprises_"}
+    state_ranges = MappingProxyType({**Accounts.state_ranges, "shortest_": NOT_NEGATIVE})
+    later_state = Accounts.later_state | {
+        *("agreement_", "spread_", "error_", "n_compared_", "shortest_", "is_doubted_")
+    }
 
     memo_by_client = Accounts.memo_by_client | {"base", "context", "time"}
+    cap = math.inf
 
     def __init__(
         self,
@@ -139,8 +159,8 @@ class Pace(Accounts):
         utility: NonNegative = 0.5,
         memory: Annotated[float, number(above=1.0)] = 50.0,
         dimension: Count = 3,
-        cap: Annotated[float, number(minimum=1.0, or_infinite=True)] = math.inf,
-        surprise: Annotated[float, number(above=1.0, or_infinite=True)] = math.inf,
+        alert: Flag = False,
+        doubt: Flag = False,
     ) -> None:
         self.floor = floor
         self.share = share
@@ -148,13 +168,8 @@ class Pace(Accounts):
         self.utility = utility
         self.memory = memory
         self.dimension = dimension
-        self.cap = cap
-        self.surprise = surprise
-
-    @property
-    def may_underfill(self) -> bool:  # type: ignore[override]  # depends on a parameter
-        """A cap may leave too few clients."""
-        return self.cap < math.inf
+        self.alert = alert
+        self.doubt = doubt
 
     @property
     def needs_metrics(self) -> frozenset[str]:  # type: ignore[override]  # depends on a parameter
@@ -172,7 +187,9 @@ class Pace(Accounts):
         self.moment_ = np.zeros(self.dimension)
         self.mean_time_ = self.n_times_ = 0.0
         self.late_ = 0.0
-        self.usual_ = self.n_usual_ = self.n_surprises_ = 0.0
+        self.agreement_ = self.spread_ = self.error_ = self.n_compared_ = 0.0
+        self.shortest_ = np.full(n_clients, LARGEST_STATE)  # not in such a round yet
+        self.is_doubted_ = np.zeros(n_clients, dtype=np.bool_)
 
     def select(self, ctx: RoundContext, rng: np.random.Generator) -> Selection:
         """Reserve what is owed, and minimise the objective over the other places."""
@@ -213,7 +230,7 @@ class Pace(Accounts):
         self._settle(selection)
         clients = selection.clients
         memory = self.memory / float(selection.memo.get("part", 1.0))
-        for record in (self.pace_, self.answers_, self.loss_):
+        for record in (self.answers_, self.loss_, *(() if self.alert else (self.pace_,))):
             fade(record, memory)
         add_observations(self.answers_, clients, outcome.completed.astype(np.float64))
         if self.utility > 0.0:
@@ -232,13 +249,13 @@ class Pace(Accounts):
 
     def _learn_times(self, selection: Selection, outcome: Outcome, memory: float) -> None:
         """Update the mean time, the regression and the pace of the chosen."""
-        seconds = np.where(outcome.duration > 0.0, outcome.duration, np.nan)
+        seconds = self._believed(selection, outcome)
         is_timed = ~np.isnan(seconds) & (outcome.status <= Status.LATE)
         if not is_timed.any():
             return
         known = self.mean_time_ if self.n_times_ else float(np.median(seconds[is_timed]))
         clipped = np.clip(seconds, known / TAIL, known * TAIL)
-        keep = math.exp(-1.0 / memory)
+        keep = math.exp(-1.0 / (LASTING * memory if self.alert else memory))
         self.n_times_ = keep * self.n_times_ + 1.0
         self.mean_time_ = known + (float(clipped[is_timed].mean()) - known) / self.n_times_
         if "context" in selection.memo:
@@ -249,29 +266,57 @@ class Pace(Accounts):
         is_censored = ~is_timed & (outcome.status != Status.FAILED)
         at_least = np.maximum(seconds[is_timed].max(), time)
         seconds = np.where(is_censored, at_least, np.where(is_timed, seconds, np.nan))
-        pace = np.log(np.clip(seconds / base, 1.0 / TAIL, TAIL))
-        expected = np.log(np.clip(time / base, 1.0 / TAIL, TAIL))
-        is_known = is_timed & (self.pace_[1, selection.clients] > KNOWN)
-        if np.count_nonzero(is_known) >= FEWEST_KNOWN:
-            self._judge(float(np.abs(pace - expected)[is_known].mean()))
-        add_observations(self.pace_, selection.clients, pace)
+        if self.alert:
+            self._compare(selection, seconds / base, time / base, is_timed, memory)
+        else:
+            pace = np.log(np.clip(seconds / base, 1.0 / TAIL, TAIL))
+            add_observations(self.pace_, selection.clients, pace)
 
-    def _judge(self, error: float) -> None:
-        """Forget most of the times if this round and the last were far from what was expected."""
-        if self.surprise == math.inf:
-            return
-        is_usual = self.n_usual_ < USUAL_AFTER or error <= max(
-            self.surprise * self.usual_, LEAST_SURPRISE
-        )
-        if is_usual:
-            self.n_usual_ += 1.0
-            self.usual_ += (error - self.usual_) / min(self.n_usual_, USUAL_MEMORY)
-            self.n_surprises_ = 0.0
-            return
-        self.n_surprises_ += 1.0
-        if self.n_surprises_ >= IN_A_ROW:
+    def _believed(self, selection: Selection, outcome: Outcome) -> FloatArray:
+        """Return (s,) the times of the chosen, NaN if unknown, of the doubted by Eq. (7)."""
+        seconds = np.where(outcome.duration > 0.0, outcome.duration, np.nan)
+        if not self.doubt:
+            return seconds
+        clients, length = selection.clients, outcome.length_s
+        slowest = float(seconds.max(initial=0.0))
+        if outcome.completed.all() and not math.isnan(slowest + length):
+            self.shortest_[clients] = np.minimum(LOOSER * self.shortest_[clients], length)
+            self.is_doubted_[clients] |= length > FALSE * slowest
+        at_least = np.where(self.is_doubted_[clients], self.shortest_[clients], 0.0)
+        return np.maximum(seconds, at_least)
+
+    def _compare(
+        self,
+        selection: Selection,
+        found: FloatArray,
+        expected: FloatArray,
+        is_timed: BoolArray,
+        memory: float,
+    ) -> None:
+        """Learn times as means of ratios to the base, Eq. (5); forget if they came out wrong."""
+        clients = selection.clients
+        is_known = is_timed & (self.pace_[1, clients] > KNOWN)
+        sample = self.pace_[:, :: 1 + self.n_clients // SAMPLE]
+        sums, replies = sample[:, sample[1] > KNOWN]
+        usual = float(np.log(np.maximum(sums / replies, 1.0 / FAR)).mean()) if sums.size else 0.0
+        x = np.log(expected[is_known]) - usual
+        y = np.log(np.clip(found[is_known], 1.0 / FAR, FAR)) - usual
+        keep = math.exp(-self.memory / (COMPARED * memory))  # a choice may be part of a round
+        self.agreement_ = keep * self.agreement_ + float(x @ y)
+        self.spread_ = keep * self.spread_ + float(x @ x)
+        missing = self.spread_ - self.agreement_  # spread x (1 - slope)
+        is_far = missing**2 > CERTAIN**2 * self.error_ * self.spread_
+        if self.n_compared_ >= USUAL_AFTER and missing > LOST * self.spread_ and is_far:
             self.pace_ *= LEFT
-            self.n_usual_ = self.usual_ = self.n_surprises_ = 0.0
+            self.agreement_ = self.spread_ = self.error_ = self.n_compared_ = 0.0
+            self.shortest_[:], self.is_doubted_[:] = LARGEST_STATE, False
+        elif x.size:
+            self.n_compared_ = min(self.n_compared_ + 1.0, REPLIES)
+            error = float(np.square(y - x).mean())
+            self.error_ += (error - self.error_) / self.n_compared_
+        seen = clients[~np.isnan(found)]
+        self.pace_[:, seen] *= math.exp(-1.0 / REPLIES)
+        add_observations(self.pace_, clients, np.minimum(found, TAIL * expected))
 
     def _base(self, ctx: RoundContext) -> FloatArray:
         """Return (n,) what a client of ordinary pace would take now."""
@@ -284,6 +329,8 @@ class Pace(Accounts):
 
     def _expected(self, ctx: RoundContext, base: FloatArray) -> FloatArray:
         """Return (n,) the time that each client is expected to take, Eq. (3)."""
+        if self.alert:
+            return np.maximum(shrunk_mean(self.pace_, 1.0, RATIO_PRIOR) * base, SHORTEST)
         time = shrunk_mean(self.pace_, 0.0, TIME_PRIOR)
         return np.multiply(np.exp(time, out=time), base, out=time)
 
@@ -296,7 +343,8 @@ class Pace(Accounts):
         if typical > 0.0:
             relative = shrunk_mean(self.loss_, typical, LOSS_PRIOR)
             relative /= typical
-            worth *= np.minimum(relative, CLIP, out=relative)
+            most = np.where(self.is_doubted_, 1.0, CLIP) if self.is_doubted_.any() else CLIP
+            worth *= np.minimum(relative, most, out=relative)
         if "num_samples" in ctx.columns:
             worth *= typical_share(np.array(ctx.column("num_samples"), dtype=np.float64), CLIP)
         return worth

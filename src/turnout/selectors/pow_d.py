@@ -2,17 +2,17 @@
 
 Paper:      Y. J. Cho, J. Wang, G. Joshi, Client Selection in Federated Learning: Convergence
             Analysis and Power-of-Choice Selection Strategies, arXiv:2010.01243 (pi_pow-d).
-Setting:    polls the candidates for their loss on the current model; needs the column num_samples;
-            nothing is learned.
+Setting:    The candidates are polled for their loss on the current model. The server knows
+            num_samples. Nothing is learned.
 Idea:       Draw d candidates in proportion to data size, ask them for their loss on all their data,
             and train the m with the largest.
 Symbols:    candidates = d, cohort_size = m, polled_loss = F_k(w).
-Equations:  poll: step 1 of pi_pow-d, without replacement with probability p_k; select: steps 2-3.
+Equations:  poll: step 1 of pi_pow-d, without replacement with probability p_k. select: steps 2-3.
 Deviations: 1. candidates=None is d = 2m, the setting of UCB-CS; the paper tunes d per task.
             2. A polled client that does not answer ranks last. Only available clients are drawn.
 Limits:     It costs d evaluations and a round trip before every round. It trusts the answers.
 Cost:       O(n) poll, O(d) select; no state; d evaluations on clients per round.
-Checked:    by hand and against a slow implementation: tests/selectors/test_power_of_choice.py.
+Checked:    By hand and against a slow implementation, in tests/selectors/test_power_of_choice.py.
 """
 
 from __future__ import annotations

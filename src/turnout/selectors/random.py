@@ -2,14 +2,14 @@
 
 Paper:      B. McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized
             Data, AISTATS 2017, arXiv:1602.05629.
-Setting:    no feedback, no horizon, no polling; fair in expectation.
+Setting:    No feedback, no horizon and no polls are needed. It is fair in expectation.
 Idea:       Draw the cohort uniformly without replacement. It is the baseline of every paper.
 Symbols:    cohort_size = m, pool = available clients.
 Equations:  select: Alg. 1, "random set of m clients".
 Deviations: 1. Only available clients are drawn. The paper assumes that all are available.
 Limits:     It wastes places on clients that fail, and it learns nothing about any client.
 Cost:       O(m) select when everyone is available, O(n) otherwise; no state.
-Checked:    frequency test of the marginals, tests/selectors/test_baselines.py.
+Checked:    The frequencies of all clients, in tests/selectors/test_baselines.py.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 Paper:      T. Huang, W. Lin, W. Wu, L. He, K. Li, A. Y. Zomaya, An Efficiency-boosting Client
             Selection Scheme for Federated Learning with Fairness Guarantee, IEEE TPDS 2021,
             arXiv:2011.01783.
-Setting:    feedback is the duration of the chosen; needs the column context (n, d), in the paper
-            [1/mu, s, M/B]; no horizon, no polling; long-term fairness by queues.
+Setting:    The server measures how long the chosen clients take. It knows context (n, d), in the
+            paper [1/mu, s, M/B]. No horizon and no polls are needed. Queues make it fair in the
+            long run.
 Idea:       A virtual queue per client grows by beta a round and shrinks when the client is chosen.
             A ridge regression per client predicts how long the client will take, at the optimistic
             end. Each round weighs the time of the slowest chosen client, times V, against the

@@ -1,9 +1,11 @@
 """REFL: clients that will soon be gone come first, and clients that answered rest.
 
 Paper:      A. M. Abdelmoniem, A. N. Sahu, M. Canini, S. A. Fahmy, REFL: Resource-Efficient
-            Federated Learning, EuroSys 2023, arXiv:2111.01108.
-Setting:    no feedback but answers; a column known before the round: the chance that a client will
-            still be available in the next one.
+            Federated Learning, EuroSys 2023, arXiv:2111.01108. We read the abstract and, line by
+            line, the authors' code (ahmedcs/REFL) with the settings of its experiments, but not the
+            whole text.
+Setting:    The server sees who answers. It uses the chance that a client will still be available in
+            the next round (availability_forecast), which it knows before the round or estimates.
 Idea:       Selection by speed sees the same clients again and again, and the data of others are
             never learned. REFL turns the order round: each client forecasts whether it will be
             available in the next round, and the cohort is made of those who are least likely to be.
@@ -12,22 +14,27 @@ Idea:       Selection by speed sees the same clients again and again, and the da
 Symbols:    availability_forecast = the chance reported for the slot [mu, 2 mu], mu being the usual
             length of a round; rest = rounds of the pause after an answer.
 Equations:  select: intelligent participant selection (IPS). The paper's aggregation of stale
-            updates (SAA) is not part of a selector.
+            updates (SAA) is not part of a selector: train with the schedule
+            Synchronous(late="use", staleness=DeviationWeight()) of turnout.worlds.
 Deviations: 1. A server without the column estimates it: the share of rounds after which an
             available client was available again, shrunk to that of all clients. The paper's
             clients forecast.
             2. Resting clients are chosen after all others, so that a cohort is filled. The paper's
-            clients do not check in.
+            clients do not check in. The code counts from the choice, so that with 5 a client rests
+            for four rounds, and puts a random client in its place.
             3. A client that has not answered ``patience`` requests in a row gradually loses its
             rank. ``patience=None`` restores the paper, where silent clients are asked for ever.
-            4. The cohort is as large as asked for. The paper's optional adaptive target subtracts
+            4. rule="ranked" follows descriptions of the text. The code knows only whether a client
+            will be there (rule="split"), and prefers those who stay for this round and leave in the
+            next. With yes-or-no forecasts both are the same.
+            5. The cohort is as large as asked for. The paper's optional adaptive target subtracts
             the stragglers whose updates are still expected.
 Limits:     If all clients are present all the time, it is a random draw with pauses. Clients that
             fail because they leave are chosen first. Their work is wasted if late updates do not
             count.
 Cost:       O(n) select, O(n) observe, state 41n bytes.
-Checked:    by hand and against a slow implementation: tests/selectors/test_refl.py. We had the
-            authors' public code and descriptions of the paper, not the whole text.
+Checked:    By hand and against a slow implementation, in tests/selectors/test_refl.py; the
+            aggregation in tests/training/test_versions.py and tests/experiment/test_overlap.py.
 """
 
 from __future__ import annotations

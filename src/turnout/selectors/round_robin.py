@@ -1,16 +1,16 @@
 """Round-robin: whoever has waited longest goes next.
 
-Paper:      none; the classical scheduler, as a deterministic fairness baseline.
-Setting:    no feedback; fair in every window of n / m rounds.
+Paper:      There is none: the classical scheduler, as a deterministic fairness baseline.
+Setting:    No feedback is needed. It is fair in every window of n / m rounds.
 Idea:       Keep the round in which each client was last chosen, and take the clients that have
             waited longest. Clients that never took part come first. Ties go to clients with fewer
             turns and are then broken at random, so each cycle has a random order.
 Symbols:    last_round_ = round of the last participation, -1 = never; n_chosen_ = turns taken.
-Equations:  none.
+Equations:  There are none.
 Deviations: none.
 Limits:     It gives clients that always fail as many places as reliable ones.
 Cost:       O(n) select, O(m) observe, state 16n bytes.
-Checked:    everyone exactly once per cycle, tests/selectors/test_baselines.py.
+Checked:    Every client comes exactly once in a cycle: tests/selectors/test_baselines.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Paper:      Y. J. Cho, J. Wang, G. Joshi, Client Selection in Federated Learning: Convergence
             Analysis and Power-of-Choice Selection Strategies, arXiv:2010.01243 (pi_rpow-d).
-Setting:    feedback is the mean local loss of the chosen; needs the column num_samples; no polling.
+Setting:    The chosen clients report their mean local loss. The server knows num_samples. No polls
+            are needed.
 Idea:       The communication-efficient variant of pow-d: draw d candidates in proportion to data
             size and rank them by the loss of their last participation. The loss of a client that
             never took part counts as infinite. Stale losses can mislead it: in UCB-CS it loses to
@@ -18,7 +19,7 @@ Deviations: 1. candidates=None is d = 2m, the setting of UCB-CS.
 Limits:     Losses get stale: a client that was bad long ago keeps its rank until it is chosen
             again.
 Cost:       O(n) select, O(m) observe, state 24n bytes.
-Checked:    by hand and against a slow implementation: tests/selectors/test_power_of_choice.py.
+Checked:    By hand and against a slow implementation, in tests/selectors/test_power_of_choice.py.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Paper:      Y. J. Cho, S. Gupta, G. Joshi, O. Yagan, Bandit-based Communication-Efficient Client
             Selection Strategies for Federated Learning, Asilomar 2020, arXiv:2012.08009.
-Setting:    feedback is the mean local loss of the chosen and its spread over mini-batches; needs
-            the column num_samples; no horizon, no polling.
+Setting:    The chosen clients report their mean local loss and its spread over mini-batches. The
+            server knows num_samples. No horizon and no polls are needed.
 Idea:       Clients with a high loss speed up training. Estimate each client's loss by a discounted
             mean of its reports, add a bonus that grows while it is not chosen, weight the sum by
             its share of the data, and take the m largest.
@@ -28,7 +28,7 @@ Deviations: 1. Eqs. (5)-(7) discount once per local iteration, Alg. 1 line 8 onc
 Limits:     It trusts reported losses: a client that reports a large one is chosen often. Without a
             reported spread there is no exploration beyond the first visit.
 Cost:       O(n) select and observe, state 24n bytes.
-Checked:    by hand and against a slow implementation of Eqs. (4)-(7):
+Checked:    By hand and against a slow implementation of Eqs. (4)-(7), in
             tests/selectors/test_ucb_cs.py.
 """
 

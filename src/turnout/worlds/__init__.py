@@ -29,6 +29,7 @@ from turnout.worlds.overlap import (
     Answers,
     Buffered,
     ConstantWeight,
+    DeviationWeight,
     HingeWeight,
     PolynomialWeight,
     SemiSynchronous,
@@ -49,6 +50,7 @@ from turnout.worlds.policies import (
 )
 from turnout.worlds.timing import (
     FixedTime,
+    HalfNormal,
     HeavyTail,
     LinearContextual,
     LogNormal,
@@ -83,6 +85,7 @@ __all__ = [
     "Closed",
     "ConstantWeight",
     "DataMissing",
+    "DeviationWeight",
     "DeviceFile",
     "DeviceTimes",
     "Devices",
@@ -100,6 +103,7 @@ __all__ = [
     "FittedTimes",
     "FixedDeadline",
     "FixedTime",
+    "HalfNormal",
     "HeavyTail",
     "HingeWeight",
     "History",

@@ -406,6 +406,11 @@ class Environment(CheckedFields):
         """
         return self.losses.metrics(self._levels(), self._moment(round, None))
 
+    @property
+    def reportable(self) -> frozenset[str]:
+        """The names of all metrics that clients of this world can report without training."""
+        return frozenset((*self.metrics(0), *UPDATE_METRICS))
+
     def reports(
         self, round: int, clients: IntArray, wanted: Mapping[str, int | None]
     ) -> dict[str, FloatArray]:

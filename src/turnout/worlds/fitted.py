@@ -70,6 +70,8 @@ class FittedArrays:
         warm: (2,) what having taken part in the round before adds to it, at the mean client and
             per unit of the client's effect.
         n_rounds: () recorded rounds.
+        together: (2,) how much everyone's log-odds to be available swing together, as a standard
+            deviation, and the rounds that a swing lasts. Worlds of earlier versions have none.
     """
 
     mean: FloatArray
@@ -88,6 +90,7 @@ class FittedArrays:
     drift: FloatArray
     warm: FloatArray
     n_rounds: FloatArray
+    together: FloatArray
 
     @property
     def n_clients(self) -> int:
@@ -108,6 +111,7 @@ class FittedArrays:
         Raises:
             ValueError: An array is missing, has another shape or holds what is no number.
         """
+        arrays = {"together": np.zeros(2), **arrays}
         wanted = [name for name in cls.__slots__ if name not in arrays]
         if wanted:
             raise ValueError(f"it has no array {wanted[0]}")
@@ -126,6 +130,7 @@ class FittedArrays:
             "noise": (q,),
             "drift": (2,),
             "warm": (2,),
+            "together": (2,),
         }
         for name, array in found.items():
             shape = shapes.get(name, ())
@@ -261,6 +266,26 @@ def _chance(logit: FloatArray) -> FloatArray:
     return chance
 
 
+#: So many waves make up a swing.
+_N_WAVES = 32
+
+
+@lru_cache(maxsize=16)
+def _waves(learned: FittedArrays, seed: int) -> tuple[FloatArray, FloatArray]:
+    """Return (k,) the angular frequencies of a world's swings, and (k,) their phases."""
+    rng = fixed_rng(seed, WorldStream.FITTED, level=1)
+    # Waves of these frequencies resemble each other less by a factor of e in so many rounds.
+    angular = rng.standard_cauchy(_N_WAVES) / float(learned.together[1])
+    return frozen(angular), frozen(rng.uniform(0.0, 2.0 * math.pi, _N_WAVES))
+
+
+def _swing(learned: FittedArrays, seed: int, round: int) -> float:
+    """Return what is added to everyone's log-odds in a round."""
+    angular, phase = _waves(learned, seed)
+    total = float(np.cos(angular * round + phase).sum())
+    return float(learned.together[0]) * math.sqrt(2.0 / _N_WAVES) * total
+
+
 def _of_clients(values: FloatArray, n_clients: int) -> FloatArray:
     """Return a value for each client of a world; the records' clients repeat if there are more."""
     if n_clients == len(values):
@@ -281,7 +306,13 @@ class FittedAvailability(_Fitted, Availability):
     def chance(self, moment: Moment) -> FloatArray:
         """Return (n,) the chance to be available in this round."""
         learned, n = self.learned, moment.n_clients
-        mean = self._at(moment).there
+        drawn = self._at(moment)
+        mean = drawn.there
+        if learned.together[0]:
+            swing = _swing(learned, moment.seed, moment.round)
+            # The mean chance over all swings stays as it is; see _widened.
+            wide = math.sqrt(1.0 + math.pi / 8.0 * float(learned.together[0]) ** 2)
+            mean = _chance(wide * drawn.effects[:, _AVAILABILITY] + swing)
         if not learned.rhythm.any():
             return mean
         angle = 2.0 * math.pi * (moment.round / float(learned.period))
@@ -353,6 +384,20 @@ class FittedTimes(_Fitted, Timing):
         noise = np.interp(drawn[:n], learned.noise_at, learned.noise)
         seconds = self._center(moment) + whole + _of_clients(learned.scale, n) * noise
         return moment.worked(np.exp(np.clip(seconds, -_LIMIT, _LIMIT)))
+
+    def spread(self, moment: Moment, levels: FloatArray) -> FloatArray:
+        """Return (n, q) the quantiles of each client's duration in a round.
+
+        Args:
+            moment: The round.
+            levels: (q,) of the quantiles.
+        """
+        learned, n = self.learned, moment.n_clients
+        whole = float(learned.round_scale)
+        scale = np.hypot(_of_clients(learned.scale, n), whole)
+        noise = np.interp(levels, learned.noise_at, learned.noise)
+        seconds = self._center(moment)[:, None] + scale[:, None] * noise
+        return np.asarray(np.exp(np.clip(seconds, -_LIMIT, _LIMIT)))
 
     def _center(self, moment: Moment) -> FloatArray:
         """Return the logarithm of each client's seconds, without noise."""

@@ -16,21 +16,30 @@ Buffered(size, concurrency) as soon as a place is free   with the ``size``-th an
 
 References: Buffered is FedBuff (Nguyen et al., Federated Learning with Buffered Asynchronous
 Aggregation, 2022). The weights are those of FedAsync (Xie et al., Asynchronous Federated
-Optimization, 2019). Late work in synchronous rounds follows REFL (Abdelmoniem et al., 2023),
-without its weights.
+Optimization, 2019). Late work in synchronous rounds follows REFL (Abdelmoniem et al., 2023), whose
+weights are ``DeviationWeight``.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from turnout.core import require
-from turnout.core.domains import CheckedFields, Count, NonNegative, Positive, check_fields
+from turnout.core.domains import (
+    CheckedFields,
+    Count,
+    Fraction,
+    NonNegative,
+    Positive,
+    check_fields,
+    number,
+)
 from turnout.core.errors import InvalidInput
 from turnout.core.types import FloatArray, IntArray
 from turnout.worlds.policies import FixedDeadline, RoundPolicy
@@ -39,7 +48,7 @@ from turnout.worlds.policies import FixedDeadline, RoundPolicy
 
 
 class StalenessWeight(ABC):
-    """The factor on the coefficient of an answer, by its staleness. It is not normalised."""
+    """The factor on the coefficient of an answer, by its staleness."""
 
     @abstractmethod
     def of(self, staleness: IntArray) -> FloatArray:
@@ -48,6 +57,16 @@ class StalenessWeight(ABC):
         Args:
             staleness: (s,) aggregations since the clients got their models, >= 0.
         """
+
+    def of_updates(self, staleness: IntArray, deviation: Callable[[], FloatArray]) -> FloatArray:
+        """Return (s,) the factors where the updates are at hand; by default those of ``of``.
+
+        Args:
+            staleness: (s,) as in ``of``.
+            deviation: Returns (s,) the squared distance of each update from the mean of the fresh
+                ones; NaN if none is fresh.
+        """
+        return self.of(staleness)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +115,48 @@ class HingeWeight(CheckedFields, StalenessWeight):
         """Return the hinge."""
         beyond = np.maximum(np.asarray(staleness, dtype=np.float64) - self.b, 0.0)
         return 1.0 / (self.a * beyond + 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviationWeight(CheckedFields, StalenessWeight):
+    """The weight of REFL: less for old answers, more for those that differ from the fresh ones.
+
+    A fresh answer has weight 1. A stale one has (1 - beta) / (staleness + 1) + beta (1 - exp(-d) /
+    scale), where d is the squared distance of its update from the mean of the fresh updates,
+    divided by the largest such distance in the round. All weights are divided by their mean, so
+    that with ``MeanReturned("equal")`` the coefficients sum to 1, as in REFL. Where nothing is
+    fresh or no model is trained, the second term is 0.
+
+    Args:
+        beta: How much the difference counts beside the age, from 0 to 1. REFL has 0.35.
+        scale: Divides the exponential, at least 1. REFL's experiments have 1; its program has 10
+            where nothing else is said, which makes the second term nearly the same for all.
+
+    >>> DeviationWeight(0.5).of([0, 1]).tolist()
+    [1.6, 0.4]
+    """
+
+    beta: Fraction = 0.35
+    scale: Annotated[float, number(minimum=1.0)] = 1.0
+
+    def of(self, staleness: IntArray) -> FloatArray:
+        """Return the weights by age alone."""
+        return self.of_updates(staleness, lambda: np.full(np.shape(staleness), np.nan))
+
+    def of_updates(self, staleness: IntArray, deviation: Callable[[], FloatArray]) -> FloatArray:
+        """Return the weights by age and difference."""
+        age = np.asarray(staleness, dtype=np.float64)
+        is_stale = age > 0.0
+        if not is_stale.any():
+            return np.ones(age.shape)
+        distance = np.where(is_stale, deviation(), 0.0)
+        is_known = ~np.isnan(distance)
+        distance = np.where(is_known, np.minimum(distance, np.finfo(np.float64).max), 0.0)
+        largest = max(float(distance.max()), np.finfo(np.float64).tiny)
+        boost = np.where(is_known, 1.0 - np.exp(-distance / largest) / self.scale, 0.0)
+        weight = np.where(is_stale, (1.0 - self.beta) / (age + 1.0) + self.beta * boost, 1.0)
+        mean = float(weight.mean())
+        return weight / mean if mean > 0.0 else weight
 
 
 # When work is given out, and when a round ends.
@@ -293,6 +354,7 @@ class Answers(NamedTuple):
         versions: (s,) the model that it worked on, by the number of aggregations before it.
         staleness: (s,) aggregations since then.
         weight: (s,) the factor on its coefficient, by its staleness.
+        rule: Gives the weights; ``rule.of_updates`` where the updates are at hand.
         probability: (s,) its chance to be chosen; NaN if the selector reports none.
         times: (s,) how often it was drawn in its choice.
     """
@@ -302,5 +364,6 @@ class Answers(NamedTuple):
     versions: IntArray
     staleness: IntArray
     weight: FloatArray
+    rule: StalenessWeight
     probability: FloatArray
     times: IntArray

@@ -187,6 +187,15 @@ class LogNormal(CheckedFields, Noise):
 
 
 @dataclass(frozen=True, slots=True)
+class HalfNormal(Noise):
+    """The size of a normal number: most work is short, and there is no power-law tail."""
+
+    def draw(self, size: int, rng: np.random.Generator) -> FloatArray:
+        """Return factors from 0 upwards."""
+        return np.abs(rng.standard_normal(size)) * math.sqrt(0.5 * math.pi)
+
+
+@dataclass(frozen=True, slots=True)
 class _TimingWrapper(Wrapper, Timing):
     """Changes the times of another model."""
 
