@@ -24,7 +24,7 @@ from turnout.core.types import Array
 from turnout.data import FederatedData
 from turnout.experiment.codec import encode
 from turnout.experiment.config import Experiment, class_names
-from turnout.experiment.loop import Played, Progress, played, with_callbacks
+from turnout.experiment.loop import Played, Progress, RoundRecord, played, with_callbacks
 from turnout.experiment.variants import Variant
 from turnout.results import files
 from turnout.results.callbacks import Callback
@@ -33,7 +33,7 @@ from turnout.results.files import DamagedFile, FolderError, drop_previous, keep_
 from turnout.results.metric import Facts, Need
 from turnout.results.reader import read_cell
 from turnout.results.results import CellResult
-from turnout.results.run import Run
+from turnout.results.run import RoundRow, Run
 from turnout.results.settings import first_difference
 from turnout.results.writer import CellWriter, backlog_rate, curves_at_end
 from turnout.worlds import Always
@@ -80,7 +80,8 @@ def cell_config(task: CellTask) -> dict[str, Any]:
     """
     experiment, variant = task.experiment, task.variant
     table = experiment.table()
-    optional = {name: table[name] for name in table if name in ("training", "bounds", "schedule")}
+    parts = ("training", "bounds", "schedule", "keep")
+    optional = {name: table[name] for name in table if name in parts}
     return {
         "format": files.FORMAT,
         "kind": "training" if "training" in optional else "simulation",
@@ -156,35 +157,67 @@ def stop_after_round() -> None:
     _stop.set()
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has arrived. It ends runs as Ctrl-C does, which lets them save a checkpoint."""
+
+
+def _terminate(*_: Any) -> None:
+    raise Terminated
+
+
+#: What ends a run by itself, unless the program has a handler of its own.
+_ENDS = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: Terminated}
+
+
 @contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
-    """Let the first Ctrl-C stop a cell after its round, with a checkpoint; the second is at once.
-
-    An interrupt inside of a round would leave a selector that has observed half of it.
-    """
-    if _stop.is_set():
-        raise KeyboardInterrupt
-    before = signal.getsignal(signal.SIGINT)
+def terminable() -> Iterator[None]:
+    """Let SIGTERM raise ``Terminated``, unless the program has a handler of its own."""
     is_main = threading.current_thread() is threading.main_thread()
-    is_handled = is_main and before is signal.default_int_handler
-
-    def on_interrupt(*_: Any) -> None:
-        if _stop.is_set():
-            raise KeyboardInterrupt
-        _stop.set()
-
-    if not is_handled:
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGINT, on_interrupt)
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     finally:
-        was_stopped = _stop.is_set()
-        signal.signal(signal.SIGINT, before)
-        _stop.clear()
-    if was_stopped:  # in the last round, or later: the cell is complete
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let the first Ctrl-C or SIGTERM stop a cell after its round, with a checkpoint.
+
+    The second is at once. An interrupt inside of a round would leave a selector that has observed
+    half of it.
+    """
+    if _stop.is_set():
         raise KeyboardInterrupt
+    is_main = threading.current_thread() is threading.main_thread()
+    plain = (signal.default_int_handler, _terminate)
+    before = {number: signal.getsignal(number) for number in _ENDS if is_main}
+    handled = [number for number in before if before[number] in plain]
+    received: list[int] = []
+
+    def on_signal(number: int, _: Any) -> None:
+        received.append(number)
+        if _stop.is_set():
+            raise _ENDS[signal.Signals(number)]
+        _stop.set()
+
+    for number in handled:
+        signal.signal(number, on_signal)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not received:
+            raise
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
+        if handled:
+            _stop.clear()
+    if received:  # also if it came in the last round, or later: the cell is complete
+        raise _ENDS[signal.Signals(received[0])]
 
 
 def run_cell(
@@ -297,7 +330,7 @@ class _Running:
         most = max(1, min(_FLUSH_ROUNDS, _PENDING_ENTRIES // self._n_clients))
         flushed = saved = time.perf_counter()
         for record in records:
-            self.writer.add(record.row, record.in_time)
+            self.writer.add(self._row(record), record.in_time)
             now, n_done = time.perf_counter(), record.round + 1
             has_to_stop = _stop.is_set() and n_done < n_rounds
             # Every so many rounds; in training also by the clock.
@@ -317,6 +350,15 @@ class _Running:
             if has_to_stop:
                 raise KeyboardInterrupt
         self.writer.flush()
+
+    def _row(self, record: Played) -> RoundRow:
+        """Return what is kept of a round, with the reports that the experiment keeps."""
+        row, sizes = record.row, self._selector.metric_sizes
+        if not isinstance(record, RoundRecord):  # rounds overlap
+            return row
+        wanted = self._selector.needs_metrics.intersection(self._task.experiment.keep or ())
+        kept = {name: record.outcome.metric(name, sizes.get(name)) for name in wanted}
+        return row._replace(reported={**row.reported, **kept}) if kept else row
 
     def finish(self) -> dict[str, Any]:
         """Write the end: all columns, the last state, and the summary last."""

@@ -229,6 +229,8 @@ class Experiment:
             not the default; False believes every claim.
         schedule: When clients get work and when a round ends: a schedule or its table. None does
             not let rounds overlap.
+        keep: Names of reports, such as ``update_sketch``, that run folders keep beside losses.
+            They need d numbers for each choice; None keeps none.
 
     Raises:
         ConfigError: Something is unknown or does not fit; ``key`` names the place.
@@ -251,6 +253,7 @@ class Experiment:
     training: Training | None
     bounds: Mapping[str, bool] | None  #: every switch; None = everything is believed
     schedule: WorkSchedule | None  #: None = rounds do not overlap
+    keep: tuple[str, ...] | None  #: reports that run folders keep; None = none
 
     def __init__(
         self,
@@ -265,6 +268,7 @@ class Experiment:
         training: Mapping[str, Any] | Training | None = None,
         bounds: Mapping[str, bool] | bool | None = False,
         schedule: Mapping[str, Any] | WorkSchedule | None = None,
+        keep: Sequence[str] | None = None,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise ConfigError(("name",), f"must be a text, got {name!r}.")
@@ -290,9 +294,13 @@ class Experiment:
             selectors=_checked_selectors(selectors),
             bounds=_checked_bounds(bounds),
             schedule=work if work is not None and work.overlaps else None,
+            keep=_checked_keep(keep),
         )
         if self.schedule is not None:
             self.schedule.check(self.policy, n_clients)
+            if self.keep:
+                fix = "is not possible where rounds overlap: leave out keep, or the schedule."
+                raise ConfigError(("keep",), fix)
         self.table()  # what cannot be written is refused here, not when the run begins
 
     @classmethod
@@ -338,7 +346,8 @@ class Experiment:
     def world_id(self) -> str:
         """12 hexadecimal digits; runs with the same ones compare."""
         table = self.table()
-        parts = {name: table[name] for name in table if name not in ("name", "selectors", "seeds")}
+        of_runs = ("name", "selectors", "seeds", "keep")
+        parts = {name: table[name] for name in table if name not in of_runs}
         if "training" in parts:
             recipe = parts["training"]
             parts["training"] = {name: recipe[name] for name in recipe if name not in OBSERVATION}
@@ -362,6 +371,16 @@ class Experiment:
         """Return the clients that train in one seed's world, None without training."""
         recipe = self.training
         return None if recipe is None else federation_of(recipe, self.n_clients, seed, data=data)
+
+
+def _checked_keep(keep: Any) -> tuple[str, ...] | None:
+    if keep is None:
+        return None
+    is_list = isinstance(keep, list | tuple) and all(isinstance(name, str) for name in keep)
+    if not is_list or not keep or len(set(keep)) < len(keep):
+        fix = f'must list names of reports, such as ["update_sketch"], got {keep!r}.'
+        raise ConfigError(("keep",), fix)
+    return tuple(keep)
 
 
 def _checked_bounds(bounds: Any) -> dict[str, bool] | None:

@@ -13,10 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import numpy as np
+
 from turnout.core import require
 from turnout.core.errors import InvalidInput, OutputError
 from turnout.core.version import __version__, repeats
-from turnout.experiment.cell import CHECKPOINT_EVERY, CellTask, cell_config, config_difference
+from turnout.experiment.cell import (
+    CHECKPOINT_EVERY,
+    CellTask,
+    cell_config,
+    config_difference,
+    terminable,
+)
 from turnout.experiment.code import sources_of
 from turnout.experiment.config import Experiment
 from turnout.experiment.loop import played
@@ -172,7 +180,8 @@ def run_experiment(
                 remove_leftovers(root)
             _open_folder(experiment, root)
             again, n_unmarked = _prepare(own, fresh=fresh)
-            ended = run(own, progress or (lambda advance: None))
+            with terminable():
+                ended = run(own, progress or (lambda advance: None))
         order = [variant.label for variant in variants]
         runs = sorted(ended, key=lambda cell: order.index(cell.label))  # which keeps the seeds
         remarks = (*notes, *_reuse_notes(runs, again, n_unmarked))
@@ -248,6 +257,14 @@ def check_that_it_runs(experiment: Experiment, variants: Sequence[Variant]) -> N
     check = checker(experiment)
     for variant in variants:
         check(variant)
+    asked = set().union(*(variant.make().needs_metrics for variant in experiment.selectors))
+    for name in experiment.keep or ():
+        if name not in asked:
+            raise InvalidInput(
+                f"keep names {name!r}, which no selector of the experiment asks for. They ask for "
+                f"{', '.join(sorted(asked)) or 'no reports'}.",
+                field="keep",
+            )
 
 
 def checker(experiment: Experiment) -> Callable[[Variant], None]:
@@ -263,6 +280,7 @@ def checker(experiment: Experiment) -> Callable[[Variant], None]:
     world = experiment.environment(first)
     world.context(0, experiment.cohort_size, columns=world.columns)
     world.fate(0)
+    world.carbon(0, np.zeros(0, dtype=np.int64), np.zeros(0))
     federation = experiment.federation(first)
 
     aggregation = None if experiment.training is None else experiment.training.aggregation
@@ -280,15 +298,8 @@ def checker(experiment: Experiment) -> Callable[[Variant], None]:
         )
         size = max(size, experiment.policy.select_size(size, Observed.fresh()))
         selector.check_fits(world.n_clients, size, experiment.n_rounds)
-        is_weighted = aggregation is not None and aggregation.needs_probability
-        if is_weighted and not selector.reports_probability:
-            raise InvalidInput(
-                f"aggregation {type(aggregation).__name__} needs inclusion probabilities, but "
-                f"{variant.label} declares none. Use MeanReturned() or a selector with exact "
-                "probabilities (random, e3cs); a selector of your own declares them by "
-                "reports_probability = True.",
-                field="aggregation",
-            )
+        if aggregation is not None:
+            aggregation.check(variant.label, selector.reports_probability)
 
     return check
 

@@ -15,10 +15,10 @@ of its own: the host says when something happens. A host calls::
     flights.is_full                          # whether the buffer is complete
     answers, _ = engine.aggregate()          # who counts in the next model, and how much
 
-``ctx.round`` is the number of the choice, ``flights.n_choices``. A round that ends by the clock and
-not by answers calls ``aggregate`` when its time is over. ``engine.state()`` has everything that is
-needed to continue with work in flight. The models themselves belong to the host: it keeps those of
-``flights.versions`` and may drop all others.
+``ctx.round`` is the number of the choice, ``flights.next_choice``. A round that ends by the clock
+and not by answers calls ``aggregate`` when its time is over. ``engine.state()`` has everything that
+is needed to continue with work in flight. The models themselves belong to the host: it keeps those
+of ``flights.versions`` and may drop all others.
 """
 
 from __future__ import annotations
@@ -139,6 +139,11 @@ class InFlight:
         return frozenset((self.version, *np.unique(used).tolist()))
 
     @property
+    def next_choice(self) -> int:
+        """The number of the next choice: that of the round if a round has one choice."""
+        return self.n_choices if self.schedule.refills else self.version
+
+    @property
     def waiting(self) -> tuple[Selection, ...]:
         """The selections without a complete outcome, oldest first."""
         return tuple(choice.selection for choice in self._open.values())
@@ -201,7 +206,7 @@ class InFlight:
         new["version"], new["began_s"], new["times"] = self.version, now_s, selection.times
         chance = selection.probability
         new["probability"] = np.nan if chance is None else chance
-        self.flights = np.concatenate((self.flights, new))
+        self.flights = np.concatenate((self.flights, new), dtype=FLIGHT)
         self.n_choices = selection.round + 1
         size = clients.size
         self._open[selection.round] = _Choice(
@@ -224,13 +229,21 @@ class InFlight:
             done[name] = self.flights[name][rows]
         done["status"], done["duration"] = outcome.status, outcome.duration
         done["spent"] = outcome.duration if spent is None else spent
-        self.ended = np.concatenate((self.ended, done))
+        self.ended = np.concatenate((self.ended, done), dtype=ENDED)
         self.flights = np.delete(self.flights, rows)
         numbers = np.unique(done["choice"]).tolist()
         for number in numbers:
             mine = np.flatnonzero(done["choice"] == number)
             self._open[number].add(done["place"][mine], outcome, mine)
         return self._completed(numbers)
+
+    def drop(self, rows: IntArray) -> None:
+        """Let answers of this round count as failures after all.
+
+        Args:
+            rows: (s,) their rows in ``ended``.
+        """
+        self.ended["status"][rows] = Status.FAILED
 
     def take_in(self) -> tuple[Answers, Array]:
         """End the round: return the answers that make the next model, and everything that ended."""
@@ -243,6 +256,7 @@ class InFlight:
             counts["version"],
             staleness,
             self.schedule.staleness.of(staleness),
+            self.schedule.staleness,
             counts["probability"],
             counts["times"],
         )
@@ -257,9 +271,9 @@ class InFlight:
         return [(choice.selection, choice.outcome) for choice in choices]
 
     def state(self) -> dict[str, Array]:
-        """Return everything as arrays."""
-        state = {f"flights.{name}": self.flights[name] for name in FLIGHT.names or ()}
-        state |= {f"ended.{name}": self.ended[name] for name in ENDED.names or ()}
+        """Return a copy of everything, as arrays."""
+        state = {f"flights.{name}": self.flights[name].copy() for name in FLIGHT.names or ()}
+        state |= {f"ended.{name}": self.ended[name].copy() for name in ENDED.names or ()}
         state |= {"version": np.array(self.version), "n_choices": np.array(self.n_choices)}
         state |= {f"refused.{why}": np.array(count) for why, count in self.n_refused.items()}
         for number, choice in self._open.items():
@@ -270,7 +284,7 @@ class InFlight:
                 parts["probability"] = selection.probability
             parts |= {f"{_MEMO}{name}": values for name, values in selection.memo.items()}
             parts |= {f"{_METRIC}{name}": values for name, values in choice.metrics.items()}
-            state |= {f"open.{number}.{name}": values for name, values in parts.items()}
+            state |= {f"open.{number}.{name}": np.array(x) for name, x in parts.items()}
         return state
 
     def load_state(self, state: Mapping[str, Array]) -> None:

@@ -36,7 +36,7 @@ import numpy as np
 
 from turnout.core import require
 from turnout.core.bounds import Bounds
-from turnout.core.errors import InvalidInput, MissingColumn
+from turnout.core.errors import InvalidInput, MissingColumn, MissingMetric
 from turnout.core.selector import Selector
 from turnout.core.types import (
     Array,
@@ -70,6 +70,12 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------------------------------------------
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+#: How columns that worlds and training may lack are filled.
+_FILLED = {
+    "context": "The timing LinearContextual() fills it.",
+    "label_counts": "Training(label_noise=0.0) fills it, and label_noise=None leaves it out.",
+}
+_OWN_COLUMN = "Fill it by the property columns of participants of your own."
 
 
 class Work(Protocol):
@@ -91,8 +97,9 @@ class Participants(Protocol):
     then ``measure``. What ``state`` returns is all that is needed to continue behind a round. A
     class below this one has clients without data and without a model, unless it says otherwise.
 
-    Three members are optional. ``hides`` names columns of the world that say nothing about these
-    clients. ``report(metrics)`` is called once before the first round with what
+    Four members are optional. ``hides`` names columns of the world that say nothing about these
+    clients. ``reportable`` has the names of all metrics that they can report; None or no such
+    member is any. ``report(metrics)`` is called once before the first round with what
     the selector needs: the metrics by name, each with the length of its vectors or None for single
     numbers. It raises ``MissingMetric`` for what the clients cannot report. ``evaluated`` is a
     mapping with the scores of the last evaluation of the model, which the selector sees in its
@@ -191,7 +198,9 @@ class Overlapping(Participants, Protocol):
         """
 
 
-class _Reports(NamedTuple):
+class WorkReported(NamedTuple):
+    """What clients reported, as ``Work``."""
+
     metrics: Mapping[str, FloatArray]
     is_broken: BoolArray | None = None
 
@@ -207,6 +216,11 @@ class Simulated(Participants):
         self._environment = environment
         self._wanted: Mapping[str, int | None] = {}
 
+    @property
+    def reportable(self) -> frozenset[str]:
+        """The names of the metrics that the world makes up."""
+        return self._environment.reportable
+
     def report(self, metrics: Mapping[str, int | None]) -> None:
         """Remember the metrics to report; the world's are synthetic, unknown ones are missing."""
         self._wanted = metrics
@@ -217,17 +231,19 @@ class Simulated(Participants):
         """Return the world's synthetic loss."""
         return np.asarray(self._environment.polled_loss(round, data)[clients])
 
-    def work(self, selection: Selection, is_completed: BoolArray) -> _Reports:
+    def work(self, selection: Selection, is_completed: BoolArray) -> WorkReported:
         """Return the world's metrics; only those who completed report them."""
         own = self._environment.reports(selection.round, selection.clients, self._wanted)
         # The last axis is the clients', also of vectors.
-        return _Reports({name: np.where(is_completed, x.T, np.nan).T for name, x in own.items()})
+        return WorkReported(
+            {name: np.where(is_completed, x.T, np.nan).T for name, x in own.items()}
+        )
 
     def start(self, round: int, clients: IntArray) -> None:
         """Do nothing before they answer."""
         return
 
-    def finish(self, rounds: IntArray, clients: IntArray) -> _Reports:
+    def finish(self, rounds: IntArray, clients: IntArray) -> WorkReported:
         """Return the world's metrics of the choices that clients answer."""
         found: dict[str, FloatArray] = {}
         for number in np.unique(rounds).tolist() or [0]:  # also of nobody: the names of all
@@ -235,7 +251,7 @@ class Simulated(Participants):
             own = self._environment.reports(number, clients[mine], self._wanted)
             for name, values in own.items():
                 found.setdefault(name, np.empty((clients.size, *values.shape[1:])))[mine] = values
-        return _Reports(found)
+        return WorkReported(found)
 
     def take_in(self, answers: Answers) -> None:
         """Train nothing."""
@@ -485,12 +501,22 @@ def prepared(
         participants = Simulated(environment)
     hidden: frozenset[str] = getattr(participants, "hides", frozenset())
     provided = (environment.columns - hidden).union(participants.columns)
-    missing = sorted(selector.needs_columns - provided)
+    name, missing = type(selector).__name__, sorted(selector.needs_columns - provided)
     if missing:
         raise MissingColumn(
-            f"{type(selector).__name__} needs the column {missing[0]!r}, and this environment has: "
-            f"{', '.join(sorted(provided))}. Timing LinearContextual() fills 'context'."
+            f"{name} needs the column {missing[0]!r}, and this environment has: "
+            f"{', '.join(sorted(provided))}. {_FILLED.get(missing[0], _OWN_COLUMN)}"
         )
+    reportable: frozenset[str] | None = getattr(participants, "reportable", None)
+    if reportable is not None:
+        lacking = sorted(selector.needs_metrics - reportable - selector.optional_metrics.keys())
+        if lacking:
+            raise MissingMetric(
+                f"{name} needs clients to report {lacking[0]!r}, and here they report "
+                f"{', '.join(sorted(reportable))}. Take participants of your own whose work "
+                "reports it (docs/howto/updates.md), or say in optional_metrics what the selector "
+                "does without it."
+            )
     engine = RoundEngine(
         selector,
         policy,
@@ -582,7 +608,7 @@ def _go(playing: Playing, numbers: range) -> Iterator[RoundRecord]:
             closed = closed._replace(status=failed)
         claims = {name: environment.claimed(x.T, chosen).T for name, x in work.metrics.items()}
         seconds = environment.claimed_s(closed.duration, chosen)
-        outcome = Outcome(closed.status, seconds, claims)
+        outcome = Outcome(closed.status, seconds, claims, closed.length_s)
         outcome = engine.learn(selection, closed, outcome, deadline)
         joules = environment.record(t, progress.history, chosen, closed.spent)
         measured = {**chance_bound(selection), **participants.measure(t, t == numbers[-1])}

@@ -142,7 +142,7 @@ def overlapping(
     )
     clients = check_overlap(playing, schedule)
     playing.begin(start)
-    loop = _Loop(playing, clients)
+    loop = OverlappingRounds(playing, clients)
     loop.load_state(playing.progress.overlap())
     playing.progress.overlap = loop.state
     return loop.rounds(range(start, n_rounds))
@@ -159,21 +159,9 @@ def check_overlap(playing: Playing, schedule: WorkSchedule) -> Overlapping:
         InvalidInput: Something does not fit.
     """
     engine, environment, participants, _ = playing
-    selector = engine.selector
     schedule.check(engine.policy, environment.n_clients)
+    check_selector(engine.selector, schedule)
     name = type(schedule).__name__
-    if selector.whole_cohorts and not schedule.has_whole_cohorts:
-        raise InvalidInput(
-            f"{type(selector).__name__} cannot fill single places, as {name} asks for: "
-            f"{selector.whole_cohorts}. Use another selector or Synchronous().",
-            field="schedule",
-        )
-    if selector.participation.is_limited:
-        raise InvalidInput(
-            f"{type(selector).__name__} limits participation, min_gap or max_times, by rounds, and "
-            f"late work of {name} would break such limits. Use Synchronous().",
-            field="schedule",
-        )
     if environment.energy.uses_history:
         raise InvalidInput(
             f"energy must be Plugged() with {name}: {type(environment.energy).__name__} charges "
@@ -198,8 +186,38 @@ def check_overlap(playing: Playing, schedule: WorkSchedule) -> Overlapping:
     return participants
 
 
-class _Loop:
-    """The clock, and how the work in flight will end."""
+def check_selector(selector: Selector, schedule: WorkSchedule) -> None:
+    """Refuse a selector that cannot choose for rounds that overlap.
+
+    Args:
+        selector: Who chooses.
+        schedule: When clients get work and when a round ends.
+
+    Raises:
+        InvalidInput: It needs whole cohorts, or counts rounds.
+    """
+    name = type(schedule).__name__
+    if selector.whole_cohorts and not schedule.has_whole_cohorts:
+        raise InvalidInput(
+            f"{type(selector).__name__} cannot fill single places, as {name} asks for: "
+            f"{selector.whole_cohorts}. Use another selector or Synchronous().",
+            field="schedule",
+        )
+    if selector.participation.is_limited:
+        raise InvalidInput(
+            f"{type(selector).__name__} limits participation, min_gap or max_times, by rounds, and "
+            f"late work of {name} would break such limits. Use Synchronous().",
+            field="schedule",
+        )
+
+
+class OverlappingRounds:
+    """The loop: its clock, and how the work in flight will end.
+
+    Args:
+        playing: Who takes part, checked by ``check_overlap``.
+        participants: Those of them that work.
+    """
 
     def __init__(self, playing: Playing, participants: Overlapping) -> None:
         self._engine, self._environment, _, progress = playing
@@ -266,7 +284,7 @@ class _Loop:
             if not np.any(self._due["ends_s"] <= self._clock_s):
                 n_places = self._engine.places()
                 if n_places:
-                    self._choose(flights.n_choices, n_places)
+                    self._choose(flights.next_choice, n_places)
                 if not flights.n_busy:
                     n_barren += 1
                     continue
@@ -285,7 +303,7 @@ class _Loop:
         n_places = engine.places()
         begun = _Begun(None, math.inf)
         if n_places:
-            begun = self._choose(self._flights.version, n_places)
+            begun = self._choose(self._flights.next_choice, n_places)
         length_s = schedule.period
         if math.isnan(length_s) and begun.closed is not None:
             length_s = begun.closed.length_s
@@ -318,12 +336,12 @@ class _Loop:
             due["status"][is_kept] = _COMPLETED
             due["duration"][is_kept] = due["spent"][is_kept] = seconds[is_kept]
         # The server hears of an answer or an error when it comes, and waits for anyone else.
-        is_heard = np.isin(due["status"], (Status.COMPLETED, Status.FAILED))
+        is_heard = (due["status"] == Status.COMPLETED) | (due["status"] == Status.FAILED)
         waits = closed.length_s if late_counts else deadline
         given_up = closed.spent if waits == math.inf else np.full(chosen.size, waits)
         due["ends_s"] = self._clock_s + np.where(is_heard, seconds, given_up)
         engine.begin(selection, self._clock_s)
-        self._due = np.concatenate((self._due, due))
+        self._due = np.concatenate((self._due, due), dtype=_DUE)
         self._history.record(chosen)
         self._participants.start(t, chosen[due["status"] == _COMPLETED])
         return _Begun(closed, deadline)

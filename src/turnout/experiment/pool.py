@@ -37,6 +37,9 @@ _GRACE_S = 10.0
 #: Exit code of a worker that did not end by itself.
 _INTERRUPTED = 130
 
+#: Whether this worker runs a cell.
+_working = threading.Event()
+
 #: One process per cell already uses the processor: no threads inside.
 SINGLE_THREADED = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -174,7 +177,7 @@ def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None
     stopping = context.Event()
     pool = ProcessPoolExecutor(n_processes, context, _end_with_parent, (stopping,))
     try:
-        futures = {pool.submit(run_cell, task): task for task in tasks}
+        futures = {pool.submit(_run_or_end, task): task for task in tasks}
         waiting: set[Future[CellResult]] = set(futures)
         while waiting:
             finished, waiting = wait(waiting, LOOK_EVERY_S, FIRST_COMPLETED)
@@ -189,6 +192,21 @@ def _run_pool(watch: Watch, tasks: Sequence[CellTask], n_processes: int) -> None
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _run_or_end(task: CellTask) -> CellResult:
+    """Run a cell, and end the process of a worker that was stopped, once its checkpoint is saved.
+
+    Args:
+        task: The cell.
+    """
+    _working.set()
+    try:
+        return run_cell(task)
+    except KeyboardInterrupt:
+        os._exit(_INTERRUPTED)
+    finally:
+        _working.clear()
 
 
 @contextlib.contextmanager
@@ -208,7 +226,8 @@ def _end_with_parent(stopping: Event) -> None:
     """Stop the cell of a worker when the parent says so; end at once when the parent has died.
 
     Another process may have taken over the folder of a dead parent, so the worker must not write.
-    Ctrl-C reaches the workers too, but the parent decides.
+    Ctrl-C reaches the workers too, but the parent decides. A worker that gets SIGTERM saves a
+    checkpoint and ends; if the parent has got none, it starts the cell again.
 
     Args:
         stopping: Set by the parent when cells are to save a checkpoint and stop.
@@ -223,9 +242,21 @@ def _end_with_parent(stopping: Event) -> None:
 
     def stop() -> None:
         stopping.wait()
+        save()
+
+    def save() -> None:
         stop_after_round()
         time.sleep(_GRACE_S)  # by then the pool has ended this process, unless a round is long
         os._exit(_INTERRUPTED)
 
-    for watch in (follow, stop):
-        threading.Thread(target=watch, name="turnout-lifeline", daemon=True).start()
+    def on_term(*_: object) -> None:
+        if not _working.is_set():
+            os._exit(_INTERRUPTED)
+        start(save)
+
+    def start(work: Callable[[], None]) -> None:
+        threading.Thread(target=work, name="turnout-lifeline", daemon=True).start()
+
+    signal.signal(signal.SIGTERM, on_term)
+    start(follow)
+    start(stop)

@@ -183,7 +183,7 @@ def variants_of(source: Any, key: Key = ()) -> list[Variant]:
     if isinstance(source, Variant):
         return [source]
     if isinstance(source, str):
-        name, label, parameters = _parsed(source)
+        name, label, parameters = parsed(source)
         return _expanded({"name": name, "label": label}, parameters)
     if not isinstance(source, Mapping) or "name" not in source:
         raise ConfigError(key, f"must be a table with the name of a selector, got {source!r}.")
@@ -207,11 +207,16 @@ def parse_variant(text: str) -> Variant:
     >>> parse_variant("E3CS-0.8=e3cs:quota=0.8,draw=multinomial").parameters
     {'quota': 0.8, 'draw': 'multinomial'}
     """
-    return Variant(*_parsed(text))
+    return Variant(*parsed(text))
 
 
-def _parsed(text: str) -> tuple[str, str, dict[str, Any]]:
-    """Return name, label and parameters."""
+def parsed(text: str) -> tuple[str, str, dict[str, Any]]:
+    """Return name, label and parameters of a text; nothing is imported or made.
+
+    Args:
+        text: The variant as one writes it on the command line.
+
+    """
     labelled = _LABELLED.match(text)
     label, rest = labelled.groups() if labelled else ("", text)
     name, parameters = parse_spec(rest)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
@@ -44,17 +44,17 @@ class Answered(NamedTuple):
 
     Attributes:
         clients: (s,) who they are.
-        num_examples: (s,) their training examples.
+        num_examples: (s,) their training examples, or other weights.
         probability: (s,) their inclusion probabilities; None if the selector reports none.
         times: (s,) how often each was drawn.
-        all_examples: (n,) training examples of all clients, returned or not.
+        all_examples: (n,) the same of all clients, returned or not.
     """
 
     clients: IntArray
-    num_examples: IntArray
+    num_examples: Array
     probability: FloatArray | None
     times: IntArray
-    all_examples: IntArray
+    all_examples: Array
 
 
 class Aggregation(ABC):
@@ -66,9 +66,9 @@ class Aggregation(ABC):
     @abstractmethod
     def coefficients(
         self,
-        num_examples: IntArray,
+        num_examples: Array,
         probability: FloatArray | None,
-        total_examples: int,
+        total_examples: float,
         times: IntArray | int = 1,
     ) -> FloatArray:
         """Return (s,) the coefficients c_i of the s returned models.
@@ -100,9 +100,48 @@ class Aggregation(ABC):
         return self.coefficients(
             answered.num_examples,
             answered.probability,
-            int(answered.all_examples.sum()),
+            answered.all_examples.sum(),
             answered.times,
         )
+
+    def check(self, selector: str, reports_probability: bool) -> None:
+        """Refuse a selector that does not know the chances which the rule divides by.
+
+        Args:
+            selector: What the selector is called.
+            reports_probability: Whether it reports exact chances.
+        """
+        if self.needs_probability and not reports_probability:
+            raise InvalidInput(
+                f"aggregation {type(self).__name__} needs inclusion probabilities, but "
+                f"{selector} declares none. Use MeanReturned() or a selector with exact "
+                "probabilities (random, e3cs); a selector of your own declares them by "
+                "reports_probability = True.",
+                field="aggregation",
+            )
+
+    def grown(self, memory: Memory, n_clients: int, n_weights: int) -> Memory:
+        """Return what is remembered when clients have joined; they come last.
+
+        Args:
+            memory: What is remembered; empty before the first round.
+            n_clients: Number of clients now.
+            n_weights: Weights of the model, without buffers.
+        """
+        fresh = self.start(n_clients, n_weights)
+        for name, old in memory.items():
+            fresh[name][: len(old)] = old
+        return fresh
+
+    def step(self, updates: Iterable[Array], answered: Answered, memory: Memory) -> FloatArray:
+        """Return (P,) the change of the global model, without PyTorch.
+
+        Args:
+            updates: (P,) returned model minus global model, for each client that returned.
+            answered: Who returned.
+            memory: What is remembered.
+        """
+        return weighted_sum(updates, self.weigh(answered, memory))
 
     def combined(
         self,
@@ -138,9 +177,9 @@ class RememberingAggregation(Aggregation):
 
     def coefficients(
         self,
-        num_examples: IntArray,
+        num_examples: Array,
         probability: FloatArray | None,
-        total_examples: int,
+        total_examples: float,
         times: IntArray | int = 1,
     ) -> FloatArray:
         """Refuse: who took part before is not known here."""
@@ -165,9 +204,9 @@ class MeanReturned(CheckedFields, Aggregation):
 
     def coefficients(
         self,
-        num_examples: IntArray,
+        num_examples: Array,
         probability: FloatArray | None,
-        total_examples: int,
+        total_examples: float,
         times: IntArray | int = 1,
     ) -> FloatArray:
         """Return coefficients that sum to 1."""
@@ -186,9 +225,9 @@ class KeepGlobal(Aggregation):
 
     def coefficients(
         self,
-        num_examples: IntArray,
+        num_examples: Array,
         probability: FloatArray | None,
-        total_examples: int,
+        total_examples: float,
         times: IntArray | int = 1,
     ) -> FloatArray:
         """Return each client's share of all data."""
@@ -220,9 +259,9 @@ class InverseProbability(CheckedFields, Aggregation):
 
     def coefficients(
         self,
-        num_examples: IntArray,
+        num_examples: Array,
         probability: FloatArray | None,
-        total_examples: int,
+        total_examples: float,
         times: IntArray | int = 1,
     ) -> FloatArray:
         """Return share of data / probability."""
@@ -236,6 +275,19 @@ class InverseProbability(CheckedFields, Aggregation):
             num_examples / total_examples / np.maximum(probability, 1.0 / self.most)
         )
         return weight / weight.sum() if self.normalise and weight.size else weight
+
+
+def weighted_sum(rows: Iterable[Array], coefficients: FloatArray) -> FloatArray:
+    """Return (P,) the sum of coefficient times row, in double precision.
+
+    Args:
+        rows: (P,) each; at least one.
+        coefficients: (s,) one for each row.
+    """
+    total = np.zeros(1)
+    for row, coefficient in zip(rows, coefficients, strict=True):
+        total = total + coefficient * row.astype(np.float64)
+    return total
 
 
 def aggregate(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from turnout.core import require
-from turnout.core.arrays import LARGEST_REPORT
+from turnout.core.arrays import LARGEST_REPORT, UPDATE_METRICS
 from turnout.core.errors import InvalidInput
 from turnout.core.names import import_object
 from turnout.core.rng import Purpose, stream
@@ -27,7 +27,7 @@ from turnout.training.aggregate import Answered, RememberingAggregation, aggrega
 from turnout.training.base import Clients, ClientScores, LocalAlgorithm, Trainer, Updates
 from turnout.training.local import examples_seen
 from turnout.training.recipe import TRAINERS, Training
-from turnout.training.versions import Done, Versions
+from turnout.training.versions import Done, Versions, deviations
 from turnout.worlds import Answers
 
 if TYPE_CHECKING:
@@ -125,6 +125,12 @@ class Federation:
             self.data, recipe.model, recipe.local, seed, recipe.device
         )
         return trainer
+
+    @property
+    def reportable(self) -> frozenset[str] | None:
+        """The names of all metrics that clients can report; None if a subclass has its own work."""
+        is_ours = type(self).work is Federation.work
+        return frozenset((*_LOSSES, *UPDATE_METRICS)) if is_ours else None
 
     def report(self, metrics: Mapping[str, int | None]) -> None:
         """Say what the selector needs beside losses; nothing else is computed.
@@ -270,14 +276,17 @@ class Federation:
             self._scores = None
             examples = np.array([each.num_examples for each in done])
             total = int(self.data.num_samples.sum())
-            coefficients = answers.weight * self.training.aggregation.coefficients(
-                examples, None, total, answers.times
-            )
             fresh = versions.number
             bases = [
                 None if each.version == fresh else versions.models[each.version] for each in done
             ]
             local = [each.weights for each in done]
+            factor = answers.rule.of_updates(
+                answers.staleness, lambda: deviations(self.weights, local, bases, self._n_weights)
+            )
+            coefficients = factor * self.training.aggregation.coefficients(
+                examples, None, total, answers.times
+            )
             lr = self.training.server_lr
             new = aggregate(self.weights, local, coefficients, lr, bases)
             self._step(new, local, coefficients, fresh)

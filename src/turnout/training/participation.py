@@ -22,14 +22,15 @@ NeurIPS 2021, arXiv:2106.04159.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from turnout.core.domains import CheckedFields, Count, Flag, Positive, PositiveOrInfinite
-from turnout.core.types import BoolArray, FloatArray
-from turnout.training.aggregate import Answered, Memory, RememberingAggregation, aggregate
+from turnout.core.types import Array, BoolArray, FloatArray
+from turnout.training.aggregate import Answered, Memory, RememberingAggregation, weighted_sum
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,12 +57,25 @@ class RunningRates(CheckedFields, RememberingAggregation):
         """Return counts of nothing."""
         return {"n_returned": np.zeros(n_clients), "n_rounds": np.zeros(1)}
 
+    def grown(self, memory: Memory, n_clients: int, n_weights: int) -> Memory:
+        """Count the rounds of each client from when it joined."""
+        counts = {name: old for name, old in memory.items() if name != "n_rounds"}
+        fresh = RememberingAggregation.grown(self, counts, n_clients, n_weights)
+        if memory:
+            n_before, rounds = memory["n_returned"].size, memory["n_rounds"]
+            joined = np.zeros(n_clients - n_before)
+            old = np.broadcast_to(rounds, n_before)
+            fresh["n_rounds"] = np.concatenate([old, joined]) if joined.size else rounds.copy()
+        return fresh
+
     def weigh(self, answered: Answered, memory: Memory) -> FloatArray:
         """Return share of data / rate."""
-        n_rounds, n_returned = float(memory["n_rounds"][0]), memory["n_returned"]
-        mean = float(n_returned.mean()) / n_rounds if n_returned.any() else 0.0
+        n_rounds, n_returned = memory["n_rounds"], memory["n_returned"]
+        mean = float(n_returned.mean()) / float(n_rounds.mean()) if n_returned.any() else 0.0
         if mean == 0.0:  # nobody has returned before: all are alike
             mean = answered.clients.size / n_returned.size
+        if n_rounds.size > 1:
+            n_rounds = n_rounds[answered.clients]
         rate = (n_returned[answered.clients] + self.prior * mean) / (n_rounds + self.prior)
         return weighted(answered, 1.0 / rate, self.most, self.normalise)
 
@@ -142,15 +156,18 @@ class LastUpdates(RememberingAggregation):
         """Return weights + server_lr x sum over all clients of share of data x last update."""
         import torch
 
-        n_weights = memory["update"].shape[1]
-        last = torch.from_numpy(memory["update"])
-        clients = torch.from_numpy(answered.clients)
-        last[clients] = (updates[:, :n_weights] - weights[:n_weights]).to("cpu", torch.float32)
-        share = answered.all_examples / answered.all_examples.sum()
+        n = memory["update"].shape[1]
+        last = (updates[:, :n] - weights[:n]).to("cpu", torch.float32).numpy()
+        step = server_lr * self.step(last, answered, memory)
         new = weights.clone()
-        nothing = torch.zeros(n_weights)
-        new[:n_weights] += aggregate(nothing, last, share, server_lr).to(weights.device)
+        new[:n] += torch.from_numpy(step.astype(np.float32)).to(weights.device)
         return new
+
+    def step(self, updates: Iterable[Array], answered: Answered, memory: Memory) -> FloatArray:
+        """Remember the updates; return the mean of the last ones of all clients."""
+        for client, update in zip(answered.clients, updates, strict=True):
+            memory["update"][client] = update
+        return weighted_sum(memory["update"], answered.all_examples / answered.all_examples.sum())
 
 
 def weighted(answered: Answered, factor: FloatArray, most: float, normalise: bool) -> FloatArray:

@@ -9,7 +9,7 @@ memory, beside as many versions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -144,6 +144,34 @@ class Versions:
             )
             for row, (piece, own) in enumerate(zip(done, tensors("own"), strict=True))
         }
+
+
+def deviations(
+    weights: Tensor, local: Sequence[Tensor], bases: Sequence[Tensor | None], n: int
+) -> FloatArray:
+    """Return (s,) the squared distance of each update from the mean of the fresh ones.
+
+    NaN if none is fresh.
+
+    Args:
+        weights: (P,) the global model.
+        local: The model of each client.
+        bases: The model that each started from; None = the global one, which is fresh.
+        n: How many of the numbers are weights; buffers follow.
+    """
+
+    def update(row: int) -> FloatArray:
+        base = bases[row]
+        step = local[row][:n] - (weights if base is None else base)[:n]
+        return np.asarray(step.cpu().numpy(), dtype=np.float64)
+
+    fresh = [row for row in range(len(local)) if bases[row] is None]
+    if not fresh:
+        return np.full(len(local), np.nan)
+    mean = np.zeros(n)
+    for row in fresh:
+        mean += update(row) / len(fresh)
+    return np.array([np.square(update(row) - mean).sum() for row in range(len(local))])
 
 
 def _pieces(pieces: Mapping[Piece, object]) -> IntArray:
