@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from turnout.live.alerts import Alert, AlertRules
     from turnout.live.driver import Live
     from turnout.live.monitor import Follower
+    from turnout.live.overlap import OverlappingSession
     from turnout.live.prometheus import Prometheus
     from turnout.live.round import ClosedRound, Cohort
     from turnout.live.session import Session
@@ -34,6 +35,7 @@ __all__ = [
     "Live",
     "LiveSettings",
     "MissingMetric",
+    "OverlappingSession",
     "Port",
     "Prometheus",
     "Quorum",
@@ -54,6 +56,7 @@ _HOMES = {
     **dict.fromkeys(("VirtualWorld", "World"), "world"),
     "Follower": "monitor",
     "Live": "driver",
+    "OverlappingSession": "overlap",
     "Prometheus": "prometheus",
     "Session": "session",
     "TooFewAnswers": "settings",

@@ -29,7 +29,12 @@ _ONCE = ("num_samples", "features")
 
 
 def update_report(
-    before: Iterable[Any], after: Iterable[Any], *, size: int = 64, seed: int = SKETCH_SEED
+    before: Iterable[Any],
+    after: Iterable[Any],
+    *,
+    size: int = 64,
+    seed: int = SKETCH_SEED,
+    bias: bool = False,
 ) -> dict[str, float | list[float]]:
     """Return ``update_norm`` and ``update_sketch`` of a client's update, for its reply.
 
@@ -41,17 +46,30 @@ def update_report(
         after: The arrays of the model that it trained, in the same order.
         size: The length of the sketch, as the selector needs it.
         seed: The seed of the sketch, the same for everyone.
+        bias: Whether ``bias_update`` is reported as well: the change of the last array, which must
+            be the bias of the model's last layer. It shows which labels the client has.
 
     >>> report = update_report([np.zeros(3)], [np.array([3.0, 4.0, 0.0])], size=2)
     >>> report["update_norm"], len(report["update_sketch"])
     (5.0, 2)
     """
+    after = list(after)
     update = flat_update(before, after)
-    return {
+    report = {
         "update_norm": float(np.linalg.norm(update)),
         "update_sketch": sketch(update, size, seed).tolist(),
         f"update_sketch{SEED}": float(seed),
     }
+    if bias:
+        shape: tuple[int, ...] = np.shape(after[-1]) if after else ()
+        if len(shape) != 1:
+            raise InvalidInput(
+                "bias=True needs a model whose last array is the bias of its last layer, one "
+                f"number per class, got an array of shape {shape}: order the arrays so.",
+                field="bias",
+            )
+        report["bias_update"] = update[update.size - sum(shape) :].tolist()
+    return report
 
 
 def split_columns(

@@ -135,9 +135,15 @@ def merge(saved: Checkpoint, kept: Hashable, gone: Hashable) -> Checkpoint:
         gone: The id that becomes another name of the same client.
 
     Raises:
-        InvalidInput: There is no such client, it was merged already, or the ids are a world's.
+        InvalidInput: There is no such client, it was merged already, the ids are a world's, or
+            rounds overlap.
     """
     _refuse_world(saved)
+    if "in_flight" in saved.arrays:
+        raise InvalidInput(
+            "clients cannot be merged where rounds overlap, because both may be at work at the "
+            "same time: rename the new one, or go on with two."
+        )
     roster = Roster.from_json(saved.roster)
     pair = roster.index_of(kept), roster.index_of(gone)
     roster.merge(kept, gone)

@@ -6,7 +6,7 @@ and how its model is saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import compress
@@ -22,6 +22,7 @@ from turnout.core.types import Array
 from turnout.experiment.codec import encode
 from turnout.live.checkpoint import Checkpoint, check_settings, read_checkpoint, write_checkpoint
 from turnout.live.members import PendingRequests, Request
+from turnout.live.overlap import Flight, OverlappingSession, RejectStale
 from turnout.live.receipts import Receipts
 from turnout.live.records import Records
 from turnout.live.reports import number
@@ -92,6 +93,30 @@ class Transport:
                 break
             clock.sleep(min(self.poll_s, max(end - at, _SHORTEST_S)))
         return at
+
+    def give(
+        self,
+        addresses: Sequence[Address],
+        payloads: Sequence[Any],
+        ttl: float,
+        work: Sequence[tuple[Hashable, int]],
+    ) -> list[int]:
+        """Send clients work without waiting; return the positions of those that were refused.
+
+        Args:
+            addresses: Where they are.
+            payloads: The work of each.
+            ttl: Seconds after which the messages expire.
+            work: Stable id and choice of each, for ``late_replies``.
+        """
+        now, taken = clock.now(), set()
+        places = dict(zip(addresses, range(len(addresses)), strict=True))
+        for ticket, address in self._send(addresses, payloads, ttl).items():
+            taken.add(places[address])
+            self.pending.open[ticket] = Request(
+                address, None, now + ttl, now, work[places[address]]
+            )
+        return [i for i in range(len(addresses)) if i not in taken]
 
     def late_replies(self) -> list[tuple[Request, Reply]]:
         """Return the replies that came too late to be collected; forget expired requests."""
@@ -275,8 +300,7 @@ class Live:
         """Process late replies, look who is connected, and ask newcomers for their identity."""
         session, members, ask_s = self.session, self.session.members, self.session.settings.ask_s
         for request, reply in self.transport.late_replies():
-            if request.question == _IDENTITY:
-                session.identify(request.address, reply)
+            self._take(request, reply)
         members.update(self.port.present())
         busy = members.pending.busy
         unknown = [address for address in members.unknown if address not in busy]
@@ -289,6 +313,11 @@ class Live:
         if new:
             log.info("asking %d new nodes for their identity", len(new))
         self.transport.request(waited_for, _IDENTITY, ttl, ask_s, session.identify)
+
+    def _take(self, request: Request, reply: Reply) -> None:
+        """Process a reply that nobody has waited for."""
+        if request.question == _IDENTITY:
+            self.session.identify(request.address, reply)
 
     def _ask_all(self, model: Any) -> None:
         """Ask for what the selector needs to know before it chooses."""
@@ -308,6 +337,162 @@ class Live:
             losses = [number(replies.get(address, nothing).metrics, "loss") for address in polled]
             failed = [one for one in replies.values() if one.kind in (Kind.FAILED, Kind.LOST)]
             session.receive_losses(polled, np.array(losses, dtype=np.float64), len(failed))
+
+
+#: Returns the work of clients at some addresses on the model of some version.
+Write = Callable[[Sequence[Address], int], Sequence[Any]]
+
+
+class OverlappingLive(Live):
+    """Plays rounds that overlap: fills free places, collects replies as they come.
+
+    Args:
+        session: Selects and learns. Work that is in flight in it already is given out again.
+        port: The connection to the clients.
+        records: Writes the open round; None writes none.
+    """
+
+    session: OverlappingSession
+
+    def __init__(
+        self, session: OverlappingSession, port: Port, records: Records | None = None
+    ) -> None:
+        super().__init__(session, port, records)
+        #: Replies that have come and do not count before the next round, as their buffer is full.
+        self._waiting: list[tuple[int, int, Hashable, Reply]] = []
+        self._lost: list[Flight] | None = None  # work that was in flight at a restart
+        self._tried: tuple[int, bytes] | None = None  # free places and clients that were no match
+
+    def gather(self, n_wanted: int) -> None:
+        """Wait for clients before the first round; later rounds do not wait.
+
+        Args:
+            n_wanted: Clients that should be connected.
+        """
+        self.session.begin()
+        if not self._has_gathered:
+            super().gather(n_wanted)
+
+    def play(
+        self, write: Write, model: Any = None, reject: RejectStale | None = None
+    ) -> ClosedRound:
+        """Keep clients at work until the round is over, and end it.
+
+        Args:
+            write: Returns the work of clients, by their addresses and the version of the model.
+            model: The model that polled clients evaluate.
+            reject: Returns which answers cannot be used together with the others; they count as
+                failed.
+        """
+        session, self._tried = self.session, None
+        with session.spans.part("train"):
+            self._repeat(write)
+            while not self._is_over():
+                self._repeat(write)
+                self._fill(write, model)
+                clock.sleep(min(session.settings.poll_s, max(session.left_s(), _SHORTEST_S)))
+        return session.close(set(self.port.present()), None, reject)
+
+    def collect(self) -> None:
+        """Take the replies that have come."""
+        for request, reply in self.transport.late_replies():
+            self._take(request, reply)
+
+    def _is_over(self) -> bool:
+        """Take in what has happened; return whether the round is over."""
+        session = self.session
+        self.collect()
+        # Replies of one look come in the order of their choices.
+        self._waiting.sort(key=lambda one: one[:2])
+        while self._waiting and not session.flights.is_full:
+            choice, _, client, reply = self._waiting.pop(0)
+            is_first = session.receive(client, reply, choice)
+            if is_first and self.records is not None:
+                self.records.write_reply(client, reply)
+        if not session.flights.is_full and session.has_overdue:
+            session.give_up(set(self.port.present()))
+        return session.is_over()
+
+    def _take(self, request: Request, reply: Reply) -> None:
+        if request.work is None:
+            super()._take(request, reply)
+            return
+        client, choice = request.work
+        index = self.session.members.roster.index_of(client)
+        seconds = clock.now() - request.sent
+        self._waiting.append((choice, index, client, reply._replace(seconds=seconds)))
+
+    def _fill(self, write: Write, model: Any) -> None:
+        """Let the selector choose for the free places, and give the chosen work."""
+        session = self.session
+        if not session.places():
+            return
+        self._meet(waits=False)
+        session.sync(session.members.connected)
+        if self._tried == self._free():
+            return
+        with session.spans.part("ask"):
+            self._ask_all(model)
+        cohort = session.open()
+        if cohort.ids:
+            log.info(
+                "choice %d: %d of %d free clients get model %d",
+                *(cohort.round, len(cohort.ids), cohort.n_free, cohort.version),
+            )
+            self._give(write, cohort)
+        self._tried = self._free()
+
+    def _give(self, write: Write, cohort: Cohort) -> None:
+        session, work_s = self.session, self.session.work_s
+        if self.records is not None:
+            ids = tuple(flight.client for flight in session.at_work)
+            self.records.write_cohort(
+                cohort._replace(ids=ids, round=session.round), session.members
+            )
+        payloads = write(cohort.addresses, cohort.version)
+        work = [(client, cohort.round) for client in cohort.ids]
+        ttl = session.busy_s(work_s)
+        for i in self.transport.give(cohort.addresses, payloads, ttl, work):
+            refused = Reply(Kind.REFUSED, 0.0, reason="the message was refused")
+            session.receive(cohort.ids[i], refused, cohort.round)
+
+    def _repeat(self, write: Write) -> None:
+        """Give out again what was in flight at a restart, as soon as its client is connected."""
+        session, members = self.session, self.session.members
+        if self._lost is None:
+            self._lost = session.at_work
+        if not self._lost:
+            return
+        self._meet(waits=False)
+        session.sync(members.connected)
+        flights, there = set(session.at_work), set(members.connected_clients.tolist())
+        waits = []
+        for flight in self._lost:
+            index = members.roster.index_of(flight.client)
+            if flight not in flights:  # it was given up
+                continue
+            if index not in there:
+                waits.append(flight)
+                continue
+            log.info("%s gets its work on model %d again", flight.client, flight.version)
+            session.restart(flight.client)
+            addresses = tuple(members.addresses_of(np.array([index])))
+            again = Cohort(
+                flight.choice,
+                (flight.client,),
+                addresses,
+                (True,),
+                session.work_s,
+                None,
+                1,
+                (1,),
+                flight.version,
+            )
+            self._give(write, again)
+        self._lost = waits
+
+    def _free(self) -> tuple[int, bytes]:
+        return self.session.places(), self.session.members.selectable().tobytes()
 
 
 class HostRun:
@@ -342,9 +527,10 @@ class HostRun:
             self._records = Records(
                 settings.records, self._config, classes, rate, versions, receipts
             )
-        self.live = Live(session, port, self._records)
+        self.live = self._driver(port)
         self.cohort: Cohort | None = None  #: of the last round
         self.result: ClosedRound | None = None  #: of the last round
+        self._n_saved: int | None = None  # rounds in the checkpoint; None before the run begins
 
     def saved_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return what the framework saves: plain data, and arrays by names without a slash."""
@@ -372,6 +558,7 @@ class HostRun:
         self.session.start(self._config)
         if self._records is not None:
             self._records.open(self.journal, resumed=n_done > 0)
+        self._n_saved = n_done
         return n_done
 
     @contextmanager
@@ -380,11 +567,45 @@ class HostRun:
         try:
             yield
         except BaseException as error:  # an interrupt by the operator is a reason, too
+            self._say_what_is_saved()
             if self._records is not None:
                 self._records.fail(self.journal, error)
             raise
         finally:
             self.session.end()
+
+    def _say_what_is_saved(self) -> None:
+        """Log how a run that ends early goes on when it is started again."""
+        path, n_saved = self.session.settings.checkpoint, self._n_saved
+        if n_saved is not None and path is not None:
+            log.warning(
+                "stopped: %s holds %d rounds. The same run, started again, goes on with round %d; "
+                "replies that came since are lost.",
+                *(path, n_saved, n_saved + 1),
+            )
+        elif n_saved is not None:
+            log.warning(
+                "stopped after %d rounds, of which nothing is saved: give checkpoint=PATH, and the "
+                "same run goes on after a stop.",
+                self.journal.n_rounds,
+            )
+
+    def _driver(self, port: Port) -> Live:
+        if isinstance(self.session, OverlappingSession):
+            return OverlappingLive(self.session, port, self._records)
+        return Live(self.session, port, self._records)
+
+    def play(self, write: Write, model: Any, reject: RejectStale | None = None) -> ClosedRound:
+        """Play a round that overlaps with others, and return how it ended.
+
+        Args:
+            write: Returns the work of clients, by their addresses and the version of the model.
+            model: The model that polled clients evaluate.
+            reject: Returns which answers cannot be used together with the others.
+        """
+        assert isinstance(self.live, OverlappingLive)
+        self.result = self.live.play(write, model, reject)
+        return self.result
 
     def choose(self, n_wanted: int, model: Any) -> tuple[Address, ...]:
         """Return the clients of the next round.
@@ -441,6 +662,7 @@ class HostRun:
             advice = "make room, or make the folder writable, and restart from the last checkpoint"
             with writing_to(path, advice):
                 write_checkpoint(path, whole, self._kind)
+        self._n_saved = self.journal.n_rounds
 
     def write(self) -> None:
         """Write the numbers of the last round to the records, again if they have changed."""

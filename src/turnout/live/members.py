@@ -38,6 +38,8 @@ class Request:
     address: Address
     question: Question | None  #: None: work
     expires: float  #: on ``clock.now()``
+    sent: float = 0.0  #: on ``clock.now()``
+    work: tuple[Hashable, int] | None = None  #: stable id and choice, where rounds overlap
 
 
 @dataclass
@@ -417,7 +419,11 @@ class Enrolled(Members):
 
     def selectable(self) -> BoolArray:
         """Return (n,) which clients are present and free, or available as the caller said."""
-        return super().selectable() if self.available is None else self.available & self._present
+        if self.available is not None:
+            return self.available & self._present
+        free = self._present.copy()
+        free[self.roster.indices(self.busy_clients())] = False
+        return free
 
     def addresses_of(self, clients: IntArray) -> list[Address]:
         """Return the ids."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from turnout.core.roster import Roster
 from turnout.core.selector import Selector
-from turnout.core.types import Array, BoolArray, Selection, Status
+from turnout.core.types import Array, BoolArray, IntArray, Selection, Status
 from turnout.core.version import __version__
 from turnout.live.alerts import MODEL, Alert, Alerts, Quality, Tally, promised_chance
 from turnout.live.members import Members
@@ -195,10 +195,22 @@ class Monitor:
         self, selection: Selection, available: BoolArray, result: ClosedRound, roster: Roster
     ) -> ClosedRound:
         """Count a round; return its result with alerts, which are logged."""
-        clients, status = selection.clients, result.closed.status
+        clients = selection.clients
         promise = promised_chance(
             self._selector, result.round, available, clients, selection.probability
         )
+        return self.count_ended(clients, available, promise, result, roster)
+
+    def count_ended(
+        self,
+        clients: IntArray,
+        available: BoolArray,
+        promise: float,
+        result: ClosedRound,
+        roster: Roster,
+    ) -> ClosedRound:
+        """As ``count``, of clients whose work has ended and the chance that was promised."""
+        status = result.closed.status
         self.tally.add(clients, status, available, promise)
         self.tally.grow(len(roster))
         if self._alerts is None:

@@ -115,7 +115,7 @@ class Records:
         self._busy = members.busy_ids()
         first = {
             "round": cohort.round,
-            "began": _stamp(clock.wall()),
+            "began": stamp(clock.wall()),
             "deadline_s": cohort.deadline if math.isfinite(cohort.deadline) else None,
             "chosen": cohort.ids,
         }
@@ -137,7 +137,7 @@ class Records:
         self._answers.append([json.dumps(_answers(result) | {"busy": self._busy})])
         self._open.unlink(missing_ok=True)
         if result.alerts:
-            at = _stamp(result.closed_at)
+            at = stamp(result.closed_at)
             self._alerts.append([alert.line(at) for alert in result.alerts])
         if self._receipts is not None:
             self._signed.append(self._receipts_of(self._receipts, result))
@@ -147,7 +147,7 @@ class Records:
     @_refused
     def write_alerts(self, alerts: Sequence[Alert]) -> None:
         """Write alerts that came between two rounds."""
-        at = _stamp(clock.wall())
+        at = stamp(clock.wall())
         self._alerts.append([alert.line(at) for alert in alerts])
         self._alerts.sync()
 
@@ -193,7 +193,7 @@ class Records:
         with contextlib.suppress(OSError):
             files.write_traceback(self.path, error)
             self._open.unlink(missing_ok=True)
-            self._alerts.append([stopped.line(_stamp(clock.wall()))])
+            self._alerts.append([stopped.line(stamp(clock.wall()))])
             self._alerts.sync()
             if journal.n_rounds:
                 self._write_choices(journal)
@@ -202,7 +202,7 @@ class Records:
         """Return the lines of ``receipts.jsonl`` of a round: one for each chosen client."""
         lines = []
         if self._began is None:  # this is the first round
-            self._began = _seconds(_stamp(result.began_at))
+            self._began = _seconds(stamp(result.began_at))
         status, seconds = result.closed.status, result.closed.duration
         for client, code, took in zip(result.ids, status, seconds, strict=True):
             receipt = receipts.make(
@@ -239,6 +239,7 @@ def _answers(result: ClosedRound) -> dict[str, Any]:
     chosen = [
         {"id": client, "status": Status(int(status)).name.lower()}
         | ({} if np.isnan(seconds) else {"seconds": round(float(seconds), 3)})
+        | ({"staleness": result.staleness[i]} if result.staleness else {})
         | ({"reason": result.reasons[i]} if i in result.reasons else {})
         for i, (client, status, seconds) in enumerate(
             zip(result.ids, closed.status, seconds_of, strict=True)
@@ -246,8 +247,8 @@ def _answers(result: ClosedRound) -> dict[str, Any]:
     ]
     return {
         "round": result.round,
-        "began": _stamp(result.began_at),
-        "closed": _stamp(result.closed_at),
+        "began": stamp(result.began_at),
+        "closed": stamp(result.closed_at),
         "wall_s": round(result.closed_at - result.began_at, 3),
         "length_s": round(closed.length_s, 3),
         "void": result.is_void,
@@ -255,7 +256,12 @@ def _answers(result: ClosedRound) -> dict[str, Any]:
     }
 
 
-def _stamp(seconds: float) -> str:
+def stamp(seconds: float) -> str:
+    """Return a time as records have it.
+
+    Args:
+        seconds: Seconds since 1970.
+    """
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 

@@ -151,7 +151,7 @@ class Reports:
         self.seen |= {_ANSWER} | {
             name
             for name, key in wanted.items()
-            if any(self._has(reply.metrics, name, key) for reply in answers)
+            if any(self.has(reply.metrics, name, key) for reply in answers)
         }
         missing = {name: key for name, key in wanted.items() if name not in self.seen}
         for name in missing.keys() & self.selector.optional_metrics.keys():
@@ -159,7 +159,7 @@ class Reports:
         weight, parts = missing.pop(_WEIGHT, None), []
         if missing:
             who = f"{type(self.selector).__name__} needs"
-            names = " and ".join(self._wanted(name, key) for name, key in missing.items())
+            names = " and ".join(self.wanted(name, key) for name, key in missing.items())
             sent = "".join(self._sent(key, answers) for key in missing.values())
             how = self.hints.metrics(missing)
             parts.append(f"{who} {names}, and no reply has it{sent}: {how}.")
@@ -275,17 +275,20 @@ class Reports:
         if name not in self.selector.metric_sizes:
             return number(metrics, key)
         written = spelling(metrics, key)
-        return metrics[written] if written and self._has(metrics, name, key) else math.nan
+        return metrics[written] if written and self.has(metrics, name, key) else math.nan
 
-    def _has(self, metrics: Mapping[str, Any], name: str, key: str) -> bool:
-        """Return whether a client reported a metric, with the length and seed that are needed."""
+    def has(self, metrics: Mapping[str, Any], name: str, key: str) -> bool:
+        """Return whether a client reported a metric, with the length and seed that are needed.
+
+        None says that the client does not know it.
+        """
         size, written = self.selector.metric_sizes.get(name), spelling(metrics, key)
-        if size is None or written is None:
+        if size is None or written is None or metrics[written] is None:
             return written is not None
         seed = metrics.get(written + SEED, SKETCH_SEED)
         return bool(np.shape(metrics[written]) == (size,) and seed == SKETCH_SEED)
 
-    def _wanted(self, name: str, key: str) -> str:
+    def wanted(self, name: str, key: str) -> str:
         """Return what clients must report, for an error."""
         size = self.selector.metric_sizes.get(name)
         if size is None:
@@ -298,9 +301,7 @@ class Reports:
         """Return what a client sent in the place of the metric; empty if no client sent any."""
         for metrics in (reply.metrics for reply in answers):
             if key in metrics:
-                seed = metrics.get(key + SEED)
-                of_seed = "" if seed is None else f" of seed {seed:g}"
-                return f" (one has {key!r}{of_seed} with {np.size(metrics[key])} numbers)"
+                return f" (one has {described(metrics, key)})"
         return ""
 
     def fill_sizes(self, columns: Columns, answers: Iterable[tuple[int, Reply]]) -> None:
@@ -455,6 +456,18 @@ def spelling(metrics: Mapping[str, Any], key: str) -> str | None:
     return next((one for one in spellings if one in metrics), None)
 
 
+def described(metrics: Mapping[str, Any], key: str) -> str:
+    """Return which vector a client sent under a key, for an error.
+
+    Args:
+        metrics: What the client reported.
+        key: The key, as it wrote it.
+    """
+    seed = metrics.get(key + SEED, "")
+    of_seed = f" of seed {seed:g}" if isinstance(seed, int | float) else ""
+    return f"{key!r}{of_seed} with {np.size(metrics[key])} numbers"
+
+
 def number(metrics: Mapping[str, Any], key: str) -> float:
     """Return one number that a client sent; NaN if it is missing or impossible."""
     value = metrics.get(spelling(metrics, key) or key)
@@ -501,8 +514,9 @@ def loss_report_hint(keys: Mapping[str, str], reply: str, module: str, owner: st
             f"for each mini-batch, and {reply}"
         )
     if keys.keys() & UPDATE_METRICS:
+        bias = ", bias=True" if "bias_update" in keys else ""
         steps.append(
-            "add update_report(before, after, size=...) of the arrays before and after the "
+            f"add update_report(before, after, size=...{bias}) of the arrays before and after the "
             "training to the metrics of the reply"
         )
     return (

@@ -25,10 +25,10 @@ from turnout.experiment.engine import RoundEngine
 from turnout.live.alerts import Alert
 from turnout.live.transport import Address, Kind, Reply, log
 from turnout.results.run import Collector, RoundRow, Run, chance_bound
-from turnout.worlds import Closed
+from turnout.worlds import Answers, Closed
 
 #: Kinds that tell the server at once that a client has failed.
-_REPORTED = frozenset({Kind.FAILED, Kind.GARBLED})
+REPORTED_FAILURES = frozenset({Kind.FAILED, Kind.GARBLED})
 
 #: The origins of aggregated metrics; checkpoints store them under these names.
 IN_TRAINING = "train_metrics_clientapp"
@@ -42,6 +42,13 @@ _ALIASES = {
     "accuracy": ("eval_acc", "eval_accuracy", "acc", "test_accuracy"),
     "loss": ("eval_loss", "test_loss"),
 }
+#: The number of models that are kept for clients at work, where rounds overlap.
+MODELS_KEPT = "models_kept"
+#: In rounds that overlap, as far as there were any: replies to no work in flight, which do not
+#: count, and how often the clock of the computer was set back.
+REFUSED_REPLIES, CLOCK_JUMPS = "refused_replies", "clock_jumps"
+#: What the server knows of a round from its beginning, whatever is measured later.
+_OF_SERVER = (CHANCE_BOUND, MODELS_KEPT, REFUSED_REPLIES, CLOCK_JUMPS)
 #: Called with the metrics of a round, counted from 0; again when more are known.
 OnMeasured = Callable[[int, Mapping[str, float]], None]
 
@@ -61,6 +68,8 @@ class Cohort(NamedTuple):
         probability: (s,) their inclusion probabilities; None if the selector does not report them.
         n_free: How many could have been chosen.
         times: (s,) how often each was drawn; empty if no client was chosen.
+        version: The model that they get, by the number of aggregations before it, where rounds
+            overlap. ``round`` is then the number of the choice.
     """
 
     round: int
@@ -71,6 +80,7 @@ class Cohort(NamedTuple):
     probability: FloatArray | None
     n_free: int
     times: tuple[int, ...] = ()
+    version: int = 0
 
 
 class ClosedRound(NamedTuple):
@@ -90,6 +100,9 @@ class ClosedRound(NamedTuple):
         weights: The believed weight of each answer; NaN if it has none.
         sizes: How many times as large as usual its update was, by position, where it is known.
         n_wanted: How many clients were to be selected, if enough had been free.
+        taken: Versions, staleness and factors of the ``answers``, in their order, where rounds
+            overlap; None otherwise.
+        staleness: (s,) aggregations since each client got its model; empty in synchronous rounds.
     """
 
     round: int
@@ -104,6 +117,8 @@ class ClosedRound(NamedTuple):
     weights: tuple[float, ...] = ()
     sizes: Mapping[int, float] = MappingProxyType({})
     n_wanted: int = 0
+    taken: Answers | None = None
+    staleness: tuple[int, ...] = ()
 
 
 @dataclass
@@ -173,7 +188,7 @@ class OpenRound:
         if reply.kind is Kind.ANSWERED:
             self.answers[i] = reply
         else:
-            self._survived[i], self._reported[i] = False, reply.kind in _REPORTED
+            self._survived[i], self._reported[i] = False, reply.kind in REPORTED_FAILURES
             self._lose(i, reply.reason or reply.kind.value)
         return True
 
@@ -283,18 +298,23 @@ class Journal:
         status, spent, length_s = closed.status, closed.spent, closed.length_s
         chosen, chance = selection.clients, selection.probability
         row = RoundRow(chosen, status, duration, spent, chance, length_s, available)
-        self._rounds.add(row._replace(reported=reported, measured=chance_bound(selection)))
-        if result.is_void and np.any(status == Status.COMPLETED):
+        measured = chance_bound(selection)
+        self.add_row(row._replace(reported=reported, measured=measured), result.is_void)
+
+    def add_row(self, row: RoundRow, is_void: bool) -> None:
+        """Add a round as it is recorded."""
+        self._rounds.add(row)
+        if is_void and np.any(row.status == Status.COMPLETED):
             self.void.add(self.n_rounds)
             self._measure(self.n_rounds)
 
     def n_last_below(self, min_answers: int) -> int:
         """Return how many consecutive rounds, up to the last, had fewer answers than these."""
-        columns = self.columns()
-        completed = np.concatenate([[0], np.cumsum(columns["status"] == Status.COMPLETED)])
-        answers = np.diff(completed[columns["offsets"]])
-        enough = np.flatnonzero(answers >= min_answers)
-        return int(answers.size - (enough[-1] + 1 if enough.size else 0))
+        return self._rounds.n_last_below(min_answers)
+
+    def part(self, name: str, round: int) -> Array:
+        """Return a column of the choices of one round, such as ``status``."""
+        return self._rounds.part(name, round)
 
     def columns(self) -> dict[str, Array]:
         """Return all columns, with the offsets of the rounds."""
@@ -341,8 +361,8 @@ class Journal:
                 measured[name] = measured.pop(alias)
         if number in self.void:
             measured["void"] = 1.0
-        if CHANCE_BOUND in self._rounds.measured[number - 1]:
-            measured[CHANCE_BOUND] = self._rounds.measured[number - 1][CHANCE_BOUND]
+        before = self._rounds.measured[number - 1]
+        measured |= {name: before[name] for name in _OF_SERVER if name in before}
         self._rounds.measured[number - 1] = measured
 
 

@@ -38,6 +38,9 @@ from turnout.worlds import Closed
 class Session:
     """Identifies clients, selects, closes rounds and learns from them; thread-safe.
 
+    Rounds follow one another; ``OverlappingSession`` in ``turnout.live.overlap`` is for those that
+    overlap.
+
     Args:
         settings: How it selects, waits and saves.
         selector: Chooses the clients.
@@ -61,7 +64,8 @@ class Session:
         counts_once: bool = False,
         hints: Hints | None = None,
     ) -> None:
-        settings.quorum.check(settings.cohort_size)
+        settings.quorum.check(settings.answers)
+        self._check_schedule(settings, selector)
         label = settings.label or "session"
         self.settings = settings = replace(settings, label=label)
         self.selector, self.world = selector, world
@@ -75,13 +79,14 @@ class Session:
         self.engine = RoundEngine(
             selector,
             settings.round_policy(world),
-            cohort_size=settings.cohort_size,
+            cohort_size=settings.answers,
             seed=settings.seed,
+            schedule=settings.schedule,
             bounds=None if settings.bounds is None else settings.bounds.clone(),
         )
         self.spans = Spans(label)
         self.monitor = Monitor(settings, selector, warns=world is None)
-        self.journal = Journal(settings.cohort_size, self.monitor.measured)
+        self.journal = Journal(settings.answers, self.monitor.measured)
         self.shadows = Shadows(settings.shadow, settings.seed) if settings.shadow else None
         if self.shadows is not None:
             self.journal.more_columns = self.shadows.columns
@@ -92,6 +97,15 @@ class Session:
         self._open: OpenRound | None = None
         self._begun_at: float | None = None
         self.n_rounds: int | None = None  #: rounds that are planned, if a driver knows
+
+    def _check_schedule(self, settings: LiveSettings, selector: Selector) -> None:
+        """Refuse rounds that overlap."""
+        if settings.overlaps:
+            raise InvalidInput(
+                f"schedule {type(settings.schedule).__name__} lets rounds overlap, and this host "
+                "plays one round after the other: leave it out, or use Flower or HTTP.",
+                field="schedule",
+            )
 
     @property
     def round(self) -> int:
@@ -305,6 +319,15 @@ class Session:
     def check_columns(self) -> None:
         """Raise ``MissingColumn`` if no client has sent a column that the selector needs."""
         self.reports.check_columns(self.members.columns)
+
+    def sizes(self) -> FloatArray:
+        """Return (n,) the weights of clients that described themselves; NaN = not known."""
+        n, name = self.engine.n_clients, "num_samples"
+        known = self.members.columns.take([name])
+        if self.reports.weight_key != NUM_EXAMPLES or name not in known:
+            return np.full(n, np.nan)
+        claims = RoundContext(self.round, 1, np.ones(n, dtype=np.bool_), columns=known)
+        return self.engine.bounded(claims).column(name)
 
     def state(self, settings: Mapping[str, Any]) -> Checkpoint:
         """Return everything that the next round depends on, at the end of one.

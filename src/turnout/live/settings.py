@@ -38,7 +38,7 @@ from turnout.live.monitor import Follower
 from turnout.live.world import VirtualWorld
 from turnout.results import files
 from turnout.results.callbacks import Callback
-from turnout.worlds import FixedDeadline, RoundPolicy
+from turnout.worlds import FixedDeadline, RoundPolicy, WorkSchedule
 
 #: Seconds of a round if neither the policy nor the framework sets a limit.
 LONGEST_S = 3600.0
@@ -131,6 +131,8 @@ class LiveSettings:
     Args:
         cohort_size: How many answers a round should get.
         policy: When a round ends; None ends it after ``limit_s``.
+        schedule: When clients get work, such as ``Buffered(size=10, concurrency=30)``; None waits
+            for every round to end. Flower and HTTP follow schedules whose rounds overlap.
         seed: The seed of the selection, from 0.
         checkpoint: A file that is written after each round; a new run resumes from it. None writes
             none.
@@ -167,6 +169,7 @@ class LiveSettings:
 
     cohort_size: Count = 10
     policy: RoundPolicy | None = None
+    schedule: WorkSchedule | None = None
     seed: Index = 0
     checkpoint: str | os.PathLike[str] | None = None
     records: str | os.PathLike[str] | None = None
@@ -194,6 +197,12 @@ class LiveSettings:
         check_fields(self)
         _check_shadows(self.shadow)
         object.__setattr__(self, "shadow", tuple(self.shadow))
+        if self.shadow and self.overlaps:
+            raise InvalidInput(
+                "shadow goes with synchronous rounds only: where rounds overlap, what a shadow "
+                "would have chosen is not known. Leave out shadow or schedule.",
+                field="shadow",
+            )
         if self.receipt_key is not None and self.records is None:
             raise InvalidInput(
                 "receipt_key: receipts are part of the records, so give a folder for records, too.",
@@ -251,6 +260,17 @@ class LiveSettings:
                 table[name] = False
         return table
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether rounds overlap: a client may work on when a round ends."""
+        return self.schedule is not None and self.schedule.overlaps
+
+    @property
+    def answers(self) -> int:
+        """How many answers a round should get: the cohort size, or that of a buffer."""
+        wanted = None if self.schedule is None else self.schedule.answers(self.cohort_size)
+        return self.cohort_size if wanted is None else wanted
+
     def for_selector(
         self, selector: Selector | str, parameters: Mapping[str, Any] | None = None
     ) -> tuple[Self, Selector]:
@@ -260,7 +280,7 @@ class LiveSettings:
             selector: A selector or its name.
             parameters: The parameters of a selector that is given by its name.
         """
-        self.quorum.check(self.cohort_size)
+        self.quorum.check(self.answers)
         inner = make(selector, **(parameters or {})) if isinstance(selector, str) else selector
         label = self.label or name_of(type(inner)).rpartition(":")[2]
         guarded = inner if self.guard is None else self.guard.around(inner)
@@ -294,6 +314,7 @@ class LiveSettings:
             "cohort_size": self.cohort_size,
             "policy": encode(self.policy),
             "bounds": _plain(self.bounds),
+            **self._scheduled(),
         }
 
     def config(
@@ -310,7 +331,7 @@ class LiveSettings:
             "parameters": encode(selector.parameters),
             "seed": self.seed,
             "n_clients": 1,
-            "cohort_size": self.cohort_size,
+            "cohort_size": self.answers,
             "n_rounds": max(1, n_rounds),
             "world": {} if world is None else world.describe(),
             "world_id": f"{kind}-{name}" if world is None else world.world_id,
@@ -318,7 +339,11 @@ class LiveSettings:
             "classes": (None if world is None else world.class_names) or {},
             "quorum": asdict(self.quorum),
             **({"shadow": list(self.shadow)} if self.shadow else {}),
+            **self._scheduled(),
         }
+
+    def _scheduled(self) -> dict[str, Any]:
+        return {"schedule": encode(self.schedule)} if self.overlaps else {}
 
 
 def _check_shadows(shadow: Any) -> None:
@@ -356,6 +381,7 @@ _FORMER_NAMES = {"wait_for_nodes_s": "wait_for_clients_s"}
 #: Settings that are described by a table, and the class that the table describes.
 _OBJECTS: Mapping[str, type[Any]] = {
     "policy": RoundPolicy,
+    "schedule": WorkSchedule,
     "guard": Guard,
     "bounds": Bounds,
     "quorum": Quorum,
@@ -379,8 +405,8 @@ def _setting(name: str, value: Any, *, is_number: bool) -> Any:
         return math.inf if is_number and value == "inf" else value  # JSON has no infinity
     if name in _SWITCHES and isinstance(value, bool):
         return kind() if value else None
-    if kind is RoundPolicy:
-        return decode(value, RoundPolicy, (name,))
+    if kind in (RoundPolicy, WorkSchedule):
+        return decode(value, kind, (name,))
     if not isinstance(value, Mapping):
         raise InvalidInput(f"{name} must be {kind.__name__} or a table, got {value!r}.", field=name)
     if kind is not Bounds:

@@ -201,9 +201,14 @@ class Shadows:
                 with each.guarded():
                     each.learn(selection, outcome)
 
+    @property
+    def shadowed(self) -> list[tuple[Shadowed, bool]]:
+        """What each of them would have done so far, and whether it is still on."""
+        return [(each.shadowed, each.is_on) for each in self._all]
+
     def columns(self) -> dict[str, Array]:
         """Return their columns of ``selections.npz``."""
-        return {name: x for each in self._all for name, x in each.shadowed.columns().items()}
+        return {name: x for each, _ in self.shadowed for name, x in each.columns().items()}
 
     def state(self) -> dict[str, Array]:
         """Return what they have learned, and their columns."""

@@ -9,13 +9,14 @@ replies that it can use.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import flwr
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -25,10 +26,11 @@ from turnout.core import require
 from turnout.core.errors import InvalidInput
 from turnout.core.roster import Roster
 from turnout.core.selector import Selector
-from turnout.core.types import Array
+from turnout.core.types import Array, Status
 from turnout.experiment import Run
+from turnout.experiment.codec import encode
 from turnout.live.checkpoint import Checkpoint
-from turnout.live.driver import HostRun
+from turnout.live.driver import HostRun, Live
 from turnout.live.flower import inner as within
 from turnout.live.flower.inner import (
     GridView,
@@ -39,6 +41,7 @@ from turnout.live.flower.inner import (
     encode_arrays,
     numbering,
 )
+from turnout.live.flower.stale import StaleSteps, check_overlap, misfits
 from turnout.live.flower.transport import (
     FlowerHints,
     FlowerPort,
@@ -47,11 +50,16 @@ from turnout.live.flower.transport import (
     is_training,
     mark_training,
 )
+from turnout.live.flower.weighing import Weighing, rule_of
+from turnout.live.overlap import OverlappingSession
 from turnout.live.round import BY_CLIENTS, BY_SERVER, HISTORIES
 from turnout.live.session import Session
 from turnout.live.settings import LONGEST_S, LiveSettings
-from turnout.live.transport import log
+from turnout.live.transport import Address, Port, Reply, log
+from turnout.live.virtual import VirtualLive
 from turnout.live.world import VirtualWorld
+from turnout.training import Aggregation
+from turnout.training.aggregate import Answered
 from turnout.worlds import Environment, FixedDeadline, RoundPolicy
 
 log.parent = FLOWER_LOGGER  # a session logs like Flower itself
@@ -76,6 +84,8 @@ class SelectingStrategy(Strategy):
         settings: All settings of the run; arguments replace single ones.
         roster: Clients of an earlier run; None starts with none.
         world: Simulates time, availability and failures; None uses the real ones.
+        aggregation: A rule of ``turnout.training`` that weighs replies by who took part, such as
+            ``OnlineWeights()`` or ``"online-weights"``; None leaves weights to the inner strategy.
         **options: Other fields of ``turnout.live.LiveSettings``, by name.
     """
 
@@ -92,6 +102,7 @@ class SelectingStrategy(Strategy):
         settings: LiveSettings | None = None,
         roster: Roster | None = None,
         world: VirtualWorld | Environment | None = None,
+        aggregation: Aggregation | str | Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         if not isinstance(inner, Strategy) or isinstance(inner, SelectingStrategy):
@@ -111,8 +122,14 @@ class SelectingStrategy(Strategy):
         self.settings, self.selector = given.for_selector(selector)
         self._given_roster = roster
         self._world = VirtualWorld(world) if isinstance(world, Environment) else world
-        chosen = (self.settings.policy or FixedDeadline()).select_size(cohort_size)
-        within.check_numbers(inner, cohort_size, chosen, self.settings.quorum.min_answers)
+        if self.settings.overlaps:
+            check_overlap(inner, self.settings.schedule)
+        size = self.settings.answers
+        chosen = (self.settings.policy or FixedDeadline()).select_size(size)
+        within.check_numbers(inner, size, chosen, self.settings.quorum.min_answers)
+        self.aggregation = None
+        if aggregation is not None:
+            self.aggregation = rule_of(aggregation, inner, self.selector, self.settings)
         self._inner_state = None if self.settings.checkpoint is None else InnerState(inner)
         # The hooks of the inner strategy, before others stand in for them.
         self._own = {name: getattr(inner, name) for name in within.HOOKS}
@@ -157,7 +174,8 @@ class SelectingStrategy(Strategy):
             # The default of limit_s must not cut a longer timeout short.
             limit = timeout if limit == LONGEST_S else min(timeout, limit)
         require.integer("num_rounds", num_rounds, minimum=0)
-        self._run = run = FlowerRun(self, grid, limit, num_rounds)
+        kind = OverlappingFlowerRun if self.settings.overlaps else FlowerRun
+        self._run = run = kind(self, grid, limit, num_rounds)
         run.arrays = initial_arrays
         train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
@@ -169,7 +187,8 @@ class SelectingStrategy(Strategy):
                 for name, config in configs.items():
                     self._inner_state.watch(name, config)
             form = [[key, list(shape), kind] for key, shape, kind in form_of_arrays(initial_arrays)]
-            run.offset = run.resume({"strategy": within.name_of(self.inner), "model": form})
+            belongs_to = {"strategy": within.name_of(self.inner), "model": form}
+            run.offset = run.resume({**belongs_to, "aggregation": encode(self.aggregation)})
             if run.offset and not run.is_evaluated:
                 self._evaluate_again(run, evaluate_config, loop_grid)
             renumber = numbering(run.offset, num_rounds)
@@ -196,28 +215,13 @@ class SelectingStrategy(Strategy):
     ) -> Iterable[Message]:
         """Let the selector choose, and the inner strategy write to the chosen."""
         run = self._running
-        run.arrays, n_wanted = arrays, self.settings.cohort_size
+        run.arrays, n_wanted = arrays, self.settings.answers
         if self._world is not None:
             n_wanted = len(self._world.ids)
         elif not run.journal.n_rounds:
             n_wanted = max(n_wanted, int(within.setting(self.inner, "min_available_nodes", 0)))
-        nodes = cast(tuple[int, ...], run.choose(n_wanted, arrays))
-        if not nodes:
-            return []
-        view, number = GridView(grid, nodes, self.inner), run.journal.n_rounds + 1
-        with within.taking_everyone(self.inner):
-            written = list(self._own["configure_train"](number, arrays, config, view))
-        messages = {message.metadata.dst_node_id: message for message in written}
-        if len(written) != len(nodes) or messages.keys() != set(nodes):
-            raise UnsuitableStrategy(
-                f"{within.name_of(self.inner)} samples by itself: {len(nodes)} nodes were chosen, "
-                f"and it wrote {len(written)} messages, to {len(messages.keys() & set(nodes))} of "
-                f"them. Look at {within.sampling_settings(self.inner)}: configure_train must write "
-                "one message to every node that grid.get_node_ids() shows."
-            )
-        ordered = [messages[node] for node in nodes]
-        mark_training(ordered)
-        return ordered
+        nodes = run.begin_round(n_wanted, arrays, config, grid)
+        return run.written(nodes, run.journal.n_rounds + 1, arrays, config, grid) if nodes else []
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -229,11 +233,12 @@ class SelectingStrategy(Strategy):
                 f"{type(self.inner).__name__}.start must send the messages of configure_train by "
                 "grid.send_and_receive(messages): deadlines and outcomes depend on it."
             )
-        if run.result is None:  # no client could be chosen
-            run.train(())
         usable, aggregate = list(replies), self._own["aggregate_train"]
+        if run.result is None:  # nothing was sent
+            usable = run.play_unsent()
         with run.session.spans.part("aggregate"):
             number = run.journal.n_rounds
+            run.weigh()
             arrays, metrics = aggregate(number, usable) if usable else (None, None)
         run.arrays = run.arrays if arrays is None else arrays
         run.is_evaluated = False
@@ -281,6 +286,10 @@ class SelectingStrategy(Strategy):
         log.info("\t│\t├── Selector: %r", self.selector)
         log.info("\t│\t├── Cohort size: %d", self.settings.cohort_size)
         log.info("\t│\t├── Round policy: %r", self.settings.policy)
+        if self.settings.overlaps:
+            log.info("\t│\t├── Schedule: %r", self.settings.schedule)
+        if self.aggregation is not None:
+            log.info("\t│\t├── Aggregation: %r", self.aggregation)
         log.info("\t│\t└── Inner strategy: %s", within.name_of(self.inner))
         self._own["summary"]()
 
@@ -311,15 +320,21 @@ class FlowerRun(HostRun):
         n_rounds: Rounds in total.
     """
 
+    #: What chooses and learns.
+    session_kind: type[Session] = Session
+
     def __init__(
         self, strategy: SelectingStrategy, grid: Grid, limit_s: float, n_rounds: int
     ) -> None:
         self._inner, self._inner_state = strategy.inner, strategy._inner_state
+        self._own = strategy._own
         self.arrays = ArrayRecord()  #: the model
         self.offset = 0  #: rounds that were done before
         self.is_evaluated = True  #: whether the last of them was evaluated
         self.rules = ReplyRules.of(strategy.inner)
-        session = Session(
+        rule = strategy.aggregation
+        self._weighing = None if rule is None else Weighing(rule)
+        session = self.session_kind(
             replace(strategy.settings, limit_s=limit_s),
             strategy.selector,
             roster=strategy._given_roster,
@@ -330,6 +345,77 @@ class FlowerRun(HostRun):
         )
         self.port = FlowerPort(grid, self.rules)
         super().__init__(session, self.port, "flower", n_rounds, {"flwr": flwr.__version__})
+
+    def begin_round(
+        self, n_wanted: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> tuple[int, ...]:
+        """Return the nodes that get work at the start of a round.
+
+        Args:
+            n_wanted: Clients that should be connected.
+            arrays: The model.
+            config: What goes with it.
+            grid: Flower's grid.
+        """
+        return cast(tuple[int, ...], self.choose(n_wanted, arrays))
+
+    def written(
+        self,
+        nodes: Sequence[int],
+        number: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+    ) -> list[Message]:
+        """Let the inner strategy write to nodes; return the messages in their order.
+
+        Args:
+            nodes: The nodes.
+            number: The round, counted from 1.
+            arrays: The model that they get.
+            config: What goes with it.
+            grid: Flower's grid.
+        """
+        inner, view = self._inner, GridView(grid, nodes, self._inner)
+        with within.taking_everyone(inner):
+            written = list(self._own["configure_train"](number, arrays, config, view))
+        messages = {message.metadata.dst_node_id: message for message in written}
+        if len(written) != len(nodes) or messages.keys() != set(nodes):
+            raise UnsuitableStrategy(
+                f"{within.name_of(inner)} samples by itself: {len(nodes)} nodes were chosen, "
+                f"and it wrote {len(written)} messages, to {len(messages.keys() & set(nodes))} of "
+                f"them. Look at {within.sampling_settings(inner)}: configure_train must write "
+                "one message to every node that grid.get_node_ids() shows."
+            )
+        ordered = [messages[node] for node in nodes]
+        mark_training(ordered)
+        return ordered
+
+    def play_unsent(self) -> list[Message]:
+        """Play a round for which Flower's loop has sent nothing; return the replies that count."""
+        self.train(())
+        return []
+
+    def weigh(self) -> None:
+        """Put the model of the rule into the replies, if there is a rule, and let it learn."""
+        weighing, result, cohort = self._weighing, self.result, self.cohort
+        if weighing is None or result is None or cohort is None:
+            return
+        members = self.session.members.roster
+        replies = {id(reply): reply for reply in result.answers}  # each once
+        if replies:
+            weights = dict(zip(map(id, result.answers), result.weights, strict=True))
+            used = np.flatnonzero(result.closed.status == Status.COMPLETED)
+            chance = cohort.probability
+            answered = Answered(
+                np.array([members.index_of(result.ids[i]) for i in used]),
+                np.array(list(weights.values())),
+                None if chance is None else chance[used],
+                np.array(cohort.times)[used],
+                self.session.sizes(),
+            )
+            weighing.combine(self.arrays, list(replies.values()), answered)
+        weighing.end_round(self.arrays, len(members))
 
     def exchange(self, messages: list[Message], timeout: float | None) -> list[Message]:
         """Send what Flower's loop wants to send, and return the replies that count."""
@@ -390,6 +476,7 @@ class FlowerRun(HostRun):
             "counts": [len(parts), len(inner_parts)],
         }
         arrays = {f"model.{i}": part for i, part in enumerate(parts)}
+        arrays |= {} if self._weighing is None else self._weighing.state()
         return host, arrays | {f"inner.{i}": part for i, part in enumerate(inner_parts)}
 
     def restore(self, saved: Checkpoint) -> None:
@@ -399,6 +486,8 @@ class FlowerRun(HostRun):
         if self._inner_state is not None:
             inner_arrays = [arrays[f"inner.{i}"] for i in range(n_inner)]
             self._inner_state.restore(saved.host["inner"], inner_arrays)
+        if self._weighing is not None:
+            self._weighing.load_state(arrays)
         model_parts = [arrays[f"model.{i}"] for i in range(n_model)]
         self.arrays = decode_arrays(saved.host["model"], model_parts)
         self.is_evaluated = saved.host["is_evaluated"]
@@ -417,3 +506,97 @@ class FlowerRun(HostRun):
         result = self.train(payloads, reject)
         answers = zip(result.answers, result.weights, strict=True)
         return [self.rules.weighted(message, weight) for message, weight in answers]
+
+
+class OverlappingFlowerRun(FlowerRun):
+    """A run whose rounds overlap: nodes get work one by one, and replies come when they come.
+
+    Flower's loop calls its hooks once a round, as ever. ``configure_train`` writes to nobody: the
+    round is played when the loop sends, and the inner strategy writes to each node when its turn
+    has come. It therefore writes several times in a round, or not at all.
+    """
+
+    session: OverlappingSession
+    session_kind = OverlappingSession
+
+    def __init__(
+        self, strategy: SelectingStrategy, grid: Grid, limit_s: float, n_rounds: int
+    ) -> None:
+        super().__init__(strategy, grid, limit_s, n_rounds)
+        self._grid, self._train_config = grid, ConfigRecord()
+        self._models: dict[int, ArrayRecord] = {}  # by version, as long as somebody works on them
+        self._train_configured = -1  # the version with which the inner strategy was called last
+        self._is_due = False  # whether a round is to be played
+
+    def begin_round(
+        self, n_wanted: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> tuple[int, ...]:
+        """Keep the model, and wait for clients before the first round; nobody gets work yet."""
+        session, flights = self.session, self.session.flights
+        self.result, self._is_due, self._train_config = None, True, config
+        known = self._models | {flights.version: arrays}
+        self._models = {version: known[version] for version in sorted(flights.versions)}
+        self.live.gather(max(n_wanted, session.places()))
+        return ()
+
+    def play_unsent(self) -> list[Message]:
+        """Play the round: a loop of its own has not called ``send_and_receive``."""
+        return self._play()
+
+    def exchange(self, messages: list[Message], timeout: float | None) -> list[Message]:
+        """Play the round, or evaluate."""
+        return self._play() if self._is_due else super().exchange(messages, timeout)
+
+    def saved_state(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return also the models of earlier versions that clients work on."""
+        host, arrays = super().saved_state()
+        parts: list[Array] = []
+        used = self.session.flights.versions - {self.session.version}
+        host["kept"] = [[v, encode_arrays(self._models[v], parts)] for v in sorted(used)]
+        return host, arrays | {f"kept.{i}": part for i, part in enumerate(parts)}
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Continue also with the models of earlier versions."""
+        super().restore(saved)
+        named = {name: x for name, x in saved.host_arrays.items() if name.startswith("kept.")}
+        parts = [named[f"kept.{i}"] for i in range(len(named))]
+        self._models = {v: decode_arrays(table, parts) for v, table in saved.host["kept"]}
+
+    def _play(self) -> list[Message]:
+        self._is_due = False
+        version, present = self.session.version, self.arrays
+        result = self.play(self._write, present, self._rejected)
+        taken = result.taken
+        if self._train_configured != version:  # strategies remember the model that they wrote last
+            self.written((), version + 1, present, self._train_config, self._grid)
+            self._train_configured = version
+        if taken is None or not result.answers:
+            return []
+        weights = zip(result.answers, result.weights, strict=True)
+        messages = [self.rules.weighted(message, weight) for message, weight in weights]
+        bases = [self._models[number] for number in taken.versions.tolist()]
+        return StaleSteps(present, bases, taken, np.array(result.weights)).rewrite(messages)
+
+    def _write(self, addresses: Sequence[Address], version: int) -> list[Message]:
+        """Return the work of nodes on the model of a version."""
+        self.port.model, self._train_configured = self._models[version], version
+        nodes = cast(Sequence[int], addresses)
+        number, config = version + 1, self._train_config
+        messages = self.written(nodes, number, self.port.model, config, self._grid)
+        for content in {id(one.content): one.content for one in messages}.values():
+            for name, record in content.config_records.items():
+                # The strategy changes the record for the next choice, while this one is on its way.
+                content[name] = ConfigRecord(dict(record))
+        return messages
+
+    def _driver(self, port: Port) -> Live:
+        if self.session.world is None:
+            return super()._driver(port)
+        return VirtualLive(self.session, port, self._records)
+
+    def _rejected(self, replies: Sequence[Reply], versions: Sequence[int]) -> dict[int, str]:
+        """Return which replies of a buffer cannot be aggregated, by position, and why."""
+        models = [self._models[version] for version in versions]
+        needed = self.session.reports.required
+        faults = self.rules.rejected(replies, sent=self.arrays, needed=needed)
+        return misfits(replies, models, faults)

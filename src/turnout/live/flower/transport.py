@@ -57,6 +57,7 @@ from turnout.live.transport import (
     Address,
     AskColumns,
     AskIdentity,
+    AskLoss,
     Identity,
     Kind,
     Question,
@@ -238,8 +239,9 @@ class FlowerPort:
     def __init__(self, grid: Grid, rules: ReplyRules) -> None:
         self.grid = grid
         self._rules = rules
-        self._sent: dict[Ticket, Question | bool] = {}  #: a question, or whether it is training
-        self.model = ArrayRecord()  #: what clients start from in this round
+        #: A question, the model that a client trains from, or False for anything else.
+        self._sent: dict[Ticket, Question | ArrayRecord | bool] = {}
+        self.model = ArrayRecord()  #: what clients start from that get work now
 
     def present(self) -> Iterable[int]:
         """Return the connected nodes."""
@@ -256,7 +258,8 @@ class FlowerPort:
         self, addresses: Sequence[Address], payloads: Sequence[Message], ttl: float
     ) -> list[Ticket | None]:
         """Send messages, which know their nodes themselves."""
-        return self._push(payloads, [is_training(message) for message in payloads], ttl)
+        whats = [self.model if is_training(message) else False for message in payloads]
+        return self._push(payloads, whats, ttl)
 
     def poll(self, tickets: Collection[Ticket]) -> list[tuple[Ticket, Reply]]:
         """Fetch the replies that have come."""
@@ -272,7 +275,10 @@ class FlowerPort:
             self._sent.pop(ticket, None)
 
     def _push(
-        self, messages: Sequence[Message], whats: Sequence[Question | bool], ttl: float
+        self,
+        messages: Sequence[Message],
+        whats: Sequence[Question | ArrayRecord | bool],
+        ttl: float,
     ) -> list[Ticket | None]:
         for message in messages:
             message.metadata.ttl = ttl
@@ -299,7 +305,7 @@ class FlowerPort:
             log.warning("a reply cannot be read and is dropped: %s", error)
             return [(ticket, None)]
 
-    def _reply(self, what: Question | bool, message: Message | None) -> Reply:
+    def _reply(self, what: Question | ArrayRecord | bool, message: Message | None) -> Reply:
         if message is None:
             return Reply(Kind.GARBLED, reason="reply not readable")
         if message.has_error():
@@ -307,11 +313,11 @@ class FlowerPort:
             return Reply(kind, reason=_reason_of(message), content=message)
         if isinstance(what, AskIdentity):
             return Reply(metrics=_values(message), content=_identity(message))
-        if not isinstance(what, bool):
+        if isinstance(what, AskColumns | AskLoss):
             return Reply(metrics=_values(message), content=message)
-        if not what:
+        if isinstance(what, bool):
             return Reply(content=message)
-        reply = self._rules.check(message, train=True, model=self.model)
+        reply = self._rules.check(message, train=True, model=what)
         dropped = None if reply.reason is None else f"reply dropped, {reply.reason}"
         return reply._replace(reason=dropped)
 

@@ -362,6 +362,12 @@ def _check_settings(given: LiveSettings) -> None:
     for name in _NOT_HERE:
         if getattr(given, name) != getattr(LiveSettings(), name):
             raise InvalidInput(f"{name} has no effect in NVFlare: leave it out.", field=name)
+    if given.overlaps:
+        raise InvalidInput(
+            f"schedule {type(given.schedule).__name__} lets rounds overlap, and NVFlare's FedAvg "
+            "waits for every round: leave it out, or use Flower or HTTP.",
+            field="schedule",
+        )
     if given.followers:
         raise InvalidInput(
             "followers of settings cannot be sent to the server: add each one by "

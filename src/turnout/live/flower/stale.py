@@ -1,0 +1,214 @@
+"""What replies count where rounds overlap: which strategies can take them, and what they are given.
+
+A client trains on the model that it got, and the model has changed when it answers. What it has
+learned is the step from the one to the other. As in FedBuff (Nguyen et al., 2022), this step counts
+for the present model, multiplied by the staleness weight. With weights n_i, staleness weights s_i,
+answers w_i and the models b_i that they started from, the next model is to be
+
+    w + sum_i n_i / (sum_j n_j) * s_i * (w_i - b_i),
+
+which is what ``turnout.training`` computes. Flower's averages divide by the sum of the weights. So
+a factor on ``num-examples`` would cancel where all answers are equally stale, and a buffer of one
+would ignore it. Therefore the answer itself is rewritten as w + s_i (w_i - b_i), and its weight
+stays n_i: FedAvg then returns exactly the sum above, and FedAdam and its like take the sum minus w
+for their gradient. An answer with staleness 0 and weight 1 stays as it came, bit for bit.
+
+Two kinds of arrays are no steps. Whole numbers, such as counters, are averaged as they come. The
+running moments of batch normalisation, which torch calls ``running_mean`` and ``running_var``, are
+averaged with the weights n_i s_i.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, Message
+from flwr.serverapp.strategy import (
+    Bulyan,
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedTrimmedAvg,
+    FedXgbBagging,
+    FedXgbCyclic,
+    FedYogi,
+    MultiKrum,
+    QFedAvg,
+    Strategy,
+)
+
+from turnout.core.errors import InvalidInput
+from turnout.core.types import Array, FloatArray
+from turnout.live.flower.inner import layers
+from turnout.live.flower.transport import read_array
+from turnout.live.reports import squared_distance
+from turnout.live.transport import Reply
+from turnout.worlds import Answers
+
+#: The last part of the names of arrays that are averaged and are no steps.
+_MOMENTS = ("running_mean", "running_var")
+#: Set to True on your own strategy if its ``aggregate_train`` uses the weighted mean of the
+#: replies and nothing else of them.
+DECLARED = "averages_replies"
+
+_PRIVACY = (
+    "its noise is made for rounds in which every node answers once, and nothing is proven about "
+    "the privacy of rounds that overlap"
+)
+_COMPARES = (
+    "it compares the replies of a round with one another, and a stale step differs from the others "
+    "because of its age and its weight"
+)
+_TREES = "trees are grown on one model and cannot be added to another"
+#: Strategies that cannot take stale replies, and why.
+_CANNOT: Mapping[type[Strategy], str] = {
+    FedMedian: _COMPARES,
+    FedTrimmedAvg: _COMPARES,
+    MultiKrum: _COMPARES,  # Krum is one
+    Bulyan: _COMPARES,
+    QFedAvg: "it divides by the sizes of the updates, so that a smaller step would weigh more",
+    FedXgbBagging: _TREES,
+    FedXgbCyclic: _TREES,
+    DifferentialPrivacyServerSideAdaptiveClipping: _PRIVACY,
+    DifferentialPrivacyServerSideFixedClipping: _PRIVACY,
+    DifferentialPrivacyClientSideAdaptiveClipping: _PRIVACY,
+    DifferentialPrivacyClientSideFixedClipping: _PRIVACY,
+}
+#: Classes whose ``aggregate_train`` uses the weighted mean of the replies and nothing else of them.
+_AVERAGES = frozenset({FedAvg, FedAvgM, FedAdagrad, FedAdam, FedYogi})
+
+
+def check_overlap(strategy: Strategy, schedule: object) -> None:
+    """Refuse a strategy that cannot take replies from clients of several rounds.
+
+    Args:
+        strategy: The inner strategy.
+        schedule: The schedule, for the message.
+
+    Raises:
+        InvalidInput: It cannot; the message says why.
+    """
+    for layer in layers(strategy):
+        why = _reason(layer)
+        if why is not None:
+            raise InvalidInput(
+                f"{type(layer).__name__} cannot be used with {type(schedule).__name__}: {why}. Use "
+                "FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam or FedYogi, or leave out schedule.",
+                field="schedule",
+            )
+
+
+def _reason(layer: Strategy) -> str | None:
+    if getattr(layer, DECLARED, False):
+        return None
+    for kind, why in _CANNOT.items():
+        if isinstance(layer, kind):
+            return why
+    owner = next(cls for cls in type(layer).__mro__ if "aggregate_train" in vars(cls))
+    if owner in _AVERAGES and "aggregate_train" not in vars(layer):
+        return None
+    return (
+        f"it has an aggregate_train of its own, and turnout does not know what that does with "
+        f"replies; if it uses their weighted mean and nothing else of them, set {DECLARED} = True "
+        "on the class"
+    )
+
+
+def misfits(
+    replies: Sequence[Reply], models: Sequence[ArrayRecord], faults: Mapping[int, str]
+) -> dict[int, str]:
+    """Return which replies are no models like the one that their client got, and why.
+
+    Args:
+        replies: The replies.
+        models: The model that the client of each got.
+        faults: Those that are known already, by position.
+    """
+    found = dict(faults)
+    for i, (reply, model) in enumerate(zip(replies, models, strict=True)):
+        have = {key: shape for key, shape, _ in reply.form.arrays[1]}
+        want = {key: tuple(array.shape) for key, array in model.items()}
+        if i not in found and have != want:
+            found[i] = "its arrays have other keys or shapes than the model that it got"
+    return found
+
+
+@dataclass(frozen=True)
+class StaleSteps:
+    """The replies of a round as steps for the present model.
+
+    Args:
+        present: The present model.
+        bases: The model that the client of each reply got.
+        answers: Their staleness and weights.
+        examples: (s,) the weight of each in the average.
+    """
+
+    present: ArrayRecord
+    bases: Sequence[ArrayRecord]
+    answers: Answers
+    examples: FloatArray
+
+    def rewrite(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the replies with rewritten models, as often as they count.
+
+        Args:
+            messages: The replies, which are changed.
+        """
+        records = [next(iter(one.content.array_records.values())) for one in messages]
+        answers = self.answers
+        factors = answers.rule.of_updates(answers.staleness, lambda: self._deviations(records))
+        examples = np.where(np.isfinite(self.examples), self.examples, 1.0) * answers.times
+        weighted = float(examples @ factors)
+        share = float(examples.sum()) / weighted if weighted > 0.0 else math.nan
+        for record, base, factor in zip(records, self.bases, factors.tolist(), strict=True):
+            self._rewrite(record, base, factor, factor * share if share == share else 1.0)
+        times = answers.times.tolist()
+        return [one for one, n in zip(messages, times, strict=True) for _ in range(n)]
+
+    def _rewrite(self, record: ArrayRecord, base: ArrayRecord, factor: float, share: float) -> None:
+        for key in list(record):
+            own = read_array(record[key])
+            is_moment = key.rpartition(".")[2] in _MOMENTS
+            if own.dtype.kind not in "fc" or (is_moment and share == 1.0):
+                continue
+            if is_moment:
+                new = share * np.asarray(own, dtype=np.float64)
+            elif base is self.present and factor == 1.0:
+                continue
+            else:
+                step = np.subtract(own, read_array(base[key]), dtype=_precise(own))
+                new = read_array(self.present[key]) + factor * step
+            record[key] = FlowerArray(np.asarray(new, dtype=own.dtype))
+
+    def _deviations(self, records: Sequence[ArrayRecord]) -> FloatArray:
+        """Return (s,) the squared distance of each step from the mean of the fresh ones."""
+        fresh = np.flatnonzero(self.answers.staleness == 0).tolist()
+        total = np.zeros(len(records))
+        if not fresh:
+            return np.full(len(records), np.nan)
+        for key, array in self.present.items():
+            kind = np.dtype(array.dtype).kind
+            if kind not in "fc" or key.rpartition(".")[2] in _MOMENTS:
+                continue
+            steps = [
+                np.subtract(read_array(record[key]), read_array(base[key]), dtype=np.float64)
+                for record, base in zip(records, self.bases, strict=True)
+            ]
+            mean = np.mean([steps[row] for row in fresh], axis=0)
+            total += [squared_distance(step, mean) for step in steps]
+        return total
+
+
+def _precise(array: Array) -> type:
+    return np.complex128 if array.dtype.kind == "c" else np.float64
