@@ -23,6 +23,8 @@ _HOMES = {
     **dict.fromkeys(("DatabaseError", "migrated", "open_database", "writing"), "database"),
     **dict.fromkeys(("create_app", "run"), "app"),
     **dict.fromkeys(("back_up", "restore"), "backup"),
+    "write_folder": "folder",
+    "Store": "store",
     "list_audit": "logs",
     **dict.fromkeys(("list_tokens", "make_token", "revoke_token"), "auth"),
 }

@@ -23,7 +23,7 @@ from turnout.core.errors import InvalidInput, TurnoutError
 from turnout.core.names import import_extra
 from turnout.core.version import __version__
 from turnout.live.receipts import Receipts
-from turnout.serve import federations, rounds
+from turnout.serve import federations, places, rounds
 from turnout.serve.auth import (
     MAX_BODY,
     WrongTokens,
@@ -32,7 +32,7 @@ from turnout.serve.auth import (
     is_loopback,
     needs,
 )
-from turnout.serve.database import reading, writing
+from turnout.serve.database import reading, tidy, writing
 from turnout.serve.logs import CALLER, Caller, Requests, log_config
 from turnout.serve.problems import ERRORS, HttpProblem, handle_errors
 from turnout.serve.store import Store
@@ -110,6 +110,7 @@ def create_app(
     handle_errors(app)
     app.include_router(federations.router)
     app.include_router(rounds.router)
+    app.include_router(places.router)
     for path, (name, media_type) in _PAGE.items():
         app.add_route(path, partial(_file, name, media_type), include_in_schema=False)
 
@@ -142,14 +143,17 @@ def create_app(
 
 
 def _keep_house(store: Store, stop: Event, keep_days: float | None) -> None:
-    """Close rounds whose time is over, and forget old ones, until the server stops."""
+    """Close rounds whose time is over, tidy up and forget old ones, until the server stops."""
     CALLER.set(Caller("(server)"))
     closing = _Chore("overdue rounds can%s be closed")
+    tidying = _Chore("the log of SQLite can%s be moved to the database file")
     forgetting = _Chore("old rounds can%s be deleted")
     next_forget = time.monotonic()
     while not stop.wait(_CHECK_S):
         with closing:
             rounds.close_overdue(store, time.time())
+        with tidying:
+            tidy(store.engine)
         if keep_days is None:
             continue
         with forgetting:

@@ -12,7 +12,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -20,7 +20,17 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends
 from fastapi.routing import APIRoute
-from sqlalchemy import ColumnElement, Connection, String, cast, insert, literal, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    String,
+    bindparam,
+    cast,
+    insert,
+    literal,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -37,6 +47,7 @@ from turnout.serve.schemas import NAME
 SCOPES = ("read", "select", "admin")
 #: Characters that a token must have which a person or a program has chosen.
 _MIN_TOKEN = 32
+_NAMES = "a name has up to 64 of a-z, 0-9, '_', '.' and '-', and begins with a letter or digit"
 #: The scope of a token that was revoked.
 _REVOKED = "revoked"
 #: Bytes that the body of a request may have ...
@@ -77,8 +88,10 @@ def make_token(connection: Connection, name: str, scope: str, federation: str | 
         federation: The only federation it applies to; None: all federations.
 
     Raises:
-        InvalidInput: There is no such scope or federation, or the name is taken.
+        InvalidInput: There is no such scope or federation, or the name is taken or not possible.
     """
+    if not re.fullmatch(NAME, name):
+        raise InvalidInput(f"name must not be {name[:80]!r}: {_NAMES}.", field="name")
     if scope not in SCOPES:
         raise InvalidInput(
             f"scope must be one of {', '.join(SCOPES)}, got {scope!r}.", field="scope"
@@ -155,10 +168,7 @@ def _declared(path: Path, lines: Sequence[str]) -> list[tuple[int, str, str, str
                 f"{_MIN_TOKEN} characters."
             )
         elif not re.fullmatch(NAME, words[0]):  # what stands there may be the token
-            problem = (
-                "a name has up to 64 of a-z, 0-9, '_', '.' and '-', and begins with a letter or "
-                "digit: rename it."
-            )
+            problem = f"{_NAMES}: rename it."
         elif words[0] in line_of:
             problem = (
                 f"the name {words[0]!r} is taken by line {line_of[words[0]]}: give every token its "
@@ -231,7 +241,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def needs(scope: str, *, everywhere: bool = False) -> Callable[[Request], Grant]:
+def needs(scope: str, *, everywhere: bool = False) -> Callable[[Request], Awaitable[Grant]]:
     """Return a dependency of routes that rejects callers without a scope.
 
     Args:
@@ -239,10 +249,11 @@ def needs(scope: str, *, everywhere: bool = False) -> Callable[[Request], Grant]
         everywhere: Whether the scope must apply to all federations, not only to that of the path.
     """
 
-    def check(request: Request) -> Grant:
+    async def check(request: Request) -> Grant:
         # A route with a body is checked twice, before the body is read and by FastAPI.
-        grant: Grant = getattr(request.state, "grant", None) or _grant(request)
-        request.state.grant = grant
+        if not hasattr(request.state, "grant"):
+            request.state.grant = await run_in_threadpool(_grant, request)
+        grant: Grant = request.state.grant
         name = request.path_params.get("name")
         is_covered = grant.covers(name) or (name is None and not everywhere)
         if SCOPES.index(grant.scope) >= SCOPES.index(scope) and is_covered:
@@ -261,6 +272,13 @@ def needs(scope: str, *, everywhere: bool = False) -> Callable[[Request], Grant]
 READ, SELECT, ADMIN = ([Depends(needs(scope))] for scope in SCOPES)
 
 
+_KNOWN = (
+    select(TOKEN.c.name.label("token"), TOKEN.c.scope, TOKEN.c.federation_id, FEDERATION.c.name)
+    .outerjoin(FEDERATION)
+    .where(TOKEN.c.digest == bindparam("sent"))
+)
+
+
 def _grant(request: Request) -> Grant:
     """Return what the caller may do."""
     origin = request.headers.get("origin")
@@ -273,9 +291,7 @@ def _grant(request: Request) -> Grant:
         wrong_tokens.check(address, digest)
     with reading(request.app.state.store.engine) as connection:
         if kind.lower() == "bearer":
-            query = select(TOKEN.c.name.label("token"), TOKEN.c.scope, TOKEN.c.federation_id)
-            query = query.add_columns(FEDERATION.c.name).outerjoin(FEDERATION)
-            row = connection.execute(query.where(TOKEN.c.digest == digest)).one_or_none()
+            row = connection.execute(_KNOWN, {"sent": digest}).one_or_none()
             if row is not None and (row.federation_id is None or row.name is not None):
                 wrong_tokens.note(address, digest, is_right=True)
                 CALLER.get().actor = row.token
@@ -349,7 +365,7 @@ class GuardedRoute(APIRoute):
 
         async def guarded(request: Request) -> Response:
             for check in checks:
-                await run_in_threadpool(check, request)
+                await check(request)
             most = min(_MAX_BODIES.get(self.path, math.inf), request.app.state.max_body)
             announced = request.headers.get("content-length", "0")
             too_large = HttpProblem("too-large", f"the body is larger than {most} bytes.")

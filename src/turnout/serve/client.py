@@ -1,4 +1,8 @@
-"""The client of a server: ``Remote``, which acts as a selector, and ``follow``, for trackers."""
+"""The client of a server.
+
+``Remote`` acts as a selector, ``Places`` keeps clients at work where rounds overlap, and ``follow``
+is for trackers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from operator import attrgetter
@@ -334,6 +338,67 @@ for _name in (
     setattr(Remote, _name, property(attrgetter(f"_local.{_name}")))
 
 
+class Places:
+    """The work in a federation of a server whose rounds overlap; every request is safe to repeat.
+
+    Documents are as ``/openapi.json`` describes them.
+
+    Args:
+        url: The address of the server, such as ``http://127.0.0.1:8717``.
+        federation: The name of the federation, which has a schedule.
+        token: A token with the scope select; None uses the variable ``TURNOUT_TOKEN``.
+        patience_s: Seconds to wait for a server that does not respond.
+    """
+
+    def __init__(
+        self, url: str, federation: str, *, token: str | None = None, patience_s: float = 60.0
+    ) -> None:
+        self._server = ServerConnection(url, token, patience_s)
+        self._path = f"/federations/{federation}"
+        self._choice: int | None = None  # the next one, as the last response said
+
+    def at_work(self) -> dict[str, Any]:
+        """Return who is at work and on which model: what a caller that restarts gives out again."""
+        return self._next("GET", "/places")
+
+    def fill(self, available: Sequence[Hashable] | None = None) -> dict[str, Any]:
+        """Let the server choose for the free places; nobody is chosen if none is free.
+
+        Args:
+            available: Who can be chosen; None: everyone who is enrolled and not at work.
+
+        Raises:
+            RemoteError: The request is rejected, such as when another program has chosen meanwhile.
+        """
+        if self._choice is None:
+            self.at_work()
+        terms = {} if available is None else {"available": list(available)}
+        return self._next("POST", "/places", {"choice": self._choice, **terms})
+
+    def report(self, choice: int, outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Report outcomes of clients of a choice; ``closed`` are the rounds that this has closed.
+
+        Args:
+            choice: The number of the choice that gave them work.
+            outcomes: For each client: ``client``, ``status``, ``seconds``, ``metrics``, ``reason``.
+        """
+        return self._next("POST", f"/places/{choice}/outcomes", {"outcomes": list(outcomes)})
+
+    def round(self, number: int) -> dict[str, Any]:
+        """Return a round: whose work has ended in it, and the weight of each answer that counts.
+
+        Args:
+            number: The round, from 0.
+        """
+        found: dict[str, Any] = self._server.send("GET", f"{self._path}/rounds/{number}")
+        return found
+
+    def _next(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        said: dict[str, Any] = self._server.send(method, f"{self._path}{path}", body)
+        self._choice = int(said["next_choice"])
+        return said
+
+
 # --------------------------------------------------------------------------------------------------
 # Trackers of a server's rounds: TensorBoard, MLflow, W&B or your own.
 #
@@ -418,6 +483,7 @@ def _values(closed: Mapping[str, Any]) -> dict[str, float]:
 
 __all__ = [
     "TOKEN_VARIABLE",
+    "Places",
     "Remote",
     "RemoteError",
     "follow",

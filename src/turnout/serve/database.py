@@ -7,10 +7,12 @@ that the earlier ones need not be replayed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from alembic import command
 from alembic.config import Config
@@ -51,6 +53,11 @@ _WAIT_S = 60.0
 _START_LOCK = 7_210_517
 #: The execution option that marks a writing connection, since SQLite locks when it begins.
 _WRITES = "turnout_writes"
+#: Pages of SQLite's log after which a commit moves them to the database, if ``tidy`` has not.
+_MOST_PAGES = 16_384
+#: Where the writers of this process wait for each other, by SQLite database. SQLite itself lets
+#: them try again after pauses, and some would try for seconds.
+_TURNS: WeakKeyDictionary[Engine, Lock] = WeakKeyDictionary()
 #: More connections than a server has threads, so that no thread waits for one with a lock held.
 _POOL = {"pool_size": 20, "max_overflow": 80}
 
@@ -100,6 +107,18 @@ ROUND = Table(
     Column("chosen", Text, nullable=False),  # JSON, as in the response
     Column("result", Text),
     UniqueConstraint("federation_id", "key", name="one_round_by_key"),
+)
+
+#: The clients that got work together, in federations whose rounds overlap.
+CHOICE = Table(
+    "choice",
+    METADATA,
+    _federation_key(),
+    Column("number", Integer, primary_key=True),
+    Column("key", String(256)),  # idempotency key of the request that made it
+    Column("at", Double, nullable=False),
+    Column("chosen", Text, nullable=False),  # JSON, as in the response
+    UniqueConstraint("federation_id", "key", name="one_choice_by_key"),
 )
 
 SNAPSHOT = Table(
@@ -166,7 +185,7 @@ def migrated(url: str) -> tuple[Engine, str | None, str]:
     """Open a database as ``open_database`` does; also return its version before and after."""
     engine = _engine(url)
     try:
-        with _writer(engine).begin() as connection:
+        with engine.execution_options(**{_WRITES: True}).begin() as connection:
             before = _migrate(connection)
     except SQLAlchemyError as error:
         engine.dispose()
@@ -177,7 +196,8 @@ def migrated(url: str) -> tuple[Engine, str | None, str]:
     return engine, before, _versions(_MIGRATIONS)[0]
 
 
-def writing(engine: Engine) -> AbstractContextManager[Connection]:
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
     """Enter a writing transaction; SQLite allows one at a time.
 
     Args:
@@ -186,7 +206,11 @@ def writing(engine: Engine) -> AbstractContextManager[Connection]:
     Raises:
         DatabaseError: Another version of turnout has changed the tables since then.
     """
-    return reading(_writer(engine))
+    with _TURNS.get(engine, nullcontext()), engine.connect() as connection:
+        connection.execution_options(**{_WRITES: True})
+        with connection.begin():
+            _check_version(connection)
+            yield connection
 
 
 @contextmanager
@@ -200,10 +224,19 @@ def reading(engine: Engine) -> Iterator[Connection]:
         DatabaseError: Another version of turnout has changed the tables since then.
     """
     with engine.begin() as connection:
-        there = connection.execute(_VERSION).scalar()
-        if there != _versions(_MIGRATIONS)[0]:
-            raise _wrong_version(there, "restart this server with")
+        _check_version(connection)
         yield connection
+
+
+def tidy(engine: Engine) -> None:
+    """Move what SQLite has logged to the database file, so that no request has to wait for it.
+
+    Args:
+        engine: The database.
+    """
+    if engine.dialect.name == "sqlite":
+        with closing(engine.raw_connection()) as connection:  # it must be in no transaction
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").close()
 
 
 def lock_starts(connection: Connection) -> None:
@@ -216,8 +249,10 @@ def lock_starts(connection: Connection) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_START_LOCK})")
 
 
-def _writer(engine: Engine) -> Engine:
-    return engine.execution_options(**{_WRITES: True})
+def _check_version(connection: Connection) -> None:
+    there = connection.execute(_VERSION).scalar()
+    if there != _versions(_MIGRATIONS)[0]:
+        raise _wrong_version(there, "restart this server with")
 
 
 def _engine(url: str) -> Engine:
@@ -234,6 +269,7 @@ def _engine(url: str) -> Engine:
         engine = create_engine(parsed, connect_args={"timeout": _WAIT_S}, **_POOL)
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
+        _TURNS[engine] = Lock()
         return engine
     if backend != "postgresql":
         raise InvalidInput(
@@ -248,7 +284,8 @@ def _engine(url: str) -> Engine:
 
 def _prepare(connection: Any, _: Any) -> None:
     connection.isolation_level = None  # the handler of "begin" starts transactions
-    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+    pages = f"wal_autocheckpoint = {_MOST_PAGES}"
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", pages):
         connection.execute(f"PRAGMA {pragma}")
 
 

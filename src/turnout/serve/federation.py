@@ -11,6 +11,7 @@ import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import chain
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -21,7 +22,17 @@ from turnout.core.registry import list_selectors, make
 from turnout.core.selector import Selector
 from turnout.core.types import BoolArray, FloatArray, IntArray, Status
 from turnout.experiment.codec import decode_parameter
-from turnout.live import ClosedRound, Cohort, Guard, Kind, LiveSettings, Reply, Session
+from turnout.experiment.variants import parsed, variants_of
+from turnout.live import (
+    ClosedRound,
+    Cohort,
+    Guard,
+    Kind,
+    LiveSettings,
+    OverlappingSession,
+    Reply,
+    Session,
+)
 from turnout.live.checkpoint import Checkpoint, check_settings, checkpoint_bytes, read_checkpoint
 from turnout.live.client import NUM_EXAMPLES
 from turnout.live.members import Enrolled
@@ -29,6 +40,7 @@ from turnout.live.monitor import Follower
 from turnout.live.reports import Hints
 from turnout.live.transport import clock
 from turnout.serve.schemas import (
+    MOST_SHADOWS,
     Bits,
     ClientOutcome,
     Definition,
@@ -44,7 +56,10 @@ REPORTED = "reported"
 #: The kind of run in checkpoints of a server.
 CHECKPOINT_KIND = "serve"
 #: The parts of a definition that a checkpoint belongs to.
-_IDENTITY = {"selector", "parameters", "seed", "guard", "cohort_size", "policy", "bounds"}
+_IDENTITY = {
+    *("selector", "parameters", "seed", "guard", "cohort_size", "policy", "bounds"),
+    "schedule",
+}
 #: A whole number in the parameters of a selector, which may be the size of an array ...
 _MAX_INTEGER = 10_000
 #: ... and bytes that a selector may need for one client.
@@ -85,11 +100,39 @@ class RoundClosed(_Recorded):
     round: int
 
 
+class PlacesFilled(_Recorded):
+    """Clients got work, where rounds overlap; ``round`` is the number of the choice."""
+
+    round: int
+    terms: Terms
+
+
+class WorkAnswered(_Recorded):
+    """Outcomes of work were reported; only new ones are recorded."""
+
+    round: int
+    report: Outcomes
+
+
+class TimePassed(_Recorded):
+    """The time of a round, or of a client at work, was over."""
+
+
 class StateImported(_Recorded):
     """The state was replaced by the snapshot of the same number."""
 
 
-Content = Enrolment | Withdrawal | RoundOpened | RoundReported | RoundClosed | StateImported
+Content = (
+    Enrolment
+    | Withdrawal
+    | RoundOpened
+    | RoundReported
+    | RoundClosed
+    | PlacesFilled
+    | WorkAnswered
+    | TimePassed
+    | StateImported
+)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -168,6 +211,8 @@ class LiveFederation:
     ) -> None:
         self.definition, self.id, self.created_at = definition, id, created_at
         settings = definition.model_dump(exclude={"name", "selector", "parameters"})
+        for text in definition.shadow:
+            _check_name("shadow", parsed(text)[0])
         self.reported = Reported() if settings["policy"] == REPORTED else None
         if self.reported is not None:
             settings["policy"] = self.reported
@@ -175,9 +220,22 @@ class LiveFederation:
         live, self.selector = live.for_selector(_selector(definition))
         self.selector.check_parameters()
         if self.reported is not None:  # the caller decides when a round ends
+            if live.overlaps:
+                raise InvalidInput(
+                    "schedule: the server decides when overlapping rounds end, so the policy "
+                    f'"{REPORTED}" does not go with it.',
+                    field="schedule",
+                )
             live = replace(live, limit_s=math.inf)
         self.members = Enrolled()
-        self.session = Session(live, self.selector, members=self.members, hints=_Hints())
+        kind = OverlappingSession if live.overlaps else Session
+        with clock.held(0.0):  # the log has the times
+            self.session = kind(live, self.selector, members=self.members, hints=_Hints())
+        #: The session again, if rounds overlap.
+        self.work = self.session if isinstance(self.session, OverlappingSession) else None
+        self.given: Cohort | None = None  #: the last choice, if rounds overlap
+        self.ended: list[ClosedRound] = []  #: the rounds that the last event has closed there
+        self.refused: dict[Hashable, str] = {}  #: reports in it that do not count, and why
         self.seq = 0  #: of the last event
         self.at = 0.0  #: when it happened
         self.cohort: Cohort | None = None  #: of the open round
@@ -203,6 +261,7 @@ class LiveFederation:
             content: What happened.
         """
         started = time.perf_counter()
+        self.ended, self.refused = [], {}
         with clock.held(at):
             if isinstance(content, Enrolment):
                 columns = {name: as_array(values) for name, values in content.columns.items()}
@@ -216,6 +275,12 @@ class LiveFederation:
                 self._report(content.round, content.report, at)
             elif isinstance(content, RoundClosed):
                 self._close(at)
+            elif isinstance(content, PlacesFilled):
+                self._fill(content.terms)
+            elif isinstance(content, WorkAnswered):
+                self._take_in(content.round, content.report)
+            elif isinstance(content, TimePassed):
+                self._give_up()
         self.seq, self.at = seq, at
         self.replay_s += time.perf_counter() - started
 
@@ -225,6 +290,8 @@ class LiveFederation:
         That is when all clients are reported, when its policy has enough answers, or when its time
         is over by the server's own clock. The seconds of a report judge only the client in it.
         """
+        if self.work is not None:
+            return self.is_working and self._ends_in(self.work, at) <= 0.0
         if self.cohort is None:
             return False
         if len(self.outcomes) == len(self.cohort.ids):
@@ -233,10 +300,29 @@ class LiveFederation:
         has_enough = ends < self.cohort.deadline
         return self.reported is None and (has_enough or at - self.opened_at >= ends)
 
+    @property
+    def is_working(self) -> bool:
+        """Whether a client is at work, or has been in this round, where rounds overlap."""
+        flights = None if self.work is None else self.work.flights
+        return flights is not None and (flights.n_busy > 0 or flights.ended.size > 0)
+
+    def closes_at(self, at: float) -> float | None:
+        """Return when a round that overlaps others ends, or a client is given up; None: never."""
+        if self.work is None or not self.is_working:
+            return None
+        ends_in = self._ends_in(self.work, at)
+        return at + ends_in if math.isfinite(ends_in) else None
+
+    @staticmethod
+    def _ends_in(work: OverlappingSession, at: float) -> float:
+        with clock.held(at), work.looking():
+            return 0.0 if work.is_over() or work.has_overdue else work.left_s()
+
     def free(self, terms: Terms, at: float) -> BoolArray:
         """Return (n,) the clients that could be selected under these terms."""
         with self._under(terms, at):
-            return self.members.selectable()
+            free = self.members.selectable()
+            return free if self.work is None else free & ~self.work.flights.busy(free.size)
 
     def polled(self, terms: Terms, at: float) -> list[Hashable]:
         """Return the clients whose losses the selector needs before it selects."""
@@ -278,6 +364,8 @@ class LiveFederation:
             for name in ("min_gap", "max_times"):
                 if identity["guard"][name] == usual[name]:
                     del identity["guard"][name]
+        if identity["schedule"] is None:  # nor schedules
+            del identity["schedule"]
         return identity
 
     def _set(self, terms: Terms) -> None:
@@ -299,14 +387,50 @@ class LiveFederation:
     def _open(self, terms: Terms, at: float) -> None:
         self._set(terms)
         self.session.begin()
+        self._use_losses(terms)
+        self.cohort = self.session.open()
+        self.opened_at, self.outcomes, self.length_s = at, {}, None
+
+    def _use_losses(self, terms: Terms) -> None:
         polled, given = self.session.to_poll(), terms.losses
         if polled and given is not None:
             known: dict[Hashable, float | None] = dict(
                 zip(given.clients, given.losses, strict=True)
             )
             self.session.receive_losses(polled, as_array([known.get(c) for c in polled]), 0)
-        self.cohort = self.session.open()
-        self.opened_at, self.outcomes, self.length_s = at, {}, None
+
+    def _fill(self, terms: Terms) -> None:
+        self._set(terms)
+        self._use_losses(terms)
+        self.given = self.session.open()
+        self.members.available = None
+
+    def _take_in(self, choice: int, report: Outcomes) -> None:
+        work, roster = self._overlapping, self.members.roster
+        for outcome in report.outcomes:
+            why = work.flights.refusal(roster.index_of(outcome.client), choice)
+            if why is None:
+                work.receive(outcome.client, _reply(outcome, math.nan), choice)
+                self._end_if_over(work)  # an answer behind a full buffer counts in the next round
+            else:
+                self.refused[outcome.client] = f"it is to {why}"
+
+    def _give_up(self) -> None:
+        work = self._overlapping
+        present = {one.client for one in work.at_work if self.members.is_there(one.client)}
+        work.give_up(present)
+        self._end_if_over(work)
+
+    def _end_if_over(self, work: OverlappingSession) -> None:
+        if work.is_over():
+            present = [one.client for one in work.at_work if self.members.is_there(one.client)]
+            self.ended.append(work.close(present))
+            work.spans.finish()
+
+    @property
+    def _overlapping(self) -> OverlappingSession:
+        assert self.work is not None
+        return self.work
 
     def _report(self, t: int, report: Outcomes, at: float) -> None:
         is_open = self.cohort is not None and t == self.cohort.round
@@ -314,13 +438,7 @@ class LiveFederation:
             if is_open:
                 self.outcomes[outcome.client] = outcome
             elapsed = at - self.opened_at if is_open else math.nan
-            seconds = elapsed if outcome.seconds is None else outcome.seconds
-            metrics = {
-                NUM_EXAMPLES if name == "num_examples" else name: value
-                for name, value in outcome.metrics.items()
-            }
-            reply = Reply(_KINDS[outcome.status], seconds, metrics, outcome.reason)
-            self.session.receive(outcome.client, reply, round=t)
+            self.session.receive(outcome.client, _reply(outcome, elapsed), round=t)
         if is_open and report.length_s is not None:
             self.length_s = report.length_s
 
@@ -354,6 +472,15 @@ class LiveFederation:
         return mask
 
 
+def _reply(outcome: ClientOutcome, elapsed: float) -> Reply:
+    seconds = elapsed if outcome.seconds is None else outcome.seconds
+    metrics = {
+        NUM_EXAMPLES if name == "num_examples" else name: value
+        for name, value in outcome.metrics.items()
+    }
+    return Reply(_KINDS[outcome.status], seconds, metrics, outcome.reason)
+
+
 def content_of(saved: Checkpoint) -> bytes:
     """Return a checkpoint as a file."""
     return checkpoint_bytes(saved, CHECKPOINT_KIND)
@@ -373,13 +500,32 @@ def check_new(definition: Definition) -> None:
     Raises:
         TurnoutError: What is wrong, and the fix.
     """
-    largest = max(_integers(definition.parameters), default=0)
-    if largest > _MAX_INTEGER:  # making the arrays could take all memory, or minutes
+    shadows = [parsed(text)[2] for text in definition.shadow]
+    for field, tables in (("parameters", [definition.parameters]), ("shadow", shadows)):
+        largest = max(_integers(tables), default=0)
+        if largest > _MAX_INTEGER:  # making the arrays could take all memory, or minutes
+            raise InvalidInput(
+                f"{field}: whole numbers must be at most {_MAX_INTEGER} over HTTP, got {largest}.",
+                field=field,
+            )
+    most = max(_integers(definition.schedule), default=0)
+    if most >= 2**31:
         raise InvalidInput(
-            f"parameters: whole numbers must be at most {_MAX_INTEGER} over HTTP, got {largest}.",
-            field="parameters",
+            f"schedule: whole numbers must be below {2**31}, got {most}.", field="schedule"
         )
-    trial = LiveFederation(definition).selector.clone()
+    lists = [[x for x in table.values() if isinstance(x, list)] for table in shadows]
+    if sum(math.prod(map(len, swept)) for swept in lists) > MOST_SHADOWS:
+        raise InvalidInput(
+            f"shadow must name at most {MOST_SHADOWS} selectors, those of lists included.",
+            field="shadow",
+        )
+    _try("parameters", LiveFederation(definition).selector.clone())
+    for variant in chain.from_iterable(map(variants_of, definition.shadow)):
+        _try("shadow", variant.make())
+
+
+def _try(field: str, trial: Selector) -> None:
+    """Reject a selector that cannot be reset, or needs too much memory for one client."""
     wrong = ""
     try:
         trial.reset(1)  # finds errors that only a reset shows
@@ -391,7 +537,7 @@ def check_new(definition: Definition) -> None:
         wrong = str(error).rstrip(".")
     if wrong:
         detail = f"{trial!r} cannot be used ({wrong}): use smaller parameters."
-        raise InvalidInput(detail, field="parameters")
+        raise InvalidInput(detail, field=field)
 
 
 def _integers(value: object) -> Iterator[int]:
@@ -406,11 +552,16 @@ def _integers(value: object) -> Iterator[int]:
             yield from _integers(part)
 
 
-def _selector(definition: Definition) -> Selector:
-    name, known = definition.selector, list_selectors()
+def _check_name(field: str, name: str) -> None:
+    known = list_selectors()
     if name not in known:  # a path would be imported: it could be any code
         hint = nearest(name, known)
-        raise InvalidInput(f"selector must be a name, got {name!r}.{hint}", field="selector")
+        raise InvalidInput(f"{field} must be a name, got {name!r}.{hint}", field=field)
+
+
+def _selector(definition: Definition) -> Selector:
+    name = definition.selector
+    _check_name("selector", name)
     parameters = {
         key: decode_parameter(value, ("parameters", key))
         for key, value in definition.parameters.items()

@@ -7,6 +7,7 @@ nothing.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -31,7 +32,7 @@ from turnout.serve.auth import (
     revoke_token,
     revoke_tokens,
 )
-from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT, TOKEN, writing
+from turnout.serve.database import CHOICE, EVENT, FEDERATION, ROUND, SNAPSHOT, TOKEN, writing
 from turnout.serve.federation import LiveFederation, StateImported, as_array, check_new, content_of
 from turnout.serve.logs import note
 from turnout.serve.problems import (
@@ -134,7 +135,7 @@ def delete_federation(store: Stored, name: Name) -> None:
         row = select(FEDERATION.c.id).where(FEDERATION.c.id == number)
         tx.connection.execute(row.with_for_update())  # waits until no snapshot is being written
         revoke_tokens(tx.connection, TOKEN.c.federation_id == number)
-        for table in (EVENT, ROUND, SNAPSHOT):
+        for table in (EVENT, ROUND, CHOICE, SNAPSHOT):
             tx.connection.execute(delete(table).where(table.c.federation_id == number))
         tx.connection.execute(delete(FEDERATION).where(FEDERATION.c.id == number))
         note(tx.connection, "deleted", name, version=tx.federation.seq)
@@ -199,6 +200,34 @@ def get_fairness(store: Stored, name: Name) -> dict[str, Any]:
         }
 
 
+@router.get("/{name}/shadows", tags=["records"], dependencies=READ)
+def get_shadows(store: Stored, name: Name) -> dict[str, Any]:
+    """Return what the shadows would have done, and what they learn from."""
+    with store.read(name) as tx:
+        session = tx.federation.session
+        if session.shadows is None:
+            return {"shadows": [], "columns": [], "metrics": []}
+        run, shadows = session.journal.run, session.shadows
+        return {
+            "shadows": [
+                {
+                    "selector": each.label,
+                    "is_on": is_on,
+                    "rounds": each.n_rounds,
+                    "agreement": _known(each.agreement(run)),
+                    "least_share": _known(each.least_share(run)),
+                }
+                for each, is_on in shadows.shadowed
+            ],
+            "columns": sorted(shadows.wanted),
+            "metrics": sorted(shadows.metrics),
+        }
+
+
+def _known(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
 @router.get("/{name}/state", tags=["state"], dependencies=ADMIN)
 def export_state(store: Stored, name: Name) -> Response:
     """Return everything that the next round depends on, as a file (.npz)."""
@@ -257,13 +286,16 @@ def delete_token(
 def _counts(federation: LiveFederation) -> dict[str, Any]:
     members = federation.members
     with clock.held(max(time.time(), federation.at)):
-        n_free = int(np.count_nonzero(members.selectable()))
+        free = members.selectable()
+    if federation.work is not None:
+        free &= ~federation.work.flights.busy(free.size)
+    is_open = federation.is_working or federation.cohort is not None
     return {
         "n_clients": len(members.roster),
         "n_present": members.n_connected,
-        "n_free": n_free,
+        "n_free": int(np.count_nonzero(free)),
         "n_rounds": federation.session.round,
-        "open_round": None if federation.cohort is None else federation.cohort.round,
+        "open_round": federation.session.round if is_open else None,
         "version": federation.seq,
     }
 

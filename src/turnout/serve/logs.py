@@ -50,6 +50,7 @@ class Caller:
 #: Who asks at the moment. ``turnout.serve.auth`` fills in the name of the token.
 CALLER: ContextVar[Caller] = ContextVar("caller")
 _OPERATOR = Caller("(command line)")
+_NOTE = insert(AUDIT)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ def note(
         "version": version,
     }
     values |= {"round": round, "subject": subject, "at": time.time()}
-    connection.execute(insert(AUDIT).values(values))
+    connection.execute(_NOTE, values)
 
 
 def list_audit(

@@ -17,21 +17,22 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from sqlalchemy import Row, delete, insert, select, update
+from sqlalchemy import Row, Select, bindparam, delete, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from turnout.core.errors import TurnoutError
 from turnout.core.types import Status
-from turnout.live import TooFewAnswers
+from turnout.live import ClosedRound, TooFewAnswers
 from turnout.live.receipts import Receipts
-from turnout.live.reports import spelling
+from turnout.live.reports import described, spelling
 from turnout.serve.auth import READ, SELECT, GuardedRoute
-from turnout.serve.database import AUDIT, EVENT, FEDERATION, ROUND
+from turnout.serve.database import AUDIT, CHOICE, EVENT, FEDERATION, ROUND
 from turnout.serve.federation import (
     LiveFederation,
     RoundClosed,
     RoundOpened,
     RoundReported,
+    TimePassed,
     content_of,
 )
 from turnout.serve.problems import (
@@ -46,6 +47,7 @@ from turnout.serve.problems import (
 from turnout.serve.schemas import (
     Bits,
     ClientOutcome,
+    NewPlaces,
     NewRound,
     Outcomes,
     ReportDocument,
@@ -82,12 +84,14 @@ def poll(store: Stored, name: Name, body: NewRound = _NO_TERMS) -> dict[str, Any
     """Return the clients whose losses the selector needs before it selects; most need none."""
     with store.write(name) as tx:  # the caller is about to open the round
         federation = tx.federation
-        _close_if_over(tx)
+        close_if_over(tx)
         if federation.cohort is not None:
             raise round_open(federation.cohort.round)
-        _check_next(tx, body)
+        _check_number(federation, body)
+        check_next(tx, body)
+        work = federation.work
         return {
-            "round": federation.session.round,
+            "round": federation.session.round if work is None else work.flights.next_choice,
             "clients": federation.polled(body, tx.at),
             "data": federation.selector.poll_data,
         }
@@ -107,10 +111,10 @@ def open_round(
     request with neither of them returns the open round, if there is one.
     """
     with store.write(name) as tx:
-        federation = tx.federation
+        federation = _synchronous(tx)
         row = _known(tx, body.round, key)
         if row is None:
-            _close_if_over(tx)
+            close_if_over(tx)
             if federation.cohort is not None:
                 if key is not None or body.round is not None:  # the caller means a new one
                     raise round_open(federation.cohort.round)
@@ -118,11 +122,11 @@ def open_round(
         if row is not None:
             response.status_code = 200
             return _document(row)
-        if _check_next(tx, body):
-            _check_losses(federation, body, tx.at)
+        _check_number(federation, body)
+        if check_next(tx, body):
+            check_losses(federation, body, tx.at)
         tx.add(RoundOpened(round=federation.session.round, terms=body))
-        _record(tx, key)
-        return _document(_row(tx, federation.session.round))
+        return _record(tx, key)
 
 
 @router.get("/rounds", dependencies=READ)
@@ -189,8 +193,10 @@ def _client(federation: LiveFederation, text: str) -> Hashable:
 def _receipt(
     tx: Transaction, receipts: Receipts, row: Row[Any], client: Hashable
 ) -> dict[str, Any]:
-    result, outcome = json.loads(row.result), reported_outcomes(tx, row.number).get(client)
-    i = json.loads(row.chosen)["clients"].index(client)
+    result, chosen = json.loads(row.result), json.loads(row.chosen)
+    i = chosen["clients"].index(client)
+    choice = chosen["choice"][i] if "choice" in chosen else row.number
+    outcome = reported_outcomes(tx, choice).get(client)
     seconds = result["seconds"][i]
     return receipts.make(
         tx.federation.definition.name,
@@ -213,7 +219,7 @@ def report_outcomes(store: Stored, name: Name, number: Number, body: Outcomes) -
     selected again. The last report of a round closes the round.
     """
     with store.write(name) as tx:
-        federation = tx.federation
+        federation = _synchronous(tx)
         row = _row(tx, number)
         cohort, is_open = json.loads(row.chosen)["clients"], row.closed_at is None
         known = federation.outcomes if is_open else reported_outcomes(tx, number)
@@ -223,7 +229,7 @@ def report_outcomes(store: Stored, name: Name, number: Number, body: Outcomes) -
             report = Outcomes(outcomes=new, length_s=body.length_s)
             tx.add(RoundReported(round=number, report=report))
         if is_open:
-            _close_if_over(tx)
+            close_if_over(tx)
         return {
             "round": number,
             "new": len(new),
@@ -238,6 +244,7 @@ def report_outcomes(store: Stored, name: Name, number: Number, body: Outcomes) -
 def close_round(store: Stored, name: Name, number: Number) -> dict[str, Any]:
     """Close a round before all clients are reported; the remaining clients are late."""
     with store.write(name) as tx:
+        _synchronous(tx)
         row = _row(tx, number)
         if row.closed_at is None:
             _close(tx)
@@ -260,7 +267,7 @@ def close_overdue(store: Store, at: float) -> int:
     for name in names:
         try:
             with store.write(name) as tx:
-                n_closed += _close_if_over(tx)
+                n_closed += len(close_if_over(tx))
         except Exception as error:  # the others do not wait for it
             failure = failure or error
     if failure is not None:
@@ -311,6 +318,12 @@ def _forget(store: Store, name: str, before: float) -> int:
                 return 0
             save(connection, number, tx.federation.seq, content_of(tx.federation.checkpoint()))
             events = (EVENT.c.federation_id == number) & EVENT.c.round.in_(old)
+            if tx.federation.work is not None:  # an event there has the number of a choice
+                events = (EVENT.c.federation_id == number) & (EVENT.c.at < before)
+                flights = tx.federation.work.flights.flights["choice"]
+                oldest = min(flights.tolist(), default=tx.federation.work.flights.next_choice)
+                is_done = (CHOICE.c.federation_id == number) & (CHOICE.c.number < oldest)
+                connection.execute(delete(CHOICE).where(is_done, CHOICE.c.at < before))
             events &= EVENT.c.seq < tx.federation.seq  # the last one tells the time of the state
             connection.execute(delete(EVENT).where(events))
             entries = (AUDIT.c.federation == name) & AUDIT.c.round.in_(old)
@@ -331,7 +344,7 @@ def _forget(store: Store, name: str, before: float) -> int:
 
 
 def _row(tx: Transaction, number: int) -> Row[Any]:
-    row = _find(tx, ROUND.c.number == number)
+    row = _find(tx, _NUMBERED, number)
     if row is None:
         t = tx.federation.session.round
         detail = f"round {number} was never opened; the next one is {t}."
@@ -342,16 +355,22 @@ def _row(tx: Transaction, number: int) -> Row[Any]:
     return row
 
 
-def _find(tx: Transaction, which: Any) -> Row[Any] | None:
-    query = select(ROUND).where(ROUND.c.federation_id == tx.federation.id, which)
-    return tx.connection.execute(query).one_or_none()
+_OWN = select(ROUND).where(ROUND.c.federation_id == bindparam("federation"))
+_NUMBERED = _OWN.where(ROUND.c.number == bindparam("wanted"))
+_BY_KEY = _OWN.where(ROUND.c.key == bindparam("wanted"))
+_ADD = insert(ROUND)
+
+
+def _find(tx: Transaction, query: Select[Any], wanted: int | str) -> Row[Any] | None:
+    values = {"federation": tx.federation.id, "wanted": wanted}
+    return tx.connection.execute(query, values).one_or_none()
 
 
 def _known(tx: Transaction, number: int | None, key: str | None) -> Row[Any] | None:
     """Return the round that an earlier request with this key or number has opened."""
-    row = None if key is None else _find(tx, ROUND.c.key == key)
+    row = None if key is None else _find(tx, _BY_KEY, key)
     if row is None:
-        return None if number is None else _find(tx, ROUND.c.number == number)
+        return None if number is None else _find(tx, _NUMBERED, number)
     if number not in (None, row.number):
         detail = f"the key {key!r} has opened round {row.number}, not {number}."
         raise HttpProblem("key-reused", detail)
@@ -366,8 +385,8 @@ def _document(row: Row[Any]) -> dict[str, Any]:
     return {**state, **times, **json.loads(row.chosen), **result}
 
 
-def _record(tx: Transaction, key: str | None) -> None:
-    """Store the round that was opened."""
+def _record(tx: Transaction, key: str | None) -> dict[str, Any]:
+    """Store the round that was opened; return it as responses have it."""
     federation, cohort = tx.federation, tx.federation.cohort
     assert cohort is not None
     has_deadline = math.isfinite(cohort.deadline)
@@ -378,24 +397,76 @@ def _record(tx: Transaction, key: str | None) -> None:
         "times": list(cohort.times),
         "deadline_s": cohort.deadline if has_deadline else None,
         "n_free": int(cohort.n_free),
+        "busy": [c for c in federation.members.busy_clients() if federation.members.is_there(c)],
     }
-    tx.connection.execute(
-        insert(ROUND).values(
-            federation_id=federation.id,
-            number=cohort.round,
-            key=key,
-            opened_at=tx.at,
-            closes_at=tx.at + cohort.deadline if ends_itself else None,
-            chosen=json.dumps(chosen),
-        )
-    )
+    closes_at = tx.at + cohort.deadline if ends_itself else None
+    times = {"opened_at": tx.at, "closes_at": closes_at}
+    row = {"federation_id": federation.id, "number": cohort.round, "key": key, **times}
+    tx.connection.execute(_ADD, row | {"chosen": json.dumps(chosen)})
+    return {"round": cohort.round, "state": "open", **times, "closed_at": None, **chosen}
 
 
-def _close_if_over(tx: Transaction) -> bool:
-    """Close the open round if its time is over; return whether it was closed."""
-    if is_over := tx.federation.is_over(tx.at):
-        _close(tx)
-    return is_over
+def close_if_over(tx: Transaction) -> list[int]:
+    """Close the open round if its time is over; return its number.
+
+    Where rounds overlap, clients whose time is over are given up.
+    """
+    if not tx.federation.is_over(tx.at):
+        return []
+    if tx.federation.work is not None:
+        tx.add(TimePassed())
+        return record_overlapping(tx)
+    assert tx.federation.cohort is not None
+    t = tx.federation.cohort.round
+    _close(tx)
+    return [t]
+
+
+def record_overlapping(tx: Transaction) -> list[int]:
+    """Store the rounds that an event has closed, and the one that is open now; return the former.
+
+    Args:
+        tx: The transaction of a federation whose rounds overlap.
+    """
+    federation, session = tx.federation, tx.federation.session
+    here, t = ROUND.c.federation_id == federation.id, session.round
+    began = tx.connection.execute(select(ROUND.c.opened_at).where(here, ROUND.c.number == t))
+    for result in federation.ended:
+        taken = result.taken
+        assert taken is not None
+        weights = iter([] if result.is_void else taken.weight.tolist())
+        completed = (result.closed.status == Status.COMPLETED).tolist()
+        chance = session.journal.part("probability", result.round).tolist()
+        chosen = {
+            **_NOBODY,
+            "clients": list(result.ids),
+            "probability": None if any(map(math.isnan, chance)) else chance,
+            "times": [1] * len(result.ids),
+            "choice": session.journal.part("choice", result.round).tolist(),
+            "model": [result.round - stale for stale in result.staleness],
+            "weight": [next(weights, None) if is_used else None for is_used in completed],
+        }
+        values = {"closed_at": tx.at, "chosen": json.dumps(chosen), "result": _stored(result)}
+        _put(tx, result.round, values)
+    if federation.is_working and (federation.ended or began.first() is None):
+        _put(tx, t, {"chosen": json.dumps(_NOBODY | {"choice": [], "model": [], "weight": []})})
+    ends = update(ROUND).where(here, ROUND.c.number == t)
+    tx.connection.execute(ends.values(closes_at=federation.closes_at(tx.at)))
+    return [result.round for result in federation.ended]
+
+
+#: What is stored of a round that overlaps others, before anybody's work has ended in it.
+_NOBODY: dict[str, Any] = {
+    **{"clients": [], "probability": None, "times": [], "deadline_s": None},
+    **{"n_free": 0, "busy": []},
+}
+
+
+def _put(tx: Transaction, number: int, values: dict[str, Any]) -> None:
+    which = (ROUND.c.federation_id == tx.federation.id) & (ROUND.c.number == number)
+    if not tx.connection.execute(update(ROUND).where(which).values(values)).rowcount:
+        row = {"federation_id": tx.federation.id, "number": number, "opened_at": tx.at}
+        tx.connection.execute(_ADD, {"key": None, "closes_at": None, **row, **values})
 
 
 def _close(tx: Transaction) -> None:
@@ -405,6 +476,15 @@ def _close(tx: Transaction) -> None:
     tx.add(RoundClosed(round=federation.cohort.round))
     result = federation.result
     assert result is not None
+    tx.connection.execute(
+        update(ROUND)
+        .where(ROUND.c.federation_id == federation.id, ROUND.c.number == result.round)
+        .values(closed_at=tx.at, result=_stored(result))
+    )
+
+
+def _stored(result: ClosedRound) -> str:
+    """Return the result of a round, as JSON."""
     status = [_STATUSES[int(value)] for value in result.closed.status]
     stored = {
         "status": status,
@@ -415,11 +495,7 @@ def _close(tx: Transaction) -> None:
         "counts": {name: status.count(name) for name in _STATUSES.values()},
         "alerts": [alert.text for alert in result.alerts],
     }
-    tx.connection.execute(
-        update(ROUND)
-        .where(ROUND.c.federation_id == federation.id, ROUND.c.number == result.round)
-        .values(closed_at=tx.at, result=json.dumps(stored))
-    )
+    return json.dumps(stored)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -427,18 +503,29 @@ def _close(tx: Transaction) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def _check_next(tx: Transaction, terms: NewRound) -> int:
-    """Reject a round that cannot be opened; return how many clients are free.
+def _synchronous(tx: Transaction) -> LiveFederation:
+    """Return the federation; reject one whose rounds overlap."""
+    if tx.federation.work is not None:
+        raise HttpProblem("has-schedule", "the rounds of this federation overlap.")
+    return tx.federation
 
-    Args:
-        tx: The transaction; no round is open.
-        terms: The request for the round.
-    """
-    federation, session = tx.federation, tx.federation.session
-    t = session.round
+
+def _check_number(federation: LiveFederation, terms: NewRound) -> None:
+    work = federation.work
+    t = federation.session.round if work is None else work.flights.next_choice
     if terms.round not in (None, t):
         detail = f"round must be {t}, which comes next, got {terms.round}."
         raise HttpProblem("wrong-round", detail, fix=f"Ask for round {t}, or omit the number.")
+
+
+def check_next(tx: Transaction, terms: NewRound | NewPlaces) -> int:
+    """Reject a choice that cannot be made now; return how many clients are free.
+
+    Args:
+        tx: The transaction; no round is open.
+        terms: The request for the round, or for work in free places.
+    """
+    federation, session = tx.federation, tx.federation.session
     if not len(federation.members.roster):
         raise HttpProblem("no-clients", "no client is enrolled.")
     _check_available(tx, terms)
@@ -453,6 +540,9 @@ def _check_next(tx: Transaction, terms: NewRound) -> int:
         except TooFewAnswers as error:
             raise HttpProblem("too-few-answers", str(error)) from error
     n_free = int(np.count_nonzero(federation.free(terms, tx.at)))
+    if federation.work is not None:  # nobody waits for a whole cohort
+        session.check_columns()
+        return n_free
     if federation.reported is None and n_free < quorum.min_free:
         detail = f"{n_free} clients are free, and {quorum.min_free} are needed."
         raise HttpProblem("too-few-free", detail, headers=RETRY)
@@ -479,7 +569,7 @@ def _check_available(tx: Transaction, terms: Terms) -> None:
         check_known(terms.available, tx.federation.members.roster, "available")
 
 
-def _check_losses(federation: LiveFederation, terms: Terms, at: float) -> None:
+def check_losses(federation: LiveFederation, terms: Terms, at: float) -> None:
     """Reject a round without the losses that the selector needs."""
     polled = federation.polled(terms, at) if federation.selector.polls else []
     losses = terms.losses
@@ -508,18 +598,31 @@ def _new_outcomes(
         cohort: The clients that were selected in the round.
         known: What was reported on the round before.
     """
+    check_cohort(federation, report, cohort)
+    for outcome in report.outcomes:
+        if known.get(outcome.client, outcome) != outcome:
+            detail = f"{outcome.client!r} was reported before, with different content."
+            raise HttpProblem("contradiction", detail)
+    return [outcome for outcome in report.outcomes if outcome.client not in known]
+
+
+def check_cohort(federation: LiveFederation, report: Outcomes, cohort: list[Hashable]) -> None:
+    """Reject reports of other clients, and those that lack something.
+
+    Args:
+        federation: The federation.
+        report: The report.
+        cohort: The clients that were selected in the round, or in the choice.
+    """
     check_unique([outcome.client for outcome in report.outcomes], "outcomes")
     selected = set(cohort)
     odd = [outcome.client for outcome in report.outcomes if outcome.client not in selected]
     check_known(odd, federation.members.roster, "outcomes")
     if odd:
-        raise HttpProblem("not-chosen", f"{odd[0]!r} was not selected in this round.")
+        what = "round" if federation.work is None else "choice"
+        raise HttpProblem("not-chosen", f"{odd[0]!r} was not selected in this {what}.")
     for outcome in report.outcomes:
         _check_outcome(federation, outcome)
-        if known.get(outcome.client, outcome) != outcome:
-            detail = f"{outcome.client!r} was reported before, with different content."
-            raise HttpProblem("contradiction", detail)
-    return [outcome for outcome in report.outcomes if outcome.client not in known]
 
 
 def _check_outcome(federation: LiveFederation, outcome: ClientOutcome) -> None:
@@ -542,3 +645,20 @@ def _check_outcome(federation: LiveFederation, outcome: ClientOutcome) -> None:
             f"the selector needs the metric {missing[0]!r} of {outcome.client!r}.",
             fix=f'Send "metrics": {{"{missing[0]}": ...}}; null = unknown.',
         )
+    _check_vectors(federation, outcome)
+
+
+def _check_vectors(federation: LiveFederation, outcome: ClientOutcome) -> None:
+    """Refuse vectors of another length or seed than the selector's; null is unknown."""
+    reports = federation.session.reports
+    for name in sorted(federation.selector.metric_sizes):
+        key = spelling(outcome.metrics, name)
+        if key is None or outcome.metrics[key] is None:
+            continue
+        if not reports.has(outcome.metrics, name, key):
+            raise HttpProblem(
+                "missing-metric",
+                f"the selector needs {reports.wanted(name, key)}, and {outcome.client!r} sent "
+                f"{described(outcome.metrics, key)}.",
+                fix=f'Send "metrics": {{"{key}": [...]}} as the selector needs it; null = unknown.',
+            )

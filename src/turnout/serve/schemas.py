@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, create_
 from turnout.core.bounds import Bounds
 from turnout.core.describe import entries
 from turnout.live import Guard, LiveSettings, Quorum
-from turnout.worlds import RoundPolicy
+from turnout.worlds import RoundPolicy, WorkSchedule
 
 #: A stable id: a text of up to 256 characters, or an integer.
 ClientId: TypeAlias = (
@@ -35,6 +35,9 @@ Name: TypeAlias = Annotated[str, Field(pattern=NAME)]
 #: A vector that a client reports, such as the sketch of its update; null = unknown.
 Numbers: TypeAlias = Annotated[list[_Number], Field(max_length=10_000)]
 Round: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
+#: Shadows that a federation may have.
+MOST_SHADOWS = 8
+_Shadow: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 Size: TypeAlias = Annotated[int, Field(ge=1, lt=2**31)]
 
 # --------------------------------------------------------------------------------------------------
@@ -83,7 +86,10 @@ def _body_of(
 
 
 if TYPE_CHECKING:
-    _Settings = Body
+
+    class _Settings(Body):
+        shadow: list[str]
+        schedule: dict[str, Any] | str | None
 else:
     _GuardBody, _QuorumBody = _body_of(Guard, "GuardBody"), _body_of(Quorum, "QuorumBody")
     _Settings = _body_of(
@@ -94,12 +100,23 @@ else:
             float: Seconds,
             float | None: Seconds | None,
             RoundPolicy | None: dict[str, Any] | str | None,
+            WorkSchedule | None: dict[str, Any] | str | None,
             Bounds | None: bool | dict[str, bool],
             Guard | None: _GuardBody | None,
             Quorum: _QuorumBody,
+            "shadow": Annotated[list[_Shadow], Field(max_length=MOST_SHADOWS)],
         },
-        defaults={"cohort_size": ..., "bounds": True, "quorum": _QuorumBody()},
-        names=["cohort_size", "policy", "seed", "bounds", "guard", "quorum", "limit_s", "late_s"],
+        defaults={
+            "cohort_size": ...,
+            "schedule": None,
+            "bounds": True,
+            "quorum": _QuorumBody(),
+            "shadow": [],
+        },
+        names=[
+            *("cohort_size", "policy", "schedule", "seed", "bounds", "guard", "quorum", "limit_s"),
+            *("late_s", "shadow"),
+        ],
     )
 
 
@@ -165,6 +182,17 @@ class NewRound(Terms):
 
     round: Round | None = Field(
         default=None, description="The number of the round that the caller expects, from 0."
+    )
+    go_on: bool = Field(
+        default=False, description="Continue after max_empty_rounds rounds without answers."
+    )
+
+
+class NewPlaces(Terms):
+    """A request for work in the free places, where rounds overlap."""
+
+    choice: Round | None = Field(
+        default=None, description="The number of the choice that the caller expects, from 0."
     )
     go_on: bool = Field(
         default=False, description="Continue after max_empty_rounds rounds without answers."
@@ -251,8 +279,77 @@ class RoundDocument(_Document):
     times: list[int] = Field(description="How often each client was drawn.")
     deadline_s: float | None
     n_free: int = Field(description="The number of clients that could have been selected.")
+    busy: list[ClientId] = Field(
+        default=[], description="Clients that could not, because they still had work."
+    )
     result: RoundResult | None = None
     reported: list[ClientId] | None = None
+    choice: list[int] | None = Field(
+        default=None,
+        description="Where rounds overlap: the choice that gave each client its work. The clients "
+        "are those whose work has ended in the round.",
+    )
+    model: list[int] | None = Field(
+        default=None, description="Where rounds overlap: the version of the model that each got."
+    )
+    weight: list[float | None] | None = Field(
+        default=None,
+        description="Where rounds overlap: the factor for the staleness of each answer that makes "
+        "the next model; null = it is not used.",
+    )
+
+
+class ModelsDocument(_Document):
+    """The models of a federation whose rounds overlap."""
+
+    version: int = Field(description="The model that clients get now: rounds closed so far.")
+    versions: list[int] = Field(description="The models that are in use; drop all others.")
+    next_choice: int = Field(description="The number of the next choice.")
+
+
+class ChoiceDocument(ModelsDocument):
+    """The clients that got work, all from the same model."""
+
+    choice: int
+    at: float | None = Field(description="Seconds since 1970; null = nobody got work.")
+    model: int | None = Field(description="The version of the model that they work on.")
+    clients: list[ClientId]
+    probability: list[float] | None
+    times: list[int]
+    deadline_s: float | None = Field(description="Seconds until a client is given up.")
+    n_free: int
+
+
+class WorkInFlight(_Document):
+    """A client at work."""
+
+    client: ClientId
+    choice: int
+    model: int = Field(description="The version of the model that it got.")
+    began_at: float = Field(description="Seconds since 1970.")
+
+
+class PlacesDocument(ModelsDocument):
+    """Who is at work."""
+
+    work: list[WorkInFlight]
+    places: int = Field(description="Clients that may get work now.")
+    closes_at: float | None = Field(
+        description="When the round ends, or a client is given up, if nobody reports until then."
+    )
+    refused: dict[str, int] = Field(description="Answers that did not count, by the reason.")
+
+
+class WorkDocument(ModelsDocument):
+    """The effect of a report on clients at work."""
+
+    choice: int
+    new: int
+    repeated: int
+    refused: dict[str, str] = Field(
+        description="Clients whose report does not count, and why. It is recorded."
+    )
+    closed: list[int] = Field(description="The rounds that the report has closed.")
 
 
 class ReportDocument(_Document):

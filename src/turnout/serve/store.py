@@ -19,21 +19,24 @@ from threading import RLock
 from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, Path, Request
-from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, bindparam, delete, func, insert, select, update
 
 from turnout.live import Prometheus
 from turnout.live.checkpoint import Checkpoint
 from turnout.live.monitor import Numbers, People
 from turnout.live.transport import clock, one_line
 from turnout.live.transport import log as live_log
-from turnout.serve.database import EVENT, FEDERATION, ROUND, SNAPSHOT, writing
+from turnout.serve.database import CHOICE, EVENT, FEDERATION, ROUND, SNAPSHOT, writing
 from turnout.serve.federation import (
     Content,
     LiveFederation,
+    PlacesFilled,
     RoundClosed,
     RoundOpened,
     RoundReported,
     StateImported,
+    TimePassed,
+    WorkAnswered,
     content_of,
 )
 from turnout.serve.logs import note
@@ -50,11 +53,24 @@ _KINDS: dict[str, type[Content]] = {
     "opened": RoundOpened,
     "reported": RoundReported,
     "closed": RoundClosed,
+    "filled": PlacesFilled,
+    "answered": WorkAnswered,
+    "passed": TimePassed,
     "imported": StateImported,
 }
 _KIND_OF = {content: kind for kind, content in _KINDS.items()}
 #: An entry of the log: its number, when it happened, and what.
 _Event: TypeAlias = tuple[int, float, Content]
+#: The statements of every request. Making one takes longer than the database needs for it.
+_NAMED = select(FEDERATION).where(FEDERATION.c.name == bindparam("wanted"))
+_ROW_OF = {
+    False: _NAMED,
+    # Except for its key: rows that refer to it, such as a snapshot, can be added.
+    True: _NAMED.with_for_update(key_share=True),
+}
+_ADD = insert(EVENT)
+_THIS = FEDERATION.c.id == bindparam("number")
+_MOVE_END = update(FEDERATION).where(_THIS).values(seq=bindparam("end"))
 #: How often a federation is loaded while another server deletes what is being loaded.
 _LOADS = 5
 #: A snapshot is taken when replaying would take this many times as long as taking it ...
@@ -87,16 +103,9 @@ class Transaction:
         kind, t = _KIND_OF[type(content)], getattr(content, "round", None)
         name, version = self.federation.definition.name, self.federation.seq
         note(self.connection, kind, name, version=version, round=t)
-        self.connection.execute(
-            insert(EVENT).values(
-                federation_id=self.federation.id,
-                seq=self.federation.seq,
-                at=self.at,
-                kind=kind,
-                round=t,
-                body=zlib.compress(content.model_dump_json(exclude_defaults=True).encode(), 1),
-            )
-        )
+        body = zlib.compress(content.model_dump_json(exclude_defaults=True).encode(), 1)
+        values = {"federation_id": self.federation.id, "seq": version, "at": self.at}
+        self.connection.execute(_ADD, values | {"kind": kind, "round": t, "body": body})
 
 
 class Store:
@@ -128,10 +137,9 @@ class Store:
             with writing(self.engine) as connection:
                 tx = self._transaction(connection, _row(connection, name, locked=True))
                 yield tx
-                is_this = FEDERATION.c.id == tx.federation.id
                 if tx.is_changed:
-                    end = update(FEDERATION).where(is_this).values(seq=tx.federation.seq)
-                    connection.execute(end)
+                    end = {"number": tx.federation.id, "end": tx.federation.seq}
+                    connection.execute(_MOVE_END, end)
             if tx.is_changed:
                 self._federations[tx.federation.id] = tx.federation
                 self.snapshots.take_if_due(tx.federation)
@@ -193,8 +201,8 @@ class Store:
         try:
             for seq, at, content in events:
                 federation.apply(seq, at, content)
-                if isinstance(content, RoundOpened):
-                    _check_choice(connection, federation)
+                if isinstance(content, RoundOpened | PlacesFilled):
+                    _check_choice(connection, federation, content.round)
         finally:
             spans.is_quiet = False
             _is_replay.reset(replay)
@@ -232,11 +240,12 @@ class Store:
             .limit(1)
         ).one_or_none()
         if saved is not None:
-            federation.load(saved.body, saved.seq, saved.at or row.created_at)
+            at = row.created_at if saved.at is None else saved.at
+            federation.load(saved.body, saved.seq, at)
         return federation
 
 
-def _store_of(request: Request) -> Store:
+async def _store_of(request: Request) -> Store:  # one that waits for nothing needs no thread
     store: Store = request.app.state.store
     return store
 
@@ -248,22 +257,24 @@ WITHOUT_NUL = r"^[^\x00]*$"
 Name = Annotated[str, Path(description="The federation.", max_length=64, pattern=WITHOUT_NUL)]
 
 
-def reported_outcomes(tx: Transaction, t: int) -> dict[Hashable, ClientOutcome]:
-    """Return the outcomes that were reported on a round, from the log."""
-    which = (EVENT.c.round == t) & (EVENT.c.kind == "reported")
-    return {
-        outcome.client: outcome
+def reports_on(tx: Transaction, t: int) -> list[ClientOutcome]:
+    """Return the outcomes that were reported on a round, or on a choice where rounds overlap."""
+    which = (EVENT.c.round == t) & EVENT.c.kind.in_(["reported", "answered"])
+    return [
+        outcome
         for _, _, content in _read(tx.connection, tx.federation.id, which)
-        if isinstance(content, RoundReported)
+        if isinstance(content, RoundReported | WorkAnswered)
         for outcome in content.report.outcomes
-    }
+    ]
+
+
+def reported_outcomes(tx: Transaction, t: int) -> dict[Hashable, ClientOutcome]:
+    """Return the first outcome that was reported of each client, as ``reports_on`` has them."""
+    return {outcome.client: outcome for outcome in reversed(reports_on(tx, t))}
 
 
 def _row(connection: Connection, name: str, *, locked: bool = False) -> Row[Any]:
-    query = select(FEDERATION).where(FEDERATION.c.name == name)
-    if locked:  # except for its key: rows that refer to it, such as a snapshot, can be added
-        query = query.with_for_update(key_share=True)
-    row = connection.execute(query).one_or_none()
+    row = connection.execute(_ROW_OF[locked], {"wanted": name}).one_or_none()
     if row is None:
         raise HttpProblem("unknown-federation", f"there is no federation {name!r}.")
     return row
@@ -271,6 +282,8 @@ def _row(connection: Connection, name: str, *, locked: bool = False) -> Row[Any]
 
 def _events(connection: Connection, row: Row[Any], after: int) -> list[_Event]:
     """Return later events, up to the one that the row names: others may be adding more."""
+    if after == row.seq:
+        return []
     return _read(connection, row.id, (EVENT.c.seq > after) & (EVENT.c.seq <= row.seq))
 
 
@@ -290,18 +303,20 @@ def _continues(federation: LiveFederation, events: list[_Event], seq: int) -> bo
     return federation.seq <= seq and is_whole and not has_import
 
 
-def _check_choice(connection: Connection, federation: LiveFederation) -> None:
-    """Raise if a replayed round is not the one on record."""
-    assert federation.cohort is not None
-    t = federation.cohort.round
+def _check_choice(connection: Connection, federation: LiveFederation, t: int) -> None:
+    """Raise if a replayed round, or choice where rounds overlap, is not the one on record."""
+    table, what, replayed = ROUND, "round", federation.cohort
+    if federation.work is not None:
+        table, what, replayed = CHOICE, "choice", federation.given
+    assert replayed is not None
     recorded = connection.execute(
-        select(ROUND.c.chosen).where(ROUND.c.federation_id == federation.id, ROUND.c.number == t)
+        select(table.c.chosen).where(table.c.federation_id == federation.id, table.c.number == t)
     ).scalar()
     if recorded is None:  # another server has just forgotten it
         return
-    if json.loads(recorded)["clients"] != list(federation.cohort.ids):
+    if json.loads(recorded)["clients"] != list(replayed.ids):
         raise Diverged(
-            f"this server selects other clients for round {t} than those on record: run the "
+            f"this server selects other clients for {what} {t} than those on record: run the "
             "versions of turnout and numpy that the other servers run."
         )
 

@@ -1,0 +1,195 @@
+"""Work in free places over HTTP, where rounds overlap: given out, reported, never waited for.
+
+A choice gives clients work on the newest model; its number stands in every report on it. A round
+ends by itself, and its clients are those whose work has ended in it. The caller aggregates the
+answers that have a weight there, and has the next model then. Each route is one transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Response
+from sqlalchemy import Row, Select, bindparam, insert, select
+
+from turnout.live import OverlappingSession
+from turnout.serve.auth import READ, SELECT, GuardedRoute
+from turnout.serve.database import CHOICE
+from turnout.serve.federation import PlacesFilled, WorkAnswered
+from turnout.serve.problems import ERRORS, HttpProblem, Responses
+from turnout.serve.rounds import (
+    Key,
+    check_cohort,
+    check_losses,
+    check_next,
+    close_if_over,
+    record_overlapping,
+)
+from turnout.serve.schemas import (
+    ChoiceDocument,
+    NewPlaces,
+    Outcomes,
+    PlacesDocument,
+    WorkDocument,
+)
+from turnout.serve.store import Name, Stored, Transaction, reports_on
+
+router = APIRouter(
+    prefix="/federations/{name}/places", tags=["places"], responses=ERRORS, route_class=GuardedRoute
+)
+
+Number = Annotated[int, Path(description="The choice, from 0.", ge=0, lt=2**31)]
+_NO_TERMS = NewPlaces()
+_PLACES: Responses = {200: {"model": PlacesDocument}}
+_CHOSEN: Responses = {200: {"model": ChoiceDocument}, 201: {"model": ChoiceDocument}}
+_WORK: Responses = {200: {"model": WorkDocument}}
+_OWN = select(CHOICE).where(CHOICE.c.federation_id == bindparam("federation"))
+_NUMBERED = _OWN.where(CHOICE.c.number == bindparam("wanted"))
+_BY_KEY = _OWN.where(CHOICE.c.key == bindparam("wanted"))
+
+
+@router.post("", status_code=201, dependencies=SELECT, responses=_CHOSEN)
+def fill_places(
+    store: Stored,
+    name: Name,
+    response: Response,
+    body: NewPlaces = _NO_TERMS,
+    key: Key = None,
+) -> dict[str, Any]:
+    """Choose clients for the free places; they are at work from now on.
+
+    If the same key or the same number is sent again, the response is 200 with the same clients. If
+    no place or no client is free, it is 200 without clients, and nothing has happened.
+    """
+    with store.write(name) as tx:
+        work = _work(tx)
+        if key is None and body.choice is None:
+            raise HttpProblem("name-the-choice", "the request names no choice and has no key.")
+        row = _known(tx, body.choice, key)
+        response.status_code = 200
+        if row is not None:
+            return {**json.loads(row.chosen), **_models(work)}
+        close_if_over(tx)
+        number = work.flights.next_choice
+        if body.choice not in (None, number):
+            detail = f"choice must be {number}, which comes next, got {body.choice}."
+            raise HttpProblem("wrong-choice", detail, field="choice")
+        if not check_next(tx, body) or not work.places():
+            nobody: dict[str, Any] = {
+                "choice": number,
+                "at": None,
+                "model": None,
+                "clients": [],
+                "times": [],
+            }
+            rest = {"probability": None, "deadline_s": None, "n_free": 0}
+            return {**nobody, **rest, **_models(work)}
+        check_losses(tx.federation, body, tx.at)
+        tx.add(PlacesFilled(round=number, terms=body))
+        record_overlapping(tx)
+        response.status_code = 201
+        return {**_record(tx, key), **_models(work)}
+
+
+@router.get("", dependencies=READ, responses=_PLACES)
+def get_places(store: Stored, name: Name) -> dict[str, Any]:
+    """Return who is at work and on which model, such as for a caller that has restarted."""
+    with store.read(name) as tx:
+        work, federation = _work(tx), tx.federation
+        return {
+            "work": [
+                {
+                    "client": flight.client,
+                    "choice": flight.choice,
+                    "model": flight.version,
+                    "began_at": work.began_at + flight.began_s,
+                }
+                for flight in work.at_work
+            ],
+            "places": work.places(),
+            "closes_at": federation.closes_at(tx.at),
+            "refused": work.flights.n_refused,
+            **_models(work),
+        }
+
+
+@router.post("/{number}/outcomes", dependencies=SELECT, responses=_WORK)
+def report_work(store: Stored, name: Name, number: Number, body: Outcomes) -> dict[str, Any]:
+    """Report outcomes of clients of a choice, one by one or together.
+
+    A report may be repeated. A second, different one of a client does not count, nor does one for
+    work that was given up; both are recorded. Reports close rounds.
+    """
+    with store.write(name) as tx:
+        work = _work(tx)
+        row = _find(tx, _NUMBERED, number)
+        if row is None:
+            detail = f"choice {number} was never made, or is older than the records that are kept."
+            raise HttpProblem("unknown-choice", detail)
+        check_cohort(tx.federation, body, json.loads(row.chosen)["clients"])
+        closed = close_if_over(tx)
+        before = reports_on(tx, number)
+        new = [outcome for outcome in body.outcomes if outcome not in before]
+        refused: dict[str, str] = {}
+        if new:
+            tx.add(WorkAnswered(round=number, report=Outcomes(outcomes=new)))
+            refused = {str(client): why for client, why in tx.federation.refused.items()}
+            closed += record_overlapping(tx)
+        return {
+            "choice": number,
+            "new": len(new),
+            "repeated": len(body.outcomes) - len(new),
+            "refused": refused,
+            "closed": closed,
+            **_models(work),
+        }
+
+
+def _work(tx: Transaction) -> OverlappingSession:
+    if tx.federation.work is None:
+        detail = "the federation has no schedule whose rounds overlap."
+        raise HttpProblem("no-schedule", detail)
+    return tx.federation.work
+
+
+def _models(work: OverlappingSession) -> dict[str, Any]:
+    flights = work.flights
+    versions = {"version": flights.version, "versions": sorted(flights.versions)}
+    return versions | {"next_choice": flights.next_choice}
+
+
+def _find(tx: Transaction, query: Select[Any], wanted: int | str) -> Row[Any] | None:
+    values = {"federation": tx.federation.id, "wanted": wanted}
+    return tx.connection.execute(query, values).one_or_none()
+
+
+def _known(tx: Transaction, number: int | None, key: str | None) -> Row[Any] | None:
+    """Return the choice that an earlier request with this key or number has made."""
+    row = None if key is None else _find(tx, _BY_KEY, key)
+    if row is None:
+        return None if number is None else _find(tx, _NUMBERED, number)
+    if number not in (None, row.number):
+        detail = f"the key {key!r} has made choice {row.number}, not {number}."
+        raise HttpProblem("key-reused", detail)
+    return row
+
+
+def _record(tx: Transaction, key: str | None) -> dict[str, Any]:
+    """Store the choice that was made; return it as responses have it."""
+    cohort = tx.federation.given
+    assert cohort is not None
+    chosen = {
+        "choice": cohort.round,
+        "at": tx.at,
+        "model": cohort.version,
+        "clients": list(cohort.ids),
+        "probability": None if cohort.probability is None else cohort.probability.tolist(),
+        "times": list(cohort.times),
+        "deadline_s": cohort.deadline if math.isfinite(cohort.deadline) else None,
+        "n_free": int(cohort.n_free),
+    }
+    row = {"federation_id": tx.federation.id, "number": cohort.round, "key": key, "at": tx.at}
+    tx.connection.execute(insert(CHOICE), row | {"chosen": json.dumps(chosen)})
+    return chosen
