@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from turnout.core.errors import InvalidInput
 from turnout.core.require import choice
 from turnout.core.types import Array, FloatArray, IntArray
 from turnout.report.figure import (
@@ -28,7 +29,6 @@ from turnout.report.figure import (
     Panel,
 )
 from turnout.report.to_matplotlib import write_figure
-from turnout.report.twin import twin_charts
 from turnout.results import sensitivity
 from turnout.results.catalogue import find, metric_named, shown_in
 from turnout.results.files import slug
@@ -37,6 +37,9 @@ from turnout.results.metric import Facts, Metric, Scale
 from turnout.results.reader import Cell
 from turnout.results.results import Results
 from turnout.results.tables import main_metric
+from turnout.twin.check import QUANTILES, Played, replayed
+from turnout.twin.fit import fit_log
+from turnout.twin.log import log_of
 
 #: Points of a line at most.
 N_POINTS = 250
@@ -46,7 +49,7 @@ N_ROWS, N_COLUMNS = 100, 125
 #: Columns of rounds.jsonl that every kind of run has; all others get charts of their own.
 _COMMON = frozenset(
     {"round", "available", "chosen", "completed", "late", "failed", "silent"}
-    | {"length_s", "wasted_s", "regret"}
+    | {"length_s", "wasted_s", "regret", "energy_j", "co2_g"}
 )
 _MOST_EXTRA, _MOST_CLASSES, _N_BINS, _N_LORENZ, _N_LEVELS = 8, 12, 30, 101, 200
 #: The bins of losses end here; the few losses above are counted in the last one.
@@ -85,6 +88,7 @@ def sections(world: WorldGroup, order: Order) -> list[Section]:
         ("Regret", _regret),
         *by_client,
         ("Time", _time),
+        ("Energy", _energy),
         ("Fairness queues", _queues),
         ("Twin", twin_charts),
     ]
@@ -96,19 +100,32 @@ def sections(world: WorldGroup, order: Order) -> list[Section]:
 
 
 def _over_rounds(world: WorldGroup, order: Order, column: Column, start: int = 0) -> list[Line]:
-    """Return a line for each selector; ``start`` is the first round that is drawn.
+    """Return a line for each selector; ``start`` is the first round that is drawn."""
+    lines = (
+        over_rounds(variant.name, order[variant.name], map(column, variant.cells), start)
+        for variant in world.variants
+    )
+    return [line for line in lines if line is not None]
+
+
+def over_rounds(
+    name: str, colour: int, columns: Iterable[FloatArray | None], start: int = 0
+) -> Line | None:
+    """Return the line of one selector; None if no run has a number.
 
     A line ends with the shortest of its runs: a mean over fewer and fewer seeds would jump.
+
+    Args:
+        name: Its name in the legend.
+        colour: The number of the selector.
+        columns: (T,) values of each run; None = it has none.
+        start: The first round that is drawn.
     """
-    lines = []
-    for variant in world.variants:
-        columns = [values for cell in variant.cells if (values := column(cell)) is not None]
-        shortest = min((values.size for values in columns), default=0)
-        rows = np.array([values[:shortest] for values in columns])
-        at = _points(rows, start)
-        if at.size:
-            lines.append(Line.over_seeds(variant.name, order[variant.name], at + 1, rows[:, at]))
-    return lines
+    known = [values for values in columns if values is not None]
+    shortest = min((values.size for values in known), default=0)
+    rows = np.array([values[:shortest] for values in known])
+    at = _points(rows, start)
+    return Line.over_seeds(name, colour, at + 1, rows[:, at]) if at.size else None
 
 
 def _points(rows: FloatArray, start: int) -> Array:
@@ -123,18 +140,33 @@ def _points(rows: FloatArray, start: int) -> Array:
 
 
 def _over_time(world: WorldGroup, order: Order, column: Column, seconds: float) -> list[Line]:
-    """Return the same against the clock; between measurements, the last known value holds."""
+    """Return the same against the clock."""
+    return _over(world, order, column, _clock, seconds)
+
+
+def _over(
+    world: WorldGroup, order: Order, column: Column, spent: Column, size: float
+) -> list[Line]:
+    """Return the same against what was spent; between measurements, the last known value holds.
+
+    Args:
+        world: Cells that compare.
+        order: The number of each selector.
+        column: What is drawn.
+        spent: Returns (T,) what has been spent after each round.
+        size: The unit of the axis, in the unit of ``spent``.
+    """
     lines = []
     for variant in world.variants:
         curves = []
         for cell in variant.cells:
-            values = column(cell)
-            if values is not None and np.isfinite(values).any():
-                curves.append((_clock(cell)[np.isfinite(values)], values[np.isfinite(values)]))
+            values, at = column(cell), spent(cell)
+            if at is not None and values is not None and np.isfinite(values).any():
+                curves.append((at[np.isfinite(values)], values[np.isfinite(values)]))
         if curves:
-            times = np.linspace(0.0, min(float(at[-1]) for at, _ in curves), N_POINTS)
-            rows = np.array([_last_known(at, values, times) for at, values in curves])
-            lines.append(Line.over_seeds(variant.name, order[variant.name], times / seconds, rows))
+            places = np.linspace(0.0, min(float(at[-1]) for at, _ in curves), N_POINTS)
+            rows = np.array([_last_known(at, values, places) for at, values in curves])
+            lines.append(Line.over_seeds(variant.name, order[variant.name], places / size, rows))
     return lines
 
 
@@ -209,7 +241,7 @@ def _losses(variant: VariantCells) -> FloatArray:
 def _success(world: WorldGroup, order: Order) -> Iterator[Chart]:
     ratio, cep = metric_named("success_ratio"), metric_named("cep")
     window = max(1, world.n_rounds // 20)
-    lines = _over_rounds(world, order, lambda cell: _success_in(cell, cell.n_rounds))
+    lines = _over_rounds(world, order, success_so_far)
     title, caption = f"{ratio.title} so far", f"{ratio.meaning} {_SEEDS}"
     yield from _lines("success", title, caption, lines, ratio.title)
     lines = _over_rounds(world, order, lambda cell: _success_in(cell, window), window - 1)
@@ -218,6 +250,11 @@ def _success(world: WorldGroup, order: Order) -> Iterator[Chart]:
     lines = _over_rounds(world, order, _answers_so_far)
     title, caption = f"{cep.title} so far", f"{cep.meaning} {_SEEDS}"
     yield from _lines("cep", title, caption, lines, cep.unit)
+
+
+def success_so_far(cell: Cell) -> FloatArray:
+    """Return (T,) the share of answers in time up to each round."""
+    return _success_in(cell, cell.n_rounds)
 
 
 def _success_in(cell: Cell, window: int) -> FloatArray:
@@ -268,6 +305,42 @@ def _time(world: WorldGroup, order: Order) -> Iterator[Chart]:
         panel = Panel(boxes, Axis(ticks=names), Axis(length.title, "s"))
         caption = "Length of a round, all rounds and seeds. Whiskers: 5 % and 95 %."
         yield Chart("round-time", length.title, caption, [panel], legend="none")
+
+
+def _energy(world: WorldGroup, order: Order) -> Iterator[Chart]:
+    """Yield what worlds with batteries have: energy and carbon so far, and who could be chosen."""
+    spent = metric_named("energy_j")
+    lines = _over_rounds(world, order, _energy_so_far)
+    if not lines:
+        return
+    title = f"{spent.title} (kJ)"
+    caption = f"{spent.meaning} {_SEEDS}"
+    yield from _lines("energy", f"{spent.title} so far", caption, lines, title)
+    grams = metric_named("co2_g")
+    lines = _over_rounds(world, order, _so_far("co2_g", 1.0))
+    caption = f"{grams.meaning} {_SEEDS}"
+    yield from _lines("carbon", f"{grams.title} so far", caption, lines, f"{grams.title} (g)")
+    lines = _over(world, order, _column("accuracy"), _energy_so_far, 1.0)
+    caption = f"What a model costs: its accuracy, by the energy that was spent until then. {_SEEDS}"
+    yield from _lines(
+        "accuracy-energy", "Accuracy by energy", caption, lines, "accuracy", Axis("energy", "kJ")
+    )
+    lines = _over_rounds(world, order, _column("available"))
+    caption = f"Clients that could be chosen: free, and with enough in their batteries. {_SEEDS}"
+    yield from _lines("available", "Clients that could be chosen", caption, lines, "clients")
+
+
+def _so_far(name: str, size: float) -> Column:
+    """Return a reader of the sum of a column up to each round; None without the column."""
+
+    def read(cell: Cell) -> FloatArray | None:
+        values = cell.series.get(name)
+        return None if values is None else np.nancumsum(values) / size
+
+    return read
+
+
+_energy_so_far = _so_far("energy_j", 1e3)
 
 
 def _queues(world: WorldGroup, order: Order) -> Iterator[Chart]:
@@ -613,3 +686,103 @@ def _swept_by_key(
         for panel in panels:
             by_key.setdefault(panel.key, []).append(panel)
     return by_key
+
+
+# The twin of a live federation --------------------------------------------------------------------
+
+
+#: Live runs with fewer rounds get no twin in the report.
+LEAST_ROUNDS = 30
+#: Worlds that are drawn, and rounds that are played in each at most.
+_DRAWS, _MOST_ROUNDS = 40, 300
+#: More clients are not played for a page.
+_MOST_CLIENTS = 20_000
+_CAPTION = (
+    "A world was fitted to the records (turnout fit), and the recorded choices were played in "
+    "{draws} worlds drawn from it. Orange: recorded. Blue: the worlds, with a band that holds the "
+    "middle 90 %. Where the recorded line leaves the band, do not trust the twin."
+)
+#: How the recorded numbers and the twin's are drawn.
+_RECORDED, _TWIN = 1, 0
+
+
+def twin_charts(world: WorldGroup, order: Mapping[str, int]) -> Iterator[Chart]:
+    """Yield fitted against recorded distributions, for a live federation with enough rounds.
+
+    Args:
+        world: Cells that compare.
+        order: The number of each selector.
+    """
+    live = [each for each in world.cells if each.choices is not None and each.is_live]
+    cells = [each for each in live if not each.run.overlaps]
+    too_large = any(each.settings.n_clients > _MOST_CLIENTS for each in cells)
+    if too_large or not cells or max(each.n_rounds for each in cells) < LEAST_ROUNDS:
+        return
+    try:
+        log = log_of(cells)
+        fitted = fit_log(log)
+    except InvalidInput:  # such as no answer at all, which the page shows elsewhere
+        return
+    rounds = np.arange(log.last.run.n_rounds)[-_MOST_ROUNDS:]
+    found = replayed(fitted, log.last, rounds, _DRAWS)
+    caption = _CAPTION.format(draws=_DRAWS)
+    panels = [panel for panel in _rounds(found) if panel is not None]
+    yield Chart("twin", "Rounds", caption, panels, n_columns=3, is_wide=True)
+    panels = [panel for panel in _clients(found) if panel is not None]
+    yield Chart("twin-clients", "Clients", "As above.", panels, n_columns=3, is_wide=True)
+
+
+def _rounds(found: Played) -> Iterator[Panel | None]:
+    yield _there(found, "clients there")
+    yield _cumulative(found, "answers", Axis("answers in a round"))
+    yield _cumulative(found, "round length", Axis("length of a round", "s"))
+
+
+def _clients(found: Played) -> Iterator[Panel | None]:
+    yield _quantiles(found)
+    yield _by_client(found, "rounds there, by client")
+    yield _by_client(found, "answers, by client")
+
+
+def _there(found: Played, name: str) -> Panel | None:
+    if name not in found.recorded:
+        return None
+    recorded, drawn = found.recorded[name], found.drawn[name]
+    at = np.arange(1.0, recorded.size + 1.0)
+    return Panel(_pair(at, recorded, drawn), Axis("round"), Axis("clients there"))
+
+
+def _cumulative(found: Played, name: str, axis: Axis) -> Panel | None:
+    recorded, drawn = found.recorded[name], found.drawn[name]
+    both = np.concatenate((recorded, drawn.ravel()))
+    grid = np.linspace(both.min(), np.quantile(both, 0.995), 60)
+    share = np.array([(recorded <= x).mean() for x in grid])
+    shares = np.array([(drawn <= x).mean(axis=1) for x in grid]).T
+    return Panel(_pair(grid, share, shares), axis, Axis("rounds up to this", is_share=True))
+
+
+def _quantiles(found: Played) -> Panel | None:
+    recorded, drawn = (each["durations of answers"] for each in found)
+    if np.isnan(recorded).any() or np.isnan(drawn).any():
+        return None
+    marks = _pair(QUANTILES, recorded, drawn)
+    return Panel(marks, Axis("share of the answers", is_share=True), Axis("seconds of an answer"))
+
+
+def _by_client(found: Played, name: str) -> Panel | None:
+    if name not in found.recorded:
+        return None
+    recorded, drawn = found.recorded[name], found.drawn[name]
+    order = np.argsort(recorded, kind="stable")
+    at = np.arange(1.0, recorded.size + 1.0)
+    axis = Axis("clients, fewest first")
+    return Panel(_pair(at, recorded[order], drawn[:, order]), axis, Axis(name.split(",")[0]))
+
+
+def _pair(at: FloatArray, recorded: FloatArray, drawn: FloatArray) -> list[Mark]:
+    """Return the middle 90 % of the drawn worlds, and what was recorded above it."""
+    low, middle, high = np.quantile(drawn, (0.05, 0.5, 0.95), axis=0)
+    return [
+        Line("fitted", _TWIN, at, middle, low, high),
+        Line("recorded", _RECORDED, at, recorded),
+    ]

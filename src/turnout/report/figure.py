@@ -1,7 +1,6 @@
 """Figures as plain data: panels with lines, points, bars, boxes and heat maps.
 
-Each chart is described once. ``to_matplotlib`` draws it into files, ``to_plotly`` into the report,
-and ``to_svg`` into pages without scripts.
+Each chart is described once. ``to_matplotlib`` draws it into files, ``to_plotly`` into pages.
 """
 
 from __future__ import annotations
@@ -32,13 +31,16 @@ MEANINGS = {
     "late": 4,
     "failed": 1,
     "silent": 3,
+    "busy": 5,
     "training": 0,
     "waiting": 4,
     "part": 0,
 }
+#: Colours of a theme, as a page with dark letters has them.
+THEME = {"page": "#ffffff", "grid": "#e6e9ee"}
 
-#: The number of a selector, whose colour follows from ``COLOURS``, a name of ``MEANINGS``, or
-#: ``#rrggbb``.
+#: The number of a selector, whose colour follows from ``COLOURS``, a name of ``MEANINGS`` or
+#: ``THEME``, or ``#rrggbb``.
 Colour: TypeAlias = int | str
 #: Places on an axis: numbers, or words that stand side by side.
 Places: TypeAlias = Sequence[str] | Array
@@ -178,6 +180,8 @@ class Heatmap:
         columns: What each column is, for the pointer.
         groups: Name, first and last row of the groups that rows form.
         scale: The colour scale: ``cividis``, ``viridis`` or ``blues``.
+        kinds: Name and colour of each value, if values are the numbers 0, 1, ... of kinds; there is
+            no scale then.
     """
 
     name: str
@@ -191,6 +195,7 @@ class Heatmap:
     columns: Sequence[str] = ()
     groups: Sequence[tuple[str, int, int]] = ()
     scale: Literal["cividis", "viridis", "blues"] = "cividis"
+    kinds: Sequence[tuple[str, Colour]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +316,22 @@ class Chart:
         return self.width or WIDTHS["two" if is_double else "one"]
 
     @property
+    def names(self) -> dict[str, Colour]:
+        """The colour of each name that a legend explains; empty if there is only one."""
+        found: dict[str, Colour] = {}
+        for mark in (mark for panel in self.panels for mark in panel.marks):
+            if isinstance(mark, Heatmap):
+                found |= dict(mark.kinds)
+            elif not isinstance(mark, Guide) and mark.name:
+                found[mark.name] = mark.colour
+        return found if len(found) > 1 else {}
+
+    @property
+    def has_map(self) -> bool:
+        """Whether a heat map is among its marks, which needs more height."""
+        return any(isinstance(mark, Heatmap) for panel in self.panels for mark in panel.marks)
+
+    @property
     def rows(self) -> list[list[Panel]]:
         """The panels by row."""
         rows: list[list[Panel]] = []
@@ -329,7 +350,7 @@ def hex_of(colour: Colour) -> str:
         colour: A number, a name or such a text.
     """
     number = MEANINGS.get(colour) if isinstance(colour, str) else colour
-    return str(colour) if number is None else COLOURS[number % len(COLOURS)]
+    return THEME.get(str(colour), str(colour)) if number is None else COLOURS[number % len(COLOURS)]
 
 
 def stacked(bars: Sequence[Bars]) -> list[Bars]:

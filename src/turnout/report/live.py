@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Status
-from turnout.report.figure import Axis, Bars, Chart, Guide, Line, Mark, Panel, stacked
-from turnout.report.to_svg import Shape, Sketch, cells, sketch, spelled
+from turnout.report.figure import (
+    Axis,
+    Bars,
+    Chart,
+    Guide,
+    Heatmap,
+    Line,
+    Mark,
+    Panel,
+    stacked,
+)
 from turnout.results import metrics
 from turnout.results.answers import LiveAnswers, Notice, read_alerts, read_answers
 from turnout.results.groups import WorldGroup
@@ -29,6 +38,9 @@ from turnout.results.settings import CellSettings
 from turnout.results.shadows import Shadowed, read_shadows
 
 # The numbers --------------------------------------------------------------------------------------
+
+
+_GREYS = {"AWAY": "page", "NOT_CHOSEN": "grid"}
 
 
 class Seen(IntEnum):
@@ -48,9 +60,9 @@ class Seen(IntEnum):
         return "not there" if self is Seen.AWAY else self.name.lower().replace("_", " ")
 
     @property
-    def css(self) -> str:
-        """The class in the style sheet."""
-        return self.name.lower().replace("_", "-")
+    def colour(self) -> str:
+        """The name of its colour."""
+        return _GREYS.get(self.name, self.name.lower().replace("_", "-"))
 
 
 #: What can happen to a chosen client, in the order of the columns of ``LiveRun.counts``.
@@ -291,17 +303,10 @@ class LiveRun:
 MOST_WORST, MOST_BEST = 25, 10
 #: Rounds of the status map, lines of the table of reasons, and alerts that are shown.
 MOST_COLUMNS, MOST_REASONS, MOST_ALERTS = 400, 25, 20
-#: Width of a round in the status map, in pixels: as wide as fits, but never less.
-_MAP_WIDTH, _LEAST, _MOST = 1000, 4, 22
-#: Where a status is drawn in its row, from the top, 0 to 10: shapes differ as well as colours.
-_PLACES = {
-    Seen.IN_TIME: (0.5, 9.5),
-    Seen.LATE: (5.0, 9.5),
-    Seen.FAILED: (0.5, 9.5),
-    Seen.SILENT: (0.5, 5.0),
-    Seen.BUSY: (4.2, 5.8),
-    Seen.AWAY: (0.0, 10.0),
-}
+#: Bars of a figure over rounds; where there are more rounds, each bar is a mean over several.
+MOST_BARS = 150
+#: Runs of rounds that a sentence names.
+_MOST_RANGES = 12
 #: Edges of the bars of fair shares; 1 is exactly the fair share.
 _EDGES = np.array([0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, np.inf])
 _NONE = "\N{EN DASH}"
@@ -313,14 +318,6 @@ class Fact(NamedTuple):
     title: str
     text: str
     remark: str = ""
-
-
-class MapRow(NamedTuple):
-    """A client in the status map."""
-
-    name: str
-    shapes: list[Shape]
-    words: str  #: for screen readers
 
 
 class ClientRow(NamedTuple):
@@ -348,9 +345,6 @@ class LiveView:
     name: str
     label: str = ""
     measured: Sequence[Line] = ()
-
-    #: Class in the style sheet and words of each status.
-    kinds: ClassVar = tuple((kind.css, kind.words) for kind in Seen)
 
     @cached_property
     def facts(self) -> list[Fact]:
@@ -397,50 +391,6 @@ class LiveView:
         rest = order[MOST_WORST:]
         best = rest[np.lexsort((rest, -run.counts[rest, 0], run.trouble[rest]))][:MOST_BEST]
         return np.concatenate((order[:MOST_WORST], best)), order.size - MOST_WORST - MOST_BEST
-
-    @property
-    def map_first(self) -> int:
-        """The first round of the status map, from 1."""
-        return max(0, self.run.n_rounds - MOST_COLUMNS) + 1
-
-    @property
-    def map_width(self) -> int:
-        """The number of rounds of the status map."""
-        return self.run.n_rounds - self.map_first + 1
-
-    @property
-    def map_pixels(self) -> int:
-        """The width of the status map in pixels."""
-        width = self.map_width
-        return width * int(np.clip(_MAP_WIDTH // max(width, 1), _LEAST, _MOST))
-
-    @property
-    def map_note(self) -> str:
-        """Which clients and rounds the status map leaves out."""
-        n_rest, parts = self._shown[1], []
-        if n_rest:
-            parts.append(
-                f"The {MOST_WORST} clients with most trouble, then {MOST_BEST} of the best; "
-                f"{n_rest:,} are not shown."
-            )
-        if self.map_first > 1:
-            parts.append(f"The last {MOST_COLUMNS} of {self.run.n_rounds:,} rounds.")
-        return " ".join(parts)
-
-    @cached_property
-    def map_rows(self) -> list[MapRow]:
-        """The status map, client by client."""
-        shown, rows = self._shown[0], []
-        for client, row in zip(shown, self.run.seen(shown, self.map_first - 1), strict=True):
-            name, shapes, words = self.run.names[client], [], []
-            for kind, (low, high) in _PLACES.items():
-                at = np.flatnonzero(row == kind)
-                if at.size:
-                    tip = f"{name}, {kind.words}: {spelled(at + self.map_first)}"
-                    shapes.append(Shape(kind.css, cells(row, kind, low, high), tip))
-                    words.append(f"{at.size} {kind.words}")
-            rows.append(MapRow(name, shapes, ", ".join(words) or "never chosen"))
-        return rows
 
     @property
     def headings(self) -> list[str]:
@@ -510,24 +460,20 @@ class LiveView:
             found.append({"selector": each.label, "rounds": each.n_rounds, **known})
         return found
 
-    @property
-    def charts(self) -> Iterator[Chart]:
+    @cached_property
+    def charts(self) -> list[Chart]:
         """The figures of the run."""
+        found = [_status(self.run, *self._shown)]
         for line in self.measured:
-            yield _by_round(
-                line.name, f"{line.name.capitalize()} by round", "", [line], Axis(line.name)
-            )
-        yield _answers(self.run)
+            title = f"{line.name.capitalize()} by round"
+            found.append(_by_round(line.name, title, "", [line], Axis(line.name)))
+        found.append(_answers(self.run))
         if np.isfinite(self.run.answers.wall_s).any():
-            yield _waits(self.run)
+            found.append(_waits(self.run))
         ratio = np.zeros(0) if self.run.shares is None else self.run.shares.ratio
         if np.isfinite(ratio).any():
-            yield _fair_shares(ratio[np.isfinite(ratio)])
-
-    @cached_property
-    def sketches(self) -> list[Sketch]:
-        """The figures of the run, drawn without a script."""
-        return [drawn for chart in self.charts if (drawn := sketch(chart)) is not None]
+            found.append(_fair_shares(ratio[np.isfinite(ratio)]))
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """Return the run for a program: every client and every reason."""
@@ -587,6 +533,18 @@ def seconds(value: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def spelled(numbers: Array) -> str:
+    """Return numbers in words: ``3, 17-19, 41``; of many only the last.
+
+    Args:
+        numbers: Integers, ascending.
+    """
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if numbers.size else []
+    parts = [f"{run[0]}-{run[-1]}" if run.size > 1 else f"{run[0]}" for run in runs]
+    cut = parts[-_MOST_RANGES:]
+    return ", ".join(["…", *cut] if len(cut) < len(parts) else cut)
+
+
 def _time(title: str, values: FloatArray) -> Fact:
     known = values[np.isfinite(values)]
     if not known.size:
@@ -618,11 +576,51 @@ def _by_round(key: str, title: str, caption: str, marks: Sequence[Mark], y: Axis
     return Chart(key, title, caption, [Panel(marks, Axis("round"), y)])
 
 
+def _status(run: LiveRun, clients: IntArray, n_rest: int) -> Chart:
+    """Return what happened to clients in the newest rounds, the first client on top."""
+    first = max(0, run.n_rounds - MOST_COLUMNS)
+    names = [run.names[client] for client in clients[::-1]]
+    kinds = [(kind.words, kind.colour) for kind in Seen]
+    seen = run.seen(clients[::-1], first)
+    rounds = np.arange(first, run.n_rounds) + 1
+    mark = Heatmap("", "grid", seen, "", x=rounds, rows=names, kinds=kinds)
+    caption = ""
+    if n_rest:
+        caption = (
+            f"The {MOST_WORST} clients with most trouble, then {MOST_BEST} of the best; "
+            f"{n_rest:,} are not shown. "
+        )
+    if first:
+        caption += f"The last {MOST_COLUMNS} of {run.n_rounds:,} rounds."
+    y = Axis(ticks=dict(enumerate(names)), tick_size=9.0)
+    panel = Panel([mark], Axis("round"), y, height=1.0 + 0.15 * len(names))
+    return Chart("status", "Status by client and round", caption, [panel], is_wide=True)
+
+
+def _stacked_by_round(run: LiveRun, parts: Sequence[tuple[str, str, Array]]) -> list[Bars]:
+    """Return bars on top of each other: name, colour and (T,) height of each part."""
+    n_rounds = run.n_rounds
+    bin_of = np.arange(n_rounds) * min(n_rounds, MOST_BARS) // n_rounds
+    starts = np.flatnonzero(np.diff(bin_of, prepend=-1))
+    sizes = np.diff(starts, append=n_rounds)
+    middles, widths = starts + (sizes + 1) / 2, 0.86 * sizes
+    means = [np.add.reduceat(np.nan_to_num(y), starts) / sizes for _, _, y in parts]
+    bars = [
+        Bars(name, colour, middles, mean, width=widths)
+        for (name, colour, _), mean in zip(parts, means, strict=True)
+    ]
+    return stacked(bars)
+
+
+def _mean_note(run: LiveRun) -> str:
+    several = math.ceil(run.n_rounds / MOST_BARS)
+    return f" A bar is the mean of up to {several} rounds." if several > 1 else ""
+
+
 def _answers(run: LiveRun) -> Chart:
-    rounds = np.arange(1, run.n_rounds + 1)
-    counts = run.per_round.astype(float)
-    marks: list[Mark] = [*stacked([Bars(k.words, k.css, rounds, counts[:, k]) for k in ENDS])]
-    caption = "What happened to the chosen clients."
+    parts = [(kind.words, kind.colour, run.per_round[:, kind]) for kind in ENDS]
+    marks: list[Mark] = [*_stacked_by_round(run, parts)]
+    caption = f"What happened to the chosen clients.{_mean_note(run)}"
     if run.min_answers > 1 and not run.is_simulated:
         caption += f" Dashed: the {run.min_answers} replies in time that a round needs."
         marks.append(Guide("y", float(run.min_answers), "dash"))
@@ -630,18 +628,17 @@ def _answers(run: LiveRun) -> Chart:
 
 
 def _waits(run: LiveRun) -> Chart:
-    rounds = np.arange(1, run.n_rounds + 1)
-    bars = [
-        Bars("of training", "training", rounds, run.answers.length_s),
-        Bars("of waiting", "waiting", rounds, run.waited_s),
+    parts = [
+        ("training", "training", run.answers.length_s),
+        ("waiting", "waiting", run.waited_s),
     ]
     caption = (
         "Wall time of each round. Waiting is all time without training: until enough clients were "
         "connected, until they had replied to the server's queries, and while the server worked "
-        "before it closed the round."
+        f"before it closed the round.{_mean_note(run)}"
     )
-    title = "Training and waiting by round"
-    return _by_round("waits", title, caption, stacked(bars), Axis("wall time", "s"))
+    title, bars = "Training and waiting by round", _stacked_by_round(run, parts)
+    return _by_round("waits", title, caption, bars, Axis("wall time", "s"))
 
 
 def _fair_shares(ratio: FloatArray) -> Chart:

@@ -29,7 +29,7 @@ from turnout.results.groups import VariantCells, WorldGroup, differences, refuse
 from turnout.results.metric import Facts, Metric
 from turnout.results.reader import Cell, Problem
 from turnout.results.results import cell_row
-from turnout.results.scores import Scores
+from turnout.results.scores import Scores, Versus
 from turnout.results.sensitivity import is_one_sweep, point_name
 from turnout.results.statistics import Estimate
 from turnout.results.tables import (
@@ -43,7 +43,6 @@ from turnout.results.tables import (
     targets_of,
     usual_metrics,
 )
-from turnout.results.verdict import Versus
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -163,7 +162,7 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
     views = [world_view(world, f"w{number}", order) for number, world in enumerate(worlds)]
     sweep = list(world_charts(worlds, order))
     styles = ["report.css", "live.css"] if any(view["live"] for view in views) else ["report.css"]
-    scripts = [_plotly_js(), packaged("report.js")]
+    scripts = [plotly_js(), packaged("figures.js"), packaged("report.js")]
     page = templates().get_template("page.html")
     return page.render(
         title=title_of(cells) or "turnout report",
@@ -174,7 +173,11 @@ def render(worlds: Sequence[WorldGroup], problems: Sequence[Problem]) -> str:
         order=order,
         sweep=sweep,
         worlds=views,
-        data=_data({"sweep": sweep} | {view["id"]: view["charts"] for view in views}),
+        data=figures(
+            {"sweep": sweep}
+            | {view["id"]: view["charts"] for view in views}
+            | {live.id: live.charts for view in views for live in view["live"]}
+        ),
         cells=cells_csv(cells),
     )
 
@@ -234,10 +237,14 @@ def templates() -> Environment:
     return environment
 
 
-def _data(figures: Mapping[str, Iterable[Chart]]) -> dict[str, dict[str, Any]]:
-    """Return what the script draws, by the id of the element it is drawn in."""
+def figures(charts: Mapping[str, Iterable[Chart]]) -> dict[str, dict[str, Any]]:
+    """Return what the script draws, by the id of the element it is drawn in.
+
+    Args:
+        charts: The charts of each part of the page.
+    """
     data: dict[str, dict[str, Any]] = {"charts": {}, "maps": {}}
-    for place, those in figures.items():
+    for place, those in charts.items():
         for chart in those:
             kind, drawn = ("maps", plotly_maps) if chart.is_menu else ("charts", plotly_chart)
             data[kind][f"{place}-{chart.key}"] = drawn(chart)
@@ -250,7 +257,7 @@ def _needed(module: str) -> Any:
     return import_extra(module, f"the report needs {name}: pip install 'turnout[report]'")
 
 
-def _plotly_js() -> str:
+def plotly_js() -> str:
     """Return plotly's script as a browser will see it, so that its hash fits."""
     script: str = _needed("plotly.offline").get_plotlyjs()
     return script.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,112 +1,9 @@
-// Draws the charts from the embedded data, paints them by theme and toggles selectors in all.
+// Draws the charts from the embedded data and toggles selectors in all.
 (() => {
   "use strict";
+  const { PAPER_MAP, config, drawChart, hidden, isNarrow, layoutOf, readTheme, redrawBy } = figures;
   const data = JSON.parse(document.getElementById("report-data").textContent);
   const root = document.documentElement;
-  const hidden = new Set();
-  const isDark = window.matchMedia("(prefers-color-scheme: dark)");
-  const isTouch = window.matchMedia("(pointer: coarse)");
-  const isHoverless = window.matchMedia("(hover: none)");
-  const isNarrow = window.matchMedia("screen and (max-width: 760px)");
-  const DASHES = ["solid", "dash", "longdashdot"];
-  const PAPER = { width: 660, height: 215 }; // as in the style sheet
-  const PAPER_MAP = { width: 660, height: 420 };
-  let printing = false;
-
-  // ----- theme: every colour comes from the style sheet
-  function readTheme() {
-    const style = getComputedStyle(root);
-    const value = (name) => style.getPropertyValue(name).trim();
-    return {
-      page: value("--page"), text: value("--text"), quiet: value("--quiet"),
-      grid: value("--grid"), line: value("--line"), panel: value("--panel"),
-      series: Array.from({ length: 8 }, (_, i) => value(`--series-${i}`)),
-    };
-  }
-
-  function faded(hex, alpha) {
-    const part = (from) => parseInt(hex.slice(from, from + 2), 16);
-    return `rgba(${part(1)},${part(3)},${part(5)},${alpha})`;
-  }
-
-  function painted(trace, theme) {
-    const { role, selector, colour: named } = trace.meta;
-    if (role === "reference") {
-      return { ...trace, line: { color: theme.quiet, width: 1, dash: "dash" } };
-    }
-    const colour = named ?? theme.series[selector % 8];
-    const dash = DASHES[Math.floor((selector ?? 0) / 8) % 3];
-    const shown = { ...trace, visible: !hidden.has(selector) };
-    switch (role) {
-      case "band":
-        return { ...shown, fillcolor: faded(colour, 0.16), line: { width: 0 } };
-      case "bound":
-        return { ...shown, line: { color: colour, width: 2, dash: "dot" } };
-      case "box":
-        return { ...shown, fillcolor: faded(colour, 0.35), line: { color: colour, width: 1.5 } };
-      case "tip": // seen only by the pointer
-        return { ...shown, marker: { color: colour, opacity: 0 } };
-      case "bar":
-        return {
-          ...shown, marker: { color: colour },
-          error_y: { ...trace.error_y, color: theme.text },
-        };
-      default:
-        return { ...shown, line: { color: colour, width: 2, dash } };
-    }
-  }
-
-  function axis(given, theme) {
-    return {
-      automargin: true, gridcolor: theme.grid, linecolor: theme.line, zerolinecolor: theme.line,
-      ...given, title: { standoff: 8, ...(given && given.title) },
-    };
-  }
-
-  // Axes are called xaxis, yaxis, xaxis2, yaxis2, ...: a pair for each panel.
-  function axesOf(given, theme) {
-    const names = Object.keys(given).filter((name) => /^[xy]axis\d*$/.test(name));
-    return Object.fromEntries(names.map((name) => [name, axis(given[name], theme)]));
-  }
-
-  function layoutOf(given, theme, paper) {
-    return {
-      ...given,
-      ...axesOf(given, theme),
-      shapes: (given.shapes || []).map((shape) => ({
-        ...shape, line: { color: theme.quiet, ...shape.line },
-      })),
-      font: { family: "system-ui, sans-serif", size: isNarrow.matches ? 11 : 12, color: theme.text },
-      paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)",
-      margin: { l: 48, r: 12, t: isHoverless.matches && !printing ? 36 : 14, b: 40, ...given.margin },
-      showlegend: false,
-      hovermode: given.hovermode || (isNarrow.matches ? "closest" : "x unified"),
-      hoverlabel: {
-        bgcolor: theme.panel, bordercolor: theme.line, font: { color: theme.text }, namelength: -1,
-      },
-      dragmode: isTouch.matches ? false : "zoom",
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: theme.quiet, activecolor: theme.text },
-      uirevision: "keep",
-      autosize: !printing,
-      ...(printing ? paper : {}),
-    };
-  }
-
-  const config = {
-    responsive: true,
-    displaylogo: false,
-    displayModeBar: isHoverless.matches ? true : "hover",
-    modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
-    plotlyServerURL: "",
-  };
-
-  // ----- charts
-  function drawChart(id, theme) {
-    const { traces, layout } = data.charts[id];
-    const shown = traces.map((trace) => painted(trace, theme));
-    return Plotly.react(id, shown, layoutOf(layout, theme, PAPER), config);
-  }
 
   // ----- maps: one selector at a time, chosen from a menu
   function unpacked(text, nRows) {
@@ -127,7 +24,7 @@
     menu.value = free.includes(before) ? before : free.length ? free[0] : "";
   }
 
-  function drawMap(id, theme) {
+  function drawMap(id) {
     const { maps, rows, columns, x, groups } = data.maps[id];
     const selectors = document.getElementById(`${id}-selector`);
     const runs = document.getElementById(`${id}-run`);
@@ -142,7 +39,7 @@
       hovertemplate: "%{text}<br>chosen in %{z:.0%} of rounds<extra></extra>",
       colorbar: colourBar(),
     }] : [];
-    return Plotly.react(id, traces, layoutOf(mapLayout(groups), theme, PAPER_MAP), config);
+    return Plotly.react(id, traces, layoutOf(mapLayout(groups), readTheme(), PAPER_MAP), config);
   }
 
   function colourBar() {
@@ -192,10 +89,9 @@
 
   // ----- all at once
   function drawAll() {
-    const theme = readTheme();
     return Promise.all([
-      ...Object.keys(data.charts).map((id) => drawChart(id, theme)),
-      ...Object.keys(data.maps).map((id) => drawMap(id, theme)),
+      ...Object.entries(data.charts).map(([id, chart]) => drawChart(id, chart)),
+      ...Object.keys(data.maps).map((id) => drawMap(id)),
     ]);
   }
 
@@ -238,30 +134,19 @@
         const menu = document.getElementById(`${id}-${name}`);
         menu.addEventListener("change", () => {
           menu.dataset.wanted = menu.value;
-          drawMap(id, readTheme());
+          drawMap(id);
         });
       }
     }
-    for (const query of [isDark, isNarrow]) {
-      query.addEventListener("change", drawAll);
-    }
-    window.addEventListener("beforeprint", () => setPrinting(true));
-    window.addEventListener("afterprint", () => setPrinting(false));
-  }
-
-  function setPrinting(now) {
-    printing = now;
-    root.dataset.theme = now ? "light" : "";
-    drawAll();
+    redrawBy(drawAll);
   }
 
   // One chart after the other, so that the page can be read and scrolled meanwhile.
   async function start() {
     listen();
-    const theme = readTheme();
     const draws = [
-      ...Object.keys(data.charts).map((id) => () => drawChart(id, theme)),
-      ...Object.keys(data.maps).map((id) => () => drawMap(id, theme)),
+      ...Object.entries(data.charts).map(([id, chart]) => () => drawChart(id, chart)),
+      ...Object.keys(data.maps).map((id) => () => drawMap(id)),
     ];
     for (const draw of draws) {
       await draw();

@@ -318,9 +318,18 @@ def _(mark: Heatmap, axes: Axes, at: _At, width: float) -> None:
     how: dict[str, Any] = {"cmap": {"blues": "Blues"}.get(mark.scale, mark.scale)}
     how |= {"extent": (x[0] - half, x[-1] + half, -0.5, n_rows - 0.5), "vmin": low, "vmax": high}
     how |= {"aspect": "auto", "origin": "lower", "interpolation": "nearest"}
+    axes.grid(visible=False)
+    if mark.kinds:
+        from matplotlib.colors import ListedColormap
+
+        colours = [hex_of(colour) for _, colour in mark.kinds]
+        how |= {"cmap": ListedColormap(colours), "vmin": -0.5, "vmax": len(colours) - 0.5}
+        axes.imshow(mark.values, **how)
+        for (name, _), colour in zip(mark.kinds, colours, strict=True):
+            axes.bar(np.nan, np.nan, color=colour, label=_escaped(name))  # only in the legend
+        return
     image = axes.imshow(mark.values, **how)
     axes.figure.colorbar(image, ax=axes, label=_escaped(mark.label), pad=0.01)
-    axes.grid(visible=False)
     for _, (_, first, _) in itertools.pairwise(mark.groups):
         axes.axhline(first - 0.5, color="white", linewidth=1.2)
 

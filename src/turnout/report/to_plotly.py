@@ -18,6 +18,7 @@ import numpy as np
 from turnout.core.names import shortened
 from turnout.core.types import FloatArray
 from turnout.report.figure import (
+    MEANINGS,
     Axis,
     Bars,
     Boxes,
@@ -27,7 +28,6 @@ from turnout.report.figure import (
     Heatmap,
     Line,
     Panel,
-    hex_of,
 )
 
 Trace = dict[str, Any]
@@ -140,6 +140,7 @@ def _axis(axis: Axis, words: Sequence[str]) -> dict[str, Any]:
     if axis.ticks:
         found |= {"tickvals": list(axis.ticks)}
         found |= {"ticktext": [label(text, 16) for text in axis.ticks.values()]}
+        found |= {"tickfont": {"size": axis.tick_size}} if axis.tick_size else {}
     if axis.low is not None and axis.high is not None:
         ends = [axis.low, axis.high]
         found["range"] = [math.log10(end) for end in ends] if axis.is_log else ends
@@ -171,13 +172,20 @@ def _modes(chart: Chart) -> dict[str, Any]:
         modes |= {"boxmode": "group", "hovermode": "closest"} if are_words else {"hovermode": "x"}
     if any(isinstance(mark, Line) and mark.is_steps for mark in marks):
         modes["hovermode"] = "x"
+    if chart.has_map:
+        modes["hovermode"] = "closest"
     return modes
 
 
 def _who(name: str, colour: Colour, role: str) -> Trace:
     """Return what every trace carries: its name, its role, and a selector or a colour."""
-    colours = {"selector": colour} if isinstance(colour, int) else {"colour": hex_of(colour)}
+    colours = {"selector": colour} if isinstance(colour, int) else {"colour": _painted(colour)}
     return {"name": label(name), "meta": {**colours, "role": role}}
+
+
+def _painted(colour: Colour) -> Colour:
+    """Return the number of a colour of the theme, for the script; other colours as they are."""
+    return MEANINGS.get(colour, colour) if isinstance(colour, str) else colour
 
 
 @singledispatch
@@ -228,8 +236,9 @@ def _(mark: Bars, y: Axis) -> list[Trace]:
     if mark.margin is not None:
         margin = plain(np.nan_to_num(mark.margin))
         found["error_y"] = {"type": "data", "array": margin, "thickness": 1, "width": 2}
-    if mark.base is not None:
-        found["base"] = plain(mark.base)
+    if mark.base is not None:  # of a bar with a base, plotly would show the upper end
+        found |= {"base": plain(mark.base), "customdata": found["y"]}
+        found["hovertemplate"] = f"%{{customdata:.4~g}}{_NAME}"
     if np.ndim(mark.width):
         found["width"] = plain(mark.width)
     return [found]
@@ -258,6 +267,11 @@ def _(mark: Boxes, y: Axis) -> list[Trace]:
 @_traces.register(Heatmap)
 def _(mark: Heatmap, y: Axis) -> list[Trace]:
     low, high = mark.ends
+    if mark.kinds:
+        found = _who(mark.name, mark.colour, "kinds") | {"type": "heatmap", "showscale": False}
+        found["meta"] |= {"kinds": [[name, _painted(colour)] for name, colour in mark.kinds]}
+        found["meta"] |= {"rows": [label(row, 60) for row in mark.rows]}
+        return [found | {"z": mark.values.tolist(), "x": _numbers(mark.x)}]
     found = _who(mark.name, mark.colour, "map") | {"type": "heatmap", "zmin": low, "zmax": high}
     found |= {"z": [plain(row) for row in mark.values], "colorscale": mark.scale.capitalize()}
     found |= {"colorbar": {"title": {"text": mark.label, "side": "right"}}}

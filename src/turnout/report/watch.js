@@ -6,6 +6,7 @@
   const lost = document.getElementById("lost");
   const run = new URLSearchParams(location.search).get("run") || "";
   let version = "";
+  let charts = {};
   let ahead = 0; // seconds by which the server's clock is ahead of ours
 
   function spelled(seconds) {
@@ -24,25 +25,30 @@
     }
   }
 
-  // If the newest rounds, at the right end of the map, are in view, keep them in view.
   function places() {
-    return new Map([...part.querySelectorAll(".scroll")].map((one) => [
-      one.getAttribute("aria-label"),
-      one.scrollLeft + one.clientWidth >= one.scrollWidth - 2 ? Infinity : one.scrollLeft,
-    ]));
+    return new Map([...part.querySelectorAll(".scroll")].map((one) =>
+      [one.getAttribute("aria-label"), one.scrollLeft]));
   }
 
   function show(html) {
     const before = places();
+    const drawings = new Map([...part.querySelectorAll(".drawing")].map((one) => [one.id, one]));
     const focused = document.activeElement && document.activeElement.getAttribute("aria-label");
     part.innerHTML = html;
     for (const one of part.querySelectorAll(".scroll")) {
       const label = one.getAttribute("aria-label");
-      const isMap = one.querySelector(".statuses") !== null;
-      const wanted = before.get(label) ?? Infinity;
-      if (isMap || Number.isFinite(wanted)) one.scrollLeft = Math.min(wanted, one.scrollWidth);
+      one.scrollLeft = before.get(label) ?? 0;
       if (focused && focused === label) one.focus({ preventScroll: true });
     }
+    // a drawing stays, with its zoom, and gets the new data
+    for (const one of part.querySelectorAll(".drawing")) {
+      if (drawings.has(one.id)) one.replaceWith(drawings.get(one.id));
+    }
+    return drawAll();
+  }
+
+  function drawAll() {
+    return Promise.all(Object.entries(charts).map(([id, chart]) => figures.drawChart(id, chart)));
   }
 
   async function ask() {
@@ -53,7 +59,8 @@
       const news = await answer.json();
       ahead = news.now - Date.now() / 1000;
       if (news.html !== undefined) {
-        show(news.html);
+        charts = news.charts;
+        await show(news.html);
         version = news.version;
         document.title = `${news.title} · turnout watch`;
       }
@@ -66,5 +73,6 @@
     setTimeout(ask, EVERY_MS);
   }
 
+  figures.redrawBy(drawAll);
   ask();
 })();

@@ -9,10 +9,16 @@ connection, so the page survives a restart of the server and a laptop that slept
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import stat
 import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePath
@@ -27,14 +33,188 @@ from turnout.core.require import integer
 from turnout.core.require import number as a_number
 from turnout.core.types import FloatArray
 from turnout.report import report_page
-from turnout.report.figure import Axis, Chart, Line, Panel
+from turnout.report.charts import over_rounds, success_so_far
+from turnout.report.figure import Axis, Chart, Panel
 from turnout.report.live import LiveRun, LiveView
-from turnout.report.page import packaged, templates, title_of
-from turnout.report.to_svg import Sketch, sketch
-from turnout.report.watcher import Look, State, WatchedRun, Watcher
+from turnout.report.page import figures, packaged, plotly_js, templates, title_of
+from turnout.results import files
 from turnout.results.answers import OpenNow, read_open
 from turnout.results.files import DamagedFile
-from turnout.results.reader import Cell, Problem
+from turnout.results.groups import plan_of
+from turnout.results.reader import Cell, Problem, cell_folders, read_cells
+
+#: Name, size, time of change and kind of each file of a folder.
+_Print = tuple[tuple[str, int, int, int], ...]
+
+
+class State(Enum):
+    """The state of a watched folder."""
+
+    ABSENT = "waiting for the folder"
+    EMPTY = "waiting for a run"
+    GONE = "the folder is gone"
+    NO_FOLDER = "not a folder"
+    RUNNING = "running"
+    STALLED = "no news"
+    FAILED = "failed"
+    ENDED = "ended"
+
+
+class WatchedRun(NamedTuple):
+    """One run, as its folder is now.
+
+    Attributes:
+        key: Its folder below the watched one.
+        cell: Its content; None if it cannot be read.
+        news_at: When one of its files changed last, in seconds since 1970.
+        due_at: When the next change is expected: at the end of the open round, else the last news.
+        has_failed: Whether it left a traceback.
+        problems: The damages of its files.
+    """
+
+    key: str
+    cell: Cell | None
+    news_at: float
+    due_at: float
+    has_failed: bool
+    problems: list[Problem]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended or failed."""
+        return self.has_failed or (self.cell is not None and self.cell.is_complete)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """All watched runs at one moment.
+
+    Attributes:
+        state: The state of the folder.
+        runs: The runs by their folders, in the order of the experiment.
+        n_planned: Planned runs, as far as they are known.
+        news_at: When a file changed last, in seconds since 1970; 0 = there is none.
+        version: Differs whenever anything else differs.
+    """
+
+    state: State
+    runs: Mapping[str, WatchedRun] = field(default_factory=dict)
+    n_planned: int = 0
+    news_at: float = 0.0
+    version: str = ""
+
+
+class Watcher:
+    """Looks at a folder that may not exist yet.
+
+    Args:
+        path: Experiment folder, cell folder or anything above them.
+        stalled_s: Seconds without news after which a run counts as stalled.
+    """
+
+    def __init__(self, path: Path, stalled_s: float) -> None:
+        self.path, self.stalled_s = path, stalled_s
+        self._known: dict[str, tuple[_Print, WatchedRun]] = {}
+        self._was_there = False
+
+    def look(self) -> Look:
+        """Return the runs as they are now."""
+        if not self.path.is_dir():
+            was_there = State.GONE if self._was_there else State.ABSENT
+            return _nothing(State.NO_FOLDER if self.path.exists() else was_there)
+        self._was_there = True
+        try:
+            found = {
+                str(folder.relative_to(self.path)): folder for folder in cell_folders(self.path)
+            }
+        except (OSError, ValueError):  # it went away meanwhile
+            return _nothing(State.GONE)
+        self._known = {key: self._reread(key, folder) for key, folder in found.items()}
+        if not self._known:
+            return _nothing(State.EMPTY)
+        labels, n_planned = self._plan(found.values())
+        runs = _ordered([watched for _, watched in self._known.values()], labels)
+        news_at = max(watched.news_at for watched in runs.values())
+        state = self._state(runs, n_planned)
+        prints = [(key, each) for key, (each, _) in self._known.items()]
+        digest = hashlib.sha256(repr((state, n_planned, prints)).encode()).hexdigest()
+        return Look(state, runs, n_planned, news_at, digest[:16])
+
+    def _plan(self, folders: Iterable[Path]) -> tuple[list[str], int]:
+        """Return the selectors of the experiments that are watched, in order, and all runs."""
+        n_found = Counter(folder.parent.parent for folder in folders)
+        labels: list[str] = []
+        n_planned = 0
+        for experiment, n_there in n_found.items():
+            is_whole = experiment == self.path or self.path in experiment.parents
+            listed, n_runs = plan_of(experiment) if is_whole else ([], 0)
+            labels += listed
+            n_planned += max(n_runs, n_there)
+        return list(dict.fromkeys(labels)), n_planned
+
+    def _state(self, runs: Mapping[str, WatchedRun], n_planned: int) -> State:
+        if len(runs) >= n_planned and all(watched.is_over for watched in runs.values()):
+            is_sound = not any(watched.has_failed for watched in runs.values())
+            return State.ENDED if is_sound else State.FAILED
+        due_at = max(watched.due_at for watched in runs.values())
+        return State.STALLED if time.time() > due_at + self.stalled_s else State.RUNNING
+
+    def _reread(self, key: str, folder: Path) -> tuple[_Print, WatchedRun]:
+        """Return the run of a folder; it is read again only if a file has changed."""
+        now = _print(folder)
+        known = self._known.get(key)
+        if known is not None and known[0] == now:
+            return known
+        cells, problems = read_cells([folder]) if now else ([], [])
+        damages = [problem for problem in problems if problem.kind == "damaged"]
+        news_at = max((changed for _, _, changed, _ in now), default=0) / 1e9
+        has_failed = any(name == files.ERROR for name, *_ in now)
+        has_failed = has_failed and not (cells and cells[0].is_complete)
+        due_at = max(news_at, _round_ends_at(folder))
+        return now, WatchedRun(
+            key, cells[0] if cells else None, news_at, due_at, has_failed, damages
+        )
+
+
+def _nothing(state: State) -> Look:
+    return Look(state, version=state.name)
+
+
+def _print(folder: Path) -> _Print:
+    """Return the fingerprint of a folder's files; empty if the folder is gone."""
+    try:
+        with os.scandir(folder) as entries:
+            shown = [entry for entry in entries if not entry.name.startswith(".")]
+            found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in shown]
+    except OSError:
+        return ()
+    kinds = ((name, about, stat.S_IFMT(about.st_mode)) for name, about in found)
+    return tuple(sorted((name, a.st_size, a.st_mtime_ns, kind) for name, a, kind in kinds))
+
+
+def _round_ends_at(folder: Path) -> float:
+    """Return when the open round of a live run ends at the latest; 0 if that is not known."""
+    opened = read_open(folder)
+    if opened is None or opened.deadline_s is None or opened.began_at is None:
+        return 0.0
+    return opened.began_at + opened.deadline_s
+
+
+def _ordered(runs: list[WatchedRun], labels: list[str]) -> dict[str, WatchedRun]:
+    """Return the runs by key: in the order of the plan, then by seed."""
+    rank = {label: number for number, label in enumerate(labels)}
+
+    def place(watched: WatchedRun) -> tuple[int, str, int]:
+        if watched.cell is None:
+            return len(rank), watched.key, 0
+        settings = watched.cell.settings
+        return rank.get(settings.label, len(rank)), settings.label, settings.seed
+
+    return {watched.key: watched for watched in sorted(runs, key=place)}
+
+
+# The page -----------------------------------------------------------------------------------------
+
 
 __all__ = ["WatchServer", "serve"]
 
@@ -43,10 +223,11 @@ STALLED_S = 300.0
 _HOST = "127.0.0.1"
 #: Names under which a browser on this machine, or behind a tunnel to it, may ask.
 _OWN_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
-#: Only our own script and style; nothing else is fetched, framed or sent anywhere.
+#: Only our own scripts and style; nothing else is fetched, framed or sent anywhere. plotly sets
+#: styles of what it draws.
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 #: The report has a stricter policy of its own, inside its page.
 _REPORT_POLICY = "frame-ancestors 'none'"
@@ -100,7 +281,7 @@ class PageView(NamedTuple):
     problems: list[Problem]
     rows: list[RunRow]  #: empty if there is a single run
     chosen: str  #: key of the run that is shown in full
-    curves: list[Sketch]
+    curves: list[Chart]
     opened: OpenNow | None
     detail: LiveView | None
     has_report: bool
@@ -158,7 +339,7 @@ def _row(watched: WatchedRun) -> RunRow:
         cell.n_rounds,
         cell.settings.n_rounds,
         "failed" if watched.has_failed else "ended" if cell.is_complete else "running",
-        f"{_success(cell)[-1]:.0%}" if np.nansum(cell.series["chosen"]) else _NONE,
+        f"{success_so_far(cell)[-1]:.0%}" if np.nansum(cell.series["chosen"]) else _NONE,
         f"{known[-1]:.4f}" if known.size else _NONE,
     )
 
@@ -181,16 +362,13 @@ def _run(cell: Cell) -> LiveRun | None:
 
 
 def _detail(cell: Cell, run: LiveRun) -> LiveView:
-    measured = [_line(name, 0, cell.series[name]) for name in _MEASURES if name in cell.series]
+    lines = (over_rounds(name, 0, [cell.series.get(name)]) for name in _MEASURES)
+    measured = [line for line in lines if line is not None]
     name = f"{run.settings.label}, seed {run.settings.seed}"
     return LiveView(run, "run", name, run.settings.label, measured)
 
 
-def _line(name: str, colour: int, values: FloatArray) -> Line:
-    return Line(name, colour, np.arange(1, values.size + 1), values)
-
-
-def _curves(runs: list[WatchedRun]) -> list[Sketch]:
+def _curves(runs: list[WatchedRun]) -> list[Chart]:
     """Return accuracy, else answers in time, by selector: the mean of its seeds so far."""
     started = [
         (f"{_where(each)}{cell.settings.label}", cell)
@@ -198,26 +376,20 @@ def _curves(runs: list[WatchedRun]) -> list[Sketch]:
         if (cell := each.cell) is not None and cell.n_rounds
     ]
     is_trained = any("accuracy" in cell.series for _, cell in started)
-    by_label: dict[str, list[FloatArray]] = {}
+    by_label: dict[str, list[FloatArray | None]] = {}
     for label, cell in started:
-        values = cell.series.get("accuracy") if is_trained else _success(cell)
-        if values is not None:
-            by_label.setdefault(label, []).append(values)
-    lines = []
-    for number, (label, columns) in enumerate(list(by_label.items())[:_MOST_CURVES]):
-        shortest = min(column.size for column in columns)
-        mean = np.mean([column[:shortest] for column in columns], axis=0)
-        lines.append(_line(label, number, mean))
+        values = cell.series.get("accuracy") if is_trained else success_so_far(cell)
+        by_label.setdefault(label, []).append(values)
+    first = enumerate(list(by_label.items())[:_MOST_CURVES])
+    drawn = (over_rounds(name, number, columns) for number, (name, columns) in first)
+    lines = [line for line in drawn if line is not None]
     title = "Accuracy by round" if is_trained else "Replies in time so far"
-    caption = "Mean over the seeds of a selector, up to the round that all of them reached."
-    drawn = sketch(Chart("curves", title, caption, [Panel(lines, Axis("round"))]))
-    return [] if drawn is None else [drawn]
-
-
-def _success(cell: Cell) -> FloatArray:
-    """Return (T,) the share of answers in time so far."""
-    chosen = np.nancumsum(cell.series["chosen"])
-    return np.nancumsum(cell.series["completed"]) / np.maximum(chosen, 1.0)
+    caption = (
+        "Line: mean over the seeds of a selector, up to the round that all of them reached; band: "
+        "lowest to highest seed."
+    )
+    panel = Panel(lines, Axis("round"))
+    return [Chart("curves", title, caption, [panel], is_wide=True)] if lines else []
 
 
 # The server ---------------------------------------------------------------------------------------
@@ -233,7 +405,7 @@ class WatchServer(ThreadingHTTPServer):
 
     Raises:
         InvalidInput: The path is not a folder, or the port is not available.
-        MissingExtra: If Jinja2 is not installed.
+        MissingExtra: If Jinja2 or plotly is not installed.
     """
 
     daemon_threads = True
@@ -248,9 +420,9 @@ class WatchServer(ThreadingHTTPServer):
             )
         integer("port", port, minimum=0, maximum=65_535)
         self._watcher = Watcher(self.path, a_number("stalled_s", stalled_s, minimum=0.0))
-        self._templates = templates()
+        self._templates, self.plotly = templates(), plotly_js()
         self._lock = Lock()
-        self._parts: dict[str, tuple[str, str, str]] = {}  # by run: version, title, content
+        self._parts: dict[str, dict[str, Any]] = {}  # by run
         self._next_at = 0.0  # on time.monotonic()
         self._look = self._watcher.look()
         try:
@@ -282,23 +454,29 @@ class WatchServer(ThreadingHTTPServer):
             before = time.monotonic()
             if before >= self._next_at:
                 self._look = self._watcher.look()
-            newest, title, content = self._part(key)
+            part = self._part(key)
             after = time.monotonic()
             self._next_at = max(self._next_at, after + (after - before) * _REST)
-        news: dict[str, Any] = {"version": newest, "now": time.time(), "title": title}
-        return news if version == newest else news | {"html": content}
+        now = {"version": part["version"], "now": time.time()}
+        return now if version == part["version"] else now | part
 
-    def _part(self, key: str) -> tuple[str, str, str]:
+    def _part(self, key: str) -> dict[str, Any]:
         """Return version, title and content of the page for a run, made anew if it has changed."""
         version = self._look.version
         # nothing is kept of older versions, nor for keys that somebody made up
-        self._parts = {run: part for run, part in self._parts.items() if part[0] == version}
+        self._parts = {run: part for run, part in self._parts.items() if part["version"] == version}
         if key not in self._look.runs:
             key = ""
         if key not in self._parts:
             view = page_view(self._look, str(self.path), key, self._watcher.stalled_s)
-            content = self._templates.get_template("part.html").render(view=view)
-            self._parts[key] = (version, view.title, content)
+            self._parts[key] = {
+                "version": version,
+                "title": view.title,
+                "html": self._templates.get_template("part.html").render(view=view),
+                "charts": figures(
+                    {"curves": view.curves, "run": view.detail.charts if view.detail else []}
+                )["charts"],
+            }
         return self._parts[key]
 
 
@@ -318,8 +496,10 @@ class _Handler(BaseHTTPRequestHandler):
             match asked.path:
                 case "/":
                     self._answer(HTTPStatus.OK, "text/html", self.server.page())
-                case "/watch.js":
-                    self._answer(HTTPStatus.OK, "text/javascript", packaged("watch.js"))
+                case "/plotly.js":
+                    self._answer(HTTPStatus.OK, "text/javascript", self.server.plotly)
+                case "/figures.js" | "/watch.js":
+                    self._answer(HTTPStatus.OK, "text/javascript", packaged(asked.path[1:]))
                 case "/watch.css":
                     style = "".join(map(packaged, ("report.css", "live.css", "watch.css")))
                     self._answer(HTTPStatus.OK, "text/css", style)

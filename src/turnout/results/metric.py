@@ -6,7 +6,7 @@ The metrics themselves are in ``turnout.results.catalogue``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, NamedTuple, Self, TypeVar
 
@@ -139,8 +139,12 @@ Group = Literal["learning", "participation", "fairness", "time", "energy", "comp
 #: Where a metric is shown beside ``summary.json`` and JSON output, which have all of them.
 Table = Literal["simulate", "train", "compare", "compare --train", "report"]
 
-#: Larger units of time, used from three of them on.
-_TIME_UNITS = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0))
+#: Larger units of a unit, used from three of them on. Other units are words, and are not shown.
+_LARGER: Mapping[str, Sequence[tuple[str, float]]] = {
+    "s": (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0)),
+    "J": (("MJ", 1e6), ("kJ", 1e3)),
+    "g": (("kg", 1e3),),
+}
 _LARGE_UNIT_DECIMALS = 2
 #: Means of whole numbers below this one are shown with a decimal: 1, 2 and 1 are 1.3 on average.
 _FEW = 10
@@ -218,17 +222,18 @@ class Metric(Generic[Source]):
     def scale(self, values: Iterable[float]) -> Scale:
         """Return how a column of numbers is shown.
 
-        Times are in a unit that is easy to read. Means of a few whole numbers have a decimal.
+        Times and energies are in a unit that is easy to read. Means of a few whole numbers have a
+        decimal.
         """
         finite = [abs(value) for value in values if math.isfinite(value)]
         longest = max(finite, default=0.0)
-        if self.unit != "s":
+        if self.unit not in _LARGER:
             is_rough = self.decimals == 0 and longest < _FEW and any(n % 1.0 for n in finite)
             return Scale("", 1.0, 1 if is_rough else self.decimals)
-        for unit, size in _TIME_UNITS:
+        for unit, size in _LARGER[self.unit]:
             if longest >= 3 * size:
                 return Scale(unit, size, _LARGE_UNIT_DECIMALS)
-        return Scale("s", 1.0, self.decimals)
+        return Scale(self.unit, 1.0, self.decimals)
 
     def titled(self, scale: Scale, *, short: bool = False) -> str:
         """Return the title, or the short heading, with the unit of its numbers.

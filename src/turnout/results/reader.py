@@ -286,7 +286,9 @@ def _read_choices(
     _check_choices(path, columns["offsets"], columns["clients"], n_clients)
     n_rounds, n_choices = columns["offsets"].size - 1, columns["clients"].size
     for name, values in columns.items():
-        if name in PER_CHOICE or name.startswith(REPORTED):
+        if name.startswith(REPORTED) and values.ndim == 2:  # vectors that were kept
+            _check_numbers(path, name, values, n_choices, "per choice", values.shape[1:])
+        elif name in PER_CHOICE or name.startswith(REPORTED):
             _check_numbers(path, name, values, n_choices, "per choice")
         elif name in (*PER_ROUND, *_CURVES) or name.startswith(MEASURED):
             _check_numbers(path, name, values, n_rounds, "per round")
@@ -333,9 +335,11 @@ def _check_available(path: Path, columns: Mapping[str, Array], n_rounds: int) ->
         raise DamagedFile(path, f": {AVAILABLE_AT} does not fit the {n_rounds} rounds")
 
 
-def _check_numbers(path: Path, name: str, values: Array, size: int, each: str) -> None:
+def _check_numbers(
+    path: Path, name: str, values: Array, size: int, each: str, shape: tuple[int, ...] = ()
+) -> None:
     kinds = "iu" if name in _INTEGERS else "fiu"
-    if values.dtype.kind not in kinds or values.shape != (size,):
+    if values.dtype.kind not in kinds or values.shape != (size, *shape):
         raise DamagedFile(path, f": {name} is not one number {each}")
 
 

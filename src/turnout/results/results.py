@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
@@ -15,10 +14,8 @@ import numpy as np
 
 from turnout.core.errors import InvalidInput
 from turnout.core.names import import_extra, nearest
-from turnout.core.notebook import lines_with_curves
 from turnout.results import files
 from turnout.results.catalogue import all_metrics
-from turnout.results.files import FolderError
 from turnout.results.groups import WorldGroup, gather, refuse_mixed
 from turnout.results.metric import Facts, Metric
 from turnout.results.reader import Cell, Problem, read_cells
@@ -313,15 +310,6 @@ class Results:
                     lines.append(f"    {label}: {metric.short} {entry.text}")
         lines += [f"  {problem}" for problem in self.problems]
         return "\n".join(lines if self.folder is None else [*lines, f"  in {self.folder}"])
-
-    def _repr_html_(self) -> str:
-        """Return it with a curve of each selector's first seed."""
-        curves = {}
-        for variant in (variant for world in self.worlds for variant in world.variants):
-            with contextlib.suppress(FolderError):
-                name, values = variant.cells[0].run.curve
-                curves[f"{variant.name}, {name}"] = values
-        return lines_with_curves(repr(self), curves)
 
 
 def open_runs(*paths: str | os.PathLike[str]) -> Results:

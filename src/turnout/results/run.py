@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.core.errors import InvalidInput
-from turnout.core.notebook import lines_with_curves
 from turnout.core.participation import CHANCE_BOUND
 from turnout.core.plain import finite
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Selection, Status
@@ -97,7 +96,8 @@ class RoundRow(NamedTuple):
         length_s: Seconds that the round took.
         available: (n,) who could be chosen.
         measured: accuracy, loss, ... after the round; empty without training.
-        reported: (s,) each: losses and num_samples of the chosen, NaN = not reported.
+        reported: (s,) each: losses and num_samples of the chosen, NaN = not reported; or (s, d)
+            where vectors are kept.
         overlap: More about those whose work ended in the round; None if rounds do not overlap.
     """
 
@@ -148,15 +148,18 @@ class Collector:
         """
         columns = self._columns
         unknown = np.full(row.clients.size, np.nan)
+        n_chosen = row.clients.size
         for name in PER_CHOICE:
             values = getattr(row, name)
             columns[name].extend(unknown if values is None else values)
         n_choices = columns["clients"].size
         for name in row.reported.keys() - self._reported.keys():
-            self._reported[name] = _Growing(np.float64)
-            self._reported[name].extend(np.full(n_choices - row.clients.size, np.nan))
+            shape = row.reported[name].shape[1:]
+            self._reported[name] = _Growing(np.float64, shape)
+            self._reported[name].extend(np.full((n_choices - n_chosen, *shape), np.nan))
         for name, column in self._reported.items():
-            column.extend(row.reported.get(name, unknown))
+            values = row.reported.get(name)
+            column.extend(np.full((n_chosen, *column.shape), np.nan) if values is None else values)
         n_available = int(np.count_nonzero(row.available))
         if row.overlap is not None:
             for name, kind in _OVERLAP.items():
@@ -200,7 +203,7 @@ class Collector:
         for name, column in collector._columns.items():
             column.extend(columns[name][column.size :])
         for name, values in _under(REPORTED, columns).items():
-            collector._reported[name] = _Growing(np.float64)
+            collector._reported[name] = _Growing(np.float64, values.shape[1:])
             collector._reported[name].extend(values)
         measured = measured_of(columns)
         collector.measured = [
@@ -216,8 +219,30 @@ class Collector:
             round: The round, counted from 0.
 
         """
-        offsets = self._columns["offsets"].values
-        return self._columns["clients"].values[offsets[round] : offsets[round + 1]]
+        return self.part("clients", round)
+
+    def n_last_below(self, n_completed: int) -> int:
+        """Return how many consecutive rounds, up to the last, had fewer answers in time.
+
+        Args:
+            n_completed: Fewer than these.
+
+        """
+        for t in reversed(range(self.n_rounds)):
+            if np.count_nonzero(self.part("status", t) == Status.COMPLETED) >= n_completed:
+                return self.n_rounds - 1 - t
+        return self.n_rounds
+
+    def part(self, name: str, round: int) -> Array:
+        """Return a column of the choices of one round.
+
+        Args:
+            name: The column, such as ``status``.
+            round: The round, counted from 0.
+
+        """
+        start, stop = self._columns["offsets"].values[round : round + 2]
+        return self._columns[name].values[start:stop]
 
     def lines(
         self, start: int, stop: int, more: Mapping[str, Array] = MappingProxyType({})
@@ -288,9 +313,10 @@ def _under(prefix: str, columns: Mapping[str, Array]) -> dict[str, FloatArray]:
 class _Growing:
     """A column that grows at its end; what it returned earlier does not change."""
 
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kind: type, shape: tuple[int, ...] = ()) -> None:
         self.size = 0
-        self._room: Array = np.zeros(64, kind)
+        self.shape = shape  # of an entry
+        self._room: Array = np.zeros((64, *shape), kind)
 
     @property
     def values(self) -> Array:
@@ -302,14 +328,14 @@ class _Growing:
         self.size += 1
 
     def extend(self, values: Array) -> None:
-        size = self.size + values.size
+        size = self.size + len(values)
         self._reserve(size)
         self._room[self.size : size] = values
         self.size = size
 
     def _reserve(self, size: int) -> None:
-        if size > self._room.size:
-            room = np.zeros(max(size, 2 * self._room.size), self._room.dtype)
+        if size > len(self._room):
+            room = np.zeros((max(size, 2 * len(self._room)), *self.shape), self._room.dtype)
             room[: self.size] = self.values
             self._room = room
 
@@ -339,7 +365,8 @@ class Run:
         staleness: (choices,) aggregations between the model that a client got and the round's.
         began_s: (choices,) when it got its work, on the virtual clock.
         busy_s: (T,) seconds that places were busy in each round, all places together.
-        reported: (choices,) each: losses and num_samples of the chosen, NaN = not reported.
+        reported: (choices,) each: losses and num_samples of the chosen, NaN = not reported; and
+            (choices, d) where vectors are kept.
     """
 
     n_clients: int
@@ -516,13 +543,6 @@ class Run:
             reported={name: values[: offsets[-1]] for name, values in self.reported.items()},
         )
 
-    @property
-    def curve(self) -> tuple[str, FloatArray]:
-        """What a small picture of it shows: the accuracy if it trained, else the success so far."""
-        if "accuracy" in self.measured:
-            return "accuracy", self.accuracy
-        return "success so far", self.cep / np.maximum(self.offsets[1:], 1)
-
     def __repr__(self) -> str:
         """Return the run in a few lines."""
         lines = [
@@ -534,9 +554,6 @@ class Run:
             if known.size:
                 lines.append(f"  {name} {known[-1]:.4f}")
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return lines_with_curves(repr(self), dict([self.curve]))
 
     def backlog(self, rate: float = 0.15) -> metrics.Backlog:
         """Return the fairness queues of RBCS-F for this record of selections."""

@@ -1,4 +1,4 @@
-"""Who is there: each client's share of rounds, how long it stays, and the rhythm of the day.
+"""Who is there: each client's share of rounds, its stays, the rhythm of the day, common swings.
 
 Only the recorded pool counts. Whether a client was chosen says nothing about its availability, and
 a client that was still working for an earlier round is left out of that round.
@@ -23,6 +23,8 @@ _LEAST_ROUNDS, _LEAST_PERIODS = 40, 2.0
 #: Worlds know rounds and no clocks. If clocks differ from evenly spaced rounds by more than this
 #: part of a day, or a pause is longer, then a wave of the day is none of the rounds.
 _MOST_UNEVEN = 1.0 / 12.0
+#: Swings are common to all clients if they are so many standard errors from chance.
+_CLEAR = 3.0
 #: Longest stay that is told apart from for ever.
 _MOST_STAY = 0.999
 
@@ -41,6 +43,8 @@ class Presence(NamedTuple):
         n_gone: Clients that were there early and never later.
         n_new: Clients that were first there later.
         is_uneven: Whether no rhythm was looked for: rounds did not begin at equal distances.
+        together: How much everyone's log-odds swing together, as a standard deviation, and how many
+            rounds a swing lasts; zeros if clients come and go by themselves.
     """
 
     present: FloatArray
@@ -53,6 +57,7 @@ class Presence(NamedTuple):
     n_gone: int = 0
     n_new: int = 0
     is_uneven: bool = False
+    together: tuple[float, float] = (0.0, 0.0)
 
 
 def presence_of(log: Log) -> Presence:
@@ -95,6 +100,7 @@ def presence_of(log: Log) -> Presence:
         period,
         *_comings(state),
         is_uneven,
+        _together(state, share, rhythm, period, stay),
     )
 
 
@@ -270,3 +276,41 @@ def _chance(share: FloatArray, rhythm: FloatArray, period: float, t: int) -> Flo
     angle = 2.0 * math.pi * t / period
     wave = np.array([math.cos(angle), math.sin(angle)])
     return np.asarray(np.clip(share + rhythm @ wave, 0.0, 1.0))
+
+
+# --------------------------------------------------------------------------------------------------
+# Swings that all clients share: holidays, outages, an application that loses its users.
+# --------------------------------------------------------------------------------------------------
+
+
+def _together(
+    state: Array, share: FloatArray, rhythm: FloatArray, period: float, stay: FloatArray
+) -> tuple[float, float]:
+    """Return how much log-odds swing together, and for how many rounds; zeros if it is chance.
+
+    Clients that come and go by themselves make their number vary by the sum of their variances,
+    and it resembles that of later rounds by their stays. What is left is common to all.
+    """
+    n_rounds = len(state)
+    if n_rounds < _LEAST_ROUNDS:
+        return 0.0, 0.0
+    surplus, known = np.zeros(n_rounds), np.zeros(n_rounds)
+    for t in range(n_rounds):
+        is_known = state[t] >= 0
+        expected = _chance(share, rhythm, period, t)
+        surplus[t] = np.where(is_known, state[t] - expected, 0.0).sum()
+        known[t] = is_known.sum()
+    part = float(known.mean()) / max(1, share.size)
+    own = part * share * (1.0 - share)
+    lags = np.unique(np.geomspace(1, n_rounds // 4, 24).astype(np.int64))
+    found = np.array([np.mean(surplus[lag:] * surplus[:-lag]) for lag in lags])
+    alone = np.array([float((own * stay**lag).sum()) for lag in (0, *lags)])
+    common = float(np.mean(np.square(surplus))) - alone[0]
+    # The squares of that many rounds are independent, where clients stay.
+    n_free = n_rounds / float(np.average((1.0 + stay**2) / (1.0 - stay**2), weights=own + 1e-12))
+    if common <= _CLEAR * alone[0] * math.sqrt(2.0 / n_free) or alone[0] <= 0.0:
+        return 0.0, 0.0
+    tried = np.geomspace(0.5, n_rounds, 40)
+    misses = np.square((found - alone[1:]) / common - np.exp(-lags / tried[:, None])).sum(axis=1)
+    # A small change of everyone's log-odds changes the number by the sum of the variances.
+    return float(math.sqrt(common) / alone[0]), float(tried[int(np.argmin(misses))])

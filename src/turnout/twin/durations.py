@@ -4,12 +4,17 @@ The logarithm of a duration is the client's effect, plus what the round, the dri
 before add, plus noise of the client's own scale. The distribution of the noise is not assumed: it
 is the Kaplan-Meier estimate of the standardised residuals, where an answer that was cut off counts
 as longer than that. Its mean beyond a point stands in for what was not seen (Buckley and James).
+
+Where most answers take about as long and some are far faster, the mean of logarithms is a poor
+measure of a client: the fast ones hide it. So residuals enter through a score, whose power is the
+one that tells most about the clients by the noise that was found.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -26,6 +31,8 @@ _USUAL_SCALE = 0.5
 _LEAST_SCALE = 1e-4
 #: So many answers in two rounds in a row must be seen for what they change.
 _LEAST_WARM = 50
+#: The powers that scores may have, and how much less than that of 0 the variance must be.
+_POWERS, _WORTHWHILE = (-1.5, -1.0, -0.5, 0.5, 1.0, 1.5), 0.85
 
 
 @dataclass(frozen=True)
@@ -38,29 +45,69 @@ class DurationNoise:
 
     quantile: FloatArray = field(default_factory=lambda: _NORMAL)
 
+    @cached_property
+    def _values(self) -> FloatArray:
+        """(4000,) equally likely residuals, rising."""
+        return np.asarray(np.interp((np.arange(4000) + 0.5) / 4000, LEVELS, self.quantile))
+
+    @cached_property
+    def _chosen(self) -> tuple[float, float]:
+        """The power of the score, and its variance."""
+        variance = {power: self._variance(power) for power in _POWERS}
+        best = min(_POWERS, key=variance.__getitem__)
+        usual = self._variance(0.0)
+        return (best, variance[best]) if variance[best] < _WORTHWHILE * usual else (0.0, usual)
+
+    @property
+    def variance(self) -> float:
+        """The variance of the score: 1 / variance is what one residual says about its client."""
+        return self._chosen[1]
+
+    def score(self, residual: FloatArray, power: float | None = None) -> FloatArray:
+        """Return what residuals say: their mean is 0, and grows as much as the residuals do.
+
+        Args:
+            residual: Standardised residuals.
+            power: Of the score; None = the one that says most.
+        """
+        power = self._chosen[0] if power is None else power
+        if not power:
+            return residual
+        mean = float(np.exp(power * self._values).mean())
+        known = np.clip(residual, self.quantile[0] - 1.0, self.quantile[-1] + 1.0)
+        return np.asarray((np.exp(power * known) / mean - 1.0) / power)
+
+    def _variance(self, power: float) -> float:
+        return max(float(np.var(self.score(self._values, power))), _LEAST_SCALE**2)
+
     def tail(self, point: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return mean, mean square, and slope of the mean, beyond points.
+        """Return the mean score and the mean square beyond points, and the slope of the mean score.
 
         Args:
             point: Any number of points.
         """
+        values = self._values
         grid = np.linspace(self.quantile[0] - 0.5, self.quantile[-1], 400)
-        fine = (np.arange(4000) + 0.5) / 4000
-        values = np.interp(fine, LEVELS, self.quantile)
         left = np.searchsorted(values, grid, side="right")
         n_left = np.maximum(values.size - left, 1)
-        sums = np.r_[np.cumsum(values[::-1])[::-1], 0.0]
-        squares = np.r_[np.cumsum(np.square(values)[::-1])[::-1], 0.0]
-        mean = np.maximum(np.where(left < values.size, sums[left] / n_left, grid), grid)
-        square = np.where(left < values.size, squares[left] / n_left, np.square(grid))
-        slope = np.clip(np.gradient(mean, grid), 0.0, 1.0)
+        least = self.score(grid)
+        is_seen = left < values.size
+        mean = np.where(is_seen, _sums_from(self.score(values))[left] / n_left, least)
+        mean = np.maximum(mean, least)
+        square = np.where(is_seen, _sums_from(np.square(values))[left] / n_left, np.square(grid))
+        slope = np.clip(np.gradient(mean, grid), 0.0, None)
         far = np.maximum(point, grid[0])
         over = point > grid[-1]  # behind everything that was seen: it took a little longer
         return (
-            np.where(over, point, np.interp(far, grid, mean)),
+            np.where(over, self.score(point), np.interp(far, grid, mean)),
             np.where(over, np.square(point), np.interp(far, grid, square)),
             np.interp(far, grid, slope),
         )
+
+
+def _sums_from(values: FloatArray) -> FloatArray:
+    """Return (k + 1,) the sums from each place to the end."""
+    return np.asarray(np.r_[np.cumsum(values[::-1])[::-1], 0.0])
 
 
 @dataclass(frozen=True)
@@ -118,7 +165,8 @@ class Durations:
         """
         residual, information, _ = self._residuals(own, center)
         scale = np.sqrt(np.square(self.scale) + self.round_scale**2)[self.clients]
-        return self._sums(residual / scale), self._sums(information / np.square(scale))
+        weight = 1.0 / (self.noise.variance * scale)
+        return self._sums(weight * residual), self._sums(weight * information / scale)
 
     def updated(self, own: FloatArray, center: float) -> Durations:
         """Return the same with what is common to all clients learned anew.
@@ -136,6 +184,7 @@ class Durations:
         n_pairs = float((np.square(np.bincount(self.rounds)) - np.bincount(self.rounds)).sum())
         shared = (np.square(by_round).sum() - np.square(residual * unit).sum()) / max(n_pairs, 1.0)
         total = float(np.average(np.square(scale), weights=self._counts() + 1e-9))
+        total *= self.noise.variance
         is_clear = shared > _CLEAR * total * math.sqrt(2.0 / max(n_pairs, 1.0))
         round_scale = math.sqrt(shared) if is_clear else 0.0
         new = self._rescaled(square * np.square(unit), own)
@@ -160,12 +209,13 @@ class Durations:
     def _residuals(
         self, own: FloatArray, center: float
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return standardised residuals, what each says (1 = all), and their squares."""
+        """Return scores of the residuals, what each says (1 = all), and the residuals' squares."""
         scale = np.sqrt(np.square(self.scale) + self.round_scale**2)[self.clients]
         seen = (self.log_s - self._offset(own, center) - own[self.clients]) / scale
         mean, square, slope = self.noise.tail(seen[self.cut_off])
-        residual, information, squares = seen.copy(), np.ones(seen.size), np.square(seen)
+        residual, information = self.noise.score(seen).copy(), np.ones(seen.size)
         residual[self.cut_off], information[self.cut_off] = mean, slope
+        squares = np.square(seen)
         squares[self.cut_off] = square
         return residual, information, squares
 
@@ -221,7 +271,7 @@ class Durations:
     ) -> tuple[float, float]:
         """Return the change per round, shrunk, and its standard error."""
         when = self._within(np.asarray(self.rounds - self.middle, dtype=np.float64))
-        weight = information / np.square(unit)
+        weight = information / (self.noise.variance * np.square(unit))
         total = float((weight * np.square(when)).sum())
         if total <= 0.0 or self.rounds.max() == self.rounds.min():
             return 0.0, 0.0
@@ -240,7 +290,7 @@ class Durations:
             return 0.0, 0.0
         warm = self.warm.astype(np.float64)
         columns = np.stack((self._within(warm), self._within(warm * own[self.clients])))
-        weight = information / np.square(unit)
+        weight = information / (self.noise.variance * np.square(unit))
         normal = (columns * weight) @ columns.T
         if not np.isfinite(normal).all() or np.linalg.cond(normal) > 1e10:
             return 0.0, 0.0

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from turnout.core.errors import InvalidInput
-from turnout.core.types import Status
+from turnout.core.types import FloatArray, Status
 from turnout.experiment.codec import decode
 from turnout.twin.durations import LEVELS
+from turnout.twin.effects import Effects
 from turnout.twin.learning import Fitted, learned_from
 from turnout.twin.log import Log, read_log, settings_of
 from turnout.twin.quantities import quantities_of
@@ -107,7 +108,7 @@ def _arrays(fitted: Fitted, n_rounds: int) -> FittedArrays:
             "mean": mean,
             "factor": factor,
             "population": effects.population,
-            "population_error": effects.population_error,
+            "population_error": _error_of_population(effects, presence.together, n_rounds),
             "spread": np.linalg.cholesky(effects.spread + ridge),
             "stay": presence.stay,
             "rhythm": presence.rhythm,
@@ -120,5 +121,16 @@ def _arrays(fitted: Fitted, n_rounds: int) -> FittedArrays:
             "drift": np.array(durations.drift),
             "warm": np.array(durations.gain),
             "n_rounds": np.array(float(n_rounds)),
+            "together": np.array(presence.together),
         }
     )
+
+
+def _error_of_population(
+    effects: Effects, together: tuple[float, float], n_rounds: int
+) -> FloatArray:
+    """Return (k,) the standard errors of the population's mean; all clients share their swings."""
+    size, lasts = together
+    error = effects.population_error.copy()
+    error[0] = np.hypot(error[0], size * np.sqrt(min(1.0, 2.0 * lasts / n_rounds)))
+    return error

@@ -264,8 +264,7 @@ def _columns(
         status = run.status.astype(np.int64)
         done = status == Status.COMPLETED
         is_known = np.isfinite(run.duration) & (run.duration > 0.0)
-        impossible = np.isfinite(run.duration) & (run.duration < 0.0)
-        impossible |= is_known & done & (run.duration > _LONGEST * length + 1.0)
+        impossible = impossible_in(run)
         n_impossible += int(impossible.sum())
         usable = is_known & ~impossible & (done | (status == Status.LATE))
         waited = np.where(np.isfinite(run.spent) & (run.spent > 0.0), run.spent, length)
@@ -275,7 +274,7 @@ def _columns(
         parts["status"].append(status)
         parts["seconds"].append(np.where(usable, run.duration, np.nan))
         parts["limit"].append(np.where(late & (waited > 0.0), waited, np.nan))
-        parts["warm"].append(_took_part_before(run, rounds))
+        parts["warm"].append(took_part_before(run))
         unknown = np.full(run.clients.size, np.nan)
         parts["loss"].append(_loss(run, unknown))
         parts["examples"].append(run.reported.get("num_samples", unknown))
@@ -298,8 +297,24 @@ def _loss(run: Run, unknown: FloatArray) -> FloatArray:
     return np.where(np.isnan(loss), root, loss)
 
 
-def _took_part_before(run: Run, rounds: IntArray) -> BoolArray:
-    """Return for each choice whether the client was chosen in the round before, too."""
+def impossible_in(run: Run) -> BoolArray:
+    """Return (choices,) whose seconds cannot be true: negative, or longer than the round.
+
+    Args:
+        run: The recorded run.
+    """
+    longest = _LONGEST * np.repeat(run.length_s, np.diff(run.offsets)) + 1.0
+    too_long = run.completed & ((run.duration > longest) | (run.spent > longest))
+    return np.asarray((run.duration < 0.0) | (run.spent < 0.0) | too_long)
+
+
+def took_part_before(run: Run) -> BoolArray:
+    """Return (choices,) whether the client was chosen in the round before, too.
+
+    Args:
+        run: The recorded run.
+    """
+    rounds = np.repeat(np.arange(run.n_rounds), np.diff(run.offsets))
     key = rounds * run.n_clients + run.clients
     return np.isin(key - run.n_clients, key) & (rounds > 0)
 

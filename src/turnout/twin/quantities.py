@@ -32,6 +32,7 @@ def quantities_of(log: Log, fitted: Fitted) -> tuple[Quantity, ...]:
         _availability(effects, fitted.presence, n),
         _stays(fitted.presence, effects),
         _rhythm(fitted.presence, log),
+        _together(fitted.presence, log),
         _success(effects, chosen, log),
         _lasting(fitted, log),
         *_seconds(effects, fitted.durations, log),
@@ -103,6 +104,14 @@ def _rhythm(presence: Presence, log: Log) -> Quantity:
     swing = float(np.median(np.hypot(*presence.rhythm.T)))
     value = f"period {presence.period:.4g} rounds, swing {swing:.2f}"
     return Quantity("daily rhythm", value, learned_from, len(presence.rhythm), False)
+
+
+def _together(presence: Presence, log: Log) -> Quantity:
+    size, lasts = presence.together
+    value = "none found"
+    if size:
+        value = f"everyone's odds by a factor of {math.exp(size):.3g}, for {lasts:.3g} rounds"
+    return Quantity("swings in common", value, f"{log.n_rounds:,} rounds", 0, False)
 
 
 def _success(effects: Effects, chosen: FloatArray, log: Log) -> Quantity:

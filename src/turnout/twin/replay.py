@@ -9,14 +9,19 @@ learned from the overlap only. A candidate that does not learn, such as ``random
 brought just this. A learner would have had more to learn from, had it been in charge. **What is not
 identified:** what it would have learned then, and everything that depends on the cohort as a whole,
 such as the length of a round. The fitted world simulates both.
+
+One thing is carried over: a client that took part in the round before may be faster or slower.
+Seconds are moved to how often the candidate itself had its clients in the round before, and their
+intervals hold that the log shows this difference more or less well.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
 
@@ -42,14 +47,32 @@ from turnout.results.guarantee import least_share
 from turnout.results.offpolicy import Judgement, Weighted
 from turnout.results.run import LOSSES, Run
 from turnout.results.shadows import Shadowed, read_shadows
-from turnout.twin.log import Log, RunLog, read_log
+from turnout.twin.fit import fit_log
+from turnout.twin.log import Log, RunLog, impossible_in, read_log, took_part_before
 from turnout.twin.world import FittedWorld
 from turnout.worlds import Environment, FixedDeadline, Observed, RoundPolicy
 
 #: The estimators, the best one first.
-METHODS = ("doubly_robust", "self_normalised", "inverse_propensity")
+METHODS = ("doubly_robust", "doubly_robust_world", "self_normalised", "inverse_propensity")
+#: What each of them is called.
+NAMES: Mapping[str, str] = {
+    "doubly_robust": "doubly robust",
+    "doubly_robust_world": "doubly robust, fitted world",
+    "self_normalised": "self-normalised",
+    "inverse_propensity": "inverse propensity",
+}
+#: The first world is fitted to so many rounds; then to twice as many, and so on.
+FIRST_FIT = 20
+#: So many earlier rounds, spread evenly, stand for how long a round may last.
+_MOST_LIMITS = 16
+#: What a round with the client before it changes is clear, if it is so many standard errors from 0.
+CLEAR = 3.0
+#: Fewer choices of clients that took part in the round before say nothing about it.
+LEAST_WARM = 30
 #: Observations of a client that count as much as everyone's mean, in the model of outcomes.
 PRIOR = 5.0
+#: What a cold start changes: times.
+TIMES = ("seconds", "wasted")
 #: The column that records have, too.
 SIZE = "num_samples"
 
@@ -89,11 +112,14 @@ class Replayed:
         origin: Where its chances come from.
         weighted: The logged choices as it weighs them; None if its chances are not known.
         estimates: By quantity and method; empty with a problem.
-        differences: The candidate minus what was logged, by quantity, doubly robust.
+        differences: The candidate minus what was logged, by quantity, doubly robust. With a chance
+            of 95 %, the intervals of all candidates hold at once.
         least_share: The part of its fair share that the least served client can expect; NaN if the
             chances of everyone are not known.
         demand: (n,) places that each client of the log can expect; empty with a problem.
         modelled: What the model of outcomes alone expects, by quantity (the direct method).
+        logged: What was logged in the rounds that it is judged by, by quantity.
+        again: The share of its places whose client it had in the round before, too.
     """
 
     variant: Variant
@@ -105,6 +131,8 @@ class Replayed:
     least_share: float = math.nan
     demand: FloatArray = field(default_factory=lambda: np.zeros(0))
     modelled: Mapping[str, float] = field(default_factory=dict)
+    logged: Mapping[str, Judgement] = field(default_factory=dict)
+    again: float = math.nan
 
     @property
     def label(self) -> str:
@@ -123,6 +151,7 @@ class Replay:
         now: What was logged, by quantity; of the rounds that can be judged, or of all.
         candidates: The candidates, in the order that was asked for.
         notes: What a reader must know.
+        method: Which estimates the differences are of.
     """
 
     log: Log
@@ -131,6 +160,7 @@ class Replay:
     now: Mapping[str, Judgement]
     candidates: tuple[Replayed, ...]
     notes: tuple[str, ...]
+    method: str = METHODS[0]
 
     @property
     def charge(self) -> Variant:
@@ -184,8 +214,8 @@ def replay(
         draws: How often a selector without chances in closed form chooses in each round, to
             estimate them; None leaves it out.
         outcomes: The model of the doubly robust estimates: (n,) what to expect of each client, by
-            quantity, or a world that was fitted to *other* records. None learns it from the rounds
-            before.
+            quantity, or a world that was fitted to *other* records, for the estimates that take a
+            fitted world. Otherwise both learn from the rounds before.
 
     Raises:
         InvalidInput: The records cannot be used, or a selector is unknown.
@@ -215,6 +245,7 @@ def replay_log(
     variants: Sequence[Variant],
     draws: int | None = None,
     outcomes: Mapping[str, FloatArray] | FittedWorld | None = None,
+    method: str = METHODS[0],
 ) -> Replay:
     """Return what a log says about candidates.
 
@@ -223,19 +254,29 @@ def replay_log(
         variants: The candidates.
         draws: As for ``replay``.
         outcomes: As for ``replay``.
+        method: Which estimates the differences are of.
 
     Raises:
         InvalidInput: Several selectors were in charge, or a model does not fit.
     """
     logger, notes = in_charge(log).label, list(log.notes)
-    model = {"success": outcomes.in_time()} if isinstance(outcomes, FittedWorld) else outcomes or {}
+    given = None if isinstance(outcomes, Mapping) else outcomes
+    model = outcomes if isinstance(outcomes, Mapping) else {}
     for key, expected in model.items():
         vector(f"outcomes[{key!r}]", expected, np.float64, log.n_clients)
+    if given is not None and given.n_clients != log.n_clients:
+        raise InvalidInput(
+            f"outcomes must be a world of the {log.n_clients} clients of the records, got one of "
+            f"{given.n_clients}.",
+            field="outcomes",
+        )
     charge = in_charge(log).make()
     variants = [each for each in variants if repr(each.make()) != repr(charge)]
     rounds = [_Rounds(record) for record in log.records]
     values = {key: value for key, value in _values(rounds).items() if np.isfinite(value).all()}
     usable = np.concatenate([each.usable for each in rounds])
+    if "seconds" not in values:
+        notes.append("seconds are not judged, because those of some choices are not known.")
     if "utility" not in values:
         notes.append("no client reported a loss, so utility is not judged.")
     problem = "" if usable.any() else _no_chances(log, logger)
@@ -245,11 +286,18 @@ def replay_log(
         notes.append(
             f"{usable.sum():,} of {usable.size:,} rounds have chances of choice; only these count."
         )
+    worlds = _Worlds(log, given) if not problem else None
+    starts = {key: _start_of(key, rounds, value) for key, value in values.items()}
+    notes += [text for start in starts.values() if (text := start.note)] if not problem else []
     judged = tuple(
-        Replayed(each, problem) if problem else _judged(each, rounds, values, draws, model)
+        Replayed(each, problem)
+        if worlds is None
+        else _judged(each, rounds, values, draws, model, worlds, starts)
         for each in variants
     )
-    return Replay(log, logger, int(usable.sum()), _now(rounds, values), judged, tuple(notes))
+    judged = _compared(judged, method)
+    now = _now(rounds, values)
+    return Replay(log, logger, int(usable.sum()), now, judged, tuple(notes), method)
 
 
 def _no_chances(log: Log, logger: str) -> str:
@@ -332,6 +380,8 @@ def _values(rounds: Sequence[_Rounds]) -> dict[str, FloatArray]:
     runs = [each.run for each in rounds]
     done = np.concatenate([run.completed for run in runs]).astype(np.float64)
     spent = np.concatenate([run.spent for run in runs])
+    # Where a clock has jumped, nothing is known of the seconds, so they are not judged at all.
+    spent[np.concatenate([impossible_in(run) for run in runs])] = np.nan
     loss = np.concatenate([_loss_of(run) for run in runs])
     values = {"success": done, "seconds": spent, "wasted": np.where(done > 0.0, 0.0, spent)}
     if np.isfinite(loss).any():
@@ -343,6 +393,21 @@ def _loss_of(run: Run) -> FloatArray:
     """Return (choices,) the reported loss: the mean of the examples, or their root mean square."""
     found = (run.reported[name] for name in LOSSES if name in run.reported)
     return next(found, np.full(run.clients.size, np.nan))
+
+
+def _compared(judged: tuple[Replayed, ...], method: str) -> tuple[Replayed, ...]:
+    """Return the candidates with differences whose intervals hold for all of them at once."""
+    n = sum(not each.problem for each in judged)
+    return tuple(
+        replace(
+            each,
+            differences={
+                key: by_method[method].minus(each.logged[key], n)
+                for key, by_method in each.estimates.items()
+            },
+        )
+        for each in judged
+    )
 
 
 def _now(rounds: Sequence[_Rounds], values: Mapping[str, FloatArray]) -> dict[str, Judgement]:
@@ -369,8 +434,11 @@ class _Played(NamedTuple):
         kept: (all rounds,) which rounds these are.
         wanted: (choices,) its chance of each logged choice.
         places: (T,) places that it fills.
-        predicted: (choices,) what the model of outcomes expected, by quantity.
-        expected: (T,) what it expected of the candidate, by quantity.
+        predicted: (choices,) what a model of outcomes expected, by quantity, for each model.
+        expected: (T,) what it expected of the candidate, by quantity, for each model.
+        moving: (T,) what all rounds together say of the candidate's clients, by quantity.
+        again: Places whose client the candidate had in the round before, and those whose client
+            took part in the recorded round before.
         demand: (n,) the sum of its chances.
         fair: (n,) the sum of the fair shares.
     """
@@ -378,8 +446,10 @@ class _Played(NamedTuple):
     kept: BoolArray
     wanted: FloatArray
     places: FloatArray
-    predicted: Mapping[str, FloatArray]
-    expected: Mapping[str, FloatArray]
+    predicted: Mapping[str, tuple[FloatArray, ...]]
+    expected: Mapping[str, tuple[FloatArray, ...]]
+    moving: Mapping[str, FloatArray]
+    again: tuple[float, float]
     demand: FloatArray
     fair: FloatArray
 
@@ -390,6 +460,8 @@ def _judged(
     values: Mapping[str, FloatArray],
     draws: int | None,
     outcomes: Mapping[str, FloatArray],
+    worlds: _Worlds,
+    starts: Mapping[str, _Start],
 ) -> Replayed:
     try:
         recorded = all(variant.label in each.shadows for each in rounds)
@@ -398,16 +470,16 @@ def _judged(
             problem, origin = _obstacle(variant.make(), rounds, draws)
         if problem:
             return Replayed(variant, problem)
-        starts = np.cumsum([0, *(each.run.clients.size for each in rounds)])
+        begins = np.cumsum([0, *(each.run.clients.size for each in rounds)])
         played = []
-        for each, begin, end in zip(rounds, starts[:-1], starts[1:], strict=True):
+        for each, begin, end in zip(rounds, begins[:-1], begins[1:], strict=True):
             own = {key: value[begin:end] for key, value in values.items()}
             candidate: Candidate = (
                 _OfShadow(each, each.shadows[variant.label])
                 if recorded
                 else _Playing(variant.make(), each, draws)
             )
-            played.append(_play(candidate, each, own, outcomes))
+            played.append(_play(candidate, each, own, outcomes, worlds))
     except TurnoutError as error:
         return Replayed(variant, str(error))
     kept = np.concatenate([each.kept for each in played])
@@ -425,21 +497,118 @@ def _judged(
     )
     if weighted.problem:
         return Replayed(variant, weighted.problem, origin, weighted)
-    estimates, differences, modelled = {}, {}, {}
+    again, recorded_again = (
+        math.fsum(each.again[k] for each in played) / float(weighted.places.sum()) for k in range(2)
+    )
+    more = again - recorded_again
+    estimates: dict[str, dict[str, Judgement]] = {}
+    modelled, as_logged = {}, {}
     for key, value in values.items():
         mine = value[usable]
-        predicted = np.concatenate([each.predicted[key] for each in played])
-        expected = np.concatenate([each.expected[key] for each in played])
-        estimates[key] = {
-            "doubly_robust": weighted.doubly_robust(mine, predicted, expected),
-            "self_normalised": weighted.self_normalised(mine),
-            "inverse_propensity": weighted.inverse_propensity(mine),
+        by_client, by_world = (
+            (
+                np.concatenate([each.predicted[key][k] for each in played]),
+                np.concatenate([each.expected[key][k] for each in played]),
+            )
+            for k in range(2)
+        )
+        moving = np.concatenate([each.moving[key] for each in played])
+        found = {
+            "doubly_robust": weighted.doubly_robust(mine, *by_client, moving),
+            "doubly_robust_world": weighted.doubly_robust(mine, *by_world, moving),
+            "self_normalised": weighted.self_normalised(mine, moving),
+            "inverse_propensity": weighted.inverse_propensity(mine, moving),
         }
-        modelled[key] = float(expected.sum() / weighted.places.sum())
-        differences[key] = estimates[key]["doubly_robust"].minus(weighted.as_logged(mine))
+        start = starts[key]
+        estimates[key] = {
+            method: one.moved(start.change * more, start.residual[kept] * more)
+            for method, one in found.items()
+        }
+        modelled[key] = float(by_client[1].sum() / weighted.places.sum())
+        as_logged[key] = weighted.as_logged(mine)
     demand, fair = _by_client(rounds, played, "demand"), _by_client(rounds, played, "fair")
     least = least_share(fair, demand)
-    return Replayed(variant, "", origin, weighted, estimates, differences, least, demand, modelled)
+    return Replayed(
+        variant, "", origin, weighted, estimates, {}, least, demand, modelled, as_logged, again
+    )
+
+
+class _Start(NamedTuple):
+    """What having taken part in the round before changes, as the log shows it.
+
+    Attributes:
+        change: What it adds to a value; 0 if the log says nothing of it.
+        residual: (all rounds,) what each round adds to the error of the change.
+        note: In words; empty if nothing is clear.
+    """
+
+    change: float
+    residual: FloatArray
+    note: str
+
+
+def _start_of(key: str, rounds: Sequence[_Rounds], value: FloatArray) -> _Start:
+    """Return what taking part in the round before changes: by how much clients differ from it."""
+    clients = np.concatenate([each.record.client_of[each.run.clients] for each in rounds])
+    count = np.maximum(np.bincount(clients), 1)
+
+    def within(values: FloatArray) -> FloatArray:
+        return np.asarray(values - (np.bincount(clients, values) / count)[clients])
+
+    took_part = np.concatenate([took_part_before(each.run) for each in rounds])
+    warm, rest = within(took_part.astype(np.float64)), within(value)
+    sizes = np.concatenate([each.sizes for each in rounds])
+    nothing = _Start(0.0, np.zeros(sizes.size), "")
+    information = float(np.sum(np.square(warm)))
+    n_warm = int(np.count_nonzero(took_part))
+    if min(n_warm, took_part.size - n_warm) < LEAST_WARM or not information or key not in TIMES:
+        return nothing
+    change = float(np.sum(warm * rest)) / information
+    of_round = np.repeat(np.arange(sizes.size), sizes)
+    error = warm * (rest - change * warm) / information
+    residual: FloatArray = np.bincount(of_round, error, minlength=sizes.size).astype(np.float64)
+    if abs(change) <= CLEAR * math.sqrt(float(np.sum(np.square(residual)))):
+        return _Start(change, residual, "")
+    measure = QUANTITIES[key]
+    return _Start(
+        change,
+        residual,
+        f"clients that took part in the round before differ: {change:+.3g} {measure.unit} "
+        f"({measure.title}). The estimates are for clients that the candidate itself had in the "
+        "round before.",
+    )
+
+
+class _Worlds:
+    """Worlds that were fitted to earlier and earlier rounds, and what they expect of clients."""
+
+    def __init__(self, log: Log, given: FittedWorld | None) -> None:
+        #: The first round of the log in which each world is used, and the world.
+        self._worlds: list[tuple[int, FittedWorld]] = [] if given is None else [(0, given)]
+        first = FIRST_FIT
+        while given is None and first < log.n_rounds:
+            with contextlib.suppress(TurnoutError):  # nobody has answered yet
+                self._worlds.append((first, fit_log(log.first(first))))
+            first *= 2
+
+    def expected(
+        self, record: RunLog, t: int, took_part: BoolArray
+    ) -> Mapping[str, FloatArray] | None:
+        """Return what to expect of each client in a round; None without an earlier world."""
+        usable = [world for first, world in self._worlds if first <= record.first + t]
+        if not usable:
+            return None
+        world, client_of = usable[-1], record.client_of
+        part = np.zeros(world.n_clients, dtype=np.bool_)
+        part[client_of[: took_part.size]] = took_part
+        deadline = world.policy.deadline(Observed.fresh())
+        limits = np.array([deadline])
+        earlier = record.run.length_s[:t]
+        if not isinstance(world.policy, FixedDeadline) and earlier.size:
+            picked = np.unique(np.linspace(0, t - 1, min(t, _MOST_LIMITS)).astype(np.int64))
+            limits = np.minimum(earlier[picked], deadline)
+        found = world.expected(record.first + t, limits, part)
+        return {key: values[client_of] for key, values in found.items()}
 
 
 def _by_client(
@@ -495,9 +664,10 @@ class _Model:
         return (self._sum + PRIOR * mean) / (self._count + PRIOR)
 
     def learn(self, clients: IntArray, values: FloatArray) -> None:
-        """Take in what came of the choices of a round."""
-        self._sum[clients] += values
-        self._count[clients] += 1.0
+        """Take in what came of choices."""
+        n = self._sum.size
+        self._sum += np.bincount(clients, values, minlength=n)
+        self._count += np.bincount(clients, minlength=n)
         self._total += float(values.sum())
         self._n += values.size
 
@@ -560,30 +730,44 @@ def _play(
     rounds: _Rounds,
     values: Mapping[str, FloatArray],
     outcomes: Mapping[str, FloatArray],
+    worlds: _Worlds,
 ) -> _Played:
     """Let a candidate play the rounds of one record."""
     run, n = rounds.run, rounds.n_clients
     models = {key: _Model(n, outcomes.get(key)) for key in values}
+    in_the_end = {key: _Model(n) for key in values}
+    for key, model in in_the_end.items():
+        model.learn(run.clients, values[key])
+    last = {key: model.expected() for key, model in in_the_end.items()}
     wanted: list[FloatArray] = [np.zeros(0)]
     places: list[float] = []
-    predicted: dict[str, list[FloatArray]] = {key: [np.zeros(0)] for key in values}
-    expected: dict[str, list[float]] = {key: [] for key in values}
+    predicted = {key: ([np.zeros(0)], [np.zeros(0)]) for key in values}
+    expected: dict[str, tuple[list[float], list[float]]] = {key: ([], []) for key in values}
+    moving: dict[str, list[float]] = {key: [] for key in values}
     demand, fair, kept = np.zeros(n), np.zeros(n), np.zeros(run.n_rounds, dtype=np.bool_)
+    mine, theirs, again = np.zeros(n), np.zeros(n, dtype=np.bool_), np.zeros(2)
     for t, chosen, ctx in rounds.contexts(candidate.columns()):
         clients = run.clients[chosen]
         wish = candidate.choose(t, ctx)
+        everyone = np.zeros(n)
         if wish is not None and rounds.usable[t]:
             # Beside the chances of the chosen, a recorded wish knows whom it chose: the same mean.
             everyone = wish.of_everyone(n)
             kept[t] = True
             wanted.append(wish.of(clients))
             places.append(float(everyone.sum()))
+            by_world = worlds.expected(rounds.record, t, theirs) or {}
             for key, model in models.items():
-                mean = model.expected()
-                predicted[key].append(mean[clients])
-                expected[key].append(float(everyone @ mean))
+                by_client = model.expected()
+                for k, mean in enumerate((by_client, by_world.get(key, by_client))):
+                    predicted[key][k].append(mean[clients])
+                    expected[key][k].append(float(everyone @ mean))
+                moving[key].append(float(everyone @ last[key]))
+            again += (float(everyone @ mine), float(everyone @ theirs))
             demand += everyone
             fair += np.where(ctx.available, ctx.size / ctx.pool.size, 0.0)
+        mine, theirs = everyone, np.zeros(n, dtype=np.bool_)
+        theirs[clients] = True
         for key, model in models.items():
             model.learn(clients, values[key][chosen])
         if wish is not None:
@@ -594,8 +778,10 @@ def _play(
         kept,
         np.concatenate(wanted),
         np.array(places),
-        {key: np.concatenate(parts) for key, parts in predicted.items()},
-        {key: np.array(sums) for key, sums in expected.items()},
+        {key: tuple(np.concatenate(parts) for parts in pair) for key, pair in predicted.items()},
+        {key: tuple(np.array(sums) for sums in pair) for key, pair in expected.items()},
+        {key: np.array(sums) for key, sums in moving.items()},
+        (float(again[0]), float(again[1])),
         demand,
         fair,
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from turnout.core.errors import InvalidInput, OutputError, StateFileError
 from turnout.core.files import UNREADABLE, read_npz, write_atomically, write_npz
-from turnout.core.types import FloatArray
+from turnout.core.types import BoolArray, FloatArray
 from turnout.core.version import __version__
 from turnout.experiment.codec import decode, encode
 from turnout.experiment.config import world_table
@@ -33,6 +33,9 @@ from turnout.worlds import (
 )
 from turnout.worlds.base import History
 from turnout.worlds.fitted import EFFECTS
+
+#: The levels of durations that stand for all of them.
+_LEVELS = (np.arange(40) + 0.5) / 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +131,9 @@ class FittedWorld:
 
     @property
     def seconds(self) -> FloatArray:
-        """(n,) best estimate of each client's mean duration."""
+        """(n,) best estimate of each client's mean duration, in the middle of the records."""
         environment = self.environment_of(draw=False)
-        moment = Moment(0, self.n_clients, 0, History.fresh(self.n_clients))
+        moment = Moment(self.n_rounds // 2, self.n_clients, 0, History.fresh(self.n_clients))
         return np.asarray(environment.timing.column("expected_duration", moment))
 
     def in_time(self, deadline: float = math.inf) -> FloatArray:
@@ -146,6 +149,40 @@ class FittedWorld:
             return self.success
         point = (math.log(deadline) - own) / np.maximum(scale, 1e-9)
         return self.success * np.interp(point, arrays.noise, arrays.noise_at, left=0.0, right=1.0)
+
+    def expected(
+        self, round: int, limits: FloatArray, took_part: BoolArray | None = None
+    ) -> dict[str, FloatArray]:
+        """Return (n,) what to expect of each client if it is chosen: the best estimates.
+
+        Args:
+            round: The round.
+            limits: (k,) equally likely seconds that a round gives to answer; infinity = no limit.
+            took_part: (n,) who took part in the round before; None = nobody.
+
+        Returns:
+            By name: success, seconds of work, seconds wasted, and utility, the loss of answers in
+            time.
+        """
+        history = History.fresh(self.n_clients)
+        if took_part is not None:
+            history.took_part_[:] = took_part
+        moment = Moment(round, self.n_clients, 0, history)
+        environment = self.environment_of(draw=False)
+        seconds = FittedTimes(self.arrays, draw=False).spread(moment, _LEVELS)  # type: ignore[arg-type]
+        in_time = np.mean([(seconds <= limit).mean(axis=1) for limit in limits], axis=0)
+        spent = np.mean([np.minimum(seconds, limit).mean(axis=1) for limit in limits], axis=0)
+        useful = np.mean(
+            [np.where(seconds <= limit, seconds, 0.0).mean(axis=1) for limit in limits], axis=0
+        )
+        success = self.success * in_time
+        level = environment.population.loss_level(self.n_clients, 0)
+        return {
+            "success": success,
+            "seconds": spent,
+            "wasted": spent - self.success * useful,
+            "utility": success * self.losses.mean(level, round),
+        }
 
     def save(self, path: str | os.PathLike[str]) -> Self:
         """Write the world as a TOML file and, beside it, an ``.npz`` of the same name.
