@@ -49,7 +49,7 @@ _COMMANDS = {
         "arena": "arena",
         "reproduce": "reproduce",
     },
-    "Operate": {"watch": "watch", "clients": "clients", "serve": "serve:app"},
+    "Operate": {"watch": "runs:watch", "clients": "clients", "serve": "serve:app"},
     "Develop": {"new": "develop", "check": "develop", "bench": "develop"},
 }
 

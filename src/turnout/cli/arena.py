@@ -16,15 +16,16 @@ from turnout.core.errors import InvalidInput
 from turnout.core.plain import finite
 from turnout.report.to_matplotlib import require_matplotlib
 from turnout.studies import ArenaRun, run_arena
-from turnout.studies.arena_tables import duels_table, overall_table, task_table
-from turnout.studies.arena_tasks import task_labels
+from turnout.studies.arena_tables import duels_table, energy_table, overall_table, task_table
+from turnout.studies.arena_tasks import GROUPS, tasks_in
 from turnout.studies.paper_tables import TextTable
 from turnout.studies.recommendation import BASELINE
 from turnout.studies.standings import sentence_of
 
 _TASKS = (
-    f"One of {', '.join(task_labels())}, or the TOML file of a world, such as one of turnout fit; "
-    "default: all whose data are there."
+    f"One of {', '.join(task.label for task in tasks_in(*GROUPS) if not task.plain)}, a group "
+    f"({', '.join(GROUPS)}), or the TOML file of a world, such as one of turnout fit; "
+    "default: the first and the harder ones whose data are there."
 )
 
 
@@ -85,6 +86,8 @@ def arena(
         return
     for item in found.tasks if task else ():
         _print_table(task_table(found.arena, item))
+        if item.has_energy:
+            _print_table(energy_table(found.arena, item))
     for label in pages:
         _print_table(duels_table(label, found.overall[label].duels))
     _print_table(overall_table(found.overall))

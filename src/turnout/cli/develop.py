@@ -16,12 +16,13 @@ from rich.markup import escape
 from rich.progress import track
 
 from turnout.cli.app import documented
-from turnout.cli.output import AsJson, console, show, table, text_table
+from turnout.cli.output import AsJson, console, errors, show, table, text_table
 from turnout.core.errors import InvalidInput
 from turnout.core.files import writing_to
 from turnout.core.registry import ENTRY_POINT_GROUP, list_selectors, make
 from turnout.selectors import _template
 from turnout.testing import CHECKS, CheckResult, check_selector
+from turnout.testing.checks import flat_columns, said_once
 from turnout.testing.speed import measure
 
 Item = TypeVar("Item")
@@ -104,10 +105,11 @@ def check(selector: str, *, as_json: AsJson = False) -> None:
         selector: A name from turnout list, or module:Class.
         as_json: For programs.
     """
-    make(selector)  # a bad name or bad defaults are reported before anything runs
+    instance = make(selector)  # a bad name or bad defaults are reported before anything runs
     results: list[CheckResult] = []
     for rule in _tracked(CHECKS, f"checking {selector}", as_json):
         results += check_selector(lambda: make(selector), checks=[rule])
+    results = said_once(results)
     verdicts = table(f"Contract of {selector}", "#", "check", "result", "seconds", numbers=("#",))
     for result in results:
         verdict = "[green]passed[/]" if result.passed else "[red]failed[/]"
@@ -116,7 +118,17 @@ def check(selector: str, *, as_json: AsJson = False) -> None:
     rows = [asdict(result) | {"seconds": round(result.seconds, 3)} for result in results]
     show(verdicts, rows, as_json)
     if not all(result.passed for result in results):
+        if flat := flat_columns(instance):
+            errors.print(
+                f"The checks filled {', '.join(flat)} with one number per client. If a column has "
+                f'd numbers per client, declare check_columns = {{"{flat[0]}": d}}.',
+                markup=False,
+            )
         raise typer.Exit(1)
+
+
+#: Fields that are wrong if a selector refuses so many clients.
+_SIZES = frozenset({"n_clients", "candidates"})
 
 
 @documented
@@ -133,7 +145,7 @@ def bench(
     Example: [bold]turnout bench e3cs oort --clients 1000000[/]
 
     Args:
-        selectors: Names or module:Class; all by default.
+        selectors: Names or module:Class; by default all that take so many clients.
         clients: Number of clients.
         cohort: Clients chosen per round.
         repeats: Rounds timed per selector.
@@ -143,7 +155,13 @@ def bench(
     instances = [make(name) for name in wanted]  # bad names are reported before anything runs
     rows: list[dict[str, Any]] = []
     for name, selector in _tracked(list(zip(wanted, instances, strict=True)), "timing", as_json):
-        speed = measure(selector, clients, cohort, repeats)
+        try:
+            speed = measure(selector, clients, cohort, repeats)
+        except InvalidInput as error:
+            if selectors or error.field not in _SIZES:
+                raise
+            errors.print(f"{name} is left out: {error}", markup=False, soft_wrap=True)
+            continue
         row = {"selector": name, "n_clients": clients, "round_ms": 1e3 * speed.round_s}
         row |= {"floor_ms": 1e3 * speed.floor_s, "ratio": speed.ratio}
         rows.append(row | {"bytes_per_client": speed.bytes_per_client})

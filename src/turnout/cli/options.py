@@ -20,11 +20,12 @@ from turnout.core.errors import InvalidInput
 from turnout.core.require import choice
 from turnout.data import Partition, Source
 from turnout.experiment import Advance, Experiment, Shard, run_experiment, sweep
+from turnout.experiment.cell import Terminated
 from turnout.experiment.codec import FAMILIES, ConfigError, decode
 from turnout.experiment.pool import Callbacks
 from turnout.experiment.sweep import joined
 from turnout.experiment.variants import parse_parameters, parse_spec
-from turnout.results import Results
+from turnout.results import Results, files
 from turnout.results.callbacks import Callback, MLflow, TensorBoard, WandB
 from turnout.results.files import ERROR, cell_folder
 from turnout.training import Aggregation, LocalWork, Model, ServerOptimizer, Training
@@ -48,8 +49,8 @@ _WORLD_HELP = (
 
 _SCHEDULE_HELP = (
     "When clients get work: buffered:size=10,concurrency=30; semi-synchronous:period_s=60; or "
-    "synchronous:late=use. With staleness=constant-weight, polynomial-weight or hinge-weight. "
-    "Default: rounds do not overlap."
+    "synchronous:late=use. With staleness=constant-weight, polynomial-weight, hinge-weight or "
+    "deviation-weight. Default: rounds do not overlap."
 )
 
 
@@ -131,8 +132,8 @@ def print_shard(shard: Shard, folder: Path, grids: Sequence[Results], as_json: b
     )
 
 
-#: Exit code of a command that was stopped from the keyboard.
-_INTERRUPTED = 130
+#: Exit codes of a command that was stopped by Ctrl-C or by SIGTERM, as shells have them.
+_INTERRUPTED, _TERMINATED = 130, 143
 
 
 def run_shown(
@@ -158,13 +159,41 @@ def run_shown(
     try:
         with _progress(experiment.name, quiet) as advance:
             results = run_experiment(experiment, folder, progress=advance, **options)
-    except KeyboardInterrupt:
-        advice = " The same command resumes from here." if is_kept else ""
-        errors.print(f"Interrupted.{advice}", soft_wrap=True)
-        raise typer.Exit(_INTERRUPTED) from None
+    except KeyboardInterrupt as stop:
+        is_term = isinstance(stop, Terminated)
+        left = "before the end. Nothing is kept without --out."
+        if is_kept:
+            left = _left_behind(experiment, folder, is_fresh=options.get("fresh", False))
+        errors.print(f"Stopped by {'SIGTERM' if is_term else 'Ctrl-C'} {left}", soft_wrap=True)
+        raise typer.Exit(_TERMINATED if is_term else _INTERRUPTED) from None
     for text in results.notes:
         note(text)
     return results
+
+
+def _left_behind(experiment: Experiment, folder: Path, *, is_fresh: bool) -> str:
+    """Return what a stopped command has completed and saved, and how it goes on.
+
+    Args:
+        experiment: The experiment.
+        folder: Its run folder.
+        is_fresh: Whether the command would run everything again.
+    """
+    cells = [
+        cell_folder(folder, label, seed) for label in experiment.labels for seed in experiment.seeds
+    ]
+    n_complete = sum((cell / files.SUMMARY).exists() for cell in cells)
+    saved = [
+        int(files.read_arrays(cell / files.PROGRESS)["cell.round"])
+        for cell in cells
+        if (cell / files.PROGRESS).exists() and not (cell / files.SUMMARY).exists()
+    ]
+    rounds = " and ".join(f"{number:,}" for number in sorted(saved))
+    n_saved = {0: "none", 1: "one"}.get(len(saved), len(saved))
+    where = f" after round{'s' * (len(saved) > 1)} {rounds}" if saved else ""
+    command = "The same command" + " without --fresh" * is_fresh
+    goes_on = f"{command} goes on from there" if n_complete or saved else f"{command} starts again"
+    return f"with {n_complete} of {len(cells)} runs complete and {n_saved} saved{where}. {goes_on}."
 
 
 def exit_on_problems(*results: Results) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,11 +19,23 @@ from turnout.results.statistics import Estimate
 from turnout.twin.fit import fit_log
 from turnout.twin.forecast import SEEDS, Forecast, forecast
 from turnout.twin.log import read_log
-from turnout.twin.replay import METHODS, QUANTITIES, Replay, Replayed, in_charge, replay_log
+from turnout.twin.replay import METHODS, NAMES, QUANTITIES, Replay, Replayed, in_charge, replay_log
 
 RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...")]
 #: What is judged if nothing is named.
 USUAL = "random,pace,e3cs"
+
+
+class OutcomeModel(StrEnum):
+    """The models of the doubly robust estimates."""
+
+    clients = "clients"
+    world = "world"
+
+    @property
+    def method(self) -> str:
+        """The estimates with this model."""
+        return "doubly_robust_world" if self is OutcomeModel.world else METHODS[0]
 
 
 @documented
@@ -31,6 +44,7 @@ def replay(
     *,
     selectors: str = USUAL,
     draws: Annotated[int | None, typer.Option(min=1)] = None,
+    model: OutcomeModel = OutcomeModel.clients,
     seeds: Annotated[int, typer.Option(min=2)] = SEEDS,
     no_twin: bool = False,
     as_json: AsJson = False,
@@ -48,13 +62,15 @@ def replay(
         runs: Run folders of one federation.
         selectors: Candidates, separated by commas outside of brackets.
         draws: Estimate chances that have no closed form, by so many choices a round.
+        model: What the doubly robust estimates in the table expect of clients: what each of them
+            did in earlier rounds (clients), or worlds fitted to earlier rounds (world).
         seeds: Seeds of the fitted world.
         no_twin: Leave the fitted world out.
         as_json: For programs.
     """
     log = read_log(runs)
     variants = [each for text in parted(selectors) for each in variants_of(text)]
-    found = replay_log(log, variants, draws)
+    found = replay_log(log, variants, draws, method=model.method)
     twin, notes = None, list(found.notes)
     if not no_twin:
         try:
@@ -66,7 +82,7 @@ def replay(
         return
     for text in notes:
         note(text, soft_wrap=True)
-    _print(found, twin)
+    _print(found, twin, model.method)
 
 
 def parted(text: str) -> list[str]:
@@ -90,11 +106,12 @@ def parted(text: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def _print(found: Replay, twin: Forecast | None) -> None:
+def _print(found: Replay, twin: Forecast | None, method: str) -> None:
     n_places = int(sum(record.run.clients.size for record in found.log.records))
     console.print(
         f"In charge: [bold]{escape(found.logger)}[/]; {found.log.n_rounds:,} rounds, "
-        f"{n_places:,} places. Everything is per place, with 95 % intervals."
+        f"{n_places:,} places. Everything is per place, with 95 % intervals. Estimates: "
+        f"{NAMES[method]}."
     )
     keys = [key for key in QUANTITIES if key in found.now]
     headings = ["from the log", *(_heading(key) for key in keys), "effective"]
@@ -103,7 +120,7 @@ def _print(found: Replay, twin: Forecast | None) -> None:
         if each.problem:
             rows.append([escape(each.label), *("-" for _ in keys), "-"])
         else:
-            cells = (_written(each.estimates[key][METHODS[0]]) for key in keys)
+            cells = (_written(each.estimates[key][method]) for key in keys)
             assert each.weighted is not None
             rows.append([escape(each.label), *cells, f"{each.weighted.n_effective:,.0f}"])
     for shown in fitted(headings, rows):
@@ -173,6 +190,7 @@ def _row(found: Replay, twin: Forecast | None, notes: list[str]) -> dict[str, An
     """Return everything for JSON."""
     return {
         "in_charge": found.logger,
+        "method": found.method,
         "rounds": found.log.n_rounds,
         "rounds_used": found.n_used,
         "now": {key: judgement_row(each) for key, each in found.now.items()},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import webbrowser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -32,6 +34,7 @@ from turnout.report import Report, write_report
 from turnout.report.charts import draw_results
 from turnout.report.figure import WIDTHS
 from turnout.report.live import LiveView, live_views
+from turnout.report.watch import STALLED_S, WatchServer, run_until_interrupted
 from turnout.results import Cell, Results, WorldGroup, open_runs, read_cells
 from turnout.results import merge as join
 from turnout.results.files import CONFIG
@@ -446,3 +449,34 @@ def _offences(certificate: Guarantee) -> Iterator[dict[str, Any]]:
             chosen, share = int(certificate.chosen[client]), float(certificate.share[client])
             own = _Offence(what, client, float(places[client]), first, last, chosen, share)
             yield own._asdict()
+
+
+# Follow a run -------------------------------------------------------------------------------------
+
+
+@documented
+def watch(
+    run: Annotated[Path, typer.Argument(metavar="RUN")],
+    *,
+    port: int = 0,
+    no_browser: bool = False,
+    stalled_after: float = STALLED_S,
+) -> None:
+    """Follow a run in the browser while it is written; Ctrl-C stops watching.
+
+    The command only reads the folder. The page is visible on this machine only.
+
+    Example: [bold]turnout watch runs/site --port 8100 --no-browser[/]
+
+    Args:
+        run: A run folder, which need not exist yet.
+        port: Port on this machine; 0 takes a free one.
+        no_browser: Print the address, and do not open a browser.
+        stalled_after: Seconds without a change after which the page shows a stall.
+    """
+    with WatchServer(run, port, stalled_after) as server:
+        typer.echo(f"Watching {run} at {server.address} (Ctrl-C stops).")
+        if not no_browser:
+            Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
+        run_until_interrupted(server)
+    typer.echo("Stopped watching; the run continues.")

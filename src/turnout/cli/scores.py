@@ -14,7 +14,7 @@ from rich.table import Table
 from turnout.cli.output import console, fitted, table
 from turnout.results.catalogue import metric_named
 from turnout.results.metric import Facts, Metric
-from turnout.results.scores import Across, Scores
+from turnout.results.scores import Across, Scores, Versus
 from turnout.results.statistics import Estimate, Interval
 from turnout.results.tables import (
     ScoreTable,
@@ -22,7 +22,6 @@ from turnout.results.tables import (
     explanations,
     mean_table,
 )
-from turnout.results.verdict import Versus
 
 MetricKeys = Annotated[
     str | None,

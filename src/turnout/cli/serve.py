@@ -20,6 +20,9 @@ from turnout.core.names import NO_PLUGINS_VARIABLE
 #: Every option below is also an environment variable: ``--keep-days`` is ``TURNOUT_KEEP_DAYS``.
 _SETTINGS = {"auto_envvar_prefix": "TURNOUT"}
 
+#: Actions that are about a choice of a federation whose rounds overlap.
+_ON_CHOICES = ("filled", "answered")
+
 app = typer.Typer(rich_markup_mode="rich", context_settings=_SETTINGS)
 
 
@@ -164,6 +167,26 @@ def backup(context: typer.Context, path: Path) -> None:
 
 @app.command()
 @documented
+def export(context: typer.Context, federation: str, path: Path) -> None:
+    """Write the rounds of a federation as a run folder; servers need not be stopped.
+
+    turnout audit --privacy, show, report, fit, replay and recommend read it.
+
+    Example: [bold]turnout serve --database sqlite:///phones.db export phones runs/phones[/]
+
+    Args:
+        context: Has the database.
+        federation: The name of the federation.
+        path: The folder.
+    """
+    from turnout.serve import Store, open_database, write_folder
+
+    n_rounds = write_folder(Store(open_database(context.obj)), federation, path)
+    typer.echo(f"Wrote {n_rounds} rounds of {federation} to {path}.")
+
+
+@app.command()
+@documented
 def restore(context: typer.Context, path: Path) -> None:
     """Fill an empty database from a backup, SQLite or PostgreSQL; stop its servers first.
 
@@ -225,7 +248,8 @@ def audit(
         table.add_column(column, overflow="fold", no_wrap=column.startswith("when"))
     for entry in entries:
         when = datetime.fromtimestamp(entry["at"], UTC).isoformat(" ", "seconds")[:-6]
-        about = "" if entry["round"] is None else f"round {entry['round']}"
+        kind = "choice" if entry["action"] in _ON_CHOICES else "round"
+        about = "" if entry["round"] is None else f"{kind} {entry['round']}"
         what = f"{entry['action']} {entry['subject'] or about}".strip()
         where = entry["federation"] or ""
         if entry["version"] is not None:

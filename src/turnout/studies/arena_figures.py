@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,15 +15,19 @@ from turnout.report.to_matplotlib import write_figure
 from turnout.results.statistics import Interval, performance_profile, profile_band
 from turnout.studies.arena_tasks import Arena, ArenaTask
 from turnout.studies.recommendation import BASELINE
-from turnout.studies.standings import FAIR, Duel, Overall, speeds_of
+from turnout.studies.standings import FAIR, OURS, Duel, Overall, speeds_of
 
-#: The selector of ours, drawn larger than the others.
-OURS = "pace"
 _WIDTH = 7.2
 _N_COLUMNS = 3
 #: Selectors beside ours that have a name in the profile.
 _N_NAMED = 4
 _SPEEDS = (0.5, 0.75, 1.0, 1.5, 2.0)
+
+
+def _colours(labels: Iterable[str]) -> dict[str, int]:
+    """Return the number of each label's colour and mark: ours and the baseline are always alike."""
+    ours = [OURS, BASELINE]
+    return {label: place for place, label in enumerate([*ours, *sorted(set(labels) - set(ours))])}
 
 
 class Against(NamedTuple):
@@ -70,11 +74,11 @@ def draw_front(
         against: ``TIME`` or ``ACCURACY``.
         paths: The files; their endings are the formats.
     """
-    panels = [_means(overall, against)]
+    panels, colours = [_means(overall, against)], _colours(overall)
     for name in dict.fromkeys(duel.task.label for own in overall.values() for duel in own.duels):
         points = [
-            _point(label, number, against.in_task(duel), duel.least_share)
-            for number, (label, own) in enumerate(overall.items())
+            _point(label, colours[label], against.in_task(duel), duel.least_share)
+            for label, own in overall.items()
             for duel in own.duels
             if duel.task.label == name
         ]
@@ -112,13 +116,14 @@ def draw_profile(
     marks: list[Mark] = []
     others = [label for label in labels if label not in (OURS, BASELINE)]
     named = {OURS, *others[:_N_NAMED]}
-    for number, label in enumerate(labels):
+    colours = _colours(labels)
+    for label in labels:
         speeds = list(speeds_of(arena, tasks, label).values())
         if label == BASELINE or not speeds:
             continue
         is_ours = label == OURS
         share = performance_profile(speeds, np.log(factors))
-        line = Line(label, number, factors, share, is_bold=is_ours)
+        line = Line(label, colours[label], factors, share, is_bold=is_ours)
         if label not in named:
             line = dataclasses.replace(line, name="", opacity=0.25)
         if is_ours:
@@ -179,12 +184,12 @@ def _varied(
 def _means(overall: Mapping[str, Overall], against: Against) -> Panel:
     """Return a point for each selector, with its interval and its name."""
     most = max(len(own.duels) for own in overall.values())
-    points = []
-    for number, (label, own) in enumerate(overall.items()):
+    points, colours = [], _colours(overall)
+    for label, own in overall.items():
         value, low, high = against.over_all(own)
-        name = label if len(own.duels) == most else f"{label} ({len(own.duels)} of {most} tasks)"
+        name = label if len(own.duels) == most else f"{label} ({len(own.duels)} of {most})"
         ends = None if math.isnan(low) else np.array([[low], [high]])
-        point = _point(label, number, value, own.least_share)
+        point = _point(label, colours[label], value, own.least_share)
         points.append(dataclasses.replace(point, labels=[name], x_range=ends))
     panel = _framed(points, against, "Mean over tasks", height=3.9)
     return dataclasses.replace(

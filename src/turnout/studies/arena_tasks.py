@@ -10,18 +10,25 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from turnout.core.errors import InvalidInput
 from turnout.core.files import DataMissing
 from turnout.core.names import nearest
 from turnout.experiment import Experiment, Variant
+from turnout.experiment.codec import decode
 from turnout.experiment.sweep import read_world, usual_settings
 from turnout.results.files import slug
 from turnout.studies.recommendation import unfit
 from turnout.studies.results_file import ResultsFile, by_seeds
 from turnout.studies.trials import Trials, gathered
+from turnout.worlds import FixedDeadline, RoundPolicy
 
 #: A quick look has this share of the rounds.
 _QUICK = 4
+
+#: The groups of tasks, in order.
+GROUPS = ("first", "harder", "overlap", "fedbuff", "energy", "tuning")
 
 
 @dataclass(frozen=True)
@@ -33,9 +40,11 @@ class ArenaTask:
         title: A title for people.
         what: What is special about the task, in a sentence or two.
         table: The experiment as plain data, without selectors and seeds.
-        group: "first" for the nine tasks that the arena began with, "harder" for later ones, and
-            "tuning" for those that never report.
+        group: "first" for the nine tasks that the arena began with, "harder" for later ones,
+            "overlap" for the first nine with buffers, "fedbuff" for the schedules that FedBuff's
+            paper compares, "energy" for batteries, and "tuning" for those that never report.
         is_tuned: Whether parameters were chosen on the task, with seeds from 100 on.
+        plain: The label of the same task without buffers; empty for all other groups.
     """
 
     label: str
@@ -44,11 +53,18 @@ class ArenaTask:
     table: Mapping[str, Any]
     group: str = "first"
     is_tuned: bool = False
+    plain: str = ""
 
     @property
     def reports(self) -> bool:
         """Whether nothing was tuned on the task."""
         return not self.is_tuned and self.group != "tuning"
+
+    @property
+    def has_energy(self) -> bool:
+        """Whether its world counts energy."""
+        world = self.table["world"]
+        return isinstance(world, Mapping) and "energy" in world
 
     @property
     def target(self) -> float:
@@ -81,7 +97,50 @@ def _all_tasks() -> tuple[ArenaTask, ...]:
         own = entry.pop("experiment")
         training = base["training"] | own.get("training", {})
         tasks.append(ArenaTask(table={**base, **own, "training": training}, **entry))
+    overlap = content["overlap"]
+    tasks += [
+        _buffered(task, overlap["at_work"][task.label], overlap["size"])
+        for task in tasks
+        if task.label in overlap["at_work"]
+    ]
     return tuple(tasks)
+
+
+def _buffered(task: ArenaTask, concurrency: int, share: float) -> ArenaTask:
+    """Return a task with rounds that overlap, and as many answers and evaluations as before."""
+    table, training = task.table, task.table["training"]
+    policy = decode(table.get("policy", FixedDeadline()), RoundPolicy, ("policy",))
+    size = max(1, int(share * concurrency))
+    factor = table["cohort_size"] / size
+    every = {
+        name: max(1, round(factor * training[name]))
+        for name in ("evaluate_every", "evaluate_clients_every")
+    }
+    own = {
+        "world": _by_place(table["world"], policy.select_size(table["cohort_size"])),
+        "n_rounds": round(table["n_rounds"] * factor),
+        "schedule": {"kind": "buffered", "size": size, "concurrency": concurrency},
+        "policy": FixedDeadline(policy.deadline()),
+        "training": {**training, **every},
+    }
+    what = f"{concurrency} clients are at work, and {size} replies make a new model."
+    label, title = f"{task.label}, buffered", f"{task.title}, in rounds that overlap"
+    return ArenaTask(label, title, what, {**table, **own}, "overlap", task.is_tuned, task.label)
+
+
+def _by_place(world: Any, n_places: int) -> Any:
+    """Return a world that changes after as many places as before, if a choice has one and not n.
+
+    A world counts choices. ``at`` is a choice, and ``round_s`` the seconds from one to the next.
+    """
+    if not isinstance(world, Mapping):
+        return world
+    own = {name: _by_place(value, n_places) for name, value in world.items()}
+    if "round_s" in own:
+        own["round_s"] /= n_places
+    if "at" in own:
+        own["at"] = (n_places * np.asarray(own["at"])).tolist()
+    return own
 
 
 def task_labels() -> tuple[str, ...]:
@@ -93,30 +152,29 @@ def tasks_in(*groups: str) -> tuple[ArenaTask, ...]:
     """Return the tasks of some groups, in the order of the arena.
 
     Args:
-        groups: "first", "harder", "tuning".
+        groups: Some of ``GROUPS``.
     """
     return tuple(task for task in _all_tasks() if task.group in groups)
 
 
 def tasks_named(labels: Iterable[str] = ()) -> tuple[ArenaTask, ...]:
-    """Return tasks by their labels, in the order of the arena; all but "tuning" if none is named.
+    """Return tasks by their labels, in the order of the arena; by default the first and the harder.
 
     Args:
-        labels: Some of ``task_labels()``, or TOML files of worlds, which come last.
+        labels: Some of ``task_labels()``, of ``GROUPS``, or TOML files of worlds, which come last.
 
     Raises:
         InvalidInput: There is no such task; the message suggests the nearest label.
     """
     wanted = tuple(labels)
     files = [label for label in wanted if label.endswith(".toml")]
+    names = (*task_labels(), *GROUPS)
     for label in (label for label in wanted if label not in files):
-        if label not in task_labels():
-            raise InvalidInput(
-                f"unknown task {label!r}.{nearest(label, task_labels())}", field="task"
-            )
+        if label not in names:
+            raise InvalidInput(f"unknown task {label!r}.{nearest(label, names)}", field="task")
     if not wanted:
         return tasks_in("first", "harder")
-    known = [task for task in _all_tasks() if task.label in wanted]
+    known = [task for task in _all_tasks() if {task.label, task.group} & set(wanted)]
     return (*known, *(_own_world(Path(file)) for file in dict.fromkeys(files)))
 
 
@@ -163,6 +221,19 @@ class Measures(NamedTuple):
             task: The task. Times are measured to its target.
         """
         return cls(f"time-to-{task.target:g}", f"rounds-to-{task.target:g}")
+
+    @classmethod
+    def by_energy(cls, task: ArenaTask) -> Measures:
+        """Return the measures of a task with joules for seconds.
+
+        Args:
+            task: The task. Its world counts energy.
+        """
+        return cls.of(task)._replace(time=f"energy-to-{task.target:g}", length="energy-j")
+
+
+#: What is kept besides of tasks whose world counts energy.
+ENERGY = ("energy-per-reply-j", "most-energy-j")
 
 
 class TaskPlan(NamedTuple):
@@ -250,17 +321,26 @@ class Arena:
                 plans.append(TaskPlan(task, experiment, folder, left_out, missing_data))
         return plans
 
-    def keep(self, task: ArenaTask, experiment: Experiment, folder: Path) -> None:
+    def keep(
+        self,
+        task: ArenaTask,
+        experiment: Experiment,
+        folder: Path,
+        *,
+        curves: Sequence[str] = CURVES,
+    ) -> None:
         """Add the complete runs of a task to the kept results.
 
         Args:
             task: The task.
             experiment: The experiment that was run.
             folder: Its run folder.
+            curves: The curves that are kept.
         """
         kept = self.trials(task)
         before = [] if kept is None else list(kept.experiment["selectors"])
-        names = [Measures.of(task), CURVES]
+        energy = (*Measures.by_energy(task), *ENERGY) if task.has_energy else ()
+        names = [tuple(dict.fromkeys((*Measures.of(task), *energy))), curves]
         found = gathered(experiment, folder, experiment.labels, lambda _: names, skip_bad=True)
         schemes = {
             label: new.like(kept.schemes[label]) if kept and label in kept.schemes else new

@@ -1,22 +1,34 @@
-"""The bars of ``pace``'s second version: set in ``pace_bars.toml``, judged from kept results."""
+"""Bars that were set before their runs, judged from kept results.
+
+Those of ``pace``'s second version are in ``pace_bars.toml``, those of rounds that overlap in
+``results/overlap/plan.toml``.
+"""
 
 from __future__ import annotations
 
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-import numpy as np
-
 from turnout.core.types import FloatArray
 from turnout.results.statistics import Interval, bootstrap_mean
-from turnout.studies.arena_tasks import ORACLE, Arena, ArenaTask, Measures
+from turnout.studies.arena_tasks import ORACLE, Arena, ArenaTask, Measures, tasks_in, tasks_named
+from turnout.studies.claims import Claim, Finding, judge
 from turnout.studies.recommendation import BASELINE
-from turnout.studies.standings import Duel, Goal, Side, duels_of, share_won
-from turnout.studies.trials import Trials
+from turnout.studies.standings import (
+    OURS,
+    Duel,
+    Goal,
+    Side,
+    duels_of,
+    overall_of,
+    share_won,
+    sooner,
+)
 
 
 @lru_cache(maxsize=1)
@@ -33,8 +45,13 @@ def ratio_to_before(arena: Arena, tasks: Sequence[ArenaTask]) -> dict[str, Inter
         arena: The results.
         tasks: The tasks; those that lack one of the versions are left out.
     """
-    both = {task.label: _gains(arena.trials(task), Measures.of(task)) for task in tasks}
-    both = {task: gains for task, gains in both.items() if gains.size}
+    names = bars()["selector"], bars()["before"]
+    both = {
+        task.label: gains
+        for task in tasks
+        if (trials := arena.trials(task)) is not None
+        and (gains := sooner(trials, *names, Measures.of(task))).size
+    }
     found = {task: _ratio([gains]) for task, gains in both.items()}
     return found | ({"": _ratio(list(both.values()))} if both else {})
 
@@ -79,19 +96,80 @@ def bars_of(arena: Arena, tasks: Sequence[ArenaTask]) -> tuple[Goal, ...]:
     )
 
 
-def _gains(trials: Trials | None, measures: Measures) -> FloatArray:
-    """Return the logarithms of the first version's times over the second's, one per common seed.
+def beside_synchronous(arena: Arena, synchronous: Arena) -> Arena:
+    """Return the results of rounds that overlap, with synchronous rounds as the baseline.
 
-    Both are cut off where the baseline's run ended, as in the arena's tables.
+    Args:
+        arena: The results of the group "overlap".
+        synchronous: The results of the same tasks without buffers.
     """
-    labels = (BASELINE, bars()["selector"], bars()["before"])
-    if trials is None or not set(labels) <= trials.schemes.keys():
-        return np.zeros(0)
-    common = set.intersection(*(set(trials.schemes[label].seeds) for label in labels))
-    same = trials.only(sorted(common))
-    horizon = same.values(BASELINE, measures.length)
-    ours, before = (np.minimum(same.values(label, measures.time), horizon) for label in labels[1:])
-    return np.asarray(np.log(before) - np.log(ours))
+    both = Arena()
+    for task in tasks_in("overlap"):
+        own, plain = arena.trials(task), synchronous.trials(tasks_named([task.plain])[0])
+        if own is not None and plain is not None and BASELINE in plain.schemes:
+            schemes = {**own.schemes, BASELINE: plain.schemes[BASELINE]}
+            both.file.parts[(task.label, 1)] = replace(own, schemes=schemes)
+    return both
+
+
+def overlap_bars_of(arena: Arena, synchronous: Arena, plan: Mapping[str, Any]) -> tuple[Goal, ...]:
+    """Return every bar of rounds that overlap; all are open until everything planned was run.
+
+    Args:
+        arena: The results of the group "overlap".
+        synchronous: The results of the same tasks without buffers.
+        plan: The plan, as plain data.
+    """
+    tasks, least = tasks_in("overlap"), plan["bars"]
+    beside = beside_synchronous(arena, synchronous)
+    own, against = (duels_of(kept, tasks, OURS) for kept in (arena, beside))
+    complete = [duel for duel in (*own, *against) if duel.n_seeds >= plan["seeds"]]
+    is_complete = len(complete) == 2 * len(plan["tasks"])
+    faster = [duel for duel in own if duel.time == Side.BETTER]
+    lower = [duel for duel in against if Side.WORSE in (duel.accuracy, duel.worst_tenth)]
+    unfair = [duel for duel in own if duel.least_share < least["least_share"]]
+    n_lower, n_faster = least["lower_tasks"], least["sooner_than_buffered_random_tasks"]
+    times = least["speedup_over_synchronous_random"]
+    ratio = overall_of(beside, tasks)[OURS].ratio if against else None
+    speed = _time(f"{times:g} times as fast as synchronous {BASELINE}", ratio, 1.0 / times)
+    if ratio is not None:
+        value, high, low = (1.0 / number for number in ratio)
+        speed = speed._replace(measured=f"{value:.2f} times ({low:.2f} to {high:.2f})")
+    goals = (
+        speed,
+        _none(
+            f"sooner than buffered {BASELINE} in at least {n_faster} tasks", faster, own
+        )._replace(is_reached=len(faster) >= n_faster),
+        _none(
+            f"final accuracy or worst tenth lower than synchronous {BASELINE}'s in "
+            f"{n_lower or 'no'} task",
+            lower,
+            against,
+        )._replace(is_reached=len(lower) <= n_lower),
+        _none(f"least share at least {least['least_share']:g} in every task", unfair, own),
+    )
+    return goals if is_complete else tuple(goal._replace(is_reached=None) for goal in goals)
+
+
+def fedbuff_findings(arena: Arena, plan: Mapping[str, Any]) -> list[tuple[Claim, Finding]]:
+    """Return the claims of FedBuff's paper that its tasks can judge, with what was measured.
+
+    Args:
+        arena: The results of the group "fedbuff": ``random`` under each of the schedules.
+        plan: The plan, as plain data: the claims and the number of seeds.
+    """
+    tasks = [task for task in tasks_in("fedbuff") if BASELINE in arena.labels([task])]
+    kept = {task.label: arena.file.parts[(task.label, 1)] for task in tasks}
+    schemes = {label: trials.schemes[BASELINE] for label, trials in kept.items()}
+    found = []
+    for entry in plan["claims"] if tasks else ():
+        claim = Claim(1, entry["says"], "order", Measures.of(tasks[0]).time, entry["order"])
+        if all(
+            label in schemes and len(schemes[label].seeds) >= plan["seeds"]
+            for label in claim.labels(())
+        ):
+            found.append((claim, judge(claim, replace(kept[tasks[0].label], schemes=schemes))))
+    return found
 
 
 def _ratio(gains: Sequence[FloatArray]) -> Interval:
@@ -143,5 +221,5 @@ def _won(arena: Arena, tasks: Sequence[ArenaTask], name: str, before: str, least
 
 def _none(says: str, wrong: Sequence[Duel], duels: Sequence[Duel]) -> Goal:
     """Return a bar that no task may break."""
-    found = ", ".join(duel.task.label for duel in wrong) or "none"
+    found = ", ".join(duel.task.plain or duel.task.label for duel in wrong) or "none"
     return Goal(says, not wrong if duels else None, f"{found} of {len(duels)} tasks")

@@ -24,6 +24,7 @@ from turnout.results.catalogue import all_metrics
 from turnout.results.files import CLIENT_SCORES, FolderError
 from turnout.results.guarantee import fair_places, least_share
 from turnout.results.metric import Facts, Metric
+from turnout.results.run import Run
 from turnout.results.statistics import estimate
 
 Compute = Callable[[Cell], float]
@@ -259,20 +260,27 @@ def rounds_to(name: str, level: float) -> Compute:
     return first
 
 
-def time_to(name: str, level: float) -> Compute:
-    """Return a measure: the virtual time at which a curve reaches a level, or infinity.
+def _spent_to(spent: Callable[[Run], FloatArray]) -> Callable[[str, float], Compute]:
+    """Return what makes measures: how much was spent when a curve reaches a level, or infinity.
 
     Args:
-        name: The curve, a name of ``Run.measured``.
-        level: The level, a share.
+        spent: Returns (T,) what a run has spent after each round.
     """
-    in_rounds = rounds_to(name, level)
 
-    def first(cell: Cell) -> float:
-        rounds = in_rounds(cell)
-        return float(cell.run.clock_s[int(rounds) - 1]) if math.isfinite(rounds) else math.inf
+    def spent_to(name: str, level: float) -> Compute:
+        in_rounds = rounds_to(name, level)
 
-    return first
+        def first(cell: Cell) -> float:
+            rounds = in_rounds(cell)
+            return float(spent(cell.run)[int(rounds) - 1]) if math.isfinite(rounds) else math.inf
+
+        return first
+
+    return spent_to
+
+
+time_to = _spent_to(lambda run: run.clock_s)
+energy_to = _spent_to(lambda run: np.nancumsum(run.measured["energy_j"]))
 
 
 def _worst_client_loss(cell: Cell) -> float:
@@ -319,6 +327,7 @@ _TIMES: Mapping[str, tuple[Callable[[str, float], Compute], str, str]] = {
     "rounds-to-hold-out-": (rounds_to, "holdout_accuracy", "rounds to {:.0%} on the hold-out"),
     "rounds-to-": (rounds_to, "accuracy", "rounds to {:.0%}"),
     "time-to-": (time_to, "accuracy", "time to {:.0%}, s"),
+    "energy-to-": (energy_to, "accuracy", "energy to {:.0%}, J"),
 }
 
 #: Beginning of the rounds to the best accuracy of another scheme with the same seed; the label of

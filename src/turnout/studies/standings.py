@@ -24,16 +24,17 @@ from turnout.results.statistics import (
     above,
     bootstrap_mean,
     holm,
-    later,
-    log_ratio,
     probability_of_improvement,
 )
 from turnout.studies.arena_tasks import ORACLE, ORACLES, Arena, ArenaTask, Measures
 from turnout.studies.recommendation import BASELINE
 from turnout.studies.trials import Trials
 
-#: An oracle must save at least this share of the baseline's time for a share of it to be named.
-_LEAST_TO_WIN = 0.02
+#: The selector of ours.
+OURS = "pace"
+#: An oracle must save at least this share of the baseline's time for a share of it to be named:
+#: shares of less are ratios of chance.
+_LEAST_TO_WIN = 0.1
 
 #: The part of its fair share that the least served client must get, on average over seeds.
 FAIR = 0.5
@@ -53,11 +54,9 @@ class Duel(NamedTuple):
     Attributes:
         task: The task.
         n_seeds: Seeds that both have.
-        ratio: Geometric mean of its time to the target divided by the baseline's. Both are cut off
-            where the baseline's run of that seed ended, and a run that never reached the target
-            counts as that long. So short rounds do not make it look faster.
+        ratio: Geometric mean of its time to the target divided by the baseline's, by ``sooner``.
         n_censored: The number of its runs that never reached the target.
-        time: Whether it is faster.
+        time: Whether it is faster, by a test of the same numbers.
         accuracy: Whether its final accuracy is higher.
         gain: The mean difference of final accuracies, paired by seed.
         gain_at_time: The same when the shorter of both runs ends; NaN if no curves were kept.
@@ -107,6 +106,16 @@ class Overall(NamedTuple):
     won: float = math.nan
 
     @property
+    def gain_at_time(self) -> float:
+        """The mean of the tasks' differences at equal time; NaN if a task has none."""
+        return float(np.mean([duel.gain_at_time for duel in self.duels]))
+
+    @property
+    def least_answered(self) -> float:
+        """The mean of the tasks' least shares of answers; NaN if a task has none."""
+        return float(np.mean([duel.least_answered for duel in self.duels]))
+
+    @property
     def n_never(self) -> int:
         """The number of runs that never reached the target."""
         return sum(duel.n_censored for duel in self.duels)
@@ -134,14 +143,9 @@ class _Meeting(NamedTuple):
         return self.trials.paired(self.label, BASELINE, getattr(Measures.of(self.task), kind))
 
     @property
-    def lengths(self) -> tuple[FloatArray, FloatArray]:
-        return self.trials.lengths(self.label, BASELINE, Measures.of(self.task).time)
-
-    @property
     def speeds(self) -> FloatArray:
-        """Minus the logarithm of the selector's times over the baseline's, one per seed."""
-        horizon = self.lengths[1]
-        return -log_ratio(*self.paired("time"), (horizon, horizon))
+        """How much sooner it arrives than the baseline, one per seed."""
+        return sooner(self.trials, self.label, BASELINE, Measures.of(self.task))
 
     @property
     def gains(self) -> FloatArray:
@@ -152,7 +156,8 @@ class _Meeting(NamedTuple):
     @property
     def gain_at_time(self) -> float:
         """The mean difference of accuracies when the shorter of two runs ends; NaN if unknown."""
-        both = self.trials.paired_at(self.label, BASELINE, "accuracy", np.minimum(*self.lengths))
+        ends = np.minimum(*self.paired("length"))
+        both = self.trials.paired_at(self.label, BASELINE, "accuracy", ends)
         return math.nan if both is None else float((both[0] - both[1]).mean())
 
     @property
@@ -164,9 +169,9 @@ class _Meeting(NamedTuple):
 
     def evidence(self, kind: str) -> Evidence:
         """Return the tests that the selector is better, and that it is worse."""
-        own, others = self.paired(kind)
         if kind == "time":
-            return later(others, own, self.lengths[::-1])
+            return above(self.speeds)
+        own, others = self.paired(kind)
         return above(own - others)
 
 
@@ -237,6 +242,29 @@ def overall_of(arena: Arena, tasks: Sequence[ArenaTask]) -> dict[str, Overall]:
     return dict(sorted(overall.items(), key=lambda item: item[1].ratio.value))
 
 
+def sooner(trials: Trials, label: str, other: str, measures: Measures) -> FloatArray:
+    """Return the logarithms of another selector's times over a selector's, one per common seed.
+
+    Both are cut off where the baseline's run of that seed ended, in seconds. A run that never
+    reached the target in its rounds counts as that long, so short rounds do not make a selector
+    look faster. Means and tests use these numbers.
+
+    Args:
+        trials: The results of a task.
+        label: The selector.
+        other: The other one.
+        measures: The measures of the task.
+    """
+    labels = (label, other, BASELINE)
+    if not set(labels) <= trials.schemes.keys():
+        return np.zeros(0)
+    common = set.intersection(*(set(trials.schemes[each].seeds) for each in labels))
+    same = trials.only(sorted(common))
+    horizon = same.values(BASELINE, measures.length)
+    own, others = (np.minimum(same.values(x, measures.time), horizon) for x in (label, other))
+    return np.asarray(np.log(others) - np.log(own))
+
+
 def speeds_of(arena: Arena, tasks: Sequence[ArenaTask], label: str) -> dict[str, FloatArray]:
     """Return the log speeds of a selector relative to the baseline, one per seed, by task.
 
@@ -303,8 +331,7 @@ def _met(arena: Arena, tasks: Sequence[ArenaTask], label: str) -> list[_Meeting]
         one
         for task in tasks
         if (trials := arena.trials(task)) is not None
-        and {label, BASELINE} <= trials.schemes.keys()
-        and (one := _Meeting(task, trials, label)).paired("time")[0].size
+        and (one := _Meeting(task, trials, label)).speeds.size
     ]
 
 
@@ -442,8 +469,7 @@ def _not_dominated(
 
 def _dominates(trials: Trials, other: str, label: str, measures: Measures) -> bool:
     """Return whether another selector is faster and fairer by paired tests, one-sided each."""
-    times, theirs = trials.paired(label, other, measures.time)
-    is_faster = later(times, theirs, trials.lengths(label, other, measures.time))
+    is_faster = above(sooner(trials, other, label, measures))
     shares, others = trials.paired(label, other, measures.least_share)
     is_fairer = above(others - shares)
     return max(is_faster.speaks_for, is_fairer.speaks_for) < LEVEL / 2.0

@@ -139,6 +139,7 @@ def check_save_and_load(subject: Subject) -> None:
     toy = ToyFederation(12, 4)
     whole = subject.ready(12)
     toy.play(whole, range(12))
+    expect_finite(whole)  # a state file would refuse it
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.npz"
         with doing("turnout.save"):

@@ -10,17 +10,21 @@ The list is strict: a check that is listed and passes is a failure, and so is an
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from turnout.core.errors import InvalidInput
+from turnout.core.selector import Selector
 from turnout.testing.check_declarations import check_declarations, check_docstring, check_parameters
 from turnout.testing.check_scale import check_forgets_the_dead, check_learns, check_vectorised
 from turnout.testing.check_select import (
     check_edge_rounds,
     check_inputs_untouched,
+    check_probability,
+    check_relabelling,
     check_select_keeps_state,
     check_selection,
 )
@@ -31,8 +35,7 @@ from turnout.testing.check_state import (
     check_observe_survives,
     check_save_and_load,
 )
-from turnout.testing.frequency import check_probability, check_relabelling
-from turnout.testing.harness import Check, MakeSelector, Subject
+from turnout.testing.harness import FINITE_RULE, KNOWN_COLUMNS, Check, MakeSelector, Subject
 
 #: All checks in the order of their numbers, from 1.
 CHECKS: tuple[Check, ...] = (
@@ -115,7 +118,36 @@ def check_selector(
             message, passed = str(error), False
         seconds = time.perf_counter() - start
         results.append(CheckResult(name, CHECKS.index(check) + 1, passed, message, seconds))
-    return results
+    return said_once(results)
+
+
+def said_once(results: Iterable[CheckResult]) -> list[CheckResult]:
+    """Return the results, with the rule of finite states only where it is broken first.
+
+    Args:
+        results: In the order of the checks.
+
+    """
+    told, first = [], 0
+    for result in results:
+        if FINITE_RULE in result.message and first:
+            message = result.message.replace(FINITE_RULE, f": see check {first}.")
+            result = dataclasses.replace(result, message=message)
+        elif FINITE_RULE in result.message:
+            first = result.number
+        told.append(result)
+    return told
+
+
+def flat_columns(selector: Selector) -> list[str]:
+    """Return the declared columns that the checks do not know and fill with a number per client.
+
+    Args:
+        selector: The selector that declares them.
+
+    """
+    declared = selector.needs_columns | selector.uses_columns
+    return sorted(declared - KNOWN_COLUMNS - selector.check_columns.keys())
 
 
 def yield_checks(
@@ -161,8 +193,18 @@ def assert_selector(
 
 
 def _expected(make_selector: MakeSelector, reasons: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Return the expected failures, or refuse declarations that the checks cannot use."""
+    selector = Subject(make_selector).fresh()
+    for column, made in selector.check_columns.items():
+        is_count = isinstance(made, int) and not isinstance(made, bool) and made >= 1
+        if not is_count and not callable(made):
+            raise InvalidInput(
+                f"check_columns[{column!r}] must be d, a whole number >= 1, for an array (n, d), "
+                f"or a function of n and a generator that returns the array, got {made!r}.",
+                field="check_columns",
+            )
     if reasons is None:
-        reasons = Subject(make_selector).fresh().expected_check_failures
+        reasons = selector.expected_check_failures
     names = [name_of_check(check) for check in CHECKS]
     unknown = sorted(reasons.keys() - set(names))
     if unknown:

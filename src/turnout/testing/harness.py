@@ -33,6 +33,13 @@ from turnout.core.types import (
 MakeSelector = Callable[[], Selector] | type[Selector] | Selector
 
 
+#: What is said of a state that is not finite; reports of many checks say it once.
+FINITE_RULE = (
+    ". Rule 5 of the contract: reports may hold NaN, a state never does. Leave out what is NaN in "
+    "observe (np.isnan), and keep 'never reported' as a finite number."
+)
+
+
 class Check(Protocol):
     """One rule of the contract; raises ``AssertionError`` when it is broken."""
 
@@ -155,6 +162,7 @@ def twin(selector: Selector) -> Selector:
         selector: The original.
 
     """
+    expect_finite(selector)
     other = selector.clone()
     other.reset(selector.n_clients)
     other.load_state(selector.state())
@@ -201,11 +209,7 @@ def expect_finite(selector: Selector) -> None:
     """
     floats = {name: x for name, x in selector.state().items() if x.dtype.kind == "f"}
     odd = sorted(name for name, values in floats.items() if not np.isfinite(values).all())
-    expect(
-        not odd,
-        f"the state holds NaN or infinity in {', '.join(odd)}: leave out what is NaN in "
-        "observe (np.isnan), and keep 'never' as a finite number.",
-    )
+    expect(not odd, f"the state holds NaN or infinity in {', '.join(odd)}{FINITE_RULE}")
 
 
 def expect_valid(selector: Selector, ctx: RoundContext, selection: object) -> None:
@@ -273,6 +277,12 @@ SECONDS = np.array([1.5, 0.3, 0.8])
 #: Metrics that are reported by default, and the factor between each and the loss.
 METRICS = ("loss", "loss_std", "loss_rms")
 SHARE_OF_LOSS = {"loss": 1.0, "loss_std": 0.1, "loss_rms": math.hypot(1.0, 0.1)}
+
+#: Columns that the toy federation knows by name.
+KNOWN_COLUMNS = frozenset(
+    {"num_samples", "features", "context", "success_rate", "label_counts"}
+    | {f"{part}_duration" for part in ("expected", "upload", "download")}
+)
 
 _N_BITS = 64
 
@@ -465,7 +475,13 @@ class ToyFederation:
             return np.asarray(share * (self._mean_context() @ SECONDS))
         rng = stream(self.seed, Purpose.INIT, zlib.crc32(name.encode()))
         if callable(made):
-            return np.array(made(self.n_clients, rng))
+            values = np.array(made(self.n_clients, rng))
+            expect(
+                values.shape[:1] == (self.n_clients,),
+                f"check_columns[{name!r}]({self.n_clients}, rng) must return an array with one row "
+                f"per client, got shape {values.shape}: make its first axis n.",
+            )
+            return values
         return rng.random(self.n_clients if made is None else (self.n_clients, made))
 
     def _directions(self, size: int) -> FloatArray:
