@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,24 @@ class Row(NamedTuple):
     fault: str
     outcome: str
     tests: tuple[str, ...]
+    is_kill: bool = False  #: one of the kills at random moments, which the page adds up
+
+
+def killed(what: str, test: str, outcome: str = "same numbers, nothing left behind") -> Row:
+    """Return the row of kills at random moments.
+
+    Args:
+        what: What is killed.
+        test: Its test.
+        outcome: What is asserted.
+    """
+    return Row(f"killed at a random moment: {what}", outcome, (test,), is_kill=True)
+
+
+_COMMAND_KILLS = "experiment/test_crash_points.py::test_kills_at_random_moments_change_no_number"
+_SERVER_KILLS = "serve/test_faults.py::test_kills_at_random_moments_lose_nothing"
+_SERVED = "every answered round and report is there once, cohorts of an offline replay"
+_RESUMED = "every round once; cohorts, model and selector as without the kills"
 
 
 ROWS = (
@@ -111,30 +130,34 @@ ROWS = (
         "same numbers after a restart, nothing left behind",
         ("experiment/test_crash_points.py::test_it_may_die_at_every_operation_on_files",),
     ),
-    Row(
-        "killed at a random moment: the same commands",
-        "same numbers, nothing left behind",
-        ("experiment/test_crash_points.py::test_kills_at_random_moments_change_no_number",),
+    killed("`turnout simulate`", f"{_COMMAND_KILLS}[simulate]"),
+    killed("`turnout compare`", f"{_COMMAND_KILLS}[compare]"),
+    killed("`turnout compare --train`", f"{_COMMAND_KILLS}[train]"),
+    killed("`turnout reproduce`", f"{_COMMAND_KILLS}[reproduce]"),
+    killed("`turnout report`", f"{_COMMAND_KILLS}[report]"),
+    killed(
+        "a grid on Ray, four times of five a worker, otherwise the process that sends the work",
+        "experiment/test_ray.py::test_kills_at_random_moments_change_no_number",
     ),
-    Row(
-        "`turnout serve` killed at a random moment under load, on SQLite and on PostgreSQL",
-        "every answered round and report is there once, cohorts of an offline replay",
-        ("serve/test_faults.py::test_kills_at_random_moments_lose_nothing",),
-    ),
-    Row(
-        "two servers on one PostgreSQL under load, one of them killed at a random moment",
-        "every answered round and report is there once, cohorts of an offline replay",
-        ("serve/test_faults.py::test_one_of_two_servers_is_killed",),
+    killed("a live run without a framework", f"{_COMMAND_KILLS}[session]", _RESUMED),
+    killed("Flower's strategy, nodes in memory", f"{_COMMAND_KILLS}[flower]", _RESUMED),
+    killed("NVFlare's controller, clients in memory", f"{_COMMAND_KILLS}[nvflare]", _RESUMED),
+    killed("`turnout serve` on SQLite, under load", f"{_SERVER_KILLS}[sqlite]", _SERVED),
+    killed("`turnout serve` on PostgreSQL, under load", f"{_SERVER_KILLS}[postgresql]", _SERVED),
+    killed(
+        "one of two servers on one PostgreSQL, under load",
+        "serve/test_faults.py::test_one_of_two_servers_is_killed",
+        _SERVED,
     ),
     Row(
         "the network between server and clients, and between server and PostgreSQL, cut under load "
         "by namespaces; *long*: for 1, 10 and 60 s",
-        "every answered round and report is there once, cohorts of an offline replay",
+        _SERVED,
         ("serve/test_faults.py::test_the_network_is_cut",),
     ),
     Row(
         "PostgreSQL stopped under load, by turns with a crash of it",
-        "every answered round and report is there once, cohorts of an offline replay",
+        _SERVED,
         ("serve/test_faults.py::test_the_database_is_stopped_under_load",),
     ),
     Row(
@@ -144,8 +167,40 @@ ROWS = (
     ),
     Row(
         "a slow PostgreSQL: each packet 20 ms later in both directions, by a relay; reports",
-        "every answered round and report is there once, cohorts of an offline replay",
+        _SERVED,
         ("serve/test_faults.py::test_a_slow_database_costs_time_only",),
+    ),
+    Row(
+        "the clock of `turnout serve` set forward or back by an hour, and back again, under load, "
+        "and a kill each time (`time.time` of the process is replaced)",
+        _SERVED,
+        ("serve/test_faults.py::test_the_clock_of_the_server_is_set_by_an_hour",),
+    ),
+    Row(
+        "Ctrl-C or SIGTERM: `simulate`, `compare`, `train`, `reproduce`, `arena`",
+        "a checkpoint after the rounds in progress, its round in the message, same numbers when "
+        "the command goes on",
+        ("experiment/test_interrupt.py",),
+    ),
+    Row(
+        "Ctrl-C or SIGTERM to a ServerApp of Flower, with Flower's handlers",
+        "the checkpoint of the round before, which the message names; same model in the end",
+        (
+            "live/flower/test_resume.py"
+            "::test_a_server_app_that_is_stopped_goes_on_and_says_from_where",
+        ),
+    ),
+    Row(
+        "a deployment of NVFlare with processes: server and clients killed in a round, clients "
+        "that die, freeze, sleep or send rubbish",
+        "same cohorts and model; one receipt for each answer; shadows in every round",
+        (
+            "live/nvflare/test_simulator.py::test_no_accident_ends_the_run_or_reaches_the_model",
+            "live/nvflare/test_simulator.py"
+            "::test_a_killed_server_goes_on_with_the_same_cohorts_and_model",
+            "live/nvflare/test_simulator.py::test_each_answer_has_one_receipt_that_can_be_checked",
+            "live/nvflare/test_simulator.py::test_shadows_choose_in_every_round_also_after_a_kill",
+        ),
     ),
     Row(
         "TERM, HUP, KILL or INT to the parent process alone, while workers run",
@@ -163,7 +218,8 @@ ROWS = (
         ),
     ),
     Row(
-        "the clock set back or forward by a day, between two runs and during one",
+        "the clock set back or forward by an hour and by a day, between two runs and during one "
+        "(an injected clock)",
         "nobody stays busy for longer than when the checkpoint was written; nothing else changes",
         ("live/test_clock.py",),
     ),
@@ -196,14 +252,20 @@ def played(row: Row, is_long: bool) -> dict[str, Any]:
         if done.returncode not in (0, 1):  # 1: a test failed, which is a result
             sys.exit(f"pytest ended with {done.returncode}: {' '.join(command)}")
         cases = list(ElementTree.parse(report).iter("testcase"))
-    tests = [case for case in cases if not has(case, "skipped")]
+    return figures(row, [case for case in cases if not has(case, "skipped")], is_long)
+
+
+def figures(row: Row, tests: Sequence[ElementTree.Element], is_long: bool) -> dict[str, Any]:
+    """Return what is kept of a row; without tests, it was not tried yet."""
     return {
         "fault": row.fault,
         "outcome": row.outcome,
         "tests": list(row.tests),
+        "is_kill": row.is_kill,
         "tries": sum(tries(case) for case in tests),
         "failed": sum(has(case, "failure") or has(case, "error") for case in tests),
         "seconds": round(sum(float(case.get("time", 0)) for case in tests), 1),
+        "long": is_long,
     }
 
 
@@ -228,11 +290,11 @@ def main() -> None:
     saved: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
     for row in ROWS:
         is_wanted = any(word in row.fault for word in arguments.only)
-        kept = saved.get(row.fault, {"long": False, "tests": []})
-        is_kept = kept["tests"] == list(row.tests) and kept["long"] >= arguments.long
-        if is_wanted and not is_kept:
-            saved[row.fault] = {**played(row, arguments.long), "long": arguments.long}
-            ordered = {row.fault: saved[row.fault] for row in ROWS if row.fault in saved}
+        kept = saved.get(row.fault, figures(row, [], False))
+        is_same = kept["tests"] == list(row.tests) and kept["long"] >= arguments.long
+        if is_wanted and not (is_same and kept["tries"]):
+            saved[row.fault] = played(row, arguments.long)
+            ordered = {row.fault: saved.get(row.fault, figures(row, [], False)) for row in ROWS}
             write_atomically(out, (json.dumps(ordered, indent=1) + "\n").encode())
     failed = sum(saved[row.fault]["failed"] for row in ROWS if row.fault in saved)
     sys.exit(f"{failed} tests failed." if failed else 0)

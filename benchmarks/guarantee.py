@@ -2,7 +2,8 @@
 
 Prints the tables of docs/howto/guarantee.md: the mean over seeds with half its 95 % interval. With
 ``--train`` a model is trained, and the table has the virtual minutes to an accuracy and how many
-more they are than those of the bare selector in the same world.
+more they are than those of the bare selector in the same world. ``--answers`` compares floors on
+places with floors on replies; in brackets is then the least share of replies that a client got.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import math
 import warnings
 from collections.abc import Iterator
 
+import numpy as np
+
 import turnout
 from turnout.core.selector import Selector
+from turnout.core.types import Status
 from turnout.data import ClientCode, Digits, Shards
 from turnout.experiment.config import world_of
 from turnout.results.metrics import guarantee
@@ -23,6 +27,8 @@ from turnout.worlds import WORLDS
 
 #: Floor and cap of each column; the first is the selector as it is.
 GUARDS = ((0.0, math.inf), (0.0, 2.0), (0.5, 2.0), (0.8, 2.0))
+#: Floor, cap, and whether the floor is on replies, with ``--answers``.
+ON_ANSWERS = ((0.0, math.inf, False), (0.5, 4.0, False), (0.3, 4.0, True), (0.5, 4.0, True))
 INNER = tuple(name for name in turnout.list_selectors(plugins=False) if name != "guarded")
 #: A network is trained in each of its rounds: days for the table without training.
 SLOW = "nccb"
@@ -47,6 +53,20 @@ def success(inner: str, seeds: int, n_rounds: int) -> Iterator[str]:
             successes.append(run.success_ratio)
             shortfall = max(shortfall, float(guarantee(run, floor=0.5).shortfall.max()))
         yield f"{shown(estimate(successes), 3)} ({shortfall:.1f})"
+
+
+def replies(inner: str, seeds: int, n_rounds: int) -> Iterator[str]:
+    """Yield success ratios, and the least share of an equal share of all replies."""
+    for floor, cap, answers in ON_ANSWERS:
+        successes, least = [], []
+        for seed in range(seeds):
+            world = world_of("volatile", N_CLIENTS, seed)
+            chooser = turnout.make("guarded", inner=inner, floor=floor, cap=cap, answers=answers)
+            run = turnout.simulate(chooser, world, cohort_size=COHORT_SIZE, n_rounds=n_rounds)
+            successes.append(run.success_ratio)
+            counts = np.bincount(run.clients[run.status == Status.COMPLETED], minlength=N_CLIENTS)
+            least.append(float(counts.min() / counts.mean()))
+        yield f"{shown(estimate(successes), 3)} ({np.mean(least):.2f})"
 
 
 def minutes(inner: str, seeds: int, n_rounds: int) -> Iterator[str]:
@@ -84,13 +104,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--train", action="store_true", help=f"minutes to accuracy {TARGET:g}")
+    parser.add_argument("--answers", action="store_true", help="floors on replies")
     parser.add_argument("--only", nargs="+", default=INNER, help="selectors to measure")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", UserWarning)  # rbcs-f warns that its rate is high
-    measured = minutes if arguments.train else success
+    measured = minutes if arguments.train else replies if arguments.answers else success
     headings = [
         "bare" if cap == math.inf else f"floor {floor:g}, cap {cap:g}" for floor, cap in GUARDS
     ]
+    if arguments.answers:
+        words = {False: "places", True: "replies"}
+        headings = ["bare", *(f"{floor:g} of {words[on]}" for floor, _, on in ON_ANSWERS[1:])]
     print("| inner selector | " + " | ".join(headings) + " |")
     print("|---" * (len(headings) + 1) + "|")
     for inner in arguments.only:

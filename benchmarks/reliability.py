@@ -1,7 +1,8 @@
 """What lying, silent and dead clients gain: every selector bare, with bounds and guarded.
 
 Writes results/reliability.json, from which docs/build_reliability.py makes the tables of
-docs/reliability.md. What the file has is not run again, unless it was made with other settings.
+docs/reliability.md. What the file has is not run again, unless it was made with other settings or
+another form of the behaviour.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import itertools
 import json
 import math
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,8 +25,9 @@ import turnout
 from turnout import Bounds
 from turnout.core.files import write_atomically
 from turnout.core.rng import Purpose, stream
-from turnout.core.types import Array, BoolArray, FloatArray, RoundContext
+from turnout.core.types import Array, BoolArray, FloatArray, IntArray, RoundContext
 from turnout.experiment import Run, simulate
+from turnout.experiment.codec import encode
 from turnout.worlds import (
     Bernoulli,
     ByClass,
@@ -56,6 +58,9 @@ class Behaviour(NamedTuple):
     slowness: float = 1.0  #: how much longer than an honest client it really takes
     silent_from: int = N_ROUNDS  #: the first round in which it does not answer
     every: int = 1  #: it lies in each round that this divides
+    direction: Literal["own", "turning", "equal"] = "own"  #: of its updates
+    has_all_labels: bool = False  #: it claims as many examples of each label
+    forecast: float | None = None  #: its chance to be there in the next round
 
 
 HONEST = Behaviour()
@@ -72,6 +77,10 @@ BEHAVIOURS = {
     "NaN": Behaviour(math.nan, num_samples=math.nan, seconds=math.nan),
     "half honest": Behaviour(HUGE, num_samples=HUGE, seconds=0.0, every=2),
     "triple loss": Behaviour(loss_factor=3.0),
+    "turning update": Behaviour(direction="turning"),
+    "balanced update": Behaviour(direction="equal"),
+    "all labels": Behaviour(has_all_labels=True),
+    "soon gone": Behaviour(forecast=0.0),
 }
 
 
@@ -89,7 +98,7 @@ SELECTORS = {
     if name not in ("guarded", "mix")
 } | {"fedcs by=packing": Chooser("fedcs", {"by": "packing"})}
 #: Selectors that look at the time that clients really take.
-LOOK_AT_TIME = {"oort", "pace", "rbcs-f"}
+LOOK_AT_TIME = {"oort", "pace", "rbcs-f", "tifl"}
 MODES = ("bare", "bounds", "guarded")
 
 
@@ -136,11 +145,16 @@ class HostileWorld(Environment):
             "num_samples": self.behaviour.num_samples,
             "expected_duration": self.behaviour.seconds,
             "context": self.behaviour.seconds,
+            "availability_forecast": self.behaviour.forecast,
         }
         claimed = {
             name: self._claimed(column, lies.get(name), round)
             for name, column in ctx.columns.items()
         }
+        if self.behaviour.has_all_labels and "label_counts" in claimed:
+            counts = np.array(claimed["label_counts"])
+            counts[self.hostile] = counts[self.hostile].mean(axis=1, keepdims=True)
+            claimed["label_counts"] = counts
         return replace(ctx, columns=claimed)
 
     def fate(
@@ -157,6 +171,23 @@ class HostileWorld(Environment):
         return {
             name: self._reported(values, round) for name, values in super().metrics(round).items()
         }
+
+    def reports(
+        self, round: int, clients: IntArray, wanted: Mapping[str, int | None]
+    ) -> dict[str, FloatArray]:
+        """Return what the chosen report; hostile updates have the claimed loss as their length."""
+        found = super().reports(round, clients, wanted)
+        hostile = np.flatnonzero(self.hostile[clients])
+        for name, values in found.items():
+            if values.ndim == 1 or self.behaviour.direction == "own" or not hostile.size:
+                continue
+            unit = np.ones((hostile.size, values.shape[1]))
+            if self.behaviour.direction == "turning":
+                unit = stream(self.seed, Purpose.TRAIN, round).choice([-1.0, 1.0], unit.shape)
+            length = np.linalg.norm(values[hostile], axis=1, keepdims=True)
+            found[name] = values.copy()
+            found[name][hostile] = length * unit / math.sqrt(values.shape[1])
+        return found
 
     def polled_loss(
         self, round: int, poll_data: Literal["all", "mini-batch"] = "all"
@@ -178,6 +209,17 @@ class HostileWorld(Environment):
         return claimed
 
 
+#: Clients, seed and parts of the world: 90 % are available, and 60 to 90 % of the chosen answer.
+WORLD = (
+    N_CLIENTS,
+    0,
+    Bernoulli(0.9),
+    ByClass((0.6, 0.7, 0.8, 0.9)),
+    LinearContextual(),
+    Population(tail=3.0),
+)
+
+
 class Gain(NamedTuple):
     """What a run gave to whom, in times of the fair share."""
 
@@ -187,17 +229,9 @@ class Gain(NamedTuple):
 
 
 def world_of(behaviour: str, share: float, seed: int) -> HostileWorld:
-    """Return the world of the table: 90 % available, and 60 to 90 % of the chosen answer."""
-    return HostileWorld(
-        N_CLIENTS,
-        seed,
-        Bernoulli(0.9),
-        ByClass((0.6, 0.7, 0.8, 0.9)),
-        LinearContextual(),
-        Population(tail=3.0),
-        behaviour=BEHAVIOURS[behaviour],
-        share=share,
-    )
+    """Return the world of the table, with hostile clients."""
+    parts = (N_CLIENTS, seed, *WORLD[2:])
+    return HostileWorld(*parts, behaviour=BEHAVIOURS[behaviour], share=share)
 
 
 def gain(selector: str, behaviour: str, share: float, mode: str, seed: int) -> Gain:
@@ -245,6 +279,9 @@ def is_seen(selector: str, behaviour: str) -> bool:
         or (bool(chooser.needs_metrics or chooser.polls) and hostile[:2] != (None, 1.0))
         or ("num_samples" in columns and hostile.num_samples is not None)
         or (bool(columns & {"context", "expected_duration"}) and hostile.seconds is not None)
+        or (bool(chooser.metric_sizes) and hostile.direction != "own")
+        or ("label_counts" in columns and hostile.has_all_labels)
+        or ("availability_forecast" in columns and hostile.forecast is not None)
         or (name in LOOK_AT_TIME and hostile.slowness > 1.0)
         or (learns and hostile.silent_from < N_ROUNDS)
     )
@@ -253,8 +290,15 @@ def is_seen(selector: str, behaviour: str) -> bool:
 def settings() -> dict[str, Any]:
     """Return what the numbers depend on, as plain data."""
     sizes = [N_CLIENTS, COHORT_SIZE, N_ROUNDS, N_SEEDS, LATER]
-    behaviours = {name: repr(behaviour) for name, behaviour in BEHAVIOURS.items()}
-    world = repr(world_of("honest", 0.1, 0))
+    behaviours = {
+        name: {
+            field: repr(value)
+            for field, value in behaviour._asdict().items()
+            if value != Behaviour._field_defaults[field]
+        }
+        for name, behaviour in BEHAVIOURS.items()
+    }
+    world = encode(Environment(*WORLD))
     guard = [FLOOR, CAP]
     return {"sizes": sizes, "behaviours": behaviours, "world": world, "guard": guard}
 
@@ -268,9 +312,14 @@ def measure(path: Path, selectors: Collection[str], jobs: int = 1, n_seeds: int 
         jobs: Number of processes.
         n_seeds: How many seeds of a cell there should be.
     """
-    saved: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    if saved.get("settings") != settings():
-        saved = {"settings": settings(), "cells": {}}
+    now, cells_now = settings(), {}
+    if path.exists():
+        old = json.loads(path.read_text())
+        before = old["settings"].pop("behaviours")
+        if old["settings"] == {name: x for name, x in now.items() if name != "behaviours"}:
+            same = {name for name, x in now["behaviours"].items() if before.get(name) == x}
+            cells_now = {k: x for k, x in old["cells"].items() if k.split(" | ")[1] in same}
+    saved: dict[str, Any] = {"settings": now, "cells": cells_now}
     with ProcessPoolExecutor(jobs) as pool:
         for selector in selectors:
             has = {cell: len(saved["cells"].get(key_of(cell), ())) for cell in cells(selector)}

@@ -48,8 +48,7 @@ from training_job import (
 from turnout.core.types import IntArray
 from turnout.training.aggregate import aggregate
 from turnout.training.base import Updates
-from turnout.training.fast import FastTrainer
-from turnout.training.functional import Functional
+from turnout.training.fast import FastTrainer, Functional
 from turnout.training.modules import load_weights, read_weights
 from turnout.training.reference import ReferenceTrainer, UpdateReports
 

@@ -61,3 +61,15 @@ def test_listing_selectors_imports_no_other_command_and_no_heavy_library() -> No
     assert not loaded.intersection([*HEAVY, *OTHERS])
     commands = {name for name in loaded if name.startswith("turnout.cli.")}
     assert commands == {f"turnout.cli.{name}" for name in ("app", "listing", "output")}
+
+
+def test_bench_leaves_out_who_refuses_so_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnout.cli.develop.list_selectors", lambda: ["random", "fedcor"])
+    few = ["--clients", "10001", "--cohort", "5", "--repeats", "1"]
+    result = CliRunner().invoke(app, ["bench", *few])
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.output.split())
+    assert "fedcor is left out: n_clients must be at most 10000" in words
+    assert "random" in words
+    named = CliRunner().invoke(app, ["bench", "fedcor", *few])
+    assert named.exit_code == 2

@@ -202,7 +202,9 @@ def test_a_hint_is_enough_to_refuse_a_value(eta):
 
 @pytest.mark.parametrize("eta", [1, 0.5, "auto", None])
 def test_a_hint_allows_what_it_names(eta):
-    Annotated(eta=eta).reset(3)
+    made = Annotated(eta=eta)
+    made.reset(3)
+    assert made.eta == eta
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from turnout.core.describe import entries
 from turnout.core.errors import MissingExtra
 
 #: Modules without ``__all__`` whose public names are explained all the same.
-INSIDE = {f"turnout.core.{name}" for name in ("describe", "files", "names", "notebook", "plain")}
+INSIDE = {f"turnout.core.{name}" for name in ("describe", "files", "names", "plain")}
 
 
 def public_modules(package):

@@ -629,7 +629,12 @@ def test_state_is_a_copy():
 def test_a_fresh_state_is_inside_its_ranges(name):
     selector = turnout.make(name)
     selector.prepare(N_CLIENTS, SEED)
-    selector.load_state(selector.state())
+    before = selector.state()
+    selector.load_state(before)
+    after = selector.state()
+    assert after.keys() == before.keys()
+    for key, value in before.items():
+        np.testing.assert_array_equal(after[key], value)
 
 
 @pytest.mark.parametrize(

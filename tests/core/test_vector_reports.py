@@ -162,6 +162,7 @@ def test_a_world_without_training_has_synthetic_updates():
     class Seeing(Longest):
         needs_columns = frozenset()
         needs_metrics = frozenset({"loss", "update_norm", "update_sketch", "mine"})
+        optional_metrics: ClassVar = {"mine": "it learns from the others"}
         seen: ClassVar = []
 
         def select(self, ctx, rng):

@@ -3,7 +3,7 @@ import importlib.util
 import numpy as np
 import pytest
 
-from turnout.cli.data_figure import draw_division
+from turnout.cli.data import draw_division
 from turnout.core.errors import InvalidInput, MissingExtra
 from turnout.data import Arrays, Digits, Dirichlet, Iid, Natural, PowerLaw, Shards, divide, federate
 from turnout.data.federate import division

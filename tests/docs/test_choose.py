@@ -2,20 +2,28 @@
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import pytest
 
+from turnout.results.statistics import Interval
+from turnout.studies.arena_tasks import tasks_in
+from turnout.studies.standings import Duel, Overall, Side
+
 ROOT = Path(__file__).parents[2]
+
+
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def pages():
-    place = ROOT / "docs" / "build_choose.py"
-    spec = importlib.util.spec_from_file_location("build_choose", place)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded("build_choose")
 
 
 def row(label, mean, chance=None, n=5, **more):
@@ -58,3 +66,48 @@ def test_cells_have_stars_and_seeds(pages):
         "metrics": {"rate": rows[1]["metrics"]["rate"]},
         "difference": rows[1]["difference"],
     }
+
+
+def stood(ratio, least_share, n_tasks=3, duel_share=None):
+    """A selector that did equally well in some tasks."""
+    share = least_share if duel_share is None else duel_share
+    tasks = tasks_in("first")[:n_tasks]
+    level = Side.LEVEL
+    duels = tuple(
+        Duel(task, 5, ratio, 0, level, level, 0.0, math.nan, level, share, math.nan)
+        for task in tasks
+    )
+    one = Interval(ratio, ratio, ratio)
+    return Overall(duels, one, one, one, one, least_share)
+
+
+def test_the_advice_follows_from_the_standings_and_leaves_out_the_oracles():
+    arena = loaded("build_arena")
+    overall = {
+        "oracle": stood(0.4, 0.9),
+        "fed-cbs": stood(0.6, 0.1),
+        "tifl": stood(0.65, 0.7, n_tasks=2),  # fair, but not on all tasks
+        "refl": stood(0.7, 0.6),
+        "pace": stood(0.8, 0.65),
+        "random": stood(1.0, 0.55),
+    }
+    text = arena.advice(overall)
+    assert "on 3 tasks on which nothing was tuned, `refl` is the fastest" in text
+    assert "It takes 0.70 of the time" in text
+    assert "share on average: 0.10 with `fed-cbs` and 0.70 with `tifl`." in text
+    assert "oracle" not in text
+    table = arena.standings_table(overall)
+    assert "oracle" not in table
+    assert (
+        "| [`tifl`](selectors/tifl.md) | 2 of 3 | 0.65 (0.65 to 0.65) | 0 / 0 | 0.70 | 0 |" in table
+    )
+    page = f"before\n{arena.BEGIN}\nold\n{arena.END}\nafter"
+    caption = arena.captioned(page, overall, "docs/")
+    assert "oracle" not in caption
+    assert "the least served client gets this part of a fair share on average: 0.10" in caption
+
+
+def test_advice_without_anyone_faster_says_nothing_of_them():
+    arena = loaded("build_arena")
+    text = arena.advice({"pace": stood(0.8, 0.65), "random": stood(1.0, 0.55)})
+    assert text.endswith("(0.80 to 0.80).")

@@ -21,7 +21,7 @@ PRINTED = {
     "02_train": r"oort +\d\d% in time, accuracy \d\d\.\d%",
     "03_own_selector": r"learns +ok",
     "04_own_data": r"pow-d +loss after 30 rounds: 0\.1\d\d",
-    "05_flower": r"e3cs +\d\d% answered, accuracy \d\d\.\d%",
+    "05_flower": r"e3cs +\d\d% answered, accuracy \d\d\.\d%(?s:.*)buffered accuracy \d\d\.\d%",
 }
 
 

@@ -59,9 +59,50 @@ def test_hostile_clients_do_what_their_behaviour_says():
     np.testing.assert_allclose(ratio, np.where(slow.hostile, 10.0, 1.0))
 
 
+def test_hostile_vectors_and_claims():
+    everyone, sizes = np.arange(100), {"update_sketch": 8, "update_norm": None}
+
+    def told(behaviour, round):
+        world = reliability.world_of(behaviour, 0.1, 3)
+        return world.hostile, world.reports(round, everyone, sizes)
+
+    hostile, true = told("honest", 5)
+    for behaviour, is_fixed in (("turning update", False), ("balanced update", True)):
+        _, lies = told(behaviour, 5)
+        np.testing.assert_array_equal(lies["update_norm"], true["update_norm"])
+        sketch = lies["update_sketch"]
+        np.testing.assert_array_equal(sketch[~hostile], true["update_sketch"][~hostile])
+        lengths = np.linalg.norm(sketch, axis=1)
+        np.testing.assert_allclose(lengths, true["update_norm"])  # as long as the honest ones
+        assert not np.allclose(sketch[hostile], true["update_sketch"][hostile])
+        later = told(behaviour, 6)[1]["update_sketch"][hostile]
+        unit = sketch[hostile] / lengths[hostile, None]
+        assert np.allclose(unit, later / np.linalg.norm(later, axis=1)[:, None]) == is_fixed
+    assert (told("balanced update", 5)[1]["update_sketch"][hostile].std(axis=1) < 1e-12).all()
+
+    asked = ("label_counts", "availability_forecast")
+    usual, labels, gone = (
+        reliability.world_of(behaviour, 0.1, 3).context(0, 5, columns=asked)
+        for behaviour in ("honest", "all labels", "soon gone")
+    )
+    counts, claimed = usual.column("label_counts"), labels.column("label_counts")
+    np.testing.assert_allclose(claimed.sum(axis=1), counts.sum(axis=1))
+    assert (np.ptp(claimed[hostile], axis=1) == 0).all()
+    np.testing.assert_array_equal(claimed[~hostile], counts[~hostile])
+    assert (gone.column("availability_forecast")[hostile] == 0).all()
+    assert (gone.column("availability_forecast")[~hostile] > 0).all()
+
+
 @pytest.mark.parametrize(
     ("selector", "behaviour", "is_seen"),
     [
+        ("divfl", "turning update", True),
+        ("ocs", "turning update", False),
+        ("hics-fl", "balanced update", True),
+        ("fed-cbs", "all labels", True),
+        ("hics-fl", "all labels", False),
+        ("refl", "soon gone", True),
+        ("tifl", "slow", True),
         ("random", "huge loss", False),
         ("random", "honest", True),
         ("data-weighted", "huge data", True),
@@ -91,6 +132,14 @@ def test_what_the_file_has_is_not_run_again(small, monkeypatch, tmp_path):
     path.write_text(json.dumps(saved))
     reliability.measure(path, ["random"])
     assert json.loads(path.read_text())["cells"][key] == "kept"
+    with monkeypatch.context() as changed:  # another form of some behaviour
+        liar = reliability.Behaviour(loss=2.0)
+        changed.setitem(reliability.BEHAVIOURS, "small loss", liar)
+        reliability.measure(path, ["random"])
+        assert json.loads(path.read_text())["cells"][key] == "kept"
+        changed.setitem(reliability.BEHAVIOURS, "honest", liar)
+        reliability.measure(path, ["random"])
+        assert json.loads(path.read_text())["cells"][key] != "kept"
     monkeypatch.setattr(reliability, "N_ROUNDS", 50)
     reliability.measure(path, ["random"])
     assert json.loads(path.read_text())["cells"][key] != "kept"
@@ -102,14 +151,16 @@ def test_the_page_is_made_from_the_results():
     assert pages.PAGE.read_text(encoding="utf-8").endswith(made)
 
 
-def test_every_row_of_faults_was_tried_with_the_tests_that_are_there():
+def test_every_row_of_faults_is_kept_with_the_tests_that_are_there():
     saved = json.loads(pages.FAULTS.read_text(encoding="utf-8"))
     assert list(saved) == [row.fault for row in faults.ROWS]
     for row in faults.ROWS:
         assert saved[row.fault]["tests"] == list(row.tests)
         for test in row.tests:
             file, _, name = test.partition("::")
-            assert f"def {name}" in (ROOT / "tests" / file).read_text(encoding="utf-8")
+            assert f"def {name.partition('[')[0]}" in (ROOT / "tests" / file).read_text(
+                encoding="utf-8"
+            )
 
 
 def test_tries_and_failures_of_a_fault_are_counted(tmp_path, monkeypatch):
@@ -125,7 +176,42 @@ def test_tries_and_failures_of_a_fault_are_counted(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(faults, "ROOT", tmp_path)
     figures = faults.played(faults.Row("a fault", "none", ("test_some.py",)), is_long=False)
-    assert (figures["tries"], figures["failed"]) == (10, 2)
+    assert (figures["tries"], figures["failed"], figures["long"]) == (10, 2, False)
+
+
+def test_rows_are_run_one_at_a_time_and_those_that_are_kept_are_not_run_again(
+    tmp_path, monkeypatch
+):
+    rows = (faults.Row("one", "", ("a.py",), is_kill=True), faults.Row("two", "", ("b.py",)))
+    monkeypatch.setattr(faults, "ROWS", rows)
+    ran = []
+
+    def play(row, is_long):
+        ran.append((row.fault, is_long))
+        return faults.figures(row, [], is_long) | {"tries": 5}
+
+    def main(*more):
+        monkeypatch.setattr(sys, "argv", ["faults.py", "--out", str(tmp_path / "kept.json"), *more])
+        with pytest.raises(SystemExit):
+            faults.main()
+        return json.loads((tmp_path / "kept.json").read_text())
+
+    monkeypatch.setattr(faults, "played", play)
+    saved = main("--only", "two", "--long")
+    assert [row["tries"] for row in saved.values()] == [0, 5]
+    saved = main()
+    assert ran == [("two", True), ("one", False)]  # two has been tried more often than asked
+    text = "\n".join(pages.faults_part(saved))
+    assert "**5 kills at random moments** are counted below, in 1 rows" in text
+    main("--long")
+    assert ran[2:] == [("one", True)]
+
+
+def test_the_page_says_what_was_not_tried_yet():
+    row = faults.Row("one", "fine", ("a.py",), is_kill=True)
+    text = "\n".join(pages.faults_part({"one": faults.figures(row, [], False)}))
+    assert "| one | not tried yet | - | fine | `a.py` |" in text
+    assert "in 0 rows" in text
 
 
 def test_the_page_names_every_cell_that_missed_a_goal():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +16,18 @@ from turnout.core.errors import InvalidInput
 from turnout.core.selector import Selector
 from turnout.core.types import Outcome, RoundContext, Selection
 from turnout.data import Dataset, Digits, Source
+from turnout.experiment import Experiment, run_experiment
 
 #: The variable that is set on the machine with the data.
 HERE = "TURNOUT_TEST_HAS_DATA"
+
+#: Rounds of a grid that lives long enough to be killed.
+KILLED_ROUNDS = 6000
+
+
+def small(*selectors: str, **changes: Any) -> Experiment:
+    settings: dict[str, Any] = {"world": "e3cs", "n_rounds": 60, "seeds": 2, "n_clients": 30}
+    return Experiment(selectors, "grid", cohort_size=5, **(settings | changes))
 
 
 class Mortal(Selector):
@@ -55,3 +66,14 @@ class OnlyHere(Source):
         if HERE not in os.environ:
             raise InvalidInput("there are no data on this machine.")
         return Digits().load(seed)
+
+
+if __name__ == "__main__":
+    _, folder, address = sys.argv
+    grid = run_experiment(
+        small("random", "e3cs", seeds=1, n_rounds=KILLED_ROUNDS),
+        folder,
+        backend="ray",
+        address=address,
+    )
+    sys.exit(len(grid.failed))

@@ -11,6 +11,7 @@ import builtins
 import io
 import os
 import signal
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,8 @@ def forked(work: Callable[[], int], folder: Path, dying: Dying | None = None) ->
         if dying is not None:
             counted = os.open(folder.with_suffix(".counted"), os.O_WRONLY | os.O_CREAT)
             os.pwrite(counted, str(dying.n_done).encode(), 0)
+    except Exception:
+        traceback.print_exc()
     finally:
         os._exit(code)
 

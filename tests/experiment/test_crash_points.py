@@ -89,6 +89,59 @@ def session() -> int:
     return 0
 
 
+#: How many rounds are played in a framework.
+FRAMEWORK_ROUNDS = 12
+
+
+def flower() -> int:
+    """Flower's strategy over nodes in memory, of which one always fails."""
+    from flwr.serverapp.strategy import FedAdam
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from tests.live.flower import fake
+    from turnout.live.flower import SelectingStrategy
+
+    with pytest.MonkeyPatch.context() as patches:
+        for name in ("_task_id", "_run_id", "_node_id"):
+            patches.setattr(TaskIdentity, name, 1)
+        Ticking.installed(patches)
+        grid = fake.federation(9, seed=os.getpid())  # other addresses after each start
+        for number, (_, node) in enumerate(sorted(fake.by_name(grid).items())):
+            node.delay = 1.0 + number / 4
+        failures = {number: fake.Fate(code=2) for number in range(FRAMEWORK_ROUNDS)}
+        fake.by_name(grid)["client-001"].plan = failures
+        strategy = SelectingStrategy(
+            FedAdam(),
+            "e3cs",
+            cohort_size=4,
+            policy=FixedDeadline(DEADLINE),
+            seed=5,
+            poll_s=0.125,  # sums of it are exact, from whatever time the clock starts
+            checkpoint=Path("out/run.npz"),
+            records=Path("out/records"),
+        )
+        ended = strategy.start(grid, fake.model(), num_rounds=FRAMEWORK_ROUNDS)
+    Path("out/model.json").write_text(json.dumps(fake.value_of(ended.arrays)))
+    return 0
+
+
+def nvflare() -> int:
+    """NVFlare's controller over clients in memory."""
+    from nvflare.private.fed.utils.fed_utils import nvflare_fobs_initialize
+
+    from tests.live.nvflare import fake
+
+    nvflare_fobs_initialize()
+    folder = Path("out").resolve()
+    told = {"checkpoint": folder / "run.npz", "records": folder / "records", "poll_s": 0.125}
+    made = fake.Federation([fake.Site(f"site-{i + 1}", 1.0 + i / 4) for i in range(5)])
+    with pytest.MonkeyPatch.context() as patches:
+        ticks = Ticking.installed(patches)
+        fake.play(made, ticks, selector="e3cs", num_rounds=FRAMEWORK_ROUNDS, seed=4, **told)
+    Path("out/model.json").write_text(json.dumps(made.saved[-1]["weights"].tolist()))
+    return 0
+
+
 def cells(folder: Path) -> Any:
     """Return all choices of a run folder, and the lines of its rounds."""
     return {
@@ -104,9 +157,18 @@ def saved_session(folder: Path) -> Any:
     """Return what a checkpoint and its records say, but for the time of day."""
     saved = read_arrays(folder / "out/run.npz")
     choices = {name: a.tobytes() for name, a in saved.items() if name.startswith(("run", "sel"))}
-    lines = (folder / "out/records/session/seed-5/answers.jsonl").read_text().splitlines()
+    (records,) = (folder / "out/records").glob("*/seed-*")
+    lines = (records / "answers.jsonl").read_text().splitlines()
     ids = [[one["id"] for one in json.loads(line)["chosen"]] for line in lines]
-    return choices, ids, (folder / "out/records/session/seed-5/roster.json").read_text()
+    return choices, ids, (records / "roster.json").read_text()
+
+
+def saved_framework(folder: Path) -> Any:
+    """Return the same of a run in a framework, with each round once and the final model."""
+    (rounds,) = (folder / "out/records").glob("*/seed-*/rounds.jsonl")
+    numbers = [json.loads(line)["round"] for line in rounds.read_text().splitlines()]
+    assert numbers == list(range(FRAMEWORK_ROUNDS))
+    return saved_session(folder), (folder / "out/model.json").read_text()
 
 
 @dataclass(frozen=True)
@@ -130,17 +192,17 @@ class Workload:
 
 WORKLOADS = {
     "simulate": Workload(
-        command("simulate", "e3cs", *SIZES, "--rounds", "300", "--out", "out"), cells, 3, (3, 40)
+        command("simulate", "e3cs", *SIZES, "--rounds", "300", "--out", "out"), cells, 3, (3, 50)
     ),
     "compare": Workload(
-        command("compare", *TWO, "--rounds", "300", "--out", "out"), cells, 3, (6, 40)
+        command("compare", *TWO, "--rounds", "300", "--out", "out"), cells, 3, (6, 120)
     ),
     "checkpoints": Workload(experiment, cells, 6, (0, 0)),
     "train": Workload(
         command("compare", *TWO, "--train", "--data", "digits", "--rounds", "3", "--out", "out"),
         cells,
         2,
-        (2, 20),
+        (2, 30),
     ),
     "reproduce": Workload(
         command(
@@ -149,7 +211,7 @@ WORKLOADS = {
         ),
         lambda folder: (cells(folder), (folder / "results/rbcs-f.json").read_text()),
         1,
-        (2, 20),
+        (2, 30),
     ),
     "report": Workload(
         command("report", "runs", "--out", "page.html"),
@@ -158,7 +220,9 @@ WORKLOADS = {
         (3, 40),
         before=command("compare", *TWO, "--rounds", "20", "--out", "runs"),
     ),
-    "session": Workload(session, saved_session, 6, (4, 40)),
+    "session": Workload(session, saved_session, 6, (4, 80)),
+    "flower": Workload(flower, saved_framework, 3, (4, 130)),
+    "nvflare": Workload(nvflare, saved_framework, 3, (4, 130)),
 }
 
 
@@ -174,6 +238,11 @@ def begun(workload: Workload, folder: Path) -> Path:
 def assert_ends_well(workload: Workload, folder: Path, code: int, expected: Any) -> None:
     """Start the work again, and compare."""
     assert ended(forked(workload.work, folder)) == code
+    assert_whole(workload, folder, expected)
+
+
+def assert_whole(workload: Workload, folder: Path, expected: Any) -> None:
+    """The numbers are as expected, and nothing else is left."""
     assert workload.result(folder) == expected
     left = [path.name for path in folder.rglob("*") if path.name.startswith((".", "previous-"))]
     assert left == []
@@ -216,10 +285,15 @@ def test_kills_at_random_moments_change_no_number(name, tmp_path, n_tries):
         os.kill(child, signal.SIGKILL)
         was_killed = ended(child) == -signal.SIGKILL
         n_killed += was_killed
-        seconds *= 1.0 if was_killed else 0.5  # the machine is less busy than it was
-        if rng.random() < 0.3 or not was_killed:
-            shutil.rmtree(folder)
-            begun(workload, folder)
+        if not was_killed:  # what it went on with after the kills before
+            assert_whole(workload, folder, expected)
+            seconds *= 0.5  # the machine is less busy than it was
+        elif rng.random() < 0.3:
+            assert_ends_well(workload, folder, code, expected)
+        else:
+            continue
+        shutil.rmtree(folder)
+        begun(workload, folder)
     assert_ends_well(workload, folder, code, expected)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import turnout
+from tests.references import refl_slow
 from turnout.core.errors import InvalidInput
 from turnout.core.rng import Purpose, stream
 from turnout.core.types import Outcome, Selection, Status
@@ -20,6 +21,7 @@ from turnout.worlds import (
     Bernoulli,
     Buffered,
     ConstantWeight,
+    DeviationWeight,
     Environment,
     FirstK,
     FixedDeadline,
@@ -450,6 +452,8 @@ def test_places_are_never_exceeded_and_nobody_works_twice():
         (lambda: Buffered(1, 2, staleness=0.5), "staleness"),
         (lambda: PolynomialWeight(-1.0), "a"),
         (lambda: HingeWeight(b=-1.0), "b"),
+        (lambda: DeviationWeight(beta=1.5), "beta"),
+        (lambda: DeviationWeight(scale=0.5), "scale"),
     ],
 )
 def test_bad_schedules_are_refused(make, field):
@@ -489,3 +493,33 @@ def test_weights_of_staleness():
     assert ConstantWeight().of(ages).tolist() == [1.0] * 5
     np.testing.assert_allclose(PolynomialWeight(0.5).of(ages), 1 / np.sqrt(1 + ages))
     np.testing.assert_allclose(HingeWeight(10.0, 4.0).of(ages), [1, 1, 1, 1 / 11, 1 / 51])
+
+
+@pytest.mark.parametrize(("beta", "scale"), [(0.35, 1.0), (0.35, 10.0), (1.0, 1.0), (0.0, 1.0)])
+@pytest.mark.parametrize("ages", [[0, 0, 0, 1, 2, 5], [0, 3], [2, 1, 4], [0, 0], [7]])
+def test_weights_of_refl_are_those_of_the_slow_one(ages, beta, scale):
+    rng = np.random.default_rng(len(ages))
+    updates = rng.standard_normal((len(ages), 4)) + 1.0
+    fresh = updates[np.array(ages) == 0]
+
+    def deviation():
+        if not len(fresh):
+            return np.full(len(ages), np.nan)
+        return np.square(updates - fresh.mean(axis=0)).sum(axis=1)
+
+    found = DeviationWeight(beta, scale).of_updates(np.array(ages), deviation)
+    if beta == 1.0 and not len(fresh):  # nothing that counts is known
+        assert found.tolist() == [0.0] * len(ages)
+        return
+    slow = refl_slow.stale_weights(ages, updates.tolist(), beta, scale)
+    np.testing.assert_allclose(found / len(ages), slow, rtol=1e-12)
+
+
+def test_a_hostile_update_gets_no_more_than_the_bound_of_refl():
+    for huge in (1e300, np.inf):
+        found = DeviationWeight(0.35).of_updates(
+            np.array([0, 1, 1]), lambda huge=huge: np.array([0.0, huge, 1.0])
+        )
+        raw = found / found[0]  # a fresh answer counts 1
+        assert raw[1] == pytest.approx(0.65 / 2 + 0.35 * (1 - math.exp(-1)))
+        assert raw[2] == pytest.approx(0.65 / 2)

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from tests.docs.test_docs import SHORT, commands
-from tests.experiment.cluster_parts import HERE
+from tests.experiment.cluster_parts import HERE, KILLED_ROUNDS, small
 from turnout.cli import app
 from turnout.core.errors import InvalidInput, MissingExtra
-from turnout.experiment import Advance, Experiment, run_experiment
+from turnout.experiment import Advance, run_experiment
 from turnout.experiment.cell import CellTask
 from turnout.experiment.ray_pool import Piece, check_cluster, unpack, work
 from turnout.results.files import read_arrays, read_json
@@ -29,6 +33,9 @@ from turnout.results.settings import versions
 pytest.importorskip("ray")
 
 ROOT = Path(__file__).parents[2]
+
+#: Far more seconds than a grid takes.
+PATIENCE_S = 300.0
 
 CLUSTER = """
 import ray
@@ -40,21 +47,21 @@ input()
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """The address of a cluster of two workers."""
+def cluster() -> Iterator[tuple[str, int]]:
+    """The address of a cluster of two workers, and the process that started it."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     environment = os.environ | {"PYTHONPATH": paths, "RAY_worker_niceness": "0"}
     command = [sys.executable, "-W", "ignore", "-c", CLUSTER]
     with subprocess.Popen(command, env=environment, cwd=ROOT, **pipes) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
+        yield process.stdout.readline().strip(), process.pid
         process.communicate("\n", timeout=60)
 
 
-def small(*selectors: str, **changes: Any) -> Experiment:
-    settings: dict[str, Any] = {"world": "e3cs", "n_rounds": 60, "seeds": 2, "n_clients": 30}
-    return Experiment(selectors, "grid", cohort_size=5, **(settings | changes))
+@pytest.fixture
+def address(cluster: tuple[str, int]) -> str:
+    return cluster[0]
 
 
 def outcome(folder: Path) -> dict[str, Any]:
@@ -83,6 +90,47 @@ def test_a_killed_worker_changes_no_number(address: str, tmp_path: Path) -> None
     assert shown[-1] == Advance(240, 240, 4, 4)
     run_experiment(made, tmp_path / "local", n_jobs=1, checkpoint_every=10)
     assert outcome(tmp_path / "ray") == outcome(tmp_path / "local")
+
+
+def workers(starter: int) -> list[psutil.Process]:
+    """Return the processes of a cluster that run a cell."""
+    found = []
+    for process in psutil.Process(starter).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
+            title = " ".join(process.cmdline())
+            if title.startswith("ray::") and ", seed " in title:
+                found.append(process)
+    return found
+
+
+def test_kills_at_random_moments_change_no_number(
+    cluster: tuple[str, int], tmp_path: Path, n_tries: Callable[[int, int], int]
+) -> None:
+    """Of workers, and sometimes of the process that they work for, until the grid is complete."""
+    address, starter = cluster
+    made = small("random", "e3cs", seeds=1, n_rounds=KILLED_ROUNDS)
+    run_experiment(made, tmp_path / "local", n_jobs=1)
+    expected, folder = outcome(tmp_path / "local"), tmp_path / "ray"
+    command = [sys.executable, "-m", "tests.experiment.cluster_parts", str(folder), address]
+    rng, n_killed, n_kills = np.random.default_rng(17), 0, n_tries(2, 30)
+    caller = subprocess.Popen(command, cwd=ROOT)
+    while n_killed < n_kills:
+        time.sleep(rng.uniform(0.05, 1.0))
+        if caller.poll() is not None:
+            if caller.returncode == 0:  # complete; otherwise a cell was given up, and is resumed
+                assert outcome(folder) == expected
+                shutil.rmtree(folder)
+            caller = subprocess.Popen(command, cwd=ROOT)
+        alive = workers(starter)
+        if not alive:
+            continue
+        victim = caller if rng.random() < 0.2 else alive[rng.integers(len(alive))]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.kill()
+            n_killed += 1
+    caller.wait(PATIENCE_S)
+    assert subprocess.run(command, cwd=ROOT, timeout=PATIENCE_S).returncode == 0
+    assert outcome(folder) == expected
 
 
 def test_training_survives_a_worker_and_needs_no_data_on_the_workers(

@@ -8,7 +8,7 @@ from tests.live.test_session import present, session_of
 from turnout.live import Reply, checkpoint
 from turnout.live.transport import clock
 
-DAY = 86_400.0
+HOUR, DAY = 3_600.0, 86_400.0
 
 
 def late_since_10_s(tmp_path):
@@ -34,7 +34,7 @@ def free(session):
     return session.members.selectable().tolist()
 
 
-@pytest.mark.parametrize("set_by", [0.0, -10.0, -DAY])
+@pytest.mark.parametrize("set_by", [0.0, -10.0, -HOUR, -DAY])
 def test_set_back_between_two_runs_who_is_busy_stays_so_no_longer(ticking, tmp_path, set_by):
     path = late_since_10_s(tmp_path)
     ticking.set_by = set_by
@@ -59,11 +59,12 @@ def test_set_back_between_many_short_runs_the_time_goes_on(ticking, tmp_path):
     assert free(resumed_from(path)) == [True] * 4
 
 
-def test_set_forward_it_frees_only_whose_time_is_over(ticking, tmp_path):
+@pytest.mark.parametrize("set_by", [HOUR, DAY])
+def test_set_forward_it_frees_only_whose_time_is_over(ticking, tmp_path, set_by):
     path = late_since_10_s(tmp_path)
     ticking.set_by = 15.0
     assert free(resumed_from(path)) == [True, True, True, False]
-    ticking.set_by = DAY
+    ticking.set_by = set_by
     assert free(resumed_from(path)) == [True] * 4
 
 
@@ -80,7 +81,7 @@ def test_a_checkpoint_of_an_earlier_version_has_no_seconds(ticking):
     assert free(fresh) == [True] * 4
 
 
-@pytest.mark.parametrize("set_by", [DAY, -DAY])
+@pytest.mark.parametrize("set_by", [HOUR, -HOUR, DAY, -DAY])
 def test_set_during_a_run_it_changes_nothing(monkeypatch, set_by):
     before, real = clock.wall(), time.time
     monkeypatch.setattr(time, "time", lambda: real() + set_by)

@@ -78,7 +78,9 @@ def test_names_and_merges_keep_the_ledger(ticking):
 def test_a_merge_of_clients_without_limits_is_as_before(ticking):
     live = Live(session_of(), FakePort(calm(n=8)))
     play_round(live)
-    resumed(merge(live.session.state({}), "client-001", "client-002"), live.port)
+    merged = resumed(merge(live.session.state({}), "client-001", "client-002"), live.port)
+    roster = merged.session.members.roster
+    assert roster.index_of("client-002") == roster.index_of("client-001")
 
 
 def test_too_few_clients_are_refused_before_the_first_round(ticking):

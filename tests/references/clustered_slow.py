@@ -27,14 +27,7 @@ def by_size(sizes: list[int], m: int) -> Urns:
     total = sum(sizes)
     amounts = {i: Fraction(m * size, total) for i, size in enumerate(sizes)}
     urns: Urns = [{} for _ in range(m)]
-    k = 0
-    for i in amounts:  # whole urns for clients with more than one
-        while amounts[i] >= 1:
-            urns[k][i] = Fraction(1)
-            amounts[i] -= 1
-            k += 1
-    order = sorted(amounts, key=lambda i: (-amounts[i], i))
-    _pour(urns, k, order, amounts)
+    _pour(urns, 0, sorted(amounts, key=lambda i: (-amounts[i], i)), amounts)
     return urns
 
 

@@ -38,13 +38,18 @@ def cohort_probabilities(
     factor: float,
     power: float = 1.0,
     by_candidate: bool = False,
+    last_power: float | None = None,
+    first_is_best: bool = False,
 ) -> dict[frozenset[int], float]:
     """Follow every order in which a cohort can be drawn."""
     found: dict[frozenset[int], float] = {}
 
     def weight(members: list[int], candidate: int) -> float:
         m = len(members) + 1
-        score = max(qcid(counts, [*members, candidate]), FLOOR) ** (-m * power)
+        beta = m * power
+        if last_power is not None:
+            beta = power + (last_power - power) * (m - 1) / (size - 1)
+        score = max(qcid(counts, [*members, candidate]), FLOOR) ** -beta
         if m == 1:
             return score + bonus(k, times[candidate], factor)
         if m == 2 and by_candidate:
@@ -59,8 +64,22 @@ def cohort_probabilities(
             return
         rest = [c for c in range(len(counts)) if c not in members]
         weights = [weight(members, c) for c in rest]
+        if first_is_best and not members:
+            weights = [float(w == max(weights)) for w in weights]
         for c, w in zip(rest, weights, strict=True):
             follow([*members, c], chance * w / sum(weights))
 
     follow([], 1.0)
+    return found
+
+
+def best_of(
+    counts: list[list[float]], chance: dict[frozenset[int], float], n_cohorts: int
+) -> dict[frozenset[int], float]:
+    """The chance of each cohort to be the most balanced of several draws; no two are alike."""
+    balance = {members: qcid(counts, sorted(members)) for members in chance}
+    found = {}
+    for members, own in balance.items():
+        worse = sum(p for other, p in chance.items() if balance[other] > own)
+        found[members] = (worse + chance[members]) ** n_cohorts - worse**n_cohorts
     return found

@@ -23,8 +23,8 @@ def draw(tiers: list[list[int]], probs: list[float], size: int, rng: random.Rand
     return cohort
 
 
-def change_probs(losses: list[float]) -> list[float]:
-    """The tier with the highest loss gets T shares, the one with the lowest gets one."""
+def change_probs(losses: list[float], least: float = 1.0) -> list[float]:
+    """Each tier gets one share more than the next better one, and the best gets ``least``."""
     n = len(losses)
-    ranks = [1 + sum(other < loss for other in losses) for loss in losses]
-    return [rank / (n * (n + 1) / 2) for rank in ranks]
+    worse_than = [sum(other < loss for other in losses) for loss in losses]
+    return [(below + least) / (n * (n - 1) / 2 + n * least) for below in worse_than]

@@ -328,15 +328,16 @@ def test_a_live_run_by_name_and_a_script_as_a_name_does_nothing(visit, tmp_path,
     page = visit(write_report([folder], tmp_path / "live.html").path, width=width)
     assert page.evaluate(FITS)
     assert page.title() == "runs · turnout report"
-    assert page.locator(".statuses tbody th").filter(has_text=HOSTILE).count() == 1
-    marks = page.locator(".statuses path.in-time")
-    assert marks.count() > 3
-    box = marks.first.bounding_box()
-    assert box["width"] > 3
-    assert box["height"] > 8
-    tip = marks.first.locator("title").text_content()
-    assert "in time: " in tip
-    for key in ("answers", "waits", "shares"):
-        drawn = page.locator(f"[data-key={key}] .plot").bounding_box()
-        assert drawn["width"] > 250
-        assert drawn["height"] > 100
+    map_ = "#w0-live-0-status"
+    names = page.locator(f"{map_} .ytick text")
+    assert names.filter(has_text="<script>").count() == 1
+    assert page.evaluate(f"document.querySelector('{map_}').data[0].z.length") == 12
+    tips = page.evaluate(f"document.querySelector('{map_}').data[0].text.flat()")
+    assert any(tip.endswith(": in time") for tip in tips)
+    colours = page.evaluate(f"document.querySelector('{map_}').data[0].colorscale")
+    assert len({colour for _, colour in colours}) == 7
+    for key in ("status", "answers", "waits", "shares"):
+        drawn, width, height = page.evaluate(DRAWN)[f"w0-live-0-{key}"]
+        assert drawn > 0
+        assert width > 250
+        assert height > 100

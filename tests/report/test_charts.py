@@ -16,8 +16,9 @@ from tests.report.folders import (
     run_cell,
     simulated,
 )
+from turnout.experiment import Experiment, run_experiment
 from turnout.report.charts import N_COLUMNS, N_POINTS, N_ROWS, sections
-from turnout.report.figure import COLOURS, MEANINGS
+from turnout.report.figure import COLOURS, MEANINGS, THEME
 from turnout.report.page import packaged
 from turnout.report.to_matplotlib import drawn
 from turnout.report.to_plotly import plotly_chart, plotly_maps
@@ -248,6 +249,41 @@ def test_accuracy_is_drawn_by_round_and_by_time(training):
     assert held == pytest.approx([expected] * len(held), rel=1e-4)
 
 
+def test_a_world_with_batteries_has_energy_so_far_and_what_accuracy_costs(tmp_path):
+    (tmp_path / "grid.csv").write_text("hour,north\n0,100\n1,400\n")
+    energy = {"kind": "battery-on-grid", "path": str(tmp_path / "grid.csv"), "work_w": 6.0}
+    timing = {"kind": "linear-contextual", "training_s": [60.0, 90.0, 120.0, 240.0]}
+    made = Experiment(
+        ["random", "e3cs"],
+        n_clients=12,
+        cohort_size=4,
+        n_rounds=8,
+        seeds=2,
+        world={"timing": timing, "energy": energy},
+        training={"source": "digits", "model": "logistic"},
+    )
+    run_experiment(made, tmp_path / "runs", n_jobs=1)
+    found, order = charts_of(tmp_path / "runs")
+    cells = [cell for cell in read_cells([tmp_path / "runs"])[0] if cell.settings.label == "e3cs"]
+    spent = np.array([np.cumsum(cell.series["energy_j"]) / 1e3 for cell in cells])
+    assert spent[:, -1].min() > 1.0
+    line = trace(found["energy"], order["e3cs"])
+    assert line["y"] == pytest.approx(spent.mean(axis=0), rel=1e-4)
+    bought = trace(found["accuracy-energy"], order["e3cs"])
+    assert bought["x"][-1] == pytest.approx(spent[:, -1].min(), rel=1e-4)
+    ends = [np.flatnonzero(row <= spent[:, -1].min())[-1] for row in spent]
+    accuracy = [cell.series["accuracy"][end] for cell, end in zip(cells, ends, strict=True)]
+    assert bought["y"][-1] == pytest.approx(np.mean(accuracy), rel=1e-4)
+    assert {"carbon", "available"} <= found.keys()
+    titles = [chart.title for chart in found.values()]
+    assert "Energy by round" not in titles  # as if it were learned
+
+
+def test_worlds_without_batteries_have_none(charts):
+    found, _ = charts
+    assert not {"energy", "carbon", "accuracy-energy", "available"} & found.keys()
+
+
 def test_a_bare_training_run_has_what_it_has(tmp_path):
     cell = run_cell(tmp_path, "random", n_rounds=8)
     change_json(cell / "config.json", classes=None)
@@ -266,7 +302,10 @@ def test_files_and_pages_have_the_same_colours():
     style = packaged("report.css")
     light = re.search(r":root \{(.*?)\}", style, re.DOTALL)[1]
     assert tuple(re.findall(r"--series-\d: (#\w+)", light)) == COLOURS
-    meanings = re.findall(
-        r"\.status \.([\w-]+) \{ fill: var\(--series-(\d)\)", packaged("live.css")
-    )
-    assert {name: int(number) for name, number in meanings if name != "busy"} == MEANINGS
+    swatches = re.findall(r"\.swatch\.([\w-]+)", packaged("live.css"))
+    assert set(swatches) == {*MEANINGS, *THEME} - {"part"}  # whose bars need no legend
+    for name, number in MEANINGS.items():
+        if name in swatches:
+            rule = rf"\.{name}[^}}]*\{{ color: var\(--series-(\d)\)"
+            assert re.search(rule, packaged("live.css"))[1] == str(number)
+    assert {name: re.search(rf"--{name}: (#\w+)", light)[1] for name in THEME} == THEME

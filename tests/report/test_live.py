@@ -1,9 +1,9 @@
 """The report of a live run: clients by name, waits, void rounds, fair shares while there."""
 
+import html
 import json
 import math
 import os
-import re
 import shutil
 
 import numpy as np
@@ -15,11 +15,10 @@ from turnout.cli.app import app
 from turnout.cli.output import console
 from turnout.core.types import Status
 from turnout.report import write_report
-from turnout.report.figure import Axis, Bars, Chart, Guide, Line, Panel, stacked
-from turnout.report.live import MOST_BEST, MOST_WORST, LiveRun, LiveView, Seen, seconds
+from turnout.report.figure import Bars, Heatmap
+from turnout.report.live import MOST_BEST, MOST_WORST, LiveRun, LiveView, Seen, seconds, spelled
 from turnout.report.to_matplotlib import drawn as by_matplotlib
 from turnout.report.to_plotly import plotly_chart as by_plotly
-from turnout.report.to_svg import cells, nice_top, sketch, spelled
 from turnout.results.answers import read_answers, read_open
 from turnout.results.reader import read_cells
 
@@ -211,7 +210,8 @@ def test_terminal_codes_in_a_name_do_not_reach_the_terminal(tmp_path):
 def test_a_large_run_shows_the_worst_and_the_best_and_sums_the_rest(tmp_path):
     run = run_of(large_folder(tmp_path / "runs", n=1100, n_rounds=450))
     view = LiveView(run, "x", "large")
-    assert len(view.map_rows) == MOST_WORST + MOST_BEST
+    status, answers, *_ = view.charts
+    assert status.panels[0].marks[0].values.shape == (MOST_WORST + MOST_BEST, 400)
     assert len(view.rows) == MOST_WORST + MOST_BEST + 1
     trouble = dict(zip(run.names, run.trouble.tolist(), strict=True))
     shown = [trouble[row.name] for row in view.rows[:-1]]
@@ -221,8 +221,11 @@ def test_a_large_run_shows_the_worst_and_the_best_and_sums_the_rest(tmp_path):
     numbers = [[int(text.replace(",", "")) for text in row.cells[:5]] for row in view.rows]
     assert np.sum(numbers, axis=0)[1:].tolist() == run.counts.sum(axis=0).tolist()
     assert view.rows[-1].name == f"{1100 - MOST_WORST - MOST_BEST:,} others together"
-    assert "The last 400 of 450 rounds" in view.map_note
-    assert all(sketch.width <= 150 for sketch in view.sketches)
+    assert "The last 400 of 450 rounds" in status.caption
+    bars = [mark for mark in answers.panels[0].marks if isinstance(mark, Bars)]
+    assert {bar.y.size for bar in bars} == {150}
+    np.testing.assert_allclose(sum(bar.y.sum() for bar in bars) * 3, run.counts.sum())
+    assert "A bar is the mean of up to 3 rounds." in answers.caption
     _, body = page_of(tmp_path / "runs", tmp_path)
     assert len(body) < 600_000
 
@@ -329,53 +332,35 @@ def test_show_prints_clients_by_name(folder, run, monkeypatch):
     assert live["void_rounds"] == (np.flatnonzero(run.answers.is_void) + 1).tolist()
 
 
-def bars(**heights):
-    x = {name: np.arange(1, len(values) + 1) for name, values in heights.items()}
-    return stacked([Bars(n, n, x[n], np.array(y)) for n, y in heights.items()])
-
-
-def drawn(*marks):
-    return sketch(Chart("k", "t", "c", [Panel(marks, Axis("round"))]))
-
-
-def test_paths_of_bars_add_up():
-    shown = drawn(*bars(ok=[1.0, 3.0], no=[1.0, 1.0]), Guide("y", 2.0))
-    assert shown.top == "4"
-    heights = {
-        shape.kind: [float(a) for a in re.findall(r"M\d+ ([\d.]+)h", shape.path)]
-        for shape in shown.shapes
-    }
-    assert heights["ok"] == [75.0, 25.0]
-    assert heights["no"] == [50.0, 0.0]
-    assert shown.places == ["round 1: 1 ok, 1 no", "round 2: 3 ok, 1 no"]
-    assert drawn(*bars(ok=[])) is None
-
-
-def test_many_rounds_become_means():
-    shown = drawn(*bars(s=np.arange(1000.0)))
-    assert shown.width == 150
-    assert shown.places[0].startswith("rounds 1-7, mean: 3 ")
-
-
-def test_lines_leave_out_what_was_not_measured():
-    def line(*values):
-        return Line("accuracy", 0, np.arange(1, len(values) + 1), np.array(values))
-
-    assert drawn(line(math.nan, 0.5, math.nan, 1.0)).shapes[0].path == "M1.5 50L3.5 0"
-    assert drawn(line(*[math.nan] * 3)) is None
-
-
 def test_the_drawings_of_a_live_run_can_be_drawn_by_all_renderers(run):
     charts = list(LiveView(run, "x", "y").charts)
-    assert [chart.key for chart in charts] == ["answers", "waits", "shares"]
+    assert [chart.key for chart in charts] == ["status", "answers", "waits", "shares"]
     for chart in charts:
         (panel,) = chart.panels
-        assert len(by_plotly(chart)["traces"]) == sum(isinstance(m, Bars) for m in panel.marks)
+        drawn = [mark for mark in panel.marks if isinstance(mark, Bars | Heatmap)]
+        assert len(by_plotly(chart)["traces"]) == len(drawn)
         assert by_matplotlib(chart).axes[0].has_data()
 
 
-def test_marks_of_a_row_are_joined():
-    assert cells(np.array([1, 1, 0, 1]), 1, 0.0, 10.0) == "M0 0h2v10h-2zM3 0h1v10h-1z"
+def test_the_map_names_clients_and_kinds(run):
+    chart = LiveView(run, "x", "y").charts[0]
+    (trace,) = by_plotly(chart)["traces"]
+    order = run.worst_first()[::-1]
+    assert trace["z"] == run.seen(order).tolist()
+    assert [name for name, _ in trace["meta"]["kinds"]] == [kind.words for kind in Seen]
+    assert trace["meta"]["rows"] == [html.escape(run.names[i]) for i in order]
+    names = by_matplotlib(chart).legends[0].get_texts()
+    assert [text.get_text() for text in names] == [kind.words for kind in Seen]
+
+
+def test_bars_on_top_of_others_tell_their_own_height(run):
+    chart = LiveView(run, "x", "y").charts[1]
+    for trace in by_plotly(chart)["traces"]:
+        assert trace["customdata"] == trace["y"]
+        assert "customdata" in trace["hovertemplate"]
+
+
+def test_numbers_are_spelled_as_runs():
     assert spelled(np.array([3, 17, 18, 19, 41])) == "3, 17-19, 41"
     assert spelled(np.arange(0, 100, 2)).startswith("…, 76, 78")
 
@@ -392,8 +377,3 @@ def test_marks_of_a_row_are_joined():
 )
 def test_seconds_as_people_read_them(value, text):
     assert seconds(value) == text
-
-
-@pytest.mark.parametrize(("value", "top"), [(0.0, 1.0), (0.9, 1.0), (11, 15), (70, 80), (1, 1)])
-def test_axes_end_at_round_numbers(value, top):
-    assert nice_top(value) == pytest.approx(top)

@@ -67,7 +67,7 @@ def test_the_page_loads_nothing(report):
     assert not re.search(r"""(src|href|action)\s*=|url\(|@import|https?://|//cdn""", inside)
     policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1])
     assert "default-src 'none'" in policy
-    assert policy.count("sha256-") == 2
+    assert policy.count("sha256-") == 3
     assert "script-src 'sha256-" in policy
 
 
@@ -106,7 +106,7 @@ def test_text_from_files_is_only_text(hostile, tmp_path):
     page = own_part(report.path.read_text(encoding="utf-8"))
     assert report.n_cells == 1
     assert report.problems[0].kind == "damaged"
-    assert page.count("<script") == 2  # data and our own; plotly's was cut out
+    assert page.count("<script") == 3  # data and our own two; plotly's was cut out
     assert "<img" not in page
     assert "<b>runs" not in page
     assert page.count("alert") > 5  # it is there, as text
@@ -158,7 +158,7 @@ def test_only_packaged_files_are_trusted():
     ]
     assert 'styles = ["report.css", "live.css"] if' in page
     assert "[trusted(script) for script in scripts]" in page
-    assert 'scripts = [_plotly_js(), packaged("report.js")]' in page
+    assert 'scripts = [plotly_js(), packaged("figures.js"), packaged("report.js")]' in page
 
 
 @pytest.mark.parametrize(("module", "name"), [("plotly.offline", "plotly"), ("jinja2", "jinja2")])

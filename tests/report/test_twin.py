@@ -9,9 +9,8 @@ import pytest
 
 from tests.report.live_folders import live_folder
 from turnout.report import write_report
-from turnout.report.charts import sections
+from turnout.report.charts import sections, twin_charts
 from turnout.report.figure import Line
-from turnout.report.twin import twin_charts
 from turnout.results import open_runs
 
 

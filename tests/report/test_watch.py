@@ -25,8 +25,7 @@ from tests.report.live_folders import HOSTILE, LiveFolder, large_folder, live_fo
 from turnout import InvalidInput
 from turnout.cli.app import app
 from turnout.report.page import templates
-from turnout.report.watch import WatchServer, page_view
-from turnout.report.watcher import State, Watcher
+from turnout.report.watch import State, Watcher, WatchServer, page_view
 
 
 @pytest.fixture
@@ -185,7 +184,7 @@ def test_experiments_beside_each_other_are_kept_apart(tmp_path):
         run_folder(tmp_path / "runs" / name, "random", seeds=1, n_rounds=4, name=name)
     _, view = part_of(tmp_path / "runs")
     assert [row.name for row in view.rows] == ["a: random, seed 0", "b: random, seed 0"]
-    assert list(view.curves[0].legend.values()) == ["a: random", "b: random"]
+    assert list(view.curves[0].names) == ["a: random", "b: random"]
     assert view.title == "a, b"
     assert view.words == "Ended: 2 of 2 runs have ended."
     _, view = part_of(tmp_path / "runs" / "a" / "random" / "seed-0")  # a cell alone
@@ -230,7 +229,7 @@ def test_only_what_changed_is_read_again(tmp_path, monkeypatch):
     watcher = Watcher(root, 300.0)
     watcher.look()
     read = []
-    from turnout.report import watcher as module
+    from turnout.report import watch as module
 
     monkeypatch.setattr(module, "read_cells", lambda paths: read.extend(paths) or ([], []))
     watcher.look()

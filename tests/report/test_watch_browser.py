@@ -5,10 +5,11 @@ import threading
 import pytest
 
 from tests.live.ticking import Ticking
-from tests.report.browser import FITS, chromium, complaints, wait
+from tests.report.browser import DRAWN, FITS, chromium, complaints, wait
 from tests.report.live_folders import HOSTILE, LiveFolder
 from turnout.report.watch import WatchServer
 
+CLIENTS = "(document.querySelector('#run-status')?.data?.[0].z ?? [])"
 STATE = "document.querySelector('.state').textContent"
 
 
@@ -51,19 +52,24 @@ def test_the_page_follows_a_run_by_itself(page, tmp_path, ticking):
     says(page, "does not exist yet")
     live = LiveFolder(tmp_path / "runs", n_rounds=6, names=[HOSTILE]).play(5)
     says(page, "5 of 6 rounds are done")
-    assert page.locator(".statuses tbody tr").count() == 12
+    wait(page, f"{CLIENTS}.length === 12")
     chosen = live.choose()
     wait(page, "document.querySelectorAll('.cohort li').length > 0")
     assert page.locator(".cohort li").count() == len(chosen.ids)
     ended = live.train(chosen)
     wait(page, "document.querySelectorAll('.cohort li.quiet').length < 4")
-    assert page.locator(".statuses tbody th").filter(has_text=HOSTILE).count() == 1
+    assert page.locator("#run-status .ytick text").filter(has_text="<script>").count() == 1
     assert page.title() == "runs · turnout watch"  # the name of a client ran no script
-    marks = page.locator(".statuses path.in-time").first.bounding_box()
-    assert marks["width"] > 3
+    for drawn, width, height in page.evaluate(DRAWN).values():
+        assert drawn > 0
+        assert width > 250
+        assert height > 100
+    page.evaluate("document.querySelector('#run-answers').kept = true")
     live.record(ended)
     live.finish()
     says(page, "Ended")
+    wait(page, "document.querySelector('#run-answers').data[0].y.length === 6")
+    assert page.evaluate("document.querySelector('#run-answers').kept")  # with its zoom
     page.set_viewport_size({"width": 400, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     hosts = {request.url.split("/")[2] for request in page.requests() if "://" in request.url}
@@ -91,6 +97,6 @@ def test_the_full_report_is_one_press_away(page, tmp_path, ticking):
     says(page, "Ended")
     page.click("text=Full report")
     wait(page, "document.documentElement?.dataset.ready === 'true'")
-    assert page.locator(".statuses tbody tr").count() == 12
+    assert page.evaluate("document.querySelector('#w0-live-0-status').data[0].z.length") == 12
     assert page.evaluate(FITS)
     assert complaints(page) == []

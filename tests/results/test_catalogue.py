@@ -143,6 +143,15 @@ def test_units_of_time_are_readable(longest, unit):
     assert catalogue.find("cep").scale([longest]).unit == ""
 
 
+def test_energy_and_carbon_are_shown_with_their_unit():
+    energy, carbon = catalogue.find("energy_j"), catalogue.find("co2_g")
+    assert [energy.written(joules) for joules in (850.0, 28106.4, 7.2e6)] == [
+        "850 J", "28.11 kJ", "7.20 MJ",
+    ]  # fmt: skip
+    assert [carbon.written(grams) for grams in (12.34, 4100.0)] == ["12.3 g", "4.10 kg"]
+    assert energy.titled(energy.scale([28106.4]), short=True) == "energy (kJ)"
+
+
 def test_numbers_are_written_as_the_entry_says():
     assert catalogue.find("accuracy").written(0.81234) == "0.8123"
     assert catalogue.find("total_time_s").written(7_200.0) == "120.00 min"

@@ -123,7 +123,8 @@ def test_workers_end_with_their_parent(name, running, tmp_path):
     os.kill(running.pid, getattr(signal, name))  # to the parent alone
     code = running.wait(20)
     wait_for(lambda: not members(running.pid), 20)
-    assert code == (130 if name == "SIGINT" else -getattr(signal, name))
+    codes = {"SIGINT": 130, "SIGTERM": 143}
+    assert code == codes.get(name, -getattr(signal, name))
     with locked(tmp_path) as notes:
-        assert len(notes) == (name != "SIGINT")
+        assert len(notes) == (name not in codes)
         assert all(f"process {running.pid} on" in note for note in notes)

@@ -122,7 +122,8 @@ def test_combinatorial_estimates_are_unbiased_and_their_intervals_cover():
 
 
 def test_all_failures_do_not_give_a_certain_zero():
-    """No success in 60 places: the rate may be 5 %, by the rule of three."""
+    """No success in 60 places: the rate may be 7 %, by Wilson with Student's quantile."""
+    wide = student_quantile(BLOCKS - 1) ** 2
     log = Weighted(np.arange(0, 61, 2), np.full(60, 0.5), np.full(60, 0.5), np.full(30, 2.0))
     for found in (
         log.inverse_propensity(np.zeros(60)),
@@ -130,7 +131,8 @@ def test_all_failures_do_not_give_a_certain_zero():
         log.doubly_robust(np.zeros(60), np.zeros(60), np.zeros(30)),
     ):
         assert found.mean == 0.0
-        assert found.high == pytest.approx(3.0 / 60)
+        assert found.low == 0.0
+        assert found.high == pytest.approx(wide / (60 + wide))
 
 
 def few_of_a_kind(rate: float, rng: np.random.Generator, n_rounds: int = 40):
@@ -171,20 +173,65 @@ def test_a_few_failures_or_successes_do_not_give_a_narrow_interval(rate):
     assert np.mean(is_clear) <= 0.05
 
 
-def test_the_floor_is_the_rule_of_three_until_ten_of_the_rarer_value():
-    """600 places of equal weight. Nine failures leave at least 3 / 600; ten speak for themselves.
-
-    Seconds are no shares: nothing is known about a value that was not seen.
-    """
+@pytest.mark.parametrize("n_failures", [0, 1, 9])
+def test_few_failures_get_wilsons_interval(n_failures):
+    """600 even places, failures far apart. The share p fits if it is no more than t standard errors
+    from what was seen, with the standard error that p has itself."""
     log = Weighted(np.arange(0, 601, 2), np.full(600, 0.5), np.full(600, 0.5), np.full(300, 2.0))
-    for n_failures, floor in {1: 3.0 / 600, 9: 3.0 / 600, 10: 0.0}.items():
-        value = np.ones(600)
-        value[:n_failures] = 0.0
-        for found in (log.self_normalised(value), log.inverse_propensity(value)):
-            assert found.floor == pytest.approx(floor)
-            assert found.half_width >= floor
-            assert found.minus(log.as_logged(np.arange(600) % 2)).floor == pytest.approx(floor)
-    assert log.self_normalised(np.where(np.arange(600) == 0, 2.0, 1.0)).floor == 0.0
+    value = np.ones(600)
+    value[: 66 * n_failures : 66] = 0.0
+    found = log.self_normalised(value)
+    error, quantile = found._spread
+    n = min(600.0, found.mean * (1.0 - found.mean) / error**2) if n_failures else 600.0
+    for end in (found.low, found.high):
+        if end != found.mean:
+            reach = quantile * math.sqrt(end * (1.0 - end) / n)
+            assert abs(end - found.mean) == pytest.approx(reach)
+    assert found.mean - found.low > found.high - found.mean  # there is more room below
+    assert found.high <= 1.0
+
+
+def test_seconds_that_are_all_equal_are_not_certain():
+    """They are no share: the rule of three says how many others there may be."""
+    log = Weighted(np.arange(0, 601, 2), np.full(600, 0.5), np.full(600, 0.5), np.full(300, 2.0))
+    found = log.self_normalised(np.full(600, 7.0))
+    assert found.half_width == pytest.approx(7.0 * 3.0 / 600)
+    assert log.self_normalised(np.where(np.arange(600) == 0, 2.0, 1.0)).below == 0.0
+
+
+def test_a_candidate_that_moves_to_other_clients_is_no_noise():
+    """Half of the log it wants clients that never fail, then others: what it brings is certain."""
+    q = np.r_[np.tile([1.0, 0.0], 100), np.tile([0.0, 1.0], 100)]
+    log = Weighted(np.arange(0, 401, 2), np.ones(400), q, np.ones(200))
+    value = np.tile([1.0, 0.25], 200)
+    moving = np.repeat([1.0, 0.25], 100)
+    for method in (log.inverse_propensity, log.self_normalised):
+        assert method(value).half_width > 0.1
+        assert method(value, moving).half_width == pytest.approx(0.0, abs=1e-12)
+        assert method(value, moving).mean == method(value).mean
+
+
+def test_differences_of_several_candidates_hold_all_at_once():
+    """Five candidates that are as good as the log: in 300 logs, one of 20 may look different."""
+    rng = np.random.default_rng(29)
+    wrong = {1: 0, 5: 0}
+    for _ in range(300):
+        clients = np.stack([rng.choice(20, 4, replace=False) for _ in range(60)]).ravel()
+        value = rng.normal(size=clients.size)
+        for n_compared in wrong:
+            steps = []
+            for _ in range(5):
+                q = rng.dirichlet(np.full(20, 2.0))
+                q = 4.0 * np.minimum(q, 0.2) / np.minimum(q, 0.2).sum()
+                log = Weighted(
+                    np.arange(0, 241, 4), np.full(240, 0.2), np.minimum(q, 1.0)[clients],
+                    np.full(60, np.minimum(q, 1.0).sum()),
+                )  # fmt: skip
+                now = log.as_logged(value)
+                steps.append(log.self_normalised(value).minus(now, n_compared))
+            wrong[n_compared] += any(step.low > 0.0 or step.high < 0.0 for step in steps)
+    assert wrong[5] <= 0.05 * 300 + 2.0 * math.sqrt(0.05 * 0.95 * 300)
+    assert wrong[1] > 0.10 * 300
 
 
 def test_thin_and_missing_support_are_named():

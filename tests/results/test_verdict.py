@@ -9,8 +9,7 @@ import pytest
 
 from turnout.results.catalogue import metric_named, to_target
 from turnout.results.guarantee import least_share
-from turnout.results.scores import Scores
-from turnout.results.verdict import Versus
+from turnout.results.scores import Scores, Versus
 
 TIME = to_target(0.9)[1]
 NEVER = math.nan

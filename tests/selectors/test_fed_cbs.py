@@ -103,6 +103,36 @@ def test_frequencies_of_cohorts_are_their_exact_probabilities(divisor, m, round,
         assert found.get(members, 0.0) == pytest.approx(expected, abs=margin)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "exact"),
+    [
+        ({"first": "best"}, {"first_is_best": True}),
+        ({"last_power": 7.0}, {"last_power": 7.0}),
+        ({"cohorts": 6}, {}),
+        (
+            {"first": "best", "last_power": 10.0, "cohorts": 6},
+            {"first_is_best": True, "last_power": 10.0},
+        ),
+    ],
+)
+def test_the_rules_of_the_co_authors_code(parameters, exact):
+    m, round, repeats = 3, 4, 4000
+    selector = made(5, [4, 0, 1, 0, 9], exploration=1.0, **parameters)
+    drawn = fed_cbs_slow.cohort_probabilities(COUNTS, [5, 1, 2, 1, 10], round + 1, m, 1.0, **exact)
+    slow = fed_cbs_slow.best_of(COUNTS, drawn, parameters.get("cohorts", 1))
+    assert sum(slow.values()) == pytest.approx(1.0)
+    found = frequencies(selector, context(COUNTS, m, round), repeats)
+    for members, expected in slow.items():
+        margin = 5 * math.sqrt(expected * (1 - expected) / repeats) + 1 / repeats
+        assert found.get(members, 0.0) == pytest.approx(expected, abs=margin)
+
+
+def test_six_cohorts_find_the_balanced_one_of_fig_3_in_10_of_27_rounds():
+    drawn = fed_cbs_slow.cohort_probabilities(FIG_3, [1] * 4, 1, 3, 10.0)
+    slow = fed_cbs_slow.best_of(FIG_3, drawn, 6)
+    assert slow[frozenset({0, 2, 3})] == pytest.approx(10 / 27, abs=1e-3)
+
+
 def test_cohorts_are_more_balanced_than_random_ones():
     rng = np.random.default_rng(0)
     counts = np.rint(100 * rng.dirichlet(np.full(10, 0.1), 200)) + 1

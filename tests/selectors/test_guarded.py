@@ -263,6 +263,7 @@ def test_parameters_travel_through_files_and_texts(tmp_path):
         "max_times": None,
         "max_energy_j": math.inf,
         "total_energy_j": math.inf,
+        "answers": False,
     }
     table = {
         "name": "guarded",

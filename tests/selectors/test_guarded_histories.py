@@ -76,11 +76,11 @@ class History:
         restored.load_state(self.selector.state())
         self.selector = restored
 
-    def offer(self, clients, size, which=0):
+    def offer(self, clients, size, which=0, columns=None):
         """Play a round in which these clients are available; return who was chosen."""
         t = self.n_rounds
         available = np.isin(np.arange(self.n_clients), list(clients))
-        ctx = RoundContext(t, size, available)
+        ctx = RoundContext(t, size, available, columns=columns or {})
         owed = self.selector._ledger(t).accounts["owed_"]
         self.owed.append(owed.copy())
         before = self.selector.state()
@@ -157,8 +157,8 @@ def guarded(n_clients, floor, cap, taste="first", seed=0):
 
 
 def pace(n_clients, floor, cap=math.inf, taste="first", seed=0):
-    """Return a ``pace`` in place of ``guarded``; it has no taste, and it may forget times."""
-    selector = turnout.make("pace", floor=floor, cap=cap, surprise=1.5)
+    """Return a ``pace`` in place of ``guarded``; it has no taste and no cap, and may forget."""
+    selector = turnout.make("pace", floor=floor, alert=True, doubt=True)
     selector.prepare(n_clients, seed)
     return selector
 
@@ -169,7 +169,7 @@ def slack_of(n, floor):
 
 
 def assert_guaranteed(history, floor, cap, slack):
-    forgotten = history.n_forgotten
+    forgotten, cap = history.n_forgotten, max(cap, history.selector.cap)  # pace has no cap
     for begin, _, share, places in history.windows():
         assert (places >= floor * share - slack - floor * forgotten - ROUNDING).all()
         if cap < math.inf:

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from scipy.cluster.hierarchy import fcluster, linkage
 
 import turnout
 from tests.references import hics_fl_slow
@@ -78,6 +79,26 @@ def test_like_clients_are_in_a_group():
     direction, balance = described(BIASES, HEAT)
     groups = selector._groups(direction, balance, np.random.default_rng(0))
     assert groups.tolist() == [0, 0, 1, 1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:The symmetric non-negative hollow observation matrix")
+def test_groups_of_rows_are_those_of_the_authors_code():
+    biases = np.random.default_rng(5).standard_normal((12, 3))
+    selector = made(biases, of_rows=True, groups=4)
+    direction, balance = described(biases, HEAT)
+    matrix = distances(direction, balance, direction, balance, 10.0)
+    theirs = fcluster(linkage(matrix, "ward"), 4, criterion="maxclust")  # rows are points to scipy
+    ours = selector._groups(direction, balance, np.random.default_rng(0))
+    parts = [{frozenset(np.flatnonzero(x == k)) for k in set(x.tolist())} for x in (ours, theirs)]
+    assert parts[0] == parts[1]
+
+
+def test_without_data_all_clients_of_a_group_have_the_same_chance():
+    ctx, everyone = context(5, 1, sizes=[10.0, 30.0, 20.0, 20.0, 5.0]), np.arange(5)
+    for by_data, ratio in ((True, 3.0), (False, 1.0)):
+        selector = made(BIASES, by_data=by_data)
+        weight = selector._weight(ctx, everyone, np.random.default_rng(0))
+        assert weight[1] / weight[0] == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize("m", [1, 2, 4])

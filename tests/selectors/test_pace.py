@@ -173,9 +173,14 @@ def test_losses_that_count_for_nothing_are_not_asked_for():
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(data=st.data(), n=st.integers(1, 6), floor=st.sampled_from([0.3, 0.5, 1.0]))
-def test_the_floor_holds_over_every_window_of_hostile_histories(data, n, floor):
-    selector = pace(n, floor=floor)
+@given(
+    data=st.data(),
+    n=st.integers(1, 6),
+    floor=st.sampled_from([0.3, 0.5, 1.0]),
+    is_second=st.booleans(),
+)
+def test_the_floor_holds_over_every_window_of_hostile_histories(data, n, floor, is_second):
+    selector = pace(n, floor=floor, alert=is_second, doubt=is_second)
     share, places = [], []
     a_round = st.tuples(st.sets(st.integers(0, n - 1)), st.integers(1, n + 1))
     for t, (clients, size) in enumerate(data.draw(st.lists(a_round, max_size=30))):
@@ -184,7 +189,8 @@ def test_the_floor_holds_over_every_window_of_hostile_histories(data, n, floor):
         status = data.draw(st.integers(0, 3))
         reports = [data.draw(st.sampled_from([NAN, 0.0, 1.0, 1e30])) for _ in selection.clients]
         result = outcome(selection, NAN if status > 1 else 1.0, np.full(len(reports), status))
-        result = Outcome(result.status, result.duration, {"loss_rms": reports})
+        length = data.draw(st.sampled_from([NAN, 0.0, 1.0, 1e30]))
+        result = Outcome(result.status, result.duration, {"loss_rms": reports}, length)
         selector.observe(selection, result)
         n_available = max(1, len(clients))
         share.append(available * min(size, n_available) / n_available)
@@ -223,73 +229,162 @@ def test_losses_and_sizes_of_nothing_are_known_and_not_compared():
     assert np.ptp(selector._worth(ctx)) == 0.0  # the typical loss is 0
 
 
-def test_two_surprising_rounds_in_a_row_forget_most_of_the_times():
-    before, after = np.arange(1.0, 7.0), np.arange(6.0, 0.0, -1.0) * 4.0
-    for surprise, left in ((1.5, 0.1), (math.inf, 1.0)):
-        selector = pace(surprise=surprise, memory=1e9, floor=0.0, utility=0.0)
-        selector.pace_[:] = [np.log(before / before.mean()) * 5, np.full(6, 5.0)]
-        selector.mean_time_, selector.n_times_ = float(before.mean()), 50.0
-        selector.usual_, selector.n_usual_ = 0.1, 20.0
-        seen = []
-        for t in range(2):
-            selection = select(selector, t, size=6)
-            selector.observe(selection, outcome(selection, after))
-            seen.append(selector.pace_[1].copy())
-        assert seen[0] == pytest.approx(np.full(6, 6.0))  # the first one may be chance
-        assert seen[1] == pytest.approx(np.full(6, 6.0 * left + 1.0))  # that round was learned
-    assert selector.n_surprises_ == 0.0
+# --------------------------------------------------------------------------------------------------
+# ``alert``: times fade with replies, and a slope notices that speeds have changed.
+# --------------------------------------------------------------------------------------------------
 
 
-def test_one_surprising_round_forgets_nothing():
-    selector = pace(surprise=1.5, memory=1e9, floor=0.0, utility=0.0)
-    usual = np.full(6, 2.0)
-    for t in range(20):
+def learned(selector, rounds, size, seconds_of):
+    """Play rounds with everyone available; ``seconds_of(t, clients)``."""
+    everyone = np.ones(selector.n_clients, dtype=np.bool_)
+    for t in range(rounds):
+        selection = select(selector, t, size, everyone)
+        selector.observe(selection, outcome(selection, seconds_of(t, selection.clients)))
+
+
+def test_ratios_fade_with_own_replies_by_hand():
+    selector = pace(alert=True, memory=1e9)
+    for t, seconds in enumerate((2.0, 6.0)):
         selection = select(selector, t, size=6)
-        seconds = usual * (3.0 if t == 10 else 1.0)
-        selector.observe(selection, outcome(selection, seconds))
-    assert selector.pace_[1] == pytest.approx(np.full(6, 20.0))
+        selector.observe(selection, outcome(selection, [seconds, 2.0, 2.0, 2.0, 2.0, 2.0]))
+    keep = math.exp(-1.0 / 20.0)
+    # the first round has base 1, and the second the mean of the first round
+    assert selector.pace_[1] == pytest.approx(np.full(6, 1.0 + keep))
+    assert selector.pace_[0, 0] == pytest.approx(2.0 * keep + 6.0 / 2.0)
+    absent = selector.pace_.copy()
+    only = np.arange(6) < 2
+    selection = select(selector, 2, size=2, available=only)
+    selector.observe(selection, outcome(selection, 2.0))
+    assert (selector.pace_[:, 2:] == absent[:, 2:]).all()  # who was not asked forgets nothing
+    expected = selector._expected(RoundContext(3, 2, EVERYONE), np.ones(6))
+    assert expected == pytest.approx((selector.pace_[0] + 1.0) / (selector.pace_[1] + 1.0))
 
 
-def shares_under_false_claims(**parameters):
+def noticed(selector, size, speeds, after, rounds=60, change=40):
+    """Return the rounds after which most of the times were forgotten."""
+    rng, found, known = np.random.default_rng(0), [], [0.0]
+
+    def seconds(t, clients):
+        total = float(selector.pace_[1].sum())
+        if total < 0.5 * known[0]:
+            found.append(t)
+        known[0] = total
+        now = speeds if t < change else after
+        return now[clients] * rng.uniform(0.5, 1.5, clients.size)
+
+    learned(selector, rounds, size, seconds)
+    return found
+
+
+def test_reversed_speeds_are_noticed_within_four_rounds_and_nothing_else_is():
+    speeds = np.random.default_rng(1).lognormal(0.0, 1.0, 40)
+    found = noticed(pace(n=40, alert=True), 8, speeds, speeds[::-1])
+    assert len(found) == 1
+    assert 41 <= found[0] <= 44
+    assert noticed(pace(n=40, alert=True), 8, speeds, speeds) == []
+    assert noticed(pace(n=40), 8, speeds, speeds[::-1]) == []
+
+
+def test_times_that_all_double_are_the_base_and_no_change_of_speeds():
+    speeds = np.random.default_rng(1).lognormal(0.0, 1.0, 40)
+    assert noticed(pace(n=40, alert=True), 8, speeds, 2.0 * speeds) == []
+
+
+# --------------------------------------------------------------------------------------------------
+# ``doubt``: claims against the server's clock.
+# --------------------------------------------------------------------------------------------------
+
+
+def with_length(selection, seconds, length, status=0):
+    plain = outcome(selection, seconds, np.full(selection.clients.size, status))
+    return Outcome(plain.status, plain.duration, {}, length)
+
+
+def test_a_round_longer_than_every_claim_makes_its_clients_doubted_by_hand():
+    selector = pace(doubt=True)
+    first = select(selector, size=3)
+    selector.observe(first, with_length(first, [0.1, 2.0, 1.0], 2.4))  # 1.25 x 2 is the limit
+    assert not selector.is_doubted_.any()
+    assert selector.shortest_[first.clients].tolist() == [2.4, 2.4, 2.4]
+    everyone = np.isin(np.arange(6), first.clients)
+    again = select(selector, 1, size=3, available=everyone)
+    selector.observe(again, with_length(again, [0.1, 2.0, 1.0], 8.0))
+    assert np.flatnonzero(selector.is_doubted_).tolist() == first.clients.tolist()
+    # the shortest round of each, 3 % looser, is the least that a doubted client takes
+    believed = selector._believed(again, with_length(again, [0.1, 9.0, 1.0], 9.0))
+    assert believed == pytest.approx([2.4 * 1.03**2, 9.0, 2.4 * 1.03**2])
+
+
+@pytest.mark.parametrize("status", [Status.LATE, Status.SILENT])
+def test_rounds_in_which_somebody_did_not_reply_accuse_nobody(status):
+    selector = pace(doubt=True)
+    first = select(selector, size=3)
+    seconds = 1.0 if status == Status.LATE else NAN
+    selector.observe(first, with_length(first, seconds, 60.0, status))
+    assert not selector.is_doubted_.any()
+    assert (selector.shortest_ == pace().shortest_).all()
+
+
+def test_the_loss_of_a_doubted_client_is_at_most_typical():
+    selector = pace(doubt=True)
+    add_observations(selector.loss_, np.arange(6), np.array([1.0, 1, 1, 1, 1e6, 1e6]))
+    selector.is_doubted_[5] = True
+    worth = selector._worth(RoundContext(0, 2, EVERYONE))
+    assert worth[4] == pytest.approx(2.0 * worth[0])
+    assert worth[5] == pytest.approx(worth[0])
+
+
+def places_of_liars(n_rounds=200, **parameters):
     """Return the parts of their fair share that sixty clients get. The first six lie."""
     selector = pace(n=60, **parameters)
     speeds, counts = np.random.default_rng(0).lognormal(0.0, 1.0, 60), np.zeros(60)
-    for t in range(200):
+    for t in range(n_rounds):
         selection = select(selector, t, size=6, available=np.ones(60, dtype=np.bool_))
         lies = selection.clients < 6
-        seconds = np.where(lies, 0.01, speeds[selection.clients])
-        losses = np.where(lies, 1e6, 1.0)
-        selector.observe(selection, outcome(selection, seconds, loss=losses))
+        true = speeds[selection.clients]
+        claims = outcome(selection, np.where(lies, 0.01, true), loss=np.where(lies, 1e6, 1.0))
+        result = Outcome(claims.status, claims.duration, claims.metrics, float(true.max()))
+        selector.observe(selection, result)
         counts[selection.clients] += 1
-    return counts / 20.0
+    return counts / (0.1 * n_rounds)
 
 
-def test_a_cap_limits_what_false_claims_gain_and_the_floor_stays():
-    free, capped = shares_under_false_claims(), shares_under_false_claims(cap=2.0)
-    assert free[:6].mean() > 3.0
-    assert capped.max() <= 2.0 + 1.0 / 20.0  # twice its fair share, and at most a place more
-    assert capped.min() >= 0.5 - 1.5 / 20.0  # the floor, less at most 1 + floor places
+def test_who_contradicts_the_clock_gains_little_and_the_floor_stays():
+    believed, doubted = places_of_liars(), places_of_liars(doubt=True)
+    assert believed[:6].mean() > 3.0
+    assert doubted[:6].mean() < 2.0
+    assert doubted.min() >= 0.5 - 1.5 / 20.0  # the floor, less at most 1 + floor places
 
 
-def test_the_cap_may_leave_places_empty_and_says_so():
-    assert not pace().may_underfill
-    assert pace(cap=1.0).may_underfill
-    selector = pace(cap=1.0, floor=0.0, utility=0.0)
-    first = select(selector, 0, size=2)
-    selector.observe(first, outcome(first, 1.0))
-    only = np.zeros(6, dtype=np.bool_)
-    only[first.clients] = True  # both have had their share
-    assert select(selector, 1, size=1, available=only).clients.size == 0
+def test_doubt_changes_nothing_where_the_clock_agrees():
+    chosen = []
+    for doubt in (False, True):
+        selector, speeds = pace(n=30, doubt=doubt), np.random.default_rng(2).lognormal(size=30)
+        own = []
+        for t in range(40):
+            selection = select(selector, t, size=4, available=np.ones(30, dtype=np.bool_))
+            seconds = speeds[selection.clients]
+            selector.observe(selection, with_length(selection, seconds, float(seconds.max())))
+            own.append(selection.clients.tolist())
+        chosen.append(own)
+    assert chosen[0] == chosen[1]
 
 
-@pytest.mark.parametrize(("name", "least"), [("cap", 1.0), ("surprise", 1.01)])
-def test_limits_that_may_be_infinite(name, least):
-    for value in (least, 2, math.inf):
-        assert turnout.make("pace", **{name: value}).parameters[name] == value
-    for value in (0.99, -math.inf, math.nan, True, "2", None):
-        with pytest.raises(InvalidInput) as found:
-            turnout.make("pace", **{name: value})
-        assert found.value.field == name
+def test_a_change_of_speeds_ends_all_doubts():
+    selector = pace(n=40, alert=True, doubt=True)
+    selector.is_doubted_[:], selector.shortest_[:] = True, 5.0
+    speeds = np.random.default_rng(1).lognormal(0.0, 1.0, 40)
+    assert noticed(selector, 8, speeds, speeds[::-1])
+    assert not selector.is_doubted_.any()
+
+
+def test_states_of_older_files_start_without_doubts():
+    selector = pace(alert=True, doubt=True)
+    later = {"agreement_", "spread_", "error_", "n_compared_", "shortest_", "is_doubted_"}
+    old = {name: value for name, value in selector.state().items() if name not in later}
+    selector.is_doubted_[:] = True
+    selector.load_state(old)
+    assert not selector.is_doubted_.any()
 
 
 # --------------------------------------------------------------------------------------------------

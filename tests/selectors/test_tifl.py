@@ -9,7 +9,7 @@ import pytest
 import turnout
 from tests.references import tifl_slow
 from turnout.core.errors import InvalidInput
-from turnout.selectors.tifl import PROFILED, inclusion
+from turnout.selectors.tifl import PROFILED, places
 
 NAN = math.nan
 FAST = (1.0, 0.0, 0.0, 0.0, 0.0)
@@ -73,10 +73,11 @@ def test_by_hand_the_chance_of_each_client():
 
 
 def test_a_small_tier_is_filled_from_the_nearest():
-    tier = np.array([0, 0, 1, 2, 2, 2])
-    assert inclusion(tier, 1, 1).tolist() == [0, 0, 1, 0, 0, 0]
-    assert inclusion(tier, 1, 2).tolist() == [0.5, 0.5, 1, 0, 0, 0]  # the faster of two as near
-    np.testing.assert_allclose(inclusion(tier, 1, 4), [1, 1, 1, 1 / 3, 1 / 3, 1 / 3])
+    members = np.array([2, 1, 3])
+    assert places(members, 1, 1).tolist() == [0, 1, 0]
+    assert places(members, 1, 2).tolist() == [1, 1, 0]  # the faster of two as near
+    assert places(members, 1, 4).tolist() == [2, 1, 1]
+    assert places(np.array([2, 0, 3]), 1, 3).tolist() == [2, 0, 1]
 
 
 @pytest.mark.parametrize("m", [1, 2, 3])
@@ -107,6 +108,36 @@ def test_tiers_with_higher_losses_are_drawn_more_often_when_the_drawn_one_got_no
     assert selector.chance_.tolist() == pytest.approx(expected)
     tell(selector, [4], [5.0], [9.0], tier=2)  # worse: 2.0 -> 5.5, now the highest
     assert selector.chance_.tolist() == pytest.approx(tifl_slow.change_probs([3.0, 0.75, 5.5]))
+
+
+def test_as_in_public_implementations_chances_can_follow_the_losses_at_every_look():
+    seconds, losses = np.arange(6.0) + 1, [3.0, 3.0, 1.0, 1.0, 2.0, 2.0]
+    selector = made(seconds, losses, tiers=3, interval=1, always=True)
+    tell(selector, [0], [1.0], [3.0], tier=0)
+    tell(selector, [0], [1.0], [0.0], tier=0)  # better: 3.0 -> 1.5
+    assert selector.chance_.tolist() == pytest.approx(tifl_slow.change_probs([1.5, 1.0, 2.0]))
+
+
+@pytest.mark.parametrize(
+    ("least", "expected"),
+    [
+        (1.0, [5 / 15, 4 / 15, 3 / 15, 2 / 15, 1 / 15]),  # fltk: n - i over n (n + 1) / 2
+        (0.0, [4 / 10, 3 / 10, 2 / 10, 1 / 10, 0.0]),  # Flotilla: n - i over n (n - 1) / 2
+    ],
+)
+def test_chances_are_those_of_the_public_implementations(least, expected):
+    losses = [5.0, 4.0, 3.0, 2.0, 1.0]
+    assert tifl_slow.change_probs(losses, least) == pytest.approx(expected)
+    selector = made(np.arange(5.0) + 1, losses, interval=1, least=least)
+    tell(selector, [0], [1.0], [5.0], tier=0)
+    assert selector.chance_.tolist() == pytest.approx(expected)
+
+
+def test_a_single_tier_is_drawn_also_where_the_best_has_no_weight():
+    selector = made([1.0, 2.0], [1.0, 1.0], tiers=1, interval=1, least=0.0)
+    tell(selector, [0], [1.0], [1.0], tier=0)
+    assert selector.chance_.tolist() == [1.0]
+    assert cohort(selector, context(2, 1)).clients.size == 1
 
 
 def test_a_look_is_taken_every_interval_rounds():

@@ -246,7 +246,7 @@ def test_vectors_are_lists_and_odd_ones_do_no_harm(http):
     path = create(http, name="kinds", selector="clustered", parameters=parameters, n_clients=0)
     clients, sizes = ["a", "b", "c", "d"], {"num_samples": [5, 5, 5, 5]}
     http.put(f"{path}/clients", json={"clients": clients, "columns": sizes})
-    sent = [[1.0, 2.0, 3.0], [1.0, None, 3.0], [1.0], 7.0]
+    sent = [[1.0, 2.0, 3.0], [1.0, None, 3.0], None, [1e300, 2.0, 3.0]]
     for t in range(3):
         chosen = http.post(f"{path}/rounds").json()["clients"]
         body = [
@@ -259,6 +259,40 @@ def test_vectors_are_lists_and_odd_ones_do_no_harm(http):
     http.post(f"{path}/rounds")
     wrong = http.post(f"{path}/rounds/3/outcomes", json={"outcomes": long})
     check_problem(wrong, 422, "outcomes.0.metrics.update_sketch")
+
+
+def test_sketches_of_another_length_or_seed_are_refused_with_both_named(http):
+    parameters = {"by": "similarity", "sketch_size": 3}
+    path = create(http, name="odd", selector="clustered", parameters=parameters, n_clients=0)
+    http.put(f"{path}/clients", json={"clients": ["a"], "columns": {"num_samples": [5]}})
+    http.post(f"{path}/rounds")
+    before = everything(http)
+    for sent, described in (
+        ({"update_sketch": [1.0]}, "'update_sketch' with 1 numbers"),
+        ({"update_sketch": 7.0}, "'update_sketch' with 1 numbers"),
+        (
+            {"update_sketch": [1.0, 2.0, 3.0], "update_sketch_seed": 5},
+            "'update_sketch' of seed 5 with 3 numbers",
+        ),
+    ):
+        body = {"outcomes": [{"client": "a", "seconds": 1.0, "metrics": sent}]}
+        wrong = http.post(f"{path}/rounds/0/outcomes", json=body)
+        check_problem(wrong, 422, "metrics")
+        detail = wrong.json()["detail"]
+        assert "needs 'update_sketch' of seed 0 with 3 numbers" in detail
+        assert f"'a' sent {described}" in detail
+    assert everything(http) == before
+
+
+def test_a_round_in_which_every_vector_is_unknown_closes(http):
+    parameters = {"by": "similarity", "sketch_size": 3}
+    path = create(http, name="mute", selector="clustered", parameters=parameters, n_clients=0)
+    http.put(f"{path}/clients", json={"clients": ["a"], "columns": {"num_samples": [5]}})
+    http.post(f"{path}/rounds")
+    body = {"outcomes": [{"client": "a", "seconds": 1.0, "metrics": {"update_sketch": None}}]}
+    answer = http.post(f"{path}/rounds/0/outcomes", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["state"] == "closed"
 
 
 def test_pace_can_do_without_losses(http):
@@ -349,11 +383,11 @@ def test_a_database_that_a_newer_turnout_has_changed_is_left_alone(http, running
         ("post", f"{path}/rounds/1/close", None),
     ]:
         check_problem(http.request(method, where, json=body), 503, "database")
-    with pytest.raises(DatabaseError, match="'v9', and this turnout knows up to 'v2'"):
+    with pytest.raises(DatabaseError, match="'v9', and this turnout knows up to 'v3'"):
         rounds.close_round(http.app.state.store, "demo", 1)  # as a thread of the server's own does
     assert everything(http) == before
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute(step, ["v2"])
+        connection.execute(step, ["v3"])
     assert http.get("/health").status_code == 200
 
 

@@ -45,6 +45,17 @@ def test_tokens_are_made_listed_and_revoked(run):
     assert "has a token, or had one" in run("--no-auth", code=2)
 
 
+@pytest.mark.parametrize(
+    "name", ["", " ", "a b", "a\nb", "a\n", "a\x1b[31m", "Trainer", "a" * 65, ".a"]
+)
+def test_the_name_of_a_token_is_checked(run, name):
+    output = " ".join(run("token", name, code=2).split())
+    assert "name must not be" in output
+    assert "a name has up to 64 of a-z, 0-9" in output
+    assert "\x1b" not in output
+    assert run("tokens").count("all") == 0  # none was made
+
+
 def test_what_is_unsafe_or_impossible_is_refused_before_a_port_is_opened(run):
     assert "no token is configured" in run(code=2)
     assert "no token is configured" in run("--host", "0.0.0.0", code=2)

@@ -25,7 +25,7 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(engine):
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE alembic_version SET version_num = 'v99'")
         before = list(connection.iterdump())
-    with pytest.raises(DatabaseError, match=r"'v99', and this turnout knows up to 'v2'.* upgrade"):
+    with pytest.raises(DatabaseError, match=r"'v99', and this turnout knows up to 'v3'.* upgrade"):
         open_database(f"sqlite:///{path}")
     with sqlite3.connect(path) as connection:
         assert list(connection.iterdump()) == before
@@ -46,8 +46,8 @@ NEXT_STEP = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "v3"
-down_revision = "v2"
+revision = "v4"
+down_revision = "v3"
 
 
 def upgrade():
@@ -63,7 +63,7 @@ def future(tmp_path, monkeypatch):
     shutil.copytree(database._MIGRATIONS, steps, ignore=shutil.ignore_patterns("__pycache__"))
 
     def enter(step=NEXT_STEP):
-        (steps / "versions" / "v3_next.py").write_text(step)
+        (steps / "versions" / "v4_next.py").write_text(step)
         monkeypatch.setattr(database, "_MIGRATIONS", steps)
 
     return enter
@@ -86,13 +86,13 @@ def test_a_database_of_the_step_before_is_upgraded_with_its_content(
     with upgraded.begin() as connection:
         assert connection.exec_driver_sql("SELECT n_chosen FROM round").scalar() == 5
         version = connection.exec_driver_sql("SELECT version_num FROM alembic_version")
-        assert version.scalars().all() == ["v3"]
+        assert version.scalars().all() == ["v4"]
     again = client_of(upgraded, http.portal)
     assert again.get(demo).json() == before
     assert again.get(f"{demo}/rounds/0").json()["clients"] == chosen
     left = dump(upgraded)
     monkeypatch.undo()  # back in the present, that database is of a newer version
-    with pytest.raises(DatabaseError, match=r"'v3', and this turnout knows up to 'v2'.* upgrade"):
+    with pytest.raises(DatabaseError, match=r"'v4', and this turnout knows up to 'v3'.* upgrade"):
         open_database(url)
     assert dump(engine) == left
 

@@ -6,6 +6,7 @@ replay. ``benchmarks/faults.py`` counts the faults.
 """
 
 import contextlib
+import os
 import random
 import signal
 import subprocess
@@ -33,12 +34,12 @@ N_CLIENTS, COHORT = 10, 5
 class Load:
     """A caller in a thread of its own, which takes the next server if one does not answer."""
 
-    def __init__(self, urls, *, enter=lambda: None, timeout_s=5.0, headers=None):
+    def __init__(self, urls, *, enter=lambda: None, timeout_s=5.0, headers=None, **settings):
         self.answered, self.reported = {}, set()
         self.n_unanswered = 0  #: requests that got no answer, or an error of the server
         self._urls, self._ends, self._failures = urls, threading.Event(), []
         self._options = {"timeout": timeout_s, "headers": headers or {}}
-        self._enter = enter
+        self._enter, self._settings = enter, settings
         self._clients = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -48,6 +49,7 @@ class Load:
             self._enter()
             self._clients = [httpx.Client(base_url=url, **self._options) for url in self._urls]
             body = {"name": "demo", "selector": "e3cs", "cohort_size": COHORT, "seed": 1}
+            body |= self._settings
             self._insist("POST", "/federations", json=body, fine=(201, 409))
             body = {"clients": [f"c{i}" for i in range(N_CLIENTS)]}
             self._insist("PUT", "/federations/demo/clients", json=body)
@@ -188,6 +190,40 @@ def test_one_of_two_servers_is_killed(fresh, n_tries):
         kill_at_random(servers, load, n_tries(2, 100), random.Random(5))
         load.end()
     assert_whole(fresh, load)
+
+
+#: Sets the clock of a process by as many seconds as a file says, whenever it looks at it.
+OWN_CLOCK = """
+import os, time
+real, place = time.time, os.environ["TURNOUT_TEST_CLOCK"]
+time.time = lambda: real() + float(open(place).read() or 0.0)
+"""
+
+
+@pytest.mark.parametrize("first", [3600.0, -3600.0])
+def test_the_clock_of_the_server_is_set_by_an_hour(first, tmp_path, n_tries):
+    """And back again, and each time the server is killed and starts with the other clock."""
+    (tmp_path / "sitecustomize.py").write_text(OWN_CLOCK)
+    offset, ahead = tmp_path / "offset", tmp_path / "ahead"
+    offset.write_text("0")
+    paths = os.pathsep.join((str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])))
+    own = {**os.environ, "PYTHONPATH": paths, "TURNOUT_TEST_CLOCK": str(offset)}
+    url = f"sqlite:///{tmp_path}/turnout.db"
+    with running(url, env=own) as (server,):
+        server.wait()
+        # With less than an hour, the jump would end the round that is open, as the runbook says.
+        policy = {"kind": "fixed-deadline", "seconds": 1e5}
+        load = Load([server.url], policy=policy, limit_s=1e6)
+        for number in range(n_tries(2, 20)):
+            load.wait_for(6)
+            ahead.write_text(str(first if number % 2 == 0 else 0.0))
+            ahead.replace(offset)
+            load.wait_for(6)
+            server.kill()
+            server.start()
+        load.wait_for(6)
+        load.end()
+    assert_whole(url, load)
 
 
 def test_the_database_is_stopped_under_load(postgres, fresh, n_tries):

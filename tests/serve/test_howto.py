@@ -39,6 +39,16 @@ def test_curl(url):
     assert [answer["state"] for answer in answers[3:]] == ["open", "closed"]
 
 
+def test_curl_where_rounds_overlap(url):
+    script = next(block for block in blocks(PAGE, "sh") if "/places" in block)
+    names = f"URL={url}/federations\nJSON='Content-Type: application/json'\n"
+    said = ran(["sh", "-e", "-c", names + script])
+    _, _, first, report, second = map(json.loads, re.sub(r"\}\{", "}\n{", said).splitlines())
+    assert sorted(first["clients"]) == ["a", "b", "c"]
+    assert (report["new"], report["closed"], report["next_choice"]) == (1, [], 1)
+    assert (second["choice"], second["clients"], second["model"]) == (1, ["a"], 0)
+
+
 @pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java on this machine")
 def test_java(url, tmp_path):
     (program,) = blocks(PAGE, "java")

@@ -183,4 +183,39 @@ def test_servers_that_start_at_once_make_the_tables_once(database, tmp_path):
         tables = sorted(name for (name,) in connection.execute(query))
         versions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     assert tables == sorted([*METADATA.tables, "alembic_version"])
-    assert versions == [("v2",)]
+    assert versions == [("v3",)]
+
+
+def test_two_servers_keep_clients_at_work_and_one_is_killed(database):
+    rng, due, given, closed = random.Random(5), [], {}, []
+    schedule = {"kind": "buffered", "size": 3, "concurrency": 6}
+    with servers(database, 2) as (first, second):
+        callers = [httpx.Client(base_url=one.url, timeout=60.0) for one in (first, second)]
+        path = create(callers[0], "flights", selector="e3cs", schedule=schedule)
+        for step in range(40):
+            if step == 20:
+                first.kill()  # -9, with six clients at work
+                first.start()
+                first.wait()
+            http = callers[step % 2]
+            choice = insist(http.get, f"{path}/places")["next_choice"]
+            asked = [insist(one.post, f"{path}/places", json={"choice": choice}) for one in callers]
+            if asked[0]["clients"]:
+                assert asked[0]["clients"] == asked[1]["clients"]  # one choice, on both
+                given[choice] = asked[0]["clients"]
+                due += [(choice, client) for client in given[choice]]
+            choice, client = due.pop(rng.randrange(len(due)))
+            body = {"outcomes": [{"client": client, "seconds": 1.0}]}
+            said = [insist(x.post, f"{path}/places/{choice}/outcomes", json=body) for x in callers]
+            assert [(each["new"], each["repeated"]) for each in said] == [(1, 0), (0, 1)]
+            closed += said[0]["closed"]
+        documents = [insist(http.get, f"{path}/places") for http in callers]
+        assert documents[0] == documents[1]
+        assert documents[0]["refused"] == {}
+        assert len(documents[0]["work"]) == len(due)
+        assert closed == list(range(len(closed)))
+        rounds = [insist(callers[0].get, f"{path}/rounds/{t}") for t in closed]
+        counted = [x for each in rounds for x in zip(each["choice"], each["clients"], strict=True)]
+        assert len(counted) == len(set(counted)) == 3 * len(closed)  # nothing counted twice
+        for http in callers:
+            http.close()

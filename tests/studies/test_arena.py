@@ -2,19 +2,30 @@
 
 import json
 import math
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from turnout import InvalidInput, names
+from turnout import InvalidInput, names, simulate
 from turnout.cli.app import app
 from turnout.core.files import DataMissing
 from turnout.experiment import run_experiment
+from turnout.experiment.codec import encode
 from turnout.experiment.variants import variants_of
 from turnout.studies import run_arena
-from turnout.studies.arena_tables import overall_table, page_of, task_table
-from turnout.studies.arena_tasks import Arena, Measures, task_labels, tasks_in, tasks_named
+from turnout.studies.arena_tables import energy_table, overall_table, page_of, task_table
+from turnout.studies.arena_tasks import (
+    ENERGY,
+    GROUPS,
+    Arena,
+    Measures,
+    task_labels,
+    tasks_in,
+    tasks_named,
+)
 from turnout.studies.standings import (
     Side,
     duels_of,
@@ -28,6 +39,7 @@ from turnout.studies.standings import (
 from turnout.studies.trials import Curve, ResultsError, SchemeResults, Trials
 
 SEEDS = range(6)
+ROOT = Path(__file__).parents[2]
 
 
 def kept(**times):
@@ -56,6 +68,41 @@ def kept(**times):
     return arena
 
 
+def test_energy_is_compared_as_time_is_with_joules_for_seconds():
+    (task,) = tasks_in("energy")
+    arena, names = Arena(), Measures.by_energy(task)
+    assert names.length == "energy-j"
+    assert not any(other.has_energy for other in tasks_in("first", "harder", "overlap", "tuning"))
+    logs, schemes = np.array([-0.1, 0.0, 0.1, 0.0, 0.0, 0.0]), {}
+    for label, joules in (("random", np.full(6, 2e6)), ("pace", 1e6 * np.exp(logs))):
+        whole = np.full(6, 4e6)
+        values = {
+            Measures.of(task).time: joules / 1e3,
+            Measures.of(task).length: whole / 1e3,
+            names.time: joules,
+            names.length: whole,
+            names.accuracy: np.full(6, 0.8),
+            names.least_share: np.full(6, 0.7),
+        }
+        values |= dict(zip(ENERGY, (np.full(6, 1500.0), np.full(6, 9e4)), strict=True))
+        schemes[label] = SchemeResults(tuple(SEEDS), 10, values, {}, {})
+    table = task.experiment(["random", "pace"], SEEDS).table()
+    arena.file.update(task.label, 1, Trials(table, schemes, {}))
+    rows = [
+        dict(zip(t.headings, row, strict=True))
+        for t in [energy_table(arena, task)]
+        for row in t.rows
+    ]
+    half = 2.5706 * logs.std(ddof=1) / np.sqrt(6)  # Student's t with 5 degrees of freedom
+    low, high = 0.5 * np.exp(-half), 0.5 * np.exp(half)
+    assert rows[1]["energy / random"] == f"0.50 ({low:.2f} to {high:.2f})"
+    assert rows[0]["energy / random"] == "1.00 (1.00 to 1.00)"
+    assert rows[0]["energy to 78%, kJ"] == "2,000"
+    assert rows[1]["per reply, kJ"] == "1.50 ± 0.00"
+    assert rows[1]["most of a client, kJ"] == "90 ± 0"
+    assert energy_table(Arena(), task).rows == ()
+
+
 @pytest.mark.parametrize("label", task_labels())
 def test_each_task_is_an_experiment_that_can_be_made(label):
     (task,) = tasks_named([label])
@@ -65,11 +112,64 @@ def test_each_task_is_an_experiment_that_can_be_made(label):
     assert experiment.n_rounds == task.table["n_rounds"] // 4
 
 
-def test_the_first_nine_and_the_harder_ones_report_and_those_for_tuning_only_by_name():
-    groups = {group: tasks_in(group) for group in ("first", "harder", "tuning")}
-    assert [len(tasks) for tasks in groups.values()] == [9, 10, 2]
+def test_the_first_nine_and_the_harder_ones_report_and_others_only_by_name():
+    groups = {group: tasks_in(group) for group in GROUPS}
+    assert [len(tasks) for tasks in groups.values()] == [9, 10, 9, 3, 1, 2]
     assert tasks_named() == groups["first"] + groups["harder"]
     assert tasks_named(["tuning: change"]) == groups["tuning"][:1]
+    assert tasks_named(["overlap"]) == groups["overlap"]
+    assert tasks_named(["liars", "tuning"]) == (*tasks_named(["liars"]), *groups["tuning"])
+
+
+def test_buffered_tasks_are_the_first_nine_with_as_many_replies_and_evaluations():
+    plan = tomllib.loads((ROOT / "results" / "overlap" / "plan.toml").read_text())
+    buffered = tasks_in("overlap")
+    assert [task.plain for task in buffered] == plan["tasks"]
+    for task in buffered:
+        (before,) = tasks_named([task.plain])
+        own = task.experiment(["random"], [0])
+        plain = before.experiment(["random"], [0])
+        schedule = own.schedule
+        assert schedule.size == max(1, int(plan["buffered"]["size"] * schedule.concurrency))
+        assert encode(schedule.staleness) == plan["buffered"]["staleness"]
+        n_replies = plain.n_rounds * plain.cohort_size
+        assert own.n_rounds * schedule.size == pytest.approx(n_replies, abs=schedule.size)
+        for name in ("evaluate_every", "evaluate_clients_every"):
+            n_before = plain.n_rounds / getattr(plain.training, name)
+            assert own.n_rounds / getattr(own.training, name) == pytest.approx(n_before, rel=0.2)
+        assert own.policy.deadline() == plain.policy.deadline()
+        assert (task.target, task.is_tuned) == (before.target, before.is_tuned)
+
+
+def test_buffered_worlds_change_after_as_many_places():
+    worlds = {task.plain: task.experiment(["random"], [0]).world for task in tasks_in("overlap")}
+    assert worlds["swap"].volatility.at == worlds["swap"].timing.at == 400
+    assert worlds["liars"].volatility.at == (500,)
+    assert worlds["phones"].availability.round_s == pytest.approx(600.0 / 13)  # 13 are asked
+    (plain,) = tasks_named(["mixed"])
+    assert worlds["mixed"] == plain.experiment(["random"], [0]).world
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "task",
+    [task for task in tasks_in("overlap") if task.plain != "phones"],  # its traces are not here
+    ids=lambda task: task.plain,
+)
+def test_as_many_clients_are_at_work_as_in_synchronous_rounds_of_random(task):
+    (plain,) = tasks_named([task.plain])
+    busy = []
+    for seed in range(10):
+        one = plain.experiment(["random"], [seed])  # whose choices and times no training changes
+        run = simulate(
+            "random",
+            one.environment(seed),
+            cohort_size=one.cohort_size,
+            n_rounds=one.n_rounds,
+            policy=one.policy,
+        )
+        busy.append(run.spent.sum() / run.length_s.sum())
+    assert task.table["schedule"]["concurrency"] == round(np.mean(busy))
 
 
 def test_an_unknown_task_is_named_with_the_nearest():
@@ -112,7 +212,7 @@ def test_noise_is_level_and_censored_runs_prove_nothing():
     assert {duel.time for duel in duels} == {Side.WORSE}  # at least ten times as long
     assert duels[0].ratio == pytest.approx(10.0, rel=0.05)
     assert duels[0].n_censored == 6
-    assert "never" in task_table(arena, tasks[0]).rows[2][2]
+    assert "never" in task_table(arena, tasks[0]).rows[2][3]
     everyone = kept(random=never, pace=[100.0] * 6)
     assert {duel.time for duel in duels_of(everyone, tasks, "pace")} == {Side.BETTER}
 
@@ -125,6 +225,7 @@ def test_short_rounds_do_not_make_a_run_that_never_arrives_look_fast():
     overall = overall_of(arena, tasks)
     assert overall["fedcs"].ratio.value == pytest.approx(10.0, rel=0.02)  # as long as random's run
     assert overall["oort"].ratio.value == pytest.approx(10.0, rel=0.02)  # cut off there too
+    assert overall["fedcs"].duels[0].time == Side.WORSE  # the test is of the same numbers
     assert (overall["fedcs"].n_never, overall["fedcs"].n_runs) == (6, 6)
     assert list(overall) == ["random", "fedcs", "oort"]
     row = overall_table(overall).rows[1]

@@ -168,6 +168,17 @@ def test_times_to_an_accuracy_may_be_never() -> None:
         measure_named("rounds-to-85")
 
 
+def test_energy_is_what_was_spent_until_the_accuracy_is_there() -> None:
+    joules = np.arange(1.0, 101.0)
+    joules[2] = np.nan  # a round that nobody worked in
+    made = cell(
+        **{"measured.accuracy": looked_at(5, {35: 0.8, 40: 0.7}), "measured.energy_j": joules}
+    )
+    assert of("energy-to-0.75", made) == 35 * 36 / 2 - 3.0
+    assert of("energy-to-0.85", made) == math.inf
+    assert measure_named("energy-to-0.75").title == "energy to 75%, J"
+
+
 def test_seeds_that_say_nothing_are_not_called_diverged() -> None:
     relative, own = measure_named("rounds-to-best-of-Random"), measure_named("rounds-to-0.75")
     values = np.array([90.0, np.nan, np.nan])

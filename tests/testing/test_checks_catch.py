@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import turnout
 from tests.testing import broken
 from tests.testing.broken import LearnsNothing, StickToWinners, Uniform
 from turnout import Purpose, Selection, Selector, Status, stream
+from turnout.cli import app
 from turnout.core import registry
 from turnout.testing import (
     CHECKS,
@@ -21,7 +24,7 @@ from turnout.testing import (
     yield_checks,
 )
 from turnout.testing import check_scale as scale_module
-from turnout.testing.frequency import margin
+from turnout.testing.check_select import margin
 
 BY_NAME = {name_of_check(check): check for check in CHECKS}
 
@@ -338,3 +341,62 @@ def test_play_repeats_exactly() -> None:
         runs.append([s.clients.tolist() for s in toy.play(selector, range(10), seed=3)])
     assert runs[0] == runs[1]
     assert toy.fate(0).available.tolist() == (stream(0, Purpose.ENV, 0).random(10) < 0.8).tolist()
+
+
+class KeepsAnything(Uniform):
+    """Stores vectors as they come, with NaN in them."""
+
+    needs_metrics = frozenset({"update_sketch"})
+    metric_sizes: ClassVar = {"update_sketch": 4}
+
+    def reset(self, n_clients: int) -> None:
+        super().reset(n_clients)
+        self.last_ = np.zeros((n_clients, 4))
+
+    def observe(self, selection: Selection, outcome: turnout.Outcome) -> None:
+        self.last_[selection.clients] = outcome.metric("update_sketch", 4)
+
+
+def test_the_rule_of_finite_states_is_said_once() -> None:
+    failed = [r.message for r in check_selector(KeepsAnything, effort=0.1) if not r.passed]
+    of_state = [message for message in failed if "holds NaN or infinity in last_" in message]
+    assert len(of_state) >= 4
+    assert sum("Rule 5" in message for message in failed) == 1
+    assert "Rule 5" in of_state[0]
+    assert all("see check" in message for message in of_state[1:])
+    assert not any("StateFileError" in message for message in failed)
+
+
+@pytest.mark.parametrize("made", [(100, 8), "8", 0, True])
+def test_columns_of_the_checks_are_refused_once_and_by_name(made: object) -> None:
+    class Odd(Uniform):
+        needs_columns = frozenset({"sketch"})
+        check_columns: ClassVar = {"sketch": made}
+
+    with pytest.raises(turnout.InvalidInput, match="check_columns\\['sketch'\\] must be d"):
+        check_selector(Odd)
+
+
+def test_a_function_for_a_column_gives_a_row_for_each_client() -> None:
+    class Fixed(Uniform):
+        needs_columns = frozenset({"sketch"})
+        check_columns: ClassVar = {"sketch": lambda n, rng: rng.random((1000, 8))}
+
+    with pytest.raises(AssertionError, match="one row per client, got shape \\(1000, 8\\)"):
+        BY_NAME["selection"](Fixed)
+
+
+def test_a_column_without_a_shape_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "from tests.testing.broken import Uniform\n"
+        "class Flat(Uniform):\n"
+        "    needs_columns = frozenset({'sketch'})\n"
+        "    def select(self, ctx, rng):\n"
+        "        ctx.column('sketch')[:, 0]\n"
+        "        return super().select(ctx, rng)\n"
+    )
+    (tmp_path / "flat_column.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    result = CliRunner().invoke(app, ["check", "flat_column:Flat"])
+    assert result.exit_code == 1
+    assert 'declare check_columns = {"sketch": d}' in " ".join(result.output.split())

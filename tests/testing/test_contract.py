@@ -77,6 +77,7 @@ OTHERS = [
     Variant("oort", {"normalize": False}, effort=0.15),
     Variant("oort", {"rules": "fedscale", "fairness": 0.3}, effort=0.15),
     Variant("oort", {"preferred_duration": 2.0}, effort=0.15),
+    Variant("pace", {"alert": True, "doubt": True}, effort=0.15),
     Variant("rbcs-f", {"clip": False}, effort=0.15),
     Variant("ucb-cs", {"stored_index": True}, effort=0.15),
 ]

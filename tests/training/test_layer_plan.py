@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 from tests.training.federations import federation
 from turnout.training.engine import LEAST_SHARE, Stacked, StepRule, cut, spread, stack
-from turnout.training.functional import is_noisy, why_not
+from turnout.training.fast import is_noisy, why_not
 from turnout.training.layers import ConvReluPool, Space, Unreadable, read_layer_plans
 from turnout.training.local import batch_plan
 

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 
 import turnout
+from tests.references import refl_slow
 from turnout.core.errors import InvalidInput
 from turnout.experiment.loop import Progress, rounds
 from turnout.experiment.overlap import overlapping
-from turnout.training import InverseProbability, Training
+from turnout.training import InverseProbability, MeanReturned, Training
 from turnout.training.federation import Federation
 from turnout.worlds import (
     Always,
     Buffered,
+    DeviationWeight,
     Environment,
+    FixedDeadline,
     FixedTime,
     PolynomialWeight,
     Reliable,
@@ -84,6 +87,39 @@ def test_a_stale_answer_adds_its_step_from_the_model_that_its_client_got():
     two = trainer.train(one, ones, 1).weights[0]
     late = trainer.train(zero, np.array([1]), 0).weights[0]
     expected = two + (late - zero) / 3.0
+    np.testing.assert_allclose(federation.weights.numpy(), expected.numpy(), atol=1e-6)
+
+
+def test_late_work_counts_as_in_refl():
+    # Rounds end after 2 s. Clients 0 and 1 answer in time; 2 and 3 were chosen in round 0, come in
+    # round 1 and are late by one. So the second model is made of two fresh updates and two stale.
+    environment = Environment(4, 3, Always(), Reliable(), Seconds((1.0, 1.5, 3.0, 3.5)))
+    federation = Federation(Training(aggregation=MeanReturned("equal")), 4, 3)
+    schedule = Synchronous("use", DeviationWeight(0.35))
+    records = list(
+        overlapping(
+            Lowest(),
+            environment,
+            schedule=schedule,
+            policy=FixedDeadline(2.0),
+            cohort_size=4,
+            n_rounds=2,
+            participants=federation,
+        )
+    )
+    assert [sorted(record.answers.staleness.tolist()) for record in records] == [
+        [0, 0],
+        [0, 0, 1, 1],
+    ]
+    trainer = federation.trainer
+    zero = trainer.initial_weights()
+    first = trainer.train(zero, np.arange(4), 0).weights
+    one = zero + (first[:2] - zero).mean(axis=0)
+    fresh = trainer.train(one, np.array([0, 1]), 1).weights - one
+    updates = [*fresh, first[2] - zero, first[3] - zero]
+    slow = refl_slow.stale_weights([0, 0, 1, 1], [u.tolist() for u in updates], 0.35)
+    assert slow[2] != pytest.approx(slow[3], rel=1e-3)  # they differ from the fresh ones unlike
+    expected = one + sum(w * u for w, u in zip(slow, updates, strict=True))
     np.testing.assert_allclose(federation.weights.numpy(), expected.numpy(), atol=1e-6)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +17,12 @@ import turnout
 from turnout.cli import app
 from turnout.core.errors import InvalidInput
 from turnout.core.files import write_npz
+from turnout.results.answers import LiveAnswers
 from turnout.results.files import read_arrays
 from turnout.studies import advise
 from turnout.twin import check, replay
+from turnout.twin.fit import fit_log
+from turnout.twin.log import read_log
 
 
 def recorded(folder: Path, world: str = "volatile", n_rounds: int = 60, **more: object) -> Path:
@@ -163,3 +168,65 @@ def test_a_damaged_run_is_named_and_the_others_are_used(tmp_path: Path):
     (tmp_path / "random" / "seed-0" / "rounds.jsonl").unlink()
     with pytest.raises(InvalidInput, match=r"runs must hold recorded rounds: damaged"):
         turnout.fit(tmp_path)
+
+
+def test_a_replay_never_takes_a_jump_of_the_clock_for_work(log: Path, tmp_path: Path):
+    def jump(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        jumped = {name: columns[name].copy() for name in ("duration", "spent")}
+        for values in jumped.values():
+            values[::50] += 86_400.0
+        return columns | jumped
+
+    odd = replay(changed(log, tmp_path / "jump", jump), ["e3cs"])
+    assert any("a clock has jumped" in text for text in odd.notes)
+    assert any(text.startswith("seconds are not judged") for text in odd.notes)
+    assert set(odd.candidates[0].estimates) == {"success", "wasted"}  # who answered wasted none
+    plain = replay(log, ["e3cs"])
+    assert set(plain.candidates[0].estimates) == {"success", "seconds", "wasted"}
+    assert odd.candidates[0].estimates["success"]["self_normalised"].mean == (
+        plain.candidates[0].estimates["success"]["self_normalised"].mean
+    )
+
+
+def test_no_losses_are_a_guess_and_not_judged(log: Path):
+    world, found = turnout.fit(log), replay(log, ["e3cs"])
+    assert by_name(world)["losses"].is_guess
+    assert "no losses in the records" in by_name(world)["losses"].remark
+    assert any("no client reported a loss" in text for text in found.notes)
+    assert "utility" not in found.candidates[0].estimates
+
+
+def test_a_replay_of_a_damaged_run_or_of_two_federations_is_refused(log: Path, tmp_path: Path):
+    broken = tmp_path / "broken"
+    shutil.copytree(log, broken)
+    (broken / "random" / "seed-0" / "selections.npz").write_bytes(b"PK")
+    with pytest.raises(InvalidInput, match=r"selections\.npz is not a complete \.npz"):
+        replay(broken, ["e3cs"])
+    with pytest.raises(InvalidInput, match="were simulated in different worlds"):
+        replay([log, recorded(tmp_path / "e3cs", "e3cs")], ["e3cs"])
+
+
+def test_clients_that_were_renamed_are_noted(log: Path):
+    """Half of the clients are there in the first half of the rounds, the others in the second."""
+    found = read_log([log])
+    (record,) = found.records
+    run, n = record.run, found.n_clients
+    there = np.zeros((run.n_rounds, n), dtype=np.bool_)
+    there[: run.n_rounds // 2, : n // 2] = True
+    there[run.n_rounds // 2 :, n // 2 :] = True
+    none, idle = np.zeros(0, dtype=np.int64), np.zeros(run.n_rounds)
+    began = tuple(f"2026-03-01T{t // 60:02d}:{t % 60:02d}:00+00:00" for t in range(run.n_rounds))
+    answers = LiveAnswers(
+        found.names, began, idle, idle, idle > 0.0, (none,) * run.n_rounds, none, none, none,
+        np.zeros(0), {},
+    )  # fmt: skip
+    pooled = replace(
+        run,
+        available_bits=np.packbits(there, axis=1).ravel(),
+        available_at=np.arange(run.n_rounds + 1) * math.ceil(n / 8),
+        n_available=there.sum(axis=1),
+    )
+    live = replace(found, records=(record._replace(run=pooled, answers=answers),))
+    (note,) = fit_log(live).notes
+    assert note.startswith(f"{n // 2} clients were there in the first third of the rounds and not")
+    assert "join them in the checkpoint with turnout clients --merge" in note

@@ -26,6 +26,7 @@ from turnout.worlds import (
     DeviceTimes,
     Diurnal,
     Environment,
+    FittedArrays,
     FittedDevices,
     FixedDeadline,
     HeavyTail,
@@ -210,3 +211,66 @@ def test_the_tail_of_the_noise_is_what_is_left_beyond_a_point():
     assert mean == pytest.approx([0.0, 0.7979, 1.5251], abs=0.02)
     assert square == pytest.approx([1.0, 1.0, 2.5251], abs=0.05)
     assert 0.0 <= slope[0] < 0.05 < slope[1] < slope[2] < 1.0
+
+
+def test_clients_that_are_slow_by_turns_are_told_apart_by_the_score():
+    """Seconds are uniform from 0, as in RBCS-F. Their logarithm has a standard deviation of 1, they
+    themselves one of 0.58 means. So 40 answers each leave an error of 0.16 or of 0.09."""
+    rng = np.random.default_rng(2)
+    n, k = 60, 2400
+    own, clients = rng.normal(1.0, 0.4, n), np.repeat(np.arange(n), 40)
+    rounds, nobody = np.tile(np.arange(40), n), np.zeros(k, dtype=np.bool_)
+    seconds = np.exp(own)[clients] * rng.uniform(0.0, 2.0, k)
+    durations = durations_of(clients, rounds, nobody, seconds, np.full(k, np.nan), n, 40)
+    assert durations.noise.variance == pytest.approx(
+        1.0, abs=0.01
+    )  # normal noise: all say the same
+    start = durations.start(0.0)
+    for _ in range(8):
+        start = shrunk_seconds(durations, start)
+        durations = durations.updated(start, float(start.mean()))
+    assert durations.noise.variance < 0.5
+    error = start - start.mean() - (own - own.mean())
+    assert np.sqrt(np.mean(np.square(error))) < 0.11
+
+
+def test_swings_that_all_clients_share_are_found_and_played_again(tmp_path: Path):
+    """Everyone's log-odds swing by 0.8, for ten rounds or so."""
+    steps = np.random.default_rng(5).normal(0.0, 1.0, ROUNDS)
+    swing = np.array([sum(0.9**k * steps[t - k] for k in range(t + 1)) for t in range(ROUNDS)])
+    swing = 0.8 * (swing - swing.mean()) / swing.std()
+
+    class Together(Availability):
+        def available(self, moment: Moment) -> np.ndarray:
+            drawn = np.random.default_rng([9, moment.round]).random(moment.n_clients)
+            return drawn < 1.0 / (1.0 + np.exp(-swing[moment.round]))
+
+    alone = fit_log(read_log([logged(tmp_path / "alone", WORLD, "random")]))
+    assert not alone.arrays.together.any()
+    run = turnout.simulate(
+        "random", replace(WORLD, availability=Together()), cohort_size=10, n_rounds=ROUNDS
+    )
+    log = logged(tmp_path / "together", WORLD, "random")
+    path = log / "random" / "seed-1" / "selections.npz"
+    bits = {"available_bits": run.available_bits, "available_at": run.available_at}
+    write_npz(path, read_arrays(path) | bits | {"n_available": run.n_available})
+    fitted = turnout.fit(log)
+    size, lasts = fitted.arrays.together
+    assert size == pytest.approx(0.8, rel=0.3)
+    assert 4.0 < lasts < 25.0
+    assert fitted.availability.mean() == pytest.approx(0.5, abs=0.05)
+    counts = np.array(
+        [
+            [fitted.environment_of(s).context(t, 1).available.sum() for t in range(100)]
+            for s in range(20)
+        ]
+    )
+    assert counts.mean() == pytest.approx(0.5 * N, rel=0.1)
+    # Alone, the number of 60 clients would vary by 3.9 from round to round.
+    assert counts.std(axis=1).mean() == pytest.approx(run.n_available.std(), rel=0.35)
+    assert run.n_available.std() > 2.0 * np.sqrt(0.25 * N)
+    saved = fitted.save(tmp_path / "world.toml")
+    assert turnout.twin.FittedWorld.load(tmp_path / "world.toml").arrays.together[0] == size
+    arrays = dict(saved.arrays.arrays())
+    del arrays["together"]  # as earlier versions wrote it
+    assert not FittedArrays.from_arrays(arrays).together.any()

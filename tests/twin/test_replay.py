@@ -24,9 +24,10 @@ from turnout.experiment.variants import variants_of
 from turnout.results.reader import Cell
 from turnout.results.settings import CellSettings
 from turnout.twin import replay
+from turnout.twin.fit import fit_log
 from turnout.twin.log import log_of
 from turnout.twin.replay import METHODS, replay_log
-from turnout.worlds import ByClass, Environment
+from turnout.worlds import ByClass, Environment, LinearContextual
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +198,74 @@ def test_a_model_of_outcomes_may_be_given_and_cannot_bias():
         replay_log(log, variants_of("e3cs"), outcomes={"success": np.ones(3)})
 
 
+def test_a_fitted_world_may_be_the_model(logged):
+    """Worlds fitted to earlier rounds expect more of some clients than others, and bias nothing."""
+    (e3cs,) = replay(logged / "random", ["e3cs:quota=1"]).candidates
+    success = e3cs.estimates["success"]
+    world, clients = success["doubly_robust_world"], success["doubly_robust"]
+    assert world.mean != clients.mean
+    assert abs(world.mean - 0.475) < 1.5 * world.half_width
+    fitted = turnout.fit(logged / "random")
+    other = replay(logged / "random", ["e3cs:quota=1"], outcomes=fitted).candidates[0]
+    assert other.estimates["success"]["doubly_robust"].mean == clients.mean
+    assert other.estimates["success"]["doubly_robust_world"].mean != world.mean
+    with pytest.raises(InvalidInput, match="outcomes must be a world of the 100 clients"):
+        replay(logged / "random", ["e3cs"], outcomes=dataclasses.replace(fitted, names=("a", "b")))
+
+
+def test_what_a_fitted_world_expects_is_what_it_plays():
+    """Success, seconds of work and seconds wasted before a deadline, against 400 rounds of it."""
+    log = short_log(80)
+    world = fit_log(log)
+    limit = 1.0 + 1e-9  # every device takes a second
+    expected = world.expected(0, np.array([limit]))
+    assert expected["seconds"] == pytest.approx(np.ones(40), abs=1e-6)
+    environment = world.environment_of(draw=False)
+    survived = np.mean([environment.fate(t).survived for t in range(400)], axis=0)
+    assert np.abs(expected["success"] - survived).mean() < 0.03
+    assert expected["wasted"] == pytest.approx(expected["seconds"] - expected["success"], abs=1e-6)
+    assert world.expected(0, np.array([0.5]))["success"] == pytest.approx(np.zeros(40))
+    assert world.expected(0, np.array([0.5, 2.0]))["seconds"] == pytest.approx(np.full(40, 0.75))
+
+
+def cold_log(cold_start_s: float, seed: int = 7):
+    """Return the log of random in a world where a client that took part before is faster."""
+    timing = LinearContextual(cold_start_s=cold_start_s)
+    environment = Environment(40, seed, volatility=ByClass(), timing=timing)
+    records = rounds(make("random"), environment, cohort_size=8, n_rounds=200, seed=seed)
+    log = short_log(200, seed=seed)
+    record = log.records[0]._replace(run=collect(records, 40, 8))
+    return dataclasses.replace(log, records=(record,))
+
+
+def test_cold_starts_are_seen_and_carried_over():
+    """Three seconds each. Random has one client in five twice in a row."""
+    found = replay_log(cold_log(3.0), variants_of("round-robin"))
+    (robin,) = found.candidates
+    (note,) = (text for text in found.notes if "(seconds)" in text)
+    change = float(note.split("differ: ")[1].split(" s")[0])
+    assert change == pytest.approx(-3.0, abs=0.8)
+    # Cold starts make its own places longer, and those of the log.
+    without = replay_log(cold_log(0.0), variants_of("round-robin"))
+    assert not [text for text in without.notes if "took part in the round before" in text]
+    longer = robin.estimates["seconds"]["doubly_robust"].mean - (
+        without.candidates[0].estimates["seconds"]["doubly_robust"].mean
+    )
+    assert robin.again > 0.5  # it learns of the overlap only, so it stays with its clients
+    assert longer == pytest.approx(3.0 * (1.0 - robin.again), abs=0.5)
+    assert found.now["seconds"].mean - without.now["seconds"].mean == pytest.approx(2.4, abs=0.3)
+
+
+def test_differences_of_several_candidates_are_wider():
+    """With a chance of 95 %, the intervals of all hold at once."""
+    log = short_log(100)
+    (alone,) = replay_log(log, variants_of("e3cs")).candidates
+    both = replay_log(log, [*variants_of("e3cs"), *variants_of("round-robin")])
+    among = both.candidates[0]
+    assert among.differences["success"].mean == alone.differences["success"].mean
+    assert among.differences["success"].half_width > 1.1 * alone.differences["success"].half_width
+
+
 def test_short_proof():
     """40 logs, as ``docs/build_replay.py`` measures 200: bias within 3 of its standard errors,
     coverage above 85 %, doubly robust no worse than inverse propensity by more than 15 %."""
@@ -234,8 +303,9 @@ def test_command_fits_the_terminal_and_json_has_everything(logged, monkeypatch):
     assert "e3cs quota=0.5, eta=0.3 instead of random" in " ".join(found.output.split())
     assert "in the fitted world" in found.output
     assert max(map(len, found.stdout.splitlines())) <= 80
-    told = CliRunner().invoke(app, [*given, "--no-twin", "--json"])
+    told = CliRunner().invoke(app, [*given, "--no-twin", "--json", "--model", "world"])
     content = json.loads(told.stdout)
+    assert content["method"] == "doubly_robust_world"
     assert content["rounds_used"] == 120
     first, pace = content["candidates"]
     assert set(first["estimates"]["success"]) == set(METHODS)

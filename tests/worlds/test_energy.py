@@ -8,7 +8,7 @@ import pytest
 
 import turnout
 from turnout import InvalidInput
-from turnout.experiment import Experiment, Progress, rounds
+from turnout.experiment import Experiment, Progress, rounds, run_experiment
 from turnout.results.catalogue import summarize
 from turnout.results.metric import Facts
 from turnout.worlds import (
@@ -248,3 +248,12 @@ def test_budgets_count_rounds_in_flight():
         ctx = turnout.RoundContext(t, 1, np.ones(1, dtype=np.bool_), columns=columns)
         chosen.append(selector.select(ctx, turnout.stream(0, 1, t)).clients.size)
     assert chosen == [1, 1, 0, 0, 0]
+
+
+def test_a_damaged_table_of_the_grid_is_refused_before_anything_runs(tmp_path):
+    (tmp_path / "grid.csv").write_text("hour,north\n0,-5\n")
+    energy = {"kind": "battery-on-grid", "path": str(tmp_path / "grid.csv")}
+    made = Experiment(["random"], n_clients=5, cohort_size=2, n_rounds=3, world={"energy": energy})
+    with pytest.raises(InvalidInput, match=r"grid\.csv must be a table .* a number >= 0"):
+        run_experiment(made, tmp_path / "runs", n_jobs=1)
+    assert not (tmp_path / "runs").exists()

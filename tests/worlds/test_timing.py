@@ -10,6 +10,7 @@ from turnout.worlds import (
     DeviceTimes,
     FittedDevices,
     FixedTime,
+    HalfNormal,
     HeavyTail,
     History,
     LinearContextual,
@@ -89,7 +90,11 @@ def test_log_base_is_a_parameter():
 
 @pytest.mark.parametrize(
     ("noise", "variance"),
-    [(LogNormal(0.5), math.expm1(0.25)), (Pareto(4.0), 1.0 / (4.0 * 2.0))],
+    [
+        (LogNormal(0.5), math.expm1(0.25)),
+        (Pareto(4.0), 1.0 / (4.0 * 2.0)),
+        (HalfNormal(), 0.5 * math.pi - 1.0),
+    ],
 )
 def test_noise_has_mean_one_and_its_variance(noise, variance):
     factor = noise.draw(400_000, np.random.default_rng(1))

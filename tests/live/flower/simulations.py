@@ -166,6 +166,24 @@ def loaded(name):
     return module
 
 
+def overlapping(folder):
+    from turnout.worlds import Buffered
+
+    def main(grid, context):
+        for n_rounds in (3, 6):  # the second start goes on with the work in flight of the first
+            strategy = selecting("e3cs", schedule=Buffered(3, 5), checkpoint=folder / "overlap.npz")
+            result = strategy.start(grid, zeros(), num_rounds=n_rounds)
+        run, columns = strategy.run, ("clients", "status", "choice", "staleness", "offsets")
+        found = {name: getattr(run, name).tolist() for name in columns}
+        return (
+            found
+            | {"model": result.arrays.to_numpy_ndarrays()[0].tolist()}
+            | {"ids": list(strategy.roster.ids), "kept": run.measured["models_kept"].tolist()}
+        )
+
+    return simulated(main, client_app())
+
+
 def quickstart(folder):
     os.chdir(folder)
 

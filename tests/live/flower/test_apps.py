@@ -39,7 +39,7 @@ from turnout.cli.app import app
 from turnout.live import Quorum, TooFewAnswers
 from turnout.live.flower import SelectingStrategy
 from turnout.live.flower.client import describe
-from turnout.report.watcher import State, Watcher
+from turnout.report.watch import State, Watcher
 from turnout.results.files import FolderError
 from turnout.worlds import FixedDeadline
 

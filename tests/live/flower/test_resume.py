@@ -1,7 +1,9 @@
 """A killed run goes on at the next round, and nothing of it is lost."""
 
 import json
+import logging
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -14,8 +16,11 @@ from flwr.serverapp.strategy import (
     FedAvgM,
     FedYogi,
 )
+from flwr.supercore.exit.signal_handler import register_signal_handlers
+from flwr.supercore.telemetry import EventType
 
 import turnout
+from tests.experiment.dying import ended, forked
 from tests.live.flower.fake import (
     Fate,
     Node,
@@ -246,6 +251,65 @@ def test_a_crash_while_saving_leaves_the_checkpoint_before(ticking, tmp_path, mo
     monkeypatch.undo()
     assert checkpoint.read_checkpoint(path, "turnout-flower").rounds_done == 2
     assert [one.name for one in tmp_path.iterdir()] == ["run.npz"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_app_that_is_stopped_goes_on_and_says_from_where(ticking, tmp_path, number):
+    """Flower's handlers of signals end the process in the middle of a round."""
+    whole_grid = flaky()
+    expected = selecting(tmp_path / "whole.npz").start(whole_grid, model(), num_rounds=ROUNDS)
+    path, lines = tmp_path / "run.npz", tmp_path / "lines"
+    grid = flaky()
+
+    def server_app():
+        logging.getLogger("turnout.live").addHandler(logging.FileHandler(lines))
+        register_signal_handlers(EventType.PING)
+        push = grid.push_messages
+
+        def pushed(messages):
+            ids = push(messages)
+            config = messages[0].content.config_records.get("config", {})
+            if config.get("server-round") == 4 and messages[0].metadata.message_type == "train":
+                os.kill(os.getpid(), number)
+            return ids
+
+        grid.push_messages = pushed
+        with pytest.raises(SystemExit):  # Flower's end of the process
+            selecting(path).start(grid, model(), num_rounds=ROUNDS)
+        return 7
+
+    assert ended(forked(server_app, tmp_path)) == 7
+    said = lines.read_text().splitlines()[-1]
+    assert said == (
+        f"stopped: {path} holds 3 rounds. The same run, started again, goes on with round 4; "
+        "replies that came since are lost."
+    )
+    assert checkpoint.read_checkpoint(path, "turnout-flower").rounds_done == 3
+    after = flaky(seed=3)
+    for node in after.nodes.values():  # each knows how often it was asked in these three rounds
+        asked = [kind for name, kind, at in whole_grid.sent if name == node.name and (at or 0) <= 3]
+        node.trained = asked.count("train")
+    result = selecting(path).start(after, model(), num_rounds=ROUNDS)
+    assert value_of(result.arrays) == value_of(expected.arrays)
+
+
+def test_without_a_checkpoint_it_says_that_nothing_is_saved(ticking, logged):
+    grid = flaky()
+    kill_when(grid, "train", 3)
+    with pytest.raises(Killed):
+        selecting(None).start(grid, model(), num_rounds=ROUNDS)
+    assert logged[-1] == (
+        "stopped after 2 rounds, of which nothing is saved: give checkpoint=PATH, and the same "
+        "run goes on after a stop."
+    )
+
+
+def test_a_run_that_never_began_says_nothing_about_rounds(ticking, tmp_path, logged):
+    path = save_one(tmp_path)
+    before = len(logged)
+    with pytest.raises(StateFileError):
+        selecting(path, seed=6).start(federation(5), model(), num_rounds=3)
+    assert not [line for line in logged[before:] if line.startswith("stopped")]
 
 
 def test_the_folder_of_the_checkpoint_is_made(ticking, tmp_path):

@@ -54,6 +54,26 @@ def test_a_late_client_is_left_behind_and_left_alone(second):
     assert "client-005" not in late["cohorts"][1]
 
 
+def test_rounds_overlap_in_the_simulation_engine_and_over_a_restart(tmp_path):
+    """Client i adds i to the model that it got, so the model tells which one that was."""
+    found = in_a_process("overlapping", tmp_path)
+    columns = ("clients", "status", "choice", "staleness", "offsets")
+    clients, status, choice, staleness, offsets = (np.array(found[name]) for name in columns)
+    number = np.array([int(name[-3:]) for name in found["ids"]])[clients]
+    assert offsets.size == 7
+    assert len(set(zip(choice.tolist(), clients.tolist(), strict=True))) == clients.size
+    assert set(status[number == 3].tolist()) <= {Status.FAILED}
+    assert max(found["kept"]) <= 5 + 1
+    value = 0.0
+    for t in range(6):
+        rows = np.arange(offsets[t], offsets[t + 1])
+        rows = rows[status[rows] == Status.COMPLETED]
+        assert rows.size == 3
+        steps = number[rows] / np.sqrt(1.0 + staleness[rows])
+        value += float(((number[rows] + 1) * steps).sum() / (number[rows] + 1).sum())
+    np.testing.assert_allclose(found["model"], value, rtol=1e-9)
+
+
 def changed_lines(name):
     """Return the lines of the difference that were added or removed."""
     plain = (APPS / f"plain_{name}.py").read_text().splitlines()

@@ -6,12 +6,32 @@ from flwr.serverapp.strategy import FedAvg
 
 from tests.live.flower.fake import federation, model
 from turnout import Selection, Selector
+from turnout.core.errors import InvalidInput
 from turnout.core.sketch import sketch
 from turnout.live import MissingMetric
 from turnout.live.flower import SelectingStrategy
 from turnout.live.flower.client import update_report
 
 SIZE = 8
+
+
+class Biases(Selector):
+    """Keeps the change of the last bias of each client."""
+
+    needs_metrics = frozenset({"bias_update"})
+
+    def __init__(self) -> None:
+        self.biases = []
+
+    @property
+    def metric_sizes(self):
+        return {"bias_update": 2}
+
+    def select(self, ctx, rng):
+        return Selection(ctx.round, ctx.pool[: ctx.size])
+
+    def observe(self, selection, outcome):
+        self.biases.append(outcome.metric("bias_update", 2))
 
 
 class Sketches(Selector):
@@ -39,8 +59,8 @@ def of_client(number, **changes):
     return update_report([np.zeros((2, 3)), np.ones(2)], after, **({"size": SIZE} | changes))
 
 
-def start(metrics, n_rounds=2):
-    strategy = SelectingStrategy(FedAvg(), Sketches(), cohort_size=3, unidentified="node-id")
+def start(metrics, n_rounds=2, selector=Sketches):
+    strategy = SelectingStrategy(FedAvg(), selector(), cohort_size=3, unidentified="node-id")
     strategy.start(federation(3, metrics=metrics), model(), num_rounds=n_rounds)
     return strategy.selector
 
@@ -65,6 +85,34 @@ def test_sketches_of_another_length_or_seed_are_refused_with_both_named(ticking,
     assert "'update_sketch' of seed 0 with 8 numbers" in text
     assert f"one has 'update_sketch' {sent} numbers" in text
     assert "update_report(before, after, size=...)" in text
+
+
+def test_the_server_sees_the_change_of_the_last_bias(ticking):
+    def metrics(number, message):
+        before, after = [np.zeros((2, 3)), np.ones(2)], [np.ones((2, 3)), np.array([2.0, number])]
+        return {"num-examples": 1, **update_report(before, after, bias=True)}
+
+    for biases in start(metrics, selector=Biases).biases:
+        assert biases[:, 0].tolist() == [1.0, 1.0, 1.0]
+        assert sorted(biases[:, 1]) == [-1.0, 0.0, 1.0]
+
+
+def test_clients_that_do_not_send_the_bias_are_told_how(ticking):
+    with pytest.raises(MissingMetric, match=r"update_report\(before, after, size=..., bias=True\)"):
+        start(lambda number, message: {"num-examples": 1, **of_client(1)}, selector=Biases)
+
+
+def test_a_model_whose_last_array_is_no_bias_is_refused():
+    with pytest.raises(InvalidInput, match=r"last array is the bias.*shape \(3, 2\)"):
+        update_report([np.zeros((3, 2))], [np.ones((3, 2))], bias=True)
+
+
+def test_a_seed_that_is_no_number_is_another_seed(ticking):
+    def metrics(number, message):
+        return {"num-examples": 1, **of_client(1), "update_sketch_seed": [0.0, 1.0]}
+
+    with pytest.raises(MissingMetric, match=r"one has 'update_sketch' with 8 numbers"):
+        start(metrics)
 
 
 def test_one_odd_sketch_among_good_ones_counts_as_missing(ticking):

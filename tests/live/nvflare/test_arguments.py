@@ -18,7 +18,7 @@ from turnout.live import Guard, LiveSettings, Prometheus, Quorum
 from turnout.live.alerts import AlertRules
 from turnout.live.nvflare import SelectingFedAvg
 from turnout.results.callbacks import MLflow, TensorBoard, WandB
-from turnout.worlds import FirstK, FixedDeadline, OverSelect
+from turnout.worlds import Buffered, FirstK, FixedDeadline, OverSelect
 
 #: Every argument with a value other than its default.
 ARGUMENTS = {
@@ -169,6 +169,9 @@ def test_nothing_but_what_was_given_is_exported(tmp_path):
         ({"settings": LiveSettings(evaluate_s=3.0)}, "evaluate_s has no effect in NVFlare"),
         ({"settings": LiveSettings(followers=[Prometheus()])}, "name the ids in followers="),
         ({"durations": "both"}, "durations"),
+        ({"schedule": Buffered(2, 3)}, "schedule Buffered lets rounds overlap, and NVFlare's"),
+        ({"schedule": {"kind": "semi-synchronous"}}, "and NVFlare's FedAvg waits"),
+        ({"schedule": {"kind": "bufered"}}, "buffered"),
         ({"checkpoint": "run.npz"}, "checkpoint must be an absolute path on the server"),
         ({"records": "records"}, "records must be an absolute path on the server"),
         ({"ask_sec": 3.0}, "unknown argument 'ask_sec'. Did you mean 'ask_s'"),

@@ -16,9 +16,10 @@ from nvflare.fuel.utils import fobs
 import turnout
 from tests.live.nvflare.fake import Federation, Site, cohorts, initial, play, statuses, trained
 from turnout.core.errors import InvalidInput, MissingColumn
+from turnout.core.sketch import sketch
 from turnout.live import MissingMetric, Quorum, TooFewAnswers
 from turnout.live.monitor import Follower
-from turnout.live.nvflare.client import Describe, took_part
+from turnout.live.nvflare.client import Describe, took_part, update_report
 from turnout.worlds import Environment, FirstK, FixedDeadline
 
 N_ROUNDS = 8
@@ -317,6 +318,33 @@ def test_clients_that_know_no_questions_train_and_the_error_says_what_to_add(tic
         play(Federation(sites(3, spoil=silent)), ticking, selector="oort")
 
 
+@pytest.mark.parametrize(
+    ("changes", "sent"),
+    [
+        ({}, None),
+        ({"size": 5}, "of seed 0 with 5 numbers"),
+        ({"seed": 3}, "of seed 3 with 64 numbers"),
+    ],
+)
+def test_sketches_arrive_and_those_of_another_length_or_seed_are_refused(ticking, changes, sent):
+    def sketching(reply):
+        before, after = [np.zeros(9)], [np.arange(9.0)]
+        reply.metrics = {"num-examples": 5, **update_report(before, after, **changes)}
+        return FLModelUtils.to_shareable(reply)
+
+    federation = Federation(sites(3, spoil=sketching, describe=Describe(num_examples=5)))
+    if sent is None:
+        learned = play(federation, ticking, selector="divfl")._run.session.selector
+        kept = learned.sketch_[learned.is_known_]
+        assert len(kept)
+        np.testing.assert_allclose(kept, [sketch(np.arange(9.0), 64)] * len(kept), atol=1e-9)
+        return
+    with pytest.raises(MissingMetric) as caught:
+        play(federation, ticking, selector="divfl")
+    assert "needs 'update_sketch' of seed 0 with 64 numbers" in str(caught.value)
+    assert f"one has 'update_sketch' {sent}" in str(caught.value)
+
+
 class Median(ModelAggregator):
     """An aggregator of a user's own, that fails on one client."""
 
@@ -340,7 +368,7 @@ def test_an_aggregator_of_ones_own(ticking):
     assert np.array_equal(federation.saved[-1]["weights"], expected)
 
 
-def test_an_aborted_job_ends_at_once_and_its_records_say_so(ticking, tmp_path):
+def test_an_aborted_job_ends_at_once_and_its_records_say_so(ticking, tmp_path, caplog):
     federation = Federation(sites(3, seconds=1e6))
     told = {"policy": FixedDeadline(1e5), "records": tmp_path}
     play(federation, ticking, abort_at=ticking.at + 20.0, **told)
@@ -350,6 +378,7 @@ def test_an_aborted_job_ends_at_once_and_its_records_say_so(ticking, tmp_path):
     assert "the job was aborted" in (folder / "error.txt").read_text()
     assert "the job was aborted" in (folder / "alerts.jsonl").read_text()
     assert not (folder / "open.jsonl").exists()
+    assert "stopped after 0 rounds, of which nothing is saved" in caplog.text
 
 
 def test_a_hung_newcomer_does_not_stall_the_others(ticking):

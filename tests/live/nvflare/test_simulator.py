@@ -13,10 +13,16 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 import turnout
 from tests.live.nvflare.simulate import MODEL
+from turnout.core.errors import InvalidInput
 from turnout.live.checkpoint import read_checkpoint
+from turnout.live.receipts import Receipts, check_receipt
+from turnout.results import read_cells
+from turnout.results.shadows import read_shadows
 from turnout.worlds import Environment
 
 pytestmark = pytest.mark.deployment
@@ -41,6 +47,8 @@ SEED = 7
 
 E3CS = {"selector": "e3cs", "cohort_size": 2, "num_rounds": 5, "seed": SEED}
 FOUR = [f"site-{i}" for i in (1, 2, 3, 4)]
+SHADOW = ["random", "e3cs:quota=0.9"]
+SHADOW_LABELS = ["random", "e3cs quota=0.9"]
 
 #: What each client does, by round. A letter each would be shorter, but nobody could read it.
 ACCIDENTS = {
@@ -187,22 +195,32 @@ class Job:
         return Counter((one["client"], one["round"]) for one in lines)
 
 
+def key_in(folder):
+    """Write a key for receipts."""
+    path = folder / "receipts.pem"
+    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key = ed25519.Ed25519PrivateKey.generate()
+    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, *form))
+    return path
+
+
 def played(root):
     """Play four jobs side by side; one is killed after two rounds, and starts again."""
     hang = {name: {"2": "sleep 600"} for name in FOUR}
+    watched = E3CS | {"shadow": SHADOW, "receipt_key": str(key_in(root))}
     seven = [*FOUR, "site-5", "site-6", "site-7"]
     started = {}
     try:
         started["accidents"] = Job.of(root / "accidents", EVERYONE, seven, ACCIDENTS)
-        started["whole"] = Job.of(root / "whole", E3CS, FOUR)
-        started["killed"] = Job.of(root / "killed", E3CS, FOUR, hang)
+        started["whole"] = Job.of(root / "whole", watched, FOUR)
+        started["killed"] = Job.of(root / "killed", watched, FOUR, hang)
         started["example"] = Job.example(root / "example", **POLLING)
         for name, job in started.items():
             job.wait_for_all(7 if name == "accidents" else 4)
         started["killed"].wait_for(2)
         started["killed"].wait_for_training(2)
         started["killed"].kill()
-        started["resumed"] = Job.of(root / "killed", E3CS, FOUR)
+        started["resumed"] = Job.of(root / "killed", watched, FOUR)
         started["resumed"].wait_for_all(4)
         return {name: job.ended() for name, job in started.items() if name != "killed"}
     finally:
@@ -260,6 +278,41 @@ def test_a_killed_server_goes_on_with_the_same_cohorts_and_model(jobs):
     assert jobs["resumed"].model.tobytes() == jobs["whole"].model.tobytes()
     twice = {t for (_, t), n in jobs["resumed"].trained.items() if n > 1}
     assert twice == {2}  # the round in which the server died
+
+
+@pytest.mark.parametrize("name", ["whole", "resumed"])
+def test_each_answer_has_one_receipt_that_can_be_checked(jobs, name):
+    """The key is in the folder above; a round that is played again is signed once."""
+    job = jobs[name]
+    public_key = Receipts(job.folder.parent / "receipts.pem").public_key
+    (path,) = (job.folder / "records").glob("*/*/receipts.jsonl")
+    receipts = [json.loads(line) for line in path.read_text().splitlines()]
+    stated = [check_receipt(receipt, public_key) for receipt in receipts]
+    assert [(one["round"], one["client"]) for one in stated] == [
+        (t, client) for t, cohort in enumerate(job.cohorts) for client in cohort
+    ]
+    assert all(one["counted"] and one["status"] == "completed" for one in stated)
+    assert len({one["run_began_at"] for one in stated}) == 1
+    changed = {
+        **receipts[0],
+        "statement": receipts[0]["statement"].replace('"round":0', '"round":1'),
+    }
+    with pytest.raises(InvalidInput, match="signature"):
+        check_receipt(changed, public_key)
+
+
+def test_shadows_choose_in_every_round_also_after_a_kill(jobs):
+    """The cohorts of both jobs are those of a simulation without them, as another test says."""
+    wishes = []
+    for name in ("whole", "resumed"):
+        ((cell,), _) = read_cells([jobs[name].folder / "records"])
+        found = read_shadows(cell.path, cell.run)
+        assert list(found) == SHADOW_LABELS
+        for each in found.values():
+            assert each.n_rounds == cell.run.n_rounds == 5
+            assert np.isfinite(each.chance).all()
+        wishes.append([each.clients.tolist() for each in found.values()])
+    assert wishes[0] == wishes[1]
 
 
 def test_the_example_answers_questions_and_learns(jobs):
