@@ -14,7 +14,7 @@ DEPLOYMENT ?= tests/live/flower tests/live/nvflare
 SOURCES := $(shell find src -name '*.py')
 STEPS   := $(patsubst examples/%.py,build/tutorial/%.md,$(wildcard examples/[0-9][0-9]_*.py))
 
-.PHONY: demo test quick long deployment check bench peers docs dist papers choose replay controls reliability arena audit golden browser database clean
+.PHONY: demo test quick long deployment check bench peers docs dist papers choose replay controls reliability arena aggregation audit golden browser database clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +50,7 @@ check: $(READY)  ## ruff, mypy strict, import-linter
 	$(BIN)/python docs/module_map.py --check
 	$(BIN)/python docs/build_reliability.py --check
 	$(BIN)/python docs/build_arena.py --check
+	$(BIN)/python docs/build_aggregation.py --check
 	$(BIN)/python docs/build_choose.py --check
 	$(BIN)/python docs/build_replay.py --check
 	$(BIN)/python docs/build_twin.py --check
@@ -108,6 +109,10 @@ audit: $(READY)  ## risky code, licences, and known vulnerabilities if pip-audit
 arena: $(READY)  ## every built-in selector in the arena: results/arena.json and its page; resumes where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/turnout arena --results results
 	$(BIN)/python docs/build_arena.py
+
+aggregation: $(READY)  ## rules of aggregation against a tuned server rate: results/aggregation and its page; resumes
+	OMP_NUM_THREADS=1 $(BIN)/python docs/build_aggregation.py --run
+	$(BIN)/python docs/build_aggregation.py
 
 golden: $(READY)  ## rewrite the golden file; explain the change in CHANGELOG.md
 	$(BIN)/python -m tests.golden

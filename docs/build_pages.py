@@ -12,9 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+
 import turnout
 from turnout.core.describe import HEADINGS, Description, describe
 from turnout.results.catalogue import GROUPS, all_metrics
+from turnout.testing import ToyFederation
 
 FOLDER = Path(__file__).parent
 #: The target that stands for all in the glossary.
@@ -39,6 +42,8 @@ served client as a multiple of beta; both after 500 / 4,000 rounds. *Guarded* is
 grow, but nearly every round has a slow client, so rounds are longer. Made by
 `python benchmarks/guaranteed_rate.py`."""
 
+#: Selections from one state after which a client that never came counts as excluded.
+N_DRAWS = 300
 CHOOSE = "[Which selector should I use?](../choose.md)"
 WHEN = "[When does it help?](../when.md)"
 NEEDS = """\
@@ -51,8 +56,10 @@ The table assumes default parameters.
   a mini-batch.
 - *Chances*: whether a selection states the chance of its clients to be chosen, which aggregation by
   [inverse probability](../howto/models.md#aggregation) needs; *everyone* if the selector can also
-  state it of clients that it did not choose, which replay needs. Updates weighted by these chances
-  are unbiased where no client's chance is 0: selectors that rank state 1.
+  state it of clients that it did not choose, which replay needs.
+- *Unbiased*: whether the sum of the updates, each divided by its chance, is that of all available
+  clients on average. It is if every available client can be chosen in every round. Selectors that
+  rank state a chance of 1 for the chosen, and the others have none.
 - *Promises*: what every client can rely on. For `e3cs` it is a probability in each round, for
   `guarded`, `pace` and `rbcs-f` a count over many rounds.
 - *ms*: milliseconds for select and observe at a million clients, where [measured](../speed.md)."""
@@ -74,13 +81,27 @@ def page(description: Description) -> str:
         ]
         lines.append("")
     for heading, caption in HEADINGS.items():
-        lines += [f"## {caption}", "", description.texts[heading], ""]
+        lines += [f"## {caption}", "", shaped(heading, description.texts[heading]), ""]
         if more := MORE.get((description.name, heading)):
             lines += more()
     source = description.module.replace(".", "/")
     lines += [f"{WHEN} Try it: `{description.command}`", ""]
     lines += [f"Source: `{source}.py`. This page is generated from it.", ""]
     return "\n".join(lines)
+
+
+def shaped(heading: str, text: str) -> str:
+    """Return the text under a heading; equations get a line for each method or number."""
+    if text == "none.":
+        return "There are none."
+    if heading != "Equations":
+        return text
+    starts = r"(?:^|(?<=[.:])(?<!Eqs\.)(?<!Eq\.) )(?=(?:poll|select|observe): |\(\d+\) )"
+    first, *points = re.split(starts, text)
+    if not points:
+        return text
+    methods = [re.sub(r"^(poll|select|observe): ", r"`\1`: ", point) for point in points]
+    return "\n".join([*([first, ""] if first else []), *(f"- {point}" for point in methods)])
 
 
 def reached() -> list[str]:
@@ -120,9 +141,9 @@ def index(descriptions: list[Description]) -> str:
     """Return the tables of all selectors: what they are, and what they need and promise."""
     lines = ["# Selectors", "", CHOOSE, "", "| name | description |", "|---|---|"]
     lines += [f"| [`{d.name}`]({d.name}.md) | {d.summary}. |" for d in descriptions]
-    lines += ["", "## What each one needs and promises", "", NEEDS, ""]
-    lines += ["| name | columns | metrics | polls | chances | promises | ms |"]
-    lines += ["|---|---|---|---|---|---|---|", *map(needs, descriptions)]
+    lines += ["", "## Capabilities: what each one needs and promises", "", NEEDS, ""]
+    lines += ["| name | columns | metrics | polls | chances | unbiased | promises | ms |"]
+    lines += ["|---|---|---|---|---|---|---|---|", *map(needs, descriptions)]
     return "\n".join([*lines, ""])
 
 
@@ -134,7 +155,8 @@ def needs(description: Description) -> str:
     reported = [f"(`{x}`)" if x in optional else f"`{x}`" for x in description.needs_metrics]
     cells = [", ".join(told), ", ".join(reported), description.polls or ""]
     selector = turnout.make(description.name)
-    cells += [chances(selector), promise(selector), milliseconds(description.name)]
+    cells += [chances(selector), "yes" if is_unbiased(selector) else "", promise(selector)]
+    cells += [milliseconds(description.name)]
     row = [f"[`{description.name}`]({description.name}.md)", *(cell or "-" for cell in cells)]
     return f"| {' | '.join(row)} |"
 
@@ -144,6 +166,20 @@ def chances(selector: turnout.Selector) -> str:
     if not selector.reports_probability:
         return ""
     return "chosen" if type(selector).chances is turnout.Selector.chances else "everyone"
+
+
+def is_unbiased(selector: turnout.Selector) -> bool:
+    """Return whether chances are stated and every client of a toy federation can be chosen."""
+    if not selector.reports_probability:
+        return False
+    toy, everyone = ToyFederation(12, 4), np.ones(12, dtype=np.bool_)
+    selector.prepare(12)
+    toy.play(selector, range(30), available=everyone)
+    seen = np.zeros(12, dtype=np.bool_)
+    for seed in range(N_DRAWS):
+        _, selection = toy.choose(selector, 30, seed=seed, available=everyone)
+        seen[selection.clients] = True
+    return bool(seen.all())
 
 
 def promise(selector: turnout.Selector) -> str:

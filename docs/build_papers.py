@@ -116,24 +116,24 @@ _INDEX_HEAD = f"""# What the papers promise, and what we measured
 
 {_MADE}
 
-Five papers, {{n}} headline claims. A plan (`src/turnout/studies/plan.toml`) fixed each claim,
-its measure and the number of its seeds before the runs that decide it. `turnout reproduce headline`
-runs it. [How verdicts are made](verdicts.md), [errors in the papers](errata.md),
-[everything else that we measured](explored.md).
+We test {{n}} headline claims of five papers. A plan (`src/turnout/studies/plan.toml`) fixed each
+claim, its measure and the number of its seeds before the runs that decide it. `turnout reproduce
+headline` runs it. Other pages explain [how verdicts are made](verdicts.md), list [errors in the
+papers](errata.md) and show [everything else that we measured](explored.md).
 """
 
 _CAPTION = (
-    "*Each claim in its own unit. 0 is the border between holds and fails, and 1 is the effect for "
-    "which the number of seeds was planned: the paper's number where it prints one (mark), else a "
-    "choice of ours. Bars are 95 % intervals. Grey effects are of the pilot, the runs before the "
-    "plan: they set the number of seeds and do not count.*"
+    "*Each claim has a unit of its own. 0 is the border between holds and fails, and 1 is the "
+    "effect for which the number of seeds was planned: the paper's number where it prints one "
+    "(mark), else a choice of ours. Bars are 95 % intervals. Grey effects come from the pilot, the "
+    "runs before the plan, which set the number of seeds and do not count.*"
 )
 
 _EXPLORED = (
-    "Every claim of the papers that we measured besides the [headline claims](index.md), with its "
-    "effect. No plan fixed these before their runs. Most have three to ten seeds, and many "
-    "overlap. So there are no verdicts here. An interval that is far from zero is a hint, not a "
-    "finding."
+    "This page shows the effects of all claims that we measured besides the [headline "
+    "claims](index.md). No plan fixed them before their runs. Most have three to ten seeds, and "
+    "many overlap, so there are no verdicts here. An interval that is far from zero is a hint, "
+    "not a finding."
 )
 
 #: The papers in the order of the index: the page of their claims, the start of their places, and

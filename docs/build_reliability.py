@@ -56,8 +56,13 @@ The tables cover {selectors}. A selector that is missing from a table cannot see
 FAULTS_INTRODUCTION = """\
 `benchmarks/faults.py` runs the tests of each row and counts them. *long* marks rows of `make long`,
 which tries random cases and every file operation far more often than CI does. The other rows were
-tried as in CI. The tests assume that a rename is on disk when it returns. Separate tests kill Ray's
-workers, also in CI."""
+tried as in CI. The tests assume that a rename is on disk when it returns.
+
+**{n_kills:,} kills at random moments** are counted below, in {n_rows} rows. After a kill, the work
+is started again; in the end everything is compared with work that was never killed. Nodes and
+clients *in memory* are functions in the process of the server, so a kill takes a fraction of a
+second and not a deployment. Deployments with processes and networks of their own are killed in
+`tests/live/flower/test_deployment.py` and `tests/live/nvflare/test_simulator.py`."""
 
 
 def faults_part(saved: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -66,13 +71,16 @@ def faults_part(saved: Mapping[str, Mapping[str, Any]]) -> list[str]:
     Args:
         saved: The file's content.
     """
-    lines = ["## Faults, damaged files and odd input", "", FAULTS_INTRODUCTION, ""]
+    kills = [row["tries"] for row in saved.values() if row.get("is_kill") and row["tries"]]
+    introduction = FAULTS_INTRODUCTION.format(n_kills=sum(kills), n_rows=len(kills))
+    lines = ["## Faults, damaged files and odd input", "", introduction, ""]
     lines += ["| fault or attack | tries | tests that failed | outcome | tests |", "|---" * 5 + "|"]
     for fault, row in saved.items():
         files = dict.fromkeys(test.split("::")[0] for test in row["tests"])
         tries = f"{row['tries']:,}" + (", long" if row["long"] else "")
+        tried = f"{tries} | {row['failed']}" if row["tries"] else "not tried yet | -"
         where = ", ".join(f"`{file}`" for file in files)
-        lines.append(f"| {fault} | {tries} | {row['failed']} | {row['outcome']} | {where} |")
+        lines.append(f"| {fault} | {tried} | {row['outcome']} | {where} |")
     return lines
 
 

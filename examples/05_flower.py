@@ -20,7 +20,7 @@ from turnout.data import Digits, Shards, federate
 from turnout.live import VirtualWorld
 from turnout.live.flower import SelectingStrategy
 from turnout.live.flower.client import LossReport, describe
-from turnout.worlds import e3cs_world
+from turnout.worlds import Buffered, Environment, LinearContextual, Reliable, e3cs_world
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
 N_CLIENTS = 20
@@ -164,6 +164,39 @@ class OneProcess(Grid):
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # set by Flower's engines
 server(OneProcess(client, N_CLIENTS), Context(1, 0, {}, RecordDict(), {}))
 
+# %% [markdown]
+# ## Rounds that overlap
+#
+# With a schedule, no node waits for the slowest one. Here 8 nodes are always at work, and 5 replies make a new model. A
+# node trains on the model that it got; its step counts less if the model has changed since. In this world, nodes
+# differ in speed.
+
+# %%
+overlapping = ServerApp()
+SLOW = Environment(N_CLIENTS, seed=1, volatility=Reliable(), timing=LinearContextual())
+
+
+@overlapping.main()
+def compare(grid: Grid, context: Context) -> None:
+    """Run 20 rounds that wait for all clients, and 20 that do not."""
+    for name, schedule in (("waiting", None), ("buffered", Buffered(size=5, concurrency=8))):
+        strategy = SelectingStrategy(
+            FedAvg(fraction_evaluate=0.0),
+            "random",
+            cohort_size=5,
+            seed=1,
+            schedule=schedule,
+            world=VirtualWorld(SLOW),
+        )
+        start = ArrayRecord([np.zeros((64, 10))])
+        result = strategy.start(grid, start, num_rounds=20, evaluate_fn=accuracy)
+        found = result.evaluate_metrics_serverapp[20]["accuracy"]
+        seconds = strategy.run.length_s.sum()
+        print(f"{name:8} accuracy {found:.1%} after {seconds:.0f} s of virtual time")
+
+
+overlapping(OneProcess(client, N_CLIENTS), Context(1, 0, {}, RecordDict(), {}))
+
 # %%
 figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
 for name, values in curves.items():
@@ -174,7 +207,7 @@ plt.show()
 
 # %% [markdown]
 # One seed of a small app shows that it works, not which selector wins. Read on: [deadlines](../docs/howto/flower-deadlines.md),
-# [resume after a crash](../docs/howto/flower-resume.md),
+# [rounds that overlap](../docs/howto/overlap.md#in-flower), [resume after a crash](../docs/howto/flower-resume.md),
 # [clients that report loss](../docs/howto/flower-client.md),
 # [deployment](../docs/howto/flower-deployment.md). [flower-volatile](flower-volatile/README.md) is a complete app
 # with real processes, certificates and failures.

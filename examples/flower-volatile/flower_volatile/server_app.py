@@ -13,7 +13,7 @@ from flower_volatile import task
 from turnout.experiment.config import world_of
 from turnout.live import VirtualWorld
 from turnout.live.flower import SelectingStrategy
-from turnout.worlds import FirstK, FixedDeadline, OverSelect, RoundPolicy
+from turnout.worlds import Buffered, FirstK, FixedDeadline, OverSelect, RoundPolicy, WorkSchedule
 
 app = ServerApp()
 
@@ -27,6 +27,7 @@ def main(grid: Grid, context: Context) -> None:
         settings["selector"],
         cohort_size=settings["cohort-size"],
         policy=policy(settings),
+        schedule=schedule(settings),
         seed=settings["seed"],
         checkpoint=settings["checkpoint"] or None,
         records=settings["records"] or None,
@@ -48,6 +49,13 @@ def policy(settings: Mapping[str, Any]) -> RoundPolicy:
     if settings["over-select"] > 1.0:
         return OverSelect(FirstK(seconds=settings["deadline"]), settings["over-select"])
     return FixedDeadline(settings["deadline"])
+
+
+def schedule(settings: Mapping[str, Any]) -> WorkSchedule | None:
+    """Return when clients get work, if rounds are to overlap."""
+    if not settings["buffer"]:
+        return None
+    return Buffered(size=settings["buffer"], concurrency=settings["concurrency"])
 
 
 def world(settings: Mapping[str, Any]) -> VirtualWorld | None:
