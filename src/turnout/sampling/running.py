@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from turnout.core import require
+from turnout.core.arrays import check_vector, vector
+from turnout.core.errors import InvalidInput
 from turnout.core.types import BoolArray, FloatArray, IntArray
 
 
@@ -117,6 +120,11 @@ def count_unanswered(unanswered: IntArray, clients: IntArray, answered: BoolArra
         clients: (s,) the clients that were asked.
         answered: (s,) which answers can be used.
     """
+    check_vector("unanswered", unanswered)
+    check_vector("answered", answered)
+    clients = vector("clients", clients, np.int64, answered.size)
+    if clients.size and not 0 <= clients.min() <= clients.max() < unanswered.size:
+        raise require.wrong("clients", f"lie in 0 .. {unanswered.size - 1}", clients)
     unanswered[clients] = np.where(answered, 0, unanswered[clients] + 1)
 
 
@@ -124,8 +132,11 @@ def below_everyone(score: FloatArray) -> float:
     """Return a base for scores of any sign: as far below the lowest as the highest is above it.
 
     Args:
-        score: (p,) the scores.
+        score: (p,) the scores, at least one.
     """
+    check_vector("score", score)
+    if not score.size:
+        raise InvalidInput("score must not be empty.", field="score")
     return 2.0 * float(score.min()) - float(score.max())
 
 
@@ -145,6 +156,10 @@ def lowered(
         base: What scores are counted from, given all of them: 0 if they cannot be negative. A
             score below it stays.
     """
+    check_vector("score", score)
+    check_vector("unanswered", unanswered, score.size)
+    if patience is not None:
+        patience = require.integer("patience", patience, minimum=0)
     if patience is None or not score.size or unanswered.max() <= patience:
         return score
     lost = np.flatnonzero(unanswered > patience)

@@ -224,8 +224,8 @@ def replay(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = turnout.compare(["random"], "e3cs", n_rounds=60, seeds=1, n_jobs=1, out=folder)
     ...     found = replay(folder, ["e3cs"])
-    >>> found.candidates[0].label, sorted(found.candidates[0].estimates["success"])
-    ('e3cs', ['doubly_robust', 'inverse_propensity', 'self_normalised'])
+    >>> found.candidates[0].label, list(found.candidates[0].estimates)
+    ('e3cs', ['success', 'seconds', 'wasted'])
     """
     if draws is not None:
         require.integer("draws", draws, minimum=1)
