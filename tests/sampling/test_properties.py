@@ -27,7 +27,7 @@ from turnout.sampling import (
     uniform_draw,
 )
 from turnout.sampling.bottleneck import CLIENTS_PER_BIN
-from turnout.sampling.ranking import SAMPLE_SIZE
+from turnout.sampling.ranking import SAMPLE_SIZE, median
 from turnout.sampling.rounding import N_GROUPS
 
 SIGMAS = 5.0
@@ -814,6 +814,19 @@ def test_sizes_outside_of_the_clients_are_refused() -> None:
     for nobody in (lambda: bottleneck_limit(three, three, 0, 1.0), lambda: kth_largest(three, 0)):
         with pytest.raises(InvalidInput, match="must be an integer >= 1"):
             nobody()
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 20_000, 20_001])
+def test_medians_and_ranks_are_those_of_numpy(n: int) -> None:
+    rng = np.random.default_rng(n)
+    few = rng.integers(0, 3, n).astype(np.float64)
+    one = np.where(np.arange(n) % 5, 1.0, rng.random(n))
+    two = np.repeat([0.0, 1.0], [n // 2, n - n // 2])
+    for values in (rng.random(n), rng.lognormal(0, 3, n), np.sort(rng.random(n)), few, one, two):
+        assert median(values) == np.median(values)
+        ordered = np.sort(values)[::-1]
+        for rank in {1, 1 + n // 3, n}:
+            assert kth_largest(values, rank) == ordered[rank - 1]
 
 
 def test_numbers_that_cannot_be_ranked_are_refused() -> None:

@@ -86,6 +86,7 @@ from turnout.core.stateful import LARGEST_STATE, NOT_NEGATIVE
 from turnout.core.types import BoolArray, FloatArray, Outcome, RoundContext, Selection, Status
 from turnout.sampling import bottleneck_limit, top_m
 from turnout.sampling.linear import known_context
+from turnout.sampling.ranking import median
 from turnout.sampling.running import add_observations, fade, no_observations, shrunk_mean
 from turnout.selectors._accounts import Accounts, charged
 
@@ -199,19 +200,21 @@ class Pace(Accounts):
         base = self._base(ctx)
         time = self._expected(ctx, base)
         np.minimum(time, ctx.deadline, out=time)
-        cost = np.maximum(time[others], time[reserved].max(initial=0.0))  # the slowest counts
+        of_others = others if others.size < ctx.n_clients else slice(None)  # without a copy
+        cost = np.maximum(time[of_others], time[reserved].max(initial=0.0))  # the slowest counts
         worth = self._worth(ctx)
         worth *= self.utility
         queue = self._ledger(ctx.round).accounts["queue_"]
         chosen = reserved
         if n_places and ctx.busy is not None:
             mean = max(float(time[ctx.available | ctx.busy].mean()), SHORTEST)
-            score = place_score(time[others] / mean, worth[others], queue[others], self.haste)
+            of_each = time[of_others] / mean, worth[of_others], queue[of_others]
+            score = place_score(*of_each, self.haste)
             ranking = top_m(score, n_places, rng)  # Eq. (6)
             chosen = np.sort(np.concatenate((reserved, others[ranking.chosen])))
         elif n_places:
-            gain = (worth + queue)[others]
-            mean = max(float(time[ctx.pool].mean()), SHORTEST)
+            gain = (worth + queue)[of_others]
+            mean = max(float(ctx.of_pool(time).mean()), SHORTEST)
             price = self.haste * n_places * (1.0 - self.late_) / mean  # Eq. (1)
             limit = bottleneck_limit(cost, gain, n_places, price)
             ranking = top_m(np.where(cost <= limit, gain, -np.inf), n_places, rng)
@@ -339,7 +342,8 @@ class Pace(Accounts):
         n_answers, n_asked = self.answers_.sum(axis=1)
         worth = shrunk_mean(self.answers_, (n_answers + 1.0) / (n_asked + 1.0), ANSWER_PRIOR)
         is_known = self.loss_[1] > 0.0
-        typical = _median(self.loss_[0, is_known] / self.loss_[1, is_known])
+        sums, counts = self.loss_ if is_known.all() else self.loss_[:, is_known]
+        typical = _median(sums / counts)
         if typical > 0.0:
             relative = shrunk_mean(self.loss_, typical, LOSS_PRIOR)
             relative /= typical
@@ -386,4 +390,4 @@ def _part_of_round(ctx: RoundContext) -> float:
 
 def _median(values: FloatArray) -> float:
     """Return the median, 0 of nothing."""
-    return float(np.median(values)) if values.size else 0.0
+    return median(values) if values.size else 0.0
