@@ -71,7 +71,7 @@ def test_the_page_follows_a_run_by_itself(page, tmp_path, ticking):
     wait(page, "document.querySelector('#run-answers').data[0].y.length === 6")
     assert page.evaluate("document.querySelector('#run-answers').kept")  # with its zoom
     page.set_viewport_size({"width": 400, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    wait(page, "document.documentElement.scrollWidth <= 400")  # drawn again
     hosts = {request.url.split("/")[2] for request in page.requests() if "://" in request.url}
     assert len(hosts) == 1  # nothing but loopback was asked
     assert complaints(page) == []
