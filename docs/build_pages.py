@@ -169,17 +169,21 @@ def chances(selector: turnout.Selector) -> str:
 
 
 def is_unbiased(selector: turnout.Selector) -> bool:
-    """Return whether chances are stated and every client of a toy federation can be chosen."""
+    """Return whether chances are stated and every client can be chosen, early and late."""
     if not selector.reports_probability:
         return False
     toy, everyone = ToyFederation(12, 4), np.ones(12, dtype=np.bool_)
     selector.prepare(12)
-    toy.play(selector, range(30), available=everyone)
-    seen = np.zeros(12, dtype=np.bool_)
-    for seed in range(N_DRAWS):
-        _, selection = toy.choose(selector, 30, seed=seed, available=everyone)
-        seen[selection.clients] = True
-    return bool(seen.all())
+    played = 0
+    for t in (1, 2, 30):
+        toy.play(selector, range(played, t), available=everyone)
+        played, seen = t, np.zeros(12, dtype=np.bool_)
+        for seed in range(N_DRAWS):
+            _, selection = toy.choose(selector, t, seed=seed, available=everyone)
+            seen[selection.clients] = True
+        if not seen.all():
+            return False
+    return True
 
 
 def promise(selector: turnout.Selector) -> str:

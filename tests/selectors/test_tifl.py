@@ -5,6 +5,8 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import turnout
 from tests.references import tifl_slow
@@ -51,6 +53,19 @@ def test_everyone_is_profiled_first():
         tell(selector, selection.clients, [1.0] * 3)
     assert seen == set(range(7))
     assert int(cohort(selector, context(7, 3, 3)).recall("tier")) != PROFILED
+
+
+def test_who_fills_the_cohort_beside_new_clients_states_its_chance():
+    selector = made([1.0, 2.0, 3.0])
+    selector.grow(5)
+    counts, repeats = np.zeros(5), 3000
+    for seed in range(repeats):
+        selection = cohort(selector, context(5, 3), seed)
+        expected = np.where(selection.clients < 3, 1 / 3, 1.0)
+        assert selection.probability.tolist() == expected.tolist()
+        counts[selection.clients] += 1
+    assert counts[3:].tolist() == [repeats] * 2
+    assert np.abs(counts[:3] / repeats - 1 / 3).max() < 5 * math.sqrt(0.25 / repeats)
 
 
 def test_tiers_are_equal_parts_of_the_sorted_times():
@@ -108,6 +123,18 @@ def test_tiers_with_higher_losses_are_drawn_more_often_when_the_drawn_one_got_no
     assert selector.chance_.tolist() == pytest.approx(expected)
     tell(selector, [4], [5.0], [9.0], tier=2)  # worse: 2.0 -> 5.5, now the highest
     assert selector.chance_.tolist() == pytest.approx(tifl_slow.change_probs([3.0, 0.75, 5.5]))
+    tell(selector, [0, 2], [1.0, 3.0], [3.0, 9.0], tier=0)  # 3.0 -> 3.0 is no better
+    assert selector.chance_.tolist() == pytest.approx(tifl_slow.change_probs([3.0, 5.0, 5.5]))
+
+
+def test_a_tier_that_got_better_leaves_the_chances_also_where_the_order_changed():
+    selector = made(np.arange(4.0) + 1, [3.0, 3.0, 1.0, 1.0], tiers=2, interval=1)
+    tell(selector, [0], [1.0], [3.0], tier=0)
+    assert selector.chance_.tolist() == pytest.approx([2 / 3, 1 / 3])
+    tell(selector, [0, 1], [1.0, 2.0], [0.5, 0.5], tier=0)  # 3.0 -> 0.5, now the lowest
+    assert selector.chance_.tolist() == pytest.approx([2 / 3, 1 / 3])
+    tell(selector, [2], [3.0], [1.0], tier=1)  # 1.0 -> 1.0
+    assert selector.chance_.tolist() == pytest.approx([1 / 3, 2 / 3])
 
 
 def test_as_in_public_implementations_chances_can_follow_the_losses_at_every_look():
@@ -158,13 +185,79 @@ def test_credits_limit_a_tier_and_are_renewed_together():
     assert drawn == {0, 1}
 
 
+def test_a_tier_without_a_known_loss_counts_as_usual():
+    losses = [2.0, 4.0, NAN, NAN, 6.0, NAN]
+    selector = made(np.arange(6.0) + 1, losses, tiers=3)
+    assert selector._levels().tolist() == [3.0, 4.0, 6.0]
+
+
+def test_late_feedback_takes_no_credit_that_is_not_there():
+    selector = made(np.arange(4.0) + 1, tiers=2, interval=None, credits=2)
+    for _ in range(3):
+        tell(selector, [0], [1.0], tier=0)
+    assert selector.credits_.tolist() == [0, 2]
+
+
+def test_credits_are_renewed_where_new_chances_leave_no_tier_to_draw():
+    # Tier 1 spends its credit. The look then gives tier 0, which still has one, a chance of 0.
+    selector = made(
+        np.arange(4.0) + 1, [1.0, 1.0, 2.0, 2.0], tiers=2, interval=1, credits=1, least=0.0
+    )
+    tell(selector, [2], [3.0], [2.0], tier=1)
+    assert selector.chance_.tolist() == [0.0, 1.0]
+    assert selector.credits_.tolist() == [1, 1]
+    assert set(cohort(selector, context(4, 2)).clients.tolist()) == {2, 3}
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 4),
+    st.sampled_from([None, 1, 2]),
+    st.sampled_from([0.0, 1.0]),
+    st.booleans(),
+)
+def test_a_tier_can_be_drawn_in_every_round(seed, tiers, credits, least, always):
+    rng = np.random.default_rng(seed)
+    selector = made(
+        rng.random(8), rng.random(8),
+        tiers=tiers, credits=credits, least=least, always=always, interval=1,
+    )  # fmt: skip
+    for t in range(12):
+        selection = cohort(selector, context(8, 2, t), seed + t)
+        assert selection.clients.size == 2
+        chance = selector._chances()
+        assert chance.sum() == pytest.approx(1.0)
+        tier = int(selection.recall("tier"))
+        tell(selector, selection.clients, rng.random(2), rng.random(2), tier=tier)
+
+
 def test_silent_clients_become_the_slowest_and_come_back_with_an_answer():
     selector = made([1.0, 2.0, 3.0, 4.0], tiers=4, patience=1)
-    for _ in range(2):
-        tell(selector, [0], [NAN], status=[3])
+    tell(selector, [0], [NAN], status=[3])
+    assert selector._tiers().tolist() == [0, 1, 2, 3]
+    tell(selector, [0], [NAN], status=[3])
     assert selector._tiers().tolist() == [3, 0, 1, 2]
     tell(selector, [0], [1.0])
     assert selector._tiers().tolist() == [0, 1, 2, 3]
+
+
+def test_tiers_follow_the_mean_of_all_times():
+    selector = made([2.0, 4.0, 6.0], tiers=3)
+    for seconds in (3.0, 7.0):
+        tell(selector, [0], [seconds])
+    assert selector.seconds_.tolist() == [4.0, 4.0, 6.0]
+    tell(selector, [0], [12.0])
+    assert selector.seconds_[0] == 6.0
+    tell(selector, [0], [6.5])
+    assert selector._tiers().tolist() == [2, 0, 1]  # its mean is 6.1
+
+
+def test_without_profiling_a_client_that_was_never_asked_is_in_the_middle():
+    selector = turnout.make("tifl", tiers=3, profiling=0)
+    selector.reset(3)
+    tell(selector, [0, 2], [9.0, 1.0])
+    assert selector._tiers().tolist() == [2, 1, 0]
+    assert int(cohort(selector, context(3, 1)).recall("tier")) != PROFILED
 
 
 def test_a_client_that_never_answered_is_the_slowest():

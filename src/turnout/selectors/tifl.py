@@ -42,7 +42,9 @@ Deviations: 1. Before training, the paper lets all clients run a profiling phase
             simulations of 300 rounds (world unequal, ten seeds), chances changed 6 times instead of
             26, and the rounds took as long.
 Limits:     Tiers that are seldom drawn keep old losses. Where speed and labels go together, fast
-            tiers bias the model; the adaptive form was made against that.
+            tiers bias the model; the adaptive form was made against that. While new clients are
+            profiled, and while a tier has no credits or a chance of 0, some clients cannot be
+            chosen, so a mean by inverse probability is biased in these rounds.
 Cost:       O(n log n) select, O(m) observe, state 41n bytes.
 Checked:    By hand, against a slow implementation and by frequencies, in
             tests/selectors/test_tifl.py.
@@ -207,8 +209,6 @@ class TiFL(Selector):
             return
         if self.credits is not None:
             self.credits_[drawn] = max(0, self.credits_[drawn] - 1)
-            if not (self.credits_ * self.chance_).any():
-                self.credits_[:] = self.credits
         if self.interval is not None and self.rounds_ % self.interval == 0:
             level = self._levels()
             is_stuck = level[drawn] >= self.level_[drawn] > 0.0
@@ -217,6 +217,8 @@ class TiFL(Selector):
                 weight = rank + self.least
                 self.chance_ = weight / weight.sum() if weight.any() else np.ones(self.tiers)
             self.level_ = level
+        if self.credits is not None and not (self.credits_ * self.chance_).any():
+            self.credits_[:] = self.credits  # new chances may also leave no tier to draw
 
     def _profile(self, ctx: RoundContext, is_new: BoolArray, rng: np.random.Generator) -> Selection:
         """Choose new clients first, then anybody."""
