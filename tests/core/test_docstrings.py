@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import re
 
 import pytest
 
@@ -101,3 +102,28 @@ def test_only_parameters_are_explained(part):
         if (extra := entries(member.__doc__).keys() - parameters(member))
     }
     assert not stale
+
+
+#: What the symbols of a stated size of the state mean with default parameters.
+SYMBOLS = {
+    "clustered": lambda selector: {"d": selector.sketch_size},
+    "divfl": lambda selector: {"d": selector.sketch_size},
+    "fedcor": lambda selector: {"d": selector.dimension, "samples": selector.samples},
+    "hics-fl": lambda selector: {"C": selector.classes},
+}
+#: Without "pace" and "rbcs-f", whose state depends on the contexts that they have seen.
+_STATED = re.compile(r"\b[Ss]tate\s+(\d+|\([^)]*\))\s?n\s+bytes")
+
+
+@pytest.mark.parametrize("name", turnout.list_selectors(plugins=False))
+def test_the_stated_bytes_of_state_are_those_of_the_state(name):
+    selector = turnout.make(name)
+    stated = _STATED.search(inspect.getmodule(type(selector)).__doc__)
+    if stated is None or name in {"guarded", "mix", "pace", "rbcs-f"}:
+        return
+    n = 1009
+    selector.prepare(n)
+    found = sum(array.nbytes for array in selector.state().values() if n in array.shape)
+    symbols = SYMBOLS.get(name, lambda selector: {})(selector)
+    formula = re.sub(r"(\d) ?(?=[a-zA-Z])(?!x )", r"\1 * ", stated[1]).replace(" x ", " * ")
+    assert found == n * eval(formula, {}, symbols), (stated[1], found / n)

@@ -202,7 +202,54 @@ def test_among_many_clients_the_mean_varies_less_and_chances_are_kept():
 
 
 def test_unknown_and_empty_clients():
-    chosen = made(4, by="size").select(context([0, np.nan, 10, 0], 2), np.random.default_rng(0))
-    assert set(chosen.clients.tolist()) <= {1, 2}
+    # the unknown size counts as the mean, 10 / 3: its client has 0.5 of an urn, client 2 has 1.5
+    ctx, counts = context([0, np.nan, 10, 0], 2), np.zeros(4)
+    for seed in range(400):
+        chosen = made(4, by="size").select(ctx, np.random.default_rng(seed))
+        counts[chosen.clients] += 1
+    assert counts[[0, 2, 3]].tolist() == [0, 400, 0]
+    assert counts[1] / 400 == pytest.approx(0.5, abs=5 * 0.5 / 20)
     chosen = made(3, by="size").select(context([0, 0, 0], 2), np.random.default_rng(0))
     assert chosen.times.sum() == 2
+
+
+def test_groups_follow_the_last_updates_that_clients_sent():
+    # Two kinds of clients, and two urns: with known updates, each urn holds one kind.
+    selector, ctx = made(4, sketch_size=2), context([1, 1, 1, 1], 2)
+
+    def tell(clients, sketches):
+        n = len(clients)
+        metrics = {"update_sketch": np.array(sketches, dtype=float)}
+        selector.observe(
+            turnout.Selection(0, np.array(clients)), turnout.Outcome([0] * n, [1.0] * n, metrics)
+        )
+
+    def cohorts():
+        return {tuple(selector.select(ctx, np.random.default_rng(s)).clients) for s in range(60)}
+
+    tell([0, 1, 2, 3], [[1, 0], [0, 1], [1, 0.1], [0.1, 1]])
+    assert cohorts() == {(0, 1), (0, 3), (1, 2), (2, 3)}
+    tell([1, 2], [[1, 0], [np.nan, np.nan]])  # client 1 changes its kind, client 2 says nothing
+    assert selector.sketch_.tolist() == [[1, 0], [1, 0], [1, 0.1], [0.1, 1]]
+    tell([2], [[0, 1]])
+    assert cohorts() == {(0, 2), (0, 3), (1, 2), (1, 3)}
+
+
+@pytest.mark.parametrize("n_absent", [3, MOST_GROUPED])
+def test_absent_clients_lend_their_groups_to_nobody(n_absent):
+    # The first clients are absent, and all of one kind. The others are of two kinds.
+    n = n_absent + 2 * MOST_GROUPED if n_absent > 3 else n_absent + 8
+    kind = np.where(np.arange(n) < n_absent, 0, 1 + np.arange(n) % 2)
+    selector = made(n, sketch_size=3)
+    selector.sketch_[:] = np.array([[1.0, 1, 1], [1, -1, 1], [-1, 1, -1]])[kind]
+    ctx = context(np.ones(n), 2, np.arange(n) >= n_absent)
+    for seed in range(20):
+        chosen = selector.select(ctx, np.random.default_rng(seed)).clients
+        assert (chosen >= n_absent).all()
+        assert sorted(kind[chosen]) == [1, 2]
+
+
+def test_by_size_nothing_is_reported_and_by_similarity_sketches_are():
+    assert made(3, by="size").needs_metrics == frozenset()
+    assert made(3, by="size").metric_sizes == {}
+    assert made(3, sketch_size=9).metric_sizes == {"update_sketch": 9}

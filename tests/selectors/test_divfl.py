@@ -186,6 +186,11 @@ def test_the_silent_lose_among_clients_without_a_gain():
     assert all(1 not in chosen(selector, 3, seed) for seed in range(20))
 
 
+def test_stochastic_greedy_takes_nobody_twice_also_where_nobody_gains():
+    for seed in range(30):
+        assert len(set(chosen(made([[1.0]] * 6, sampled=0.5), 5, seed))) == 5
+
+
 def test_equal_clients_are_drawn_at_random():
     np.testing.assert_allclose(frequency(made([[1.0, 2.0]] * 4), 1, 4000), 0.25, atol=0.04)
 
@@ -209,7 +214,10 @@ def test_candidates_are_a_random_part():
     vectors = cloud(40)
     selector = made(vectors, candidates=5)
     assert (frequency(selector, 2, 400) > 0).all()
-    assert len(chosen(selector, 12)) == 12  # at least the cohort is compared
+    rng = np.random.default_rng(0)
+    assert selector._candidates(np.arange(40), 12, rng).size == 12  # at least the cohort
+    assert selector._candidates(np.arange(40), 2, rng).size == 5
+    assert len(chosen(selector, 12)) == 12
     assert chosen(made(vectors, candidates=40), 6) == chosen(made(vectors, candidates=None), 6)
 
 

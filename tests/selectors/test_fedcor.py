@@ -212,6 +212,31 @@ def test_it_finds_groups_of_clients_and_takes_one_of_each(centered):
     assert set(group[chosen]) == {0, 1}
 
 
+@pytest.mark.parametrize(
+    ("centered", "expected"),
+    [
+        (False, [[1.0, 4.0], [0.0, 2.0]]),
+        # weights 0.5 and 1: the mean of client 0 is (0.5 + 4) / 1.5 = 3, that of client 1 is 2
+        (True, [[-2.0, 1.0], [0.0, 0.0]]),
+    ],
+)
+def test_by_hand_what_the_process_is_trained_on(monkeypatch, centered, expected):
+    selector, given = made(2, samples=3, fading=0.5, centered=centered, iterations=7), []
+    selector.change_[:] = [[1.0, 4.0, 0.0], [0.0, 2.0, 0.0]]
+    selector.is_measured_[:] = [[True, True, False], [False, True, False]]
+    selector.sample_round_[:2] = 4, 5
+
+    def record(embedding, change, is_measured, weight, noise, n_steps, learning_rate):
+        given.append((change.tolist(), is_measured.tolist(), weight.tolist(), n_steps))
+        return embedding
+
+    monkeypatch.setattr("turnout.selectors.fedcor.fitted", record)
+    selector._train()
+    selector._train()
+    measured = [[True, True], [False, True]]
+    assert given == [(expected, measured, [0.5, 1.0], n) for n in (70, 7)]
+
+
 def test_silence_lowers_a_client_below_all_others_after_patience():
     selector = trained([[3.0, 0.0], [2.0, 1.0], [1.0, 1.0], [0.5, 1.0]], patience=1, anneal=1.0)
     ctx = context([1] * 4, 1, 1)

@@ -55,6 +55,11 @@ def test_by_hand():
     np.testing.assert_allclose(found, [1 / 6, 2 / 6, 3 / 6, 1.0])
 
 
+def test_unknown_data_sizes_count_as_the_mean():
+    found = chances(made([1.0, 1.0, 1.0]), context([10, NAN, 30], 1))
+    np.testing.assert_allclose(found, [10 / 60, 20 / 60, 30 / 60])
+
+
 def test_data_counts_beside_the_norm():
     found = chances(made([2.0, 1.0, 1.0]), context([10, 20, 40], 1))
     np.testing.assert_allclose(found, [0.25, 0.25, 0.5])
@@ -124,13 +129,8 @@ def test_nothing_known_is_a_uniform_draw():
 
 
 def test_a_norm_of_zero_is_looked_at_again():
-    selector = made([0.0, 1.0, 1.0])
-    p = [
-        float(selector.select(context([1] * 3, 1), np.random.default_rng(s)).probability[0])
-        for s in range(50)
-    ]
-    assert max(p) < 0.51
-    assert LEAST_WEIGHT > 0.0
+    weight = made([0.0, 1.0, 2.0])._weight(context([1] * 3, 1))
+    assert weight.tolist() == [LEAST_WEIGHT, 0.5, 1.0]
     found = chances(made([0.0, 0.0, 0.0]), context([1] * 3, 1))
     np.testing.assert_allclose(found, 1 / 3)
 
@@ -150,9 +150,18 @@ def test_only_available_clients_share_the_places():
     np.testing.assert_allclose(found[:2], [1 / 3, 2 / 3])
 
 
-def test_a_cohort_of_aocs_is_at_most_what_was_asked():
-    selector, ctx = made([1.0, 1.0, 50.0, 60.0], iterations=1), context([1] * 4, 3)
-    p = approximate_probability(np.array([1.0, 1.0, 50.0, 60.0]), 3, 1)
-    sizes = [selector.select(ctx, np.random.default_rng(s)).clients.size for s in range(300)]
-    assert set(sizes) <= {2, 3}
-    assert np.mean(sizes) == pytest.approx(p.sum(), abs=0.15)
+def test_a_cohort_of_aocs_is_at_most_what_was_asked_and_states_its_own_chances():
+    norms = [1.0, 4.0, 16.0, 64.0]
+    selector, ctx = made(norms, iterations=1), context([1] * 4, 3)
+    p = approximate_probability(np.array(norms), 3, 1)
+    assert p.sum() < 2.5  # far from the three places, so its chances are not those of OCS
+    counts, sizes, repeats = np.zeros(4), set(), 4000
+    for seed in range(repeats):
+        drawn = selector.select(ctx, np.random.default_rng(seed))
+        np.testing.assert_allclose(drawn.probability, p[drawn.clients], rtol=1e-12)
+        counts[drawn.clients] += 1
+        sizes.add(drawn.clients.size)
+    assert sizes == {2, 3}
+    assert np.abs(counts / repeats - p).max() < 5 * np.sqrt(0.25 / repeats)
+    assert selector.may_underfill
+    assert not made(norms).may_underfill

@@ -34,7 +34,7 @@ Deviations: 1. Groups are formed from sketches of the updates instead of the upd
 Limits:     The mean must count every draw alike: train with MeanReturned("equal"), which counts a
             client that two urns gave twice. Failures bias it, as they bias every draw.
 Cost:       O(n log n) select by size; by similarity O(n), and O(n^2) up to 400 clients. O(m)
-            observe. State 8 n bytes for each number of the sketch, by similarity only.
+            observe; state (8 d) n bytes by similarity, for sketches of d numbers.
 Checked:    By hand, against a slow implementation of both algorithms, and for unbiasedness and a
             smaller variance than that of multinomial sampling, in
             tests/selectors/test_clustered.py.

@@ -45,7 +45,7 @@ Deviations: 1. Eq. (7) has a temperature of its own for each data set, because D
 Limits:     The bias shows labels only if the last layer has one and the loss is cross-entropy. The
             number of classes must be set. A group of one balanced client is drawn very often.
 Cost:       select O(n + c M C), for c = candidates, plus the groups, O(250^2); observe O(m). State
-            (8 C + 17) n bytes.
+            (8 C + 9) n bytes.
 Checked:    By hand, against a slow implementation and by frequencies, in
             tests/selectors/test_hics_fl.py.
 """

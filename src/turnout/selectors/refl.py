@@ -32,7 +32,7 @@ Deviations: 1. A server without the column estimates it: the share of rounds aft
 Limits:     If all clients are present all the time, it is a random draw with pauses. Clients that
             fail because they leave are chosen first. Their work is wasted if late updates do not
             count.
-Cost:       O(n) select, O(n) observe, state 41n bytes.
+Cost:       O(n) select, O(n) observe, state 33n bytes.
 Checked:    By hand and against a slow implementation, in tests/selectors/test_refl.py; the
             aggregation in tests/training/test_versions.py and tests/experiment/test_overlap.py.
 """
