@@ -6,6 +6,7 @@ before and once after them. Printed are medians of seconds per round, aggregatio
 
     python benchmarks/training.py
     python benchmarks/training.py --models cnn --repeats 5 --no-flower
+    python benchmarks/training.py --models mlp --repeats 9 --reports
 
 Targets, as ratios: logistic 8, MLP 5, CNN 2.5 to Flower; 4, 3, 2 to the loop with its better number
 of threads. Last line: memory above the data with 1,000 clients of 60 images.
@@ -45,9 +46,7 @@ from training_job import (
     train_plain,
 )
 
-from turnout.core.types import IntArray
 from turnout.training.aggregate import aggregate
-from turnout.training.base import Updates
 from turnout.training.fast import FastTrainer, Functional
 from turnout.training.modules import load_weights, read_weights
 from turnout.training.reference import ReferenceTrainer, UpdateReports
@@ -93,26 +92,6 @@ def trainer_rounds(trainer: ReferenceTrainer | FastTrainer, threads: int) -> Rou
     return one_round
 
 
-def reported_rounds(trainer: FastTrainer, threads: int) -> Round:
-    """Return rounds in which clients also report the length and the sketch of their update."""
-    asked = UpdateReports(trainer, {"update_norm": None, "update_sketch": 64})
-    plain = trainer_rounds(trainer, threads)
-    train = trainer.train
-
-    def training(weights: Tensor, clients: IntArray, round: int) -> Updates:
-        updates = train(weights, clients, round)
-        asked.of(weights, updates.weights)
-        return updates
-
-    def one_round(weights: Tensor, round: int) -> Tensor:
-        trainer.train = training  # type: ignore[method-assign, assignment]
-        after = plain(weights, round)
-        trainer.train = train  # type: ignore[method-assign]
-        return after
-
-    return one_round
-
-
 def compare(model: str, momentum: float, repeats: int) -> dict[str, tuple[list[float], float]]:
     """Return for each trainer the seconds of its rounds, and how far it is from the loop."""
     data, local, cores = make_data(), local_work(momentum), os.cpu_count() or 1
@@ -125,7 +104,6 @@ def compare(model: str, momentum: float, repeats: int) -> dict[str, tuple[list[f
         f"plain loop, {cores} threads": plain_rounds(model, momentum, cores),
         "turnout reference": trainer_rounds(reference, cores),
         "turnout fast": trainer_rounds(fast, cores),
-        "turnout fast, with norm and sketch": reported_rounds(fast, cores),
         "turnout fast, gradients by torch.func": trainer_rounds(by_torch_func, cores),
     }
     weights = dict.fromkeys(rounds, fast.initial_weights())
@@ -139,6 +117,26 @@ def compare(model: str, momentum: float, repeats: int) -> dict[str, tuple[list[f
     return {
         name: (seconds[name][1:], float((weights[name] - plain).abs().max())) for name in rounds
     }
+
+
+def reports_share(model: str, repeats: int) -> list[float]:
+    """Return the cost of norm and sketch in each round, as a share of the round without them.
+
+    It is processor time on one thread, so that other work on the machine counts little.
+    """
+    torch.set_num_threads(1)
+    trainer = FastTrainer(make_data(), MODELS[model], local_work(0.0), SEED, threads=1)
+    reports = UpdateReports(trainer, {"update_norm": None, "update_sketch": 64})
+    weights, shares = trainer.initial_weights(), []
+    for round in range(1 + repeats):  # the first is to warm up
+        start = time.process_time()
+        updates = trainer.train(weights, cohort(round), round)
+        after = aggregate(weights, updates.weights, np.full(COHORT, 1 / COHORT))
+        trained = time.process_time()
+        reports.of(weights, updates.weights)
+        shares.append((time.process_time() - trained) / (trained - start))
+        weights = after
+    return shares[1:]
 
 
 def flower_seconds(model: str, momentum: float, rounds: int) -> list[float]:
@@ -188,12 +186,21 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--momentum", type=float, default=0.0)
     parser.add_argument("--no-flower", action="store_true")
+    parser.add_argument("--reports", action="store_true", help="only the cost of norm and sketch")
     parser.add_argument("--memory-of", choices=MODELS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory_of:
         print(json.dumps(memory_above_data(arguments.memory_of)))
         return
     console = Console(width=110)
+    if arguments.reports:
+        for model in arguments.models:
+            shares = reports_share(model, arguments.repeats)
+            console.print(
+                f"{model}: norm and sketch take {statistics.median(shares):.1%} of the processor "
+                f"time of a round ({min(shares):.1%} to {max(shares):.1%})"
+            )
+        return
     table = Table(title=f"seconds a round, median of {arguments.repeats}, lowest in brackets")
     for heading in ("model", "who", "s/round", "fast is faster by", "weights differ by"):
         table.add_column(heading, justify="left" if heading in ("model", "who") else "right")
