@@ -1,5 +1,6 @@
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 import shlex
@@ -210,3 +211,16 @@ def test_links_between_pages_resolve():
     for page in [*PAGES, *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} -> {target}"
+
+
+def test_the_arena_says_which_selectors_are_missing_from_which_task():
+    kept = json.loads((ROOT / "results" / "arena.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "arena.md").read_text(encoding="utf-8")
+    note = re.search(r"\*\*Missing selectors\.\*\*(.*?)\n\n", page, re.DOTALL)[1]
+    for part in kept["parts"]:
+        has = {selector["label"] for selector in part["experiment"]["selectors"]}
+        for name in sorted(set(turnout.list_selectors(plugins=False)) - has):
+            assert f"`{name}`" in note, (part["setting"], name)
+            if name not in ("guarded", "mix"):
+                sentence = next(x for x in note.split(". ") if f"`{name}`" in x)
+                assert f"`{part['setting']}`" in sentence or "missing there too" in sentence, name

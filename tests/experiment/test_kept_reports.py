@@ -137,7 +137,7 @@ def test_participants_with_work_of_their_own_may_report_anything():
 def test_a_missing_column_says_how_it_is_filled():
     recipe = dataclasses.replace(RECIPE, label_noise=None)
     for selector, training, words in (
-        ("fed-cbs", recipe, r"label_noise=None leaves it out"),
+        ("fed-cbs", recipe, r"for data with classes, and label_noise=None leaves it out"),
         ("rbcs-f", None, r"LinearContextual\(\) fills it"),
     ):
         asked = experiment(selectors=[selector], training=training, world="e3cs")

@@ -73,7 +73,8 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 #: How columns that worlds and training may lack are filled.
 _FILLED = {
     "context": "The timing LinearContextual() fills it.",
-    "label_counts": "Training(label_noise=0.0) fills it, and label_noise=None leaves it out.",
+    "label_counts": "Training(label_noise=0.0) fills it for data with classes, and "
+    "label_noise=None leaves it out; text and float targets have no labels to count.",
 }
 _OWN_COLUMN = "Fill it by the property columns of participants of your own."
 
