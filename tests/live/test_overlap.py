@@ -492,6 +492,23 @@ def test_answers_of_lost_work_do_not_count_twice(ticking):
     assert len(set(pieces)) == len(pieces)
 
 
+def test_the_time_of_a_work_ends_when_its_reply_comes_not_after_a_question_to_others(ticking):
+    """Each question takes eight seconds, and each work at most seven and a half."""
+    history = Accidents(1, n=8, churn=0.0, kinds=("ok",))
+    port = FakePort(history, asks_s=8.0)
+    session = live_session(Buffered(2, 5), "pow-d", poll_s=0.5, ask_s=20.0)
+    live = OverlappingLive(session, port)
+    for _ in range(10):
+        live.gather(8)
+        live.play(lambda addresses, version: [version] * len(addresses))
+    run, works, names = session.journal.run, dict.fromkeys(range(8), 0), session.members.roster.ids
+    assert (run.status == COMPLETED).all()
+    for client, seconds in zip(run.clients.tolist(), run.duration.tolist(), strict=True):
+        step = history.step(history.names.index(names[client]), works[client])
+        assert seconds == pytest.approx(step.delay, abs=0.5)
+        works[client] += 1
+
+
 def test_clients_at_work_keep_their_work_under_a_new_name_and_are_not_merged(ticking):
     session = present(live_session(Buffered(1, 2)))
     session.open()

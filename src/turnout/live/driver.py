@@ -6,7 +6,7 @@ and how its model is saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import compress
@@ -60,6 +60,8 @@ class Transport:
 
     def __init__(self, port: Port, pending: PendingRequests, poll_s: float) -> None:
         self.port, self.pending, self.poll_s = port, pending, poll_s
+        #: Called after each look of ``request``, with the tickets that it waits for.
+        self.meanwhile: Callable[[Collection[Ticket]], None] = lambda waiting: None
 
     def request(
         self,
@@ -88,6 +90,7 @@ class Transport:
             for ticket, reply in self.port.poll(waiting):
                 receive(waiting.pop(ticket), reply._replace(seconds=at))
                 del self.pending.open[ticket]
+            self.meanwhile(waiting)
             end = min(seconds, until() if until else seconds)
             if at >= end or not waiting:
                 break
@@ -118,12 +121,17 @@ class Transport:
             )
         return [i for i in range(len(addresses)) if i not in taken]
 
-    def late_replies(self) -> list[tuple[Request, Reply]]:
-        """Return the replies that came too late to be collected; forget expired requests."""
+    def late_replies(self, but: Collection[Ticket] = ()) -> list[tuple[Request, Reply]]:
+        """Return the replies that nobody waits for; forget expired requests.
+
+        Args:
+            but: The tickets of replies that somebody waits for.
+        """
         expired = self.pending.expire()
         if expired:
             self.port.cancel(expired)
-        replies = self.port.poll(self.pending.open) if self.pending.open else []
+        tickets = self.pending.open.keys() - but
+        replies = self.port.poll(tickets) if tickets else []
         return [(self.pending.open.pop(ticket), reply) for ticket, reply in replies]
 
     def _send(
@@ -362,6 +370,8 @@ class OverlappingLive(Live):
         self._waiting: list[tuple[int, int, Hashable, Reply]] = []
         self._lost: list[Flight] | None = None  # work that was in flight at a restart
         self._tried: tuple[int, bytes] | None = None  # free places and clients that were no match
+        # Work that is done while others are asked or evaluate takes no longer because of them.
+        self.transport.meanwhile = self.collect
 
     def gather(self, n_wanted: int) -> None:
         """Wait for clients before the first round; later rounds do not wait.
@@ -393,9 +403,13 @@ class OverlappingLive(Live):
                 clock.sleep(min(session.settings.poll_s, max(session.left_s(), _SHORTEST_S)))
         return session.close(set(self.port.present()), None, reject)
 
-    def collect(self) -> None:
-        """Take the replies that have come."""
-        for request, reply in self.transport.late_replies():
+    def collect(self, but: Collection[Ticket] = ()) -> None:
+        """Take the replies that have come.
+
+        Args:
+            but: The tickets of replies that somebody waits for.
+        """
+        for request, reply in self.transport.late_replies(but):
             self._take(request, reply)
 
     def _is_over(self) -> bool:

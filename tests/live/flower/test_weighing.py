@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import (
     Bulyan,
     DifferentialPrivacyServerSideFixedClipping,
@@ -286,3 +286,22 @@ def test_the_values_are_as_flower_writes_them(ticking):
     strategy = selecting(MeanReturned())
     result = strategy.start(federation(9), model(), num_rounds=2)
     assert [np.shape(x) for x in value_of(result.arrays)] == [(3,), (1, 1)]
+
+
+def other_arrays(reply):
+    """Return the reply with a model of other keys."""
+    reply.content["arrays"] = ArrayRecord({"other": Array(np.ones(2))})
+    return reply
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_replies_that_are_no_such_model_are_dropped_even_if_there_are_no_others(ticking, n):
+    """A rule takes the model from the replies, so the form of the only reply is not the usual."""
+    grid = federation(n)
+    for node in grid.nodes.values():
+        node.plan = {1: Fate(forge=other_arrays)}
+    strategy = selecting("online-weights", cohort_size=n, start_s=0.0, wait_for_clients_s=0.0)
+    seen = models(strategy, grid, 3)
+    assert set(outcomes(strategy, 1).values()) == {int(Status.FAILED)}
+    np.testing.assert_array_equal(seen[1], seen[2])
+    assert not np.array_equal(seen[2], seen[3])

@@ -84,6 +84,8 @@ _CANNOT: Mapping[type[Strategy], str] = {
     DifferentialPrivacyClientSideAdaptiveClipping: _PRIVACY,
     DifferentialPrivacyClientSideFixedClipping: _PRIVACY,
 }
+#: The same: they do not take a weighted mean of the replies.
+NO_MEAN = tuple(_CANNOT)
 #: Classes whose ``aggregate_train`` uses the weighted mean of the replies and nothing else of them.
 _AVERAGES = frozenset({FedAvg, FedAvgM, FedAdagrad, FedAdam, FedYogi})
 
@@ -124,7 +126,7 @@ def _reason(layer: Strategy) -> str | None:
     )
 
 
-def misfits(
+def unlike_their_models(
     replies: Sequence[Reply], models: Sequence[ArrayRecord], faults: Mapping[int, str]
 ) -> dict[int, str]:
     """Return which replies are no models like the one that their client got, and why.

@@ -41,7 +41,7 @@ from turnout.live.flower.inner import (
     encode_arrays,
     numbering,
 )
-from turnout.live.flower.stale import StaleSteps, check_overlap, misfits
+from turnout.live.flower.stale import StaleSteps, check_overlap, unlike_their_models
 from turnout.live.flower.transport import (
     FlowerHints,
     FlowerPort,
@@ -52,7 +52,7 @@ from turnout.live.flower.transport import (
 )
 from turnout.live.flower.weighing import Weighing, rule_of
 from turnout.live.overlap import OverlappingSession
-from turnout.live.round import BY_CLIENTS, BY_SERVER, HISTORIES
+from turnout.live.round import BY_CLIENTS, BY_SERVER, HISTORIES, ClosedRound
 from turnout.live.session import Session
 from turnout.live.settings import LONGEST_S, LiveSettings
 from turnout.live.transport import Address, Port, Reply, log
@@ -188,7 +188,8 @@ class SelectingStrategy(Strategy):
                     self._inner_state.watch(name, config)
             form = [[key, list(shape), kind] for key, shape, kind in form_of_arrays(initial_arrays)]
             belongs_to = {"strategy": within.name_of(self.inner), "model": form}
-            run.offset = run.resume({**belongs_to, "aggregation": encode(self.aggregation)})
+            rule = None if self.aggregation is None else encode(self.aggregation)
+            run.offset = run.resume({**belongs_to, "aggregation": rule})
             if run.offset and not run.is_evaluated:
                 self._evaluate_again(run, evaluate_config, loop_grid)
             renumber = numbering(run.offset, num_rounds)
@@ -501,11 +502,28 @@ class FlowerRun(HostRun):
                 "once and once, by grid.send_and_receive(messages)."
             )
         payloads = [by_node[cast(int, node)] for node in cohort.addresses]
-        needed, self.port.model = self.session.reports.required, self.arrays
-        reject = partial(self.rules.rejected, sent=self.arrays, needed=needed)
-        result = self.train(payloads, reject)
+        self.port.model = self.arrays
+        return self._believed(self.train(payloads, self._unfit))
+
+    def _believed(self, result: ClosedRound) -> list[Message]:
+        """Return the replies that count, with the weights that are believed."""
         answers = zip(result.answers, result.weights, strict=True)
         return [self.rules.weighted(message, weight) for message, weight in answers]
+
+    def _unfit(
+        self, replies: Sequence[Reply], models: Sequence[ArrayRecord] = ()
+    ) -> dict[int, str]:
+        """Return which replies of a round cannot be aggregated, by position, and why.
+
+        Args:
+            replies: The replies.
+            models: The model that the client of each got; empty: the present one.
+        """
+        needed = self.session.reports.required
+        faults = self.rules.rejected(replies, sent=self.arrays, needed=needed)
+        if self._weighing is None and not models:
+            return faults
+        return unlike_their_models(replies, models or [self.arrays] * len(replies), faults)
 
 
 class OverlappingFlowerRun(FlowerRun):
@@ -565,15 +583,18 @@ class OverlappingFlowerRun(FlowerRun):
     def _play(self) -> list[Message]:
         self._is_due = False
         version, present = self.session.version, self.arrays
-        result = self.play(self._write, present, self._rejected)
+        result = self.play(
+            self._write,
+            present,
+            lambda replies, versions: self._unfit(replies, [self._models[v] for v in versions]),
+        )
         taken = result.taken
         if self._train_configured != version:  # strategies remember the model that they wrote last
             self.written((), version + 1, present, self._train_config, self._grid)
             self._train_configured = version
         if taken is None or not result.answers:
             return []
-        weights = zip(result.answers, result.weights, strict=True)
-        messages = [self.rules.weighted(message, weight) for message, weight in weights]
+        messages = self._believed(result)
         bases = [self._models[number] for number in taken.versions.tolist()]
         return StaleSteps(present, bases, taken, np.array(result.weights)).rewrite(messages)
 
@@ -593,10 +614,3 @@ class OverlappingFlowerRun(FlowerRun):
         if self.session.world is None:
             return super()._driver(port)
         return VirtualLive(self.session, port, self._records)
-
-    def _rejected(self, replies: Sequence[Reply], versions: Sequence[int]) -> dict[int, str]:
-        """Return which replies of a buffer cannot be aggregated, by position, and why."""
-        models = [self._models[version] for version in versions]
-        needed = self.session.reports.required
-        faults = self.rules.rejected(replies, sent=self.arrays, needed=needed)
-        return misfits(replies, models, faults)

@@ -13,31 +13,19 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from flwr.app import Array as FlowerArray
 from flwr.app import ArrayRecord, Message
-from flwr.serverapp.strategy import (
-    Bulyan,
-    FedAvg,
-    FedMedian,
-    FedTrimmedAvg,
-    FedXgbBagging,
-    FedXgbCyclic,
-    Krum,
-    MultiKrum,
-    QFedAvg,
-    Strategy,
-)
+from flwr.serverapp.strategy import FedAvg, Strategy
 
 from turnout.core.errors import InvalidInput
 from turnout.core.selector import Selector
 from turnout.core.types import Array, IntArray
 from turnout.experiment.codec import decode
 from turnout.live.flower import inner as within
+from turnout.live.flower.stale import NO_MEAN
 from turnout.live.flower.transport import read_array
 from turnout.live.settings import LiveSettings
 from turnout.training import Aggregation
 from turnout.training.aggregate import Answered, Memory
 
-#: Strategies that are below FedAvg and do not take the mean.
-_NO_MEAN = (Bulyan, FedMedian, FedTrimmedAvg, FedXgbBagging, FedXgbCyclic, Krum, MultiKrum, QFedAvg)
 #: How the names of what is remembered begin in a checkpoint.
 _PREFIX = "aggregation."
 #: How the keys of arrays end that are no weights: they are averaged and take no step.
@@ -66,7 +54,7 @@ def rule_of(
             "plain mean of the replies. Leave aggregation out.",
             field="aggregation",
         )
-    if not isinstance(inner, FedAvg) or isinstance(inner, _NO_MEAN):
+    if not isinstance(inner, FedAvg) or isinstance(inner, NO_MEAN):
         raise InvalidInput(
             f"aggregation has no meaning for {name}, which does not take a weighted mean of the "
             "replies. Leave it out, or use FedAvg, FedProx, FedAvgM, FedAdagrad, FedAdam or "
