@@ -12,6 +12,7 @@ from tests.live.history import DEADLINE, FakePort, History
 from turnout import InvalidInput, Status
 from turnout.core.bounds import Bounds
 from turnout.live import Identity, Kind, Live, LiveSettings, Quorum, Reply, Session, TooFewAnswers
+from turnout.live.members import MOST_COLUMNS
 from turnout.worlds import FirstK, FixedDeadline, OverSelect
 
 COMPLETED, LATE, FAILED, SILENT = (int(status) for status in Status)
@@ -348,3 +349,21 @@ def test_nothing_of_a_session_imports_a_framework():
     files = list(folder.glob("*.py"))
     assert len(files) > 10
     assert not [path.name for path in files if "flwr" in path.read_text()]
+
+
+def test_a_client_cannot_fill_the_memory_with_columns_or_the_records_with_words(ticking):
+    session = session_of("fed-cbs")
+    junk = {f"column-{i}": 1.0 for i in range(1000)}
+    session.identify("adversary", Reply(metrics=junk, content=Identity("adversary")))
+    session.identify(
+        "honest", Reply(metrics={"label_counts": [1.0, 2.0]}, content=Identity("honest"))
+    )
+    session.sync(["adversary", "honest"])
+    session.identify("other", Reply(metrics={"mine": 2.0}, content=Identity("other")))
+    session.sync(["adversary", "honest", "other"])
+    kept = session.members.columns.state()
+    assert len(kept) == MOST_COLUMNS + 1
+    assert kept.keys() - junk.keys() == {"label_counts"}
+    cohort = session.open()
+    session.receive(cohort.ids[0], Reply(Kind.FAILED, 1.0, reason="x" * 10_000))
+    assert len(session.close().reasons[0]) < 600

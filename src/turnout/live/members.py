@@ -24,6 +24,8 @@ from turnout.live.transport import Address, Identity, Kind, Question, Reply, Tic
 _GRACE_S = 1.0
 #: Longest code or context that is kept.
 MOST_NUMBERS = 100_000
+#: Columns that are kept, beside those that the selector uses: clients must not fill the memory.
+MOST_COLUMNS = 64
 #: Longest stable id that is accepted.
 _LONGEST_ID = 256
 #: Seconds for which an id may have two addresses: a client that reconnects under a new address may
@@ -70,6 +72,7 @@ class Columns:
 
     def __init__(self, n_clients: int = 0) -> None:
         self.n_clients = n_clients
+        self.wanted: frozenset[str] = frozenset()  #: columns for which there is always room
         self._values: dict[str, FloatArray] = {}
 
     def grow(self, n_clients: int) -> None:
@@ -82,7 +85,13 @@ class Columns:
 
     def put(self, client: int, record: Mapping[str, Any]) -> None:
         """Add what a client reports; what does not fit is left out and logged."""
+        new = [name for name in record if name not in self._values and name not in self.wanted]
+        left_out = set(new[max(0, MOST_COLUMNS - len(self._values)) :])
+        if left_out:
+            log.warning("client %d: %d of its columns are left out", client, len(left_out))
         for name, claim in record.items():
+            if name in left_out:
+                continue
             try:
                 value = np.asarray(claim, dtype=np.float64)
             except (TypeError, ValueError, OverflowError):

@@ -50,7 +50,7 @@ from turnout.live.round import (
 )
 from turnout.live.session import Session
 from turnout.live.settings import LiveSettings
-from turnout.live.transport import Address, Kind, Reply, clock, log
+from turnout.live.transport import Address, Kind, Reply, clock, log, no_answer
 from turnout.results.run import Overlap, RoundRow
 from turnout.worlds import Answers, Closed, WorkSchedule
 
@@ -473,7 +473,7 @@ class OverlappingSession(Session):
             if fault is not None:
                 status, reason = Status.FAILED, f"reply dropped, {fault}"
         if reason is not None:
-            log.warning("%s: %s", self.members.roster.id_of(index), reason)
+            reason = no_answer(self.members.roster.id_of(index), reason)
         clients = np.array([index])
         closed = Closed(
             np.array([status], dtype=np.int8),
@@ -513,9 +513,8 @@ class OverlappingSession(Session):
         """Let an answer count as a failure in the records; the selector has learned of it."""
         self.flights.drop(np.array([row]))
         del self._replies[row]
-        self._ended[row] = self._ended[row]._replace(reason=reason)
         client = self.members.roster.id_of(int(self.flights.ended["client"][row]))
-        log.warning("%s: %s", client, reason)
+        self._ended[row] = self._ended[row]._replace(reason=no_answer(client, reason))
 
     def _closed(self, times: tuple[float, float], length_s: float, now: float) -> ClosedRound:
         """Aggregate, and record the round."""
@@ -567,8 +566,8 @@ class OverlappingSession(Session):
             answers = done.answers
             faults = {} if reject is None else reject(replies, answers.versions.tolist())
             for i, why in faults.items():
-                name = self.members.roster.id_of(int(answers.clients[i]))
-                log.warning("%s: reply dropped, %s", name, why)
+                client = self.members.roster.id_of(int(answers.clients[i]))
+                no_answer(client, f"reply dropped, {why}")
             kept = [i for i in range(len(replies)) if i not in faults]
             fields = answers._asdict().items()
             parts: Any = {name: x[kept] for name, x in fields if isinstance(x, np.ndarray)}

@@ -23,7 +23,7 @@ from turnout.core.participation import CHANCE_BOUND
 from turnout.core.types import Array, BoolArray, FloatArray, RoundContext, Selection, Status
 from turnout.experiment.engine import RoundEngine
 from turnout.live.alerts import Alert
-from turnout.live.transport import Address, Kind, Reply, log
+from turnout.live.transport import Address, Kind, Reply, no_answer
 from turnout.results.run import Collector, RoundRow, Run, chance_bound
 from turnout.worlds import Answers, Closed
 
@@ -249,8 +249,7 @@ class OpenRound:
         return closed._replace(status=status)
 
     def _lose(self, i: int, reason: str) -> None:
-        self.reasons[i] = reason
-        log.warning("%s: %s", self.ids[i], reason)
+        self.reasons[i] = no_answer(self.ids[i], reason)
 
 
 class Journal:

@@ -90,6 +90,8 @@ class Session:
         self.shadows = Shadows(settings.shadow, settings.seed) if settings.shadow else None
         if self.shadows is not None:
             self.journal.more_columns = self.shadows.columns
+        shadowed = frozenset() if self.shadows is None else self.shadows.wanted
+        self.members.columns.wanted = self.engine.wanted | shadowed | {"num_samples"}
         self._claims, self._sizes = FirstClaims(), UpdateSizes()
         self._counts_once = counts_once
         self._lock = RLock()

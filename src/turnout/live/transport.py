@@ -31,6 +31,23 @@ def one_line(record: logging.LogRecord) -> bool:
 
 log.addFilter(one_line)
 
+#: Characters of a reason that are kept: clients choose parts of its text.
+_LONGEST_REASON = 500
+
+
+def no_answer(client: Hashable, reason: str) -> str:
+    """Log why a client has no usable answer, and return it as records keep it.
+
+    Args:
+        client: The stable id.
+        reason: The reason, in one line.
+    """
+    if len(reason) > _LONGEST_REASON:
+        reason = f"{reason[:_LONGEST_REASON]}..."
+    log.warning("%s: %s", client, reason)
+    return reason
+
+
 #: Where a client can be reached at the moment: a text or an integer that JSON can hold.
 Address: TypeAlias = Hashable
 #: A port's name for a request that it has sent.

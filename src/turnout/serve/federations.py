@@ -18,7 +18,7 @@ from sqlalchemy import delete, insert, select
 
 from turnout.core.arrays import COLUMN_LIMITS
 from turnout.core.types import Status
-from turnout.live.members import possible_range
+from turnout.live.members import MOST_COLUMNS, MOST_NUMBERS, possible_range
 from turnout.live.transport import clock
 from turnout.results import metrics
 from turnout.serve.auth import (
@@ -55,10 +55,6 @@ from turnout.serve.store import WITHOUT_NUL, Name, Stored, save
 
 _COUNTS: Responses = {200: {"model": CountsDocument}}
 _CREATED: Responses = {**_COUNTS, 201: {"model": CountsDocument}}
-#: Numbers that a client may have in one column.
-_MAX_NUMBERS = 100_000
-#: Columns that a federation may have.
-_MAX_COLUMNS = 64
 #: Clients that are listed as selected least and most often.
 _N_LISTED = 10
 
@@ -317,8 +313,8 @@ def _check_enrolment(federation: LiveFederation, enrolment: Enrolment) -> None:
             detail = f"clients must not differ only in their type, got {client!r} and {twin!r}."
             raise HttpProblem("duplicate-client", detail, fix="Send all ids as texts.")
     columns = federation.members.columns
-    if len(columns.state().keys() | enrolment.columns.keys()) > _MAX_COLUMNS:
-        raise HttpProblem("bad-column", f"columns: there may be {_MAX_COLUMNS} columns at most.")
+    if len(columns.state().keys() | enrolment.columns.keys()) > MOST_COLUMNS:
+        raise HttpProblem("bad-column", f"columns: there may be {MOST_COLUMNS} columns at most.")
     for name, values in enrolment.columns.items():
         wrong = _column_problem(name, values, len(enrolment.clients), columns.shape_of(name))
         if wrong:
@@ -346,8 +342,8 @@ def _column_problem(
     shape = array.shape[1:]
     if name in COLUMN_LIMITS and shape:
         return "must have one number for each client"
-    if shape and not 0 < shape[0] <= _MAX_NUMBERS:
-        return f"must have 1 to {_MAX_NUMBERS} numbers for each client"
+    if shape and not 0 < shape[0] <= MOST_NUMBERS:
+        return f"must have 1 to {MOST_NUMBERS} numbers for each client"
     if known is not None and known != shape:
         return f"has shape {shape} for each client, others have {known}"
     least, most = possible_range(name)
