@@ -7,10 +7,11 @@ import turnout
 from tests.live.history import DEADLINE, FakePort, History
 from tests.live.ticking import Ticking
 from turnout.core.roster import Roster
-from turnout.core.types import Selection, Status
+from turnout.core.types import Status
 from turnout.live import Live, LiveSettings, Quorum, Session
 from turnout.live.records import Records
 from turnout.live.round import BY_SERVER, ClosedRound, Journal
+from turnout.results.run import RoundRow
 from turnout.worlds import Closed, FixedDeadline
 
 #: An id that would run, were it not escaped.
@@ -97,7 +98,8 @@ def large_folder(root, *, n, n_rounds, cohort_size=20, seed=1, promised=None):
         failed = np.flatnonzero(status == Status.FAILED).tolist()
         reasons, began = dict.fromkeys(failed, "out of memory"), 1.7e9 + 12.0 * t
         ended = ClosedRound(t, ids, closed, reasons, (), False, began, began + 11.0)
-        journal.add(Selection(t, clients), ended, duration, free)
+        row = RoundRow(clients, status, duration, spent, None, 9.0, free)
+        journal.add(row, is_void=False)
         records.write_answers(ended, roster)
         records.add(journal)
     records.finish(journal)

@@ -15,13 +15,13 @@ import numpy as np
 
 from turnout.core.roster import Roster
 from turnout.core.selector import Selector
-from turnout.core.types import Array, BoolArray, IntArray, Selection, Status
+from turnout.core.types import Array, Status
 from turnout.core.version import __version__
 from turnout.live.alerts import MODEL, Alert, Alerts, Quality, Tally, promised_chance
 from turnout.live.members import Members
 from turnout.live.transport import log
 from turnout.results.callbacks import Callback
-from turnout.results.run import Run
+from turnout.results.run import RoundRow, Run
 
 if TYPE_CHECKING:
     from turnout.live.round import ClosedRound
@@ -191,27 +191,14 @@ class Monitor:
         if self._followers:
             self._notify("opened", round, People.of(members))
 
-    def count(
-        self, selection: Selection, available: BoolArray, result: ClosedRound, roster: Roster
-    ) -> ClosedRound:
+    def count(self, row: RoundRow, result: ClosedRound, roster: Roster) -> ClosedRound:
         """Count a round; return its result with alerts, which are logged."""
-        clients = selection.clients
-        promise = promised_chance(
-            self._selector, result.round, available, clients, selection.probability
-        )
-        return self.count_ended(clients, available, promise, result, roster)
-
-    def count_ended(
-        self,
-        clients: IntArray,
-        available: BoolArray,
-        promise: float,
-        result: ClosedRound,
-        roster: Roster,
-    ) -> ClosedRound:
-        """As ``count``, of clients whose work has ended and the chance that was promised."""
-        status = result.closed.status
-        self.tally.add(clients, status, available, promise)
+        clients, available, promise = row.clients, row.available, 0.0
+        if row.overlap is None:  # a promise by rounds is no promise by choices
+            promise = promised_chance(
+                self._selector, result.round, available, clients, row.probability
+            )
+        self.tally.add(clients, row.status, available, promise)
         self.tally.grow(len(roster))
         if self._alerts is None:
             return result

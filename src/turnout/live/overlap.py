@@ -39,7 +39,6 @@ from turnout.core.types import Array, BoolArray, FloatArray, RoundContext, Statu
 from turnout.experiment.in_flight import InFlight
 from turnout.experiment.overlap import Aggregated, check_selector
 from turnout.live.checkpoint import Checkpoint
-from turnout.live.reports import REFUSED, number
 from turnout.live.round import (
     CLOCK_JUMPS,
     MODELS_KEPT,
@@ -216,7 +215,7 @@ class OverlappingSession(Session):
             self._context = None
             self.journal.n_clients = max(1, self.engine.n_clients)
             if ctx is None or not self.places() or not ctx.pool.size:
-                return Cohort(t, (), (), (), math.inf, None, 0)
+                return Cohort(t)
             if self._begun_at is None:
                 self.begin()
             if not flights.n_choices:  # the clock of the run begins with its first choice
@@ -313,7 +312,7 @@ class OverlappingSession(Session):
             given_up = float(flights["began_s"].min(initial=math.inf)) + self.work_s
             return max(0.0, min(ends, given_up) - now)
 
-    def close(  # type: ignore[override] # whether answers fit depends on their models, too
+    def close(  # type: ignore[override]  # whether answers fit depends on their models, too
         self,
         present: Iterable[Address] | None = None,
         length_s: float | None = None,
@@ -327,11 +326,9 @@ class OverlappingSession(Session):
             reject: Returns which answers cannot be used together with the others, by the replies
                 and the versions of their models; they are recorded as failed.
         """
-        with self._lock:
-            closed_at, now = clock.wall(), self.now_s
-            times = (closed_at if self._begun_at is None else self._begun_at, closed_at)
-            self._begun_at = None
-            length_s = now - self._began_s if length_s is None else length_s
+
+        def end(times: tuple[float, float]) -> ClosedRound:
+            now = self.now_s
             if self._late_counts and self._choice is not None:
                 self._close_cohort(self._choice, present)
             rows = list(self._replies)
@@ -341,11 +338,10 @@ class OverlappingSession(Session):
             for i, why in faults.items():
                 self._drop(rows[i], f"reply dropped, {why}")
             with self.spans.part("learn"):
-                result = self._closed(times, length_s, now)
-            self.spans.close(result)
-            numbers = self.monitor.numbers(result, self.members)
-        self.monitor.ended(result, numbers)
-        return result
+                length = now - self._began_s if length_s is None else length_s
+                return self._aggregate(times, length, now)
+
+        return self._finish(end)
 
     def state(self, settings: Mapping[str, Any]) -> Checkpoint:
         """Return everything that the next event depends on, but not the contents of answers."""
@@ -469,45 +465,32 @@ class OverlappingSession(Session):
         multiple = math.nan
         if reply is not None and status is Status.COMPLETED:
             self.reports.check([reply])
-            multiple, fault = self.size_of(index, reply)
+            multiple, fault = self.judge(index, reply)
             if fault is not None:
                 status, reason = Status.FAILED, f"reply dropped, {fault}"
         if reason is not None:
             reason = no_answer(self.members.roster.id_of(index), reason)
-        clients = np.array([index])
-        closed = Closed(
-            np.array([status], dtype=np.int8),
-            np.array([seconds]),
-            passed,
-            np.array([passed]),
-            False,
-        )
+        clients, statuses = np.array([index]), np.array([status], dtype=np.int8)
         answers = {0: reply} if reply is not None and status is Status.COMPLETED else {}
         self.reports.fill_sizes(self.members.columns, [(index, x) for x in answers.values()])
-        _, outcome = self.reports.outcome(int(flight["choice"]), clients, closed, answers)
+        choice, took = int(flight["choice"]), np.array([seconds])
+        outcome = self.reports.outcome(choice, clients, statuses, took, answers)
         columns = self.reports.recorded(clients, outcome, answers, self.members.columns)
-        self.engine.end(rows, outcome, closed.spent)
+        self.engine.end(rows, outcome, np.array([passed]))
         if answers:
             self._replies[len(self._ended)] = answers[0]
         weight = self._weight(index, answers[0]) if answers else math.nan
         reported = {name: float(values[0]) for name, values in columns.items()}
         self._ended.append(_Ended(now, reason, weight, multiple, reported))
 
-    def size_of(self, index: int, reply: Reply) -> tuple[float, str | None]:
+    def judge(self, index: int, reply: Reply) -> tuple[float, str | None]:
         """Return how many times as large as usual an update is, and why it is refused.
 
         Args:
             index: The client.
             reply: What it answered.
         """
-        claimed = number(reply.metrics, "update_norm")
-        size = claimed if math.isnan(reply.size) else reply.size
-        multiple = float(self._sizes.compare(np.array([index]), np.array([size]))[0])
-        bounds = self.engine.bounds
-        is_believed = bounds is None or not bounds.losses
-        if is_believed or math.isnan(reply.size) or not multiple > REFUSED:
-            return multiple, None
-        return multiple, f"its update has the size {reply.size:.3g}, far more than usual"
+        return self._judged(np.array([index]), [reply])[0]
 
     def _drop(self, row: int, reason: str) -> None:
         """Let an answer count as a failure in the records; the selector has learned of it."""
@@ -516,7 +499,7 @@ class OverlappingSession(Session):
         client = self.members.roster.id_of(int(self.flights.ended["client"][row]))
         self._ended[row] = self._ended[row]._replace(reason=no_answer(client, reason))
 
-    def _closed(self, times: tuple[float, float], length_s: float, now: float) -> ClosedRound:
+    def _aggregate(self, times: tuple[float, float], length_s: float, now: float) -> ClosedRound:
         """Aggregate, and record the round."""
         notes, self._ended = self._ended, []
         replies, self._replies = self._replies, {}
@@ -544,8 +527,8 @@ class OverlappingSession(Session):
         weights = [notes[row].weight for row in replies]
         reasons = {i: each.reason for i, each in enumerate(notes) if each.reason is not None}
         sizes = {i: x.multiple for i, x in enumerate(notes) if not math.isnan(x.multiple)}
-        result = self._recorded(times, row, answers, list(replies.values()), weights, reasons)
-        return self._counted(row, result._replace(sizes=sizes))
+        result = self._result_of(times, row, answers, list(replies.values()), weights, reasons)
+        return self._recorded(row, result._replace(sizes=sizes))
 
     def record(
         self, done: Aggregated, replies: Sequence[Reply], reject: RejectStale | None = None
@@ -558,10 +541,8 @@ class OverlappingSession(Session):
             reject: Returns which of them cannot be used together with the others; they are left out
                 of the model.
         """
-        with self._lock:
-            closed_at = clock.wall()
-            times = (closed_at if self._begun_at is None else self._begun_at, closed_at)
-            self._begun_at = None
+
+        def end(times: tuple[float, float]) -> ClosedRound:
             self.journal.n_clients = max(1, self.engine.n_clients)
             answers = done.answers
             faults = {} if reject is None else reject(replies, answers.versions.tolist())
@@ -573,14 +554,13 @@ class OverlappingSession(Session):
             parts: Any = {name: x[kept] for name, x in fields if isinstance(x, np.ndarray)}
             used, clients = [replies[i] for i in kept], answers.clients[kept].tolist()
             weights = [self._weight(c, reply) for c, reply in zip(clients, used, strict=True)]
-            result = self._recorded(times, done.row, answers._replace(**parts), used, weights, {})
-            result = self._counted(done.row, result)
-            self.spans.close(result)
-            numbers = self.monitor.numbers(result, self.members)
-        self.monitor.ended(result, numbers)
-        return result
+            answers = answers._replace(**parts)
+            result = self._result_of(times, done.row, answers, used, weights, {})
+            return self._recorded(done.row, result)
 
-    def _recorded(
+        return self._finish(end)
+
+    def _result_of(
         self,
         times: tuple[float, float],
         row: RoundRow,
@@ -605,8 +585,7 @@ class OverlappingSession(Session):
             staleness=tuple(stale),
         )
 
-    def _counted(self, row: RoundRow, result: ClosedRound) -> ClosedRound:
-        """Add a round to the journal and the counts."""
+    def _recorded(self, row: RoundRow, result: ClosedRound) -> ClosedRound:
         known = {MODELS_KEPT: len(self.flights.versions)}
         accidents = self._accidents()
         for name, total in accidents.items():
@@ -614,10 +593,7 @@ class OverlappingSession(Session):
                 known[name] = total - self._recorded_before.get(name, 0)
         self._recorded_before = accidents
         measured = {**row.measured, **{name: float(n) for name, n in known.items()}}
-        self.journal.add_row(row._replace(measured=measured), result.is_void)
-        roster = self.members.roster
-        # What a selector promises by rounds is not what it promises by choices.
-        return self.monitor.count_ended(row.clients, row.available, 0.0, result, roster)
+        return super()._recorded(row._replace(measured=measured), result)
 
     def _accidents(self) -> dict[str, int]:
         """Return how many replies were refused so far, and how often the clock was set back."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from turnout.core.arrays import NON_NEGATIVE_METRICS, UPDATE_METRICS, contained
+from turnout.core.arrays import UPDATE_METRICS
 from turnout.core.bounds import JUMP
 from turnout.core.errors import MissingColumn, StateFileError
 from turnout.core.selector import Selector
@@ -22,7 +22,6 @@ from turnout.live.settings import LiveSettings, MissingMetric
 from turnout.live.transport import Reply, log
 from turnout.live.world import VirtualWorld
 from turnout.results.run import LOSSES
-from turnout.worlds import Closed
 
 #: Names among what was seen: the weight for averaging, a polled loss, any answer at all.
 _WEIGHT, _POLLED, _ANSWER = "weight", "polled-loss", "answer"
@@ -94,7 +93,7 @@ class Reports:
         self.is_virtual = self.world is not None and self.world.synthetic_losses
         names = () if self.is_virtual else sorted(self.selector.needs_metrics)
         #: The metrics that the selector learns from, and their keys.
-        self.needed = {name: self.settings.metric_keys.get(name, name) for name in names}
+        self.needed = {name: self._key(name) for name in names}
         self._logged: set[str] = set()  # optional metrics whose lack was logged
 
     @property
@@ -179,19 +178,28 @@ class Reports:
             )
 
     def outcome(
-        self, t: int, clients: IntArray, closed: Closed, answers: Mapping[int, Reply]
-    ) -> tuple[FloatArray, Outcome]:
-        """Return (s,) durations to record, and the outcome; only clients in time report metrics.
+        self,
+        t: int,
+        clients: IntArray,
+        status: Array,
+        seconds: FloatArray,
+        answers: Mapping[int, Reply],
+        names: Collection[str] | None = None,
+    ) -> Outcome:
+        """Return what became of clients; only those in time report metrics.
 
         Args:
             t: The round.
             clients: (s,) who was chosen.
-            closed: How the round ended for them.
+            status: (s,) how the round ended for them.
+            seconds: (s,) how long they took, as the server measured it.
             answers: The usable replies, by position.
+            names: The metrics; None: those that the selector needs.
         """
-        in_time = closed.status == Status.COMPLETED
+        in_time = status == Status.COMPLETED
         sound = {i: reply.metrics for i, reply in answers.items() if in_time[i]}
-        duration = closed.duration.copy()
+        keys = self.needed if names is None else {name: self._key(name) for name in names}
+        duration = seconds.copy()
         if self.settings.durations == "client" and self.world is None:
             for i, metrics in sound.items():
                 own = number(metrics, DURATION)
@@ -199,47 +207,16 @@ class Reports:
         reported: dict[str, Any]
         sizes = self.selector.metric_sizes
         if self.is_virtual and self.world is not None:
-            wanted = {name: sizes.get(name) for name in self.selector.needs_metrics}
+            of_world = self.selector.needs_metrics if names is None else names
+            wanted = {name: sizes.get(name) for name in of_world}
             made = self.world.environment.reports(t, clients, wanted)
             reported = {name: np.where(in_time, x.T, math.nan).T for name, x in made.items()}
         else:
             reported = {
                 name: [self._report(sound.get(i, {}), name, key) for i in range(clients.size)]
-                for name, key in self.needed.items()
+                for name, key in keys.items()
             }
-        return duration, Outcome.from_reports(closed.status, duration, reported, sizes)
-
-    def told(
-        self,
-        t: int,
-        clients: IntArray,
-        closed: Closed,
-        answers: Mapping[int, Reply],
-        names: Collection[str],
-    ) -> dict[str, FloatArray]:
-        """Return (s,) numbers that clients in time reported, whoever asked for them.
-
-        Args:
-            t: The round.
-            clients: (s,) who was chosen.
-            closed: How the round ended for them.
-            answers: The usable replies, by position.
-            names: The names of the numbers.
-        """
-        in_time = closed.status == Status.COMPLETED
-        if self.is_virtual and self.world is not None:
-            made = self.world.environment.reports(t, clients, dict.fromkeys(names))
-            return {name: np.where(in_time, x, math.nan) for name, x in made.items()}
-        found = {}
-        for name in names:
-            key = self.settings.metric_keys.get(name, name)
-            values = [
-                number(answers[i].metrics, key) if i in answers and in_time[i] else math.nan
-                for i in range(clients.size)
-            ]
-            known = name in NON_NEGATIVE_METRICS
-            found[name] = contained(name, values, clients.size, non_negative=known)
-        return found
+        return Outcome.from_reports(status, duration, reported, sizes)
 
     def recorded(
         self,
@@ -256,7 +233,7 @@ class Reports:
             answers: The replies that came in time, by position.
             columns: What clients reported about themselves.
         """
-        key = self.settings.metric_keys.get("loss", "loss")
+        key = self._key("loss")
         loss = outcome.metrics.get("loss")
         if loss is None:
             loss = np.full(clients.size, np.nan)
@@ -269,6 +246,10 @@ class Reports:
         found = {**outcome.metrics, "loss": loss, _SIZE: sizes}
         found = {name: found[name] for name in (*LOSSES, _SIZE) if name in found}
         return {name: values for name, values in found.items() if not np.isnan(values).all()}
+
+    def _key(self, name: str) -> str:
+        """Return the key under which clients report a metric."""
+        return self.settings.metric_keys.get(name, name)
 
     def _report(self, metrics: Mapping[str, Any], name: str, key: str) -> Any:
         """Return what a client reported; NaN for a number or a vector that does not fit."""
@@ -423,6 +404,31 @@ class UpdateSizes(ByClient):
         most = LARGEST if math.isnan(usual) else REFUSED * usual
         self._of[clients[voting]] = np.minimum(sizes[voting], most)
         return np.where(sizes > LARGEST, np.inf, sizes / usual)
+
+    def judge(
+        self, clients: IntArray, replies: Collection[Reply], *, refuses: bool
+    ) -> list[tuple[float, str | None]]:
+        """Return the multiple of each update, and why it is refused; None if it is not.
+
+        What clients claim about their updates is compared, and never refused.
+
+        Args:
+            clients: (s,) who has sent an update.
+            replies: (s,) what they answered.
+            refuses: Whether updates that would ruin the model are refused.
+        """
+        measured = [reply.size for reply in replies]
+        claimed = [number(reply.metrics, "update_norm") for reply in replies]
+        multiples = self.compare(clients, np.where(np.isnan(measured), claimed, measured))
+        return [
+            (
+                multiple,
+                f"its update has the size {size:.3g}, far more than usual"
+                if refuses and multiple > REFUSED and not math.isnan(size)
+                else None,
+            )
+            for multiple, size in zip(multiples.tolist(), measured, strict=True)
+        ]
 
 
 def squared_distance(new: Array, old: Array) -> float:

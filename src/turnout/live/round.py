@@ -12,6 +12,7 @@ What a client sends takes four forms on its way through a round:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -24,7 +25,7 @@ from turnout.core.types import Array, BoolArray, FloatArray, RoundContext, Selec
 from turnout.experiment.engine import RoundEngine
 from turnout.live.alerts import Alert
 from turnout.live.transport import Address, Kind, Reply, no_answer
-from turnout.results.run import Collector, RoundRow, Run, chance_bound
+from turnout.results.run import Collector, RoundRow, Run
 from turnout.worlds import Answers, Closed
 
 #: Kinds that tell the server at once that a client has failed.
@@ -36,7 +37,6 @@ BY_CLIENTS = "evaluate_metrics_clientapp"
 BY_SERVER = "evaluate_metrics_serverapp"
 HISTORIES = (IN_TRAINING, BY_CLIENTS, BY_SERVER)
 
-_NOT_REPORTED: Mapping[str, FloatArray] = MappingProxyType({})
 #: Names that applications use for what a report calls accuracy and loss.
 _ALIASES = {
     "accuracy": ("eval_acc", "eval_accuracy", "acc", "test_accuracy"),
@@ -73,12 +73,12 @@ class Cohort(NamedTuple):
     """
 
     round: int
-    ids: tuple[Hashable, ...]
-    addresses: tuple[Address, ...]
-    is_asked: tuple[bool, ...]
-    deadline: float
-    probability: FloatArray | None
-    n_free: int
+    ids: tuple[Hashable, ...] = ()
+    addresses: tuple[Address, ...] = ()
+    is_asked: tuple[bool, ...] = ()
+    deadline: float = math.inf
+    probability: FloatArray | None = None
+    n_free: int = 0
     times: tuple[int, ...] = ()
     version: int = 0
 
@@ -284,24 +284,8 @@ class Journal:
         """The rounds as a run."""
         return Run.from_columns(self.n_clients, self.cohort_size, self.columns())
 
-    def add(
-        self,
-        selection: Selection,
-        result: ClosedRound,
-        duration: FloatArray,
-        available: BoolArray,
-        reported: Mapping[str, FloatArray] = _NOT_REPORTED,
-    ) -> None:
-        """Add a round."""
-        closed = result.closed
-        status, spent, length_s = closed.status, closed.spent, closed.length_s
-        chosen, chance = selection.clients, selection.probability
-        row = RoundRow(chosen, status, duration, spent, chance, length_s, available)
-        measured = chance_bound(selection)
-        self.add_row(row._replace(reported=reported, measured=measured), result.is_void)
-
-    def add_row(self, row: RoundRow, is_void: bool) -> None:
-        """Add a round as it is recorded."""
+    def add(self, row: RoundRow, *, is_void: bool) -> None:
+        """Add a round; it is void if it had too few answers."""
         self._rounds.add(row)
         if is_void and np.any(row.status == Status.COMPLETED):
             self.void.add(self.n_rounds)

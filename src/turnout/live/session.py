@@ -8,7 +8,7 @@ in ``turnout.live.driver`` is such a driver.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import RLock
 from typing import Any
@@ -20,18 +20,19 @@ from turnout.core.arrays import contained
 from turnout.core.errors import InvalidInput, StateFileError
 from turnout.core.roster import Roster
 from turnout.core.selector import Selector
-from turnout.core.types import Array, FloatArray, RoundContext, Selection, Status
+from turnout.core.types import Array, FloatArray, IntArray, RoundContext, Selection, Status
 from turnout.experiment.engine import RoundEngine
 from turnout.live.checkpoint import Checkpoint
 from turnout.live.client import NUM_EXAMPLES
 from turnout.live.members import Members
 from turnout.live.monitor import Monitor, Spans
-from turnout.live.reports import REFUSED, FirstClaims, Hints, Reports, UpdateSizes, number
+from turnout.live.reports import FirstClaims, Hints, Reports, UpdateSizes
 from turnout.live.round import ClosedRound, Cohort, Journal, OpenRound, Reject
 from turnout.live.settings import LiveSettings, TooFewAnswers
 from turnout.live.shadows import Shadows
 from turnout.live.transport import Address, Reply, clock
 from turnout.live.world import VirtualWorld
+from turnout.results.run import RoundRow, chance_bound
 from turnout.worlds import Closed
 
 
@@ -235,7 +236,7 @@ class Session:
                 self.begin()
             self.journal.n_clients = max(1, self.engine.n_clients)
             if ctx is None:
-                return Cohort(self.round, (), (), (), math.inf, None, 0)
+                return Cohort(self.round)
             with self.spans.part("choose"):
                 self._open = self._select(ctx)
             self.monitor.opened(self.round, self.members)
@@ -284,28 +285,7 @@ class Session:
             reject: Returns which answers cannot be used together with the others; they count as
                 failed.
         """
-        with self._lock:
-            closed_at = clock.wall()
-            times = (closed_at if self._begun_at is None else self._begun_at, closed_at)
-            ends = self.closes_at()
-            opened, self._open, self._begun_at = self._open, None, None
-            if opened is None:
-                result = self._close_empty(times)
-            else:
-                there = self.members.connected if present is None else set(present)
-                closed = opened.close(there, length_s, ends)
-                in_time = opened.completed(closed)
-                self.reports.check(in_time.values())
-                faults = {} if reject is None else reject(list(in_time.values()))
-                positions = list(in_time)
-                closed = opened.drop(closed, {positions[i]: why for i, why in faults.items()})
-                closed, sizes = self._compare_sizes(opened, closed)
-                with self.spans.part("learn"):
-                    result = self._close(opened, closed, times, sizes)
-            self.spans.close(result)
-            numbers = self.monitor.numbers(result, self.members)
-        self.monitor.ended(result, numbers)
-        return result
+        return self._finish(lambda times: self._close(times, present, length_s, reject))
 
     def check_quorum(self) -> None:
         """Raise ``TooFewAnswers`` if too many consecutive rounds had too few answers."""
@@ -440,30 +420,60 @@ class Session:
             columns = self.world.context(ctx.round, ctx.cohort_size, wanted, ctx.deadline).columns
         return replace(ctx, columns=columns, polled=None, polled_loss=None)
 
-    def _compare_sizes(
-        self, opened: OpenRound, closed: Closed
-    ) -> tuple[Closed, Mapping[int, float]]:
-        """Return the round without updates that would ruin the model, and their sizes.
+    def _finish(self, end: Callable[[tuple[float, float]], ClosedRound]) -> ClosedRound:
+        """End a round, and notify followers.
 
-        What clients claim about their updates causes alerts only.
+        Args:
+            end: Ends it; it is called with the times at which the round began and was closed.
         """
-        replies = opened.completed(closed)
-        clients = opened.selection.clients[list(replies)]
-        measured = [reply.size for reply in replies.values()]
-        claimed = [number(reply.metrics, "update_norm") for reply in replies.values()]
-        sizes = np.where(np.isnan(measured), claimed, measured)
-        multiples = dict(zip(replies, self._sizes.compare(clients, sizes).tolist(), strict=True))
-        bounds = self.engine.bounds
-        if bounds is not None and bounds.losses:
-            faults = {
-                i: f"its update has the size {size:.3g}, far more than usual"
-                for (i, multiple), size in zip(multiples.items(), measured, strict=True)
-                if multiple > REFUSED and not math.isnan(size)
-            }
-            closed = opened.drop(closed, faults)
-        return closed, {i: x for i, x in multiples.items() if not math.isnan(x)}
+        with self._lock:
+            closed_at = clock.wall()
+            times = (closed_at if self._begun_at is None else self._begun_at, closed_at)
+            self._begun_at = None
+            result = end(times)
+            self.spans.close(result)
+            numbers = self.monitor.numbers(result, self.members)
+        self.monitor.ended(result, numbers)
+        return result
 
     def _close(
+        self,
+        times: tuple[float, float],
+        present: Iterable[Address] | None,
+        length_s: float | None,
+        reject: Reject | None,
+    ) -> ClosedRound:
+        ends = self.closes_at()
+        opened, self._open = self._open, None
+        if opened is None:
+            return self._close_empty(times)
+        there = self.members.connected if present is None else set(present)
+        closed = opened.close(there, length_s, ends)
+        in_time = opened.completed(closed)
+        self.reports.check(in_time.values())
+        faults = {} if reject is None else reject(list(in_time.values()))
+        positions = list(in_time)
+        closed = opened.drop(closed, {positions[i]: why for i, why in faults.items()})
+        left = opened.completed(closed)
+        judged = dict(
+            zip(
+                left, self._judged(opened.selection.clients[list(left)], left.values()), strict=True
+            )
+        )
+        closed = opened.drop(closed, {i: why for i, (_, why) in judged.items() if why is not None})
+        sizes = {i: x for i, (x, _) in judged.items() if not math.isnan(x)}
+        with self.spans.part("learn"):
+            return self._learn(opened, closed, times, sizes)
+
+    def _judged(
+        self, clients: IntArray, replies: Collection[Reply]
+    ) -> list[tuple[float, str | None]]:
+        """Return how many times as large as usual updates are, and why they are refused."""
+        bounds = self.engine.bounds
+        refuses = bounds is not None and bounds.losses
+        return self._sizes.judge(clients, replies, refuses=refuses)
+
+    def _learn(
         self,
         opened: OpenRound,
         closed: Closed,
@@ -478,7 +488,8 @@ class Session:
         result = self._result(opened, closed, times)._replace(sizes=sizes, n_wanted=wanted)
         replies = [(int(selection.clients[i]), x) for i, x in opened.completed(closed).items()]
         t, clients = ctx.round, selection.clients
-        duration, outcome = self.reports.outcome(t, clients, closed, opened.answers)
+        answers = opened.answers
+        outcome = self.reports.outcome(t, clients, closed.status, closed.duration, answers)
         is_claimed = not self.reports.is_virtual
         self.engine.learn(selection, closed, outcome, ctx.deadline, is_claimed=is_claimed)
         joules = None
@@ -494,12 +505,30 @@ class Session:
         )
         if joules is not None:
             reported = {**reported, "energy_j": joules}
-        self.journal.add(selection, result, duration, ctx.available, reported)
         if self.shadows is not None:
-            told = self.reports.told(t, clients, closed, opened.answers, self.shadows.metrics)
-            metrics = {**told, **outcome.metrics}
+            names = self.shadows.metrics
+            more = self.reports.outcome(t, clients, closed.status, outcome.duration, answers, names)
+            metrics = {**more.metrics, **outcome.metrics}
             self.shadows.learn(selection, replace(outcome, metrics=metrics))
-        return self.monitor.count(selection, ctx.available, result, members.roster)
+        return self._recorded(
+            RoundRow(
+                clients,
+                closed.status,
+                outcome.duration,
+                closed.spent,
+                selection.probability,
+                closed.length_s,
+                ctx.available,
+                chance_bound(selection),
+                reported,
+            ),
+            result,
+        )
+
+    def _recorded(self, row: RoundRow, result: ClosedRound) -> ClosedRound:
+        """Add a round to the journal and the counts; return its result with alerts."""
+        self.journal.add(row, is_void=result.is_void)
+        return self.monitor.count(row, result, self.members.roster)
 
     def _result(self, opened: OpenRound, closed: Closed, times: tuple[float, float]) -> ClosedRound:
         """Return how a round ended, with the answers that count and their believed weights."""
@@ -537,5 +566,15 @@ class Session:
         selection = Selection(self.round, np.zeros(0, dtype=np.int64))
         if self.shadows is not None:
             self.shadows.learn(selection)
-        self.journal.add(selection, result, closed.duration, nothing)
-        return self.monitor.count(selection, nothing, result, self.members.roster)
+        return self._recorded(
+            RoundRow(
+                selection.clients,
+                closed.status,
+                closed.duration,
+                closed.spent,
+                None,
+                closed.length_s,
+                nothing,
+            ),
+            result,
+        )

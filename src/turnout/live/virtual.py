@@ -27,7 +27,7 @@ from turnout.live.reports import number
 from turnout.live.round import ClosedRound
 from turnout.live.transport import AskLoss, Kind, Port, Reply, clock
 from turnout.live.world import VirtualWorld
-from turnout.worlds import Answers, Closed
+from turnout.worlds import Answers
 
 #: The number of a choice, and the index of a client.
 _Piece = tuple[int, int]
@@ -146,7 +146,7 @@ class _Nodes(Participants):
         sound = {i: one for i, one in replies.items() if one.kind is Kind.ANSWERED}
         session.reports.check(sound.values())
         for i in list(sound):
-            _, fault = session.size_of(pieces[i][1], sound[i])
+            _, fault = session.judge(pieces[i][1], sound[i])
             if fault is not None:
                 del sound[i]
         self._done |= {pieces[i]: reply for i, reply in sound.items()}
@@ -156,9 +156,7 @@ class _Nodes(Participants):
         else:
             status = np.where(is_broken, np.int8(Status.FAILED), np.int8(Status.COMPLETED))
             unknown = np.full(len(pieces), math.nan)
-            closed = Closed(status, unknown, 0.0, unknown, False)
-            _, outcome = session.reports.outcome(0, clients, closed, sound)
-            metrics = outcome.metrics
+            metrics = session.reports.outcome(0, clients, status, unknown, sound).metrics
         return WorkReported(metrics, is_broken)
 
     def take_in(self, answers: Answers) -> None:
