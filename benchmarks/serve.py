@@ -4,7 +4,7 @@ The server is a process with a SQLite file. Every choice is on the disk before t
 time of one such write is measured in the same run. A caller waits for every response; a round has
 100 clients. The selector alone is measured in the same run, alternating with the server, so that
 ratios depend little on how busy the machine is. Needs Linux. Then eight federations play at once,
-each with a caller of its own. Part of ``make bench``.
+each with a caller of its own. Every request has a token. Part of ``make bench``.
 
 Goals: a million clients are enrolled in under a minute. With 100,000 clients, 99 of 100 choices
 take at most five times as long as the selector's own select and observe, in the median.
@@ -51,12 +51,16 @@ class Server:
             sock.bind(("127.0.0.1", 0))
             port = str(sock.getsockname()[1])
         command = [sys.executable, "-m", "turnout", "serve", "--database", database]
+        made = [*command, "token", "benchmark", "--scope", "admin"]
+        token = subprocess.run(made, capture_output=True, text=True, check=True).stdout.strip()
         self._process = subprocess.Popen(
-            [*command, "--port", port, "--no-auth"],
+            [*command, "--port", port],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        self._http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=600.0)
+        headers = {"Authorization": f"Bearer {token}"}
+        url = f"http://127.0.0.1:{port}"
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=600.0)
 
     def wait(self) -> None:
         """Wait until it responds."""

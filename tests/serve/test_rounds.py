@@ -4,11 +4,15 @@ import time
 
 import numpy as np
 import pytest
+from anyio import to_thread
 from fastapi.testclient import TestClient
+from sqlalchemy import event
 
 import turnout
 from tests.serve.conftest import LOCAL, client_of, create
 from turnout.serve import create_app, rounds, store
+from turnout.serve.auth import make_token
+from turnout.serve.database import writing
 from turnout.serve.schemas import CountsDocument, ProblemDocument, ReportDocument, RoundDocument
 
 
@@ -49,6 +53,24 @@ def test_a_round_from_choice_to_end(http, demo):
     assert ended["result"]["counts"] == {"completed": 5, "late": 0, "failed": 0, "silent": 0}
     assert ended["result"]["length_s"] == 1.0
     assert opened(http, demo)["round"] == 1
+
+
+def test_a_choice_takes_few_queries_and_threads(http, demo, engine, monkeypatch):
+    """These are most of what a choice costs beside the selector, see ``docs/speed.md``."""
+    with writing(engine) as connection:
+        token = make_token(connection, "trainer", "select", None)
+    queries, threads, run = [], [], to_thread.run_sync
+    event.listen(engine, "before_cursor_execute", lambda *told: queries.append(told[2].split()[0]))
+    monkeypatch.setattr(
+        to_thread, "run_sync", lambda f, *a, **k: threads.append(f) or run(f, *a, **k)
+    )
+    answer = http.post(f"{demo}/rounds", headers={"Authorization": f"Bearer {token}"})
+    assert answer.status_code == 201
+    assert len(threads) == 2  # one knows the token, and one chooses and writes the response
+    assert queries == [
+        *("BEGIN", "SELECT"),  # the token
+        *("BEGIN", "SELECT", "INSERT", "INSERT", "INSERT", "UPDATE"),  # audit, event, round
+    ]
 
 
 def test_the_choice_is_that_of_the_selector(http, demo):

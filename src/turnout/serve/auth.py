@@ -13,6 +13,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import wraps
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends
 from fastapi.routing import APIRoute
+from pydantic_core import to_json
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -38,7 +40,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from turnout.core.errors import InvalidInput
-from turnout.serve.database import FEDERATION, TOKEN, lock_starts, reading
+from turnout.serve.database import FEDERATION, TOKEN, VERSION, check_version, lock_starts
 from turnout.serve.logs import CALLER, note
 from turnout.serve.problems import HttpProblem
 from turnout.serve.schemas import NAME
@@ -58,6 +60,7 @@ _MAX_BODIES = {"/federations": 2**16, "/federations/{name}/tokens": 2**16}
 _MAX_WRONG, _WRONG_S = 20, 60
 #: ... and addresses that are remembered for it.
 _MAX_ADDRESSES = 10_000
+_JSON = "application/json"
 #: Headers that proxies add.
 _PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
@@ -274,6 +277,7 @@ READ, SELECT, ADMIN = ([Depends(needs(scope))] for scope in SCOPES)
 
 _KNOWN = (
     select(TOKEN.c.name.label("token"), TOKEN.c.scope, TOKEN.c.federation_id, FEDERATION.c.name)
+    .add_columns(VERSION)
     .outerjoin(FEDERATION)
     .where(TOKEN.c.digest == bindparam("sent"))
 )
@@ -289,13 +293,14 @@ def _grant(request: Request) -> Grant:
     wrong_tokens: WrongTokens = request.app.state.wrong_tokens
     if token:
         wrong_tokens.check(address, digest)
-    with reading(request.app.state.store.engine) as connection:
-        if kind.lower() == "bearer":
-            row = connection.execute(_KNOWN, {"sent": digest}).one_or_none()
-            if row is not None and (row.federation_id is None or row.name is not None):
-                wrong_tokens.note(address, digest, is_right=True)
-                CALLER.get().actor = row.token
-                return Grant(row.scope, row.name)
+    with request.app.state.store.engine.begin() as connection:
+        is_sent = kind.lower() == "bearer"
+        row = connection.execute(_KNOWN, {"sent": digest}).one_or_none() if is_sent else None
+        check_version(connection, row)
+        if row is not None and (row.federation_id is None or row.name is not None):
+            wrong_tokens.note(address, digest, is_right=True)
+            CALLER.get().actor = row.token
+            return Grant(row.scope, row.name)
         if request.app.state.no_auth and not has_tokens(connection) and _is_local(request):
             return Grant("admin")
     if token:
@@ -360,8 +365,11 @@ class GuardedRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return the handler of requests."""
-        handle = super().get_route_handler()
         checks = [depends.dependency for depends in self.dependencies if depends.dependency]
+        parts = self.dependant.dependencies
+        self.dependant.dependencies = [part for part in parts if part.call not in checks]
+        self.dependant.call = self._answered()
+        handle = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
             for check in checks:
@@ -384,3 +392,19 @@ class GuardedRoute(APIRoute):
             return await handle(Request(request.scope, counted))
 
         return guarded
+
+    def _answered(self) -> Callable[..., Response]:
+        """Return the endpoint with its response, which FastAPI would make in a second thread."""
+        endpoint, usual_status = self.endpoint, self.status_code or 200
+
+        @wraps(endpoint)
+        def answered(**arguments: Any) -> Response:
+            content = endpoint(**arguments)
+            if isinstance(content, Response):
+                return content
+            status = getattr(arguments.get("response"), "status_code", None) or usual_status
+            if status == 204:
+                return Response(status_code=status)
+            return Response(to_json(content, inf_nan_mode="null"), status, media_type=_JSON)
+
+        return answered

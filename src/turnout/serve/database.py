@@ -26,16 +26,19 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    Label,
     LargeBinary,
     MetaData,
+    Row,
     String,
     Table,
     Text,
     UniqueConstraint,
     create_engine,
     event,
+    literal_column,
     make_url,
-    text,
+    select,
 )
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
@@ -45,8 +48,9 @@ DEFAULT_URL = "sqlite:///turnout.db"
 
 #: The folder with Alembic's migrations.
 _MIGRATIONS = Path(__file__).parent / "migrations"
-#: Alembic stores the version of the database here.
-_VERSION = text("SELECT version_num FROM alembic_version")
+#: The version of the database, as a column of queries; Alembic stores it.
+VERSION: Label[str] = literal_column("(SELECT version_num FROM alembic_version)").label("version")
+_VERSION = select(VERSION)
 #: Seconds that a writer waits for another writer.
 _WAIT_S = 60.0
 #: The advisory lock of PostgreSQL that a server holds while it prepares the database.
@@ -59,7 +63,7 @@ _MOST_PAGES = 16_384
 #: them try again after pauses, and some would try for seconds.
 _TURNS: WeakKeyDictionary[Engine, Lock] = WeakKeyDictionary()
 #: More connections than a server has threads, so that no thread waits for one with a lock held.
-_POOL = {"pool_size": 20, "max_overflow": 80}
+_POOL = {"pool_size": 20, "max_overflow": 80, "pool_use_lifo": True}
 
 
 # --------------------------------------------------------------------------------------------------
@@ -206,10 +210,21 @@ def writing(engine: Engine) -> Iterator[Connection]:
     Raises:
         DatabaseError: Another version of turnout has changed the tables since then.
     """
+    with writing_unchecked(engine) as connection:
+        check_version(connection)
+        yield connection
+
+
+@contextmanager
+def writing_unchecked(engine: Engine) -> Iterator[Connection]:
+    """Enter a writing transaction whose first query has to read and check ``VERSION``.
+
+    Args:
+        engine: The database.
+    """
     with _TURNS.get(engine, nullcontext()), engine.connect() as connection:
         connection.execution_options(**{_WRITES: True})
         with connection.begin():
-            _check_version(connection)
             yield connection
 
 
@@ -224,7 +239,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
         DatabaseError: Another version of turnout has changed the tables since then.
     """
     with engine.begin() as connection:
-        _check_version(connection)
+        check_version(connection)
         yield connection
 
 
@@ -249,8 +264,17 @@ def lock_starts(connection: Connection) -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_START_LOCK})")
 
 
-def _check_version(connection: Connection) -> None:
-    there = connection.execute(_VERSION).scalar()
+def check_version(connection: Connection, row: Row[Any] | None = None) -> None:
+    """Reject a database that another version of turnout has changed since it was opened.
+
+    Args:
+        connection: A transaction.
+        row: What a query has returned that reads ``VERSION`` too; None: it is read now.
+
+    Raises:
+        DatabaseError: The version is another one.
+    """
+    there = connection.execute(_VERSION).scalar() if row is None else row.version
     if there != _versions(_MIGRATIONS)[0]:
         raise _wrong_version(there, "restart this server with")
 

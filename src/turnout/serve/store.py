@@ -26,7 +26,17 @@ from turnout.live.checkpoint import Checkpoint
 from turnout.live.monitor import Numbers, People
 from turnout.live.transport import clock, one_line
 from turnout.live.transport import log as live_log
-from turnout.serve.database import CHOICE, EVENT, FEDERATION, ROUND, SNAPSHOT, writing
+from turnout.serve.database import (
+    CHOICE,
+    EVENT,
+    FEDERATION,
+    ROUND,
+    SNAPSHOT,
+    VERSION,
+    check_version,
+    writing,
+    writing_unchecked,
+)
 from turnout.serve.federation import (
     Content,
     LiveFederation,
@@ -62,7 +72,7 @@ _KIND_OF = {content: kind for kind, content in _KINDS.items()}
 #: An entry of the log: its number, when it happened, and what.
 _Event: TypeAlias = tuple[int, float, Content]
 #: The statements of every request. Making one takes longer than the database needs for it.
-_NAMED = select(FEDERATION).where(FEDERATION.c.name == bindparam("wanted"))
+_NAMED = select(FEDERATION, VERSION).where(FEDERATION.c.name == bindparam("wanted"))
 _ROW_OF = {
     False: _NAMED,
     # Except for its key: rows that refer to it, such as a snapshot, can be added.
@@ -134,7 +144,7 @@ class Store:
             HttpProblem: There is no such federation.
         """
         with self._locks.setdefault(name, RLock()):
-            with writing(self.engine) as connection:
+            with writing_unchecked(self.engine) as connection:
                 tx = self._transaction(connection, _row(connection, name, locked=True))
                 yield tx
                 if tx.is_changed:
@@ -275,6 +285,7 @@ def reported_outcomes(tx: Transaction, t: int) -> dict[Hashable, ClientOutcome]:
 
 def _row(connection: Connection, name: str, *, locked: bool = False) -> Row[Any]:
     row = connection.execute(_ROW_OF[locked], {"wanted": name}).one_or_none()
+    check_version(connection, row)
     if row is None:
         raise HttpProblem("unknown-federation", f"there is no federation {name!r}.")
     return row
