@@ -55,6 +55,16 @@ def test_everyone_is_profiled_first():
     assert int(cohort(selector, context(7, 3, 3)).recall("tier")) != PROFILED
 
 
+def test_a_client_that_does_not_answer_its_profiling_is_not_asked_for_ever():
+    selector = turnout.make("tifl", profiling=2)
+    selector.reset(4)
+    for t in range(4):
+        chosen = cohort(selector, context(4, 2, t), t)
+        assert int(chosen.recall("tier")) == PROFILED
+        tell(selector, chosen.clients, [NAN, NAN], status=[3, 3])
+    assert int(cohort(selector, context(4, 2, 4)).recall("tier")) != PROFILED
+
+
 def test_who_fills_the_cohort_beside_new_clients_states_its_chance():
     selector = made([1.0, 2.0, 3.0])
     selector.grow(5)

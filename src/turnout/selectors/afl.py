@@ -6,9 +6,9 @@ Paper:      J. Goetz, K. Malik, D. Bui, S. Moon, H. Liu, A. Kumar, Active Federa
             whole text.
 Setting:    The chosen clients report their mean local loss. The server knows num_samples. No
             horizon and no polls are needed.
-Idea:       A client's value is its loss, weighted so that large clients count more, as known from
-            its last answer. The least valuable three quarters are left out, most of the cohort is
-            drawn by a softmax over the values of the others, and a tenth at random from all.
+Idea:       A client's value is the loss of its last answer, weighted so that large clients count
+            more. The least valuable three quarters are left out. Most of the cohort is drawn by a
+            softmax over the values of the others, and a tenth at random from all that are left.
 Symbols:    value_ = v_k, ignored = alpha_1, sharpness = alpha_2, random_share = alpha_3,
             cohort_size = m.
 Equations:  select: Algorithm 1. observe: the valuation l(x_k, y_k; w) / sqrt(n_k)

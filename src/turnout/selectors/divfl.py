@@ -8,9 +8,9 @@ Setting:    The chosen clients report a sketch of their update (update_sketch). 
             horizon and no polls are needed.
 Idea:       The cohort should move the model as the whole federation would. Let every client be
             represented by the chosen client with the most similar update. The sum of the distances
-            to these representatives bounds the error of the cohort's update. To make it small is to
-            maximise a submodular function (facility location), for which adding the best client one
-            at a time is near-optimal.
+            to these representatives bounds the error of the cohort's update. Minimising it means
+            maximising a submodular function (facility location), and for such a function it is
+            nearly optimal to add the best client one at a time.
 Symbols:    sketch_ = gradient of client k, distance = norm of the difference of two of them,
             nearest = distance to the closest chosen client, gain = decrease of the sum of nearest,
             cohort_size = |S|, sampled = size of the random set of a greedy step.
@@ -39,13 +39,12 @@ Deviations: 1. Distances are those of random projections of the updates (turnout
             5. The paper has no absent clients. Here only available clients are chosen, and all
             clients that have answered are represented, absent ones too.
             6. In federations of more than ``candidates`` clients, a random part of this size is
-            represented in a round, and another one can be chosen.
-            7. Equal gains are broken at random; the authors' code takes the lowest index. The
-            selector leaves weights to the aggregation, as the authors' code does, which averages by
-            data.
+            represented in a round, and another random part can be chosen.
+            7. Ties are broken at random; the authors' code takes the lowest index. The selector
+            leaves weights to the aggregation, as the authors' code does, which averages by data.
 Limits:     The distances of all pairs take O(n^2) time and memory, so n is limited to 5,000 without
             candidates. Updates of clients that were chosen long ago are out of date. A client with
-            an unusual update is chosen nearly always, also if the update is noise or a lie: bounds
+            an unusual update is chosen nearly always, even if the update is noise or a lie; bounds
             limit its length.
 Cost:       select O(c^2 d + c^2 m s), for c = candidates, d = sketch_size, s = sampled; greedy is
             lazy and usually takes O(c^2 d + c^2 log m). observe O(m d), state (8d + 9) n bytes.

@@ -7,7 +7,7 @@ Paper:      J. Zhang, A. Li, M. Tang, J. Sun, X. Chen, F. Zhang, C. Chen, Y. Che
             but not the whole text. So no equation is cited by its number.
 Setting:    The server knows label_counts, one number per class. No reports, no horizon and no polls
             are needed.
-Idea:       A cohort whose data has some labels more often than others pulls the model to these. Its
+Idea:       A cohort in whose data some labels are more frequent pulls the model toward them. Its
             imbalance (QCID) is the squared distance between the label shares of all its data and
             equal shares. Clients are drawn one after the other. A draw prefers clients that make
             the imbalance of the cohort so far small, and later draws do so more strongly. The first
@@ -41,10 +41,10 @@ Deviations: 1. The paper computes inner products of label counts under encryptio
             data are chosen only when the others run out.
             8. After ``patience`` unanswered requests in a row, each further one halves a client's
             weight in every draw. patience=None turns this off.
-Limits:     Counts are what clients claim, and they tell the server about private data. A client
-            with balanced labels is drawn first in most rounds. Draws are not taken back: in the
-            example of the paper's Fig. 3, the balanced cohort comes in 2 of 27 rounds only; with
-            cohorts=6 in 10 of 27. Large cohorts are slow, see Cost.
+Limits:     Clients may claim false counts, and true ones tell the server about private data. A
+            client with balanced labels is drawn first in most rounds. Draws are not taken back: in
+            the example of the paper's Fig. 3, the balanced cohort comes in only 2 of 27 rounds, and
+            with cohorts=6 in 10 of 27. Large cohorts are slow, see Cost.
 Cost:       O(n C + m (m + 2000) C) select with C classes, times ``cohorts``; O(m) observe, state
             16n bytes.
 Checked:    By hand, with the example of the paper's Fig. 3, and against exact probabilities of all

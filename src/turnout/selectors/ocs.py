@@ -6,19 +6,20 @@ Paper:      W. Chen, S. Horvath, P. Richtarik, Optimal Client Sampling for Feder
 Setting:    The chosen clients report the norm of their update (update_norm). The server knows
             num_samples. No horizon and no polls are needed.
 Idea:       The variance of an unbiased estimate of the full update is least when clients are drawn
-            in proportion to the norms of their weighted updates, capped at certainty. Large updates
-            come nearly always, small ones seldom, and the aggregation divides by the probability:
-            train with InverseProbability().
+            in proportion to the norms of their weighted updates, capped at certainty. Clients with
+            large updates take part nearly always and those with small ones seldom. The aggregation
+            divides by the probability: train with InverseProbability().
 Symbols:    norm_ = |U_i|, share = w_i, weight = |w_i U_i|, probability = p_i, cohort_size = m,
             iterations = j_max.
 Equations:  select: p minimises sum_i |w_i U_i|^2 / p_i subject to sum p = m and p <= 1 (OCS); with
             iterations, the algorithm that the paper calls AOCS. observe: |U_i| of the chosen.
 Deviations: 1. In the paper all clients train in every round and only the drawn ones send their
             updates, so norms are those of this round. Here only chosen clients train, and norms are
-            those of a client's last answer. The estimate stays unbiased; its variance is least only
-            as far as norms last. Nothing restores the paper, because no client would be spared.
-            2. A client that has never answered counts with the largest known weight, so that it is
-            tried soon. The paper does not have such clients.
+            those of a client's last answer. The estimate stays unbiased, but its variance is least
+            only while norms hardly change. No parameter restores the paper, because every client
+            would have to train in every round.
+            2. A client that has never answered gets the largest known weight, so that it is tried
+            soon. The paper has no such clients.
             3. The paper draws each client independently, so a cohort is m on average and may be
             larger. Here the draw has the same probabilities and a fixed size, since the contract
             and the servers allow no more than m.
@@ -28,8 +29,9 @@ Deviations: 1. In the paper all clients train in every round and only the drawn 
             of a client (turnout.sampling.running). patience=None turns this off.
             6. A weight counts at least 1e-6 of the largest, so that a client with a norm of 0 is
             looked at again and no probability is 0.
-Limits:     Large norms come from unusual data, and from noise or lies: bounds limit them. With the
-            default mean instead of InverseProbability(), clients with large updates count too much.
+Limits:     Large norms come from unusual data, but also from noise and lies; bounds limit them.
+            With the default mean in place of InverseProbability(), clients with large updates count
+            too much.
 Cost:       O(n) select, O(m) observe, state 17n bytes.
 Checked:    By hand, against a general optimiser, against the authors' form of the formula and of
             AOCS one client at a time, and for unbiasedness, in tests/selectors/test_ocs.py.

@@ -6,11 +6,11 @@ Paper:      A. M. Abdelmoniem, A. N. Sahu, M. Canini, S. A. Fahmy, REFL: Resourc
             whole text.
 Setting:    The server sees who answers. It uses the chance that a client will still be available in
             the next round (availability_forecast), which it knows before the round or estimates.
-Idea:       Selection by speed sees the same clients again and again, and the data of others are
-            never learned. REFL turns the order round: each client forecasts whether it will be
-            available in the next round, and the cohort is made of those who are least likely to be.
-            Clients that have answered rest for some rounds. So the resources that clients spend go
-            into as many different data as possible.
+Idea:       Selection by speed chooses the same clients again and again, and the model never learns
+            from the data of the others. REFL reverses the order: each client forecasts whether it
+            will be available in the next round, and those who are least likely to be are chosen.
+            Clients that have answered rest for some rounds. So the work of clients goes into as
+            many different data as possible.
 Symbols:    availability_forecast = the chance reported for the slot [mu, 2 mu], mu being the usual
             length of a round; rest = rounds of the pause after an answer.
 Equations:  select: intelligent participant selection (IPS). The paper's aggregation of stale
@@ -19,7 +19,7 @@ Equations:  select: intelligent participant selection (IPS). The paper's aggrega
 Deviations: 1. A server without the column estimates it: the share of rounds after which an
             available client was available again, shrunk to that of all clients. The paper's
             clients forecast.
-            2. Resting clients are chosen after all others, so that a cohort is filled. The paper's
+            2. Resting clients are chosen after all others, so that the cohort is full. The paper's
             clients do not check in. The code counts from the choice, so that with 5 a client rests
             for four rounds, and puts a random client in its place.
             3. A client that has not answered ``patience`` requests in a row gradually loses its

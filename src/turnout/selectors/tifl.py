@@ -9,9 +9,9 @@ Setting:    The server measures how long the chosen clients take. Where tiers ad
             report their loss. No polls are needed.
 Idea:       A round is as long as its slowest client. So clients are sorted by response time and cut
             into tiers, a tier is drawn for each round, and the cohort comes from that tier alone.
-            The static form draws tiers with fixed probabilities. The adaptive form draws tiers on
-            whose data the model is worse more often, and gives each tier a number of credits, one
-            for each round, so that slow tiers cannot take all the time.
+            The static form draws tiers with fixed probabilities. The adaptive form more often draws
+            tiers on whose data the model is worse. It gives each tier a number of credits, and a
+            round costs its tier one, so that slow tiers cannot take all the time.
 Symbols:    seconds_ = mean response latency, chance_ = Probs, credits_ = Credits_t, interval = I,
             tiers = T (m in the paper's tiering), cohort_size = |C|.
 Equations:  select: the tiering and the draw of the adaptive tier selection algorithm. observe: its
@@ -19,8 +19,9 @@ Equations:  select: the tiering and the draw of the adaptive tier selection algo
 Deviations: 1. Before training, the paper lets all clients run a profiling phase. Here each client
             is profiled by taking part: as long as there are available clients with fewer than
             ``profiling`` requests, they are chosen first.
-            2. The paper leaves clients out that do not answer within its limit. Here a client that
-            has never answered, or not to its last ``patience`` requests, counts as the slowest.
+            2. The paper leaves out clients that do not answer within its limit. Here a client that
+            has never answered, or has missed more than ``patience`` requests in a row, counts as
+            the slowest.
             3. Tiers follow the running mean of all times, so they are cut again in every round. The
             paper profiles again from time to time.
             4. Tiers adapt by the losses that clients last reported, because the server has no test
@@ -97,8 +98,8 @@ class TiFL(Selector):
             changes them only if the tier drawn last got no better (deviation 8). Keep False.
         profiling: Requests to each client before tiers are used; 0 starts at once, with all clients
             in the middle.
-        patience: Requests in a row that a client may leave unanswered before it counts as the
-            slowest (deviation 2). None never changes its time. Keep 5.
+        patience: Requests in a row that a client may leave unanswered; with one more it counts as
+            the slowest (deviation 2). None never changes its time. Keep 5.
     """
 
     reports_probability = True
