@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,19 @@ def test_advice_without_anyone_faster_says_nothing_of_them():
     arena = loaded("build_arena")
     text = arena.advice({"pace": stood(0.8, 0.65), "random": stood(1.0, 0.55)})
     assert text.endswith("(0.80 to 0.80).")
+
+
+def test_what_the_page_says_of_newer_selectors_is_what_the_arena_found(pages):
+    page = pages.PAGE.read_text(encoding="utf-8")
+    paragraph = page[page.index("**Nine of these rest") :].split("\n\n")[0]
+    faster, others = (
+        re.findall("`([a-z-]+)`", part) for part in paragraph.split("below that of")[1].split(";")
+    )
+    standings = json.loads((ROOT / "src/turnout/studies/arena_standings.json").read_text("utf-8"))
+    assert len(faster[1:] + others[:-1]) == 9
+    for name in faster[1:]:
+        assert standings[name]["time"][2] < 1.0
+    for name in others[:-1]:
+        assert standings[name]["time"][2] >= 1.0
+    for name in faster[1:] + others[:-1]:
+        assert standings[name]["record"].startswith("Faster than random in none of"), name

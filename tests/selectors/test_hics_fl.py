@@ -72,6 +72,9 @@ def test_the_temperature_follows_the_size_of_the_changes():
     one, other = described(BIASES, None), described(1000.0 * BIASES, None)
     np.testing.assert_allclose(one[1], other[1])
     np.testing.assert_allclose(one[0], other[0])
+    # largest changes 1, 1, 2, 2.1, 2, and 0 of a client that has not answered: half of 8.1 / 5
+    biases = np.vstack((BIASES, np.zeros(3)))
+    np.testing.assert_allclose(described(biases, None)[1][:5], described(biases, 0.81)[1][:5])
 
 
 def test_like_clients_are_in_a_group():
@@ -99,6 +102,21 @@ def test_without_data_all_clients_of_a_group_have_the_same_chance():
         selector = made(BIASES, by_data=by_data)
         weight = selector._weight(ctx, everyone, np.random.default_rng(0))
         assert weight[1] / weight[0] == pytest.approx(ratio)
+
+
+def test_unknown_sizes_count_as_the_mean_of_the_known_ones():
+    ctx = context(5, 1, sizes=[10.0, NAN, 20.0, 60.0, 30.0])
+    weight = made(BIASES)._weight(ctx, np.arange(5), np.random.default_rng(0))
+    assert weight[1] / weight[0] == pytest.approx(30.0 / 10.0)
+
+
+def test_a_client_that_did_not_answer_is_no_longer_new():
+    selector = turnout.make("hics-fl", classes=3, groups=2)
+    selector.reset(4)
+    tell(selector, [0, 1], [[NAN] * 3] * 2)
+    for seed in range(20):
+        chosen = selector.select(context(4, 2), np.random.default_rng(seed)).clients
+        assert chosen.tolist() == [2, 3]
 
 
 @pytest.mark.parametrize("m", [1, 2, 4])

@@ -98,6 +98,40 @@ def test_the_estimate_matches_a_slow_count():
     np.testing.assert_allclose(estimate, refl_slow.stay_rates(seen, STRENGTH), rtol=1e-12)
 
 
+def test_clients_at_work_were_there_and_one_that_joined_was_not():
+    selector = made(2)
+    ctx = turnout.RoundContext(0, 1, np.array([True, False]), busy=np.array([False, True]))
+    selection = selector.select(ctx, np.random.default_rng(0))
+    assert selection.recall("available").tolist() == [True, True]
+    selector.grow(3)
+    selector.observe(selection, turnout.Outcome([COMPLETED], [1.0]))
+    assert selector.was_available_.tolist() == [True, True, False]
+
+
+def test_a_forecast_of_the_clients_is_not_estimated_beside():
+    selector = made(2)
+    play(selector, context(2, 1, 0, forecast=[0.5, 0.9]))
+    assert selector.seen_round_ == -1
+
+
+def test_an_old_answer_that_comes_late_does_not_shorten_a_rest():
+    selector = made(2, rest=3)
+    late, new = (turnout.Selection(t, np.array([0])) for t in (1, 6))
+    for selection in (new, late):
+        selector.observe(selection, turnout.Outcome([COMPLETED], [1.0]))
+    assert selector.answer_round_.tolist() == [6, -1]
+
+
+def test_resting_clients_that_fill_a_cohort_are_ranked_too():
+    selector = made(3, rest=9)
+    for client in range(3):
+        selector.observe(
+            turnout.Selection(client, np.array([client])), turnout.Outcome([COMPLETED], [1.0])
+        )
+    assert chosen_by(selector, context(3, 2, 4, forecast=[0.2, 0.9, 0.4])) == [0, 2]
+    assert chosen_by(selector, context(3, 1, 4, forecast=[0.9, 0.5, 0.4])) == [2]
+
+
 def test_rounds_out_of_order_and_gaps_tell_nothing_of_who_stayed():
     selector = made(2)
     selections = [
