@@ -170,8 +170,8 @@ HOW_TO_READ = f"""\
 - *tasks* are those that the selector was run on. A mean over fewer tasks cannot be compared with
   the others: look at the tables of these tasks instead.
 - *mean rank* is the rank among the selectors that have all tasks.
-- *faster / slower* counts tasks with a significant difference: a paired test per task, corrected for
-  the number of tasks (Holm). ▲ and ▼ in the table of a single task are those of its own test,
+- *faster / slower* counts tasks with a significant difference: a paired test per task, corrected
+  for the number of tasks (Holm). ▲ and ▼ in the table of a single task are those of its own test,
   without this correction, so there may be more of them.
 - *least share* is the part of its fair share that the least served client got. Below one half
   counts as *unfair*. *least answered* counts answers in time instead of places, against an equal
