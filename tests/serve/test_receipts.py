@@ -1,5 +1,7 @@
 """Receipts over HTTP."""
 
+import json
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -110,3 +112,20 @@ def test_receipts_go_with_the_records_of_their_round(signing):
     report(signing, path, 0, chosen)
     rounds.forget_old(signing.app.state.store, 4e9)
     assert receipts_of(signing, path, chosen[0]) == []
+
+
+def test_a_client_that_ends_two_works_in_one_round_has_a_receipt_for_each(signing):
+    schedule = {"kind": "buffered", "size": 2, "concurrency": 2}
+    path = create(signing, n_clients=2, schedule=schedule, cohort_size=2, selector="random")
+
+    def work(choice, client, **outcome):
+        signing.post(f"{path}/places", json={"choice": choice}).raise_for_status()
+        body = {"outcomes": [{"client": client, "seconds": 1.0} | outcome]}
+        answer = signing.post(f"{path}/places/{choice}/outcomes", json=body)
+        return answer.raise_for_status().json()["closed"]
+
+    assert work(0, "c0", status="failed", reason="no memory") == []
+    assert work(1, "c0") == []
+    assert work(2, "c0") == [0]
+    told = [json.loads(one["statement"]) for one in receipts_of(signing, path, "c0")]
+    assert [one["status"] for one in told] == ["failed", "completed", "completed"]

@@ -432,7 +432,7 @@ class OverlappingLive(Live):
             super()._take(request, reply)
             return
         client, choice = request.work
-        index = self.session.members.roster.index_of(client)
+        index = self.session.roster.index_of(client)
         seconds = clock.now() - request.sent
         self._waiting.append((choice, index, client, reply._replace(seconds=seconds)))
 
@@ -482,7 +482,7 @@ class OverlappingLive(Live):
         flights, there = set(session.at_work), set(members.connected_clients.tolist())
         waits = []
         for flight in self._lost:
-            index = members.roster.index_of(flight.client)
+            index = session.roster.index_of(flight.client)
             if flight not in flights:  # it was given up
                 continue
             if index not in there:
@@ -523,7 +523,7 @@ class HostRun:
     def __init__(
         self, session: Session, port: Port, kind: str, n_rounds: int, versions: Mapping[str, str]
     ) -> None:
-        self.session, self.journal = session, session.journal
+        self.session, self.journal, self.spans = session, session.journal, session.spans
         settings, world, selector = session.settings, session.world, session.selector
         session.n_rounds = max(1, n_rounds)
         self._kind = f"turnout-{kind}"
@@ -655,10 +655,10 @@ class HostRun:
         self.journal.note(IN_TRAINING, self.journal.n_rounds, metrics)
         # Answers come before the checkpoint: a round that is not saved is played and written again.
         if self._records is not None and self.result is not None:
-            self._records.write_answers(self.result, self.session.members.roster)
+            self._records.write_answers(self.result, self.session.roster)
         self.save()
         self.write()
-        self.session.spans.finish()
+        self.spans.finish()
         self.session.check_quorum()
 
     def save(self) -> None:
@@ -671,7 +671,7 @@ class HostRun:
         if path is None:
             return
         host, arrays = self.saved_state()
-        with self.session.spans.part("save"):
+        with self.spans.part("save"):
             whole = replace(self.session.state(self._identity), host=host, host_arrays=arrays)
             advice = "make room, or make the folder writable, and restart from the last checkpoint"
             with writing_to(path, advice):

@@ -181,7 +181,7 @@ class OverlappingSession(Session):
         """The clients at work, in the order of their choices."""
         return [
             Flight(
-                self.members.roster.id_of(int(row["client"])),
+                self.roster.id_of(int(row["client"])),
                 int(row["choice"]),
                 int(row["version"]),
                 float(row["began_s"]),
@@ -227,7 +227,7 @@ class OverlappingSession(Session):
             if self._choice is None:
                 self.monitor.opened(self.round, self.members)
             self._choice, self._is_filled = t, not self.schedule.refills
-            ids = tuple(self.members.roster.id_of(int(client)) for client in selection.clients)
+            ids = tuple(self.roster.id_of(int(client)) for client in selection.clients)
             return Cohort(
                 t,
                 ids,
@@ -247,7 +247,7 @@ class OverlappingSession(Session):
             client: The stable id of a client at work.
         """
         with self._lock:
-            row = self.flights.where(np.array([self.members.roster.index_of(client)]))
+            row = self.flights.where(np.array([self.roster.index_of(client)]))
             self.flights.flights["began_s"][row] = self.now_s
 
     def receive(self, client: Hashable, reply: Reply, round: int | None = None) -> bool:
@@ -265,8 +265,8 @@ class OverlappingSession(Session):
             InvalidInput: There is no client of this id.
         """
         with self._lock:
-            index = self.members.roster.index_of(client)
-            name = self.members.roster.id_of(index)
+            index = self.roster.index_of(client)
+            name = self.roster.id_of(index)
             self.members.release(name)
             why = self.flights.refusal(index, round)
             if why is not None:
@@ -293,7 +293,7 @@ class OverlappingSession(Session):
             is_over = flights["began_s"] + self.work_s <= self.now_s
             ids = []
             for index in flights["client"][is_over].tolist():
-                ids.append(self.members.roster.id_of(index))
+                ids.append(self.roster.id_of(index))
                 is_there = present is None or self._is_present(index, present)
                 self._end(index, None if is_there else Reply(Kind.LOST, reason="no answer"))
             return ids
@@ -469,7 +469,7 @@ class OverlappingSession(Session):
             if fault is not None:
                 status, reason = Status.FAILED, f"reply dropped, {fault}"
         if reason is not None:
-            reason = no_answer(self.members.roster.id_of(index), reason)
+            reason = no_answer(self.roster.id_of(index), reason)
         clients, statuses = np.array([index]), np.array([status], dtype=np.int8)
         answers = {0: reply} if reply is not None and status is Status.COMPLETED else {}
         self.reports.fill_sizes(self.members.columns, [(index, x) for x in answers.values()])
@@ -496,7 +496,7 @@ class OverlappingSession(Session):
         """Let an answer count as a failure in the records; the selector has learned of it."""
         self.flights.drop(np.array([row]))
         del self._replies[row]
-        client = self.members.roster.id_of(int(self.flights.ended["client"][row]))
+        client = self.roster.id_of(int(self.flights.ended["client"][row]))
         self._ended[row] = self._ended[row]._replace(reason=no_answer(client, reason))
 
     def _aggregate(self, times: tuple[float, float], length_s: float, now: float) -> ClosedRound:
@@ -510,7 +510,7 @@ class OverlappingSession(Session):
         self._is_filled = not self.schedule.refills and not self.engine.places()
         chance, staleness = ended["probability"], version - ended["version"]
         names = sorted({name for each in notes for name in each.reported})
-        available = np.zeros(len(self.members.roster), dtype=np.bool_)
+        available = np.zeros(len(self.roster), dtype=np.bool_)
         available[: self._reached.size] = self._reached
         row = RoundRow(
             ended["client"],
@@ -547,7 +547,7 @@ class OverlappingSession(Session):
             answers = done.answers
             faults = {} if reject is None else reject(replies, answers.versions.tolist())
             for i, why in faults.items():
-                client = self.members.roster.id_of(int(answers.clients[i]))
+                client = self.roster.id_of(int(answers.clients[i]))
                 no_answer(client, f"reply dropped, {why}")
             kept = [i for i in range(len(replies)) if i not in faults]
             fields = answers._asdict().items()
@@ -574,7 +574,7 @@ class OverlappingSession(Session):
         stale = [] if row.overlap is None else row.overlap.staleness.tolist()
         return ClosedRound(
             self.round,
-            tuple(self.members.roster.id_of(client) for client in row.clients.tolist()),
+            tuple(self.roster.id_of(client) for client in row.clients.tolist()),
             Closed(row.status, row.duration, row.length_s, row.spent, False),
             reasons,
             () if is_void else tuple(reply.content for reply in replies),

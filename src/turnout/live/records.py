@@ -237,12 +237,15 @@ def _answers(result: ClosedRound) -> dict[str, Any]:
     is_late = (closed.status == Status.LATE) & np.isnan(closed.duration)
     seconds_of = np.where(is_late, closed.spent, closed.duration)
     chosen = [
-        {"id": client, "status": Status(int(status)).name.lower()}
-        | ({} if np.isnan(seconds) else {"seconds": round(float(seconds), 3)})
-        | ({"staleness": result.staleness[i]} if result.staleness else {})
-        | ({"reason": result.reasons[i]} if i in result.reasons else {})
+        chosen_entry(
+            client,
+            Status(status).name.lower(),
+            seconds,
+            staleness=result.staleness[i] if result.staleness else None,
+            reason=result.reasons.get(i),
+        )
         for i, (client, status, seconds) in enumerate(
-            zip(result.ids, closed.status, seconds_of, strict=True)
+            zip(result.ids, closed.status.tolist(), seconds_of.tolist(), strict=True)
         )
     ]
     return {
@@ -254,6 +257,22 @@ def _answers(result: ClosedRound) -> dict[str, Any]:
         "void": result.is_void,
         "chosen": chosen,
     }
+
+
+def chosen_entry(
+    client: Hashable, status: str, seconds: float | None, **more: Any
+) -> dict[str, Any]:
+    """Return a chosen client as a line of ``answers.jsonl`` has it; None and NaN are left out.
+
+    Args:
+        client: The stable id.
+        status: How the round ended for it.
+        seconds: How long it took.
+        **more: The staleness of its answer, and the reason why there is none.
+    """
+    took = None if seconds is None or math.isnan(seconds) else round(seconds, 3)
+    entry = {"id": client, "status": status, "seconds": took}
+    return {name: value for name, value in (entry | more).items() if value is not None}
 
 
 def stamp(seconds: float) -> str:

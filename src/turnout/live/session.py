@@ -116,6 +116,11 @@ class Session:
         return self.journal.n_rounds
 
     @property
+    def roster(self) -> Roster:
+        """The clients, by stable id."""
+        return self.members.roster
+
+    @property
     def is_open(self) -> bool:
         """Whether a round with chosen clients is open."""
         return self._open is not None and bool(self._open.ids)
@@ -154,11 +159,11 @@ class Session:
         with self._lock:
             self.members.update(present)
             self.members.bind()
-            self.engine.resize(len(self.members.roster))
+            self.engine.resize(len(self.roster))
             if self.shadows is not None:
-                self.shadows.resize(len(self.members.roster))
-            self._claims.grow(len(self.members.roster))
-            self._sizes.grow(len(self.members.roster))
+                self.shadows.resize(len(self.roster))
+            self._claims.grow(len(self.roster))
+            self._sizes.grow(len(self.roster))
 
     def update_columns(self, address: Address, reply: Reply) -> None:
         """Store columns of a connected client.
@@ -256,7 +261,7 @@ class Session:
             InvalidInput: There is no client of this id.
         """
         with self._lock:
-            client = self.members.roster.id_of(self.members.roster.index_of(client))
+            client = self.roster.id_of(self.roster.index_of(client))
             opened = self._open if round in (None, self.round) else None
             if opened is not None and client in opened.position:
                 return opened.receive(client, reply)
@@ -350,7 +355,7 @@ class Session:
         """
         with self._lock:
             roster, arrays = Roster.from_json(saved.roster), saved.arrays
-            first, n = self.members.roster.ids, len(roster)
+            first, n = self.roster.ids, len(roster)
             if roster.ids[: len(first)] != first:
                 raise StateFileError("its clients are in another order than roster or world.")
             self.members.restore(roster, saved)
@@ -408,7 +413,7 @@ class Session:
             fate = self.world.fate(ctx.round)
             duration, survived = fate.duration[clients], fate.survived[clients]
             foreseen = self.engine.close(duration, survived, fate.reports_failure)
-        ids = tuple(self.members.roster.id_of(int(client)) for client in clients)
+        ids = tuple(self.roster.id_of(int(client)) for client in clients)
         addresses = tuple(self.members.addresses_of(clients))
         return OpenRound(self.engine, ctx, selection, ids, addresses, foreseen)
 
@@ -528,7 +533,7 @@ class Session:
     def _recorded(self, row: RoundRow, result: ClosedRound) -> ClosedRound:
         """Add a round to the journal and the counts; return its result with alerts."""
         self.journal.add(row, is_void=result.is_void)
-        return self.monitor.count(row, result, self.members.roster)
+        return self.monitor.count(row, result, self.roster)
 
     def _result(self, opened: OpenRound, closed: Closed, times: tuple[float, float]) -> ClosedRound:
         """Return how a round ended, with the answers that count and their believed weights."""
@@ -555,7 +560,7 @@ class Session:
             return reply.weight
         counts_examples = self.reports.weight_key == NUM_EXAMPLES
         known = self.members.columns.number("num_samples", client) if counts_examples else math.nan
-        name = self.members.roster.id_of(client)
+        name = self.roster.id_of(client)
         return self._claims.believed(client, reply.weight, known, name)
 
     def _close_empty(self, times: tuple[float, float]) -> ClosedRound:

@@ -83,7 +83,7 @@ class VirtualLive(OverlappingLive):
             super()._take(request, reply)
             return
         client, choice = request.work
-        index = self.session.members.roster.index_of(client)
+        index = self.session.roster.index_of(client)
         self._nodes.heard[choice, index] = reply
 
 
@@ -93,9 +93,9 @@ class _Nodes(Participants):
     def __init__(self, live: VirtualLive, world: VirtualWorld) -> None:
         self._live, self._world = live, world
         self._simulated = Simulated(world.environment)
-        sizes = live.session.selector.metric_sizes
-        wanted = sorted(live.session.selector.needs_metrics)
-        self._simulated.report({name: sizes.get(name) for name in wanted})
+        selector = live.session.selector
+        wanted = sorted(selector.needs_metrics)
+        self._simulated.report({name: selector.metric_sizes.get(name) for name in wanted})
         self.write: Write = lambda addresses, version: ()
         self.model: Any = None
         self.heard: dict[_Piece, Reply] = {}  # that have come, and whose time has not

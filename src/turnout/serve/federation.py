@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from turnout.core.errors import InvalidInput, TurnoutError
 from turnout.core.names import nearest
 from turnout.core.registry import list_selectors, make
+from turnout.core.roster import Roster
 from turnout.core.selector import Selector
 from turnout.core.types import BoolArray, FloatArray, IntArray, Status
 from turnout.experiment.codec import decode_parameter
@@ -246,11 +247,16 @@ class LiveFederation:
         self.replay_s = 0.0  #: the time that replaying from the last snapshot would take
         self.snapshot_s = 0.0  #: the time that the last snapshot took
 
+    @property
+    def roster(self) -> Roster:
+        """The clients, by stable id."""
+        return self.members.roster
+
     def selection_counts(self, status: Status | None = None) -> IntArray:
         """Return (n,) how often each client was selected, or had this status in the end."""
         columns = self.session.journal.columns()
         which = slice(None) if status is None else columns["status"] == status
-        return np.bincount(columns["clients"][which], minlength=len(self.members.roster))
+        return np.bincount(columns["clients"][which], minlength=len(self.roster))
 
     def apply(self, seq: int, at: float, content: Content) -> None:
         """Let the next event of the log happen.
@@ -406,7 +412,7 @@ class LiveFederation:
         self.members.available = None
 
     def _take_in(self, choice: int, report: Outcomes) -> None:
-        work, roster = self._overlapping, self.members.roster
+        work, roster = self._overlapping, self.roster
         for outcome in report.outcomes:
             why = work.flights.refusal(roster.index_of(outcome.client), choice)
             if why is None:
@@ -463,7 +469,7 @@ class LiveFederation:
     def _available(self, terms: Terms) -> BoolArray | None:
         if terms.available is None:
             return None
-        n = len(self.members.roster)
+        n = len(self.roster)
         if isinstance(terms.available, Bits):
             packed = np.frombuffer(base64.b64decode(terms.available.bits), dtype=np.uint8)
             return np.unpackbits(packed, count=n).astype(np.bool_)

@@ -143,7 +143,7 @@ def enrol_clients(store: Stored, name: Name, body: Enrolment) -> dict[str, Any]:
     """Enrol clients, or change their columns, in bulk; a million in one request are fine."""
     with store.write(name) as tx:
         _check_enrolment(tx.federation, body)
-        known = sum(client in tx.federation.members.roster for client in body.clients)
+        known = sum(client in tx.federation.roster for client in body.clients)
         tx.add(body)
         return {"new": len(body.clients) - known, "known": known, **_counts(tx.federation)}
 
@@ -152,7 +152,7 @@ def enrol_clients(store: Stored, name: Name, body: Enrolment) -> dict[str, Any]:
 def withdraw_clients(store: Stored, name: Name, body: Withdrawal) -> dict[str, Any]:
     """Withdraw clients. What the selector has learned about them is kept for their return."""
     with store.write(name) as tx:
-        check_known(body.clients, tx.federation.members.roster, "clients")
+        check_known(body.clients, tx.federation.roster, "clients")
         tx.add(body)
         return _counts(tx.federation)
 
@@ -171,7 +171,7 @@ def count_clients(
     part = slice(offset, None if limit is None else offset + limit)
     with store.read(name) as tx:
         return {
-            "clients": list(tx.federation.members.roster.ids[part]),
+            "clients": list(tx.federation.roster.ids[part]),
             "chosen": tx.federation.selection_counts()[part].tolist(),
             "completed": tx.federation.selection_counts(Status.COMPLETED)[part].tolist(),
         }
@@ -181,7 +181,7 @@ def count_clients(
 def get_fairness(store: Stored, name: Name) -> dict[str, Any]:
     """Return how evenly clients were selected."""
     with store.read(name) as tx:
-        roster, counts = tx.federation.members.roster, tx.federation.selection_counts()
+        roster, counts = tx.federation.roster, tx.federation.selection_counts()
         shares = np.linspace(0.0, 1.0, 11)
         least, most = metrics.lowest(counts, _N_LISTED), metrics.lowest(-counts, _N_LISTED)
         return {
@@ -307,7 +307,7 @@ def _check_enrolment(federation: LiveFederation, enrolment: Enrolment) -> None:
     The ids 7 and "7" are the same text, and results name clients by their text.
     """
     check_unique(enrolment.clients, "clients")
-    here, roster = set(enrolment.clients), federation.members.roster
+    here, roster = set(enrolment.clients), federation.roster
     for client, twin in _other_types(enrolment.clients):
         if (twin in here or twin in roster) and client not in roster:
             detail = f"clients must not differ only in their type, got {client!r} and {twin!r}."

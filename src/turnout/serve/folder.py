@@ -13,13 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Row, select
 
 from turnout.core.errors import InvalidInput
 from turnout.core.files import write_atomically, writing_to
 from turnout.core.types import Status
-from turnout.live.records import Records, stamp
+from turnout.live.records import Records, chosen_entry, stamp
 from turnout.results import files
 from turnout.results.writer import RoundLog
 from turnout.serve.database import ROUND
@@ -73,7 +72,7 @@ def _write(tx: Transaction, path: Path) -> int:
     ]
     alerts = [alert for t in sorted(kept) for alert in _alerts(kept[t])]
     with writing_to(records.path):
-        roster = federation.members.roster.to_json()
+        roster = federation.roster.to_json()
         write_atomically(records.path / files.ROSTER, roster.encode())
         for file, lines in ((files.ANSWERS, answers), (files.ALERTS, alerts)):
             RoundLog(records.path / file).begin(list(map(json.dumps, lines)))
@@ -99,9 +98,13 @@ def _from_row(row: Row[Any]) -> dict[str, Any]:
         "void": result["void"],
         "busy": chosen.get("busy", []),  # an earlier turnout did not store them
         "chosen": [
-            {"id": client, "status": status}
-            | ({} if seconds is None else {"seconds": round(seconds, 3)})
-            | ({"reason": reasons[str(client)]} if str(client) in reasons else {})
+            # Where rounds overlap, a client may be there twice.
+            chosen_entry(
+                client,
+                status,
+                seconds,
+                reason=None if status == "completed" else reasons.get(str(client)),
+            )
             for client, status, seconds in answers
         ],
     }
@@ -109,20 +112,19 @@ def _from_row(row: Row[Any]) -> dict[str, Any]:
 
 def _from_state(federation: LiveFederation) -> Iterator[dict[str, Any]]:
     """Yield what the state has of every round, also of those that are not kept."""
-    columns, roster = federation.session.journal.columns(), federation.members.roster
+    journal, roster = federation.session.journal, federation.roster
+    columns = journal.columns()
     names = [status.name.lower() for status in Status]
     ids = [roster.id_of(client) for client in columns["clients"].tolist()]
     status, seconds = columns["status"].tolist(), columns["duration"]
     length_s, offsets = columns["length_s"].tolist(), columns["offsets"].tolist()
-    void = federation.session.journal.void
     for t, (start, stop) in enumerate(pairwise(offsets)):
         yield {
             "round": t,
             "length_s": round(length_s[t], 3),
-            "void": t + 1 in void,
+            "void": t + 1 in journal.void,
             "chosen": [
-                {"id": ids[i], "status": names[status[i]]}
-                | ({} if np.isnan(seconds[i]) else {"seconds": round(float(seconds[i]), 3)})
+                chosen_entry(ids[i], names[status[i]], float(seconds[i]))
                 for i in range(start, stop)
             ],
         }

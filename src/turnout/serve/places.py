@@ -8,22 +8,23 @@ answers that have a weight there, and has the next model then. Each route is one
 from __future__ import annotations
 
 import json
-import math
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
-from sqlalchemy import Row, Select, bindparam, insert, select
+from sqlalchemy import insert
 
-from turnout.live import OverlappingSession
+from turnout.live import Cohort, OverlappingSession
 from turnout.serve.auth import READ, SELECT, GuardedRoute
 from turnout.serve.database import CHOICE
 from turnout.serve.federation import PlacesFilled, WorkAnswered
 from turnout.serve.problems import ERRORS, HttpProblem, Responses
 from turnout.serve.rounds import (
     Key,
+    Numbered,
     check_cohort,
     check_losses,
     check_next,
+    chosen_document,
     close_if_over,
     record_overlapping,
 )
@@ -45,9 +46,8 @@ _NO_TERMS = NewPlaces()
 _PLACES: Responses = {200: {"model": PlacesDocument}}
 _CHOSEN: Responses = {200: {"model": ChoiceDocument}, 201: {"model": ChoiceDocument}}
 _WORK: Responses = {200: {"model": WorkDocument}}
-_OWN = select(CHOICE).where(CHOICE.c.federation_id == bindparam("federation"))
-_NUMBERED = _OWN.where(CHOICE.c.number == bindparam("wanted"))
-_BY_KEY = _OWN.where(CHOICE.c.key == bindparam("wanted"))
+_CHOICES = Numbered(CHOICE, "made choice")
+_ADD = insert(CHOICE)
 
 
 @router.post("", status_code=201, dependencies=SELECT, responses=_CHOSEN)
@@ -67,7 +67,7 @@ def fill_places(
         work = _work(tx)
         if key is None and body.choice is None:
             raise HttpProblem("name-the-choice", "the request names no choice and has no key.")
-        row = _known(tx, body.choice, key)
+        row = _CHOICES.known(tx, body.choice, key)
         response.status_code = 200
         if row is not None:
             return {**json.loads(row.chosen), **_models(work)}
@@ -77,15 +77,8 @@ def fill_places(
             detail = f"choice must be {number}, which comes next, got {body.choice}."
             raise HttpProblem("wrong-choice", detail, field="choice")
         if not check_next(tx, body) or not work.places():
-            nobody: dict[str, Any] = {
-                "choice": number,
-                "at": None,
-                "model": None,
-                "clients": [],
-                "times": [],
-            }
-            rest = {"probability": None, "deadline_s": None, "n_free": 0}
-            return {**nobody, **rest, **_models(work)}
+            nobody = {**chosen_document(Cohort(number)), "at": None, "model": None}
+            return {"choice": number, **nobody, **_models(work)}
         check_losses(tx.federation, body, tx.at)
         tx.add(PlacesFilled(round=number, terms=body))
         record_overlapping(tx)
@@ -124,7 +117,7 @@ def report_work(store: Stored, name: Name, number: Number, body: Outcomes) -> di
     """
     with store.write(name) as tx:
         work = _work(tx)
-        row = _find(tx, _NUMBERED, number)
+        row = _CHOICES.find(tx, number)
         if row is None:
             detail = f"choice {number} was never made, or is older than the records that are kept."
             raise HttpProblem("unknown-choice", detail)
@@ -160,22 +153,6 @@ def _models(work: OverlappingSession) -> dict[str, Any]:
     return versions | {"next_choice": flights.next_choice}
 
 
-def _find(tx: Transaction, query: Select[Any], wanted: int | str) -> Row[Any] | None:
-    values = {"federation": tx.federation.id, "wanted": wanted}
-    return tx.connection.execute(query, values).one_or_none()
-
-
-def _known(tx: Transaction, number: int | None, key: str | None) -> Row[Any] | None:
-    """Return the choice that an earlier request with this key or number has made."""
-    row = None if key is None else _find(tx, _BY_KEY, key)
-    if row is None:
-        return None if number is None else _find(tx, _NUMBERED, number)
-    if number not in (None, row.number):
-        detail = f"the key {key!r} has made choice {row.number}, not {number}."
-        raise HttpProblem("key-reused", detail)
-    return row
-
-
 def _record(tx: Transaction, key: str | None) -> dict[str, Any]:
     """Store the choice that was made; return it as responses have it."""
     cohort = tx.federation.given
@@ -184,12 +161,8 @@ def _record(tx: Transaction, key: str | None) -> dict[str, Any]:
         "choice": cohort.round,
         "at": tx.at,
         "model": cohort.version,
-        "clients": list(cohort.ids),
-        "probability": None if cohort.probability is None else cohort.probability.tolist(),
-        "times": list(cohort.times),
-        "deadline_s": cohort.deadline if math.isfinite(cohort.deadline) else None,
-        "n_free": int(cohort.n_free),
+        **chosen_document(cohort),
     }
     row = {"federation_id": tx.federation.id, "number": cohort.round, "key": key, "at": tx.at}
-    tx.connection.execute(insert(CHOICE), row | {"chosen": json.dumps(chosen)})
+    tx.connection.execute(_ADD, row | {"chosen": json.dumps(chosen)})
     return chosen

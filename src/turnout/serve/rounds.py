@@ -11,18 +11,18 @@ import binascii
 import json
 import logging
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Request, Response
-from sqlalchemy import Row, Select, bindparam, delete, insert, select, update
+from sqlalchemy import Row, Select, Table, bindparam, delete, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from turnout.core.errors import TurnoutError
 from turnout.core.types import Status
-from turnout.live import ClosedRound, TooFewAnswers
+from turnout.live import ClosedRound, Cohort, TooFewAnswers
 from turnout.live.receipts import Receipts
 from turnout.live.reports import described, spelling
 from turnout.serve.auth import READ, SELECT, GuardedRoute
@@ -112,7 +112,7 @@ def open_round(
     """
     with store.write(name) as tx:
         federation = _synchronous(tx)
-        row = _known(tx, body.round, key)
+        row = _ROUNDS.known(tx, body.round, key)
         if row is None:
             close_if_over(tx)
             if federation.cohort is not None:
@@ -165,50 +165,55 @@ def get_receipts(
 ) -> dict[str, Any]:
     """Return what a client was counted for, the newest round first, signed with the server's key.
 
-    There is a receipt for every closed round in which the client was selected.
+    There is a receipt for every closed round in which the client was selected. Where rounds
+    overlap, there is one for each of its works that ended in the round.
     """
     with store.read(name) as tx:
-        id = _client(tx.federation, client)
-        columns = tx.federation.session.journal.columns()
-        mine = np.flatnonzero(columns["clients"] == tx.federation.members.roster.indices([id])[0])
+        federation, receipts = tx.federation, request.app.state.receipts
+        id, session = _client(federation, client), federation.session
+        columns = session.journal.columns()
+        mine = np.flatnonzero(columns["clients"] == federation.roster.index_of(id))
         numbers = np.unique(np.searchsorted(columns["offsets"], mine, side="right") - 1)
         if before is not None:
             numbers = numbers[numbers < before]
         latest = numbers[::-1][:limit].tolist()
         here = (ROUND.c.federation_id == tx.federation.id) & ROUND.c.number.in_(latest)
         rows = tx.connection.execute(select(ROUND).where(here).order_by(ROUND.c.number.desc()))
-        receipts: Receipts = request.app.state.receipts
-        return {"client": id, "receipts": [_receipt(tx, receipts, row, id) for row in rows.all()]}
+        found = [one for row in rows.all() for one in _receipts(tx, receipts, row, id)]
+        return {"client": id, "receipts": found}
 
 
 def _client(federation: LiveFederation, text: str) -> Hashable:
     """Return the id of a client in a path, where a number cannot be told from a text."""
-    roster = federation.members.roster
+    roster = federation.roster
     is_number = text not in roster and str(text).removeprefix("-").isdecimal()
     id: Hashable = int(text) if is_number else text
     check_known([id], roster, "client")
     return id
 
 
-def _receipt(
+def _receipts(
     tx: Transaction, receipts: Receipts, row: Row[Any], client: Hashable
-) -> dict[str, Any]:
-    result, chosen = json.loads(row.result), json.loads(row.chosen)
-    i = chosen["clients"].index(client)
-    choice = chosen["choice"][i] if "choice" in chosen else row.number
-    outcome = reported_outcomes(tx, choice).get(client)
-    seconds = result["seconds"][i]
-    return receipts.make(
-        tx.federation.definition.name,
-        row.number,
-        client,
-        run_began_at=tx.federation.created_at,
-        status=result["status"][i],
-        is_void=result["void"],
-        seconds=math.nan if seconds is None else seconds,
-        closed_at=row.closed_at,
-        report=None if outcome is None else outcome.model_dump(exclude_defaults=True),
-    )
+) -> Iterator[dict[str, Any]]:
+    """Yield the receipts of a client for a round."""
+    result, chosen, federation = json.loads(row.result), json.loads(row.chosen), tx.federation
+    for i, name in enumerate(chosen["clients"]):
+        if name != client:
+            continue
+        choice = chosen["choice"][i] if "choice" in chosen else row.number
+        outcome = reported_outcomes(tx, choice).get(client)
+        seconds = result["seconds"][i]
+        yield receipts.make(
+            federation.definition.name,
+            row.number,
+            client,
+            run_began_at=federation.created_at,
+            status=result["status"][i],
+            is_void=result["void"],
+            seconds=math.nan if seconds is None else seconds,
+            closed_at=row.closed_at,
+            report=None if outcome is None else outcome.model_dump(exclude_defaults=True),
+        )
 
 
 @router.post("/rounds/{number}/outcomes", dependencies=SELECT, responses=_REPORT)
@@ -318,10 +323,10 @@ def _forget(store: Store, name: str, before: float) -> int:
                 return 0
             save(connection, number, tx.federation.seq, content_of(tx.federation.checkpoint()))
             events = (EVENT.c.federation_id == number) & EVENT.c.round.in_(old)
-            if tx.federation.work is not None:  # an event there has the number of a choice
+            work = tx.federation.work
+            if work is not None:  # an event there has the number of a choice
                 events = (EVENT.c.federation_id == number) & (EVENT.c.at < before)
-                flights = tx.federation.work.flights.flights["choice"]
-                oldest = min(flights.tolist(), default=tx.federation.work.flights.next_choice)
+                oldest = min((one.choice for one in work.at_work), default=work.flights.next_choice)
                 is_done = (CHOICE.c.federation_id == number) & (CHOICE.c.number < oldest)
                 connection.execute(delete(CHOICE).where(is_done, CHOICE.c.at < before))
             events &= EVENT.c.seq < tx.federation.seq  # the last one tells the time of the state
@@ -344,7 +349,7 @@ def _forget(store: Store, name: str, before: float) -> int:
 
 
 def _row(tx: Transaction, number: int) -> Row[Any]:
-    row = _find(tx, _NUMBERED, number)
+    row = _ROUNDS.find(tx, number)
     if row is None:
         t = tx.federation.session.round
         detail = f"round {number} was never opened; the next one is {t}."
@@ -355,26 +360,57 @@ def _row(tx: Transaction, number: int) -> Row[Any]:
     return row
 
 
-_OWN = select(ROUND).where(ROUND.c.federation_id == bindparam("federation"))
-_NUMBERED = _OWN.where(ROUND.c.number == bindparam("wanted"))
-_BY_KEY = _OWN.where(ROUND.c.key == bindparam("wanted"))
+class Numbered:
+    """The rows of a federation that requests name by a number or by a key.
+
+    Args:
+        table: Rounds or choices.
+        done: What a key has done, for an error: ``"opened round"``.
+    """
+
+    def __init__(self, table: Table, done: str) -> None:
+        own = select(table).where(table.c.federation_id == bindparam("federation"))
+        self._by_number = own.where(table.c.number == bindparam("wanted"))
+        self._by_key = own.where(table.c.key == bindparam("wanted"))
+        self._done = done
+
+    def find(self, tx: Transaction, number: int) -> Row[Any] | None:
+        """Return the row of a number; None if there is none."""
+        return self._one(tx, self._by_number, number)
+
+    def known(self, tx: Transaction, number: int | None, key: str | None) -> Row[Any] | None:
+        """Return the row that an earlier request with this key or number has added."""
+        row = None if key is None else self._one(tx, self._by_key, key)
+        if row is None:
+            return None if number is None else self.find(tx, number)
+        if number not in (None, row.number):
+            detail = f"the key {key!r} has {self._done} {row.number}, not {number}."
+            raise HttpProblem("key-reused", detail)
+        return row
+
+    @staticmethod
+    def _one(tx: Transaction, query: Select[Any], wanted: int | str) -> Row[Any] | None:
+        values = {"federation": tx.federation.id, "wanted": wanted}
+        return tx.connection.execute(query, values).one_or_none()
+
+
+_ROUNDS = Numbered(ROUND, "opened round")
 _ADD = insert(ROUND)
 
 
-def _find(tx: Transaction, query: Select[Any], wanted: int | str) -> Row[Any] | None:
-    values = {"federation": tx.federation.id, "wanted": wanted}
-    return tx.connection.execute(query, values).one_or_none()
+def chosen_document(cohort: Cohort) -> dict[str, Any]:
+    """Return the clients of a round or a choice as responses have them.
 
-
-def _known(tx: Transaction, number: int | None, key: str | None) -> Row[Any] | None:
-    """Return the round that an earlier request with this key or number has opened."""
-    row = None if key is None else _find(tx, _BY_KEY, key)
-    if row is None:
-        return None if number is None else _find(tx, _NUMBERED, number)
-    if number not in (None, row.number):
-        detail = f"the key {key!r} has opened round {row.number}, not {number}."
-        raise HttpProblem("key-reused", detail)
-    return row
+    Args:
+        cohort: The clients.
+    """
+    return {
+        "clients": list(cohort.ids),
+        "probability": None if cohort.probability is None else cohort.probability.tolist(),
+        "times": list(cohort.times),
+        "deadline_s": cohort.deadline if math.isfinite(cohort.deadline) else None,
+        "n_free": int(cohort.n_free),
+    }
 
 
 def _document(row: Row[Any]) -> dict[str, Any]:
@@ -389,16 +425,9 @@ def _record(tx: Transaction, key: str | None) -> dict[str, Any]:
     """Store the round that was opened; return it as responses have it."""
     federation, cohort = tx.federation, tx.federation.cohort
     assert cohort is not None
-    has_deadline = math.isfinite(cohort.deadline)
-    ends_itself = has_deadline and federation.reported is None
-    chosen = {
-        "clients": list(cohort.ids),
-        "probability": None if cohort.probability is None else cohort.probability.tolist(),
-        "times": list(cohort.times),
-        "deadline_s": cohort.deadline if has_deadline else None,
-        "n_free": int(cohort.n_free),
-        "busy": [c for c in federation.members.busy_clients() if federation.members.is_there(c)],
-    }
+    ends_itself = math.isfinite(cohort.deadline) and federation.reported is None
+    busy = [c for c in federation.members.busy_clients() if federation.members.is_there(c)]
+    chosen = {**chosen_document(cohort), "busy": busy}
     closes_at = tx.at + cohort.deadline if ends_itself else None
     times = {"opened_at": tx.at, "closes_at": closes_at}
     row = {"federation_id": federation.id, "number": cohort.round, "key": key, **times}
@@ -456,10 +485,7 @@ def record_overlapping(tx: Transaction) -> list[int]:
 
 
 #: What is stored of a round that overlaps others, before anybody's work has ended in it.
-_NOBODY: dict[str, Any] = {
-    **{"clients": [], "probability": None, "times": [], "deadline_s": None},
-    **{"n_free": 0, "busy": []},
-}
+_NOBODY = {**chosen_document(Cohort(0)), "busy": []}
 
 
 def _put(tx: Transaction, number: int, values: dict[str, Any]) -> None:
@@ -526,7 +552,7 @@ def check_next(tx: Transaction, terms: NewRound | NewPlaces) -> int:
         terms: The request for the round, or for work in free places.
     """
     federation, session = tx.federation, tx.federation.session
-    if not len(federation.members.roster):
+    if not len(federation.roster):
         raise HttpProblem("no-clients", "no client is enrolled.")
     _check_available(tx, terms)
     for field in ("cohort_size", "deadline_s"):
@@ -553,7 +579,7 @@ def check_next(tx: Transaction, terms: NewRound | NewPlaces) -> int:
 
 def _check_available(tx: Transaction, terms: Terms) -> None:
     if isinstance(terms.available, Bits):
-        n_clients = len(tx.federation.members.roster)
+        n_clients = len(tx.federation.roster)
         n_bytes = -(-n_clients // 8)
         try:
             size = len(base64.b64decode(terms.available.bits, validate=True))
@@ -566,7 +592,7 @@ def _check_available(tx: Transaction, terms: Terms) -> None:
                 f"{n_clients} clients.",
             )
     elif terms.available is not None:
-        check_known(terms.available, tx.federation.members.roster, "available")
+        check_known(terms.available, tx.federation.roster, "available")
 
 
 def check_losses(federation: LiveFederation, terms: Terms, at: float) -> None:
@@ -617,7 +643,7 @@ def check_cohort(federation: LiveFederation, report: Outcomes, cohort: list[Hash
     check_unique([outcome.client for outcome in report.outcomes], "outcomes")
     selected = set(cohort)
     odd = [outcome.client for outcome in report.outcomes if outcome.client not in selected]
-    check_known(odd, federation.members.roster, "outcomes")
+    check_known(odd, federation.roster, "outcomes")
     if odd:
         what = "round" if federation.work is None else "choice"
         raise HttpProblem("not-chosen", f"{odd[0]!r} was not selected in this {what}.")

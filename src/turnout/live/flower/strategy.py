@@ -149,7 +149,7 @@ class SelectingStrategy(Strategy):
     @property
     def roster(self) -> Roster:
         """The clients, by stable id."""
-        return self._running.session.members.roster
+        return self._running.session.roster
 
     @property
     def rounds_done(self) -> int:
@@ -237,7 +237,7 @@ class SelectingStrategy(Strategy):
         usable, aggregate = list(replies), self._own["aggregate_train"]
         if run.result is None:  # nothing was sent
             usable = run.play_unsent()
-        with run.session.spans.part("aggregate"):
+        with run.spans.part("aggregate"):
             number = run.journal.n_rounds
             run.weigh()
             arrays, metrics = aggregate(number, usable) if usable else (None, None)
@@ -402,21 +402,21 @@ class FlowerRun(HostRun):
         weighing, result, cohort = self._weighing, self.result, self.cohort
         if weighing is None or result is None or cohort is None:
             return
-        members = self.session.members.roster
+        roster = self.session.roster
         replies = {id(reply): reply for reply in result.answers}  # each once
         if replies:
             weights = dict(zip(map(id, result.answers), result.weights, strict=True))
             used = np.flatnonzero(result.closed.status == Status.COMPLETED)
             chance = cohort.probability
             answered = Answered(
-                np.array([members.index_of(result.ids[i]) for i in used]),
+                np.array([roster.index_of(result.ids[i]) for i in used]),
                 np.array(list(weights.values())),
                 None if chance is None else chance[used],
                 np.array(cohort.times)[used],
                 self.session.sizes(),
             )
             weighing.combine(self.arrays, list(replies.values()), answered)
-        weighing.end_round(self.arrays, len(members))
+        weighing.end_round(self.arrays, len(roster))
 
     def exchange(self, messages: list[Message], timeout: float | None) -> list[Message]:
         """Send what Flower's loop wants to send, and return the replies that count."""

@@ -173,7 +173,7 @@ class SelectingFedAvg(FedAvg):
             result = run.train([run.model] * n_selected, run.rejected)
         finally:
             run.port.end_round()
-        with run.session.spans.part("aggregate"):
+        with run.spans.part("aggregate"):
             # In the order of the selection: the sum must not depend on who was faster.
             for model, weight in zip(result.answers, result.weights, strict=True):
                 try:
