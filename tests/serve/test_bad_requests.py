@@ -241,6 +241,51 @@ def test_a_selector_gets_what_it_needs(http):
     assert http.post(where, json={"outcomes": both}).json()["state"] == "closed"
 
 
+def test_what_a_report_says_in_vain_is_told(http):
+    path = create(http, name="vain", selector="oort")
+    clients = http.post(f"{path}/rounds").json()["clients"]
+    odd = [{"loss_rms": -1.0}, {"loss_rms": 1e308}, {"loss_rms": [1.0] * 999}]
+    odd += [{"loss_rms": None}, {"loss_rms": 1.0, "num_samples": -3}]
+    told = [{"client": c, "metrics": m} for c, m in zip(clients, odd, strict=True)]
+    answer = http.post(f"{path}/rounds/0/outcomes", json={"outcomes": told}).json()
+    assert answer["state"] == "closed"
+    said = [answer["ignored"].get(client) for client in clients]
+    assert said[:2] == [
+        "loss_rms -1.0 cannot be, and counts as unknown",
+        "loss_rms 1e+308 cannot be, and counts as unknown",
+    ]
+    assert said[2].startswith("loss_rms [1.0, 1.0, ")
+    assert len(said[2]) < 90
+    assert said[3:] == [None, "num_samples is a column: send it with PUT .../clients"]
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999", "[1.0, NaN]"])
+def test_a_report_without_a_number_may_be_repeated(http, portal, number):
+    """The log of events has null for it, as a server has that replays the log."""
+    path = create(http, name=f"none-{len(number)}")
+    chosen = http.post(f"{path}/rounds").json()["clients"]
+    again = client_of(http.app.state.store.engine, portal)
+    body = f'{{"outcomes": [{{"client": "{chosen[0]}", "metrics": {{"loss": {number}}}}}]}}'
+    json = {"Content-Type": "application/json"}
+    for server, n_new in ((http, 1), (http, 0), (again, 0)):
+        answer = server.post(f"{path}/rounds/0/outcomes", content=body, headers=json)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["new"] == n_new
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        ({"kind": "over-select", "factor": 1e300}, "policy"),
+        ({"kind": "over-select-by-success", "factor": 1e12}, "policy"),
+        ({"kind": "fixed-deadline", "seconds": 1e100}, "policy"),
+    ],
+)
+def test_a_policy_under_which_no_round_opens_is_refused(http, policy, field):
+    body = {"name": "huge", "selector": "random", "cohort_size": 2, "policy": policy}
+    check_problem(http.post("/federations", json=body), 422, field)
+
+
 def test_vectors_are_lists_and_odd_ones_do_no_harm(http):
     parameters = {"by": "similarity", "sketch_size": 3}
     path = create(http, name="kinds", selector="clustered", parameters=parameters, n_clients=0)

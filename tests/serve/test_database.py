@@ -113,6 +113,14 @@ def test_other_urls_are_refused(url):
     assert error.value.field == "database"
 
 
+@pytest.mark.parametrize("kind", ["mysql", "postgre", "postgresql+psycopg3x"])
+def test_no_message_has_the_password_of_a_database(kind):
+    with pytest.raises(InvalidInput) as error:
+        open_database(f"{kind}://user:sec/r@t@host/name")
+    assert "sec/r@t" not in str(error.value)
+    assert f"'{kind}://***@host/name'" in str(error.value)
+
+
 def test_what_cannot_be_reached_is_named(tmp_path):
     (tmp_path / "text.db").write_text("this is not a database" * 100)
     for url in (f"sqlite:///{tmp_path}/none/x.db", f"sqlite:///{tmp_path}/text.db",

@@ -1,7 +1,10 @@
 """What a request may cost before it is known whose it is: bodies, wrong tokens, slow senders."""
 
+import contextlib
+import logging
 import socket
 import threading
+import time
 
 import pytest
 import uvicorn
@@ -10,6 +13,7 @@ from tests.serve.conftest import LOCAL
 from turnout.serve import auth, create_app, protocol
 from turnout.serve.auth import make_token
 from turnout.serve.database import writing
+from turnout.serve.logs import CALLER
 
 
 @pytest.fixture
@@ -131,6 +135,56 @@ def test_a_request_that_does_not_arrive_is_given_up(address, sent):
         connection.sendall(sent)
         while connection.recv(65536):  # a response, if there is one; then the end
             pass
+
+
+def test_an_address_leaves_connections_to_others(address, monkeypatch):
+    """A proxy on this machine stands for many."""
+    monkeypatch.setattr(protocol, "ARRIVAL_S", 60.0)
+    monkeypatch.setattr(protocol, "_MOST_PER_ADDRESS", 3)
+    monkeypatch.setattr(protocol, "is_loopback", lambda host: host == "127.0.0.1")
+
+    def connected(host):
+        made = socket.create_connection(address, timeout=60.0, source_address=(host, 0))
+        stack.enter_context(made)
+        return made
+
+    def answers(connection):
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        return connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+    with contextlib.ExitStack() as stack:
+        first = [connected("127.0.0.2") for _ in range(3)]
+        assert all(map(answers, first))
+        assert connected("127.0.0.2").recv(1) == b""  # closed
+        assert all(answers(connected(host)) for host in ["127.0.0.3", *["127.0.0.1"] * 4])
+        first.pop().close()
+        until = time.monotonic() + 60.0
+        while not is_open(connected("127.0.0.2")):  # the server has not seen yet that one is gone
+            assert time.monotonic() < until
+
+
+def is_open(connection):
+    connection.settimeout(0.2)
+    try:
+        return connection.recv(1) != b""
+    except TimeoutError:
+        return True
+
+
+def test_what_comes_behind_a_request_is_not_logged_as_its_caller_s(address):
+    seen = []
+    log = logging.getLogger("uvicorn.error")
+    handler = logging.Handler()
+    handler.emit = lambda record: seen.append((record.getMessage(), CALLER.get(None)))
+    log.addHandler(handler)
+    try:
+        with socket.create_connection(address, timeout=60.0) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n\0garbage\r\n\r\n")
+            while connection.recv(65536):
+                pass
+    finally:
+        log.removeHandler(handler)
+    assert seen == [("Invalid HTTP request received.", None)]
 
 
 def test_time_in_which_the_server_does_not_read_does_not_count(address, monkeypatch):

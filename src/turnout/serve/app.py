@@ -44,8 +44,6 @@ log = logging.getLogger("turnout.serve")
 _CHECK_S = 1.0
 #: ... and for rounds that are older than is kept.
 _FORGET_S = 3600.0
-#: Connections at the same time; further requests get the status 503.
-_MAX_CONNECTIONS = 1000
 #: Objects that a request may leave for a while before unreachable ones are looked for.
 _GC_AFTER = 20_000
 #: Seconds that requests in progress have when the server is stopped ...
@@ -267,7 +265,7 @@ def run(
     check(engine, host, certificate, key, no_auth=no_auth)
     logging.getLogger("uvicorn.error").addFilter(_is_useful)
     uvicorn = import_extra("uvicorn", "the server needs uvicorn: pip install 'turnout[serve]'")
-    from turnout.serve.protocol import TimedProtocol
+    from turnout.serve.protocol import MOST_CONNECTIONS, TimedProtocol
 
     config = uvicorn.Config(
         create_app(
@@ -284,7 +282,7 @@ def run(
         server_header=False,
         http=TimedProtocol,  # the other parser loses the body of requests that offer HTTP/2
         ws="none",
-        limit_concurrency=_MAX_CONNECTIONS,
+        limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=grace_s,
         log_config=log_config(as_json=json_logs),
         access_log=False,

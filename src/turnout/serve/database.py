@@ -6,6 +6,7 @@ that the earlier ones need not be replayed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from functools import lru_cache
@@ -285,6 +286,9 @@ def _engine(url: str) -> Engine:
         if parsed.drivername in {"postgres", "postgresql"}:
             parsed = parsed.set(drivername="postgresql+psycopg")
         backend = parsed.get_backend_name()
+        parsed.get_dialect()
+    except ImportError:  # the driver is not installed, which says more below
+        pass
     except (ArgumentError, NoSuchModuleError, ValueError):
         backend = ""
     if backend == "sqlite":
@@ -297,7 +301,8 @@ def _engine(url: str) -> Engine:
         return engine
     if backend != "postgresql":
         raise InvalidInput(
-            f"database must be sqlite:///FILE or postgresql://USER@HOST/NAME, got {url!r}.",
+            "database must be sqlite:///FILE or postgresql://USER@HOST/NAME, got "
+            f"{re.sub('//.*@', '//***@', url)!r}.",
             field="database",
         )
     try:

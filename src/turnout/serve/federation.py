@@ -508,17 +508,18 @@ def check_new(definition: Definition) -> None:
     """
     shadows = [parsed(text)[2] for text in definition.shadow]
     for field, tables in (("parameters", [definition.parameters]), ("shadow", shadows)):
-        largest = max(_integers(tables), default=0)
+        largest = max((x for x in _numbers(tables) if isinstance(x, int)), default=0)
         if largest > _MAX_INTEGER:  # making the arrays could take all memory, or minutes
             raise InvalidInput(
                 f"{field}: whole numbers must be at most {_MAX_INTEGER} over HTTP, got {largest}.",
                 field=field,
             )
-    most = max(_integers(definition.schedule), default=0)
-    if most >= 2**31:
-        raise InvalidInput(
-            f"schedule: whole numbers must be below {2**31}, got {most}.", field="schedule"
-        )
+    for field in ("schedule", "policy"):
+        most = max(_numbers(getattr(definition, field)), default=0)
+        if most >= 2**31:  # a round of so many clients could never be opened
+            raise InvalidInput(
+                f"{field}: numbers must be below {2**31}, got {most:g}.", field=field
+            )
     lists = [[x for x in table.values() if isinstance(x, list)] for table in shadows]
     if sum(math.prod(map(len, swept)) for swept in lists) > MOST_SHADOWS:
         raise InvalidInput(
@@ -546,16 +547,16 @@ def _try(field: str, trial: Selector) -> None:
         raise InvalidInput(detail, field=field)
 
 
-def _integers(value: object) -> Iterator[int]:
-    """Yield the whole numbers in a table, at any depth."""
-    if isinstance(value, int):
+def _numbers(value: object) -> Iterator[float]:
+    """Yield the numbers in a table, at any depth."""
+    if isinstance(value, int | float):
         yield value
     elif isinstance(value, Mapping):
         for part in value.values():
-            yield from _integers(part)
+            yield from _numbers(part)
     elif isinstance(value, list):
         for part in value:
-            yield from _integers(part)
+            yield from _numbers(part)
 
 
 def _check_name(field: str, name: str) -> None:

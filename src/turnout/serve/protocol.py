@@ -1,15 +1,24 @@
-"""uvicorn's protocol for HTTP/1.1 with a time limit for requests that are still arriving.
+"""uvicorn's protocol for HTTP/1.1 with limits for connections and for requests still arriving.
 
 uvicorn closes connections that are idle between two requests. It waits without end for the rest of
-a request, so that a few hundred half-sent requests would occupy a server.
+a request, so that a few hundred half-sent requests would occupy a server. It also lets one address
+have all connections.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from turnout.serve.auth import is_loopback
+
+#: Connections at the same time; further requests get the status 503.
+MOST_CONNECTIONS = 1000
+#: Those of one other machine, so that it leaves room for others; further ones are closed.
+_MOST_PER_ADDRESS = 500
 
 #: Seconds in which a request has to arrive, and a new connection has to send one ...
 ARRIVAL_S = 20.0
@@ -18,7 +27,10 @@ _BYTES_PER_S = 64 * 1024
 
 
 class TimedProtocol(H11Protocol):
-    """Closes the connection if a request does not arrive in time, headers and body together."""
+    """Closes the connection if a request does not arrive in time, headers and body together.
+
+    Also if its address has too many of them.
+    """
 
     _ends: float = 0.0
     _timer: asyncio.TimerHandle | None = None
@@ -27,6 +39,15 @@ class TimedProtocol(H11Protocol):
         """Wait for the first request."""
         super().connection_made(transport)
         self._expect()
+        host = self.client[0] if self.client else ""
+        others = (one.client for one in self.connections)
+        n_same = sum(other is not None and other[0] == host for other in others)
+        if n_same > _MOST_PER_ADDRESS and not is_loopback(host):
+            transport.close()
+
+    def handle_events(self) -> None:
+        """Start the next request as nobody's: a proxy may send those of many on one connection."""
+        Context().run(super().handle_events)
 
     def data_received(self, data: bytes) -> None:
         """Give a request more time for what has arrived, and no limit when it has arrived."""

@@ -20,11 +20,13 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from sqlalchemy import Row, Select, Table, bindparam, delete, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
+from turnout.core.arrays import LARGEST_REPORT, NON_NEGATIVE_METRICS
 from turnout.core.errors import TurnoutError
 from turnout.core.types import Status
 from turnout.live import ClosedRound, Cohort, TooFewAnswers
 from turnout.live.receipts import Receipts
 from turnout.live.reports import described, spelling
+from turnout.live.reports import number as amount
 from turnout.serve.auth import READ, SELECT, GuardedRoute
 from turnout.serve.database import AUDIT, CHOICE, EVENT, FEDERATION, ROUND
 from turnout.serve.federation import (
@@ -241,6 +243,7 @@ def report_outcomes(store: Stored, name: Name, number: Number, body: Outcomes) -
             "repeated": len(body.outcomes) - len(new),
             "counted": len(new) if is_open else 0,
             "missing": len(cohort) - n_known - len(new),
+            "ignored": _ignored(federation, new),
             "state": "closed" if federation.cohort is None or not is_open else "open",
         }
 
@@ -672,6 +675,25 @@ def _check_outcome(federation: LiveFederation, outcome: ClientOutcome) -> None:
             fix=f'Send "metrics": {{"{missing[0]}": ...}}; null = unknown.',
         )
     _check_vectors(federation, outcome)
+
+
+def _ignored(federation: LiveFederation, outcomes: list[ClientOutcome]) -> dict[str, str]:
+    """Return what was reported of clients that cannot be, or that nothing uses."""
+    numbers = federation.selector.needs_metrics - federation.selector.metric_sizes.keys()
+    ignored = {}
+    for outcome in outcomes:
+        problems = []
+        for name in sorted(numbers):
+            key = spelling(outcome.metrics, name)
+            told = None if key is None else outcome.metrics[key]
+            least = 0.0 if name in NON_NEGATIVE_METRICS else -LARGEST_REPORT
+            if told is not None and not least <= amount(outcome.metrics, name) <= LARGEST_REPORT:
+                problems.append(f"{key} {str(told)[:40]} cannot be, and counts as unknown")
+        if "num_samples" in outcome.metrics:
+            problems.append("num_samples is a column: send it with PUT .../clients")
+        if problems:
+            ignored[str(outcome.client)] = "; ".join(problems)
+    return ignored
 
 
 def _check_vectors(federation: LiveFederation, outcome: ClientOutcome) -> None:

@@ -6,11 +6,20 @@ Lists of clients and columns are compact arrays.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictInt,
+    StrictStr,
+    create_model,
+)
 
 from turnout.core.bounds import Bounds
 from turnout.core.describe import entries
@@ -22,6 +31,15 @@ ClientId: TypeAlias = (
     Annotated[StrictStr, Field(min_length=1, max_length=256)]
     | Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)]
 )
+
+
+def _or_unknown(value: Any) -> Any:
+    """Return null for a number that JSON does not have, as the log of events would."""
+    if isinstance(value, list):
+        return [_or_unknown(one) for one in value]
+    return value if value is None or math.isfinite(value) else None
+
+
 _Number: TypeAlias = float | None
 _Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)] | None
 #: One number per client, or one list of numbers per client; null = unknown.
@@ -34,6 +52,7 @@ NAME = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
 Name: TypeAlias = Annotated[str, Field(pattern=NAME)]
 #: A vector that a client reports, such as the sketch of its update; null = unknown.
 Numbers: TypeAlias = Annotated[list[_Number], Field(max_length=10_000)]
+_Metric: TypeAlias = Annotated[float | Numbers | None, AfterValidator(_or_unknown)]
 Round: TypeAlias = Annotated[int, Field(ge=0, lt=2**31)]
 #: Shadows that a federation may have.
 MOST_SHADOWS = 8
@@ -158,7 +177,7 @@ class PollAnswers(Body):
     """Answers to a poll."""
 
     clients: list[ClientId]
-    losses: list[_Number]
+    losses: Annotated[list[_Number], AfterValidator(_or_unknown)]
 
 
 class Terms(Body):
@@ -208,9 +227,7 @@ class ClientOutcome(Body):
         default=None,
         description="How long the client took; by default the time since the round was opened.",
     )
-    metrics: dict[Annotated[str, Field(max_length=64)], float | Numbers | None] = Field(
-        default={}, max_length=64
-    )
+    metrics: dict[Annotated[str, Field(max_length=64)], _Metric] = Field(default={}, max_length=64)
     reason: Annotated[str, Field(max_length=500)] | None = None
 
 
@@ -360,6 +377,9 @@ class ReportDocument(_Document):
     repeated: int
     counted: int
     missing: int = Field(description="The number of selected clients without a report.")
+    ignored: dict[str, str] = Field(
+        default={}, description="Metrics that count as unknown or are not used, by client."
+    )
     state: Literal["open", "closed"]
 
 
