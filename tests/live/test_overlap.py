@@ -378,7 +378,7 @@ def test_what_does_not_go_together_is_refused_before_the_first_round():
     assert refused("cannot fill single places", Buffered(2, 4), "divfl") == "schedule"
     assert refused("schedule must overlap", Synchronous()) == "schedule"
     assert refused("min_answers must be at most cohort_size = 2", Buffered(2, 4), quorum=Quorum(3))
-    assert refused("shadow goes with synchronous", Buffered(2, 4), shadow=["e3cs"]) == "shadow"
+    assert refused("shadow needs synchronous", Buffered(2, 4), shadow=["e3cs"]) == "shadow"
     limited = turnout.make("guarded", inner="random", min_gap=3)
     with pytest.raises(InvalidInput, match="limits participation"):
         OverlappingSession(settings_of(Buffered(2, 4)), limited)

@@ -272,7 +272,7 @@ def test_the_report_shows_them(ticking, tmp_path):
         ([3], "must be a list"),
         (["pcae"], "pace"),
         (["pow-d"], "asks clients for their loss"),
-        (["pace", "pace"], "there twice"),
+        (["pace", "pace"], "occurs twice"),
         (["e3cs:quota=7"], "quota"),
     ],
 )

@@ -207,16 +207,16 @@ def test_reports_are_counted_once_and_late_ones_are_refused_and_recorded(http, w
     again = report(http, work, 0, clients[0])
     assert (again["new"], again["repeated"], again["refused"]) == (0, 1, {})
     other = report(http, work, 0, clients[0], seconds=2.0)
-    assert other["refused"] == {clients[0]: "it is to no work in flight"}
+    assert other["refused"] == {clients[0]: "it belongs to no work in flight"}
     assert report(http, work, 0, clients[0], seconds=2.0)["repeated"] == 1  # it is recorded
     now.s = 101.0
     assert rounds.close_overdue(http.app.state.store, now.s) == 1  # five are given up
     late = report(http, work, 0, clients[1])
-    assert late["refused"] == {clients[1]: "it is to no work in flight"}
+    assert late["refused"] == {clients[1]: "it belongs to no work in flight"}
     second = places(http, work, 1)["clients"]
     both = next(client for client in clients[2:] if client in second)
     earlier = report(http, work, 0, both)
-    assert earlier["refused"] == {both: "it is to an earlier choice"}
+    assert earlier["refused"] == {both: "it belongs to an earlier choice"}
     assert report(http, work, 1, both)["refused"] == {}
     counts = {"no work in flight": 2, "an earlier choice": 1}
     assert http.get(f"{work}/places").json()["refused"] == counts
@@ -382,7 +382,7 @@ def test_receipts_and_a_run_folder(http, work, tmp_path):
         ),
         ({"schedule": BUFFERED, "policy": "reported"}, "does not go with it"),
         ({"schedule": BUFFERED, "policy": {"kind": "first-k"}}, "policy must be FixedDeadline"),
-        ({"schedule": BUFFERED, "shadow": ["pace"]}, "synchronous rounds only"),
+        ({"schedule": BUFFERED, "shadow": ["pace"]}, "needs synchronous rounds"),
         ({"schedule": BUFFERED, "selector": "divfl"}, "divfl"),
     ],
 )

@@ -409,7 +409,7 @@ class Quality:
         self._lowest = self._base = self._best = math.nan
         self._n_worse = 0
         self._least_loss = math.nan
-        self._is_told = False  # whether the loss was reported, and was not fine since
+        self._is_reported = False  # whether the loss was reported, and was not fine since
 
     def measured(self, round: int, values: Mapping[str, float]) -> str | None:
         """Return what is wrong with a model, in one sentence; None if nothing is new.
@@ -440,10 +440,10 @@ class Quality:
 
     def _of_loss(self, round: int, loss: float) -> str | None:
         is_fine = math.isfinite(loss) and not loss > _HUGE * max(self._least_loss, 0.0)
-        was_told, self._is_told = self._is_told, not is_fine
+        was_reported, self._is_reported = self._is_reported, not is_fine
         if is_fine:
             self._least_loss = float(np.fmin(self._least_loss, loss))
-        if is_fine or was_told:
+        if is_fine or was_reported:
             return None
         before = "" if math.isnan(self._least_loss) else f", and was {self._least_loss:.3g} before"
         return f"the loss of the model is {loss:.3g} after round {round + 1}{before}."

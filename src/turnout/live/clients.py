@@ -142,7 +142,7 @@ def merge(saved: Checkpoint, kept: Hashable, gone: Hashable) -> Checkpoint:
     if "in_flight" in saved.arrays:
         raise InvalidInput(
             "clients cannot be merged where rounds overlap, because both may be at work at the "
-            "same time: rename the new one, or go on with two."
+            "same time: rename the new one, or keep both."
         )
     roster = Roster.from_json(saved.roster)
     pair = roster.index_of(kept), roster.index_of(gone)

@@ -122,10 +122,10 @@ class Transport:
         return [i for i in range(len(addresses)) if i not in taken]
 
     def late_replies(self, but: Collection[Ticket] = ()) -> list[tuple[Request, Reply]]:
-        """Return the replies that nobody waits for; forget expired requests.
+        """Return the replies that no other call waits for; forget expired requests.
 
         Args:
-            but: The tickets of replies that somebody waits for.
+            but: The tickets that another call waits for.
         """
         expired = self.pending.expire()
         if expired:
@@ -168,11 +168,13 @@ class Live:
         pending, poll_s = session.members.pending, session.settings.poll_s
         self.transport = Transport(port, pending, poll_s)
         self._has_gathered = False
-        self._has_waited = False  # in vain
+        self._has_waited = False  # without success
         self._asked: set[Address] = set()
 
     def gather(self, n_wanted: int) -> None:
-        """Wait until enough clients are connected, but not forever and not twice in vain.
+        """Wait until enough clients are connected, but not forever.
+
+        If one round has waited without success, later ones do not wait for the same number.
 
         Before the first round it also waits until all connected clients have identified themselves
         and no more connect, so that the order of the roster does not depend on who was faster. Each
@@ -323,7 +325,7 @@ class Live:
         self.transport.request(waited_for, _IDENTITY, ttl, ask_s, session.identify)
 
     def _take(self, request: Request, reply: Reply) -> None:
-        """Process a reply that nobody has waited for."""
+        """Process a reply that no call waits for."""
         if request.question == _IDENTITY:
             self.session.identify(request.address, reply)
 
@@ -370,7 +372,7 @@ class OverlappingLive(Live):
         self._waiting: list[tuple[int, int, Hashable, Reply]] = []
         self._lost: list[Flight] | None = None  # work that was in flight at a restart
         self._tried: tuple[int, bytes] | None = None  # free places and clients that were no match
-        # Work that is done while others are asked or evaluate takes no longer because of them.
+        # While other clients are asked or evaluate, finished work is still timed.
         self.transport.meanwhile = self.collect
 
     def gather(self, n_wanted: int) -> None:
@@ -407,7 +409,7 @@ class OverlappingLive(Live):
         """Take the replies that have come.
 
         Args:
-            but: The tickets of replies that somebody waits for.
+            but: The tickets that another call waits for.
         """
         for request, reply in self.transport.late_replies(but):
             self._take(request, reply)
@@ -471,7 +473,7 @@ class OverlappingLive(Live):
             session.receive(cohort.ids[i], refused, cohort.round)
 
     def _repeat(self, write: Write) -> None:
-        """Give out again what was in flight at a restart, as soon as its client is connected."""
+        """Send work that was in flight at a restart again, once its client is connected."""
         session, members = self.session, self.session.members
         if self._lost is None:
             self._lost = session.at_work
@@ -483,7 +485,7 @@ class OverlappingLive(Live):
         waits = []
         for flight in self._lost:
             index = session.roster.index_of(flight.client)
-            if flight not in flights:  # it was given up
+            if flight not in flights:  # its time was over
                 continue
             if index not in there:
                 waits.append(flight)
@@ -581,26 +583,26 @@ class HostRun:
         try:
             yield
         except BaseException as error:  # an interrupt by the operator is a reason, too
-            self._say_what_is_saved()
+            self._log_what_is_saved()
             if self._records is not None:
                 self._records.fail(self.journal, error)
             raise
         finally:
             self.session.end()
 
-    def _say_what_is_saved(self) -> None:
-        """Log how a run that ends early goes on when it is started again."""
+    def _log_what_is_saved(self) -> None:
+        """Log how a run that ends early can be resumed."""
         path, n_saved = self.session.settings.checkpoint, self._n_saved
         if n_saved is not None and path is not None:
             log.warning(
-                "stopped: %s holds %d rounds. The same run, started again, goes on with round %d; "
-                "replies that came since are lost.",
+                "stopped: %s holds %d rounds. Start the same run again to resume with round %d; "
+                "replies received since then are lost.",
                 *(path, n_saved, n_saved + 1),
             )
         elif n_saved is not None:
             log.warning(
-                "stopped after %d rounds, of which nothing is saved: give checkpoint=PATH, and the "
-                "same run goes on after a stop.",
+                "stopped after %d rounds; nothing is saved. With checkpoint=PATH, the same run "
+                "resumes after a stop.",
                 self.journal.n_rounds,
             )
 

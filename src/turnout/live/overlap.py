@@ -1,16 +1,20 @@
 """A live run whose rounds overlap: a choice fills free places, an aggregation ends a round.
 
-``OverlappingSession`` never waits and sends nothing, as ``Session``. Its driver reports who is
-connected (``sync``) and lets it choose for free places (``open``). It passes on replies
-(``receive``) and asks who has to be given up (``give_up``). When ``is_over`` says so, it ends the
-round (``close``), whose result says which answers make the next model and how much they count. The
-models themselves belong to the driver: it keeps those of ``engine.flights.versions``.
+Like ``Session``, an ``OverlappingSession`` never waits and sends nothing. Its driver does the rest:
 
-Times are seconds on the clock of the run. It stands still while no process runs, and a computer's
-clock that is set back does not move it: such jumps are counted. Work that is in flight at a restart
-stays in flight. The driver gives it out again (``restart``), or its answers still come.
+1. ``sync`` reports which clients are connected.
+2. ``open`` chooses clients for the free places.
+3. ``receive`` passes on replies, and ``give_up`` ends work that takes too long.
+4. When ``is_over`` returns true, ``close`` ends the round. Its result has the answers that make the
+   next model, and their weights.
 
-A round has a row with everyone whose work ended in it, in the columns that simulations write.
+The driver owns the models. It keeps those whose numbers are in ``engine.flights.versions``.
+
+Times are seconds on the clock of the run. This clock stands still while no process runs. If the
+computer's clock is set back, the clock of the run does not move, and the jump is counted. Work in
+flight survives a restart: the driver sends it again (``restart``), or its answers still arrive.
+
+Each round is recorded with all clients whose work ended in it, in the same columns as a simulation.
 """
 
 from __future__ import annotations
@@ -88,7 +92,7 @@ class Flight(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """What else is known of a client whose work has ended in this round."""
+    """More about a client whose work ended in this round."""
 
     at_s: float
     reason: str | None
@@ -103,8 +107,8 @@ class OverlappingSession(Session):
     Args:
         settings: As for ``Session``, with a schedule whose rounds overlap.
         selector: Chooses the clients.
-        **given: As for ``Session``. ``turnout.live.virtual`` plays a world; its rounds are recorded
-            by ``record`` alone.
+        **given: As for ``Session``. With a world, ``turnout.live.virtual`` plays the rounds and
+            ``record`` records them.
     """
 
     def __init__(self, settings: LiveSettings, selector: Selector, **given: Any) -> None:
@@ -122,7 +126,7 @@ class OverlappingSession(Session):
         self._is_filled = False  # whether this round has no more choices
 
     def _check_schedule(self, settings: LiveSettings, selector: Selector) -> None:
-        """Refuse what does not go with rounds that overlap."""
+        """Refuse a schedule or a selector that cannot play rounds that overlap."""
         schedule = settings.schedule
         if schedule is None or not schedule.overlaps:
             raise InvalidInput("schedule must overlap, as Buffered(10, 30) does.", field="schedule")
@@ -151,19 +155,22 @@ class OverlappingSession(Session):
         at = clock.wall() - self._zero
         if at < self._clock_s:
             self.n_jumps += 1
-            log.warning("the clock was set back by %.3g s: the run goes on", self._clock_s - at)
+            log.warning(
+                "the computer's clock was set back by %.3g s; the clock of the run continues",
+                self._clock_s - at,
+            )
             self._zero -= self._clock_s - at
         self._clock_s = max(at, self._clock_s)
         return self._clock_s
 
     @property
     def began_at(self) -> float:
-        """When the clock of the run was at 0, had it never stood still; seconds since 1970."""
+        """When the clock of the run showed 0 if it never stood still; seconds since 1970."""
         return self._zero
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Look without a trace: what is asked meanwhile does not move the clock of the run."""
+        """Leave the clock of the run unchanged, whatever is asked in this context."""
         before = self._zero, self._clock_s, self.n_jumps
         try:
             yield
@@ -251,15 +258,15 @@ class OverlappingSession(Session):
             self.flights.flights["began_s"][row] = self.now_s
 
     def receive(self, client: Hashable, reply: Reply, round: int | None = None) -> bool:
-        """Process the reply of a client; return whether its work counts as ended by it.
+        """Process the reply of a client; return whether it ends the client's work.
 
-        A second reply, and one for work that is not in flight any more, is refused and counted in
-        ``flights.n_refused``.
+        A reply to work that is no longer in flight is rejected and counted in
+        ``flights.n_refused``. So is a second reply.
 
         Args:
             client: Its stable id.
             reply: What came of its work; without seconds, they count from when it got the work.
-            round: The number of the choice that gave it the work; None: whatever it works on.
+            round: The number of the choice that gave it the work; None: its present work.
 
         Raises:
             InvalidInput: There is no client of this id.
@@ -270,7 +277,7 @@ class OverlappingSession(Session):
             self.members.release(name)
             why = self.flights.refusal(index, round)
             if why is not None:
-                log.warning("%s: its answer is refused, because it is to %s", name, why)
+                log.warning("%s: reply rejected: it belongs to %s", name, why)
                 return False
             self._end(index, reply)
             return True
@@ -286,7 +293,8 @@ class OverlappingSession(Session):
         """End the work of clients whose time is over; return their ids.
 
         Args:
-            present: Who is connected: they are late, the others are silent; None: everyone is.
+            present: Connected addresses. Their clients are late, all others are silent; None:
+                every client is connected.
         """
         with self._lock:
             flights = self.flights.flights
@@ -305,7 +313,7 @@ class OverlappingSession(Session):
             return self.flights.is_full or elapsed >= self._ends_at(elapsed)
 
     def left_s(self) -> float:
-        """Return the seconds until the round ends or somebody is given up, without any reply."""
+        """Return the seconds until the round ends or work is given up if no reply arrives."""
         with self._lock:
             now, flights = self.now_s, self.flights.flights
             ends = self._began_s + self._ends_at(now - self._began_s)
@@ -344,7 +352,7 @@ class OverlappingSession(Session):
         return self._finish(end)
 
     def state(self, settings: Mapping[str, Any]) -> Checkpoint:
-        """Return everything that the next event depends on, but not the contents of answers."""
+        """Return everything that the next event depends on, except the contents of answers."""
         with self._lock:
             saved = super().state(settings)
             text = json.dumps(
@@ -367,14 +375,14 @@ class OverlappingSession(Session):
             return replace(saved, arrays={**saved.arrays, _OWNER: own | loop})
 
     def load(self, saved: Checkpoint) -> None:
-        """Continue from what ``state`` returned; the clock of the run goes on from then."""
+        """Continue from what ``state`` returned; the clock of the run continues from there."""
         with self._lock:
             super().load(saved)
             own = saved.arrays[_OWNER]
             self._clock_s, self._began_s = float(own["clock_s"]), float(own["began_s"])
             self._zero = clock.wall() - self._clock_s
             zero = float(own.get("zero", math.nan))
-            if abs(zero - self._zero) < _SAME_S:  # a replay from there: not a bit may differ
+            if abs(zero - self._zero) < _SAME_S:  # a replay: not a bit may differ
                 self._zero = zero
             for flight in self.at_work:  # the driver may give them their work again
                 self.members.release(flight.client)
@@ -411,7 +419,7 @@ class OverlappingSession(Session):
         schedule, limit = self.schedule, self.settings.limit_s
         if not self._late_counts:
             return min(schedule.period, limit)
-        if self._choice is None:  # nobody could be chosen: it waits for one of those at work
+        if self._choice is None:  # no client could be chosen: wait for one that is at work
             return min(elapsed, limit) if self.flights.ended.size else limit
         duration, survived, began_s = self._cohort(self._choice)
         if not duration.size or np.isfinite(duration).all():
@@ -421,7 +429,7 @@ class OverlappingSession(Session):
         return min(limit, began_s - self._began_s + min(end, engine.terms()[1]))
 
     def _cohort(self, choice: int) -> tuple[FloatArray, BoolArray, float]:
-        """Return (s,) durations of those chosen in a choice, who has not failed, and its time.
+        """Return (s,) durations of the clients of a choice, which did not fail, and its time.
 
         The duration of a client that is still at work is infinite.
         """
@@ -434,7 +442,7 @@ class OverlappingSession(Session):
         return duration, survived, float(began.min(initial=math.inf))
 
     def _close_cohort(self, choice: int, present: Iterable[Address] | None) -> None:
-        """Let the clients of the round be silent that are gone; let the policy learn of it."""
+        """Record disconnected clients of the round as silent, and let the policy learn."""
         there = None if present is None else set(present)
         mine = self.flights.flights["choice"] == choice
         for index in self.flights.flights["client"][mine].tolist():
@@ -449,7 +457,7 @@ class OverlappingSession(Session):
                 self.engine.observed.record(closed, self.engine.terms()[1])
 
     def _end(self, index: int, reply: Reply | None) -> None:
-        """Take in what became of a client at work; without a reply it is given up as late."""
+        """Record how the work of a client ended; without a reply, the client is late."""
         rows = self.flights.where(np.array([index]))
         flight, now = self.flights.flights[rows][0], self.now_s
         passed = now - float(flight["began_s"])
@@ -493,7 +501,7 @@ class OverlappingSession(Session):
         return self._judged(np.array([index]), [reply])[0]
 
     def _drop(self, row: int, reason: str) -> None:
-        """Let an answer count as a failure in the records; the selector has learned of it."""
+        """Record an answer as a failure; the selector has learned from it already."""
         self.flights.drop(np.array([row]))
         del self._replies[row]
         client = self.roster.id_of(int(self.flights.ended["client"][row]))
@@ -601,7 +609,7 @@ class OverlappingSession(Session):
         return {REFUSED_REPLIES: refused, CLOCK_JUMPS: self.n_jumps}
 
     def _busy_s(self, ended_at: list[float], now: float) -> float:
-        """Return how long places were busy in this round, all places together."""
+        """Return the seconds for which places were busy in this round, summed over places."""
         flights, began = self.flights, self._began_s
         until = np.concatenate((np.array(ended_at), np.full(flights.n_busy, now)))
         since = np.concatenate((flights.ended["began_s"], flights.flights["began_s"]))

@@ -199,8 +199,8 @@ class LiveSettings:
         object.__setattr__(self, "shadow", tuple(self.shadow))
         if self.shadow and self.overlaps:
             raise InvalidInput(
-                "shadow goes with synchronous rounds only: where rounds overlap, what a shadow "
-                "would have chosen is not known. Leave out shadow or schedule.",
+                "shadow needs synchronous rounds: where rounds overlap, it is not known what a "
+                "shadow would have chosen. Leave out shadow or schedule.",
                 field="shadow",
             )
         if self.receipt_key is not None and self.records is None:
@@ -363,13 +363,13 @@ def _check_shadows(shadow: Any) -> None:
         for variant in variants:
             if variant.make().polls:
                 raise InvalidInput(
-                    f"shadow: {variant.label} asks clients for their loss before it chooses, and a "
-                    "shadow asks nobody for anything.",
+                    f"shadow: {variant.label} asks clients for their loss before it chooses, which "
+                    "a shadow cannot do.",
                     field="shadow",
                 )
             if variant.label in labels or "/" in variant.label:
                 raise InvalidInput(
-                    f"shadow: the label {variant.label!r} is there twice or has a slash: give "
+                    f"shadow: the label {variant.label!r} occurs twice or contains a slash: give "
                     "another, as in mine=pace:share=0.5.",
                     field="shadow",
                 )

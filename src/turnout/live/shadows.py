@@ -1,8 +1,8 @@
-"""Shadows of a live run: selectors that choose beside the one in charge, without being followed.
+"""Shadows of a live run: selectors that choose in parallel, and whose choices are only recorded.
 
-They see the same free clients and learn of those whom both chose. A shadow that raises, or whose
-choice or chances cannot be, is switched off with a warning. Nothing that a shadow does changes the
-run.
+A shadow sees the same free clients as the selector of the run, and learns from the clients that
+both chose. If it raises an error, or makes an impossible choice, it is switched off with a warning.
+A shadow never changes the run.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from turnout.results.shadows import Shadowed, shadows_in
 _STATE, _OFF = "state.", "off."
 
 
-class _Watched:
-    """One shadow, and what it would have done so far."""
+class _Shadowing:
+    """One shadow, with a record of its choices."""
 
     def __init__(self, variant: Variant, seed: int, place: int) -> None:
         self.label, self.is_on = variant.label, True
@@ -45,7 +45,7 @@ class _Watched:
         except Exception as error:  # a plug-in may raise anything, and must not harm the run
             self.is_on, self._wish = False, None
             log.warning(
-                "the shadow %s is switched off, because it raised %s: %s. The run goes on.",
+                "the shadow %s is switched off because it raised %s: %s. The run continues.",
                 *(self.label, type(error).__name__, error),
             )
 
@@ -58,13 +58,13 @@ class _Watched:
         self._n_clients = n_clients
 
     def choose(self, ctx: RoundContext) -> None:
-        """Note what it would do; nothing while a column that it needs is missing."""
+        """Remember its choice; it makes none while a column that it needs is missing."""
         self._wish = None
         if self.selector.needs_columns <= ctx.columns.keys():
             self._wish = _checked(self._shadow.choose(ctx), ctx)
 
     def add(self, selection: Selection) -> None:
-        """Add the round to the columns; without a wish if the wish raises."""
+        """Add the round to the columns."""
         wish, size = self._wish, selection.clients.size
         clients, chance = np.zeros(0, dtype=np.int64), np.full(size, np.nan)
         if wish is not None:
@@ -76,7 +76,7 @@ class _Watched:
         self._chance.append(chance)
 
     def learn(self, selection: Selection, outcome: Outcome) -> None:
-        """Learn of those whom both chose."""
+        """Learn from the clients that both chose."""
         if self._wish is not None:
             metrics = {
                 name: values
@@ -105,7 +105,7 @@ class _Watched:
         return Shadowed(self.label, clients, np.concatenate(([0], np.cumsum(sizes))), chance)
 
     def restore(self, past: Shadowed | None, n_rounds: int, n_choices: int) -> None:
-        """Continue behind recorded rounds; it had no wish in rounds that it did not see."""
+        """Continue after recorded rounds; it has no choice in rounds that it did not see."""
         if past is not None and past.offsets.size == n_rounds + 1:
             self._clients, self._chance = [past.clients], [past.chance]
             self._sizes = [np.diff(past.offsets)]
@@ -148,7 +148,7 @@ class Shadows:
 
     def __init__(self, texts: Sequence[str], seed: int) -> None:
         variants = [each for text in texts for each in variants_of(text)]
-        self._all = [_Watched(each, seed, place) for place, each in enumerate(variants)]
+        self._all = [_Shadowing(each, seed, place) for place, each in enumerate(variants)]
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -243,5 +243,5 @@ class Shadows:
                     if own:
                         each.selector.load_state(own)
 
-    def _active(self) -> list[_Watched]:
+    def _active(self) -> list[_Shadowing]:
         return [each for each in self._all if each.is_on]

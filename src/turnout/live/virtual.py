@@ -1,9 +1,9 @@
 """A virtual world whose rounds overlap, with clients that really train.
 
-The loop of ``turnout.experiment.overlap`` plays the world, so that cohorts, staleness, weights and
-records are those of ``turnout.simulate``. Its participants are here: they send work over a port to
-clients that will answer in virtual time, and wait for a reply when its virtual time has come. Until
-then, all clients at work train side by side.
+``turnout.experiment.overlap`` plays the world, so cohorts, staleness, weights and records equal
+those of ``turnout.simulate``. This module connects it to real clients. It sends work over a port to
+the clients that will answer in virtual time, and waits for each reply only when its virtual time
+has come. Until then, all clients at work train in parallel.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class VirtualLive(OverlappingLive):
             return
         client, choice = request.work
         index = self.session.roster.index_of(client)
-        self._nodes.heard[choice, index] = reply
+        self._nodes.early[choice, index] = reply
 
 
 class _Nodes(Participants):
@@ -98,7 +98,7 @@ class _Nodes(Participants):
         self._simulated.report({name: selector.metric_sizes.get(name) for name in wanted})
         self.write: Write = lambda addresses, version: ()
         self.model: Any = None
-        self.heard: dict[_Piece, Reply] = {}  # that have come, and whose time has not
+        self.early: dict[_Piece, Reply] = {}  # replies whose virtual time has not come
         self.taken: list[Reply] = []  # the answers of the last round
         self._sent: set[_Piece] = set()
         self._done: dict[_Piece, Reply] = {}
@@ -124,8 +124,8 @@ class _Nodes(Participants):
         return losses
 
     def work(self, selection: Selection, is_completed: Any) -> Work:
-        """Refuse: here rounds overlap."""
-        raise InvalidInput("rounds overlap here: clients start, finish and are taken in.")
+        """Refuse: these rounds overlap."""
+        raise InvalidInput("rounds overlap here: call start, finish and take_in.")
 
     def start(self, round: int, clients: IntArray) -> None:
         """Send the present model to clients that will answer."""
@@ -141,7 +141,7 @@ class _Nodes(Participants):
         if lost:  # they had their work before a restart
             self._send([pieces[i] for i in lost], flights["version"][lost].tolist())
         self._wait(pieces)
-        replies = {i: self.heard.pop(piece) for i, piece in enumerate(pieces)}
+        replies = {i: self.early.pop(piece) for i, piece in enumerate(pieces)}
         self._sent.difference_update(pieces)
         sound = {i: one for i, one in replies.items() if one.kind is Kind.ANSWERED}
         session.reports.check(sound.values())
@@ -177,17 +177,17 @@ class _Nodes(Participants):
             payloads = self.write(addresses, version) if mine else ()
             refused = self._live.transport.give(addresses, payloads, settings.limit_s, work)
             for piece in [*gone, *(mine[i] for i in refused)]:
-                self.heard[piece] = Reply(Kind.REFUSED, reason="the message was refused")
+                self.early[piece] = Reply(Kind.REFUSED, reason="the message was refused")
 
     def _wait(self, pieces: Sequence[_Piece]) -> None:
-        """Wait until the replies of some clients have come, but not forever."""
+        """Wait until the replies of some clients have come, or until ``limit_s``."""
         live, settings, began = self._live, self._live.session.settings, clock.now()
         while True:
             live.collect()
-            missing = [piece for piece in pieces if piece not in self.heard]
+            missing = [piece for piece in pieces if piece not in self.early]
             if missing and clock.now() - began < settings.limit_s:
                 clock.sleep(settings.poll_s)
                 continue
             for piece in missing:
-                self.heard[piece] = Reply(Kind.LOST, reason="no answer")
+                self.early[piece] = Reply(Kind.LOST, reason="no answer")
             return

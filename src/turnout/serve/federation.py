@@ -419,7 +419,7 @@ class LiveFederation:
                 work.receive(outcome.client, _reply(outcome, math.nan), choice)
                 self._end_if_over(work)  # an answer behind a full buffer counts in the next round
             else:
-                self.refused[outcome.client] = f"it is to {why}"
+                self.refused[outcome.client] = f"it belongs to {why}"
 
     def _give_up(self) -> None:
         work = self._overlapping

@@ -1,8 +1,9 @@
-"""Work in free places over HTTP, where rounds overlap: given out, reported, never waited for.
+"""Rounds that overlap, over HTTP: work for free places, and reports on it.
 
-A choice gives clients work on the newest model; its number stands in every report on it. A round
-ends by itself, and its clients are those whose work has ended in it. The caller aggregates the
-answers that have a weight there, and has the next model then. Each route is one transaction.
+A choice gives clients work on the newest model. Every report names the number of the choice. The
+server ends each round by itself; the round lists the clients whose work ended in it. The caller
+aggregates the answers that have a weight in this list, which makes the next model. Each route is
+one transaction.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def fill_places(
     """Choose clients for the free places; they are at work from now on.
 
     If the same key or the same number is sent again, the response is 200 with the same clients. If
-    no place or no client is free, it is 200 without clients, and nothing has happened.
+    no place or no client is free, the response is 200 without clients, and nothing changes.
     """
     with store.write(name) as tx:
         work = _work(tx)
@@ -88,7 +89,7 @@ def fill_places(
 
 @router.get("", dependencies=READ, responses=_PLACES)
 def get_places(store: Stored, name: Name) -> dict[str, Any]:
-    """Return who is at work and on which model, such as for a caller that has restarted."""
+    """Return which clients are at work and on which model, for example after a restart."""
     with store.read(name) as tx:
         work, federation = _work(tx), tx.federation
         return {
@@ -112,8 +113,8 @@ def get_places(store: Stored, name: Name) -> dict[str, Any]:
 def report_work(store: Stored, name: Name, number: Number, body: Outcomes) -> dict[str, Any]:
     """Report outcomes of clients of a choice, one by one or together.
 
-    A report may be repeated. A second, different one of a client does not count, nor does one for
-    work that was given up; both are recorded. Reports close rounds.
+    A report may be repeated. A second, different report on a client does not count, nor does a
+    report on work that was given up; both are recorded. A report can close a round.
     """
     with store.write(name) as tx:
         work = _work(tx)

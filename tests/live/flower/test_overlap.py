@@ -465,7 +465,7 @@ def test_what_does_not_go_together_is_refused_before_the_first_round(ticking):
         with pytest.raises(InvalidInput, match=match):
             strategy.start(grid, model(), num_rounds=2)
     assert grid.sent == []
-    with pytest.raises(InvalidInput, match="shadow goes with synchronous"):
+    with pytest.raises(InvalidInput, match="shadow needs synchronous"):
         strategy_of(Buffered(2, 3), shadow=["e3cs"])
 
 

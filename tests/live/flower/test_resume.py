@@ -281,8 +281,8 @@ def test_a_server_app_that_is_stopped_goes_on_and_says_from_where(ticking, tmp_p
     assert ended(forked(server_app, tmp_path)) == 7
     said = lines.read_text().splitlines()[-1]
     assert said == (
-        f"stopped: {path} holds 3 rounds. The same run, started again, goes on with round 4; "
-        "replies that came since are lost."
+        f"stopped: {path} holds 3 rounds. Start the same run again to resume with round 4; "
+        "replies received since then are lost."
     )
     assert checkpoint.read_checkpoint(path, "turnout-flower").rounds_done == 3
     after = flaky(seed=3)
@@ -299,8 +299,8 @@ def test_without_a_checkpoint_it_says_that_nothing_is_saved(ticking, logged):
     with pytest.raises(Killed):
         selecting(None).start(grid, model(), num_rounds=ROUNDS)
     assert logged[-1] == (
-        "stopped after 2 rounds, of which nothing is saved: give checkpoint=PATH, and the same "
-        "run goes on after a stop."
+        "stopped after 2 rounds; nothing is saved. With checkpoint=PATH, the same run "
+        "resumes after a stop."
     )
 
 

@@ -378,7 +378,7 @@ def test_an_aborted_job_ends_at_once_and_its_records_say_so(ticking, tmp_path, c
     assert "the job was aborted" in (folder / "error.txt").read_text()
     assert "the job was aborted" in (folder / "alerts.jsonl").read_text()
     assert not (folder / "open.jsonl").exists()
-    assert "stopped after 0 rounds, of which nothing is saved" in caplog.text
+    assert "stopped after 0 rounds; nothing is saved" in caplog.text
 
 
 def test_a_hung_newcomer_does_not_stall_the_others(ticking):

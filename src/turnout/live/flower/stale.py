@@ -1,21 +1,22 @@
-"""What replies count where rounds overlap: which strategies can take them, and what they are given.
+"""Stale replies: which strategies can aggregate them, and how they are rewritten before.
 
-A client trains on the model that it got, and the model has changed when it answers. What it has
-learned is the step from the one to the other. As in FedBuff (Nguyen et al., 2022), this step counts
-for the present model, multiplied by the staleness weight. With weights n_i, staleness weights s_i,
-answers w_i and the models b_i that they started from, the next model is to be
+Where rounds overlap, a client trains on a model that has changed by the time it answers. What the
+client has learned is a step: its answer minus the model that it received. As in FedBuff (Nguyen et
+al., 2022), the step is added to the present model, multiplied by the staleness weight. Let w be the
+present model. With weights n_i, staleness weights s_i, answers w_i and the models b_i that the
+clients received, the next model is
 
-    w + sum_i n_i / (sum_j n_j) * s_i * (w_i - b_i),
+    w + sum_i n_i / (sum_j n_j) * s_i * (w_i - b_i).
 
-which is what ``turnout.training`` computes. Flower's averages divide by the sum of the weights. So
-a factor on ``num-examples`` would cancel where all answers are equally stale, and a buffer of one
-would ignore it. Therefore the answer itself is rewritten as w + s_i (w_i - b_i), and its weight
-stays n_i: FedAvg then returns exactly the sum above, and FedAdam and its like take the sum minus w
-for their gradient. An answer with staleness 0 and weight 1 stays as it came, bit for bit.
+``turnout.training`` computes the same. Flower's strategies divide by the sum of the weights, so a
+factor on ``num-examples`` would cancel if all answers are equally stale. Instead, each answer is
+rewritten as w + s_i (w_i - b_i) and keeps its weight n_i. FedAvg then returns the model above.
+FedAdam and other adaptive strategies use the difference between this model and w as their gradient.
+An answer with staleness 0 and weight 1 stays unchanged, bit for bit.
 
-Two kinds of arrays are no steps. Whole numbers, such as counters, are averaged as they come. The
-running moments of batch normalisation, which torch calls ``running_mean`` and ``running_var``, are
-averaged with the weights n_i s_i.
+Two kinds of arrays are not steps. Arrays of integers, such as counters, are averaged unchanged. The
+running moments of batch normalisation, ``running_mean`` and ``running_var`` in torch, are averaged
+with the weights n_i s_i.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from turnout.live.reports import squared_distance
 from turnout.live.transport import Reply
 from turnout.worlds import Answers
 
-#: The last part of the names of arrays that are averaged and are no steps.
+#: The last part of the names of arrays that are averaged, because they are not steps.
 _MOMENTS = ("running_mean", "running_var")
 #: Set to True on your own strategy if its ``aggregate_train`` uses the weighted mean of the
 #: replies and nothing else of them.
@@ -129,12 +130,12 @@ def _reason(layer: Strategy) -> str | None:
 def unlike_their_models(
     replies: Sequence[Reply], models: Sequence[ArrayRecord], faults: Mapping[int, str]
 ) -> dict[int, str]:
-    """Return which replies are no models like the one that their client got, and why.
+    """Return which replies differ in form from the model that their client received, and why.
 
     Args:
         replies: The replies.
-        models: The model that the client of each got.
-        faults: Those that are known already, by position.
+        models: The model that the client of each reply received.
+        faults: Faults that are known already, by position.
     """
     found = dict(faults)
     for i, (reply, model) in enumerate(zip(replies, models, strict=True)):
@@ -147,12 +148,12 @@ def unlike_their_models(
 
 @dataclass(frozen=True)
 class StaleSteps:
-    """The replies of a round as steps for the present model.
+    """Rewrites the replies of a round as steps from the present model.
 
     Args:
         present: The present model.
-        bases: The model that the client of each reply got.
-        answers: Their staleness and weights.
+        bases: The model that the client of each reply received.
+        answers: The staleness and the staleness weight of each reply.
         examples: (s,) the weight of each in the average.
     """
 
@@ -162,10 +163,10 @@ class StaleSteps:
     examples: FloatArray
 
     def rewrite(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the replies with rewritten models, as often as they count.
+        """Return the replies with rewritten models, each as often as it counts.
 
         Args:
-            messages: The replies, which are changed.
+            messages: The replies; they are changed in place.
         """
         records = [next(iter(one.content.array_records.values())) for one in messages]
         answers = self.answers

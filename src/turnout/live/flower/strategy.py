@@ -527,11 +527,11 @@ class FlowerRun(HostRun):
 
 
 class OverlappingFlowerRun(FlowerRun):
-    """A run whose rounds overlap: nodes get work one by one, and replies come when they come.
+    """A run whose rounds overlap: nodes get work and reply at any time.
 
-    Flower's loop calls its hooks once a round, as ever. ``configure_train`` writes to nobody: the
-    round is played when the loop sends, and the inner strategy writes to each node when its turn
-    has come. It therefore writes several times in a round, or not at all.
+    Flower's loop still calls its hooks once a round. ``configure_train`` returns no messages: the
+    round is played when the loop calls ``send_and_receive``. The inner strategy writes the messages
+    whenever places are free, so it may write several times in a round, or not at all.
     """
 
     session: OverlappingSession
@@ -542,14 +542,14 @@ class OverlappingFlowerRun(FlowerRun):
     ) -> None:
         super().__init__(strategy, grid, limit_s, n_rounds)
         self._grid, self._train_config = grid, ConfigRecord()
-        self._models: dict[int, ArrayRecord] = {}  # by version, as long as somebody works on them
+        self._models: dict[int, ArrayRecord] = {}  # by version, while clients work on them
         self._train_configured = -1  # the version with which the inner strategy was called last
         self._is_due = False  # whether a round is to be played
 
     def begin_round(
         self, n_wanted: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> tuple[int, ...]:
-        """Keep the model, and wait for clients before the first round; nobody gets work yet."""
+        """Keep the model, and wait for clients before the first round; no node gets work yet."""
         session, flights = self.session, self.session.flights
         self.result, self._is_due, self._train_config = None, True, config
         known = self._models | {flights.version: arrays}
@@ -558,7 +558,7 @@ class OverlappingFlowerRun(FlowerRun):
         return ()
 
     def play_unsent(self) -> list[Message]:
-        """Play the round: a loop of its own has not called ``send_and_receive``."""
+        """Play the round: the strategy's own loop has not called ``send_and_receive``."""
         return self._play()
 
     def exchange(self, messages: list[Message], timeout: float | None) -> list[Message]:

@@ -1,9 +1,9 @@
-"""Aggregation that knows who took part, in front of Flower's averaging strategies.
+"""Aggregation rules that depend on who took part, before Flower's averaging strategies.
 
-A rule of ``turnout.training`` makes the next model of the replies. The inner strategy then gets the
-replies with this model in place of their own, so that their mean is the model, whatever their
-weights are. Adaptive strategies such as FedAdam take it for the mean and go on from there. Metrics,
-arrays of integers and the buffers of batch normalisation stay those of the clients.
+A rule of ``turnout.training`` computes the next model from the replies. The inner strategy then
+receives the replies with this model in place of their own. Their mean is therefore the model of the
+rule, whatever their weights are. Adaptive strategies such as FedAdam use it as the mean of the
+round. Metrics, arrays of integers and the buffers of batch normalisation remain the clients' own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from turnout.training.aggregate import Answered, Memory
 
 #: How the names of what is remembered begin in a checkpoint.
 _PREFIX = "aggregation."
-#: How the keys of arrays end that are no weights: they are averaged and take no step.
+#: The ends of the keys of buffers, which are averaged and not part of a step.
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -72,7 +72,7 @@ def rule_of(
 
 
 class Weighing:
-    """A rule with what it remembers.
+    """Applies a rule to the replies of each round, and keeps what the rule remembers.
 
     Args:
         rule: The rule.
@@ -90,8 +90,8 @@ class Weighing:
         Args:
             model: What the clients started from.
             replies: One for each client that returned.
-            answered: Who they are, with the weights of the replies in place of examples. A client
-                whose weight is not known has NaN in ``all_examples``, and counts with the mean.
+            answered: The clients, with the weights of the replies in place of numbers of examples.
+                A client with an unknown weight has NaN in ``all_examples``, and counts as the mean.
         """
         start = _weights_of(model)
         self._grow(answered.all_examples.size, start)
@@ -113,7 +113,7 @@ class Weighing:
         self._used = answered.clients
 
     def end_round(self, model: ArrayRecord, n_clients: int) -> None:
-        """Learn who returned in this round.
+        """Let the rule learn which clients returned in this round.
 
         Args:
             model: The model.
