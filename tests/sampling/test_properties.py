@@ -22,6 +22,7 @@ from turnout.sampling import (
     known_weights,
     kth_largest,
     multinomial_without_replacement,
+    random_part,
     systematic_draw,
     top_m,
     uniform_draw,
@@ -535,6 +536,20 @@ def test_uniform_draw_is_uniform_over_clients_and_pairs() -> None:
     assert_frequencies(pairs[np.triu_indices(6, 1)], draws, np.full(15, 1 / 15))
     assert uniform_draw(5, 5, rng).tolist() == [0, 1, 2, 3, 4]
     assert uniform_draw(5, 0, rng).size == 0
+
+
+def test_a_random_part_is_uniform_keeps_the_order_and_draws_only_where_it_must() -> None:
+    values, counts = np.array([7, 3, 9, 1]), np.zeros(10)
+    for seed in range(3000):
+        part = random_part(values, 2, np.random.default_rng(seed))
+        assert part.tolist() in [[a, b] for i, a in enumerate(values) for b in values[i + 1 :]]
+        counts[part] += 1
+    assert np.abs(counts[values] / 3000 - 0.5).max() < 5 * np.sqrt(0.25 / 3000)
+    rng = np.random.default_rng(0)
+    assert random_part(values, 4, rng) is values
+    assert random_part(values, 0, rng).size == 0
+    assert random_part(values[:0], 3, rng).size == 0
+    assert rng.random() == np.random.default_rng(0).random()
 
 
 # --- multinomial without replacement -------------------------------------------------------------

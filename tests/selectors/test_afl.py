@@ -49,6 +49,18 @@ def test_a_value_is_the_loss_times_the_root_of_the_size():
     assert selector.is_known_.tolist() == [True, True, False]
 
 
+def test_each_chosen_client_counts_with_the_root_of_its_own_size():
+    sizes = np.arange(1.0, 21.0) ** 2
+    sizes[3] = NAN  # unknown: as the mean of the others
+    mean = np.nanmean(sizes)
+    selector = turnout.make("afl")
+    selector.reset(20)
+    for seed in range(30):
+        selection = selector.select(context(sizes, 8), np.random.default_rng(seed))
+        known = np.where(np.isnan(sizes), mean, sizes)[selection.clients]
+        np.testing.assert_allclose(selection.recall("root"), np.sqrt(known))
+
+
 def test_by_hand_the_softmax_over_the_quarter_that_is_left():
     # four of eight are left (alpha_1 = 0.5), with exp(v): 1 : 2 : 3 : 4, one place, no random rest
     values = [0.0] * 4 + [math.log(k) + 1.0 for k in (1, 2, 3, 4)]

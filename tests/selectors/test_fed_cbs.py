@@ -156,6 +156,13 @@ def test_clients_that_were_seldom_chosen_are_drawn_more_often():
     assert found[frozenset({3})] == pytest.approx(0.25, abs=5 * math.sqrt(0.19 / 1000))
 
 
+def test_a_request_counts_also_without_an_answer():
+    selector = made(3)
+    tell(selector, [0, 2])
+    tell(selector, [0], status=3)
+    assert selector.count_.tolist() == [2, 0, 1]
+
+
 def test_silence_halves_the_weight_after_patience():
     counts = [[5, 1]] * 2
     selector = made(2, patience=2, exploration=0.0)

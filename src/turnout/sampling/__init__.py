@@ -9,6 +9,7 @@ from turnout.sampling.rounding import (
     exact_draw,
     known_weights,
     multinomial_without_replacement,
+    random_part,
     systematic_draw,
     uniform_draw,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "kth_largest",
     "lowered",
     "multinomial_without_replacement",
+    "random_part",
     "systematic_draw",
     "top_m",
     "top_m_chances",

@@ -47,6 +47,22 @@ def uniform_draw(n: int, size: int, rng: np.random.Generator) -> IntArray:
     return np.sort(rng.choice(n, size, replace=False, shuffle=False))
 
 
+def random_part(values: IntArray, most: int, rng: np.random.Generator) -> IntArray:
+    """Return at most some of the values, drawn at random, in their order.
+
+    Without a draw it returns all of them, if there are no more.
+
+    Args:
+        values: (n,) what is drawn from.
+        most: How many to return at most.
+        rng: Generator of the draw.
+    """
+    check_vector("values", values)
+    if values.size <= require.integer("most", most, minimum=0):
+        return values
+    return values[uniform_draw(values.size, most, rng)]
+
+
 def systematic_draw(probability: FloatArray, rng: np.random.Generator) -> IntArray:
     """Draw by systematic sampling over a random order; exact.
 

@@ -74,7 +74,7 @@ from turnout.core.types import (
     RoundContext,
     Selection,
 )
-from turnout.sampling import uniform_draw
+from turnout.sampling import random_part
 from turnout.sampling.running import count_unanswered, lowered
 
 #: Most clients whose pairs are compared; their distances take 200 MB.
@@ -145,7 +145,7 @@ class DivFL(Selector):
         known = ctx.of_pool(self.is_known_)
         trust = lowered(np.ones(known.size), ctx.of_pool(self.unanswered_), self.patience)
         unknown = np.flatnonzero(~known & (rng.random(known.size) < trust))
-        chosen = _some(unknown, ctx.size, rng)
+        chosen = random_part(unknown, ctx.size, rng)
         if chosen.size < ctx.size:
             candidates = self._candidates(np.flatnonzero(known), ctx.size, rng)
             represented = self._candidates(np.flatnonzero(self.is_known_), ctx.size, rng)
@@ -155,7 +155,7 @@ class DivFL(Selector):
             chosen = np.concatenate((chosen, candidates[best]))
         if chosen.size < ctx.size:  # the others have never answered, and their chance failed
             rest = np.delete(np.arange(known.size), chosen)
-            chosen = np.concatenate((chosen, _some(rest, ctx.size - chosen.size, rng)))
+            chosen = np.concatenate((chosen, random_part(rest, ctx.size - chosen.size, rng)))
         return Selection(ctx.round, ctx.pool[np.sort(chosen)])
 
     def observe(self, selection: Selection, outcome: Outcome) -> None:
@@ -169,7 +169,7 @@ class DivFL(Selector):
     def _candidates(self, known: IntArray, size: int, rng: np.random.Generator) -> IntArray:
         """Return clients to compare in random order, so that no index is favoured in ties."""
         most = known.size if self.candidates is None else max(self.candidates, size)
-        return rng.permutation(_some(known, most, rng))
+        return rng.permutation(random_part(known, most, rng))
 
 
 def distances(one: FloatArray, other: FloatArray) -> FloatArray:
@@ -214,7 +214,7 @@ def representatives(
             best = _lazy_best(gains, bound)
             bound[best] = -np.inf
         else:
-            looked_at = _some(open_, max(size, int(sampled * n)), rng)
+            looked_at = random_part(open_, max(size, int(sampled * n)), rng)
             best = int(looked_at[np.argmax(gains(looked_at))])
             open_ = open_[open_ != best]
         chosen[place] = best
@@ -238,14 +238,3 @@ def _lazy_best(gains: Callable[[IntArray], FloatArray], bound: FloatArray) -> in
         is_new[rows] = True
         best = int(np.argmax(bound))
     return best
-
-
-def _some(values: IntArray, size: int, rng: np.random.Generator) -> IntArray:
-    """Return some of the values, drawn at random; all of them if there are no more than ``size``.
-
-    Args:
-        values: (n,) what is drawn from.
-        size: How many to draw.
-        rng: Draws them.
-    """
-    return values if values.size <= size else values[uniform_draw(values.size, size, rng)]

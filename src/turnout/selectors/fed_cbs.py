@@ -73,7 +73,7 @@ from turnout.core.types import (
     RoundContext,
     Selection,
 )
-from turnout.sampling import top_m, uniform_draw
+from turnout.sampling import random_part, top_m, uniform_draw
 from turnout.sampling.running import count_unanswered
 
 #: Clients that are compared in each draw but the first; more would take too long.
@@ -145,8 +145,7 @@ class FedCBS(Selector):
         full, empty = ctx.pool[~is_empty], ctx.pool[is_empty]
         size = min(ctx.size, full.size)
         extra = empty[uniform_draw(empty.size, ctx.size - size, rng)]
-        if full.size > MOST_COMPARED:
-            full = full[uniform_draw(full.size, min(full.size, max(MOST_COMPARED, 2 * size)), rng)]
+        full = random_part(full, max(MOST_COMPARED, 2 * size), rng)
         counts = known_counts(column[full])
         drawn = [self._draw(counts, full, size, ctx.round, rng) for _ in range(self.cohorts)]
         best, _ = min(drawn, key=lambda each: each[1])

@@ -69,7 +69,12 @@ from turnout.core.types import (
     RoundContext,
     Selection,
 )
-from turnout.sampling import known_weights, multinomial_without_replacement, uniform_draw
+from turnout.sampling import (
+    known_weights,
+    multinomial_without_replacement,
+    random_part,
+    uniform_draw,
+)
 from turnout.sampling.linkage import row_distances, similar_groups
 from turnout.sampling.running import count_unanswered, lowered
 
@@ -179,7 +184,7 @@ class HiCSFL(Selector):
     def _candidates(self, old: IntArray, size: int, rng: np.random.Generator) -> IntArray:
         """Return the clients that can be chosen in this round; deviation 4."""
         most = old.size if self.candidates is None else max(self.candidates, PER_PLACE * size)
-        return old if old.size <= most else old[uniform_draw(old.size, most, rng)]
+        return random_part(old, most, rng)
 
     def _weight(self, ctx: RoundContext, clients: IntArray, rng: np.random.Generator) -> FloatArray:
         """Return the chance of each of some clients in one draw; Eq. (10)."""
