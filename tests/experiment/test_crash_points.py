@@ -211,7 +211,7 @@ WORKLOADS = {
         ),
         lambda folder: (cells(folder), (folder / "results/rbcs-f.json").read_text()),
         1,
-        (2, 30),
+        (2, 60),
     ),
     "report": Workload(
         command("report", "runs", "--out", "page.html"),
@@ -220,8 +220,8 @@ WORKLOADS = {
         (3, 40),
         before=command("compare", *TWO, "--rounds", "20", "--out", "runs"),
     ),
-    "session": Workload(session, saved_session, 6, (4, 80)),
-    "flower": Workload(flower, saved_framework, 3, (4, 130)),
+    "session": Workload(session, saved_session, 6, (4, 140)),
+    "flower": Workload(flower, saved_framework, 3, (4, 160)),
     "nvflare": Workload(nvflare, saved_framework, 3, (4, 130)),
 }
 
