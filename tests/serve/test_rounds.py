@@ -73,6 +73,13 @@ def test_a_choice_takes_few_queries_and_threads(http, demo, engine, monkeypatch)
     ]
 
 
+def test_a_choice_reads_only_the_columns_that_the_selector_wants(http, demo):
+    """There may be 64 of a million clients."""
+    (federation,) = http.app.state.store._federations.values()
+    federation.members.columns._values["num_samples"] = np.array([object()] * 10)  # cannot be read
+    assert http.post(f"{demo}/rounds").status_code == 201
+
+
 def test_the_choice_is_that_of_the_selector(http, demo):
     """With the same seed and the same outcomes, the server chooses as the library does."""
     local = turnout.make("e3cs")

@@ -128,11 +128,11 @@ class Columns:
 
     def missing(self, names: Collection[str]) -> list[str]:
         """Return the columns that no client has filled, in order."""
-        return [name for name in sorted(names) if name not in self._filled()]
+        return sorted(set(names) - self._filled(names).keys())
 
     def take(self, names: Collection[str]) -> dict[str, Array]:
         """Return those of the columns that a client has filled, for a context."""
-        return {name: values.copy() for name, values in self._filled().items() if name in names}
+        return {name: values.copy() for name, values in self._filled(names).items()}
 
     def state(self) -> dict[str, Array]:
         """Return all columns."""
@@ -143,8 +143,9 @@ class Columns:
         self._values = {name: np.array(values, dtype=np.float64) for name, values in state.items()}
         self.n_clients = n_clients
 
-    def _filled(self) -> dict[str, FloatArray]:
-        return {name: values for name, values in self._values.items() if not np.isnan(values).all()}
+    def _filled(self, names: Collection[str]) -> dict[str, FloatArray]:
+        there = {name: values for name, values in self._values.items() if name in names}
+        return {name: values for name, values in there.items() if not np.isnan(values).all()}
 
 
 class Members:
