@@ -38,8 +38,9 @@ CHUNK = 250_000
 SELECTOR = "e3cs"
 HEADINGS = (
     "clients", "register, s", "choose, ms: p50", "p99", "report, ms: p50", "p99",
-    "processor, ms: choose", "report", "selector alone, ms: p50", "p99",
-    "p99 of choose / p50 alone", "synced write, ms: p50", "p99", "memory, MB",
+    "processor, ms: choose p50", "p99", "report p50", "p99", "selector alone, ms: p50", "p99",
+    "p99 of choose / p50 alone", "processor: p99 / p50 alone", "synced write, ms: p50", "p99",
+    "memory, MB",
 )  # fmt: skip
 
 
@@ -79,9 +80,9 @@ class Server:
         return content
 
     def processor_s(self) -> float:
-        """Return how much processor time the server has used."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Return how much processor time the threads of the server have used."""
+        threads = Path(f"/proc/{self._process.pid}/task").iterdir()
+        return sum(int((one / "schedstat").read_text().split()[0]) for one in threads) / 1e9
 
     def memory_mb(self) -> float:
         """Return how much memory the server holds."""
@@ -158,11 +159,11 @@ def measure(server: Server, n_clients: int, n_rounds: int, folder: str) -> list[
             alone.append(direct_round(selector, t))
             disk.append(synced_write(file))
     choosing, reporting, *used = np.array(times).T
-    choose, report, own, synced = (
-        1e3 * np.quantile(x, (0.5, 0.99)) for x in (choosing, reporting, alone, disk)
+    choose, report, own, synced, thought, learned = (
+        1e3 * np.quantile(x, (0.5, 0.99)) for x in (choosing, reporting, alone, disk, *used)
     )
-    processor = [1e3 * float(x.mean()) for x in used]
-    numbers = [registering, *choose, *report, *processor, *own, choose[1] / own[0], *synced]
+    ratios = (choose[1] / own[0], thought[1] / own[0])
+    numbers = [registering, *choose, *report, *thought, *learned, *own, *ratios, *synced]
     numbers.append(server.memory_mb() - memory)
     return [f"{n_clients:,}", *(f"{number:,.1f}" for number in numbers)]
 
@@ -209,7 +210,7 @@ def main() -> None:
             together.add_row(*at_once(server, options.rounds // N_AT_ONCE))
         finally:
             server.kill()
-    console = Console(width=160)
+    console = Console(width=200)
     console.print(table)
     console.print(together)
     console.print(f"Load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors.")

@@ -109,8 +109,8 @@ def create_app(
     app.state.store, app.state.receipts, app.state.no_auth = store, receipts, no_auth
     app.state.max_body, app.state.wrong_tokens = max_body, WrongTokens()
     handle_errors(app)
-    for part in (federations, rounds, places):
-        app.router.routes.extend(part.router.routes)  # as they are, so each is matched once
+    for part in (rounds, places, federations):
+        app.router.routes.extend(part.router.routes)  # the busiest first, as they are matched in turn
     for path, (name, media_type) in _PAGE.items():
         app.add_route(path, partial(_file, name, media_type), include_in_schema=False)
 
