@@ -110,7 +110,7 @@ def create_app(
     app.state.max_body, app.state.wrong_tokens = max_body, WrongTokens()
     handle_errors(app)
     for part in (rounds, places, federations):
-        app.router.routes.extend(part.router.routes)  # the busiest first, as they are matched in turn
+        app.router.routes.extend(part.router.routes)  # matched in this order
     for path, (name, media_type) in _PAGE.items():
         app.add_route(path, partial(_file, name, media_type), include_in_schema=False)
 
