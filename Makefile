@@ -29,7 +29,7 @@ demo: $(READY)  ## why selection matters: five selectors on the embedded digits,
 	$(BIN)/turnout report runs/demo --out runs/demo/report.html
 
 test: $(READY) browser database  ## all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not deployment"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not deployment" --durations=40
 
 quick: $(READY)  ## under a minute while working: no browser, no Flower, no training grid
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q -m "not deployment" --quick tests
