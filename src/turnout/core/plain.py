@@ -10,9 +10,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import Field
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+
+T = TypeVar("T")
 
 #: Metadata of a field that a dataclass got later. It is written to configurations only where it is
 #: set, so that older experiments keep their digest.
@@ -104,6 +106,21 @@ CONTAINERS = (
         "dict",
     ),
 )
+
+
+def below(prefix: str, table: Mapping[str, T]) -> dict[str, T]:
+    """Return the entries whose names begin with a prefix, under the rest of their names.
+
+    Args:
+        prefix: How the names begin.
+        table: Entries by name, such as the arrays of a checkpoint.
+
+    >>> below("server.", {"server.mean": 1, "weights": 2})
+    {'mean': 1}
+    """
+    return {
+        name.removeprefix(prefix): value for name, value in table.items() if name.startswith(prefix)
+    }
 
 
 def finite(value: Any) -> Any:

@@ -30,6 +30,7 @@ from types import MappingProxyType
 import numpy as np
 
 from turnout.core.errors import InvalidInput
+from turnout.core.plain import below
 from turnout.core.types import (
     Array,
     BoolArray,
@@ -299,18 +300,18 @@ class InFlight:
         self.flights = _records(state, "flights.", FLIGHT)
         self.ended = _records(state, "ended.", ENDED)
         self.version, self.n_choices = int(state["version"]), int(state["n_choices"])
-        self.n_refused = {why: int(count) for why, count in _below(state, "refused.").items()}
+        self.n_refused = {why: int(count) for why, count in below("refused.", state).items()}
         parts: dict[int, dict[str, Array]] = {}
-        for name, values in _below(state, "open.").items():
+        for name, values in below("open.", state).items():
             number, _, part = name.partition(".")
             parts.setdefault(int(number), {})[part] = values
         self._open = {number: _restored(number, parts[number]) for number in sorted(parts)}
 
 
 def _restored(number: int, parts: Mapping[str, Array]) -> _Choice:
-    memo = MappingProxyType(_below(parts, _MEMO))
+    memo = MappingProxyType(below(_MEMO, parts))
     selection = Selection(number, parts["clients"], parts.get("probability"), memo)
-    metrics = {name: np.array(values) for name, values in _below(parts, _METRIC).items()}
+    metrics = {name: np.array(values) for name, values in below(_METRIC, parts).items()}
     return _Choice(selection, np.array(parts["status"]), np.array(parts["duration"]), metrics)
 
 
@@ -320,11 +321,3 @@ def _records(state: Mapping[str, Array], prefix: str, kind: np.dtype[np.void]) -
     for name, column in values.items():
         records[name] = column
     return records
-
-
-def _below(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    return {
-        name.removeprefix(prefix): values
-        for name, values in arrays.items()
-        if name.startswith(prefix)
-    }

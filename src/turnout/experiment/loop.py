@@ -37,6 +37,7 @@ import numpy as np
 from turnout.core import require
 from turnout.core.bounds import Bounds
 from turnout.core.errors import InvalidInput, MissingColumn, MissingMetric
+from turnout.core.plain import below
 from turnout.core.selector import Selector
 from turnout.core.types import (
     Array,
@@ -359,14 +360,10 @@ class Progress:
             state: What ``state()`` returned.
         """
         progress = cls(n_clients)
-        part: dict[str, dict[str, Array]] = {"history": {}, "observed": {}, _OVERLAP: {}}
-        for key, value in state.items():
-            name, _, rest = key.partition(".")
-            if name in part:
-                part[name][rest] = value
-        progress.history.load_state(part["history"])
-        progress.observed.load_state(part["observed"])
-        progress.overlap = lambda: part[_OVERLAP]
+        progress.history.load_state(below("history.", state))
+        progress.observed.load_state(below("observed.", state))
+        overlap = below(f"{_OVERLAP}.", state)
+        progress.overlap = lambda: overlap
         return progress
 
 

@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from turnout.core.errors import InvalidInput
+from turnout.core.plain import below
 from turnout.core.selector import Selector
 from turnout.core.types import Array, BoolArray, FloatArray, RoundContext, Status
 from turnout.experiment.in_flight import InFlight
@@ -387,7 +388,7 @@ class OverlappingSession(Session):
             for flight in self.at_work:  # the driver may give them their work again
                 self.members.release(flight.client)
             self.n_jumps, self._reached = int(own["jumps"]), np.array(own["reached"])
-            loop = {k.removeprefix(_LOOP): x for k, x in own.items() if k.startswith(_LOOP)}
+            loop = below(_LOOP, own)
             self.virtual_state = lambda: loop
             text = json.loads(own["text"].tobytes())
             self._ended = [_Ended(*each) for each in text["ended"]]

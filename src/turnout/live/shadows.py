@@ -14,6 +14,7 @@ import numpy as np
 
 from turnout.core.arrays import vector
 from turnout.core.errors import InvalidInput
+from turnout.core.plain import below
 from turnout.core.types import Array, FloatArray, Outcome, RoundContext, Selection
 from turnout.experiment.shadow import Shadow, Wish
 from turnout.experiment.variants import Variant, variants_of
@@ -235,8 +236,7 @@ class Shadows:
         for each in self._all:
             each.restore(past.get(each.label), n_rounds, n_choices)
             each.is_on = not bool(state.get(f"{_OFF}{each.label}", False))
-            prefix = f"{_STATE}{each.label}."
-            own = {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
+            own = below(f"{_STATE}{each.label}.", state)
             if each.is_on and n_clients:
                 with each.guarded():
                     each.resize(n_clients)

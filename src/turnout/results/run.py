@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from turnout.core.errors import InvalidInput
 from turnout.core.participation import CHANCE_BOUND
-from turnout.core.plain import finite
+from turnout.core.plain import below, finite
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Selection, Status
 from turnout.results import metrics
 
@@ -202,7 +202,7 @@ class Collector:
         }
         for name, column in collector._columns.items():
             column.extend(columns[name][column.size :])
-        for name, values in _under(REPORTED, columns).items():
+        for name, values in below(REPORTED, columns).items():
             collector._reported[name] = _Growing(np.float64, values.shape[1:])
             collector._reported[name].extend(values)
         measured = measured_of(columns)
@@ -298,16 +298,7 @@ def measured_of(columns: Mapping[str, Array]) -> dict[str, FloatArray]:
         columns: Columns as they stand in ``selections.npz``.
 
     """
-    return _under(MEASURED, columns)
-
-
-def _under(prefix: str, columns: Mapping[str, Array]) -> dict[str, FloatArray]:
-    """Return the columns whose names begin in one way, without this beginning."""
-    return {
-        name.removeprefix(prefix): values
-        for name, values in columns.items()
-        if name.startswith(prefix)
-    }
+    return below(MEASURED, columns)
 
 
 class _Growing:
@@ -411,7 +402,7 @@ class Run:
         """
         own: dict[str, Any] = {name: columns[name] for name in (*PER_CHOICE, *PER_ROUND)}
         own |= {"offsets": columns["offsets"], "measured": measured_of(columns)}
-        own["reported"] = _under(REPORTED, columns)
+        own["reported"] = below(REPORTED, columns)
         own |= {name: columns.get(name) for name in (AVAILABLE_BITS, AVAILABLE_AT, *_OVERLAP)}
         return cls(n_clients, cohort_size, **own, in_time=in_time)
 

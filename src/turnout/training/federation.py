@@ -19,6 +19,7 @@ from turnout.core import require
 from turnout.core.arrays import LARGEST_REPORT, UPDATE_METRICS
 from turnout.core.errors import InvalidInput
 from turnout.core.names import import_object
+from turnout.core.plain import below
 from turnout.core.rng import Purpose, stream
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, PollData, Selection
 from turnout.data import FederatedData, federate
@@ -415,17 +416,9 @@ class Federation:
             self._kept.values = saved("buffers", self._kept.values)
         if f"{_VERSIONS}number" in state:
             self._versions = Versions()
-            own = {
-                name.removeprefix(_VERSIONS): values
-                for name, values in state.items()
-                if name.startswith(_VERSIONS)
-            }
-            self._versions.load_state(own, self.weights)
+            self._versions.load_state(below(_VERSIONS, state), self.weights)
         if self._algorithm is not None:
-            its = "algorithm."
-            self._algorithm.load_state(
-                {name.removeprefix(its): x for name, x in state.items() if name.startswith(its)}
-            )
+            self._algorithm.load_state(below("algorithm.", state))
         self.n_broken, self.is_done = int(state["n_broken"]), bool(state["is_done"])
         scores = state.get("evaluated", np.full(len(_EVALUATED), np.nan))  # 0.1 saved none
         known = zip(_EVALUATED, scores.tolist(), strict=True)

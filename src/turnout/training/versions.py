@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from turnout.core.plain import below
 from turnout.core.types import Array, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -134,13 +135,13 @@ class Versions:
         self.models = dict(zip(state["models"].tolist(), tensors("weights"), strict=True))
         due, done = (map(tuple, state[name].tolist()) for name in ("due", "done"))
         self.due = dict(zip(due, state["due_on"].tolist(), strict=True))
-        names = [name for name in state if name.startswith(_REPORTS)]
+        reports = below(_REPORTS, state)
         self.done = {
             piece: Done(
                 int(state["done_on"][row]),
                 own,
                 int(state["examples"][row]),
-                {name.removeprefix(_REPORTS): state[name][row] for name in names},
+                {name: values[row] for name, values in reports.items()},
             )
             for row, (piece, own) in enumerate(zip(done, tensors("own"), strict=True))
         }

@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from turnout.core.errors import InvalidInput
+from turnout.core.plain import below
 from turnout.core.selector import Selector
 from turnout.core.types import Array, IntArray
 from turnout.experiment.codec import decode
@@ -135,11 +136,7 @@ class Weighing:
         Args:
             arrays: The arrays of a checkpoint.
         """
-        self._memory = {
-            name.removeprefix(_PREFIX): np.array(values)
-            for name, values in arrays.items()
-            if name.startswith(_PREFIX)
-        }
+        self._memory = {name: np.array(x) for name, x in below(_PREFIX, arrays).items()}
 
     def _grow(self, n_clients: int, start: Mapping[str, Array]) -> None:
         if n_clients != self._n_clients:
