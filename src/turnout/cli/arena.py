@@ -13,7 +13,6 @@ from turnout.cli.app import documented
 from turnout.cli.options import GridOptions, exit_on_problems, run_shown
 from turnout.cli.output import AsJson, console, fitted, note, print_json
 from turnout.core.errors import InvalidInput
-from turnout.core.plain import finite
 from turnout.report.to_matplotlib import require_matplotlib
 from turnout.studies import ArenaRun, run_arena
 from turnout.studies.arena_tables import duels_table, energy_table, overall_table, task_table
@@ -108,7 +107,7 @@ def _print_table(text: TextTable) -> None:
 
 
 def _content(found: ArenaRun, written: list[Path]) -> dict[str, Any]:
-    """Return everything for JSON; an unknown number, such as an end of an interval, is null."""
+    """Return everything for JSON."""
     selectors: dict[str, dict[str, Any]] = {
         label: {
             "time_ratio": own.ratio._asdict(),
@@ -123,4 +122,4 @@ def _content(found: ArenaRun, written: list[Path]) -> dict[str, Any]:
     for row in (row for own in selectors.values() for row in own["tasks"].values()):
         del row["task"]
     files = [str(file) for file in written]
-    return {"results": str(found.path), "files": files, "selectors": finite(selectors)}
+    return {"results": str(found.path), "files": files, "selectors": selectors}

@@ -10,12 +10,10 @@ import typer
 from rich.markup import escape
 
 from turnout.cli.app import documented
-from turnout.cli.output import AsJson, console, note, print_json, table, text_table
+from turnout.cli.output import AsJson, RunFolders, console, note, print_json, table, text_table
 from turnout.twin import FittedWorld, HeldOut
 from turnout.twin import check as check_runs
 from turnout.twin import fit as fit_runs
-
-RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...")]
 
 
 @documented

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,10 +13,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from turnout.core.plain import finite
 from turnout.results.metric import Facts, Metric
 
 #: The option that every command has.
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+#: The argument of commands that read runs.
+RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...")]
 
 console = Console(highlight=False)
 #: For what is not the answer itself: notes and errors.
@@ -98,8 +102,8 @@ def note(text: str, kind: str = "note", *, soft_wrap: bool = False) -> None:
 
 
 def print_json(content: Any) -> None:
-    """Print JSON for programs."""
-    typer.echo(json.dumps(content, indent=2, allow_nan=False))
+    """Print JSON for programs; a number that is not finite is null."""
+    typer.echo(json.dumps(finite(content), indent=2, allow_nan=False))
 
 
 def show(drawn: Table, rows: list[dict[str, Any]], as_json: bool) -> None:

@@ -288,8 +288,8 @@ def _advice_row(found: Advice) -> dict[str, Any]:
                 "key": line.key,
                 "source": line.source,
                 "unit": line.unit,
-                "now": None if line.now is None else line.now.row,
-                "change": {label: cell.row for label, cell in line.change.items()},
+                "now": None if line.now is None else line.now._asdict(),
+                "change": {label: cell._asdict() for label, cell in line.change.items()},
             }
             for line in found.lines
         ],

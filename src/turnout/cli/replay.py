@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from turnout.cli.app import documented
-from turnout.cli.output import AsJson, console, fitted, note, print_json
+from turnout.cli.output import AsJson, RunFolders, console, fitted, note, print_json
 from turnout.core.errors import TurnoutError
 from turnout.experiment.variants import variants_of
 from turnout.results.offpolicy import Judgement
@@ -21,7 +20,6 @@ from turnout.twin.forecast import SEEDS, Forecast, forecast
 from turnout.twin.log import read_log
 from turnout.twin.replay import METHODS, NAMES, QUANTITIES, Replay, Replayed, in_charge, replay_log
 
-RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...")]
 #: What is judged if nothing is named.
 USUAL = "random,pace,e3cs"
 
@@ -193,9 +191,9 @@ def _row(found: Replay, twin: Forecast | None, notes: list[str]) -> dict[str, An
         "method": found.method,
         "rounds": found.log.n_rounds,
         "rounds_used": found.n_used,
-        "now": {key: judgement_row(each) for key, each in found.now.items()},
+        "now": {key: _ends(each) for key, each in found.now.items()},
         "candidates": [_candidate(each) for each in found.candidates],
-        "fitted_world": None if twin is None else twin_rows(twin, found.charge.label),
+        "fitted_world": None if twin is None else _twin_rows(twin, found.charge.label),
         "notes": notes,
     }
 
@@ -207,53 +205,28 @@ def _candidate(each: Replayed) -> dict[str, Any]:
         "problem": each.problem or None,
         "chances": each.origin or None,
         "effective_places": None if weighted is None else weighted.n_effective,
-        "support": None if weighted is None else judgement_row(weighted.support),
+        "support": None if weighted is None else _ends(weighted.support),
         "estimates": {
-            key: {method: judgement_row(one) for method, one in by_method.items()}
+            key: {method: _ends(one) for method, one in by_method.items()}
             for key, by_method in each.estimates.items()
         },
-        "differences": {key: judgement_row(one) for key, one in each.differences.items()},
-        "least_share": finite(each.least_share),
+        "differences": {key: _ends(one) for key, one in each.differences.items()},
+        "least_share": each.least_share,
     }
 
 
-def judgement_row(found: Judgement) -> dict[str, float | None]:
-    """Return a judgement for JSON.
-
-    Args:
-        found: The judgement.
-    """
-    return {"mean": finite(found.mean), "low": finite(found.low), "high": finite(found.high)}
+def _ends(found: Judgement | Estimate) -> dict[str, float]:
+    """Return a number with the ends of its interval."""
+    return {"mean": found.mean, "low": found.low, "high": found.high}
 
 
-def twin_rows(twin: Forecast, baseline: str) -> dict[str, Any]:
-    """Return what the fitted world says, for JSON.
-
-    Args:
-        twin: The numbers.
-        baseline: The selector in charge.
-    """
+def _twin_rows(twin: Forecast, baseline: str) -> dict[str, Any]:
+    """Return what the fitted world says, for JSON; ``baseline`` is the selector in charge."""
     rows: dict[str, Any] = {}
     for label, numbers in twin.runs.items():
-        rows[label] = {}
-        for key in numbers:
-            mean = twin.estimate(label, key)
-            row = {"mean": finite(mean.mean), "low": finite(mean.low), "high": finite(mean.high)}
-            if baseline in twin.runs:
-                step = twin.difference(label, baseline, key)
-                row |= {
-                    "difference": finite(step.mean),
-                    "difference_low": finite(step.low),
-                    "difference_high": finite(step.high),
-                }
-            rows[label][key] = row
+        rows[label] = {key: _ends(twin.estimate(label, key)) for key in numbers}
+        for key in numbers if baseline in twin.runs else ():
+            step = _ends(twin.difference(label, baseline, key))
+            rows[label][key]["difference"] = step.pop("mean")
+            rows[label][key] |= {f"difference_{name}": end for name, end in step.items()}
     return rows | {label: {"problem": problem} for label, problem in twin.problems.items()}
-
-
-def finite(value: float) -> float | None:
-    """Return a number for JSON; None if it is not finite.
-
-    Args:
-        value: The number.
-    """
-    return value if math.isfinite(value) else None

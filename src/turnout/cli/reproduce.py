@@ -221,7 +221,7 @@ def _measured(values: FloatArray, name: str) -> dict[str, Any]:
     known = values[~np.isnan(values)]
     median = float(np.median(known)) if known.size else math.inf
     never = int(np.isinf(known).sum())
-    return {"median": median if math.isfinite(median) else None, "never": never} | lost
+    return {"median": median, "never": never} | lost
 
 
 def _claim(entry: Judged) -> dict[str, Any]:

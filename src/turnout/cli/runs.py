@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import webbrowser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,16 @@ from rich.markup import escape
 
 from turnout.cli import output
 from turnout.cli.app import documented
-from turnout.cli.output import AsJson, console, fitted, note, print_json, table, text_table
+from turnout.cli.output import (
+    AsJson,
+    RunFolders,
+    console,
+    fitted,
+    note,
+    print_json,
+    table,
+    text_table,
+)
 from turnout.cli.scores import (
     Baseline,
     Explain,
@@ -45,8 +53,6 @@ from turnout.results.privacy import EligibleOnly, participations
 from turnout.results.results import FRAMES
 from turnout.results.scores import known_label
 from turnout.results.tables import latex_table, usual_metrics
-
-RunFolders = Annotated[list[Path], typer.Argument(metavar="RUN...")]
 
 #: Reasons for missing answers that are printed; JSON has all.
 _MOST_REASONS = 15
@@ -279,8 +285,8 @@ def _encoded(written: Report) -> dict[str, Any]:
     for world, row in written.rows:
         rows.append({"world": world, "selector": row.name, "n_seeds": row.n_seeds})
         for key, estimate in row.estimates.items():
-            width = estimate.half_width if math.isfinite(estimate.half_width) else None
-            rows[-1][key] = {"mean": estimate.mean, "half_width": width, "best": key in row.best}
+            is_best = {"best": key in row.best}
+            rows[-1][key] = {"mean": estimate.mean, "half_width": estimate.half_width, **is_best}
     problems = [problem._asdict() for problem in written.problems]
     head = {"report": str(written.path), "n_cells": written.n_cells}
     return {**head, "rows": rows, "problems": problems}

@@ -179,11 +179,10 @@ def _interval(interval: Interval, form: str) -> str:
     return value if math.isnan(interval.low) else f"{value} \\[{low}, {high}]"
 
 
-def numbers(estimate: Estimate) -> dict[str, float | int | None]:
-    """Return an estimate for JSON; what is not defined is null."""
-    parts = {"mean": estimate.mean, "sd": estimate.deviation, "ci95": estimate.half_width}
-    finite = {name: value if value == value else None for name, value in parts.items()}
-    return {**finite, "n": estimate.n}
+def numbers(estimate: Estimate) -> dict[str, float | int]:
+    """Return an estimate for JSON."""
+    names = ("mean", "sd", "ci95", "n")
+    return dict(zip(names, estimate, strict=True))
 
 
 def score_row(scores: Scores, label: str, keys: Sequence[str], baseline: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from turnout.core.plain import finite
 from turnout.core.types import Array, BoolArray, FloatArray, IntArray, Status
 from turnout.report.figure import (
     Axis,
@@ -455,9 +456,8 @@ class LiveView:
             same, least = (
                 (none, none) if run is None else (each.agreement(run), each.least_share(run))
             )
-            numbers = {"agreement": same, "least_share": least}
-            known = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
-            found.append({"selector": each.label, "rounds": each.n_rounds, **known})
+            row = {"selector": each.label, "rounds": each.n_rounds}
+            found.append(finite(row | {"agreement": same, "least_share": least}))
         return found
 
     @cached_property
@@ -490,8 +490,8 @@ class LiveView:
             "n_rounds": run.n_rounds,
             "min_answers": run.min_answers,
             "void_rounds": (np.flatnonzero(run.answers.is_void) + 1).tolist(),
-            "wall_s": _known(run.answers.wall_s),
-            "training_s": _known(run.answers.length_s),
+            "wall_s": finite(run.answers.wall_s),
+            "training_s": finite(run.answers.length_s),
             "alerts": [alert._asdict() for alert in run.alerts],
             "clients": clients,
             "complaints": [complaint._asdict() for complaint in run.complaints],
@@ -563,10 +563,6 @@ def _client_cells(run: LiveRun, clients: Sequence[int] | IntArray, usual_s: floa
         texts += [f"{shares.free[clients].sum():,}", f"{fair:,.1f}"]
         texts.append(f"{chosen / fair:.0%}" if fair else _NONE)
     return texts
-
-
-def _known(values: FloatArray) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 # Its figures --------------------------------------------------------------------------------------

@@ -53,11 +53,6 @@ class AdviceCell(NamedTuple):
         """Whether its interval is above 0."""
         return self.low > 0.0
 
-    @property
-    def row(self) -> dict[str, float | None]:
-        """The numbers for JSON."""
-        return {k: x if math.isfinite(x) else None for k, x in self._asdict().items()}
-
 
 class Comparison(NamedTuple):
     """One thing that is compared.
