@@ -90,6 +90,7 @@ _trained = partial(_metric, group="learning", needs="training", tables=frozenset
 _energy = partial(_metric, group="energy", needs="energy", better="lower", decimals=0)
 _fairness = partial(_metric, group="fairness")
 _time = partial(_metric, group="time", unit="s", better="lower")
+_overlap = partial(_metric, group="time", needs="overlap", better="lower")
 
 
 def _learned(*, key: str, **fields: Any) -> Metric[Facts]:
@@ -117,7 +118,6 @@ LEARNING: tuple[Metric[Facts], ...] = (
         heading="loss",
         meaning="Mean loss of the global model on the test set.",
         better="lower",
-        decimals=3,
         tables=_ALL,
     ),
     _learned(
@@ -284,26 +284,23 @@ def _idle_share(facts: Facts) -> float:
 
 #: Where rounds overlap.
 OVERLAP: tuple[Metric[Facts], ...] = (
-    _time(
+    _overlap(
         key="staleness",
         meaning="Aggregations between the model that a client got and the one that it changed.",
         detail="The mean over all answers that counted. 0 is a synchronous round.",
         unit="aggregations",
         decimals=2,
-        needs="overlap",
-        tables=frozenset({"simulate", "train", "report"}),
         compute=_staleness(np.mean),
     ),
-    _time(
+    _overlap(
         key="largest_staleness",
         meaning="The largest staleness of an answer that counted.",
         unit="aggregations",
         decimals=0,
-        needs="overlap",
         tables=frozenset({"simulate", "train"}),
         compute=_staleness(np.max),
     ),
-    _time(
+    _overlap(
         key="at_work",
         title="Clients at work",
         heading="at work",
@@ -311,29 +308,18 @@ OVERLAP: tuple[Metric[Facts], ...] = (
         unit="clients",
         better="neither",
         decimals=1,
-        needs="overlap",
-        tables=frozenset({"simulate", "train", "report"}),
         compute=_overlapping(lambda run: run.concurrency),
     ),
-    _time(
+    _overlap(
         key="idle_places",
-        title="Idle places",
         heading="idle",
         meaning="Share of the places' time in which nobody held them.",
-        unit="",
-        decimals=3,
-        needs="overlap",
-        tables=frozenset({"simulate", "train", "report"}),
         compute=_idle_share,
     ),
-    _time(
+    _overlap(
         key="wasted_share",
         heading="wasted",
         meaning="Share of the devices' time that was spent on answers that did not count.",
-        unit="",
-        decimals=3,
-        needs="overlap",
-        tables=frozenset({"simulate", "train", "report"}),
         compute=_overlapping(
             lambda run: run.wasted_s / run.spent.sum() if run.spent.any() else math.nan
         ),
@@ -543,7 +529,6 @@ PARTICIPATION: tuple[Metric[Facts], ...] = (
         heading="energy",
         meaning="Energy that the devices of chosen clients spent on work.",
         unit="J",
-        tables=frozenset({"simulate", "train", "report"}),
         compute=_sum_of("energy_j"),
     ),
     _energy(
